@@ -1,0 +1,3 @@
+"""Federated learning in the shuffle model of differential privacy."""
+
+__version__ = "0.1.0"

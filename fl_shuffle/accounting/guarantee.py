@@ -1,0 +1,90 @@
+"""A bound is not a float: what is claimed, how it was obtained, and how sure that is.
+
+Units are nats. The neighbouring relation is replace-one (same number of units, one changed).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+
+from fl_shuffle.errors import InvalidValueError
+
+
+class Status(str, Enum):
+    """How much a number may claim. Only `PROVEN` upper bounds are guarantees."""
+
+    PROVEN = "proven"
+    ASYMPTOTIC = "asymptotic"
+    AS_PUBLISHED = "as published"
+    LOWER_BOUND = "lower bound"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """One (epsilon, delta) statement about a shuffled release.
+
+    `epsilon` is in nats and may be infinite (nothing is promised). `numerical_error` is the part of
+    the reported delta (or, for a Renyi bound, of the divergence) that was added for discretisation,
+    truncation and round-off: it is already inside the number. `details` holds JSON-friendly extras.
+
+    Raises `InvalidValueError` for NaN or negative epsilon and for delta outside [0, 1].
+    """
+
+    epsilon: float
+    delta: float
+    method: str
+    status: Status
+    source: str
+    assumptions: tuple[str, ...] = ()
+    relation: str = "replace-one"
+    unit: str = "record"
+    numerical_error: float = 0.0
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not (self.epsilon >= 0.0):
+            raise InvalidValueError("epsilon", self.epsilon, "must be >= 0 (it may be infinite)")
+        if not (0.0 <= self.delta <= 1.0):
+            raise InvalidValueError("delta", self.delta, "must be in [0, 1]")
+        object.__setattr__(self, "details", MappingProxyType(dict(self.details)))
+
+    @property
+    def is_guarantee(self) -> bool:
+        """Whether this may be printed as a privacy guarantee: a proven upper bound."""
+        return self.status is Status.PROVEN
+
+    def __str__(self) -> str:
+        word = "not below" if self.status is Status.LOWER_BOUND else "<="
+        return (
+            f"epsilon {word} {self.epsilon:.6g} at delta = {self.delta:.6g} "
+            f"[{self.status}; {self.method}; {self.relation}, unit = {self.unit}; {self.source}]"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready mapping. Infinite numbers become the string "inf" (JSON has no infinity)."""
+        return {
+            "epsilon": _json_number(self.epsilon),
+            "delta": _json_number(self.delta),
+            "method": self.method,
+            "status": self.status.value,
+            "source": self.source,
+            "assumptions": list(self.assumptions),
+            "relation": self.relation,
+            "unit": self.unit,
+            "numerical_error": _json_number(self.numerical_error),
+            "details": {key: _json_number(value) for key, value in self.details.items()},
+        }
+
+
+def _json_number(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

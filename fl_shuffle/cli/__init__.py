@@ -1,0 +1,48 @@
+"""The `fl-shuffle` command. Each subcommand is a module with `SUMMARY`, `configure` and `run`.
+
+Subcommand modules keep their top-level imports light (no torch, flwr, scipy), so that help is instant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from fl_shuffle import __version__
+from fl_shuffle.errors import FlShuffleError
+
+SUBCOMMANDS = ("simulate", "bound", "compare", "plan", "audit", "estimate")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fl-shuffle",
+        description="Federated learning in the shuffle model of differential privacy: "
+        "simulate a federation, ask for a privacy bound, plan, audit.",
+    )
+    parser.add_argument("--version", action="version", version=f"fl-shuffle {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in SUBCOMMANDS:
+        module = import_module(f"fl_shuffle.cli.{name}")
+        sub = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
+        module.configure(sub)
+        sub.set_defaults(run=module.run)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code (0 done, 2 bad input, 1 failed run)."""
+    parsed = build_parser().parse_args(arguments)
+    try:
+        code: int = parsed.run(parsed)
+    except FlShuffleError as error:
+        print(f"fl-shuffle: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader of our output went away (for example `| head`): not an error of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code

@@ -1,0 +1,114 @@
+"""Exceptions a user can catch. Every message names the field, the value, what is allowed, and what to do.
+
+`FlShuffleError` is the root: the command line prints its message on one line and exits with code 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from difflib import get_close_matches
+from numbers import Integral, Real
+
+
+class FlShuffleError(Exception):
+    """Root of every error this package raises on purpose."""
+
+
+class InvalidValueError(FlShuffleError, ValueError):
+    """A field holds a value that is not allowed."""
+
+    def __init__(self, field: str, value: object, allowed: str, remedy: str = "") -> None:
+        self.field = field
+        self.value = value
+        shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."
+        message = f"{field} = {shown}: {allowed}"
+        super().__init__(f"{message}; {remedy}" if remedy else message)
+
+
+class ConfigError(FlShuffleError, ValueError):
+    """A configuration, budgets file or command line cannot be used as it stands."""
+
+
+class DataError(FlShuffleError):
+    """Data that is missing, truncated, unreadable, or does not fit the run."""
+
+
+class NotApplicableError(FlShuffleError, ValueError):
+    """A bound was asked outside its validity; the message says which condition failed."""
+
+
+class PrecisionError(FlShuffleError, ArithmeticError):
+    """The requested accuracy cannot be had; the message names the limiting term and the remedy."""
+
+
+class PrivacyBudgetError(FlShuffleError):
+    """Going on would exceed a privacy budget, or a batch is too small to be shuffled."""
+
+
+class RunError(FlShuffleError):
+    """A run cannot start, resume or finish."""
+
+
+def require_real(
+    field: str,
+    value: object,
+    *,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
+    exclusive_minimum: bool = False,
+    exclusive_maximum: bool = False,
+) -> float:
+    """Return `value` as a float, or raise `InvalidValueError`.
+
+    Finiteness is checked first: NaN passes every inverted comparison.
+    """
+    low = "-inf" if minimum == -math.inf else f"{minimum:g}"
+    high = "inf" if maximum == math.inf else f"{maximum:g}"
+    left = "(" if exclusive_minimum or minimum == -math.inf else "["
+    right = ")" if exclusive_maximum or maximum == math.inf else "]"
+    allowed = f"must be a finite number in {left}{low}, {high}{right}"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InvalidValueError(field, value, allowed)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise InvalidValueError(field, value, allowed) from None
+    if not math.isfinite(number):
+        raise InvalidValueError(field, value, allowed)
+    too_low = number < minimum or (exclusive_minimum and number == minimum)
+    too_high = number > maximum or (exclusive_maximum and number == maximum)
+    if too_low or too_high:
+        raise InvalidValueError(field, value, allowed)
+    return number
+
+
+def require_integer(
+    field: str, value: object, *, minimum: int, maximum: int | None = None
+) -> int:
+    """Return `value` as an int (integral floats are refused, they hide mistakes), or raise."""
+    allowed = f"must be a whole number >= {minimum}"
+    if maximum is not None:
+        allowed = f"must be a whole number in [{minimum}, {maximum}]"
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InvalidValueError(field, value, allowed)
+    number = int(value)
+    if number < minimum or (maximum is not None and number > maximum):
+        raise InvalidValueError(field, value, allowed)
+    return number
+
+
+def require_choice(field: str, value: object, choices: Iterable[str]) -> str:
+    """Return `value` if it is one of `choices`; otherwise raise, suggesting the nearest one."""
+    options = list(choices)
+    if isinstance(value, str) and value in options:
+        return value
+    raise InvalidValueError(
+        field, value, f"must be one of {', '.join(options)}", suggestion(value, options)
+    )
+
+
+def suggestion(value: object, options: Iterable[str]) -> str:
+    """A "did you mean" phrase for the nearest option, or an empty string."""
+    near = get_close_matches(str(value), list(options), n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else ""
