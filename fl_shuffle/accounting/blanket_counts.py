@@ -1,0 +1,241 @@
+"""How many of the other reports come from the blanket, and how that weighs into delta.
+
+With M the number of the n - 1 other reports drawn from the blanket (Poisson-binomial), the bound is
+
+    delta = sum_m w_m E(S_{m+1})_+,    w_m = P(M = m) / (m + 1),    S_j = sum of j iid copies of L.
+
+All engines need is the generating function H(u) = sum_m w_m u^(m+1) at u = E[e^(sL)]. Each class
+below evaluates it after exponential tilting by theta: with M0 = E[e^(theta L)] and
+y = E_theta[e^(ikL)] - 1, `evaluate(y)` returns H(M0 (1 + y)) / e^log_scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.accounting.privacy_loss import FloatArray
+
+ComplexArray = NDArray[np.complex128]
+TINY = 1e-300
+
+
+class TiltedCounts(Protocol):
+    """H after tilting. Everything is relative to e^`log_scale`."""
+
+    log_scale: float
+    """log of the factor taken out of H."""
+    total: float
+    """H(M0) / e^log_scale, the total tilted weight."""
+    discard_factor: float
+    """|evaluate(y)| <= discard_factor * e^(-R^2/2) with R = `decay(y)`."""
+    relative_excess: float
+    """By how much (relatively) the weights used may exceed the true weights."""
+    missing: float
+    """Upper bound on E(S)_+ weight left out, relative to e^log_scale / (e theta)."""
+    zero_atom: float
+    """Weight of a fictitious atom at S = 0 that `evaluate` includes; to be subtracted."""
+
+    def evaluate(self, y: ComplexArray) -> ComplexArray: ...
+
+    def decay(self, y: ComplexArray) -> FloatArray: ...
+
+    def sensitivity(self, y: ComplexArray) -> FloatArray: ...
+
+
+def complex_log1p(z: ComplexArray) -> ComplexArray:
+    """log(1 + z) with error of a few units in the last place of |z|."""
+    squared = 2.0 * z.real + z.real**2 + z.imag**2
+    with np.errstate(divide="ignore"):
+        modulus = 0.5 * np.log1p(np.maximum(squared, -1.0))
+    result: ComplexArray = modulus + 1j * np.arctan2(z.imag, 1.0 + z.real)
+    return result
+
+
+class _Classes:
+    """Tilted blanket classes: counts n_c, tilted masses r_c; shared by the representations."""
+
+    def __init__(self, gammas: FloatArray, counts: FloatArray, excess: float) -> None:
+        self.counts = counts
+        self.masses = gammas * (1.0 + excess) / (1.0 + gammas * excess)
+        self.log_factor = float(np.sum(counts * np.log1p(gammas * excess)))
+
+    def power(self, y: ComplexArray) -> ComplexArray:
+        """prod_c (1 + r_c y)^n_c."""
+        exponent = np.zeros(y.shape, dtype=np.complex128)
+        for count, mass in zip(self.counts, self.masses, strict=True):
+            exponent += count * complex_log1p(mass * y)
+        result: ComplexArray = np.exp(exponent)
+        return result
+
+    def decay(self, y: ComplexArray) -> FloatArray:
+        """R = sqrt(sum n_c q_c), q_c = 1 - |1 + r_c y|^2; Lipschitz with the sd of the sum."""
+        square = y.real**2 + y.imag**2
+        total = np.zeros(y.shape, dtype=np.float64)
+        for count, mass in zip(self.counts, self.masses, strict=True):
+            total += count * np.maximum(-2.0 * mass * y.real - mass * mass * square, 0.0)
+        result: FloatArray = np.sqrt(total)
+        return result
+
+    def sensitivity(self, y: ComplexArray) -> FloatArray:
+        """sum_c n_c r_c / |1 + r_c y|: how an error in y moves the log of the product."""
+        total = np.ones(y.shape, dtype=np.float64)
+        for count, mass in zip(self.counts, self.masses, strict=True):
+            total += count * mass / np.maximum(np.abs(1.0 + mass * y), TINY)
+        return total
+
+
+class BinomialCounts:
+    """One class, large mean: H(u) = ((1 - gamma + gamma u)^n - (1 - gamma)^n) / (n gamma).
+
+    Here n counts the differing client too; this is Su, Cheng and Wang 2025, Theorem 4.
+    """
+
+    relative_excess = 0.0
+    missing = 0.0
+
+    def __init__(self, gamma: float, others: int, excess: float) -> None:
+        self._classes = _Classes(np.array([gamma]), np.array([others + 1.0]), excess)
+        mean = (others + 1.0) * gamma
+        self.log_scale = self._classes.log_factor - math.log(mean)
+        self.total = 1.0
+        self.discard_factor = 1.0
+        empty = (others + 1.0) * math.log1p(-gamma) if gamma < 1.0 else -math.inf
+        self.zero_atom = math.exp(empty - self._classes.log_factor)
+        self.evaluate = self._classes.power
+        self.decay = self._classes.decay
+        self.sensitivity = self._classes.sensitivity
+
+
+class PolynomialCounts:
+    """Many classes, large mean: 1/(m+1) is replaced by a quartic that is nowhere below it.
+
+    With x = m + 1, its tilted mean x0 and z = (x - x0)/x0 >= z_min,
+    1/x <= (1 - z + z^2 - z^3 + z^4/(1 + z_min)) / x0, and the difference is at most the last term.
+    The quartic's transform is closed form through the first four cumulants of x.
+    """
+
+    zero_atom = 0.0
+
+    def __init__(self, gammas: FloatArray, counts: FloatArray, excess: float) -> None:
+        self._classes = _Classes(gammas, counts, excess)
+        masses = self._classes.masses
+        self.centre = 1.0 + float(np.sum(counts * masses))
+        variance = float(np.sum(counts * masses * (1.0 - masses)))
+        reach, self.missing = _lower_tail(variance, self.centre)
+        self._slack = 1.0 / (1.0 - reach)
+        self.log_scale = self._classes.log_factor + math.log1p(excess) - math.log(self.centre)
+        self.missing *= self.centre
+        self.relative_excess = self._slack * (3.0 * variance**2 + variance) / self.centre**4
+        self.discard_factor = 4e3 * self._slack
+        self.total = float(self.evaluate(np.zeros(1, dtype=np.complex128))[0].real)
+        self.decay = self._classes.decay
+        self.sensitivity = self._classes.sensitivity
+
+    def evaluate(self, y: ComplexArray) -> ComplexArray:
+        """E[quartic(x) (1+y)^x] under the tilted law, times x0."""
+        k1 = np.full(y.shape, 1.0 + 0j)
+        k2 = np.zeros(y.shape, dtype=np.complex128)
+        k3 = np.zeros_like(k2)
+        k4 = np.zeros_like(k2)
+        for count, mass in zip(self._classes.counts, self._classes.masses, strict=True):
+            r = mass * (1.0 + y) / (1.0 + mass * y)
+            spread = count * r * (1.0 - r)
+            k1 += count * r
+            k2 += spread
+            k3 += spread * (1.0 - 2.0 * r)
+            k4 += spread * (1.0 - 6.0 * r + 6.0 * r * r)
+        d = (k1 - self.centre) / self.centre
+        k2 /= self.centre**2
+        k3 /= self.centre**3
+        k4 /= self.centre**4
+        second = k2 + d * d
+        third = k3 + 3.0 * k2 * d + d**3
+        fourth = k4 + 4.0 * k3 * d + 3.0 * k2 * k2 + 6.0 * k2 * d * d + d**4
+        quartic = 1.0 - d + second - third + self._slack * fourth
+        result: ComplexArray = quartic * (1.0 + y) * self._classes.power(y)
+        return result
+
+
+def _lower_tail(variance: float, centre: float) -> tuple[float, float]:
+    """A relative reach a and a bound on P(x < x0 (1 - a)), by Bernstein for sums of [0,1] terms."""
+    exponent = 46.0
+    deviation = exponent / 3.0 + math.sqrt((exponent / 3.0) ** 2 + 2.0 * exponent * variance)
+    deviation = min(deviation, centre - 1.0)
+    tail = math.exp(-(deviation**2) / (2.0 * (variance + deviation / 3.0)))
+    if deviation >= centre - 1.0:
+        tail = 0.0
+    return deviation / centre, tail
+
+
+class ExplicitCounts:
+    """Any classes, moderate mean: H by Horner's rule over a window of the count's law."""
+
+    relative_excess = 0.0
+    zero_atom = 0.0
+    discard_factor = 1.0
+
+    def __init__(self, gammas: FloatArray, counts: FloatArray, excess: float) -> None:
+        self._classes = _Classes(gammas, counts, excess)
+        self.log_scale = self._classes.log_factor + math.log1p(excess)
+        law, first, tail = _poisson_binomial(counts, self._classes.masses)
+        self._weights = law / (first + 1.0 + np.arange(law.size))
+        self._first = first
+        self.missing = tail
+        self.total = float(np.sum(self._weights))
+        self.decay = self._classes.decay
+        self.sensitivity = self._classes.sensitivity
+
+    def evaluate(self, y: ComplexArray) -> ComplexArray:
+        """sum_m w_m (1+y)^(m+1)."""
+        unit = 1.0 + y
+        total = np.full(y.shape, self._weights[-1], dtype=np.complex128)
+        for weight in self._weights[-2::-1]:
+            total *= unit
+            total += weight
+        result: ComplexArray = total * np.exp((self._first + 1.0) * complex_log1p(y))
+        return result
+
+
+def _poisson_binomial(counts: FloatArray, masses: FloatArray) -> tuple[FloatArray, int, float]:
+    """A window of the law of a sum of independent binomials: (law, first value, missing mass)."""
+    from scipy.stats import binom
+
+    law = np.ones(1)
+    first = 0
+    missing = 0.0
+    for count, mass in zip(counts, masses, strict=True):
+        variance = count * mass * (1.0 - mass)
+        reach = 16.0 + 10.0 * math.sqrt(variance)
+        low = max(0, math.floor(count * mass - reach))
+        high = min(int(count), math.ceil(count * mass + reach))
+        part = binom.pmf(np.arange(low, high + 1), int(count), mass)
+        missing += float(binom.cdf(low - 1, int(count), mass))
+        missing += float(binom.sf(high, int(count), mass))
+        law = np.convolve(law, part)
+        first += low
+        heavy = np.flatnonzero(law > 1e-22)
+        missing += float(law[: heavy[0]].sum() + law[heavy[-1] + 1 :].sum())
+        law = law[heavy[0] : heavy[-1] + 1]
+        first += int(heavy[0])
+    return law, first, missing
+
+
+def tilted_counts(
+    classes: Sequence[tuple[float, int]], excess: float, relative_error: float
+) -> TiltedCounts:
+    """The cheapest representation that is accurate enough (classes: gamma > 0, count > 0)."""
+    gammas = np.array([gamma for gamma, _ in classes])
+    counts = np.array([float(count) for _, count in classes])
+    if len(classes) == 1 and (counts[0] + 1.0) * gammas[0] >= 1.0:
+        return BinomialCounts(float(gammas[0]), int(counts[0]), excess)
+    masses = gammas * (1.0 + excess) / (1.0 + gammas * excess)
+    if float(np.sum(counts * masses)) >= 100.0:
+        polynomial = PolynomialCounts(gammas, counts, excess)
+        if polynomial.relative_excess <= 0.2 * relative_error:
+            return polynomial
+    return ExplicitCounts(gammas, counts, excess)
