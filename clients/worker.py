@@ -1,0 +1,136 @@
+"""A node that plays virtual clients: gradients, clipping, noise, and nothing else leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients.task import Task, load_task
+from fl_shuffle.config import Config
+from fl_shuffle.flower.records import TrainRequest
+from fl_shuffle.gradients import make_gradient_engine
+from fl_shuffle.plugins import load_attribute
+from fl_shuffle.randomizers.noise import NoiseStream
+from fl_shuffle.randomizers.vector import NOISES, UserRandomizer, clip_rows, randomize_rows_
+from fl_shuffle.seeds import SeedTree
+
+
+class Worker:
+    """Computes the reports of any range of the federation's clients.
+
+    The report of a client depends on the seed, the round, the client and the broadcast model, not
+    on which clients are computed beside it.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._task: Task = load_task(config)
+        self._device = torch.device(config.run.device)
+        clip = "none" if config.clip == "update" else config.clip
+        self._engine = make_gradient_engine(
+            self._task.model(config), clip=clip, norm=self._task.plan.norm, device=self._device
+        )
+        self._seeds = SeedTree(config.run.seed if config.run.entropy == "seeded" else None)
+        self._inputs = self._task.inputs.to(self._device)
+        self._labels = self._task.labels.to(self._device)
+        self._weighted = bool((self._task.plan.weight != 1.0).any())
+        self._user = self._user_randomizer()
+
+    @property
+    def gradient_path(self) -> str:
+        """How per-record gradients are computed, for the log."""
+        return self._engine.path
+
+    def reports(self, request: TrainRequest, parameters: Tensor) -> NDArray[np.float32]:
+        """Randomized reports, float32 [k, d], of the requested clients, in ascending client order.
+
+        A client whose gradient holds NaN or an infinity gets a row of NaN: it sends nothing usable.
+        """
+        clients = request.clients
+        rows, valid = self._means(clients, parameters.to(self._device))
+        plan = self._task.plan
+        stream = NoiseStream(
+            self._seeds.key(request.round_number, "noise"), rows.shape[1], device=self._device
+        )
+        if self._user is not None:
+            self._user(rows, clients, stream)
+        else:
+            weight = plan.weight[clients]
+            if self._weighted:
+                rows *= torch.from_numpy(weight.astype(np.float32))[:, None].to(rows.device)
+            randomize_rows_(
+                plan.noise,
+                rows,
+                clients,
+                stream,
+                scale=_common(weight * plan.scale[clients]),
+                step=_common(plan.step[clients]),
+            )
+        if not valid.all():
+            rows[torch.from_numpy(~valid)] = torch.nan
+        return rows.cpu().numpy()
+
+    def _user_randomizer(self) -> Callable[[Tensor, NDArray[np.int64], NoiseStream], None] | None:
+        """The user's own randomizer, one client at a time with that client's budget."""
+        if self._task.plan.noise in NOISES:
+            return None
+        function = load_attribute(self._config.privacy.randomizer, field="privacy.randomizer")
+        plan, budgets = self._task.plan, self._task.budgets
+
+        def randomize(rows: Tensor, clients: NDArray[np.int64], stream: NoiseStream) -> None:
+            for row, client in enumerate(clients.tolist()):
+                UserRandomizer(
+                    function,
+                    float(budgets.epsilon[client]),
+                    float(budgets.delta[client]),
+                    bound=float(plan.user_bound),
+                ).randomize_(rows[row : row + 1], [client], stream)
+
+        return randomize
+
+    def _records(self, clients: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
+        """The clients' inputs and labels, stacked (a view where the clients are consecutive)."""
+        offsets = self._task.offsets
+        starts, ends = offsets[clients], offsets[clients + 1]
+        local = torch.from_numpy(np.concatenate([[0], np.cumsum(ends - starts)]))
+        if clients[-1] - clients[0] + 1 == len(clients):
+            records = slice(int(starts[0]), int(ends[-1]))
+            return self._inputs[records], self._labels[records], local
+        index = torch.cat([torch.arange(a, b) for a, b in zip(starts, ends, strict=True)])
+        index = index.to(self._device)
+        return self._inputs[index], self._labels[index], local
+
+    def _means(
+        self, clients: NDArray[np.int64], parameters: Tensor
+    ) -> tuple[Tensor, NDArray[np.bool_]]:
+        """Clipped means, float32 [k, d], and which of them are finite."""
+        plan, training = self._task.plan, self._config.training
+        inputs, labels, offsets = self._records(clients)
+        clip = plan.clip[clients]
+        if training.local_steps > 1:
+            rows = self._engine.local_update(
+                parameters,
+                inputs,
+                labels,
+                offsets,
+                steps=training.local_steps,
+                learning_rate=training.local_learning_rate,
+            ).neg_()
+        else:
+            radius = torch.from_numpy(clip.astype(np.float32))
+            rows = self._engine.client_means(parameters, inputs, labels, offsets, radius)
+        valid = np.ones(len(clients), dtype=bool)
+        if self._config.clip == "update":
+            valid &= clip_rows(rows, clip, plan.norm)
+        if plan.client_clip is not None:
+            valid &= clip_rows(rows, plan.client_clip, plan.norm)
+        return rows, valid
+
+
+def _common(values: NDArray[np.float64]) -> float | NDArray[np.float64]:
+    """One number where all are equal: the noise kernels are then a little faster."""
+    return float(values[0]) if bool((values == values[0]).all()) else values

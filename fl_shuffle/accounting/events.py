@@ -1,0 +1,98 @@
+"""Events are data: what was executed, and what it cost. Accountants interpret them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fl_shuffle.accounting.guarantee import Status
+from fl_shuffle.errors import InvalidValueError, require_choice, require_real
+
+
+@dataclass(frozen=True)
+class ClientClass:
+    """Clients with identical randomizers: what one report of theirs looks like to the accountant.
+
+    `noise` is `gaussian`, `laplace` or `user` (no known law: only the declared local budget counts).
+    `scale` is the Gaussian standard deviation or the Laplace scale b of each coordinate; `radius`
+    bounds the norm of the mean report before noise (l2 for Gaussian, l1 for Laplace);
+    `sensitivity` bounds how far that mean moves when one unit is replaced. `epsilon0`, `delta0` are
+    the budget the client asked for, which the noise may or may not deliver.
+    """
+
+    noise: str
+    scale: float
+    radius: float
+    sensitivity: float
+    epsilon0: float
+    delta0: float
+    records: int
+
+    def __post_init__(self) -> None:
+        require_choice("noise", self.noise, ("gaussian", "laplace", "user"))
+        require_real("scale", self.scale, minimum=0.0, exclusive_minimum=self.noise != "user")
+        require_real("radius", self.radius, minimum=0.0)
+        require_real("sensitivity", self.sensitivity, minimum=0.0)
+        require_real("epsilon0", self.epsilon0, minimum=0.0)
+        require_real("delta0", self.delta0, minimum=0.0, maximum=1.0)
+
+
+@dataclass(frozen=True)
+class RoundEvent:
+    """One executed round: how many reports of each class were really released.
+
+    `schedule` is `aggregate` (one shuffled batch answers one model) or `sequential` (each report
+    answers a model that already depends on the ones before it).
+    """
+
+    round_number: int
+    schedule: str
+    unit: str
+    counts: Mapping[int, int]
+
+    @property
+    def n_reports(self) -> int:
+        return sum(self.counts.values())
+
+
+@dataclass(frozen=True)
+class Column:
+    """One way of counting the privacy spent so far: a number per class, and its worst.
+
+    `epsilon` maps a class to the cumulative epsilon (nats, at the run's target delta) of its most
+    exposed client. An empty mapping means the column does not apply; `note` then says why.
+    """
+
+    name: str
+    status: Status
+    source: str
+    epsilon: Mapping[int, float] = field(default_factory=dict)
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for index, value in self.epsilon.items():
+            if math.isnan(value):
+                raise InvalidValueError(f"{self.name} epsilon of class {index}", value, "is NaN")
+
+    @property
+    def worst(self) -> float | None:
+        return max(self.epsilon.values()) if self.epsilon else None
+
+
+@dataclass(frozen=True)
+class Spend:
+    """Cumulative privacy after a round, in every column; `proven` is the headline."""
+
+    round_number: int
+    n_reports: int
+    delta: float
+    mu_round: float | None
+    mu_total: float | None
+    columns: Mapping[str, Column]
+
+    @property
+    def headline(self) -> float:
+        """The smallest proven number, for the worst client."""
+        worst = self.columns["proven"].worst
+        return math.inf if worst is None else worst

@@ -1,0 +1,82 @@
+"""`fl-shuffle simulate`: run a federation described by a TOML file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+SUMMARY = "Run a simulated federation and account for its privacy, round by round."
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG.toml", nargs="?", help="what to run")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="override one setting; may be repeated",
+    )
+    parser.add_argument("--rounds", type=int, metavar="N", help="number of rounds")
+    parser.add_argument("--clients", type=int, metavar="N", help="number of clients")
+    parser.add_argument(
+        "--budgets", metavar="FILE.csv", help="personal budgets: client_id,epsilon,delta"
+    )
+    parser.add_argument("--data", metavar="DIR", help="folder that holds the data (MNIST/raw)")
+    parser.add_argument("--engine", choices=("in-process", "ray"), help="what plays the clients")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of everything random")
+    parser.add_argument("--jobs", type=int, metavar="N", help="worker threads (0: as many as pay)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="where clients compute")
+    parser.add_argument("--out", metavar="DIR", help="run directory (default: runs/DATE-TIME)")
+    parser.add_argument("--resume", metavar="DIR", help="go on with an unfinished run")
+    parser.add_argument("--quiet", action="store_true", help="print only the final summary")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object per round and a final one"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from fl_shuffle.config import Config, load_config, parse_config
+    from fl_shuffle.errors import ConfigError, RunError
+    from fl_shuffle.launch import simulate
+    from fl_shuffle.progress import make_display
+    from fl_shuffle.runs import claim_directory
+
+    config: Config
+    if arguments.resume:
+        if arguments.config or arguments.out:
+            raise ConfigError("--resume DIR takes its configuration from DIR; give no other")
+        directory: Path | None = Path(arguments.resume).resolve()
+        assert directory is not None
+        if not (directory / "config.json").is_file():
+            raise RunError(f"--resume {arguments.resume}: there is no config.json in it")
+        if (directory / "summary.json").exists():
+            raise RunError(f"--resume {arguments.resume}: that run is finished")
+        config = parse_config(json.loads((directory / "config.json").read_text(encoding="utf-8")))
+    else:
+        if not arguments.config:
+            raise ConfigError("name a configuration, for example configs/quickstart.toml")
+        config = load_config(arguments.config, [*arguments.set, *_overrides(arguments)])
+        directory = claim_directory(Path(arguments.out)) if arguments.out else None
+    display = make_display(quiet=arguments.quiet, as_json=arguments.json)
+    return simulate(config, directory, display)
+
+
+def _overrides(arguments: argparse.Namespace) -> list[str]:
+    """The short options as the `section.key=value` they stand for."""
+    numbers = {
+        "run.rounds": arguments.rounds,
+        "data.clients": arguments.clients,
+        "run.seed": arguments.seed,
+        "run.jobs": arguments.jobs,
+    }
+    texts = {
+        "run.engine": arguments.engine,
+        "run.device": arguments.device,
+        "data.root": arguments.data and str(Path(arguments.data).resolve()),
+        "budgets.file": arguments.budgets and str(Path(arguments.budgets).resolve()),
+        "budgets.distribution": arguments.budgets and "file",
+    }
+    found = [f"{key}={value}" for key, value in numbers.items() if value is not None]
+    return found + [f"{key}={json.dumps(value)}" for key, value in texts.items() if value]

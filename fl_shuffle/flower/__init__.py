@@ -1,0 +1,1 @@
+"""The Flower side: the only place in the framework that imports flwr."""

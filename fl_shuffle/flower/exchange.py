@@ -1,0 +1,62 @@
+"""Sending requests and taking in replies one by one, on any engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fl_shuffle.errors import RunError
+from fl_shuffle.flower.grid import InProcessGrid
+
+POLL_SECONDS = 0.05
+
+
+def wait_for_nodes(grid: Grid, timeout: float) -> list[int]:
+    """Node ids once their number has settled: a ServerApp starts before its nodes have registered.
+
+    Raises `RunError` if no node appears within `timeout` seconds.
+    """
+    if isinstance(grid, InProcessGrid):
+        return sorted(grid.get_node_ids())
+    deadline = time.monotonic() + timeout
+    seen: list[int] = []
+    while time.monotonic() < deadline:
+        now = sorted(grid.get_node_ids())
+        if now and now == seen:
+            return now
+        seen = now
+        time.sleep(1.0)
+    raise RunError(f"no Flower node connected within {timeout:g} s; start the SuperNodes first")
+
+
+def exchange(
+    grid: Grid, messages: Iterable[Message], *, window: int, timeout: float
+) -> Iterator[tuple[int, Message]]:
+    """Yield (position of the request, reply) as replies arrive, at most `window` under way.
+
+    Requests that get no reply within `timeout` seconds are given up: fewer pairs come back.
+    """
+    if isinstance(grid, InProcessGrid):
+        yield from grid.exchange(messages)
+        return
+    source = enumerate(messages)
+    position_of: dict[str, int] = {}
+    deadline = time.monotonic() + timeout
+    while True:
+        batch = list(islice(source, window - len(position_of)))
+        if batch:
+            identifiers = grid.push_messages([message for _, message in batch])
+            position_of.update(
+                {key: position for key, (position, _) in zip(identifiers, batch, strict=True)}
+            )
+        if not position_of or time.monotonic() > deadline:
+            return
+        replies = list(grid.pull_messages(position_of))
+        for reply in replies:
+            yield position_of.pop(reply.metadata.reply_to_message_id), reply
+        if not replies:
+            time.sleep(POLL_SECONDS)

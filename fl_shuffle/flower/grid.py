@@ -1,0 +1,129 @@
+"""The in-process engine: a Flower `Grid` that calls the ClientApp directly.
+
+The same ServerApp and ClientApp run unchanged on Flower's Simulation and Deployment Engines.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+import torch
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.app.user_config import UserConfig
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+from fl_shuffle.errors import FlShuffleError
+
+log = logging.getLogger("fl_shuffle.engine")
+
+CLIENT_APP_RAISED = 2
+
+
+def adopt_task_identity(run_id: int) -> None:
+    """Give messages built in this process their sender (private in Flower 1.41; kept to this spot)."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, 1, run_id
+
+
+def stamp(message: Message) -> Message:
+    """Give a message the identifier that a SuperLink would give it (likewise private)."""
+    message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
+    return message
+
+
+class InProcessGrid(Grid):
+    """Plays `nodes` Flower nodes in this process, on as many threads.
+
+    Each worker thread computes with one torch thread: results then do not depend on the number of
+    workers. A ClientApp that raises yields an error reply without text; the exception goes to this
+    process's log only. A `FlShuffleError` is the user's to see and is raised here.
+    """
+
+    def __init__(self, client_app: ClientApp, run_config: Mapping[str, object], nodes: int) -> None:
+        self._app = client_app
+        self._run = Run.create_empty(run_id=1)
+        adopt_task_identity(self._run.run_id)
+        config: UserConfig = dict(run_config)  # type: ignore[arg-type]
+        self._contexts = {
+            node_id: Context(
+                run_id=self._run.run_id,
+                node_id=node_id,
+                node_config={},
+                state=RecordDict(),
+                run_config=config,
+            )
+            for node_id in range(2, 2 + nodes)
+        }
+        self._pool = ThreadPoolExecutor(nodes, initializer=torch.set_num_threads, initargs=(1,))
+        self._replies: dict[str, Message] = {}
+
+    def close(self) -> None:
+        """Stop the worker threads."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def set_run(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        identifiers = []
+        for message in messages:
+            reply = self._call(stamp(message))
+            self._replies[message.metadata.message_id] = reply
+            identifiers.append(message.metadata.message_id)
+        return identifiers
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self._replies.pop(key) for key in message_ids if key in self._replies]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return [reply for _, reply in self.exchange(messages)]
+
+    def exchange(self, messages: Iterable[Message]) -> Iterator[tuple[int, Message]]:
+        """Yield (position of the request, reply) as replies come, with few of them in flight."""
+        waiting: dict[Future[Message], int] = {}
+        for position, message in enumerate(messages):
+            waiting[self._pool.submit(self._call, stamp(message))] = position
+            if len(waiting) > len(self._contexts):
+                yield from self._finished(waiting)
+        while waiting:
+            yield from self._finished(waiting)
+
+    @staticmethod
+    def _finished(waiting: dict[Future[Message], int]) -> Iterator[tuple[int, Message]]:
+        done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+        for future in done:
+            yield waiting.pop(future), future.result()
+
+    def _call(self, message: Message) -> Message:
+        context = self._contexts[message.metadata.dst_node_id]
+        try:
+            return self._app(message, context)
+        except FlShuffleError:
+            raise
+        except Exception:
+            log.exception("a client failed in round %s", message.metadata.group_id)
+            return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)

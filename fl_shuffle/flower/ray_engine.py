@@ -1,0 +1,180 @@
+"""Running the same apps on Flower's Simulation Engine (Ray), from start to a checked end.
+
+`flwr run` exits with 0 even when the app failed, so the run's status is asked for; every process
+started here is ended here, and all Flower state lives in a private folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fl_shuffle.config import Config
+from fl_shuffle.errors import RunError
+from fl_shuffle.flower.settings import APP_ROOT, RESOLVED, RUN_DIRECTORY
+
+OFFLINE = {
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+CONNECTION = "fl-shuffle"
+START_SECONDS = 60.0
+POLL_SECONDS = 0.5
+
+
+def run_on_ray(config: Config, directory: Path, *, nodes: int) -> dict[str, Any] | None:
+    """Run to the end on `nodes` Flower nodes; the run's summary, or None if the run failed.
+
+    Raises `RunError` if the engine cannot be started. What it prints goes to `engine.log` in the
+    run directory.
+    """
+    if not (APP_ROOT / "pyproject.toml").is_file():
+        raise RunError(
+            f"the ray engine needs the app's source tree: there is no pyproject.toml in {APP_ROOT}; "
+            "run from a clone of the repository"
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="fl-shuffle-flwr-") as home,
+        (directory / "engine.log").open("w", encoding="utf-8") as log,
+    ):
+        environment = {**os.environ, **OFFLINE, "FLWR_HOME": home}
+        with _superlink(Path(home), environment, log):
+            run_id = _submit(config, directory, Path(home), environment, nodes, log)
+            status = _wait(run_id, Path(home), environment)
+            log.write(f"status: {status}\n")
+            _flwr(["log", run_id, CONNECTION, "--show"], Path(home), environment, log)
+    summary = directory / "summary.json"
+    if status != "finished:completed" or not summary.is_file():
+        return None
+    result: dict[str, Any] = json.loads(summary.read_text(encoding="utf-8"))
+    return result
+
+
+@contextmanager
+def _superlink(home: Path, environment: dict[str, str], log: Any) -> Iterator[None]:
+    port = _free_port()
+    command = [
+        _program("flower-superlink"),
+        "--insecure",
+        "--simulation",
+        "--disable-runtime-dependency-installation",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
+    (home / "config.toml").write_text(
+        f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"\ninsecure = true\n',
+        encoding="utf-8",
+    )
+    process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not _listens(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RunError("Flower's SuperLink did not start; see engine.log")
+            time.sleep(0.2)
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _submit(
+    config: Config,
+    directory: Path,
+    home: Path,
+    environment: dict[str, str],
+    nodes: int,
+    log: Any,
+) -> str:
+    settings = home / "run-config.toml"
+    settings.write_text(
+        f"{RESOLVED} = {json.dumps(config.to_json())}\n"
+        f"{RUN_DIRECTORY} = {json.dumps(str(directory))}\n",
+        encoding="utf-8",
+    )
+    answer = _flwr(
+        [
+            "run",
+            str(APP_ROOT),
+            CONNECTION,
+            "--run-config",
+            str(settings),
+            "--federation-config",
+            f"num-supernodes={nodes} client-resources-num-cpus=1",
+            "--format",
+            "json",
+        ],
+        home,
+        environment,
+        log,
+    )
+    try:
+        return str(json.loads(answer[answer.index("{") :])["run-id"])
+    except (ValueError, KeyError):
+        raise RunError(f"Flower did not accept the run: {answer.strip()[:300]}") from None
+
+
+def _wait(run_id: str, home: Path, environment: dict[str, str]) -> str:
+    """Poll until the run has finished; returns its status, for example `finished:completed`."""
+    while True:
+        answer = _flwr(
+            ["ls", CONNECTION, "--run-id", run_id, "--format", "json"], home, environment, None
+        )
+        try:
+            status = str(json.loads(answer[answer.index("{") :])["runs"][0]["status"])
+        except (ValueError, KeyError, IndexError):
+            raise RunError(f"Flower's answer cannot be read: {answer.strip()[:300]}") from None
+        if status.startswith("finished"):
+            return status
+        time.sleep(POLL_SECONDS)
+
+
+def _flwr(arguments: list[str], home: Path, environment: dict[str, str], log: Any) -> str:
+    done = subprocess.run(
+        [_program("flwr"), *arguments],
+        env=environment,
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if log is not None:
+        log.write(done.stdout + done.stderr)
+        log.flush()
+    return done.stdout
+
+
+def _program(name: str) -> str:
+    """A console script of the environment this Python runs in."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.exists() else name
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.5)
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,131 @@
+"""What travels between server and clients, and how it is packed into Flower records.
+
+A request names the round and the virtual clients a node is to play; a reply carries reports and
+nothing else: no metrics, no sizes, no identity, no error text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from numpy.typing import NDArray
+
+PARAMETERS = "parameters"
+REPORTS = "reports"
+MODEL_RECORD = "model"
+REQUEST_RECORD = "request"
+REPORT_RECORD = "report"
+
+
+class _LocalArray(Array):
+    """An `Array` that holds a NumPy array and serializes it only if its bytes are asked for.
+
+    Inside one process a report then travels by reference. Flower keys its object store by class
+    name, so this class carries the name of the one it stands for.
+    """
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self.dtype = str(values.dtype)
+        self.shape = tuple(values.shape)
+        self.stype = "numpy.ndarray"
+        self._values = values
+        self._values.flags.writeable = False
+
+    @property
+    def data(self) -> bytes:  # type: ignore[override]
+        if "_serialized" not in self.__dict__:
+            buffer = BytesIO()
+            np.save(buffer, self._values, allow_pickle=False)
+            self.__dict__["_serialized"] = buffer.getvalue()
+        serialized: bytes = self.__dict__["_serialized"]
+        return serialized
+
+    def numpy(self) -> NDArray[Any]:
+        """The array itself, read-only: neither side can change what the other holds."""
+        return self._values
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Array, (self.dtype, self.shape, self.stype, self.data))
+
+
+_LocalArray.__qualname__ = Array.__qualname__
+
+
+def array_record(name: str, values: NDArray[Any]) -> ArrayRecord:
+    """A record with one array, passed by reference within a process."""
+    return ArrayRecord({name: _LocalArray(values)})
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """Virtual clients that are to report on round `round_number`: those of the range `first` ..
+    `first + span - 1` whose bit is set in `bitmap` (`numpy.packbits`; empty: all of them)."""
+
+    round_number: int
+    first: int
+    span: int
+    bitmap: bytes = b""
+
+    @property
+    def clients(self) -> NDArray[np.int64]:
+        """The client ids, ascending."""
+        if not self.bitmap:
+            return np.arange(self.first, self.first + self.span)
+        bits = np.unpackbits(np.frombuffer(self.bitmap, np.uint8), count=self.span)
+        return self.first + np.flatnonzero(bits)
+
+    @classmethod
+    def covering(cls, round_number: int, clients: NDArray[np.int64]) -> TrainRequest:
+        """The request for these ascending client ids."""
+        first, span = int(clients[0]), int(clients[-1] - clients[0]) + 1
+        if span == len(clients):
+            return cls(round_number, first, span)
+        bits = np.zeros(span, dtype=bool)
+        bits[clients - first] = True
+        return cls(round_number, first, span, np.packbits(bits).tobytes())
+
+    def message(self, model: ArrayRecord, node_id: int) -> Message:
+        """The training message that carries this request and the model."""
+        request = ConfigRecord(
+            {
+                "round": self.round_number,
+                "first": self.first,
+                "span": self.span,
+                "bitmap": self.bitmap,
+            }
+        )
+        content = RecordDict({MODEL_RECORD: model, REQUEST_RECORD: request})
+        return Message(content, node_id, MessageType.TRAIN, group_id=str(self.round_number))
+
+    @classmethod
+    def of(cls, message: Message) -> TrainRequest:
+        """Read the request out of a training message."""
+        record = message.content.config_records[REQUEST_RECORD]
+        values: Any = [record[key] for key in ("round", "first", "span", "bitmap")]
+        return cls(*values)
+
+
+def reply_with_reports(request: Message, reports: NDArray[np.float32]) -> Message:
+    """A reply that holds the reports [k, d] and nothing else."""
+    content = RecordDict({REPORT_RECORD: array_record(REPORTS, reports)})
+    return Message(content, reply_to=request)
+
+
+def reports_of(reply: Message) -> NDArray[np.float32] | None:
+    """The reports [k, d] in a reply, or None if it holds none that can be used.
+
+    Everything else a reply might carry (metadata, error text, metrics) is left behind here.
+    """
+    if reply.has_error() or REPORT_RECORD not in reply.content.array_records:
+        return None
+    record = reply.content.array_records[REPORT_RECORD]
+    if REPORTS not in record:
+        return None
+    reports = record[REPORTS].numpy()
+    if reports.ndim != 2 or reports.dtype != np.float32:
+        return None
+    return reports

@@ -1,0 +1,51 @@
+"""How a run's configuration reaches the apps: through Flower's flat run configuration.
+
+`fl-shuffle simulate` passes the resolved configuration as one JSON text. A plain `flwr run .` names
+a TOML file (looked up beside the app when the path is relative) and `;`-separated overrides.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+
+from flwr.app import Context
+
+from fl_shuffle.config import Config, load_config, parse_config
+from fl_shuffle.errors import ConfigError
+
+RESOLVED = "resolved"
+CONFIG_FILE = "config"
+OVERRIDES = "overrides"
+DATA = "data"
+RUN_DIRECTORY = "run-directory"
+APP_ROOT = Path(__file__).resolve().parents[2]
+
+
+def config_of(context: Context) -> Config:
+    """The configuration of the run a context belongs to. Raises `ConfigError` if there is none."""
+    values = {key: str(context.run_config.get(key, "")) for key in (RESOLVED, CONFIG_FILE)}
+    if values[RESOLVED]:
+        return _parsed(values[RESOLVED])
+    if not values[CONFIG_FILE]:
+        raise ConfigError(
+            f"the run configuration names no file; pass --run-config '{CONFIG_FILE}=\"FILE.toml\"'"
+        )
+    overrides = str(context.run_config.get(OVERRIDES, ""))
+    root = str(context.run_config.get(DATA, ""))
+    return _loaded(values[CONFIG_FILE], overrides, root)
+
+
+@lru_cache(maxsize=4)
+def _parsed(text: str) -> Config:
+    return parse_config(json.loads(text))
+
+
+@lru_cache(maxsize=4)
+def _loaded(file: str, overrides: str, root: str) -> Config:
+    path = Path(file)
+    settings = [part for part in overrides.split(";") if part.strip()]
+    if root:
+        settings.append(f"data.root={json.dumps(root)}")
+    return load_config(path if path.is_absolute() else APP_ROOT / path, settings)

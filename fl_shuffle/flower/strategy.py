@@ -1,0 +1,260 @@
+"""The shuffler strategy: broadcast, collect, shuffle, account, step; round by round.
+
+Unlike Flower's stock loop it can stop before a round that would overspend, and go on after a crash.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fl_shuffle.accounting.events import Spend
+from fl_shuffle.errors import PrivacyBudgetError
+from fl_shuffle.flower.exchange import exchange, wait_for_nodes
+from fl_shuffle.flower.records import PARAMETERS, TrainRequest, array_record, reports_of
+from fl_shuffle.optimizer import ServerOptimizer
+from fl_shuffle.seeds import SeedTree
+from fl_shuffle.shuffler import Analyzer, ReportBatch
+
+Mask = NDArray[np.bool_]
+
+# A reply's reports stay below this many bytes, so that memory does not grow with the population.
+CHUNK_BYTES = 1 << 24
+
+
+class RoundBook(Protocol):
+    """What the strategy tells about every round, and asks before it starts one."""
+
+    def reserve(self, round_number: int, participants: Mask) -> Mask | None:
+        """Book the round's worst case, durably, before the model is released.
+
+        Returns the clients that may still take part, or None if the run must stop before this
+        round because it would exceed a budget.
+        """
+
+    def commit(self, round_number: int, present: Mask, seconds: float) -> Spend | None:
+        """Record what is about to be released.
+
+        Returns None, and records nothing, if so few reports arrived that releasing them would
+        exceed a budget: the batch must then be thrown away.
+        """
+
+    def checkpoint(self, round_number: int, state: dict[str, Any]) -> None:
+        """Keep what is needed to resume after this round."""
+
+
+@dataclass(frozen=True)
+class RoundOutcome:
+    """One finished round, as the outside sees it."""
+
+    round_number: int
+    spend: Spend
+    dropped: int
+    seconds: float
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Who takes part, and how their reports meet the model."""
+
+    rounds: int
+    sequential: bool = False
+    participation: float = 1.0
+    evaluate_every: int = 1
+    timeout: float = 3600.0
+
+
+class ShuffleStrategy(Strategy):
+    """Federated learning in the shuffle model.
+
+    Every round: choose participants, reserve the round in the book, broadcast the model, collect
+    the clients' randomized reports, strip and shuffle them (see `ReportBatch`), commit what really
+    arrived, and step the server optimizer on their mean. `aggregate` schedules average all reports
+    of the round; `sequential` ones apply the reports one at a time in a fresh uniformly random
+    order, the next client seeing the model after the previous report.
+
+    The same run gives the same bits on every engine: noise is keyed by client, sums are exact.
+    """
+
+    def __init__(
+        self,
+        *,
+        clients: int,
+        schedule: Schedule,
+        optimizer: ServerOptimizer,
+        book: RoundBook,
+        seeds: SeedTree,
+        min_reports: int = 2,
+        analyzer: Analyzer | None = None,
+        evaluate: Callable[[int, Tensor], dict[str, float]] | None = None,
+        on_round: Callable[[RoundOutcome], None] | None = None,
+    ) -> None:
+        self._clients = clients
+        self._schedule = schedule
+        self._optimizer = optimizer
+        self._book = book
+        self._seeds = seeds
+        self._min_reports = min_reports
+        self._analyzer = analyzer
+        self._evaluate = evaluate
+        self._on_round = on_round
+        self.stopped_early: str | None = None
+
+    def run(self, grid: Grid, first_round: int = 1) -> Tensor:
+        """Run the rounds from `first_round` on; returns the final parameters, float32 [d].
+
+        Raises `PrivacyBudgetError` if fewer than `min_reports` usable reports arrive.
+        """
+        for number in range(first_round, self._schedule.rounds + 1):
+            started = time.perf_counter()
+            allowed = self._book.reserve(number, self._participants(number))
+            play = self._sequential_round if self._schedule.sequential else self._aggregate_round
+            spend = None if allowed is None else play(grid, number, allowed)
+            if allowed is None or spend is None:
+                self.stopped_early = f"stopped before round {number}: it would exceed the budget"
+                break
+            last = number == self._schedule.rounds
+            metrics = {}
+            if self._evaluate and (last or number % self._schedule.evaluate_every == 0):
+                metrics = self._evaluate(number, self._optimizer.released())
+            self._book.checkpoint(number, self._optimizer.state())
+            if self._on_round:
+                dropped = int(allowed.sum()) - spend.n_reports
+                seconds = time.perf_counter() - started
+                self._on_round(RoundOutcome(number, spend, dropped, seconds, metrics))
+        return self._optimizer.released()
+
+    def _participants(self, number: int) -> Mask:
+        if self._schedule.participation == 1.0:
+            return np.ones(self._clients, dtype=bool)
+        draw = self._seeds.numpy_generator(number, "participation").random(self._clients)
+        return np.asarray(draw < self._schedule.participation)
+
+    def _aggregate_round(self, grid: Grid, number: int, allowed: Mask) -> Spend | None:
+        started = time.perf_counter()
+        theta = self._optimizer.current()
+        model = array_record(PARAMETERS, theta.numpy().copy())
+        nodes = wait_for_nodes(grid, self._schedule.timeout)
+        requests = list(_requests(number, allowed, theta.numel(), len(nodes)))
+        messages = (
+            request.message(model, nodes[index % len(nodes)])
+            for index, request in enumerate(requests)
+        )
+        batch = ReportBatch(theta.numel(), keep=self._analyzer is not None)
+        present = np.zeros(self._clients, dtype=bool)
+        replies = exchange(grid, messages, window=2 * len(nodes), timeout=self._schedule.timeout)
+        for position, reply in replies:
+            clients, reports = requests[position].clients, reports_of(reply)
+            if reports is None or reports.shape != (len(clients), theta.numel()):
+                continue
+            present[clients] = batch.add(torch.from_numpy(reports))
+        batch.require(self._min_reports)
+        spend = self._book.commit(number, present, time.perf_counter() - started)
+        if spend is None:
+            return None
+        if self._analyzer is None:
+            mean = batch.release_sum() / batch.count
+        else:
+            order = self._seeds.numpy_generator(number, "permutation")
+            mean = self._analyzer(batch.release(order))
+        self._optimizer.step(mean.to(torch.float32), number, self._schedule.rounds)
+        return spend
+
+    def _sequential_round(self, grid: Grid, number: int, allowed: Mask) -> Spend | None:
+        started = time.perf_counter()
+        order = self._seeds.numpy_generator(number, "permutation").permutation(
+            np.flatnonzero(allowed)
+        )
+        if len(order) < self._min_reports:
+            raise PrivacyBudgetError(
+                f"round {number}: {len(order)} clients take part, below privacy.min_reports = "
+                f"{self._min_reports}"
+            )
+        nodes = wait_for_nodes(grid, self._schedule.timeout)
+        present = np.zeros(self._clients, dtype=bool)
+        for index, client in enumerate(order.tolist()):
+            theta = self._optimizer.current()
+            model = array_record(PARAMETERS, theta.numpy().copy())
+            message = TrainRequest(number, client, 1).message(model, nodes[index % len(nodes)])
+            for _, reply in exchange(grid, [message], window=1, timeout=self._schedule.timeout):
+                reports = reports_of(reply)
+                if reports is None or reports.shape != (1, theta.numel()):
+                    continue
+                report = torch.from_numpy(reports[0].copy())
+                if bool(torch.isfinite(report).all()):
+                    self._optimizer.step(report, number, self._schedule.rounds)
+                    present[client] = True
+        if int(present.sum()) < self._min_reports:
+            raise PrivacyBudgetError(
+                f"round {number}: {int(present.sum())} usable reports arrived, below "
+                f"privacy.min_reports = {self._min_reports}"
+            )
+        return self._book.commit(number, present, time.perf_counter() - started)
+
+    # Flower's per-phase hooks: `run` drives the rounds itself, and `start` is the public way in.
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
+        """Flower's entry point: starts from `initial_arrays` and returns Flower's `Result`.
+
+        The number of rounds, evaluation and timeout are this strategy's own (constructor).
+        """
+        self._optimizer.load(torch.tensor(initial_arrays[PARAMETERS].numpy()))
+        result = Result()
+        result.arrays = array_record(PARAMETERS, self.run(grid).numpy().copy())
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        theta = arrays[PARAMETERS].numpy()
+        nodes = wait_for_nodes(grid, self._schedule.timeout)
+        for index, request in enumerate(
+            _requests(server_round, self._participants(server_round), theta.size, len(nodes))
+        ):
+            yield request.message(arrays, nodes[index % len(nodes)])
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        batch = ReportBatch(self._optimizer.current().numel(), keep=False)
+        for reply in replies:
+            reports = reports_of(reply)
+            if reports is not None:
+                batch.add(torch.from_numpy(reports))
+        batch.require(self._min_reports)
+        mean = (batch.release_sum() / batch.count).to(torch.float32)
+        self._optimizer.step(mean, server_round, self._schedule.rounds)
+        return array_record(PARAMETERS, self._optimizer.current().numpy().copy()), None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        return None
+
+    def summary(self) -> None:
+        """Nothing to log: the run's header says what is run."""
+
+
+def _requests(number: int, allowed: Mask, dimension: int, nodes: int) -> Iterator[TrainRequest]:
+    """Ranges of allowed clients in ascending order: one per node at least, none above a chunk."""
+    chosen = np.flatnonzero(allowed)
+    most = max(1, CHUNK_BYTES // (4 * dimension))
+    pieces = max(-(-len(chosen) // most), min(nodes, len(chosen)))
+    for part in np.array_split(chosen, pieces) if pieces else []:
+        yield TrainRequest.covering(number, part)

@@ -1,0 +1,98 @@
+"""Starting a run: the configured Flower apps, on the in-process engine or on Flower's Ray engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fl_shuffle.config import Config
+from fl_shuffle.errors import ConfigError, RunError
+from fl_shuffle.plugins import load_attribute
+from fl_shuffle.runs import listening, new_directory
+
+Listener = Callable[[str, Any], None]
+
+
+def simulate(config: Config, directory: Path | None, listener: Listener) -> int:
+    """Run the configuration to its end; returns the exit code. Progress goes to `listener`.
+
+    Raises `FlShuffleError` for everything the user can mend.
+    """
+    if config.run.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ConfigError("run.device = 'cuda': this machine has no usable GPU; use cpu")
+    path = directory or new_directory(Path(config.run.out))
+    config = _absolute_paths(config)
+    if config.run.engine == "ray":
+        return _simulate_on_ray(config, path, listener)
+    return _simulate_in_process(config, path, listener)
+
+
+def _simulate_in_process(config: Config, path: Path, listener: Listener) -> int:
+    from flwr.app import Context, RecordDict
+
+    from fl_shuffle.flower.grid import InProcessGrid
+    from fl_shuffle.flower.settings import RESOLVED, RUN_DIRECTORY
+
+    server_app = load_attribute(config.app.server, field="app.server")
+    client_app = load_attribute(config.app.client, field="app.client")
+    run_config: dict[str, Any] = {RESOLVED: config.to_json(), RUN_DIRECTORY: str(path)}
+    grid = InProcessGrid(client_app, run_config, nodes=worker_count(config))
+    context = Context(
+        run_id=grid.run.run_id,
+        node_id=1,
+        node_config={},
+        state=RecordDict(),
+        run_config=run_config,
+    )
+    try:
+        with listening(listener):
+            server_app(grid, context)
+    finally:
+        grid.close()
+        close = getattr(listener, "close", None)
+        if close is not None:
+            close()
+    return 0
+
+
+def _simulate_on_ray(config: Config, path: Path, listener: Listener) -> int:
+    from clients.task import load_task
+    from fl_shuffle.flower.ray_engine import run_on_ray
+
+    load_task(config)  # whatever the user can mend is said here, not in a worker's log
+    summary = run_on_ray(config, path, nodes=worker_count(config))
+    if summary is None:
+        raise RunError(f"the Ray run failed; its log is in {path / 'engine.log'}")
+    listener("finish", summary)
+    return 0
+
+
+def worker_count(config: Config) -> int:
+    """`run.jobs`, or as many workers as pay: one for sequential rounds and small populations."""
+    if config.run.jobs:
+        return config.run.jobs
+    if config.training.schedule == "sequential":
+        return 1
+    return max(1, min(os.cpu_count() or 1, config.data.clients // 8))
+
+
+def _absolute_paths(config: Config) -> Config:
+    """Paths as absolute ones: Flower's engines run the apps in other working directories."""
+
+    def absolute(text: str) -> str:
+        return str(Path(text).resolve()) if text else text
+
+    root = config.data.root or os.environ.get("FL_SHUFFLE_DATA", "")
+    if config.data.source == "mnist" and not root:
+        root = config.data.root
+    return dataclasses.replace(
+        config,
+        data=dataclasses.replace(config.data, root=absolute(root)),
+        budgets=dataclasses.replace(config.budgets, file=absolute(config.budgets.file)),
+    )

@@ -1,0 +1,172 @@
+"""The public plan of a run: which randomizer each client applies, and what one report is worth.
+
+Everything here is a function of the configuration, the budgets and the number of records per
+client, all of which are public; no data enters. Server and clients each derive the same plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.accounting.events import ClientClass
+from fl_shuffle.accounting.gaussian import analytic_sigma, classical_sigma, gaussian_mu
+from fl_shuffle.budgets import Budgets
+from fl_shuffle.config import Config
+from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.randomizers.vector import NOISES, VectorRandomizer, require_exact
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RandomizerPlan:
+    """Per client, float64 arrays of shape [clients].
+
+    A client's report is `weight * (mean + noise)`, rounded to a public grid of step `step`: `mean`
+    has norm at most `radius` after clipping each record (or the average, or the update) to `clip`,
+    `noise` has scale `scale` per coordinate. `sensitivity` bounds the change of `mean` when one
+    unit of privacy is replaced.
+    """
+
+    noise: str
+    norm: int
+    clip: Vector
+    client_clip: float | None
+    radius: Vector
+    sensitivity: Vector
+    scale: Vector
+    weight: Vector
+    step: Vector
+    classes: tuple[ClientClass, ...]
+    class_of: NDArray[np.int64]
+    labelled_private: bool
+
+    def __len__(self) -> int:
+        return int(self.scale.size)
+
+    @property
+    def user_bound(self) -> float:
+        """Reports of a user's own randomizer are clamped to this many times the clip."""
+        return 1e3 * float(self.clip.max())
+
+
+def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> RandomizerPlan:
+    """Calibrate every client's randomizer from its local budget.
+
+    Sensitivities (replace-one): per-record clipping to C then averaging B records moves the mean by
+    at most 2C/B; clipping the average, or a whole update, to C moves it by 2C. A second clip C_cl
+    of the average bounds it by 2 C_cl too. `calibration = "as-published"` uses 2C/B whatever the
+    clipping is, as the papers do, while the class keeps the true sensitivity.
+
+    Raises `InvalidValueError` where a budget has no such calibration.
+    """
+    privacy = config.privacy
+    noise = privacy.randomizer
+    norm = 1 if noise == "laplace" else 2
+    clip = privacy.clip_norm * _clip_share(config, budgets)
+    batch = records.astype(np.float64) if privacy.unit == "record" else np.ones(len(budgets))
+    sensitivity = 2.0 * clip / (batch if config.clip == "record" else 1.0)
+    radius = clip.copy()
+    if privacy.client_clip is not None:
+        radius = np.minimum(radius, privacy.client_clip)
+        sensitivity = np.minimum(sensitivity, 2.0 * privacy.client_clip)
+    calibrated_for = 2.0 * clip / batch if privacy.calibration == "as-published" else sensitivity
+    scale = _scales(config, budgets, calibrated_for)
+    weight = np.ones(len(budgets))
+    if config.server.weights == "inverse-variance":
+        weight = scale**-2.0 / np.mean(scale**-2.0)
+    classes, class_of = _classes(
+        noise, weight * scale, weight * radius, weight * sensitivity, budgets, records
+    )
+    step = _steps(noise, weight * scale, weight * radius)
+    return RandomizerPlan(
+        noise=noise,
+        norm=norm,
+        clip=clip,
+        client_clip=privacy.client_clip,
+        radius=radius,
+        sensitivity=sensitivity,
+        scale=scale,
+        weight=weight,
+        step=step,
+        classes=classes,
+        class_of=class_of,
+        labelled_private=bool((calibrated_for >= sensitivity * (1 - 1e-12)).all()),
+    )
+
+
+def _clip_share(config: Config, budgets: Budgets) -> Vector:
+    """Each client's clip as a share of the largest: 1, or proportional to what its budget buys."""
+    if config.privacy.personalization == "noise":
+        return np.ones(len(budgets))
+    if config.privacy.randomizer == "laplace":
+        reach = budgets.epsilon
+    else:
+        reach = _per_budget(gaussian_mu, budgets)
+    return np.asarray(reach / reach.max(), dtype=np.float64)
+
+
+def _scales(config: Config, budgets: Budgets, sensitivity: Vector) -> Vector:
+    privacy = config.privacy
+    if privacy.randomizer not in NOISES:
+        return np.zeros(len(budgets))
+    if privacy.randomizer == "laplace":
+        scale = sensitivity / budgets.epsilon
+    else:
+        if (budgets.delta == 0).any():
+            client = int(np.flatnonzero(budgets.delta == 0)[0])
+            raise InvalidValueError(
+                f"budget delta of client {client}", 0.0, "the Gaussian randomizer needs (0, 1)"
+            )
+        formula = analytic_sigma if privacy.calibration == "analytic" else classical_sigma
+        unit_scale = _per_budget(lambda e, d: formula(e, d, 1.0), budgets)
+        scale = sensitivity * unit_scale
+    if privacy.personalization == "clipping":
+        # One common noise: each client's clip is what makes it fit its budget; rounding goes up.
+        scale = np.full(len(budgets), scale.max())
+    return np.asarray(scale, dtype=np.float64)
+
+
+def _per_budget(function: object, budgets: Budgets) -> Vector:
+    """Evaluate a scalar function once per distinct (epsilon, delta)."""
+    pairs, inverse = np.unique(
+        np.stack([budgets.epsilon, budgets.delta], axis=1), axis=0, return_inverse=True
+    )
+    assert callable(function)
+    values = np.array([function(float(e), float(d)) for e, d in pairs])
+    return np.asarray(values[inverse.reshape(-1)], dtype=np.float64)
+
+
+def _steps(noise: str, scale: Vector, radius: Vector) -> Vector:
+    """Each client's public grid; raises `NotApplicableError` if sums on them would not be exact."""
+    if noise not in NOISES:
+        return np.ones(len(scale))
+    pairs, inverse = np.unique(np.stack([scale, radius], axis=1), axis=0, return_inverse=True)
+    randomizers = [VectorRandomizer(noise, float(s), float(r)) for s, r in pairs]
+    steps = np.array([randomizer.step for randomizer in randomizers])
+    largest = max(randomizer.largest_report for randomizer in randomizers)
+    require_exact(len(scale), largest, float(steps.min()))
+    return np.asarray(steps[inverse.reshape(-1)], dtype=np.float64)
+
+
+def _classes(
+    noise: str,
+    scale: Vector,
+    radius: Vector,
+    sensitivity: Vector,
+    budgets: Budgets,
+    records: NDArray[np.int64],
+) -> tuple[tuple[ClientClass, ...], NDArray[np.int64]]:
+    known = noise in ("gaussian", "laplace")
+    table = np.stack(
+        [scale, radius, sensitivity, budgets.epsilon, budgets.delta, records.astype(float)], axis=1
+    )
+    rows, inverse = np.unique(table, axis=0, return_inverse=True)
+    classes = tuple(
+        ClientClass(noise if known else "user", *(float(value) for value in row[:5]), int(row[5]))
+        for row in rows
+    )
+    return classes, inverse.reshape(-1)

@@ -1,0 +1,185 @@
+"""What a user sees while a run goes on: a live table, plain lines, JSON lines, or nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from fl_shuffle.flower.strategy import RoundOutcome
+    from fl_shuffle.runs import Run
+
+ROWS = 12
+HEADINGS = ("round", "reports", "accuracy", "loss", "GSPA eps", "proven eps", "left")
+
+
+class Display:
+    """Plain lines; the base of the other displays. Called as `display(kind, value)` by a run."""
+
+    def __init__(self, out: TextIO, *, rounds_too: bool = True) -> None:
+        self._out = out
+        self._rounds_too = rounds_too
+        self._run: Run | None = None
+        self._seconds: deque[float] = deque(maxlen=20)
+
+    def __call__(self, kind: str, value: Any) -> None:
+        if kind == "start":
+            self._run = value
+            self._start(value)
+        elif kind == "round":
+            self._seconds.append(value.seconds)
+            self._round(value)
+        else:
+            self._finish(value)
+
+    def _print(self, text: str) -> None:
+        print(text, file=self._out, flush=True)
+
+    def _start(self, run: Run) -> None:
+        if self._rounds_too:
+            self._print("\n".join(header(run)))
+            self._print("  ".join(f"{name:>10}" for name in HEADINGS))
+
+    def _round(self, outcome: RoundOutcome) -> None:
+        if self._rounds_too:
+            self._print("  ".join(f"{cell:>10}" for cell in self._cells(outcome)))
+
+    def _finish(self, summary: dict[str, Any]) -> None:
+        self._print("\n".join(footer(summary)))
+
+    def _cells(self, outcome: RoundOutcome) -> tuple[str, ...]:
+        assert self._run is not None
+        columns = outcome.spend.columns
+        accuracy, loss = outcome.metrics.get("accuracy"), outcome.metrics.get("loss")
+        left = self._run.config.run.rounds - outcome.round_number
+        seconds = left * sum(self._seconds) / len(self._seconds)
+        return (
+            f"{outcome.round_number}/{self._run.config.run.rounds}",
+            str(outcome.spend.n_reports),
+            "" if accuracy is None else f"{accuracy:.2%}",
+            "" if loss is None else f"{loss:.4f}",
+            number(columns["gspa"].worst),
+            number(outcome.spend.headline),
+            f"{seconds:.0f} s",
+        )
+
+
+class LiveDisplay(Display):
+    """A table that updates in place (rich), for terminals."""
+
+    def __init__(self, out: TextIO) -> None:
+        super().__init__(out)
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(file=out)
+        self._live = Live(console=self._console, refresh_per_second=8)
+        self._rows: deque[tuple[str, ...]] = deque(maxlen=ROWS)
+
+    def _start(self, run: Run) -> None:
+        self._print("\n".join(header(run)))
+        self._live.start()
+
+    def _round(self, outcome: RoundOutcome) -> None:
+        from rich.table import Table
+
+        self._rows.append(self._cells(outcome))
+        table = Table(*HEADINGS)
+        for column in table.columns:
+            column.justify = "right"
+        for row in self._rows:
+            table.add_row(*row)
+        self._live.update(table)
+
+    def _finish(self, summary: dict[str, Any]) -> None:
+        self.close()
+        super()._finish(summary)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        self._live.stop()
+
+
+class JsonDisplay(Display):
+    """One JSON object per round, then the summary: for machines."""
+
+    def _start(self, run: Run) -> None:
+        self._print(
+            json.dumps({"event": "start", "run_directory": str(run.directory),
+                        "warnings": list(run.warnings)})
+        )  # fmt: skip
+
+    def _round(self, outcome: RoundOutcome) -> None:
+        columns = {
+            f"{name}_epsilon": _finite(column.worst)
+            for name, column in outcome.spend.columns.items()
+        }
+        self._print(
+            json.dumps(
+                {
+                    "event": "round",
+                    "round": outcome.round_number,
+                    "n_reports": outcome.spend.n_reports,
+                    **outcome.metrics,
+                    **columns,
+                    "delta": outcome.spend.delta,
+                    "seconds": outcome.seconds,
+                }
+            )
+        )
+
+    def _finish(self, summary: dict[str, Any]) -> None:
+        self._print(json.dumps({"event": "finish", **summary}))
+
+
+def make_display(*, quiet: bool, as_json: bool) -> Display:
+    """The display that fits the options and the terminal."""
+    if as_json:
+        return JsonDisplay(sys.stdout)
+    if quiet or not sys.stdout.isatty():
+        return Display(sys.stdout, rounds_too=not quiet)
+    return LiveDisplay(sys.stdout)
+
+
+def header(run: Run) -> list[str]:
+    """What is about to run, and what the numbers will not cover."""
+    config = run.config
+    lines = [
+        f"{config.data.clients} clients, {config.run.rounds} rounds, {config.training.schedule}; "
+        f"{config.privacy.randomizer} reports, unit of privacy = {config.privacy.unit}, "
+        f"delta = {config.privacy.target_delta:g}",
+        f"run directory: {run.directory}",
+    ]
+    return lines + [f"note: {text}" for text in run.warnings]
+
+
+def footer(summary: dict[str, Any]) -> list[str]:
+    """The final numbers, each with its name and standing."""
+    accuracy = summary["accuracy"]
+    lines = [""]
+    if summary["stopped_early"]:
+        lines.append(summary["stopped_early"])
+    if accuracy is not None:
+        lines.append(f"test accuracy {accuracy:.2%} after {summary['rounds']} rounds")
+    lines.append(
+        f"privacy: epsilon <= {number(summary['proven_epsilon'])} at delta = {summary['delta']:g} "
+        f"for the worst client (proven, unit = {summary['unit']}, {summary['relation']})"
+    )
+    for name, column in summary["columns"].items():
+        shown = number(column["epsilon"])
+        text = f"  {name:<9} epsilon {shown:>10}  {column['status']}; {column['source']}"
+        lines.append(f"{text}; {column['note']}" if column["note"] else text)
+    lines.append(f"run directory: {summary['run_directory']}")
+    return lines
+
+
+def number(value: float | str | None) -> str:
+    """Four significant digits; `-` for a number that does not exist."""
+    return "-" if value is None else f"{float(value):.4g}"
+
+
+def _finite(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else str(value)

@@ -1,0 +1,81 @@
+"""A batch of reports without identity, order or timing.
+
+Inside one simulation process the shuffler and the analyzer share memory, so this is a *simulated*
+trust boundary: what the analyzer receives is exactly what a separate shuffler would release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_shuffle.errors import PrivacyBudgetError
+from fl_shuffle.randomizers.vector import exact_sum
+
+
+
+class ReportBatch:
+    """Collects the reports of one round and releases them shuffled, or only their sum.
+
+    Reports arrive in any order and in any packing as float32 rows of length `dimension`. A row that
+    holds NaN or an infinity is dropped. With `keep=False` rows are added up as they come and are
+    not stored: reports lie on a public power-of-two grid, so the float64 sum is exact and is bit
+    for bit the sum of the batch in *every* order, the shuffled one included. With `keep=True` the
+    whole batch is stored and released under a uniformly random permutation.
+    """
+
+    def __init__(self, dimension: int, *, keep: bool) -> None:
+        self._sum = torch.zeros(dimension, dtype=torch.float64)
+        self._rows: list[Tensor] | None = [] if keep else None
+        self.count = 0
+
+    def add(self, rows: Tensor) -> np.ndarray:
+        """Take in `rows` [k, dimension]; returns the boolean mask of the rows that were usable."""
+        before = self._sum.clone() if self._rows is None else None
+        if before is not None:
+            exact_sum(rows, self._sum)
+            if bool(torch.isfinite(self._sum).all()):
+                self.count += rows.shape[0]
+                return np.ones(rows.shape[0], dtype=bool)
+            self._sum = before
+        usable = torch.isfinite(rows).all(dim=1)
+        rows = rows[usable]
+        if self._rows is None:
+            exact_sum(rows, self._sum)
+        else:
+            self._rows.append(rows.clone())
+        self.count += rows.shape[0]
+        return usable.numpy()
+
+    def require(self, minimum: int) -> None:
+        """Refuse a batch too small to hide anyone; raises `PrivacyBudgetError`."""
+        if self.count < minimum:
+            raise PrivacyBudgetError(
+                f"{self.count} usable reports arrived, below privacy.min_reports = {minimum}; "
+                "the batch is not released"
+            )
+
+    def release_sum(self) -> Tensor:
+        """The sum of all reports, float64 [dimension]: a function of the multiset of reports."""
+        if self._rows is None:
+            return self._sum
+        for rows in self._rows:
+            exact_sum(rows, self._sum)
+        return self._sum
+
+    def release(self, generator: np.random.Generator) -> Tensor:
+        """All reports, float32 [n, dimension], in a uniformly random order drawn from `generator`.
+
+        The generator must be seeded from a cryptographic source, or from the run's seed in a
+        simulation. Only for a batch built with `keep=True`.
+        """
+        if self._rows is None:
+            raise ValueError("this batch kept only the sum; build it with keep=True")
+        batch = torch.cat(self._rows) if self._rows else self._sum.new_zeros((0, len(self._sum)))
+        return batch[torch.from_numpy(generator.permutation(batch.shape[0]))]
+
+
+Analyzer = Callable[[Tensor], Tensor]

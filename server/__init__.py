@@ -1,0 +1,1 @@
+"""The reference Flower ServerApp: wiring and evaluation. Copy it and edit it."""

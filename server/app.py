@@ -1,0 +1,57 @@
+"""The Flower ServerApp: wires task, strategy, book and evaluation, on any engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from clients.models import flatten_parameters, load_parameters
+from clients.task import load_task
+from fl_shuffle.flower.settings import RUN_DIRECTORY, config_of
+from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
+from fl_shuffle.optimizer import ServerOptimizer
+from fl_shuffle.plugins import load_attribute
+from fl_shuffle.runs import RunFacts, open_run
+from fl_shuffle.seeds import SeedTree
+from server.evaluation import evaluator
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the whole federation and leave a finished run directory."""
+    config = config_of(context)
+    torch.set_num_threads(1)
+    task = load_task(config)
+    model = task.model(config)
+    directory = str(context.run_config.get(RUN_DIRECTORY, ""))
+    facts = RunFacts(task.plan, task.features_use_data, task.fingerprint, task.budgets.lifetime)
+    with open_run(config, facts, Path(directory) if directory else None) as run:
+        optimizer = ServerOptimizer(config.server, flatten_parameters(model))
+        first_round = run.restore(optimizer)
+        strategy = ShuffleStrategy(
+            clients=config.data.clients,
+            schedule=Schedule(
+                rounds=config.run.rounds,
+                sequential=config.training.schedule == "sequential",
+                participation=config.training.participation,
+                evaluate_every=config.run.evaluate_every,
+                timeout=config.run.timeout,
+            ),
+            optimizer=optimizer,
+            book=run.book,
+            seeds=SeedTree(config.run.seed if config.run.entropy == "seeded" else None),
+            min_reports=config.privacy.min_reports,
+            analyzer=None
+            if config.server.analyzer == "mean"
+            else load_attribute(config.server.analyzer, field="server.analyzer"),
+            evaluate=evaluator(model, task),
+            on_round=run.on_round,
+        )
+        parameters = strategy.run(grid, first_round)
+        load_parameters(model, parameters)
+        run.finish(model.state_dict(), strategy.stopped_early)

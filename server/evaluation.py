@@ -1,0 +1,33 @@
+"""Accuracy and loss of the global model on the test records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from clients.models import load_parameters
+from clients.task import Task
+
+BATCH = 2048
+
+
+def evaluator(model: nn.Module, task: Task) -> Callable[[int, Tensor], dict[str, float]]:
+    """A function of (round, parameters) that returns `accuracy` in [0, 1] and mean `loss` (nats)."""
+
+    def evaluate(_round: int, parameters: Tensor) -> dict[str, float]:
+        load_parameters(model, parameters)
+        model.eval()
+        correct, loss = 0, 0.0
+        with torch.no_grad():
+            for inputs, labels in zip(
+                task.test_inputs.split(BATCH), task.test_labels.split(BATCH), strict=True
+            ):
+                logits = model(inputs)
+                correct += int((logits.argmax(dim=1) == labels).sum())
+                loss += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
+        total = len(task.test_labels)
+        return {"accuracy": correct / total, "loss": loss / total}
+
+    return evaluate
