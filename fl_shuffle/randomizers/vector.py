@@ -1,0 +1,289 @@
+"""What a client does to a vector: clip it, add noise, round the report to a public grid.
+
+The grid makes sums exact. Every report is a multiple of a public power of two and is small enough
+for float32 to hold it, so float64 sums of reports have no rounding error and do not depend on
+arrival order, packing or threads. Rounding happens after the noise: it is post-processing and costs
+no privacy. (It also hides the low-order bits of floating-point noise, see docs/noise.md.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_choice, require_real
+from fl_shuffle.randomizers.noise import NoiseStream, largest_variate
+
+NOISES = {"gaussian": "normal", "laplace": "laplace"}
+"""Each noise and the law of its standard variate."""
+NORMS = {"gaussian": 2, "laplace": 1}
+"""The norm in which each noise measures sensitivity."""
+
+SMALLEST, LARGEST = 1e-12, 1e12
+"""Limits of radii and noise scales, so that float32 arithmetic neither overflows nor vanishes."""
+
+_SEGMENT = 256
+# Relative error of a float32 sum of 256 non-negative terms in any order is below 256 * 2^-24; the
+# square root halves it. Norms are inflated by more than that, so a clipped row is never too long.
+_NORM_INFLATION = 1.0 + 2.0**-15
+_CLIP_BLOCK = 1 << 16
+
+
+class LocalRandomizer(Protocol):
+    """The seam: what turns clipped means into reports, one row per client.
+
+    `randomize_` overwrites `means` (float32 [K, d]) with the reports of `clients` (first id of a
+    run, or K ids) and returns it. Row k may depend on row k, the client's id and the stream only.
+    """
+
+    @property
+    def step(self) -> float:
+        """Public grid step: every report is a multiple of it."""
+
+    def randomize_(
+        self, means: torch.Tensor, clients: int | Sequence[int], stream: NoiseStream
+    ) -> torch.Tensor:
+        """Randomize in place and return the reports."""
+
+
+def grid_step(scale: float, radius: float) -> float:
+    """The public grid of reports with noise `scale` and means of norm at most `radius`.
+
+    A power of two: the smallest that is at least scale * 2^-16 and at least
+    (radius + 12 scale) * 2^-21. Rounding then adds a variance of at most scale^2 2^-32 / 3
+    per coordinate where the first term rules, and every |report| is below 2^22 steps:
+    |mean| <= radius, and no 32-bit variate exceeds 22.2 in absolute value.
+    """
+    scale = require_real("scale", scale, minimum=SMALLEST, maximum=LARGEST)
+    radius = require_real("radius", radius, minimum=0.0, maximum=LARGEST)
+    finest = max(scale * 2.0**-16, (radius + 12.0 * scale) * 2.0**-21)
+    mantissa, exponent = math.frexp(finest)
+    return math.ldexp(1.0, exponent - 1 if mantissa == 0.5 else exponent)
+
+
+@dataclass(frozen=True)
+class VectorRandomizer:
+    """Adds independent Gaussian or Laplace noise of one `scale` to every coordinate.
+
+    `scale` is the standard deviation (gaussian) or the Laplace scale b; `radius` bounds the norm
+    (l2 for gaussian, l1 for laplace) of the means it will be given. The local guarantee follows
+    from the scale and the sensitivity of the mean; it is the accountant's business, not stated
+    here. Frozen and hashable: clients with equal randomizers form a cohort.
+    """
+
+    noise: str
+    scale: float
+    radius: float
+
+    def __post_init__(self) -> None:
+        require_choice("noise", self.noise, NOISES)
+        grid_step(self.scale, self.radius)
+
+    @property
+    def norm(self) -> int:
+        """2 for Gaussian noise, 1 for Laplace noise."""
+        return NORMS[self.noise]
+
+    @property
+    def step(self) -> float:
+        """The grid step of its reports."""
+        return grid_step(self.scale, self.radius)
+
+    @property
+    def largest_report(self) -> float:
+        """No coordinate of a report can exceed this in absolute value (32-bit noise)."""
+        return self.radius + self.scale * largest_variate(NOISES[self.noise]) + self.step
+
+    def randomize_(
+        self,
+        means: torch.Tensor,
+        clients: int | Sequence[int] | NDArray[np.int64],
+        stream: NoiseStream,
+    ) -> torch.Tensor:
+        """In place: means (float32 [K, d], norms at most `radius`) become reports."""
+        return stream.add_(NOISES[self.noise], means, clients, self.scale, self.step)
+
+
+def randomize_rows_(
+    noise: str,
+    means: torch.Tensor,
+    clients: int | Sequence[int] | NDArray[np.int64],
+    stream: NoiseStream,
+    *,
+    scale: float | NDArray[np.float64],
+    step: float | NDArray[np.float64],
+) -> torch.Tensor:
+    """`VectorRandomizer.randomize_` with personal scales: `scale` and `step` may be arrays [K].
+
+    Row k gets noise scale[k] and is rounded to a multiple of step[k] = grid_step(scale[k], its
+    radius). Bit for bit what K separate randomizers would return.
+    """
+    require_choice("noise", noise, NOISES)
+    return stream.add_(NOISES[noise], means, clients, scale, step)
+
+
+@dataclass(frozen=True)
+class UserRandomizer:
+    """A user's own randomizer: `function(mean, epsilon0, delta0, generator) -> report`.
+
+    `function` gets one client's float32 mean [d] (a copy), the client's local budget and a numpy
+    Generator of its own, and returns d numbers. It is *declared* to be (epsilon0, delta0) local
+    DP under replace-one; nothing here can check that, and no amplification is claimed for it beyond
+    what holds for every local randomizer. Its output is clamped to [-bound, bound] and rounded to
+    the grid, both post-processing. Raises `InvalidValueError` if it returns NaN, an infinity or
+    another shape.
+    """
+
+    function: Callable[[NDArray[np.float32], float, float, np.random.Generator], object]
+    epsilon0: float
+    delta0: float
+    bound: float
+
+    def __post_init__(self) -> None:
+        require_real("epsilon0", self.epsilon0, minimum=0.0, exclusive_minimum=True)
+        require_real("delta0", self.delta0, minimum=0.0, maximum=1.0, exclusive_maximum=True)
+        require_real("bound", self.bound, minimum=SMALLEST, maximum=LARGEST)
+
+    @property
+    def step(self) -> float:
+        """The smallest power of two that is at least bound * 2^-22."""
+        mantissa, exponent = math.frexp(self.bound * 2.0**-22)
+        return math.ldexp(1.0, exponent - 1 if mantissa == 0.5 else exponent)
+
+    def randomize_(
+        self,
+        means: torch.Tensor,
+        clients: int | Sequence[int] | NDArray[np.int64],
+        stream: NoiseStream,
+    ) -> torch.Tensor:
+        """In place: each row becomes the report of the user's function."""
+        rows = means.shape[0]
+        ids = range(clients, clients + rows) if isinstance(clients, int) else clients
+        if len(ids) != rows:
+            raise InvalidValueError("clients", len(ids), f"must name the {rows} rows of means")
+        for row, client in zip(means, ids, strict=True):
+            mean = row.to("cpu", copy=True).numpy()
+            output = self.function(
+                mean, self.epsilon0, self.delta0, stream.numpy_generator(int(client))
+            )
+            report = np.asarray(output, dtype=np.float64)
+            if report.shape != tuple(row.shape) or not bool(np.isfinite(report).all()):
+                raise InvalidValueError(
+                    "report of the user's randomizer",
+                    f"shape {report.shape}",
+                    f"must be {row.shape[0]} finite numbers",
+                )
+            clamped = np.clip(report, -self.bound, self.bound)
+            row.copy_(torch.from_numpy(np.rint(clamped / self.step) * self.step))
+        return means
+
+
+def clip_rows(
+    rows: torch.Tensor, radius: float | NDArray[np.float64], norm: int
+) -> NDArray[np.bool_]:
+    """Clip each row of `rows` (float32 [K, d], CPU) to norm at most `radius`, in place.
+
+    `norm` is 1 or 2; `radius` a number or an array [K]. Returns the mask [K] of valid rows. A row
+    that holds NaN or an infinity is invalid and is set to zero, so nothing non-finite ever passes;
+    a zero row stays zero. Rows at most `radius` (1 - 2^-15) long are left untouched; longer ones
+    are scaled. The float32 norm is inflated by its worst error, so a clipped row never exceeds
+    `radius`. The result of a row does not depend on the other rows.
+    """
+    if norm not in (1, 2):
+        raise InvalidValueError("norm", norm, "must be 1 or 2")
+    if rows.dtype != torch.float32 or rows.dim() != 2 or rows.device.type != "cpu":
+        raise InvalidValueError(
+            "rows", f"{rows.dtype} {list(rows.shape)}", "must be float32 [K, d]"
+        )
+    values = rows.detach().numpy()
+    count, dimension = values.shape
+    radii = np.broadcast_to(np.asarray(radius, dtype=np.float64), (count,))
+    if not bool(np.all((radii >= SMALLEST) & (radii <= LARGEST))):
+        raise InvalidValueError("radius", radius, f"must lie in [{SMALLEST:g}, {LARGEST:g}]")
+    valid = np.ones(count, dtype=np.bool_)
+    per_block = max(1, _CLIP_BLOCK // max(1, dimension))
+    for start in range(0, count, per_block):
+        block = slice(start, min(start + per_block, count))
+        lengths = _norms(values[block], norm) * _NORM_INFLATION
+        for row in np.flatnonzero(~np.isfinite(lengths)):
+            # Either truly not finite, or squares beyond float32: decide in float64.
+            lengths[row] = _norms(values[block][row : row + 1].astype(np.float64), norm)[0]
+            if np.isfinite(lengths[row]):
+                lengths[row] *= _NORM_INFLATION
+            else:
+                values[block][row] = 0.0
+                lengths[row] = 0.0
+                valid[start + row] = False
+        long = lengths > radii[block]
+        if bool(long.any()):
+            factor = np.divide(radii[block], lengths, out=np.ones_like(lengths), where=long)
+            np.multiply(values[block], factor.astype(np.float32)[:, None], out=values[block])
+    return valid
+
+
+def _norms(values: NDArray[np.float32] | NDArray[np.float64], norm: int) -> NDArray[np.float64]:
+    """Row norms: sums of at most 256 terms in the input's precision, then float64."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        terms = np.abs(values) if norm == 1 else np.square(values)
+        whole = values.shape[1] // _SEGMENT * _SEGMENT
+        segments = np.add.reduce(
+            terms[:, :whole].reshape(len(values), whole // _SEGMENT, _SEGMENT), axis=2
+        )
+        rest = np.add.reduce(terms[:, whole:], axis=1)
+        total = np.add.reduce(segments.astype(np.float64), axis=1) + rest
+    return np.asarray(total if norm == 1 else np.sqrt(total), dtype=np.float64)
+
+
+def exact_sum(reports: torch.Tensor, accumulator: torch.Tensor, group: int = 1) -> None:
+    """accumulator (float64 [d]) += the sum of `reports` (float32 [K, d]) over rows.
+
+    Exact, hence independent of order and partition, as long as `require_exact` holds for all the
+    reports that ever go into the accumulator. `group` (see `exact_group`) is a number of rows whose
+    float32 sums are exact too: a little faster. Either form gives the same bits.
+    """
+    rows = reports.shape[0]
+    if rows == 0:
+        return
+    if reports.device.type != "cpu":
+        accumulator.add_(reports.sum(dim=0, dtype=torch.float64))
+        return
+    total = accumulator.numpy()
+    values = reports.numpy()
+    whole = rows // group * group
+    if group > 1 and whole > group:
+        stacked = reports[:whole].reshape(rows // group, group, -1)
+        # Products with one are exact and so are the partial sums, in whatever order BLAS takes.
+        partial = torch.matmul(torch.ones(group), stacked).numpy()
+        np.add(total, np.add.reduce(partial, axis=0, dtype=np.float64), out=total)
+        values = values[whole:]
+    np.add(total, np.add.reduce(values, axis=0, dtype=np.float64), out=total)
+
+
+def exact_group(step: float, largest: float) -> int:
+    """How many reports on a grid of `step` with |coordinate| <= `largest` float32 adds exactly."""
+    return max(1, int(2.0**24 * step / largest))
+
+
+def sum_is_exact(count: int, largest: float, smallest_step: float) -> bool:
+    """Whether float64 adds `count` reports exactly, in any order.
+
+    True if count * largest < 2^53 * smallest_step, where `largest` bounds every coordinate and all
+    reports lie on grids whose steps are powers of two >= smallest_step: every partial sum is then
+    an integer below 2^53 in units of the smallest step.
+    """
+    return count * largest < 2.0**53 * smallest_step
+
+
+def require_exact(count: int, largest: float, smallest_step: float) -> None:
+    """Raise `NotApplicableError` unless `sum_is_exact`."""
+    if not sum_is_exact(count, largest, smallest_step):
+        raise NotApplicableError(
+            f"a sum of {count} reports up to {largest:g} on a grid of {smallest_step:g} is not "
+            "exact in float64: give the clients noise scales that are closer together"
+        )
