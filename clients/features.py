@@ -1,16 +1,17 @@
 """Feature maps: images in, float32 vectors out.
 
-A map that is fixed before any private image is seen costs no privacy: `raw` and `hog` are such maps, and
-`data_dependent` is False. `pca` is fitted on the training images, so a run that uses it must say that its
-privacy guarantee does not cover that fit (`data_dependent` is True).
+A map that is fixed before any private image is seen costs no privacy: `raw` and `hog` are such
+maps, and `data_dependent` is False. `pca` is fitted on the training images, so a run that uses it
+must say that its privacy guarantee does not cover that fit (`data_dependent` is True).
 
-`hog` describes a digit by the directions of its edges. Each image is first moved, sheared and scaled to a
-common pose, computed from that image alone; edge magnitudes are then collected in `orientations` directions
-over a grid of cells. Optionally the result is centred and decorrelated with the mean and covariance of the
-same descriptor on *drawn* strokes (`clients.strokes`): random smooth curves from a fixed seed, no data.
+`hog` describes a digit by the directions of its edges. Each image is first moved, sheared and
+scaled to a common pose, computed from that image alone; edge magnitudes are then collected in
+`orientations` directions over a grid of cells. Optionally the result is centred and decorrelated
+with the mean and covariance of the same descriptor on *drawn* strokes (`clients.strokes`): random
+smooth curves from a fixed seed, no data.
 
-Images are uint8, [N, 28, 28] with values 0..255 (MNIST) or [N, 8, 8] with values 0..16 (the digits that ship
-with scikit-learn).
+Images are uint8, [N, 28, 28] with values 0..255 (MNIST) or [N, 8, 8] with values 0..16 (the
+digits that ship with scikit-learn).
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class FeatureMap(ABC):
         """No feature vector has a larger l2 norm (up to float32 rounding)."""
 
     def fit(self, images: NDArray[np.uint8]) -> FeatureMap:
-        """Learn from the training images where the map is data dependent; otherwise only check them."""
+        """Learn from the training images if data dependent; otherwise only check them."""
         self._pixels(images)
         return self
 
@@ -85,7 +86,8 @@ class FeatureMap(ABC):
         array = np.asarray(images)
         if array.ndim != 3 or array.shape[1:] != (side, side):
             raise DataError(
-                f"images: shape {array.shape}, expected [N, {side}, {side}]; set features.image_side"
+                f"images: shape {array.shape}, expected [N, {side}, {side}]; "
+                "set features.image_side"
             )
         if array.dtype != np.uint8:
             raise DataError(f"images: dtype {array.dtype}, expected uint8 in [0, {top}]")
@@ -95,7 +97,7 @@ class FeatureMap(ABC):
 
 
 class RawPixels(FeatureMap):
-    """Pixels as they are: (pixel / full pixel - shift) / scale, flattened; shift and scale are public constants."""
+    """(pixel / full pixel - shift) / scale, flattened; shift and scale are public constants."""
 
     kind = "raw"
 
@@ -119,10 +121,10 @@ class RawPixels(FeatureMap):
 
 
 class PrincipalComponents(FeatureMap):
-    """The leading `components` principal components of the training pixels (scaled to [0, 1], centred).
+    """The leading `components` principal components of the training pixels in [0, 1], centred.
 
-    Fitted on the data: not covered by a privacy guarantee. Directions are unit vectors whose largest entry is
-    positive, so the fit is deterministic.
+    Fitted on the data: not covered by a privacy guarantee. Directions are unit vectors whose
+    largest entry is positive, so the fit is deterministic.
     """
 
     kind = "pca"
@@ -173,13 +175,14 @@ class PrincipalComponents(FeatureMap):
 
 
 class OrientedGradients(FeatureMap):
-    """Edge directions over grids of cells, in a common pose, centred and decorrelated on drawn strokes.
+    """Edge directions over grids of cells, in a common pose, centred on drawn strokes.
 
-    `cells` are the grid sizes (several give a multi-scale descriptor), `orientations` the number of directions
-    over the full turn (a dark-to-light edge differs from a light-to-dark one), `upright` moves each image to
-    a common centre, slant and extent. `components` > 0 projects on the leading principal directions of the
-    descriptor on drawn strokes and divides each by sqrt(variance + ridge); 0 keeps the descriptor, only centred.
-    Every non-blank image has unit l2 norm; a blank one is the zero vector.
+    `cells` are the grid sizes (several give a multi-scale descriptor), `orientations` the number
+    of directions over the full turn (a dark-to-light edge differs from a light-to-dark one),
+    `upright` moves each image to a common centre, slant and extent. `components` > 0 projects on
+    the leading principal directions of the descriptor on drawn strokes and divides each by
+    sqrt(variance + ridge); 0 keeps the descriptor, only centred. Every non-blank image has unit
+    l2 norm; a blank one is the zero vector.
     """
 
     kind = "hog"
@@ -231,8 +234,8 @@ class OrientedGradients(FeatureMap):
         out = np.empty((len(pixels), self.dimension), dtype=np.float32)
         mean, basis = self._reference
         for start in range(0, len(pixels), _CHUNK):
-            part = torch.from_numpy(np.ascontiguousarray(pixels[start : start + _CHUNK]))
-            unit = part.to(torch.float32) / PIXEL_MAXIMUM[self.image_side]
+            part = torch.tensor(pixels[start : start + _CHUNK])
+            unit = part.float() / PIXEL_MAXIMUM[self.image_side]
             descriptor = self._descriptor(unit)
             inked = descriptor.any(dim=1, keepdim=True)
             centred = (descriptor - mean) * inked
@@ -242,18 +245,21 @@ class OrientedGradients(FeatureMap):
 
     @cached_property
     def _reference(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Mean of the descriptor on drawn strokes and the decorrelating basis, if one is asked for."""
+        """The mean on drawn strokes, and the decorrelating basis if one is asked for."""
         drawn = torch.from_numpy(draw_strokes(_STROKES))
-        described = torch.cat([self._descriptor(part) for part in drawn.split(_CHUNK)]).double()
+        described = torch.cat(
+            [self._descriptor(part) for part in torch.split(drawn, _CHUNK)]
+        ).double()
         mean = described.mean(dim=0)
         if not self.components:
             return mean.float(), None
         centred = described - mean
         centred *= len(centred) ** 0.5 / centred.norm()
         variances, directions = torch.linalg.eigh(centred.T @ centred / len(centred))
-        kept = directions[:, -self.components :] / (
-            variances[-self.components :].clamp_min(0.0) + self.ridge
-        ).sqrt()
+        kept = (
+            directions[:, -self.components :]
+            / (variances[-self.components :].clamp_min(0.0) + self.ridge).sqrt()
+        )
         return mean.float(), kept.float()
 
     def _descriptor(self, unit: torch.Tensor) -> torch.Tensor:
@@ -264,7 +270,8 @@ class OrientedGradients(FeatureMap):
         for pool in self._pools:
             cell = pool @ (energy @ pool.T)
             power = cell.square().sum(dim=1, keepdim=True)
-            # Contrast is measured over a cell and its neighbours; the second term keeps empty corners quiet.
+            # Contrast is measured over a cell and its neighbours; the second term keeps empty
+            # corners quiet.
             local = torch.nn.functional.avg_pool2d(power, 3, stride=1, padding=1).sqrt()
             overall = power.mean(dim=(2, 3), keepdim=True).sqrt()
             blocks.append(_unit_rows((cell / (local + 0.05 * overall + 1e-6)).sqrt().flatten(1)))
@@ -273,7 +280,8 @@ class OrientedGradients(FeatureMap):
 
 def _unit_rows(rows: torch.Tensor) -> torch.Tensor:
     """Rows divided by their l2 norm; rows that are (numerically) zero stay zero."""
-    return rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-9)
+    unit: torch.Tensor = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-9)
+    return unit
 
 
 def _resized(images: torch.Tensor) -> torch.Tensor:
@@ -285,10 +293,11 @@ def _resized(images: torch.Tensor) -> torch.Tensor:
 
 
 def _common_pose(images: torch.Tensor, height: float = 4.5, width: float = 4.0) -> torch.Tensor:
-    """Each image moved to its centre of mass, unslanted, and scaled to a common spread; [N, 28, 28].
+    """Each image moved to its centre of mass, unslanted, scaled to a common spread.
 
-    `height` and `width` are the standard deviations of the ink after scaling, in pixels of a 28 x 28 image. The
-    width of a thin digit (a one) is not stretched beyond two pixels' worth, so a one stays thin.
+    `height` and `width` are the standard deviations of the ink after scaling, in pixels of a 28 x
+    28 image. The width of a thin digit (a one) is not stretched beyond two pixels' worth, so a
+    one stays thin.
     """
     side = images.shape[1]
     half = (side - 1) / 2
@@ -313,14 +322,12 @@ def _common_pose(images: torch.Tensor, height: float = 4.5, width: float = 4.0) 
     pose[:, 0, 2] = centre_x / half
     pose[:, 1, 1] = scale_y
     pose[:, 1, 2] = centre_y / half
-    grid = torch.nn.functional.affine_grid(
-        pose, [len(images), 1, _SIDE, _SIDE], align_corners=True
-    )
+    grid = torch.nn.functional.affine_grid(pose, [len(images), 1, _SIDE, _SIDE], align_corners=True)
     return torch.nn.functional.grid_sample(images[:, None], grid, align_corners=True)[:, 0]
 
 
 def _edge_energy(images: torch.Tensor, orientations: int) -> torch.Tensor:
-    """[N, orientations, H, W]: gradient magnitude, shared linearly by the two nearest directions."""
+    """[N, orientations, H, W]: edge magnitude, shared linearly by the two nearest directions."""
     padded = torch.nn.functional.pad(images, (1, 1, 1, 1))
     gx = padded[:, 1:-1, 2:] - padded[:, 1:-1, :-2]
     gy = padded[:, 2:, 1:-1] - padded[:, :-2, 1:-1]
@@ -333,7 +340,7 @@ def _edge_energy(images: torch.Tensor, orientations: int) -> torch.Tensor:
 
 
 def _pooling(side: int, cells: int) -> torch.Tensor:
-    """[cells, side]: overlapping triangular windows, one cell wide on either side of each centre."""
+    """[cells, side]: overlapping triangular windows, one cell wide either side of the centre."""
     width = side / cells
     centres = (torch.arange(cells) + 0.5) * width - 0.5
     away = (torch.arange(side)[None, :] - centres[:, None]).abs() / width
@@ -349,14 +356,14 @@ FEATURE_KINDS: Final = tuple(_KINDS)
 
 
 def build_features(kind: str, **options: Any) -> FeatureMap:
-    """The feature map `kind` ("raw", "pca", "hog") with its options; `InvalidValueError` for bad ones."""
+    """The feature map `kind` ("raw", "pca", "hog"); `InvalidValueError` for bad options."""
     maker = _KINDS[require_choice("features.kind", kind, FEATURE_KINDS)]
     known = list(signature(maker).parameters)
-    for name in options:
+    for name, value in options.items():
         if name not in known:
             raise InvalidValueError(
                 f"features.{name}",
-                options[name],
+                value,
                 f"is no option of {kind!r}, which takes {', '.join(known)}",
                 suggestion(name, known),
             )

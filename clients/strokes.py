@@ -1,7 +1,7 @@
-"""Drawn strokes: random smooth curves from a fixed seed, a stand-in for handwriting that contains no data.
+"""Drawn strokes: random smooth curves from a fixed seed, handwriting that contains no data.
 
-Feature maps take their reference statistics (mean, covariance) from these images, so the statistics are public
-constants of the program.
+Feature maps take their reference statistics (mean, covariance) from these images, so the
+statistics are public constants of the program.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _SEED = 20240521
 
 
 def draw_strokes(count: int, side: int = 28) -> NDArray[np.float32]:
-    """float32 [count, side, side] in [0, 1]: one pen path per image, some with a second, lifted part.
+    """float32 [count, side, side] in [0, 1]: one pen path per image, some lifted once.
 
-    The pen moves at constant speed; its direction turns at a smoothly varying random rate, which gives lines,
-    hooks, waves and loops. The same `count` gives the same images on every machine.
+    The pen moves at constant speed; its direction turns at a smoothly varying random rate, which
+    gives lines, hooks, waves and loops. The same `count` gives the same images on every machine.
     """
     rng = np.random.default_rng(_SEED)
     time = np.linspace(0.0, 1.0, _POINTS)
