@@ -223,7 +223,11 @@ def clip_rows(
         long = lengths > radii[block]
         if bool(long.any()):
             factor = np.divide(radii[block], lengths, out=np.ones_like(lengths), where=long)
+            # A factor near float32's smallest would lose its digits: those rows, float64.
+            tiny = np.flatnonzero(factor < 1e-30)
+            scaled = values[block][tiny] * factor[tiny, None]
             np.multiply(values[block], factor.astype(np.float32)[:, None], out=values[block])
+            values[block][tiny] = scaled
     return valid
 
 

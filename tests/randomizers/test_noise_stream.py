@@ -1,0 +1,239 @@
+"""Counter-based noise: the same bits however it is drawn, and a reference written the long way."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.randomizers import noise as noise_module
+from fl_shuffle.randomizers.noise import LAWS, NoiseStream, largest_variate, philox4x32
+from fl_shuffle.randomizers.vector import grid_step
+
+KEY = bytes(range(32))
+VARIANTS = [(32, "aes"), (64, "aes"), (32, "philox"), (64, "philox")]
+
+
+def draw(stream: NoiseStream, law: str, first: int, count: int) -> torch.Tensor:
+    return getattr(stream, law)(first, count)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([1, 2, 3, 4, 7, 16, 33, 610, 4099]),
+    st.integers(0, 10**12),
+    st.lists(st.integers(1, 90), min_size=1, max_size=4),
+    st.sampled_from(LAWS),
+    st.sampled_from(VARIANTS),
+)
+def test_bits_do_not_depend_on_how_clients_are_batched(
+    dimension: int, first: int, sizes: list[int], law: str, variant: tuple[int, str]
+) -> None:
+    bits, generator = variant
+    stream = NoiseStream(KEY, dimension, bits=bits, generator=generator)
+    total = sum(sizes)
+    whole = draw(stream, law, first, total)
+    starts = np.cumsum([0, *sizes[:-1]])
+    parts = [draw(stream, law, first + int(s), size) for s, size in zip(starts, sizes, strict=True)]
+    assert torch.equal(whole, torch.cat(parts))
+    order = np.random.default_rng(total).permutation(total)
+    rows = stream.normal_rows if law == "normal" else stream.laplace_rows
+    assert torch.equal(rows(first + order), whole[order])
+    assert torch.isfinite(whole).all()
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(("bits", "generator"), VARIANTS)
+@pytest.mark.parametrize("dimension", [71_010, 300_001])
+def test_long_rows_are_jumpable_too(law: str, bits: int, generator: str, dimension: int) -> None:
+    stream = NoiseStream(KEY, dimension, bits=bits, generator=generator)
+    whole = draw(stream, law, 4, 3)
+    assert torch.equal(whole[2], draw(stream, law, 6, 1)[0])
+    rows = stream.normal_rows if law == "normal" else stream.laplace_rows
+    assert torch.equal(rows([6, 4, 4]), whole[[2, 0, 0]])
+
+
+def test_block_size_threads_and_torch_threads_do_not_matter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = NoiseStream(KEY, 610)
+    expected = stream.normal(0, 700)
+    with ThreadPoolExecutor(4) as pool:
+        parts = list(pool.map(lambda start: stream.normal(start, 7), range(0, 700, 7)))
+    assert torch.equal(torch.cat(parts), expected)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert torch.equal(stream.normal(0, 700), expected)
+    finally:
+        torch.set_num_threads(before)
+    monkeypatch.setattr(noise_module, "_CPU_WORDS", 5000)
+    assert torch.equal(stream.normal(0, 700), expected)
+
+
+def test_rows_of_a_wider_tensor_can_be_filled_in_place() -> None:
+    stream = NoiseStream(KEY, 10)
+    wide = torch.zeros(6, 14)
+    assert torch.equal(stream.normal(3, 6, out=wide[:, :10]), stream.normal(3, 6))
+    assert not wide[:, 10:].any()
+
+
+def aes_words(stream: NoiseStream, law: str, client: int) -> np.ndarray:
+    """The words of one client's row, from the definition: encrypt its counter blocks."""
+    layout = stream._layout
+    first = client * layout.blocks_per_client
+    counters = b"".join((first + j).to_bytes(16, "big") for j in range(layout.blocks_per_client))
+    encryptor = Cipher(algorithms.AES(stream._law_keys[law]), modes.ECB()).encryptor()
+    return np.frombuffer(encryptor.update(counters), f"<i{layout.word_bytes}")
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("dimension", [1, 5, 611, 200_003])
+def test_variates_follow_the_written_formulas(bits: int, dimension: int) -> None:
+    stream = NoiseStream(KEY, dimension, bits=bits)
+    layout = stream._layout
+    tolerance = 3e-6 if bits == 32 else 2e-7
+    words = aes_words(stream, "laplace", 12).reshape(layout.tiles, layout.width)
+    uniform = (words.astype(np.longdouble) + 0.5) / 2.0 ** (bits - 1)
+    expected = (-np.sign(uniform) * np.log(np.abs(uniform))).reshape(-1)[:dimension]
+    got = stream.laplace(12, 1)[0].double().numpy()
+    # copysign puts the word's sign on |ln U|, where the formula above has -ln|U| >= 0.
+    np.testing.assert_allclose(got, expected.astype(float), rtol=tolerance, atol=tolerance)
+
+    words = aes_words(stream, "normal", 12).reshape(layout.tiles, 2, layout.width // 2)
+    uniform = (words[:, 0].astype(np.longdouble) + 0.5) / 2.0 ** (bits - 1)
+    radius = np.sqrt(-2.0 * np.log(np.abs(uniform)))
+    angle = words[:, 1].astype(np.longdouble) * (math.pi / 2.0 ** (bits - 1))
+    pairs = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    got = stream.normal(12, 1)[0].double().numpy()
+    tiles = [
+        pairs[t, : min(layout.width, dimension - t * layout.width)] for t in range(layout.tiles)
+    ]
+    expected = np.concatenate(tiles).astype(float)
+    # The normal is scaled through R^2 = -1 * ln U^2; float32 loses most where U is near 1.
+    np.testing.assert_allclose(got, expected, rtol=0, atol=2e-4 if bits == 32 else 1e-6)
+    assert np.mean(np.abs(got - expected) > 4e-6) < 0.01
+
+
+def test_philox_known_answers() -> None:
+    """The three published test vectors of Philox4x32-10."""
+    vectors = [
+        ("00000000" * 4, "00000000" * 2, "6627e8d5e169c58dbc57ac4c9b00dbd8"),
+        ("ffffffff" * 4, "ffffffff" * 2, "408f276d41c83b0ea20bc7c66d5451fd"),
+        (
+            "243f6a8885a308d313198a2e03707344",
+            "a4093822299f31d0",
+            "d16cfe0994fdcceb5001e42024126ea1",
+        ),
+    ]
+    for counter, key, answer in vectors:
+        split = [int(counter[8 * i : 8 * i + 8], 16) for i in range(4)]
+        words = philox4x32(
+            [torch.tensor([word]) for word in split], (int(key[:8], 16), int(key[8:], 16))
+        )
+        assert "".join(f"{int(word):08x}" for word in words) == answer
+
+
+def test_streams_differ_by_key_law_dimension_bits_and_generator() -> None:
+    streams = [
+        NoiseStream(KEY, 64).normal(0, 1)[0, :32],
+        NoiseStream(KEY[::-1], 64).normal(0, 1)[0, :32],
+        NoiseStream(KEY, 65).normal(0, 1)[0, :32],
+        NoiseStream(KEY, 64, bits=64).normal(0, 1)[0, :32],
+        NoiseStream(KEY, 64, generator="philox").normal(0, 1)[0, :32],
+        NoiseStream(KEY, 64).normal(1, 1)[0, :32],
+        NoiseStream(KEY, 64).laplace(0, 1)[0, :32],
+    ]
+    table = torch.stack(streams)
+    for i in range(len(streams)):
+        assert int((table == table[i]).sum()) == 32
+
+
+@pytest.mark.parametrize(("bits", "generator"), VARIANTS)
+@pytest.mark.parametrize("law", LAWS)
+def test_add_rounds_the_sum_to_each_row_s_grid(bits: int, generator: str, law: str) -> None:
+    stream = NoiseStream(KEY, 301, bits=bits, generator=generator)
+    scale = np.array([0.5, 1.0, 3.0, 0.01])
+    step = np.array([grid_step(float(s), 1.0) for s in scale])
+    values = torch.linspace(-1, 1, 4 * 301).reshape(4, 301)
+    plain = draw(stream, law, 9, 4).double()
+    exact = values.double() + torch.tensor(scale)[:, None] * plain
+    result = stream.add_(law, values.clone(), 9, scale, step)
+    units = result.double() / torch.tensor(step)[:, None]
+    assert torch.equal(units, units.round())
+    error = (result.double() - exact).abs() / torch.tensor(step)[:, None]
+    # Half a step of rounding, an eighth for the float32 sum (below 2^22 steps), and the float32
+    # error of the noise itself, at most a few units of 2^-24 of about 2^18 steps.
+    assert float(error.max()) <= 0.5 + 0.125 + 0.125
+    for row in range(4):
+        alone = values[row : row + 1].clone()
+        stream.add_(law, alone, 9 + row, float(scale[row]), float(step[row]))
+        assert torch.equal(alone[0], result[row])
+    shuffled = values[[2, 0]].clone()
+    stream.add_(law, shuffled, [11, 9], scale[[2, 0]], step[[2, 0]])
+    assert torch.equal(shuffled, result[[2, 0]])
+
+
+def test_no_client_is_an_empty_answer() -> None:
+    stream = NoiseStream(KEY, 5)
+    assert stream.normal(0, 0).shape == (0, 5)
+    assert stream.laplace_rows([]).shape == (0, 5)
+
+
+def test_largest_variate_is_the_transform_of_the_smallest_uniform() -> None:
+    assert largest_variate("normal") == pytest.approx(math.sqrt(-2 * math.log(2.0**-32)))
+    assert largest_variate("laplace", 64) == pytest.approx(-math.log(2.0**-64))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"key": b"short"}, "key"),
+        ({"key": "x" * 32}, "key"),
+        ({"dimension": 0}, "dimension"),
+        ({"dimension": 2.5}, "dimension"),
+        ({"bits": 16}, "bits"),
+        ({"generator": "mt19937"}, "generator"),
+        ({"device": "meta", "generator": "aes"}, "generator"),
+    ],
+)
+def test_bad_streams(change: dict, field: str) -> None:
+    with pytest.raises(InvalidValueError, match=field):
+        NoiseStream(**{"key": KEY, "dimension": 3, **change})
+
+
+def test_the_key_is_never_shown() -> None:
+    with pytest.raises(InvalidValueError) as raised:
+        NoiseStream(b"secret", 3)
+    assert "secret" not in str(raised.value)
+
+
+def test_bad_requests() -> None:
+    stream = NoiseStream(KEY, 3)
+    for call in (
+        lambda: stream.normal(-1, 2),
+        lambda: stream.normal(0, -2),
+        lambda: stream.normal(2**62, 1),
+        lambda: stream.normal_rows([0, -1]),
+        lambda: stream.normal_rows([0.5]),
+        lambda: stream.normal_rows([2**63 - 1]),
+        lambda: stream.normal(0, 2, out=torch.zeros(3, 3)),
+        lambda: stream.normal(0, 2, out=torch.zeros(2, 4)),
+        lambda: stream.normal(0, 2, out=torch.zeros(2, 3, dtype=torch.float64)),
+        lambda: stream.normal(0, 3, out=torch.zeros(3, 3).T),
+        lambda: stream.add_("cauchy", torch.zeros(1, 3), 0, 1.0, 1.0),
+        lambda: stream.add_("normal", torch.zeros(1, 3), 0, math.nan, 1.0),
+        lambda: stream.add_("normal", torch.zeros(1, 3), 0, 0.0, 1.0),
+        lambda: stream.add_("normal", torch.zeros(2, 3), 0, np.array([1.0, np.inf]), 1.0),
+        lambda: stream.add_("normal", torch.zeros(2, 3), 0, np.array([1.0]), 1.0),
+        lambda: stream.add_("normal", torch.zeros(2, 3), [0, 1, 2], 1.0, 1.0),
+    ):
+        with pytest.raises(InvalidValueError):
+            call()

@@ -1,0 +1,257 @@
+"""Clipping, the public grid, exact sums, and the randomizers of vectors."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fl_shuffle.errors import InvalidValueError, NotApplicableError
+from fl_shuffle.randomizers.noise import NoiseStream
+from fl_shuffle.randomizers.vector import (
+    LARGEST,
+    SMALLEST,
+    UserRandomizer,
+    VectorRandomizer,
+    clip_rows,
+    exact_group,
+    exact_sum,
+    grid_step,
+    randomize_rows_,
+    require_exact,
+    sum_is_exact,
+)
+
+KEY = bytes(range(32))
+SCALES = st.floats(SMALLEST, LARGEST)
+
+
+@settings(max_examples=200, deadline=None)
+@given(SCALES, st.floats(0, LARGEST))
+def test_grid_step_is_the_smallest_power_of_two_that_suffices(scale: float, radius: float) -> None:
+    step = grid_step(scale, radius)
+    needed = max(scale * 2.0**-16, (radius + 12 * scale) * 2.0**-21)
+    assert math.frexp(step)[0] == 0.5
+    assert needed <= step < 2 * needed
+    assert radius + 22.2 * scale < 2.0**22 * step
+
+
+@pytest.mark.parametrize(
+    ("scale", "radius"),
+    [(0.0, 1.0), (-1.0, 1.0), (math.nan, 1.0), (math.inf, 1.0), (1.0, -1.0), (1.0, math.nan),
+     (1e13, 1.0), (1e-13, 1.0), ("1", 1.0), (True, 1.0)],
+)  # fmt: skip
+def test_grid_step_refuses(scale: object, radius: object) -> None:
+    with pytest.raises(InvalidValueError):
+        grid_step(scale, radius)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError):
+        VectorRandomizer("gaussian", scale, radius)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+@pytest.mark.parametrize(("scale", "radius"), [(1.0, 1.0), (0.003, 2.0), (50.0, 1e-3), (1e-6, 1.0)])
+def test_reports_lie_on_the_grid_and_below_the_bound(
+    noise: str, scale: float, radius: float
+) -> None:
+    randomizer = VectorRandomizer(noise, scale, radius)
+    means = torch.randn(50, 200)
+    clip_rows(means, radius, randomizer.norm)
+    before = means.clone()
+    reports = randomizer.randomize_(means, 100, NoiseStream(KEY, 200))
+    assert reports is means
+    units = reports.double() / randomizer.step
+    assert torch.equal(units, units.round())
+    assert float(reports.abs().max()) <= randomizer.largest_report < 2.0**22 * randomizer.step
+    spread = (reports - before).double().std() / (scale * (1 if noise == "gaussian" else 2**0.5))
+    assert float(spread) == pytest.approx(1.0, abs=0.05)
+
+
+def test_personal_scales_are_separate_randomizers() -> None:
+    stream = NoiseStream(KEY, 77)
+    means = 0.1 * torch.randn(5, 77)
+    randomizers = [VectorRandomizer("laplace", 0.2 * (k + 1), 1.0 + k) for k in range(5)]
+    apart = torch.cat(
+        [r.randomize_(means[k : k + 1].clone(), 30 + k, stream) for k, r in enumerate(randomizers)]
+    )
+    together = randomize_rows_(
+        "laplace",
+        means.clone(),
+        30,
+        stream,
+        scale=np.array([r.scale for r in randomizers]),
+        step=np.array([r.step for r in randomizers]),
+    )
+    assert torch.equal(apart, together)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 120), st.sampled_from([1, 3, 64]), st.data())
+def test_sums_have_the_same_bits_in_any_order_and_partition(
+    seed: int, rows: int, dimension: int, data: st.DataObject
+) -> None:
+    rng = np.random.default_rng(seed)
+    scales = 10.0 ** rng.uniform(-3, 1, rows)
+    steps = np.array([grid_step(float(s), 1.0) for s in scales])
+    reports = randomize_rows_(
+        "gaussian",
+        torch.zeros(rows, dimension),
+        seed,
+        NoiseStream(KEY, dimension),
+        scale=scales,
+        step=steps,
+    )
+    assert sum_is_exact(rows, 10 * 7.0 + 1, float(steps.min()))
+    expected = [
+        float(sum((Fraction(float(v)) for v in reports[:, j]), Fraction(0)))
+        for j in range(dimension)
+    ]
+    order = torch.from_numpy(rng.permutation(rows))
+    cuts = data.draw(st.lists(st.integers(0, rows), max_size=4).map(sorted))
+    total = torch.zeros(dimension, dtype=torch.float64)
+    for start, stop in zip([0, *cuts], [*cuts, rows], strict=True):
+        exact_sum(reports[order[start:stop]], total)
+    assert total.tolist() == expected
+
+
+@pytest.mark.parametrize("rows", [1, 32, 33, 65, 400])
+def test_grouped_sums_have_the_same_bits(rows: int) -> None:
+    randomizer = VectorRandomizer("gaussian", 0.7, 1.0)
+    reports = randomizer.randomize_(torch.zeros(rows, 333), 0, NoiseStream(KEY, 333))
+    group = exact_group(randomizer.step, randomizer.largest_report)
+    assert group > 8
+    plain, grouped = torch.ones(333, dtype=torch.float64), torch.ones(333, dtype=torch.float64)
+    exact_sum(reports, plain)
+    exact_sum(reports, grouped, group)
+    assert torch.equal(plain, grouped)
+
+
+def test_exactness_is_refused_where_it_does_not_hold() -> None:
+    assert sum_is_exact(10**6, 2.0**22 * 2.0**-16, 2.0**-16)
+    require_exact(10**6, 100.0, 2.0**-16)
+    with pytest.raises(NotApplicableError, match="not exact"):
+        require_exact(10**6, 1e6, 2.0**-30)
+    # The refused case really is inexact.
+    values = [1e6, 2.0**-34, -1e6]
+    assert sum(values) != math.fsum(values)
+
+
+def test_an_empty_sum_changes_nothing() -> None:
+    total = torch.ones(3, dtype=torch.float64)
+    exact_sum(torch.zeros(0, 3), total)
+    assert total.tolist() == [1.0, 1.0, 1.0]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 9),
+    st.tuples(st.sampled_from([1, 2, 255, 256, 257, 3000]), st.sampled_from([1, 2])),
+    st.floats(-12, 12),
+    st.floats(-30, 30),
+)
+def test_clipped_rows_never_exceed_the_radius(
+    seed: int, rows: int, shape: tuple[int, int], log_radius: float, log_size: float
+) -> None:
+    dimension, norm = shape
+    rng = np.random.default_rng(seed)
+    radius = min(max(10.0**log_radius, SMALLEST), LARGEST)
+    values = (rng.standard_normal((rows, dimension)) * 10.0**log_size).astype(np.float32)
+    original = values.copy()
+    tensor = torch.from_numpy(values)
+    assert clip_rows(tensor, radius, norm).all()
+    wide = values.astype(np.longdouble)
+    lengths = np.abs(wide).sum(1) if norm == 1 else np.sqrt((wide**2).sum(1))
+    assert (lengths <= radius).all()
+    before = original.astype(np.longdouble)
+    old = np.abs(before).sum(1) if norm == 1 else np.sqrt((before**2).sum(1))
+    untouched = old <= radius * (1 - 2.0**-14)
+    assert np.array_equal(values[untouched], original[untouched])
+    clipped = old > radius
+    # Clipping costs no more than the inflation of the norm (float32 may underflow if tiny).
+    if log_radius > -10 and log_size < 25:
+        assert (lengths[clipped] >= radius * (1 - 2.0**-13)).all()
+    alone = original.copy()
+    for row in range(rows):
+        clip_rows(torch.from_numpy(alone[row : row + 1]), radius, norm)
+    assert np.array_equal(alone, values)
+
+
+def test_clip_has_a_radius_per_row() -> None:
+    rows = torch.full((3, 4), 2.0)
+    clip_rows(rows, np.array([1.0, 4.5, 2.0]), 2)
+    assert rows.norm(dim=1).tolist() == pytest.approx([1.0, 4.0, 2.0], rel=1e-4)
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+def test_nan_and_infinity_never_pass_and_zero_stays(norm: int) -> None:
+    rows = torch.ones(5, 300)
+    rows[0, 7] = math.nan
+    rows[1, 299] = math.inf
+    rows[2, 0] = -math.inf
+    rows[3] = 0.0
+    mask = clip_rows(rows, 1.0, norm)
+    assert mask.tolist() == [False, False, False, True, True]
+    assert not rows[:4].any()
+    assert torch.isfinite(rows).all()
+    assert float(rows[4].norm(p=norm)) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_rows_whose_squares_overflow_are_valid() -> None:
+    rows = torch.full((1, 3), 3e38)
+    assert clip_rows(rows, 1.0, 2).tolist() == [True]
+    assert float(rows.norm()) == pytest.approx(1.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("radius", [0.0, -1.0, math.nan, math.inf, np.array([1.0, math.nan])])
+def test_bad_radius(radius: object) -> None:
+    with pytest.raises(InvalidValueError, match="radius"):
+        clip_rows(torch.ones(2, 3), radius, 2)  # type: ignore[arg-type]
+
+
+def test_bad_rows_and_norm() -> None:
+    with pytest.raises(InvalidValueError, match="norm"):
+        clip_rows(torch.ones(2, 3), 1.0, 3)
+    with pytest.raises(InvalidValueError, match="rows"):
+        clip_rows(torch.ones(2, 3, dtype=torch.int64), 1.0, 2)
+    with pytest.raises(InvalidValueError, match="noise"):
+        VectorRandomizer("cauchy", 1.0, 1.0)
+
+
+def own(mean: np.ndarray, epsilon0: float, delta0: float, rng: np.random.Generator) -> np.ndarray:
+    assert delta0 == 0.0
+    return mean + rng.laplace(scale=2.0 / epsilon0, size=mean.size)
+
+
+def test_user_randomizer_is_reproducible_bounded_and_on_the_grid() -> None:
+    randomizer = UserRandomizer(own, epsilon0=1.0, delta0=0.0, bound=5.0)
+    stream = NoiseStream(KEY, 40)
+    means = torch.zeros(6, 40)
+    reports = randomizer.randomize_(means.clone(), 10, stream)
+    again = randomizer.randomize_(means[:3].clone(), [15, 10, 12], stream)
+    assert torch.equal(again, reports[[5, 0, 2]])
+    assert not torch.equal(reports[0], reports[1])
+    units = reports.double() / randomizer.step
+    assert torch.equal(units, units.round())
+    assert float(reports.abs().max()) == 5.0
+
+
+@pytest.mark.parametrize(
+    "output", [np.full(4, np.nan), np.full(4, np.inf), np.zeros(3), np.zeros((4, 1)), 0.0]
+)
+def test_user_randomizer_refuses_bad_output(output: object) -> None:
+    randomizer = UserRandomizer(lambda *_: output, epsilon0=1.0, delta0=0.0, bound=5.0)
+    with pytest.raises(InvalidValueError, match="user's randomizer"):
+        randomizer.randomize_(torch.zeros(1, 4), 0, NoiseStream(KEY, 4))
+
+
+@pytest.mark.parametrize(
+    "change", [{"epsilon0": 0.0}, {"delta0": 1.0}, {"delta0": -0.1}, {"bound": 0.0}]
+)
+def test_user_randomizer_refuses_bad_budgets(change: dict) -> None:
+    with pytest.raises(InvalidValueError):
+        UserRandomizer(own, **{"epsilon0": 1.0, "delta0": 0.0, "bound": 1.0, **change})
