@@ -144,8 +144,10 @@ def _mnist(configured: str) -> Records:
             )
     try:
         parts = [datasets.MNIST(str(root), train=train) for train in (True, False)]
-    except (OSError, RuntimeError, ValueError) as error:
-        raise DataError(f"MNIST in {raw} cannot be read ({error}); {THREE_WAYS}") from None
+    except (OSError, RuntimeError, ValueError, KeyError, AssertionError) as error:
+        # What torchvision raises for a header that is not MNIST's varies with the byte that is off.
+        kind = type(error).__name__
+        raise DataError(f"MNIST in {raw} cannot be read ({kind} {error}); {THREE_WAYS}") from None
     train, test = ((part.data.numpy(), part.targets.numpy().astype(np.int64)) for part in parts)
     return Records(*train, *test)
 

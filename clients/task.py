@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from threading import Lock
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,8 +18,10 @@ from clients.data import load_records, make_partition
 from clients.features import build_features
 from clients.models import build_model
 from fl_shuffle.budgets import Budgets, make_budgets
-from fl_shuffle.config import Config
+from fl_shuffle.config import Config, DataSection
+from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.plan import RandomizerPlan, make_plan
+from fl_shuffle.plugins import load_attribute
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,51 @@ class Task:
         )
 
 
+class Features(Protocol):
+    """A map from records to model inputs; `data_dependent` says that its fit uses private data."""
+
+    data_dependent: bool
+
+    def fit(self, images: NDArray[Any]) -> object: ...
+
+    def transform(self, images: NDArray[Any]) -> NDArray[np.float32]: ...
+
+
+class AsGiven:
+    """The records themselves, as float32: for a user's own data."""
+
+    data_dependent = False
+
+    def fit(self, images: NDArray[Any]) -> None:
+        """Nothing to fit."""
+
+    def transform(self, images: NDArray[Any]) -> NDArray[np.float32]:
+        """float32 copies."""
+        return np.ascontiguousarray(images, dtype=np.float32)
+
+
+def make_features(section: DataSection, shape: tuple[int, ...]) -> Features:
+    """The section's feature map for records of `shape`. Raises `InvalidValueError` for bad options.
+
+    A user's own is `module:function`, called with the options, and returns a `Features`.
+    """
+    options = dict(section.feature_options)
+    if section.features == "none":
+        if options:
+            raise InvalidValueError("data.feature_options", options, "features 'none' takes none")
+        return AsGiven()
+    if ":" in section.features:
+        features: Features = load_attribute(section.features, field="data.features")(**options)
+        return features
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise InvalidValueError(
+            "data.features",
+            section.features,
+            f"needs square images, the records have shape {shape}; use 'none' or your own",
+        )
+    return build_features(section.features, **{"image_side": shape[0], **options})
+
+
 _cache: dict[str, Task] = {}
 _lock = Lock()
 
@@ -62,8 +110,8 @@ def _build(config: Config) -> Task:
     partition = make_partition(config.data, records.train_labels)
     budgets = make_budgets(config.budgets, config.data.clients)
     plan = make_plan(config, budgets, partition.sizes)
-    features = build_features(config.data.features, **config.data.feature_options)
     images = records.train_images[partition.order]
+    features = make_features(config.data, images.shape[1:])
     features.fit(images)
     return Task(
         inputs=torch.from_numpy(features.transform(images)),

@@ -125,7 +125,7 @@ class DataSection:
     alpha: float = _real(0.5, minimum=0.0, exclusive_minimum=True)
     shards_per_client: int = _integer(2, minimum=1)
     sizes: str = _choice("equal", "equal", "unequal")
-    features: str = _choice_or_path("raw", "raw", "pca", "hog")
+    features: str = _choice_or_path("raw", "raw", "pca", "hog", "none")
     feature_options: dict[str, Any] = _table()
     validation: float = _real(0.0, minimum=0.0, maximum=0.5)
     seed: int = _integer(0, minimum=0)

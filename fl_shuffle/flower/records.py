@@ -6,6 +6,7 @@ nothing else: no metrics, no sizes, no identity, no error text.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -14,10 +15,13 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
+from fl_shuffle.errors import InvalidValueError
+
 PARAMETERS = "parameters"
 REPORTS = "reports"
-MODEL_RECORD = "model"
-REQUEST_RECORD = "request"
+# The names Flower's own strategies use, so that a ClientApp written for them works unchanged.
+MODEL_RECORD = "arrays"
+REQUEST_RECORD = "config"
 REPORT_RECORD = "report"
 
 
@@ -58,6 +62,45 @@ _LocalArray.__qualname__ = Array.__qualname__
 def array_record(name: str, values: NDArray[Any]) -> ArrayRecord:
     """A record with one array, passed by reference within a process."""
     return ArrayRecord({name: _LocalArray(values)})
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes of the arrays that a flat float32 parameter vector stands for."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def flat(cls, dimension: int) -> Layout:
+        """One array that is the vector itself."""
+        return cls((PARAMETERS,), ((dimension,),))
+
+    @classmethod
+    def of(cls, record: ArrayRecord) -> Layout:
+        """The layout of a record. Raises `InvalidValueError` for arrays that are not floating."""
+        for name, array in record.items():
+            if not array.dtype.startswith("float"):
+                raise InvalidValueError(
+                    f"dtype of {name}", array.dtype, "every trained array must be floating point"
+                )
+        return cls(tuple(record), tuple(tuple(array.shape) for array in record.values()))
+
+    def flatten(self, record: ArrayRecord) -> NDArray[np.float32]:
+        """The record's arrays as one vector, float32 [d]."""
+        parts = [record[name].numpy().astype(np.float32).reshape(-1) for name in self.names]
+        return np.concatenate(parts)
+
+    def record(self, vector: NDArray[np.float32]) -> ArrayRecord:
+        """A record that holds a copy of the vector, cut into the layout's arrays."""
+        sizes = [math.prod(shape) for shape in self.shapes]
+        parts = np.split(vector.copy(), np.cumsum(sizes)[:-1])
+        return ArrayRecord(
+            {
+                name: _LocalArray(part.reshape(shape))
+                for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
+            }
+        )
 
 
 @dataclass(frozen=True)

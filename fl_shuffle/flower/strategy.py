@@ -21,7 +21,7 @@ from torch import Tensor
 from fl_shuffle.accounting.events import Spend
 from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.flower.exchange import exchange, wait_for_nodes
-from fl_shuffle.flower.records import PARAMETERS, TrainRequest, array_record, reports_of
+from fl_shuffle.flower.records import Layout, TrainRequest, reports_of
 from fl_shuffle.optimizer import ServerOptimizer
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.shuffler import Analyzer, ReportBatch
@@ -109,6 +109,7 @@ class ShuffleStrategy(Strategy):
         self._analyzer = analyzer
         self._evaluate = evaluate
         self._on_round = on_round
+        self._layout = Layout.flat(optimizer.current().numel())
         self.stopped_early: str | None = None
 
     def run(self, grid: Grid, first_round: int = 1) -> Tensor:
@@ -144,7 +145,7 @@ class ShuffleStrategy(Strategy):
     def _aggregate_round(self, grid: Grid, number: int, allowed: Mask) -> Spend | None:
         started = time.perf_counter()
         theta = self._optimizer.current()
-        model = array_record(PARAMETERS, theta.numpy().copy())
+        model = self._layout.record(theta.numpy())
         nodes = wait_for_nodes(grid, self._schedule.timeout)
         requests = list(_requests(number, allowed, theta.numel(), len(nodes)))
         messages = (
@@ -185,7 +186,7 @@ class ShuffleStrategy(Strategy):
         present = np.zeros(self._clients, dtype=bool)
         for index, client in enumerate(order.tolist()):
             theta = self._optimizer.current()
-            model = array_record(PARAMETERS, theta.numpy().copy())
+            model = self._layout.record(theta.numpy())
             message = TrainRequest(number, client, 1).message(model, nodes[index % len(nodes)])
             for _, reply in exchange(grid, [message], window=1, timeout=self._schedule.timeout):
                 reports = reports_of(reply)
@@ -209,18 +210,19 @@ class ShuffleStrategy(Strategy):
 
         The number of rounds, evaluation and timeout are this strategy's own (constructor).
         """
-        self._optimizer.load(torch.tensor(initial_arrays[PARAMETERS].numpy()))
+        self._layout = Layout.of(initial_arrays)
+        self._optimizer.load(torch.from_numpy(self._layout.flatten(initial_arrays)))
         result = Result()
-        result.arrays = array_record(PARAMETERS, self.run(grid).numpy().copy())
+        result.arrays = self._layout.record(self.run(grid).numpy())
         return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        theta = arrays[PARAMETERS].numpy()
+        size = sum(array.numpy().size for array in arrays.values())
         nodes = wait_for_nodes(grid, self._schedule.timeout)
         for index, request in enumerate(
-            _requests(server_round, self._participants(server_round), theta.size, len(nodes))
+            _requests(server_round, self._participants(server_round), size, len(nodes))
         ):
             yield request.message(arrays, nodes[index % len(nodes)])
 
@@ -235,7 +237,7 @@ class ShuffleStrategy(Strategy):
         batch.require(self._min_reports)
         mean = (batch.release_sum() / batch.count).to(torch.float32)
         self._optimizer.step(mean, server_round, self._schedule.rounds)
-        return array_record(PARAMETERS, self._optimizer.current().numpy().copy()), None
+        return self._layout.record(self._optimizer.current().numpy()), None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

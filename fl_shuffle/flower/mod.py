@@ -1,0 +1,64 @@
+"""A client mod that turns any ClientApp's model update into one randomized report."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import torch
+from flwr.app import Context, Message, MessageType
+from flwr.clientapp.typing import ClientAppCallable
+
+from fl_shuffle.accounting.gaussian import analytic_sigma
+from fl_shuffle.errors import require_choice, require_real
+from fl_shuffle.flower.records import MODEL_RECORD, Layout, reply_with_reports
+from fl_shuffle.randomizers.noise import NoiseStream
+from fl_shuffle.randomizers.vector import NORMS, VectorRandomizer, clip_rows
+
+
+class LocalRandomizerMod:
+    """Clip the update, add noise, send nothing else.
+
+    For a ClientApp that answers training messages with its new arrays (as under Flower's own
+    strategies): the update (received - trained) is clipped as a whole to `clip_norm` (l2 for
+    `gaussian`, l1 for `laplace`) and randomized so that one report is (epsilon0, delta0) local DP
+    for a change of all of this client's data (unit = client, replace-one, sensitivity 2 clip_norm;
+    analytic Gaussian calibration of Balle and Wang 2018). Noise comes from the operating system's
+    entropy. Metrics, sizes and everything else in the reply stay here.
+
+    Raises `InvalidValueError` for parameters out of range.
+    """
+
+    def __init__(
+        self, *, randomizer: str, epsilon0: float, delta0: float = 0.0, clip_norm: float = 1.0
+    ) -> None:
+        require_choice("randomizer", randomizer, NORMS)
+        require_real("epsilon0", epsilon0, minimum=0.0, exclusive_minimum=True)
+        self._clip = require_real("clip_norm", clip_norm, minimum=0.0, exclusive_minimum=True)
+        if randomizer == "gaussian":
+            scale = analytic_sigma(epsilon0, delta0, 2.0 * self._clip)
+        else:
+            scale = 2.0 * self._clip / epsilon0
+        self.randomizer = VectorRandomizer(randomizer, scale, self._clip)
+
+    def __call__(
+        self, message: Message, context: Context, call_next: ClientAppCallable
+    ) -> Message:
+        """Flower's mod protocol; messages other than training ones pass untouched."""
+        if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
+            return call_next(message, context)
+        received = message.content.array_records[MODEL_RECORD]
+        layout = Layout.of(received)
+        before = layout.flatten(received)
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        after = layout.flatten(reply.content.array_records[MODEL_RECORD])
+        update = torch.from_numpy((before - after)[None, :].astype(np.float32))
+        valid = clip_rows(update, self._clip, self.randomizer.norm)
+        stream = NoiseStream(os.urandom(32), update.shape[1], bits=64)
+        self.randomizer.randomize_(update, [0], stream)
+        report = update.numpy()
+        if not valid.all():
+            report = np.full_like(report, np.nan)  # unusable, and says so without saying why
+        return reply_with_reports(message, report)

@@ -1,0 +1,121 @@
+"""Imports point downwards only, and each third-party library stays where it belongs."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# A module may import modules of its own layer or of a lower number.
+LAYERS = [
+    ["fl_shuffle", "fl_shuffle.errors"],
+    ["fl_shuffle.accounting"],
+    ["fl_shuffle.plugins", "fl_shuffle.seeds", "fl_shuffle.torchvision_compat"],
+    ["fl_shuffle.config"],
+    ["fl_shuffle.budgets"],
+    ["fl_shuffle.randomizers", "fl_shuffle.gradients"],
+    ["fl_shuffle.estimators", "fl_shuffle.shuffler", "fl_shuffle.plan", "fl_shuffle.optimizer"],
+    ["fl_shuffle.audit", "fl_shuffle.bookkeeping"],
+    ["fl_shuffle.flower"],
+    ["fl_shuffle.runs", "fl_shuffle.report"],
+    ["clients"],
+    ["server"],
+    ["fl_shuffle.launch", "fl_shuffle.progress"],
+    ["fl_shuffle.cli"],
+]
+
+# Which packages may import a library that is costly, or that would tie a layer down.
+CONFINED = {
+    "flwr": ("fl_shuffle.flower", "fl_shuffle.launch", "clients", "server"),
+    "torch": (
+        "fl_shuffle.randomizers",
+        "fl_shuffle.gradients",
+        "fl_shuffle.shuffler",
+        "fl_shuffle.optimizer",
+        "fl_shuffle.seeds",
+        "fl_shuffle.audit",
+        "fl_shuffle.bookkeeping",
+        "fl_shuffle.flower",
+        "fl_shuffle.runs",
+        "fl_shuffle.launch",
+        "fl_shuffle.torchvision_compat",
+        "clients",
+        "server",
+    ),
+    "torchvision": ("fl_shuffle.torchvision_compat",),
+    "opacus": ("fl_shuffle.gradients",),
+    "dp_accounting": ("fl_shuffle.accounting.composition",),
+    "ray": (),
+}
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for package in ("fl_shuffle", "clients", "server"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports(path: Path) -> set[str]:
+    """Every absolute module named by an import, inside functions too; type-only imports count."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                names.add(inner if inner in MODULES else node.module)
+    return names
+
+
+def layer(name: str) -> int:
+    best, rank = "", -1
+    for index, members in enumerate(LAYERS):
+        for member in members:
+            inside = name == member or (name.startswith(member + ".") and member != "fl_shuffle")
+            if inside and len(member) > len(best):
+                best, rank = member, index
+    assert rank >= 0, f"{name} has no layer: give it one in LAYERS"
+    return rank
+
+
+def test_every_module_has_a_layer() -> None:
+    assert len(MODULES) > 20
+    for name in MODULES:
+        layer(name)
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_imports_point_downwards(name: str) -> None:
+    for imported in imports(MODULES[name]):
+        if imported.split(".")[0] in ("fl_shuffle", "clients", "server"):
+            # The command and the display name types of higher layers only inside functions.
+            assert layer(imported) <= layer(name), f"{name} imports {imported}, a higher layer"
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_libraries_stay_where_they_belong(name: str) -> None:
+    for imported in imports(MODULES[name]):
+        allowed = CONFINED.get(imported.split(".")[0])
+        if allowed is not None:
+            inside = any(name == place or name.startswith(place + ".") for place in allowed)
+            assert inside, f"{name} imports {imported}"
+
+
+def test_a_violation_would_be_seen(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text("def f():\n    from fl_shuffle.cli import main\n    return main\n")
+    assert imports(bad) == {"fl_shuffle.cli"}
+    assert layer("fl_shuffle.cli") > layer("fl_shuffle.accounting.guarantee")
