@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,18 @@ from fl_shuffle.accounting.privacy_loss import FloatArray
 
 ComplexArray = NDArray[np.complex128]
 TINY = 1e-300
+PMF_INFLATION = 1.0 + 1e-11
+"""Covers the error of the binomial probabilities (SciPy's are good to about 1e-13)."""
+
+
+class Transform(NamedTuple):
+    """Values of the tilted generating function, relative to e^log_scale."""
+
+    values: ComplexArray
+    magnitude: FloatArray
+    """Sum of the moduli of the terms added up: round-off is proportional to it."""
+    excess: ComplexArray | None
+    """Transform of a nonnegative weight that bounds how far the weights exceed the true ones."""
 
 
 class TiltedCounts(Protocol):
@@ -33,14 +45,12 @@ class TiltedCounts(Protocol):
     """H(M0) / e^log_scale, the total tilted weight."""
     discard_factor: float
     """|evaluate(y)| <= discard_factor * e^(-R^2/2) with R = `decay(y)`."""
-    relative_excess: float
-    """By how much (relatively) the weights used may exceed the true weights."""
     missing: float
     """Upper bound on E(S)_+ weight left out, relative to e^log_scale / (e theta)."""
     zero_atom: float
     """Weight of a fictitious atom at S = 0 that `evaluate` includes; to be subtracted."""
 
-    def evaluate(self, y: ComplexArray) -> ComplexArray: ...
+    def evaluate(self, y: ComplexArray) -> Transform: ...
 
     def decay(self, y: ComplexArray) -> FloatArray: ...
 
@@ -95,7 +105,6 @@ class BinomialCounts:
     Here n counts the differing client too; this is Su, Cheng and Wang 2025, Theorem 4.
     """
 
-    relative_excess = 0.0
     missing = 0.0
 
     def __init__(self, gamma: float, others: int, excess: float) -> None:
@@ -106,9 +115,13 @@ class BinomialCounts:
         self.discard_factor = 1.0
         empty = (others + 1.0) * math.log1p(-gamma) if gamma < 1.0 else -math.inf
         self.zero_atom = math.exp(empty - self._classes.log_factor)
-        self.evaluate = self._classes.power
         self.decay = self._classes.decay
         self.sensitivity = self._classes.sensitivity
+
+    def evaluate(self, y: ComplexArray) -> Transform:
+        """(1 + r y)^n."""
+        power = self._classes.power(y)
+        return Transform(power, np.abs(power), None)
 
 
 class PolynomialCounts:
@@ -130,14 +143,14 @@ class PolynomialCounts:
         self._slack = 1.0 / (1.0 - reach)
         self.log_scale = self._classes.log_factor + math.log1p(excess) - math.log(self.centre)
         self.missing *= self.centre
-        self.relative_excess = self._slack * (3.0 * variance**2 + variance) / self.centre**4
+        self.expected_excess = self._slack * (3.0 * variance**2 + variance) / self.centre**4
         self.discard_factor = 4e3 * self._slack
-        self.total = float(self.evaluate(np.zeros(1, dtype=np.complex128))[0].real)
+        self.total = float(self.evaluate(np.zeros(1, dtype=np.complex128)).values[0].real)
         self.decay = self._classes.decay
         self.sensitivity = self._classes.sensitivity
 
-    def evaluate(self, y: ComplexArray) -> ComplexArray:
-        """E[quartic(x) (1+y)^x] under the tilted law, times x0."""
+    def evaluate(self, y: ComplexArray) -> Transform:
+        """E[quartic(x) (1+y)^x] under the tilted law, times x0; excess from the last term."""
         k1 = np.full(y.shape, 1.0 + 0j)
         k2 = np.zeros(y.shape, dtype=np.complex128)
         k3 = np.zeros_like(k2)
@@ -156,9 +169,16 @@ class PolynomialCounts:
         second = k2 + d * d
         third = k3 + 3.0 * k2 * d + d**3
         fourth = k4 + 4.0 * k3 * d + 3.0 * k2 * k2 + 6.0 * k2 * d * d + d**4
-        quartic = 1.0 - d + second - third + self._slack * fourth
-        result: ComplexArray = quartic * (1.0 + y) * self._classes.power(y)
-        return result
+        last = self._slack * fourth
+        common = (1.0 + y) * self._classes.power(y)
+        size = np.abs(d)
+        size = 1.0 + size * (1.0 + size * (1.0 + size * (1.0 + size)))
+        size += (np.abs(k2) + np.abs(k3) + np.abs(k4)) * size + np.abs(k2) ** 2
+        return Transform(
+            values=(1.0 - d + second - third + last) * common,
+            magnitude=(1.0 + self._slack) * size * np.abs(common),
+            excess=last * common,
+        )
 
 
 def _lower_tail(variance: float, centre: float) -> tuple[float, float]:
@@ -175,30 +195,40 @@ def _lower_tail(variance: float, centre: float) -> tuple[float, float]:
 class ExplicitCounts:
     """Any classes, moderate mean: H by Horner's rule over a window of the count's law."""
 
-    relative_excess = 0.0
     zero_atom = 0.0
-    discard_factor = 1.0
 
     def __init__(self, gammas: FloatArray, counts: FloatArray, excess: float) -> None:
         self._classes = _Classes(gammas, counts, excess)
+        self._mean = float(np.sum(counts * self._classes.masses))
         self.log_scale = self._classes.log_factor + math.log1p(excess)
         law, first, tail = _poisson_binomial(counts, self._classes.masses)
-        self._weights = law / (first + 1.0 + np.arange(law.size))
+        self._weights = PMF_INFLATION * law / (first + 1.0 + np.arange(law.size))
         self._first = first
         self.missing = tail
         self.total = float(np.sum(self._weights))
-        self.decay = self._classes.decay
+        self.discard_factor = 1.0
         self.sensitivity = self._classes.sensitivity
 
-    def evaluate(self, y: ComplexArray) -> ComplexArray:
+    def decay(self, y: ComplexArray) -> FloatArray:
+        """R with R^2 = E[M] (1 - |1 + y|^2): |H| <= E|1 + y|^M <= e^(-R^2/2).
+
+        The product bound would be wrong here: H keeps the small counts, which decay slowly.
+        """
+        square = np.maximum(-2.0 * y.real - (y.real**2 + y.imag**2), 0.0)
+        result: FloatArray = np.sqrt(self._mean * square)
+        return result
+
+    def evaluate(self, y: ComplexArray) -> Transform:
         """sum_m w_m (1+y)^(m+1)."""
         unit = 1.0 + y
         total = np.full(y.shape, self._weights[-1], dtype=np.complex128)
         for weight in self._weights[-2::-1]:
             total *= unit
             total += weight
-        result: ComplexArray = total * np.exp((self._first + 1.0) * complex_log1p(y))
-        return result
+        shift = np.exp((self._first + 1.0) * complex_log1p(y))
+        values = total * shift
+        modulus = np.abs(shift) * self.total * (2.0 + 0.05 * self._weights.size)
+        return Transform(values, modulus, np.asarray(2.0 * (PMF_INFLATION - 1.0) * values))
 
 
 def _poisson_binomial(counts: FloatArray, masses: FloatArray) -> tuple[FloatArray, int, float]:
@@ -236,6 +266,6 @@ def tilted_counts(
     masses = gammas * (1.0 + excess) / (1.0 + gammas * excess)
     if float(np.sum(counts * masses)) >= 100.0:
         polynomial = PolynomialCounts(gammas, counts, excess)
-        if polynomial.relative_excess <= 0.2 * relative_error:
+        if polynomial.expected_excess <= 0.1 * relative_error:
             return polynomial
     return ExplicitCounts(gammas, counts, excess)

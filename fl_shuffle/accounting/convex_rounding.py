@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fl_shuffle.accounting.privacy_loss import AmplificationLaw, AtomicLaw, FloatArray
 from fl_shuffle.accounting.saddle import saddle_point
@@ -19,6 +20,8 @@ from fl_shuffle.errors import PrecisionError
 
 UNIT = 2.0**-53
 MAX_ATOMS = 60_000
+LARGE = 8_000
+"""Atomic laws larger than this are rounded too: the engine's time grows with their size."""
 
 
 def round_up_convex(
@@ -28,19 +31,24 @@ def round_up_convex(
 
     The inflation is estimated at the saddle point (its direction is certain, its size is not). The
     amount to add is E(L - upper)_+ plus whatever floating point could not certify otherwise.
-    A law that already has atoms is returned unchanged.
+    A law that already has at most `LARGE` atoms is returned unchanged.
     """
-    if isinstance(law, AtomicLaw):
+    if isinstance(law, AtomicLaw) and law.values.size <= LARGE:
         return law, 0.0, 0.0
     nodes = _first_nodes(law)
     inflation = math.inf
-    for _ in range(6):
+    for _ in range(12):
         atoms, extra = _atoms_on(law, nodes)
         theta = saddle_point(atoms, classes)
-        inflation = _inflation(atoms, classes, theta)
+        cells = _cell_inflation(law, nodes, atoms, classes, theta)
+        inflation = math.expm1(min(50.0, float(np.sum(cells))))
         if inflation <= tolerance:
             return atoms, inflation, extra
-        nodes = _refined(atoms, classes, theta, 0.5 * tolerance)
+        pieces = np.cbrt(cells) * math.sqrt(float(np.sum(np.cbrt(cells))) / (0.6 * tolerance))
+        pieces = np.maximum(np.ceil(np.minimum(pieces, 4096.0)), 1.0)
+        if float(np.sum(pieces)) > MAX_ATOMS:
+            break
+        nodes = _divided(nodes, pieces.astype(np.int64))
     raise PrecisionError(
         f"relative error {tolerance:g} cannot be reached: limited by rounding the law to "
         f"{nodes.size} atoms (inflation {inflation:.2g}); ask for a larger relative_error"
@@ -50,8 +58,8 @@ def round_up_convex(
 def _first_nodes(law: AmplificationLaw) -> FloatArray:
     low, high = law.lower, law.upper
     reach = max(abs(low), abs(high))
-    geometric = reach * np.geomspace(1e-6, 1.0, 160)
-    grid = np.concatenate([np.linspace(low, high, 160), geometric, -geometric, [0.0]])
+    geometric = reach * np.geomspace(1e-6, 1.0, 100)
+    grid = np.concatenate([np.linspace(low, high, 100), geometric, -geometric, [0.0]])
     return np.unique(np.concatenate([[low], grid[(grid > low) & (grid < high)], [high]]))
 
 
@@ -76,35 +84,30 @@ def _atoms_on(law: AmplificationLaw, nodes: FloatArray) -> tuple[AtomicLaw, floa
     return AtomicLaw(nodes[keep] + shift, probabilities[keep]), extra
 
 
-def _blanket_share(
-    atoms: AtomicLaw, classes: Sequence[tuple[float, int]], theta: float
-) -> tuple[FloatArray, float]:
-    tilted = atoms.probabilities * np.exp(theta * atoms.values)
-    excess = float(atoms.probabilities @ np.expm1(theta * atoms.values))
-    return tilted, 1.0 + sum(count * gamma / (1.0 + gamma * excess) for gamma, count in classes)
-
-
-def _inflation(atoms: AtomicLaw, classes: Sequence[tuple[float, int]], theta: float) -> float:
-    """E[e^(theta L)] grows by at most theta^2 l^2 / 8 per unit of tilted mass in a cell."""
-    tilted, share = _blanket_share(atoms, classes, theta)
-    gaps = np.diff(atoms.values)
-    mass = np.maximum(tilted[:-1], tilted[1:])
-    return math.expm1(min(50.0, share * theta**2 / 8.0 * float(mass @ gaps**2)))
-
-
-def _refined(
-    atoms: AtomicLaw, classes: Sequence[tuple[float, int]], theta: float, tolerance: float
+def _cell_inflation(
+    law: AmplificationLaw,
+    nodes: FloatArray,
+    atoms: AtomicLaw,
+    classes: Sequence[tuple[float, int]],
+    theta: float,
 ) -> FloatArray:
-    """Nodes with spacing proportional to (tilted density)^(-1/3): least error for their number."""
-    tilted, share = _blanket_share(atoms, classes, theta)
-    gaps = np.diff(atoms.values)
-    mass = np.maximum(0.5 * (tilted[:-1] + tilted[1:]), 1e-12 * float(np.max(tilted)))
-    spacing = np.cbrt(gaps / mass)
-    scale = math.sqrt(8.0 * tolerance / (share * theta**2 * float(mass @ spacing**2)))
-    pieces = np.maximum(np.ceil(gaps / (scale * spacing)), 1.0)
-    if float(np.sum(pieces)) > MAX_ATOMS:
-        pieces = np.maximum(np.floor(pieces * (MAX_ATOMS / float(np.sum(pieces)))), 1.0)
-    whole = pieces.astype(np.int64)
-    position = np.arange(int(whole.sum())) - np.repeat(np.cumsum(whole) - whole, whole)
-    inner = np.repeat(atoms.values[:-1], whole) + position * np.repeat(gaps / pieces, whole)
-    return np.unique(np.append(inner, atoms.values[-1]))
+    """How much each cell adds to the log moment generating function of the sum at theta.
+
+    E e^(theta L') - E e^(theta L) = theta^2 int e^(theta t) (g'(t) - g(t)) dt; g' - g is zero at
+    the nodes, so Simpson's rule needs the midpoints alone.
+    """
+    middle = 0.5 * (nodes[:-1] + nodes[1:])
+    top = law.stop_loss(nodes[-1:])
+    rise = np.maximum(atoms.stop_loss(middle) - law.stop_loss(middle) + top, 0.0)
+    excess = float(atoms.probabilities @ np.expm1(theta * atoms.values))
+    share = 1.0 / (1.0 + excess)
+    share += sum(count * gamma / (1.0 + gamma * excess) for gamma, count in classes)
+    cells: FloatArray = share * theta**2 * np.exp(theta * middle) * rise * np.diff(nodes) / 1.5
+    return cells
+
+
+def _divided(nodes: FloatArray, pieces: NDArray[np.int64]) -> FloatArray:
+    """Split cell i into pieces[i] equal ones."""
+    position = np.arange(int(pieces.sum())) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    inner = np.repeat(nodes[:-1], pieces) + position * np.repeat(np.diff(nodes) / pieces, pieces)
+    return np.unique(np.append(inner, nodes[-1]))

@@ -13,7 +13,7 @@ indicator of "this client drew from the blanket": the engine does that with the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -97,17 +97,61 @@ class AtomicLaw:
         return math.fsum((self.values * self.probabilities).tolist())
 
     def stop_loss(self, t: FloatArray) -> FloatArray:
-        """E[(L - t)_+]: a sum of nonnegative terms, so no cancellation."""
+        """E[(L - t)_+]: sums of nonnegative terms only, so no cancellation."""
         thresholds = np.atleast_1d(np.asarray(t, dtype=np.float64))
-        excess = np.maximum(self.values[None, :] - thresholds[:, None], 0.0)
-        result: FloatArray = excess @ self.probabilities
+        tail = np.cumsum(self.probabilities[::-1])[::-1]
+        at_values = np.append(np.cumsum((tail[1:] * np.diff(self.values))[::-1])[::-1], 0.0)
+        following = np.searchsorted(self.values, thresholds, side="left")
+        inside = np.minimum(following, self.values.size - 1)
+        linear = at_values[inside] + (self.values[inside] - thresholds) * tail[inside]
+        result: FloatArray = np.where(following < self.values.size, linear, 0.0)
         return result
 
 
-def mixture(laws: Iterable[tuple[float, AtomicLaw]]) -> AtomicLaw:
-    """The law that draws one of `laws` with the given weights (which must sum to one)."""
-    pairs = list(laws)
-    return AtomicLaw.of(
-        np.concatenate([law.values for _, law in pairs]),
-        np.concatenate([weight * law.probabilities for weight, law in pairs]),
-    )
+@dataclass(frozen=True)
+class MixtureLaw:
+    """Draws part i with probability `weight`, then multiplies its value by `scale`.
+
+    `parts` lists (weight, scale > 0, law). Weights sum to one.
+    """
+
+    parts: tuple[tuple[float, float, AmplificationLaw], ...]
+
+    @property
+    def lower(self) -> float:
+        return min(scale * law.lower for _, scale, law in self.parts)
+
+    @property
+    def upper(self) -> float:
+        return max(scale * law.upper for _, scale, law in self.parts)
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(weight * scale * law.mean for weight, scale, law in self.parts)
+
+    def stop_loss(self, t: FloatArray) -> FloatArray:
+        """Weighted sum of the parts' transforms at t / scale."""
+        thresholds = np.atleast_1d(np.asarray(t, dtype=np.float64))
+        total = np.zeros(thresholds.shape)
+        for weight, scale, law in self.parts:
+            total += weight * scale * law.stop_loss(thresholds / scale)
+        return total
+
+
+@dataclass(frozen=True)
+class Case:
+    """One candidate for the worst pair of inputs: blanket mass, law of L, and what is not hidden.
+
+    `law(eps)` is None when nothing is hidden. `exposed(eps)` is the divergence of the reports that
+    lie outside the blanket; it is added to the engine's result as it stands.
+    """
+
+    blanket_mass: float
+    law: Callable[[float], AmplificationLaw | None]
+    exposed: Callable[[float], float]
+
+    def local_delta(self, epsilon: float) -> float:
+        """The divergence without any shuffling."""
+        law = self.law(epsilon)
+        hidden = 0.0 if law is None else float(law.stop_loss(np.zeros(1))[0])
+        return min(1.0, hidden + self.exposed(epsilon))

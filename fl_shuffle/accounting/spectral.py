@@ -82,6 +82,8 @@ class Sum:
 
     value: float
     smoothing: float
+    excess: float
+    """How much of `value` may come from weights above the true ones."""
     cut: float
     skipped: float
     roundoff: float
@@ -111,20 +113,25 @@ def trapezoid(
     variance = smoothing_sd * smoothing_sd
     smooth = np.exp(-0.5 * variance * k * k + 1j * (variance * theta) * k)
     multiplicity = np.where(nodes == 0, 1.0, 2.0)
-    terms = multiplicity * transform * smooth
-    modulus = np.abs(terms)
+    smooth *= multiplicity
+    terms = transform.values * smooth
+    modulus = transform.magnitude * np.abs(smooth)
     s = theta + 1j * k
     scale = math.exp(0.5 * variance * theta * theta) * h / (2.0 * math.pi)
     kernel = 1.0 / (s * s)
     value = scale * float(np.sum((terms * kernel).real))
     bump = scale * variance * float(np.sum(terms.real))
     size = modulus * np.abs(kernel)
+    excess = 0.0
+    if transform.excess is not None:
+        excess = scale * float(np.sum((transform.excess * smooth * kernel).real))
     drift = UNIT * law.rounding * k * counts.sensitivity(y)
     roundoff = scale * float(np.sum(size * (drift + 40.0 * UNIT)))
     bump_roundoff = scale * variance * float(np.sum(modulus * (drift + 40.0 * UNIT)))
     end = last * h
     gauss = math.exp(-0.5 * (smoothing_sd * end) ** 2) / (variance * end)
-    front = math.exp(0.5 * variance * theta * theta) / math.pi * counts.total
+    front = math.exp(0.5 * variance * theta * theta) / math.pi
+    gauss *= counts.total
     tail = front * gauss / (end * end)
     skipped = bump_skipped = 0.0
     if first_skipped is not None:
@@ -135,6 +142,7 @@ def trapezoid(
     return Sum(
         value=value,
         smoothing=max(bump, 0.0) + bump_roundoff + variance * front * gauss + bump_skipped,
+        excess=max(excess, 0.0),
         cut=tail,
         skipped=skipped,
         roundoff=roundoff,
@@ -151,7 +159,6 @@ def _select(
     certifies |transform| <= SKIP_LEVEL * discard_factor.
     """
     need = math.sqrt(-2.0 * math.log(SKIP_LEVEL))
-    keep: list[NDArray[np.int64]] = []
     first_skipped: int | None = None
     starts = np.arange(0, last + 1, BLOCK, dtype=np.int64)
     size = BLOCK
@@ -163,15 +170,8 @@ def _select(
             smallest = int(starts[quiet][0])
             first_skipped = smallest if first_skipped is None else min(first_skipped, smallest)
         loud = starts[~quiet]
-        if size == BLOCK and loud.size == starts.size and last > BLOCK:
-            keep.append(np.add.outer(loud, np.arange(BLOCK)).ravel())
-            starts = loud[:0]
-            break
         size //= 2
         starts = np.concatenate([loud, loud + size])
         starts = starts[starts <= last]
-    if starts.size:
-        keep.append(np.add.outer(starts, np.arange(size)).ravel())
-    nodes = np.sort(np.concatenate(keep)) if keep else np.zeros(0, dtype=np.int64)
-    nodes = nodes[nodes <= last]
-    return nodes, first_skipped
+    nodes = np.sort(np.add.outer(starts, np.arange(size)).ravel())
+    return nodes[nodes <= last], first_skipped

@@ -88,7 +88,7 @@ def _certified_sum(
     deviation = _deviation(tilted, classes)
     front = math.sqrt(2.0 * math.pi * (deviation**2 + 2.0 / theta**2)) * theta**2
     guess = counts.total / front
-    ratio = math.sqrt(0.4 * (tolerance - counts.relative_excess))
+    ratio = math.sqrt(0.4 * tolerance)
     last: dict[str, float] = {}
     for _ in range(12):
         period = _period(law, tilted, classes, counts, 0.02 * tolerance * guess)
@@ -99,26 +99,27 @@ def _certified_sum(
         total = trapezoid(
             tilted, counts, deviation=deviation, period=period, smoothing_sd=sd, cut=cut
         )
-        atom = counts.zero_atom * sd / math.sqrt(2.0 * math.pi) * (1.0 - 8.0 * UNIT)
+        atom = counts.zero_atom * sd / math.sqrt(2.0 * math.pi) * (1.0 - 128.0 * UNIT)
         scale_error = _scale_error(law, tilted, classes, counts.log_scale)
         missing = counts.missing / (math.e * theta)
         added = total.cut + total.skipped + total.roundoff + missing
         upper = (total.value - atom + added) * (1.0 + scale_error)
         smoothing = max(total.smoothing - atom, 0.0)
-        error = smoothing + 2.0 * added + (2.0 * scale_error + counts.relative_excess) * upper
+        error = smoothing + total.excess + 2.0 * added + 2.0 * scale_error * upper
         error += 0.02 * tolerance * guess
         if upper > 0.0 and error <= tolerance * upper:
             delta = math.exp(counts.log_scale) * upper
             return DeltaBound(max(delta, 5e-324), math.exp(counts.log_scale) * error)
         last = {
             "smoothing": smoothing,
+            "rounding of the blanket-count weights": total.excess,
             "cut-off": total.cut,
             "skipped frequencies": total.skipped,
             "round-off": 2.0 * total.roundoff + 2.0 * scale_error * upper,
             "blanket-count tail": missing,
         }
         limiting = max(last, key=lambda name: last[name])
-        if limiting in ("round-off", "blanket-count tail"):
+        if limiting in ("round-off", "blanket-count tail", "rounding of the blanket-count weights"):
             break
         guess = min(guess, max(upper, guess * 1e-3))
         if smoothing > 0.3 * tolerance * upper:
@@ -132,10 +133,15 @@ def _certified_sum(
 
 
 def _deviation(tilted: TiltedLaw, classes: Sequence[tuple[float, int]]) -> float:
-    variance = max(tilted.second - tilted.mean**2, 0.0)
+    """Standard deviation of the tilted sum (the differing client counted at its largest)."""
+    own = max(tilted.second - tilted.mean**2, 0.0)
+    variance = 0.0
     for gamma, count in classes:
         mass = gamma * (1.0 + tilted.excess) / (1.0 + gamma * tilted.excess)
-        variance += count * max(mass * tilted.second - (mass * tilted.mean) ** 2, 0.0)
+        each = max(mass * tilted.second - (mass * tilted.mean) ** 2, 0.0)
+        variance += count * each
+        own = max(own, each)
+    variance += own
     return math.sqrt(variance) * (1.0 + 1e-9)
 
 
@@ -159,7 +165,7 @@ def _period(
     below = 1.0 / theta
     for _ in range(6):
         below = max(1.0, math.log(weight * below + local) - goal) / theta
-    deviation = _deviation(tilted, classes)
+    deviation = max(_deviation(tilted, classes), 1e-3 / theta)
     above = math.inf
     for steps in (1.0, 2.0, 4.0, 6.0, 8.0, 11.0, 15.0):
         rate = theta + steps / deviation

@@ -1,0 +1,474 @@
+"""Local randomizers with finitely many kinds of report, as the accountant sees them.
+
+Each gives its blanket mass gamma, the pairs of inputs that can be worst (as `OutcomePair`), and the
+datasets whose exact divergence serves as a lower bound: the differing client holds x0 or x1, all
+others hold one common value. Sources: Su, Cheng and Wang 2025, Section 5 and Table 1 (k-RR, binary
+local hashing, RAPPOR, OUE, Hadamard response); the finite-domain unary encodings and the matrix are
+the same construction carried out without the large-domain limit.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from itertools import permutations, product
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fl_shuffle.accounting.outcome_pair import OutcomePair
+from fl_shuffle.accounting.privacy_loss import Case, FloatArray
+from fl_shuffle.errors import InvalidValueError, require_integer, require_real
+
+MAX_EPSILON0 = 200.0
+"""Local budgets above this protect nothing and overflow when exponentiated and multiplied."""
+
+
+class Randomizer(Protocol):
+    """What the accountant needs to know of any local randomizer."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def local_epsilon(self) -> float:
+        """The pure local budget of one report (infinite if there is none)."""
+        ...
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def assumptions(self) -> tuple[str, ...]: ...
+
+    @property
+    def blanket_shape(self) -> Hashable | None:
+        """Randomizers with equal shape share the blanket law, whatever their budgets."""
+        ...
+
+    def cases(self) -> tuple[Case, ...]:
+        """The pairs of inputs, in both directions, of which one is worst."""
+        ...
+
+    def witness_cases(self, *, both_directions: bool = False) -> tuple[Case, ...]:
+        """Pairs whose exact divergence is a lower bound (all others hold one common value)."""
+        ...
+
+
+class FiniteRandomizer(ABC):
+    """A randomizer with finitely many kinds of report."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def local_epsilon(self) -> float: ...
+
+    @property
+    def source(self) -> str:
+        return "Su, Cheng, Wang 2025, Theorem 4 and Table 1"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def blanket_shape(self) -> Hashable | None:
+        return None
+
+    @abstractmethod
+    def pairs(self) -> tuple[OutcomePair, ...]:
+        """Pairs (both directions) of which one is worst, against the blanket."""
+
+    @abstractmethod
+    def witnesses(self) -> tuple[OutcomePair, ...]:
+        """Pairs against the law of a common input of all others: the bound is then exact."""
+
+    def coordinate_pairs(self) -> tuple[OutcomePair, ...]:
+        """Candidates when this is one part of a composition, where inputs may also agree.
+
+        Equal inputs make P/omega and Q/omega comonotone, which is the least divergent coupling, so
+        they need no candidate when all inputs have the same marginal law.
+        """
+        return self.pairs()
+
+    def cases(self) -> tuple[Case, ...]:
+        return tuple(pair.case() for pair in self.pairs())
+
+    def witness_cases(self, *, both_directions: bool = False) -> tuple[Case, ...]:
+        pairs = self.witnesses()
+        if both_directions:
+            pairs = distinct((*pairs, *(pair.reversed() for pair in pairs)))
+        return tuple(pair.case() for pair in pairs)
+
+
+def _epsilon0(value: float) -> float:
+    return require_real("epsilon0", value, minimum=0.0, maximum=MAX_EPSILON0)
+
+
+@dataclass(frozen=True)
+class KRandomizedResponse(FiniteRandomizer):
+    """k-ary randomized response: the true value with probability e^eps0/(e^eps0 + k - 1).
+
+    The pair is symmetric, so one direction is enough. The blanket is uniform with mass
+    k/(e^eps0 + k - 1).
+    """
+
+    epsilon0: float
+    k: int
+
+    def __post_init__(self) -> None:
+        _epsilon0(self.epsilon0)
+        require_integer("k", self.k, minimum=2, maximum=10**12)
+
+    @property
+    def name(self) -> str:
+        return f"{self.k}-RR"
+
+    @property
+    def blanket_shape(self) -> Hashable | None:
+        return ("uniform", self.k)
+
+    @property
+    def local_epsilon(self) -> float:
+        return self.epsilon0
+
+    def pairs(self) -> tuple[OutcomePair, ...]:
+        return (cap_pair(self.epsilon0, 1.0 / self.k),)
+
+    def witnesses(self) -> tuple[OutcomePair, ...]:
+        """k >= 3: all others hold a third value. k = 2: all others hold x1."""
+        high = math.exp(self.epsilon0)
+        low = 1.0 / (high + self.k - 1.0)
+        e = self.epsilon0
+        if self.k == 2:
+            own, other = [high * low, low], [low, high * low]
+            return (OutcomePair.of(own, other, other, [e, -e], blanket_mass=1.0),)
+        rest = (self.k - 3) * low
+        return (
+            OutcomePair.of(
+                [high * low, low, low, rest],
+                [low, high * low, low, rest],
+                [low, low, high * low, rest],
+                [e, -e, 0.0, 0.0],
+                blanket_mass=1.0,
+            ),
+        )
+
+
+def cap_pair(epsilon0: float, share: float) -> OutcomePair:
+    """Two disjoint caps of base measure `share` each, density ratio e^eps0 inside against outside.
+
+    k-ary randomized response is share = 1/k; PrivUnit with antipodal inputs is its cap's share.
+    """
+    gain = math.expm1(epsilon0)
+    gamma = 1.0 / (1.0 + share * gain)
+    rest = max(0.0, 1.0 - 2.0 * share)
+    high = gamma * share * math.exp(epsilon0)
+    low = gamma * share
+    return OutcomePair.of(
+        [high, low, gamma * rest],
+        [low, high, gamma * rest],
+        [low, low, gamma * rest],
+        [epsilon0, -epsilon0, 0.0],
+        blanket_mass=gamma,
+    )
+
+
+@dataclass(frozen=True)
+class CapRandomizer(FiniteRandomizer):
+    """PrivUnit and PrivUnitG: a report is uniform inside or outside a cap around the input.
+
+    `epsilon0` is the log ratio of the density inside the cap to outside; `cap_probability` is the
+    base measure of the cap (at most 1/2: positive threshold). Antipodal inputs, whose caps are
+    disjoint, are the worst pair: then the law is that of k-ary randomized response with the real
+    number k = 1/cap_probability.
+    """
+
+    epsilon0: float
+    cap_probability: float
+
+    def __post_init__(self) -> None:
+        _epsilon0(self.epsilon0)
+        require_real(
+            "cap_probability",
+            self.cap_probability,
+            minimum=0.0,
+            maximum=0.5,
+            exclusive_minimum=True,
+        )
+
+    @property
+    def name(self) -> str:
+        return "PrivUnit"
+
+    @property
+    def blanket_shape(self) -> Hashable | None:
+        return ("uniform on the sphere",)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return ("all reports are unit vectors of one dimension, sent unscaled",)
+
+    @property
+    def local_epsilon(self) -> float:
+        return self.epsilon0
+
+    @property
+    def source(self) -> str:
+        return "Balle et al. 2019, Lemma 5.3, with the two-level density of PrivUnit"
+
+    def pairs(self) -> tuple[OutcomePair, ...]:
+        return (cap_pair(self.epsilon0, self.cap_probability),)
+
+    def witnesses(self) -> tuple[OutcomePair, ...]:
+        """All others hold the antipodal input x1."""
+        pair = cap_pair(self.epsilon0, self.cap_probability)
+        return (OutcomePair(pair.p, pair.q, pair.q, pair.loss, 1.0),)
+
+
+@dataclass(frozen=True)
+class _Bits:
+    """A report in which inputs appear as independent fair or biased bits.
+
+    `base` is the probability that a foreign bit is one; the bit of the own input multiplies the
+    density by `one` (bit set) or `zero` (bit clear).
+    """
+
+    base: float
+    one: float
+    zero: float
+    epsilon0: float
+
+    def pair(self, domain: int | None) -> OutcomePair:
+        """x0 against x1; `domain` None is the limit of a large domain (a safe, smaller blanket)."""
+        b, gain = self.base, self.epsilon0
+        inner = 0.0 if domain is None else b**domain
+        masses = np.array([b * (1 - b), b * (1 - b), (1 - b) ** 2, b * b - inner, inner])
+        return OutcomePair.of(
+            masses * [self.one, self.zero, self.zero, self.one, self.one],
+            masses * [self.zero, self.one, self.zero, self.one, self.one],
+            masses * [self.zero, self.zero, self.zero, self.zero, self.one],
+            [gain, -gain, 0.0, 0.0, 0.0],
+        )
+
+    def witnesses(self, domain: int | None) -> tuple[OutcomePair, ...]:
+        """All others hold a third input (or x1 in a domain of two)."""
+        bits = (0, 1)
+        factor = (self.zero, self.one)
+        chance = (1.0 - self.base, self.base)
+        rows = []
+        for a, b, c in product(bits, bits, bits):
+            third = factor[b] if domain == 2 else factor[c]
+            weight = chance[a] * chance[b] * chance[c]
+            rows.append((weight * factor[a], weight * factor[b], weight * third, a - b))
+        p, q, others, sign = (np.array(column) for column in zip(*rows, strict=True))
+        return (OutcomePair.of(p, q, others, sign * self.epsilon0, blanket_mass=1.0),)
+
+
+def _domain(k: int | None) -> int | None:
+    return None if k is None else require_integer("k", k, minimum=2, maximum=10**12)
+
+
+@dataclass(frozen=True)
+class BinaryLocalHashing(FiniteRandomizer):
+    """A random binary hash of the input, then binary randomized response; the hash is sent along.
+
+    The hash family is assumed three-wise independent and the domain large (the smallest blanket,
+    which is safe for any domain).
+    """
+
+    epsilon0: float
+
+    def __post_init__(self) -> None:
+        _epsilon0(self.epsilon0)
+
+    @property
+    def name(self) -> str:
+        return "binary local hashing"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return ("pairwise independent hash family (three-wise for the lower bound)",)
+
+    @property
+    def local_epsilon(self) -> float:
+        return self.epsilon0
+
+    def _bits(self) -> _Bits:
+        high = math.exp(self.epsilon0)
+        return _Bits(0.5, 2.0 * high / (high + 1.0), 2.0 / (high + 1.0), self.epsilon0)
+
+    def pairs(self) -> tuple[OutcomePair, ...]:
+        return (self._bits().pair(None),)
+
+    def witnesses(self) -> tuple[OutcomePair, ...]:
+        return self._bits().witnesses(None)
+
+
+@dataclass(frozen=True)
+class HadamardResponse(BinaryLocalHashing):
+    """Hadamard response: inputs are rows of a Hadamard matrix, reports are columns.
+
+    Two distinct rows agree on half of the columns, so the law is that of binary local hashing. The
+    lower bound takes x2 whose row is not the product of the rows of x0 and x1 (order at least 8).
+    """
+
+    @property
+    def name(self) -> str:
+        return "Hadamard response"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return ("Hadamard matrix of order at least 8",)
+
+
+@dataclass(frozen=True)
+class Rappor(FiniteRandomizer):
+    """Basic one-time RAPPOR: a unary encoding whose bits are each flipped with probability
+    1/(e^(eps0/2) + 1). `k` is the domain size; None is the limit of a large domain.
+    """
+
+    epsilon0: float
+    k: int | None = None
+
+    def __post_init__(self) -> None:
+        _epsilon0(self.epsilon0)
+        _domain(self.k)
+
+    @property
+    def name(self) -> str:
+        return "RAPPOR" if self.k is None else f"RAPPOR (k = {self.k})"
+
+    @property
+    def local_epsilon(self) -> float:
+        return self.epsilon0
+
+    def _bits(self) -> _Bits:
+        root = math.exp(0.5 * self.epsilon0)
+        return _Bits(1.0 / (root + 1.0), root, 1.0 / root, self.epsilon0)
+
+    def pairs(self) -> tuple[OutcomePair, ...]:
+        return (self._bits().pair(self.k),)
+
+    def witnesses(self) -> tuple[OutcomePair, ...]:
+        return self._bits().witnesses(self.k)
+
+
+@dataclass(frozen=True)
+class OptimizedUnaryEncoding(FiniteRandomizer):
+    """OUE: the own bit is sent as one with probability 1/2, every other with 1/(e^eps0 + 1).
+
+    `k` is the domain size; None is the limit of a large domain.
+    """
+
+    epsilon0: float
+    k: int | None = None
+
+    def __post_init__(self) -> None:
+        _epsilon0(self.epsilon0)
+        _domain(self.k)
+
+    @property
+    def name(self) -> str:
+        return "OUE" if self.k is None else f"OUE (k = {self.k})"
+
+    @property
+    def local_epsilon(self) -> float:
+        return self.epsilon0
+
+    def _bits(self) -> _Bits:
+        high = math.exp(self.epsilon0)
+        one = 0.5 * (high + 1.0)
+        return _Bits(1.0 / (high + 1.0), one, one / high, self.epsilon0)
+
+    def pairs(self) -> tuple[OutcomePair, ...]:
+        return (self._bits().pair(self.k),)
+
+    def witnesses(self) -> tuple[OutcomePair, ...]:
+        return self._bits().witnesses(self.k)
+
+
+@dataclass(frozen=True)
+class MatrixRandomizer(FiniteRandomizer):
+    """A user's own randomizer: `matrix[x][y]` is the probability of report y on input x.
+
+    The blanket is the column minimum; all ordered pairs of inputs are considered. A report that
+    some input never produces is outside the blanket and its divergence is added in full; if no
+    report is shared by all inputs the blanket is empty and the answer is the local one.
+    """
+
+    matrix: ArrayLike
+    label: str = "probability matrix"
+    rows: FloatArray = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        rows = np.asarray(self.matrix, dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[0] < 2 or rows.shape[1] < 1:
+            raise InvalidValueError("matrix", rows.shape, "needs two or more inputs as rows")
+        if not (np.all(np.isfinite(rows)) and np.all(rows >= 0.0)):
+            worst = rows[~(np.isfinite(rows) & (rows >= 0.0))][0]
+            raise InvalidValueError("matrix", float(worst), "entries must be finite and >= 0")
+        sums = rows.sum(axis=1)
+        wrong = np.flatnonzero(np.abs(sums - 1.0) > 1e-9)
+        if wrong.size:
+            raise InvalidValueError(
+                f"matrix row {int(wrong[0])}", float(sums[wrong[0]]), "must sum to one within 1e-9"
+            )
+        rows.setflags(write=False)
+        object.__setattr__(self, "rows", rows)
+
+    @property
+    def name(self) -> str:
+        return self.label
+
+    @property
+    def local_epsilon(self) -> float:
+        """Largest log ratio between two inputs (infinite if one excludes a report)."""
+        with np.errstate(divide="ignore"):
+            logs = np.log(self.rows)
+        possible = logs[:, np.any(self.rows > 0.0, axis=0)]
+        return float(np.max(possible.max(axis=0) - possible.min(axis=0)))
+
+    @property
+    def source(self) -> str:
+        return "Su, Cheng, Wang 2025, Theorem 4, blanket = column minimum"
+
+    def pairs(self) -> tuple[OutcomePair, ...]:
+        low = self.rows.min(axis=0)
+        inputs = range(self.rows.shape[0])
+        return distinct(
+            OutcomePair.of(self.rows[a], self.rows[b], low).merged("up")
+            for a, b in permutations(inputs, 2)
+        )
+
+    def coordinate_pairs(self) -> tuple[OutcomePair, ...]:
+        """Every ordered pair of inputs, equal ones included: marginal laws may differ."""
+        low = self.rows.min(axis=0)
+        inputs = range(self.rows.shape[0])
+        return distinct(
+            OutcomePair.of(self.rows[a], self.rows[b], low).merged("up")
+            for a, b in product(inputs, repeat=2)
+        )
+
+    def witnesses(self) -> tuple[OutcomePair, ...]:
+        """Every ordered pair of inputs against every input the others may hold."""
+        inputs = range(self.rows.shape[0])
+        return distinct(
+            OutcomePair.of(self.rows[a], self.rows[b], self.rows[c], blanket_mass=1.0)
+            for a, b in permutations(inputs, 2)
+            for c in inputs
+        )
+
+
+def distinct(pairs: Iterable[OutcomePair]) -> tuple[OutcomePair, ...]:
+    """Drop pairs that differ only in the names of their outcomes."""
+    found: dict[object, OutcomePair] = {}
+    for pair in pairs:
+        found.setdefault(pair.canonical(), pair)
+    return tuple(found.values())

@@ -1,0 +1,152 @@
+"""Inverse problems on monotone certified curves: the answer is always on the safe side.
+
+A curve here is a function whose every value is already certified (an upper bound on delta, or a
+lower one). The searches only assume that it is nonincreasing up to its own numerical error, and
+they return a point at which the curve has been *evaluated* and found to satisfy the request.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from scipy.special import log_ndtr
+
+from fl_shuffle.errors import PrecisionError
+
+LOG_TOLERANCE = 2e-4
+"""The epsilon searches stop once the curve is within this relative distance of the target."""
+MAX_EVALUATIONS = 200
+
+
+def gaussian_epsilon(delta: float, mu: float) -> float:
+    """The epsilon at which a Gaussian with shift `mu` has this delta: a starting point only."""
+    low, high = 0.0, mu * mu + 60.0 * mu + 1e-300
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        first = float(log_ndtr(0.5 * mu - middle / mu))
+        second = middle + float(log_ndtr(-0.5 * mu - middle / mu))
+        value = first + math.log(max(-math.expm1(min(second - first, -1e-16)), 1e-300))
+        if value > math.log(delta):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _coordinate(value: float) -> float:
+    """sqrt(-log value): nearly linear in epsilon, which makes secant steps accurate."""
+    if value <= 0.0:
+        return math.inf
+    return math.sqrt(max(-math.log(value), 0.0))
+
+
+def crossing(
+    curve: Callable[[float], float], target: float, maximum: float, side: Literal["above", "below"]
+) -> tuple[float, float | None]:
+    """Bracket the epsilon where a nonincreasing `curve` falls to `target`.
+
+    Returns (above, below): the curve exceeds the target at `above` (0 if it never does, then
+    `below` is 0 too) and does not at `below`, which is None if it exceeds the target even at
+    `maximum`. Both were evaluated; the one on `side` is where the curve is within `LOG_TOLERANCE`
+    of the target, or as close as floating point allows. Raises `PrecisionError` if the curve is not
+    monotone enough to be bracketed.
+    """
+    at_zero = curve(0.0)
+    if at_zero <= target:
+        return 0.0, 0.0
+    low, high = 0.0, math.inf
+    low_y, high_y = _coordinate(at_zero), math.inf
+    floor = _coordinate(target)
+    width = LOG_TOLERANCE / (2.0 * max(floor, 1e-3))
+    goal = floor + (0.5 if side == "below" else -0.5) * width
+    mu = 2.5 * at_zero
+    point = min(gaussian_epsilon(target, mu), maximum) if at_zero < 0.9 else 0.5 * maximum
+    slope = 1.0 / (math.sqrt(2.0) * mu)
+    for _ in range(MAX_EVALUATIONS):
+        value = curve(point)
+        y = _coordinate(value)
+        if value <= target:
+            high, high_y = point, y
+        else:
+            low, low_y = point, y
+            if point >= maximum:
+                return low, None
+        close = (high_y - floor if side == "below" else floor - low_y) <= width
+        if math.isfinite(high) and (close or high - low <= 1e-9 * high):
+            return low, high
+        if math.isfinite(high_y) and low > 0.0:
+            slope = (high_y - low_y) / (high - low)
+        elif math.isfinite(y) and y > 0.0 and point > 0.0 and low > 0.0:
+            slope = max(y / point, 1e-12)
+        near_high = math.isfinite(high_y) and high_y - floor < floor - low_y
+        base, base_y = (high, high_y) if near_high else (low, low_y)
+        step = base + (goal - base_y) / slope
+        upper = high if math.isfinite(high) else maximum
+        inside = low < step < upper
+        if not math.isfinite(high):
+            point = min(max(step, low + 0.05 * (maximum - low) * 1e-3), maximum)
+        elif inside:
+            margin = 1e-6 * (high - low)
+            point = min(max(step, low + margin), high - margin)
+        else:
+            point = 0.5 * (low + high)
+    raise PrecisionError(
+        f"the curve could not be bracketed at {target:g} within {MAX_EVALUATIONS} evaluations; "
+        "ask for a smaller relative_error"
+    )
+
+
+def smallest_integer(holds: Callable[[int], bool], low: int, high: int) -> int | None:
+    """The smallest tested n in [low, high] at which `holds`, a nondecreasing predicate, is true.
+
+    None if it fails at `high`. The predecessor of the answer was tested and failed (or is low - 1).
+    """
+    if holds(low):
+        return low
+    step, last_bad = 1, low
+    while True:
+        candidate = min(low + step, high)
+        if holds(candidate):
+            break
+        last_bad = candidate
+        if candidate == high:
+            return None
+        step *= 4
+    good = candidate
+    while good - last_bad > 1:
+        middle = (good + last_bad) // 2
+        if good > 4 * max(last_bad, 1):
+            middle = max(last_bad + 1, math.isqrt(good * max(last_bad, 1)))
+        if holds(middle):
+            good = middle
+        else:
+            last_bad = middle
+    return good
+
+
+def largest_real(
+    holds: Callable[[float], bool], maximum: float, *, relative_width: float = 1e-6
+) -> float:
+    """The largest tested x in [0, maximum] at which `holds`, a nonincreasing predicate, is true.
+
+    Zero is taken to satisfy it. The search is geometric from `maximum` down to 1e-9 of it.
+    """
+    if holds(maximum):
+        return maximum
+    bad, good = maximum, 0.0
+    trial = 0.5 * maximum
+    while trial > 1e-9 * maximum:
+        if holds(trial):
+            good = trial
+            break
+        bad = trial
+        trial *= 0.5
+    while good > 0.0 and bad - good > relative_width * bad:
+        middle = 0.5 * (bad + good)
+        if holds(middle):
+            good = middle
+        else:
+            bad = middle
+    return good
