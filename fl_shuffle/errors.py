@@ -1,6 +1,6 @@
-"""Exceptions a user can catch. Every message names the field, the value, what is allowed, and what to do.
+"""Exceptions a user can catch. A message names the field, the value, what is allowed, the remedy.
 
-`FlShuffleError` is the root: the command line prints its message on one line and exits with code 2.
+`FlShuffleError` is the root: the command line prints its message on one line, exit code 2.
 """
 
 from __future__ import annotations
@@ -83,9 +83,7 @@ def require_real(
     return number
 
 
-def require_integer(
-    field: str, value: object, *, minimum: int, maximum: int | None = None
-) -> int:
+def require_integer(field: str, value: object, *, minimum: int, maximum: int | None = None) -> int:
     """Return `value` as an int (integral floats are refused, they hide mistakes), or raise."""
     allowed = f"must be a whole number >= {minimum}"
     if maximum is not None:

@@ -1,4 +1,4 @@
-"""Starting a run: the configured Flower apps, on the in-process engine or on Flower's Ray engine."""
+"""Starting a run: the configured Flower apps, in this process or on Flower's Ray engine."""
 
 from __future__ import annotations
 

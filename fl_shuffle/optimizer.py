@@ -1,4 +1,4 @@
-"""What the server does with the mean of the shuffled reports: post-processing, free of privacy cost."""
+"""What the server does with the mean of the shuffled reports: post-processing, at no privacy cost."""
 
 from __future__ import annotations
 

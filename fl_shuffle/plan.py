@@ -160,13 +160,13 @@ def _classes(
     budgets: Budgets,
     records: NDArray[np.int64],
 ) -> tuple[tuple[ClientClass, ...], NDArray[np.int64]]:
-    known = noise in ("gaussian", "laplace")
     table = np.stack(
         [scale, radius, sensitivity, budgets.epsilon, budgets.delta, records.astype(float)], axis=1
     )
     rows, inverse = np.unique(table, axis=0, return_inverse=True)
+    label = noise if noise in NOISES else "user"
     classes = tuple(
-        ClientClass(noise if known else "user", *(float(value) for value in row[:5]), int(row[5]))
-        for row in rows
+        ClientClass(label, scale=a, radius=r, sensitivity=s, epsilon0=e, delta0=d, records=int(b))
+        for a, r, s, e, d, b in rows.tolist()
     )
     return classes, inverse.reshape(-1)

@@ -1,11 +1,11 @@
 """A run and its directory: the resolved configuration, ledger, metrics, model and log.
 
-    RUN/config.json       the configuration as resolved
-    RUN/ledger.sqlite     every round's privacy, durable before release
-    RUN/metrics.csv       one line per round
-    RUN/model.safetensors the final model
-    RUN/summary.json      the final numbers
-    RUN/run.log           what happened
+RUN/config.json       the configuration as resolved
+RUN/ledger.sqlite     every round's privacy, durable before release
+RUN/metrics.csv       one line per round
+RUN/model.safetensors the final model
+RUN/summary.json      the final numbers
+RUN/run.log           what happened
 """
 
 from __future__ import annotations
@@ -176,9 +176,7 @@ class Run:
         last = self._last
         spend = last.spend if last else None
         _, proven, _ = self.accountant.client_totals()
-        quantiles = {
-            f"p{int(100 * q)}": float(np.quantile(proven, q)) for q in (0.1, 0.5, 0.9)
-        }
+        quantiles = {f"p{int(100 * q)}": float(np.quantile(proven, q)) for q in (0.1, 0.5, 0.9)}
         return {
             "run_directory": str(self.directory),
             "rounds": last.round_number if last else 0,

@@ -16,7 +16,6 @@ from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.randomizers.vector import exact_sum
 
 
-
 class ReportBatch:
     """Collects the reports of one round and releases them shuffled, or only their sum.
 

@@ -26,7 +26,7 @@ def import_torchvision_datasets() -> Any:
             raise
     for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
         del sys.modules[name]
-    library = torch.library.Library("torchvision", "DEF")
+    library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for operator in ("nms", "qnms"):
         library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     _declared.append(library)

@@ -122,13 +122,17 @@ class Accountant:
             (1.0 - self._classes[index].delta0) / (1.0 + math.exp(self._classes[index].epsilon0))
             for index in counts
         ]
-        total = math.fsum(share * counts[index] for share, index in zip(shares, counts, strict=True))
+        total = math.fsum(
+            share * counts[index] for share, index in zip(shares, counts, strict=True)
+        )
         rest = total - max(shares, default=0.0)
         return math.sqrt(2.0 / rest) if rest > 0.0 else None
 
     def _gspa_column(self, mu: float | None, taken: dict[int, int]) -> Column:
         if mu is None:
-            return Column("gspa", Status.AS_PUBLISHED, GSPA_SOURCE, note="needs two reports a round")
+            return Column(
+                "gspa", Status.AS_PUBLISHED, GSPA_SOURCE, note="needs two reports a round"
+            )
         epsilon = gaussian_epsilon(self._delta, mu)
         return Column("gspa", Status.AS_PUBLISHED, GSPA_SOURCE, dict.fromkeys(taken, epsilon))
 

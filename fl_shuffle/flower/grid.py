@@ -26,7 +26,7 @@ CLIENT_APP_RAISED = 2
 
 
 def adopt_task_identity(run_id: int) -> None:
-    """Give messages built in this process their sender (private in Flower 1.41; kept to this spot)."""
+    """Give messages built in this process their sender (private in Flower 1.41; only here)."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, 1, run_id
 
 

@@ -41,9 +41,7 @@ class LocalRandomizerMod:
             scale = 2.0 * self._clip / epsilon0
         self.randomizer = VectorRandomizer(randomizer, scale, self._clip)
 
-    def __call__(
-        self, message: Message, context: Context, call_next: ClientAppCallable
-    ) -> Message:
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Flower's mod protocol; messages other than training ones pass untouched."""
         if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
             return call_next(message, context)

@@ -41,7 +41,7 @@ def run_on_ray(config: Config, directory: Path, *, nodes: int) -> dict[str, Any]
     """
     if not (APP_ROOT / "pyproject.toml").is_file():
         raise RunError(
-            f"the ray engine needs the app's source tree: there is no pyproject.toml in {APP_ROOT}; "
+            f"the ray engine needs the app's source tree: {APP_ROOT} has no pyproject.toml; "
             "run from a clone of the repository"
         )
     directory.mkdir(parents=True, exist_ok=True)

@@ -67,7 +67,10 @@ def test_every_field_has_a_check_and_a_valid_default() -> None:
         ("[budgets]\ndistribution = 'uniform'\nlow = 2.0\nhigh = 1.0", ["budgets.low"]),
         ("[budgets]\nconservative_fraction = 0.9\nmoderate_fraction = 0.2", ["fraction"]),
         ("[training]\nlocal_steps = 5", ["training.local_steps", "client"]),
-        ("[training]\nschedule = 'sequential'\n[server]\nweights = 'inverse-variance'", ["weights"]),
+        (
+            "[training]\nschedule = 'sequential'\n[server]\nweights = 'inverse-variance'",
+            ["weights"],
+        ),
         ("[training]\nparticipation = 0.0", ["training.participation"]),
         ("run = 3", ["[run]", "table"]),
         ("rounds = 3", ["rounds", "section"]),

@@ -1,0 +1,233 @@
+"""Whole runs: what they leave behind, what they refuse, how they stop and go on."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl_shuffle.accounting.ledger import Ledger
+from fl_shuffle.cli import main
+from fl_shuffle.flower.strategy import ShuffleStrategy
+from tests.federation.conftest import Launch, model_bytes, summary
+
+
+def test_a_run_directory_holds_everything(
+    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch("run") == 0
+    run = tmp_path / "run"
+    assert {"config.json", "ledger.sqlite", "metrics.csv", "model.safetensors", "run.log",
+            "summary.json"} <= {path.name for path in run.iterdir()}  # fmt: skip
+    rows = list(csv.DictReader((run / "metrics.csv").open()))
+    assert [row["round"] for row in rows] == ["1", "2", "3"]
+    proven = [float(row["proven_epsilon"]) for row in rows]
+    assert proven == sorted(proven) and proven[0] > 0
+    final = summary(run)
+    assert final["proven_epsilon"] == pytest.approx(proven[-1])
+    with sqlite3.connect(run / "ledger.sqlite") as db:
+        assert db.execute("SELECT count(*) FROM rounds").fetchone() == (3,)
+        assert db.execute("SELECT count(*) FROM reservations").fetchone() == (3,)
+        assert db.execute("SELECT count(*) FROM clients").fetchone() == (12,)
+        assert db.execute("SELECT count(*) FROM client_rounds").fetchone() == (36,)
+        worst = db.execute("SELECT max(proven) FROM client_spend").fetchone()[0]
+        assert worst == pytest.approx(proven[-1])
+        meta = dict(db.execute("SELECT key, value FROM meta"))
+    assert {"seed", "data_fingerprint", "libraries", "code_version", "config"} <= set(meta)
+    shown = capsys.readouterr().out
+    assert "proven" in shown and "as published" in shown and str(run) in shown
+
+
+def test_json_output_is_one_object_per_line(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", str(small), "--json", "--out", str(tmp_path / "run")]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["event"] for line in lines] == ["start", "round", "round", "round", "finish"]
+    assert lines[1]["proven_epsilon"] > 0 and 0 <= lines[3]["accuracy"] <= 1
+
+
+def test_nothing_is_left_behind_by_a_refused_run(
+    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, setting in enumerate(
+        ["run.rounds=0", "data.clients=5000", "budgets.epsilon=nan", "data.source=mnis",
+         "model.kind=mlp", "data.features=pcaa"]
+    ):  # fmt: skip
+        assert launch(f"refused{number}", setting) == 2
+        assert not (tmp_path / f"refused{number}").exists()
+        errors = capsys.readouterr().err.strip().splitlines()
+        assert len(errors) == 1 and errors[0].startswith("fl-shuffle: error:")
+
+
+def test_an_output_directory_that_holds_a_run_is_refused(
+    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch("run") == 0
+    before = model_bytes(tmp_path / "run")
+    assert launch("run", "run.seed=9") == 2
+    assert "already holds a run" in capsys.readouterr().err
+    assert model_bytes(tmp_path / "run") == before
+
+
+NAN_MODEL = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.layer = torch.nn.Linear(features, 10)
+    def forward(self, x):
+        # One digit makes the gradient NaN: the clients that hold such records are spoilt.
+        return self.layer(x) * torch.where(x[..., 20:21] > {limit}, float("nan"), 1.0)
+def build(shape, classes): return Model(shape[0])
+def integers(shape, classes):
+    model = Model(shape[0])
+    model.extra = torch.nn.Parameter(torch.zeros(3, dtype=torch.int64), requires_grad=False)
+    return model
+def text(shape, classes): return "model"
+"""
+
+
+def test_a_client_whose_gradient_is_nan_is_dropped_and_counted(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nan_model.py").write_text(NAN_MODEL.format(limit=0.99))
+    settings = ("model.kind=nan_model:build", "data.clients=100", "privacy.min_reports=2")
+    assert launch("run", *settings) == 0
+    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
+        rows = db.execute("SELECT n_reports, expected_reports FROM rounds").fetchall()
+        notes = db.execute("SELECT text FROM notes WHERE kind = 'dropped'").fetchall()
+    assert all(0 < got < expected == 100 for got, expected in rows)
+    assert len(notes) == 3
+
+
+def test_too_few_reports_are_refused(
+    launch: Launch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "all_nan.py").write_text(NAN_MODEL.format(limit=-1.0))
+    assert launch("run", "model.kind=all_nan:build") == 2
+    assert "0 usable reports" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "words"), [("integers", "int64"), ("text", "torch.nn.Module")])
+def test_models_that_cannot_be_trained(
+    name: str,
+    words: str,
+    launch: Launch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "odd_model.py").write_text(NAN_MODEL.format(limit=0))
+    assert launch("run", f"model.kind=odd_model:{name}") == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_target_stops_the_run_before_it_is_exceeded(launch: Launch, tmp_path: Path) -> None:
+    assert launch("free", "run.rounds=8") == 0
+    rows = list(csv.DictReader((tmp_path / "free" / "metrics.csv").open()))
+    spent = [float(row["proven_epsilon"]) for row in rows]
+    target = (spent[4] + spent[5]) / 2
+    assert launch("bound", "run.rounds=8", f"privacy.target_epsilon={target}") == 0
+    final = summary(tmp_path / "bound")
+    assert final["rounds"] == 5 and final["proven_epsilon"] <= target
+    assert "before round 6" in str(final["stopped_early"])
+    assert launch("exact", "run.rounds=8", f"privacy.target_epsilon={spent[4]!r}") == 0
+    assert summary(tmp_path / "exact")["rounds"] in (4, 5)
+
+
+class Crash(Exception):
+    pass
+
+
+def crash_in_round(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Make the process die after round `number`'s reports arrived, before anything is stored."""
+    whole = ShuffleStrategy._participants
+
+    def dying(self: ShuffleStrategy, round_number: int) -> np.ndarray:
+        if round_number > number:
+            raise Crash
+        return whole(self, round_number)
+
+    monkeypatch.setattr(ShuffleStrategy, "_participants", dying)
+
+
+@pytest.mark.parametrize("entropy", ["seeded", "system"])
+def test_a_crashed_run_resumes_and_keeps_its_budget(
+    entropy: str, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert launch("whole", "run.rounds=6") == 0
+    spent = [float(row["proven_epsilon"])
+             for row in csv.DictReader((tmp_path / "whole" / "metrics.csv").open())]  # fmt: skip
+    target = (spent[4] + spent[5]) / 2
+    settings = ("run.rounds=6", f"privacy.target_epsilon={target}", f"run.entropy={entropy}")
+    with monkeypatch.context() as patch:
+        crash_in_round(patch, 3)
+        with pytest.raises(Crash):
+            launch("crashed", *settings)
+    assert main(["simulate", "--resume", str(tmp_path / "crashed"), "--quiet"]) == 0
+    final = summary(tmp_path / "crashed")
+    assert final["rounds"] == 5 and float(str(final["proven_epsilon"])) <= target
+    if entropy == "seeded":
+        assert launch("straight", *settings) == 0
+        assert model_bytes(tmp_path / "straight") == model_bytes(tmp_path / "crashed")
+        rows = list(csv.DictReader((tmp_path / "crashed" / "metrics.csv").open()))
+        assert [row["round"] for row in rows] == ["1", "2", "3", "4", "5"]
+
+
+def test_a_round_reserved_but_not_recorded_counts_as_released(
+    launch: Launch, tmp_path: Path
+) -> None:
+    assert launch("run", "run.rounds=2") == 0
+    ledger = Ledger.open(tmp_path / "run" / "ledger.sqlite")
+    ledger.reserve(3, 12, 99.0)
+    assert [number for number, _ in ledger.presence(12)] == [1, 2, 3]
+    assert ledger.presence(12)[2][1].all()
+    ledger.close()
+
+
+def test_personal_lifetime_budgets(launch: Launch, tmp_path: Path) -> None:
+    path = tmp_path / "b.csv"
+    lines = ["client_id,epsilon,delta,lifetime_epsilon"]
+    lines += [f"{i},2.0,1e-5,{'4.0' if i < 4 else 'inf'}" for i in range(12)]
+    path.write_text("\n".join(lines) + "\n")
+    assert launch("run", "run.rounds=6", options=("--budgets", str(path))) == 0
+    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
+        spend = db.execute("SELECT rounds, proven FROM client_spend ORDER BY client_id").fetchall()
+        reports = [row[0] for row in db.execute("SELECT n_reports FROM rounds ORDER BY round")]
+    assert all(proven <= 4.0 for _, proven in spend[:4])
+    assert all(0 < rounds < 6 for rounds, _ in spend[:4])
+    assert all(rounds == 6 for rounds, _ in spend[4:])
+    assert reports[0] == 12 and reports[-1] == 8
+
+
+def test_what_the_papers_call_private_is_said_not_to_be(
+    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ("privacy.unit=record", "privacy.clip=average", "privacy.calibration=as-published")
+    assert launch("run", *settings) == 0
+    final = summary(tmp_path / "run")
+    assert any("NOT PRIVATE AS LABELLED" in text for text in final["warnings"])  # type: ignore[attr-defined]
+    # The published noise is 115 times too small here: the true epsilon is far above the label.
+    assert float(str(final["proven_epsilon"])) > 100
+
+
+def test_resuming_what_is_not_a_run(
+    tmp_path: Path, launch: Launch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", "--resume", str(tmp_path / "none")]) == 2
+    assert "config.json" in capsys.readouterr().err
+    assert launch("run") == 0
+    assert main(["simulate", "--resume", str(tmp_path / "run")]) == 2
+    assert "finished" in capsys.readouterr().err
