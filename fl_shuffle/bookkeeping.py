@@ -1,4 +1,4 @@
-"""The book of a run: the accountant's numbers, made durable in the ledger before anything is released."""
+"""The book of a run: the accountant's numbers, durable in the ledger before any release."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHECKPOINT_SECONDS = 5.0
 class RunBook:
     """Reserve, commit, checkpoint: what the strategy tells, and the budgets it must obey.
 
-    `target_epsilon` bounds the worst client's proven epsilon; `lifetime` (shape [clients], infinite
+    `target_epsilon` bounds the worst client's proven epsilon; `lifetime` (shape [clients], inf
     where there is none) bounds each client's own: a client whose next report would exceed it stops
     taking part. `replayable` says that a round repeated after a crash releases the same bits (seeded
     runs), so that a late checkpoint costs no privacy.

@@ -1,4 +1,4 @@
-"""What the server does with the mean of the shuffled reports: post-processing, at no privacy cost."""
+"""The server's step on the mean of the shuffled reports: post-processing, at no privacy cost."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Accountant:
         self._local_cache: dict[tuple[int, int], float] = {}
 
     def class_counts(self, present: Mask) -> dict[int, int]:
-        """How many reports of each class a mask of clients [n] holds; absent classes are left out."""
+        """Class -> how many of its reports a mask of clients [n] holds; absent ones are left out."""
         counts = np.bincount(self._class_of[present], minlength=len(self._classes))
         return {int(index): int(counts[index]) for index in np.flatnonzero(counts)}
 

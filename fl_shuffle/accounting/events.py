@@ -12,7 +12,7 @@ from fl_shuffle.errors import InvalidValueError, require_choice, require_real
 
 @dataclass(frozen=True)
 class ClientClass:
-    """Clients with identical randomizers: what one report of theirs looks like to the accountant.
+    """Clients with identical randomizers: what one report of theirs is to the accountant.
 
     `noise` is `gaussian`, `laplace` or `user` (no known law: only the declared local budget counts).
     `scale` is the Gaussian standard deviation or the Laplace scale b of each coordinate; `radius`

@@ -1,6 +1,6 @@
 """The `fl-shuffle` command. Each subcommand is a module with `SUMMARY`, `configure` and `run`.
 
-Subcommand modules keep their top-level imports light (no torch, flwr, scipy), so that help is instant.
+Subcommand modules keep their top-level imports light (no torch, flwr, scipy): help is instant.
 """
 
 from __future__ import annotations
