@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from fl_shuffle.errors import InvalidValueError, require_choice, require_integer, require_real
 
+FloatArray = NDArray[np.float64]
 LAWS = ("normal", "laplace")
 GENERATORS = ("aes", "philox")
 _BLOCK_BYTES = 16
@@ -167,6 +168,21 @@ class NoiseStream:
             raise InvalidValueError("clients", len(ids), f"must name the {rows} rows of values")
         self._draw(law, ids, values, _per_row("scale", scale, rows), _per_row("step", step, rows))
         return values
+
+    def uniform_rows(self, client_ids: Sequence[int] | NDArray[np.int64], count: int) -> FloatArray:
+        """`count` uniforms in (0, 1) for each client id, float64 [len(client_ids), count].
+
+        Odd multiples of 2^-54, from AES on the CPU whatever the device; a stream of its own.
+        """
+        layout = _Layout.of(require_integer("count", count, minimum=1, maximum=64), 64)
+        ids = self._ids(client_ids)
+        words = _AesWords(self._derive(f"uniform {count}"), layout)
+        size = len(ids) * layout.width
+        raw = np.empty(8 * size + _BLOCK_BYTES, np.uint8)
+        if len(ids):
+            words.fill(ids, 0, raw)
+        table = raw[: 8 * size].view(np.uint64).reshape(len(ids), layout.width)[:, :count]
+        return np.asarray(((table >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
 
     def numpy_generator(self, client: int) -> np.random.Generator:
         """A generator of this key and client alone, for randomizers that are not plain noise."""

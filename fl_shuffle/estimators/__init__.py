@@ -1,0 +1,1 @@
+"""Means and frequencies from randomized reports with personal budgets."""
