@@ -132,7 +132,7 @@ class KaryRandomizedResponse(CategoricalRandomizer):
 def _weighted_counts(codes: NDArray[np.generic], weights: FloatArray, size: int) -> FloatArray:
     integers = codes.astype(np.intp, copy=False)
     rows = [np.bincount(integers, row, minlength=size) for row in np.atleast_2d(weights)]
-    return np.asarray(rows).reshape(*weights.shape[:-1], size)
+    return np.asarray(rows, dtype=np.float64).reshape(*weights.shape[:-1], size)
 
 
 class _UnaryEncoding(CategoricalRandomizer):
