@@ -1,0 +1,222 @@
+"""The clone reductions, solved at finite n by the same engine as the blanket bounds.
+
+If every other client's report is, with probability p_j, a fair coin between the differing client's
+two report laws (a *clone*), and the differing client holds an eps1-randomizer, then the shuffle is
+no more revealing than: randomized response of eps1 hidden among Bin or Poisson-binomial many fair
+coins (Feldman, McMillan and Talwar 2022, Theorem 3.2; with unequal p_j by the same argument, since
+the set of clients that cloned is independent of the coins). In blanket form the common law is
+omega = (P + Q)/2 and
+
+    L = 2 (e^eps1 - e^eps)/(1 + e^eps1)  or  2 (1 - e^(eps + eps1))/(1 + e^eps1), 1/2 each.
+
+Replace-one, nats, both directions (the pair is symmetric).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.privacy_loss import AtomicLaw, Case
+from fl_shuffle.accounting.search import crossing
+from fl_shuffle.accounting.stop_loss import DeltaBound, amplified_delta
+from fl_shuffle.errors import require_integer, require_real
+
+MAX_EPSILON0 = 200.0
+MAX_CLIENTS = 10**12
+RELATIVE_ERROR = 2e-4
+
+Curve = Callable[[float], DeltaBound]
+
+
+def clone_law(epsilon0: float, epsilon: float) -> AtomicLaw:
+    """L of the pair of randomized responses against their average, at central budget `epsilon`."""
+    share = 2.0 / (1.0 + math.exp(-epsilon0))
+    top = -share * math.expm1(epsilon - epsilon0)
+    bottom = -share * math.exp(-epsilon0) * math.expm1(epsilon + epsilon0)
+    return AtomicLaw.of([top, bottom], [0.5, 0.5])
+
+
+@dataclass(frozen=True)
+class ClonePair:
+    """A client as the clone reduction sees it; satisfies `randomizers_finite.Randomizer`.
+
+    `epsilon0` is the client's pure local budget, `probability` the chance that its report is a
+    clone of the differing client's (both sides together).
+    """
+
+    epsilon0: float
+    probability: float
+
+    def __post_init__(self) -> None:
+        require_real("epsilon0", self.epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
+        require_real("probability", self.probability, minimum=0.0, maximum=1.0)
+
+    @classmethod
+    def standard(cls, epsilon0: float) -> ClonePair:
+        """Any pure eps0-randomizer shared by all clients: clone probability e^-eps0."""
+        budget = require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
+        return cls(budget, math.exp(-budget))
+
+    @property
+    def name(self) -> str:
+        return "clone pair"
+
+    @property
+    def local_epsilon(self) -> float:
+        return self.epsilon0
+
+    @property
+    def source(self) -> str:
+        return "Feldman, McMillan, Talwar 2022, Theorem 3.2"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return ("all clients use one pure eps0-randomizer",)
+
+    @property
+    def blanket_shape(self) -> Hashable | None:
+        return ("clone pair",)
+
+    def cases(self) -> tuple[Case, ...]:
+        return (
+            Case(
+                self.probability,
+                lambda epsilon: clone_law(self.epsilon0, epsilon),
+                lambda epsilon: 0.0 * epsilon,
+            ),
+        )
+
+    def witness_cases(self) -> tuple[Case, ...]:
+        """None: the reduction is an upper bound for every randomizer, not a mechanism."""
+        return ()
+
+
+def clone_curve(
+    epsilon0: float,
+    hiding: Sequence[tuple[float, int]],
+    *,
+    relative_error: float = RELATIVE_ERROR,
+) -> Curve:
+    """delta(epsilon) of an eps0-client among others that clone with the given probabilities.
+
+    `hiding` lists (clone probability, count) of the other clients.
+    """
+    budget = require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
+    classes = tuple(hiding)
+
+    def curve(epsilon: float) -> DeltaBound:
+        if epsilon >= budget:
+            return DeltaBound(0.0, 0.0)
+        law = clone_law(budget, epsilon)
+        return amplified_delta(law, classes, relative_error=relative_error)
+
+    return curve
+
+
+def delta0_penalty(epsilon: float, epsilon0: float, delta0: float, clients: int) -> float:
+    """What Theorem 3.8 of Feldman, McMillan and Talwar 2022 adds for (eps0, delta0)-randomizers.
+
+    (e^eps + 1)(1 + e^-eps0/2) n delta0: each report is within (1 + e^-eps0/2) delta0 in total
+    variation of a pure one, and both worlds are moved.
+    """
+    return (
+        math.exp(epsilon)
+        * (1.0 + math.exp(-epsilon))
+        * (1.0 + 0.5 * math.exp(-epsilon0))
+        * clients
+        * delta0
+    )
+
+
+def local_delta(epsilon: float, epsilon0: float, delta0: float) -> float:
+    """The largest delta(epsilon) an (eps0, delta0)-DP mechanism can have, rounded up.
+
+    delta0 + (1 - delta0)(e^eps0 - e^eps)_+/(1 + e^eps0): Kairouz, Oh and Viswanath 2015.
+    """
+    gap = max(0.0, -math.expm1(epsilon - epsilon0)) / (1.0 + math.exp(-epsilon0))
+    return min(1.0, (delta0 + (1.0 - delta0) * gap) * (1.0 + 1e-12))
+
+
+def standard_clone(
+    epsilon0: float,
+    clients: int,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    delta0: float = 0.0,
+) -> Guarantee:
+    """The standard clone bound, exactly one of `epsilon` and `delta` given; proven.
+
+    Holds for every randomizer that is (epsilon0, delta0)-DP, shared by all `clients`. With
+    delta0 > 0 the penalty of Theorem 3.8 is added and the local profile is a ceiling; epsilon is
+    infinite when nothing gets below `delta`.
+    """
+    n = require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS)
+    pair = ClonePair.standard(epsilon0)
+    extra = require_real("delta0", delta0, minimum=0.0, maximum=1.0, exclusive_maximum=True)
+    pure = clone_curve(pair.epsilon0, [(pair.probability, n - 1)])
+
+    def curve(eps: float) -> DeltaBound:
+        bound = pure(eps)
+        if extra == 0.0:
+            return bound
+        total = bound.delta + delta0_penalty(eps, pair.epsilon0, extra, n)
+        local = local_delta(eps, pair.epsilon0, extra)
+        return DeltaBound(min(total, local), bound.error if total < local else 0.0)
+
+    eps, total, error = solve(curve, pair.epsilon0, epsilon=epsilon, delta=delta)
+    theorem = "Theorem 3.8 with 3.2" if extra > 0.0 else "Theorem 3.2"
+    return Guarantee(
+        epsilon=eps,
+        delta=total,
+        method="clone",
+        status=Status.PROVEN,
+        source=f"Feldman, McMillan, Talwar 2022, {theorem}",
+        assumptions=(
+            f"all clients use one ({pair.epsilon0:g}, {extra:g})-DP randomizer"
+            if extra > 0.0
+            else "all clients use one pure epsilon0-DP randomizer",
+            "n reports arrive, each shuffled whole with independent randomness",
+        ),
+        numerical_error=error,
+        details={"epsilon0": pair.epsilon0, "delta0": extra, "clients": n},
+    )
+
+
+def solve(
+    curve: Curve, local_epsilon: float, *, epsilon: float | None, delta: float | None
+) -> tuple[float, float, float]:
+    """(epsilon, delta, numerical error) on a certified nonincreasing curve, on the safe side.
+
+    From `epsilon`: delta there. From `delta`: the smallest epsilon found at which the curve has been
+    evaluated and is not above it, infinite if it is above `delta` at the local budget too. A curve
+    with a penalty that grows with epsilon is searched from its lowest tested point downwards.
+    """
+    if epsilon is not None:
+        budget = require_real("epsilon", epsilon, minimum=0.0, maximum=2.0 * MAX_EPSILON0)
+        bound = curve(budget)
+        return budget, bound.delta, bound.error
+    target = require_real(
+        "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
+    )
+    seen: dict[float, DeltaBound] = {}
+
+    def value(point: float) -> float:
+        if point not in seen:
+            seen[point] = curve(point)
+        return seen[point].delta
+
+    maximum = local_epsilon
+    # A penalty may make the curve rise again: step down to a point that already satisfies it.
+    for _ in range(60):
+        if maximum <= 1e-9 or value(maximum) <= target:
+            break
+        maximum *= 0.8
+    if value(maximum) > target:
+        return math.inf, target, 0.0
+    _, found = crossing(value, target, maximum, "below")
+    result = maximum if found is None else found
+    return result, target, seen[result].error

@@ -1,0 +1,156 @@
+"""GSPA of Chen, Cao and Ge (AAAI 2024): personal local budgets in the shuffle model.
+
+Their reduction turns client i into randomized response with budget eps_i, hidden by clients j that
+send a fair coin between its two answers with probability p_j = 2 (1 - delta_j)/(1 + e^eps_j). Two
+numbers come out of it:
+
+* `gspa_mu`: their Theorem 2, a Gaussian-DP parameter from a central limit theorem, as published;
+* `gspa_exact_curve`: the same reduction solved at finite n, keeping the factor tanh(eps_i/2) that
+  the differing client's own noise contributes and that the Gaussian form drops.
+
+The reduction is proven for binary randomized response with any personal budgets and, with equal
+budgets, where every report law is at least (R(x0) + R(x1))/(1 + e^eps0); not for every randomizer,
+and not with delta_i > 0. Replace-one; units nats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fl_shuffle.accounting.clones import Curve, clone_curve
+from fl_shuffle.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from fl_shuffle.accounting.personal import (
+    LocalBudget,
+    check_budgets,
+    client_count,
+    safe_groups,
+)
+from fl_shuffle.accounting.stop_loss import DeltaBound
+from fl_shuffle.errors import NotApplicableError, require_integer
+
+EXACT_CLASSES = 16
+"""Up to this many budgets every client is tried as the differing one; above, one dominating case."""
+GROUPS = 64
+
+
+def gspa_share(budget: LocalBudget) -> float:
+    """(1 - delta_i)/(1 + e^eps_i): half the clone probability of one client."""
+    return (1.0 - budget.delta0) * math.exp(-budget.epsilon0) / (1.0 + math.exp(-budget.epsilon0))
+
+
+def gspa_mu(budgets: Sequence[LocalBudget], *, rounds: int = 1, group: int = 1) -> float:
+    """sqrt(2 / (sum_i s_i - max_i s_i)), s_i = (1 - delta_i)/(1 + e^eps_i), as published.
+
+    `rounds` multiplies it by sqrt(T) (composition of Gaussian DP), `group` by the size of a group
+    whose members may all change. Raises `NotApplicableError` for a single client, where the sum is
+    empty.
+    """
+    classes = check_budgets(budgets)
+    repeated = require_integer("rounds", rounds, minimum=1)
+    together = require_integer("group", group, minimum=1)
+    if client_count(classes) < 2:
+        raise NotApplicableError("gspa needs at least two clients: the sum of the others is empty")
+    shares = [gspa_share(budget) for budget in classes]
+    # The largest share is taken out by its count, not by subtraction, which would cancel.
+    top = max(range(len(classes)), key=lambda i: shares[i])
+    rest = math.fsum(
+        share * (budget.count - (index == top))
+        for index, (share, budget) in enumerate(zip(shares, classes, strict=True))
+    )
+    if rest <= 0.0:
+        raise NotApplicableError("gspa: no other client contributes; every delta0 is one")
+    return math.sqrt(2.0 * repeated / rest) * together
+
+
+def gspa_epsilon(
+    budgets: Sequence[LocalBudget], delta: float, *, rounds: int = 1, group: int = 1
+) -> float:
+    """Central epsilon at `delta` of the published mu."""
+    return gaussian_epsilon(delta, gspa_mu(budgets, rounds=rounds, group=group))
+
+
+def gspa_delta(
+    budgets: Sequence[LocalBudget], epsilon: float, *, rounds: int = 1, group: int = 1
+) -> float:
+    """Central delta at `epsilon` of the published mu."""
+    return gaussian_delta(epsilon, gspa_mu(budgets, rounds=rounds, group=group))
+
+
+def binary_response_mu(budgets: Sequence[LocalBudget]) -> float:
+    """The true limit for binary randomized response, for the client with the largest budget.
+
+    mu^2 = tanh^2(eps_1/2) / sum_{j != 1} e^eps_j/(1 + e^eps_j)^2: the count of ones is the whole
+    output, so its variance is what hides the shift. Asymptotic; pure budgets only.
+    """
+    classes = check_budgets(budgets)
+    if any(budget.delta0 > 0.0 for budget in classes):
+        raise NotApplicableError("binary randomized response is pure: every delta0 must be 0")
+    top = classes[-1]
+    variance = math.fsum(
+        (budget.count - (budget is top)) * 0.25 / math.cosh(0.5 * budget.epsilon0) ** 2
+        for budget in classes
+    )
+    if variance <= 0.0:
+        raise NotApplicableError("needs at least two clients")
+    return math.tanh(0.5 * top.epsilon0) / math.sqrt(variance)
+
+
+def gspa_exact_client_curve(
+    budgets: Sequence[LocalBudget], client: LocalBudget, *, relative_error: float = 2e-4
+) -> Curve:
+    """The reduction at finite n for one client of the given budget among the others.
+
+    `client` must be one of the classes; one of its members is the differing client. Personal
+    budgets in more than 64 distinct values are grouped on the safe side (geometric means).
+    """
+    classes = check_budgets(budgets)
+    own = LocalBudget(client.epsilon0, client.delta0)
+    keys = [(budget.epsilon0, budget.delta0) for budget in classes]
+    if (own.epsilon0, own.delta0) not in keys:
+        raise NotApplicableError(f"no client has the budget ({own.epsilon0:g}, {own.delta0:g})")
+    hiding = [
+        (2.0 * gspa_share(budget), budget.count - (key == (own.epsilon0, own.delta0)))
+        for key, budget in zip(keys, classes, strict=True)
+    ]
+    return _scaled(
+        clone_curve(own.epsilon0, safe_groups(hiding, GROUPS), relative_error=relative_error),
+        1.0 - own.delta0,
+    )
+
+
+def gspa_exact_curve(budgets: Sequence[LocalBudget], *, relative_error: float = 2e-4) -> Curve:
+    """The reduction at finite n for the worst client: delta(epsilon), rounded up.
+
+    Up to 16 distinct budgets: the maximum over them. Above: the largest budget among all others but
+    the best hiding one, which is at least as exposed as any client.
+    """
+    classes = check_budgets(budgets)
+    if len(classes) <= EXACT_CLASSES:
+        curves = [
+            gspa_exact_client_curve(classes, budget, relative_error=relative_error)
+            for budget in classes
+        ]
+        return lambda epsilon: max(
+            (curve(epsilon) for curve in curves), key=lambda bound: bound.delta
+        )
+    shares = [gspa_share(budget) for budget in classes]
+    best = max(range(len(classes)), key=lambda i: shares[i])
+    hiding = [
+        (2.0 * share, budget.count - (index == best))
+        for index, (share, budget) in enumerate(zip(shares, classes, strict=True))
+    ]
+    return clone_curve(
+        classes[-1].epsilon0, safe_groups(hiding, GROUPS), relative_error=relative_error
+    )
+
+
+def _scaled(curve: Curve, factor: float) -> Curve:
+    if factor == 1.0:
+        return curve
+
+    def scaled(epsilon: float) -> DeltaBound:
+        bound = curve(epsilon)
+        return DeltaBound(factor * bound.delta, factor * bound.error)
+
+    return scaled
