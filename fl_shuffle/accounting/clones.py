@@ -15,11 +15,10 @@ Replace-one, nats, both directions (the pair is symmetric).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from fl_shuffle.accounting.guarantee import Guarantee, Status
-from fl_shuffle.accounting.privacy_loss import AtomicLaw, Case
+from fl_shuffle.accounting.privacy_loss import AtomicLaw
 from fl_shuffle.accounting.search import crossing
 from fl_shuffle.accounting.stop_loss import DeltaBound, amplified_delta
 from fl_shuffle.errors import require_integer, require_real
@@ -37,61 +36,6 @@ def clone_law(epsilon0: float, epsilon: float) -> AtomicLaw:
     top = -share * math.expm1(epsilon - epsilon0)
     bottom = -share * math.exp(-epsilon0) * math.expm1(epsilon + epsilon0)
     return AtomicLaw.of([top, bottom], [0.5, 0.5])
-
-
-@dataclass(frozen=True)
-class ClonePair:
-    """A client as the clone reduction sees it; satisfies `randomizers_finite.Randomizer`.
-
-    `epsilon0` is the client's pure local budget, `probability` the chance that its report is a
-    clone of the differing client's (both sides together).
-    """
-
-    epsilon0: float
-    probability: float
-
-    def __post_init__(self) -> None:
-        require_real("epsilon0", self.epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
-        require_real("probability", self.probability, minimum=0.0, maximum=1.0)
-
-    @classmethod
-    def standard(cls, epsilon0: float) -> ClonePair:
-        """Any pure eps0-randomizer shared by all clients: clone probability e^-eps0."""
-        budget = require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
-        return cls(budget, math.exp(-budget))
-
-    @property
-    def name(self) -> str:
-        return "clone pair"
-
-    @property
-    def local_epsilon(self) -> float:
-        return self.epsilon0
-
-    @property
-    def source(self) -> str:
-        return "Feldman, McMillan, Talwar 2022, Theorem 3.2"
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        return ("all clients use one pure eps0-randomizer",)
-
-    @property
-    def blanket_shape(self) -> Hashable | None:
-        return ("clone pair",)
-
-    def cases(self) -> tuple[Case, ...]:
-        return (
-            Case(
-                self.probability,
-                lambda epsilon: clone_law(self.epsilon0, epsilon),
-                lambda epsilon: 0.0 * epsilon,
-            ),
-        )
-
-    def witness_cases(self) -> tuple[Case, ...]:
-        """None: the reduction is an upper bound for every randomizer, not a mechanism."""
-        return ()
 
 
 def clone_curve(
@@ -155,19 +99,19 @@ def standard_clone(
     infinite when nothing gets below `delta`.
     """
     n = require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS)
-    pair = ClonePair.standard(epsilon0)
+    local = require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
     extra = require_real("delta0", delta0, minimum=0.0, maximum=1.0, exclusive_maximum=True)
-    pure = clone_curve(pair.epsilon0, [(pair.probability, n - 1)])
+    pure = clone_curve(local, [(math.exp(-local), n - 1)])
 
     def curve(eps: float) -> DeltaBound:
         bound = pure(eps)
         if extra == 0.0:
             return bound
-        total = bound.delta + delta0_penalty(eps, pair.epsilon0, extra, n)
-        local = local_delta(eps, pair.epsilon0, extra)
-        return DeltaBound(min(total, local), bound.error if total < local else 0.0)
+        total = bound.delta + delta0_penalty(eps, local, extra, n)
+        ceiling = local_delta(eps, local, extra)
+        return DeltaBound(min(total, ceiling), bound.error if total < ceiling else 0.0)
 
-    eps, total, error = solve(curve, pair.epsilon0, epsilon=epsilon, delta=delta)
+    eps, total, error = solve(curve, local, epsilon=epsilon, delta=delta)
     theorem = "Theorem 3.8 with 3.2" if extra > 0.0 else "Theorem 3.2"
     return Guarantee(
         epsilon=eps,
@@ -176,13 +120,13 @@ def standard_clone(
         status=Status.PROVEN,
         source=f"Feldman, McMillan, Talwar 2022, {theorem}",
         assumptions=(
-            f"all clients use one ({pair.epsilon0:g}, {extra:g})-DP randomizer"
+            f"all clients use one ({local:g}, {extra:g})-DP randomizer"
             if extra > 0.0
             else "all clients use one pure epsilon0-DP randomizer",
             "n reports arrive, each shuffled whole with independent randomness",
         ),
         numerical_error=error,
-        details={"epsilon0": pair.epsilon0, "delta0": extra, "clients": n},
+        details={"epsilon0": local, "delta0": extra, "clients": n},
     )
 
 
@@ -191,8 +135,8 @@ def solve(
 ) -> tuple[float, float, float]:
     """(epsilon, delta, numerical error) on a certified nonincreasing curve, on the safe side.
 
-    From `epsilon`: delta there. From `delta`: the smallest epsilon found at which the curve has been
-    evaluated and is not above it, infinite if it is above `delta` at the local budget too. A curve
+    From `epsilon`: delta there. From `delta`: the smallest epsilon found at which the curve has
+    been evaluated and is not above it, infinite if none up to the local budget is. A curve
     with a penalty that grows with epsilon is searched from its lowest tested point downwards.
     """
     if epsilon is not None:

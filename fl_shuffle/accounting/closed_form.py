@@ -70,8 +70,9 @@ def feldman2023_epsilon(epsilon0: float, clients: int, delta: float) -> float:
     """Feldman, McMillan and Talwar 2023, closed form, for randomizers that allow its reduction.
 
     ln(1 + (e^eps0 - 1) (4 sqrt(2 ln(4/delta)) / sqrt((e^eps0 + 1) n) + 4/n)), provided
-    eps0 <= ln(n / (8 ln(2/delta)) - 1). The general proof is withdrawn by its authors' erratum; it
-    stands where every report law is at least (R(x0) + R(x1)) / (e^eps0 + 1). The caller checks that.
+    eps0 <= ln(n / (8 ln(2/delta)) - 1). The general proof is withdrawn by its authors' erratum;
+    it stands where every report law is at least (R(x0) + R(x1)) / (e^eps0 + 1), which the caller
+    checks.
     """
     budget, n, target = _inputs(epsilon0, clients, delta)
     limit = n / (8.0 * math.log(2.0 / target)) - 1.0
@@ -124,8 +125,8 @@ def smallest_delta(bound: Callable[[float], float], epsilon: float) -> float:
 class BlanketMoments:
     """What the moment bounds know of the amplification variable L at one epsilon.
 
-    `gamma` blanket mass; L lies in [lower, upper]; `second` >= E[L^2], *uncentred*; `exposed` is the
-    divergence outside the blanket, added as it stands.
+    `gamma` blanket mass; L lies in [lower, upper]; `second` >= E[L^2], *uncentred*; `exposed` is
+    the divergence outside the blanket, added as it stands.
     """
 
     gamma: float

@@ -18,20 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fl_shuffle.accounting.clones import Curve, clone_curve
+from fl_shuffle.accounting.clones import Curve, clone_law
 from fl_shuffle.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from fl_shuffle.accounting.personal import (
-    LocalBudget,
-    check_budgets,
-    client_count,
-    safe_groups,
-)
-from fl_shuffle.accounting.stop_loss import DeltaBound
+from fl_shuffle.accounting.personal import LocalBudget, check_budgets, client_count
+from fl_shuffle.accounting.worst_client import worst_client_curve
 from fl_shuffle.errors import NotApplicableError, require_integer
-
-EXACT_CLASSES = 16
-"""Up to this many budgets every client is tried as the differing one; above, one dominating case."""
-GROUPS = 64
 
 
 def gspa_share(budget: LocalBudget) -> float:
@@ -96,61 +87,15 @@ def binary_response_mu(budgets: Sequence[LocalBudget]) -> float:
     return math.tanh(0.5 * top.epsilon0) / math.sqrt(variance)
 
 
-def gspa_exact_client_curve(
-    budgets: Sequence[LocalBudget], client: LocalBudget, *, relative_error: float = 2e-4
-) -> Curve:
-    """The reduction at finite n for one client of the given budget among the others.
-
-    `client` must be one of the classes; one of its members is the differing client. Personal
-    budgets in more than 64 distinct values are grouped on the safe side (geometric means).
-    """
-    classes = check_budgets(budgets)
-    own = LocalBudget(client.epsilon0, client.delta0)
-    keys = [(budget.epsilon0, budget.delta0) for budget in classes]
-    if (own.epsilon0, own.delta0) not in keys:
-        raise NotApplicableError(f"no client has the budget ({own.epsilon0:g}, {own.delta0:g})")
-    hiding = [
-        (2.0 * gspa_share(budget), budget.count - (key == (own.epsilon0, own.delta0)))
-        for key, budget in zip(keys, classes, strict=True)
-    ]
-    return _scaled(
-        clone_curve(own.epsilon0, safe_groups(hiding, GROUPS), relative_error=relative_error),
-        1.0 - own.delta0,
-    )
-
-
 def gspa_exact_curve(budgets: Sequence[LocalBudget], *, relative_error: float = 2e-4) -> Curve:
     """The reduction at finite n for the worst client: delta(epsilon), rounded up.
 
-    Up to 16 distinct budgets: the maximum over them. Above: the largest budget among all others but
-    the best hiding one, which is at least as exposed as any client.
+    Client j hides client i with probability 2 (1 - delta_j)/(1 + e^eps_j). The chance delta_i with
+    which the reduction lets client i's own report reveal nothing is not credited.
     """
-    classes = check_budgets(budgets)
-    if len(classes) <= EXACT_CLASSES:
-        curves = [
-            gspa_exact_client_curve(classes, budget, relative_error=relative_error)
-            for budget in classes
-        ]
-        return lambda epsilon: max(
-            (curve(epsilon) for curve in curves), key=lambda bound: bound.delta
-        )
-    shares = [gspa_share(budget) for budget in classes]
-    best = max(range(len(classes)), key=lambda i: shares[i])
-    hiding = [
-        (2.0 * share, budget.count - (index == best))
-        for index, (share, budget) in enumerate(zip(shares, classes, strict=True))
-    ]
-    return clone_curve(
-        classes[-1].epsilon0, safe_groups(hiding, GROUPS), relative_error=relative_error
+    return worst_client_curve(
+        budgets,
+        lambda epsilon0: lambda epsilon: clone_law(epsilon0, epsilon),
+        lambda own, other: 2.0 * gspa_share(other),
+        relative_error=relative_error,
     )
-
-
-def _scaled(curve: Curve, factor: float) -> Curve:
-    if factor == 1.0:
-        return curve
-
-    def scaled(epsilon: float) -> DeltaBound:
-        bound = curve(epsilon)
-        return DeltaBound(factor * bound.delta, factor * bound.error)
-
-    return scaled

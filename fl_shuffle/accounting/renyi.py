@@ -112,7 +112,7 @@ def _excess_moment(v: int, epsilon0: float, orders: FloatArray) -> FloatArray:
     """E_Q[(P/Q)^order] - 1 given v clones (v + 1 coins); the sum leaves out at most e^-55.
 
     With y = a - m/2 the mass is at most e^(-2 y^2/m) and the exponent at most
-    order min(eps0, (16/3) tanh(eps0/2) |y|/m) for |y| <= m/4: the window is where that is not small.
+    order min(eps0, (16/3) tanh(eps0/2) |y|/m) for |y| <= m/4: the window covers what is not small.
     """
     m = v + 1
     top = float(orders.max())
@@ -172,7 +172,7 @@ def girgis_upper_rdp(epsilon0: float, clients: int, order: float) -> float:
     simple = np.logaddexp(whole**2 * gain**2 / m, tail)
     terms = [0.0, tail]
     if gain > 0.0:
-        terms.append(_log_choose(whole, 2) + 2.0 * math.log(gain) - budget - math.log(m))
+        terms.append(float(_log_choose(whole, 2)) + 2.0 * math.log(gain) - budget - math.log(m))
         ratio = 2.0 * math.log(math.expm1(2.0 * budget)) - 2.0 * budget - math.log(2.0 * m)
         i = np.arange(3, whole + 1, dtype=np.float64)
         terms.extend(
@@ -208,7 +208,7 @@ def chen2024_rdp(epsilon0: float, clients: int, order: float) -> float:
 
 
 def rdp_epsilon(curve: Callable[[float], float], delta: float, orders: Sequence[float]) -> float:
-    """The smallest epsilon over `orders` by the tight conversion (Canonne, Kamath and Steinke 2020).
+    """The smallest epsilon over `orders`, by the conversion of Canonne, Kamath and Steinke 2020.
 
     epsilon = rho + ln(1 - 1/order) - ln(order delta)/(order - 1), at least zero.
     """
@@ -229,7 +229,7 @@ def rdp_delta(curve: Callable[[float], float], epsilon: float, orders: Sequence[
         (lam - 1.0) * (curve(lam) - budget) + lam * math.log1p(-1.0 / lam) - math.log(lam - 1.0)
         for lam in orders
     ]
-    return min(1.0, math.exp(min(0.0, min(logs))) * (1.0 + 1e-12))
+    return min(1.0, math.exp(min(0.0, *logs)) * (1.0 + 1e-12))
 
 
 def rdp_floor_delta(divergence: float, order: float, epsilon0: float, epsilon: float) -> float:
