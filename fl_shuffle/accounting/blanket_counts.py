@@ -35,6 +35,10 @@ class Transform(NamedTuple):
     excess: ComplexArray | None
     """Transform of a nonnegative weight that bounds how far the weights exceed the true ones."""
 
+    def minus(self, other: Transform) -> Transform:
+        """The transform of the difference; the larger excess stays a bound."""
+        return Transform(self.values - other.values, self.magnitude + other.magnitude, self.excess)
+
 
 class TiltedCounts(Protocol):
     """H after tilting. Everything is relative to e^`log_scale`."""

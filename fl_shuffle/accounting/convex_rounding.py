@@ -20,6 +20,8 @@ from fl_shuffle.errors import PrecisionError
 
 UNIT = 2.0**-53
 MAX_ATOMS = 60_000
+LOG_NEGLIGIBLE = -645.0
+"""The engine answers such bounds by Chernoff alone: no refinement is needed."""
 LARGE = 8_000
 """Atomic laws larger than this are rounded too: the engine's time grows with their size."""
 
@@ -40,6 +42,8 @@ def round_up_convex(
     for _ in range(12):
         atoms, extra = _atoms_on(law, nodes)
         theta = saddle_point(atoms, classes)
+        if _log_moment(atoms, classes, theta) < LOG_NEGLIGIBLE:
+            return atoms, 0.0, extra
         cells = _cell_inflation(law, nodes, atoms, classes, theta)
         inflation = math.expm1(min(50.0, float(np.sum(cells))))
         if inflation <= tolerance:
@@ -104,6 +108,13 @@ def _cell_inflation(
     share += sum(count * gamma / (1.0 + gamma * excess) for gamma, count in classes)
     cells: FloatArray = share * theta**2 * np.exp(theta * middle) * rise * np.diff(nodes) / 1.5
     return cells
+
+
+def _log_moment(atoms: AtomicLaw, classes: Sequence[tuple[float, int]], theta: float) -> float:
+    """log E e^(theta S) / theta: a Chernoff bound on delta."""
+    excess = float(atoms.probabilities @ np.expm1(theta * atoms.values))
+    total = math.log1p(excess) - math.log(theta)
+    return total + sum(count * math.log1p(gamma * excess) for gamma, count in classes)
 
 
 def _divided(nodes: FloatArray, pieces: NDArray[np.int64]) -> FloatArray:

@@ -115,7 +115,8 @@ class LaplaceRandomizer:
             return np.concatenate([[left], inner, [right]])
 
         p, q, others = masses(-c), masses(c), masses(0.0)
-        loss = np.log(p) - np.log(q)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            loss = np.log(p) - np.log(q)
         loss[0], loss[-1] = self.epsilon0, -self.epsilon0
         return OutcomePair.of(p, q, others, loss, blanket_mass=1.0)
 

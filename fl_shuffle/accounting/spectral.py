@@ -63,6 +63,13 @@ class TiltedLaw:
             rounding=float(weights @ (spread * np.abs(law.values))),
         )
 
+    def quiet_atom(self) -> int | None:
+        """The likeliest value that is not positive: alone it never makes the sum positive."""
+        candidates = np.flatnonzero(self.values <= 0.0)
+        if candidates.size == 0:
+            return None
+        return int(candidates[np.argmax(self.weights[candidates])])
+
     def characteristic(self, k: FloatArray) -> ComplexArray:
         """E_theta[e^(ikL)] - 1, with small relative error even where it is tiny."""
         result = np.empty(k.size, dtype=np.complex128)
@@ -98,18 +105,28 @@ def trapezoid(
     period: float,
     smoothing_sd: float,
     cut: float,
+    without: int | None = None,
 ) -> Sum:
     """Sum the integral with V of standard deviation `smoothing_sd`, out to k = cut / smoothing_sd.
 
+    `without` names a value that is not positive: the outcomes in which every draw takes that value
+    are taken out of nu. They do not contribute to E(S)_+, but when draws of any other value are
+    rare they pile up next to zero, where smoothing would swamp everything else.
     `deviation` is the standard deviation of the tilted sum: the Lipschitz constant of the decay.
     """
     theta = law.theta
     h = 2.0 * math.pi / period
     last = max(1, math.ceil(cut / (smoothing_sd * h)))
-    nodes, first_skipped = _select(law, counts, deviation, h, last)
+    if without is None:
+        nodes, first_skipped = _select(law, counts, deviation, h, last)
+    else:
+        nodes, first_skipped = np.arange(last + 1), None
     k = nodes.astype(np.float64) * h
     y = law.characteristic(k)
     transform = counts.evaluate(y)
+    if without is not None:
+        alone = law.weights[without] * np.exp(1j * k * law.values[without]) - 1.0
+        transform = transform.minus(counts.evaluate(alone))
     variance = smoothing_sd * smoothing_sd
     smooth = np.exp(-0.5 * variance * k * k + 1j * (variance * theta) * k)
     multiplicity = np.where(nodes == 0, 1.0, 2.0)

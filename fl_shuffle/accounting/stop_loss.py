@@ -23,6 +23,8 @@ from fl_shuffle.errors import PrecisionError, require_integer, require_real
 
 MAX_NODES = 4_000_000
 MAX_REPORTS = 10**12
+LOG_VANISHING = -640.0
+"""Below e^-640 (1e-278) the Chernoff bound E(S)_+ <= E e^(theta S) / (e theta) is enough."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,12 @@ def _certified_sum(
     deviation = _deviation(tilted, classes)
     front = math.sqrt(2.0 * math.pi * (deviation**2 + 2.0 / theta**2)) * theta**2
     guess = counts.total / front
+    chernoff = counts.log_scale + math.log(counts.total / theta) - 1.0
+    if chernoff < LOG_VANISHING:
+        vanishing = math.exp(LOG_VANISHING)
+        return DeltaBound(vanishing, vanishing)
     ratio = math.sqrt(0.4 * tolerance)
+    without: int | None = None
     last: dict[str, float] = {}
     for _ in range(12):
         period = _period(law, tilted, classes, counts, 0.02 * tolerance * guess)
@@ -97,9 +104,16 @@ def _certified_sum(
         if cut / sd * period > 2.0 * math.pi * MAX_NODES:
             break
         total = trapezoid(
-            tilted, counts, deviation=deviation, period=period, smoothing_sd=sd, cut=cut
+            tilted,
+            counts,
+            deviation=deviation,
+            period=period,
+            smoothing_sd=sd,
+            cut=cut,
+            without=without,
         )
-        atom = counts.zero_atom * sd / math.sqrt(2.0 * math.pi) * (1.0 - 128.0 * UNIT)
+        piled = counts.zero_atom if without is None else 0.0
+        atom = piled * sd / math.sqrt(2.0 * math.pi) * (1.0 - 128.0 * UNIT)
         scale_error = _scale_error(law, tilted, classes, counts.log_scale)
         missing = counts.missing / (math.e * theta)
         added = total.cut + total.skipped + total.roundoff + missing
@@ -121,6 +135,8 @@ def _certified_sum(
         limiting = max(last, key=lambda name: last[name])
         if limiting in ("round-off", "blanket-count tail", "rounding of the blanket-count weights"):
             break
+        if without is None and smoothing > 30.0 * tolerance * max(upper - smoothing, 0.0):
+            without = tilted.quiet_atom()
         guess = min(guess, max(upper, guess * 1e-3))
         if smoothing > 0.3 * tolerance * upper:
             ratio *= min(0.5, max(0.02, 0.3 * tolerance * max(upper, 1e-3 * guess) / smoothing))
