@@ -99,21 +99,21 @@ def test_wrong_law_is_rejected() -> None:
 
 @pytest.mark.parametrize(("bits", "generator"), VARIANTS)
 def test_tail_counts(bits: int, generator: str) -> None:
-    """Counts beyond 4, 4.5 and 5 sigma and 12, 14 and 16 Laplace scales among 3.2e7 variates.
+    """Counts beyond 4, 4.5 and 5 sigma and 12, 14 and 16 Laplace scales among 3.2e7 variates (8e6 Philox).
 
-    Expected per side: 1013, 109, 9 and 98, 13, 1.8. A scale 1.5% too large makes the 4 sigma
-    count 8 standard errors too high, which the last lines check.
+    Expected per side (of 3.2e7): 1013, 109, 9 and 98, 13, 1.8. A scale 3% too large makes the 4 sigma
+    count at least 9 standard errors too high, which the last lines check.
     """
     stream = NoiseStream(TREE.key(1, "tails"), 8000, bits=bits, generator=generator)
     limits = {"normal": np.array([4.0, 4.5, 5.0]), "laplace": np.array([12.0, 14.0, 16.0])}
     total = wide = 0
     counts = {law: np.zeros((2, 3), int) for law in limits}
-    for start in range(0, 4000, 500):
+    for start in range(0, 4000 if generator == "aes" else 1000, 500):
         for law, levels in limits.items():
             values = (stream.normal if law == "normal" else stream.laplace)(start, 500).numpy()
             far = values[np.abs(values) > levels[0]]
             if law == "normal":
-                wide += int(np.sum(1.015 * values > levels[0]))
+                wide += int(np.sum(1.03 * values > levels[0]))
             for side, sign in enumerate((1, -1)):
                 counts[law][side] += np.array([np.sum(sign * far > level) for level in levels])
         total += values.size

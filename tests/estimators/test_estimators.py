@@ -1,0 +1,230 @@
+"""Means and frequencies: unbiasedness, coverage of the intervals, and the published forms."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.estimators.frequency import estimate_frequency
+from fl_shuffle.estimators.mean import estimate_mean
+from fl_shuffle.estimators.weights import ALWAYS, ESTIMATORS, IF_INDEPENDENT
+from fl_shuffle.randomizers.bounded import BOUNDED, BoundedRandomizer
+from fl_shuffle.randomizers.categorical import CATEGORICAL, Reports, categorical_randomizer
+
+USERS = 400
+REPEATS = 600
+K = 4
+# 600 intervals at 95%: the count covered is 570 +- 5.3; below 543 has probability under 1e-6, and
+# intervals 20% too short (coverage 88%) fail with probability above 0.99.
+LEAST_COVERED = 543
+MOST_COVERED = 594
+
+
+def make_mean_randomizer(name: str) -> BoundedRandomizer:
+    return BoundedRandomizer(name, 20.0, 80.0, 1e-5 if name == "gaussian" else 0.0)
+
+
+def population(rng: np.random.Generator, *, dependent: bool) -> tuple[np.ndarray, ...]:
+    """(categories, numbers, budgets) of USERS users; dependent budgets grow with the data."""
+    categories = rng.choice(K, USERS, p=[0.5, 0.3, 0.15, 0.05])
+    numbers = np.clip(rng.normal(45, 12, USERS), 20, 80)
+    budgets = rng.choice([0.3, 1.0, 3.0], USERS)
+    if dependent:
+        order = np.argsort(budgets)
+        categories = np.sort(categories)[np.argsort(order)]
+        numbers = np.sort(numbers)[np.argsort(order)]
+    return categories, numbers, budgets
+
+
+@pytest.mark.parametrize("name", list(CATEGORICAL))
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_frequency_is_unbiased_and_covered(name: str, estimator: str) -> None:
+    """Budgets are dealt at random, anew in every repetition; the users' values stay the same."""
+    rng = np.random.default_rng(10)
+    categories, _, budgets = population(rng, dependent=False)
+    truth = np.bincount(categories, minlength=K) / USERS
+    randomizer = categorical_randomizer(name, K)
+    values, errors, covered = [], [], np.zeros(K, int)
+    for _ in range(REPEATS):
+        dealt = rng.permutation(budgets)
+        estimate = estimate_frequency(
+            randomizer.randomize(categories, dealt, rng), dealt, randomizer, estimator=estimator
+        )
+        values.append(estimate.value)
+        errors.append(estimate.error)
+        covered += (estimate.low <= truth) & (truth <= estimate.high)
+    spread = np.std(values, axis=0)
+    assert (np.abs(np.mean(values, axis=0) - truth) < 5 * spread / math.sqrt(REPEATS)).all()
+    assert (covered >= LEAST_COVERED).all() and (covered <= MOST_COVERED).all(), covered
+    # The standard error is right within 15% (its sampling error here is 3%).
+    assert np.sqrt(np.mean(np.square(errors), axis=0)) == pytest.approx(spread, rel=0.15)
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_mean_is_unbiased_and_covered(name: str, estimator: str) -> None:
+    rng = np.random.default_rng(11)
+    _, numbers, budgets = population(rng, dependent=False)
+    randomizer = make_mean_randomizer(name)
+    values, covered = [], 0
+    for _ in range(REPEATS):
+        dealt = rng.permutation(budgets)
+        estimate = estimate_mean(
+            randomizer.randomize(numbers, dealt, rng), dealt, randomizer, estimator=estimator
+        )
+        values.append(estimate.value[0])
+        covered += int(estimate.low[0] <= numbers.mean() <= estimate.high[0])
+    spread = float(np.std(values))
+    assert abs(np.mean(values) - numbers.mean()) < 5 * spread / math.sqrt(REPEATS)
+    # Unequal weights let in the data's spread, which is bounded from above: then longer is fine.
+    conservative = name == "duchi" or estimator == "inverse-variance"
+    assert LEAST_COVERED <= covered <= (REPEATS if conservative else MOST_COVERED)
+
+
+def test_only_equal_weights_are_unbiased_when_budgets_go_with_the_data() -> None:
+    rng = np.random.default_rng(12)
+    categories, numbers, budgets = population(rng, dependent=True)
+    shares = np.bincount(categories, minlength=K) / USERS
+    krr, laplace = categorical_randomizer("krr", K), make_mean_randomizer("laplace")
+    means: dict[str, list[float]] = {name: [] for name in ESTIMATORS}
+    tops: dict[str, list[float]] = {name: [] for name in ESTIMATORS}
+    for _ in range(300):
+        reports = krr.randomize(categories, budgets, rng)
+        numeric = laplace.randomize(numbers, budgets, rng)
+        for name in ESTIMATORS:
+            estimate = estimate_frequency(reports, budgets, krr, estimator=name)
+            tops[name].append(estimate.value[0] - shares[0])
+            mean = estimate_mean(numeric, budgets, laplace, estimator=name)
+            means[name].append(mean.value[0] - numbers.mean())
+    score = {
+        (kind, name): abs(np.mean(values)) / (np.std(values) / math.sqrt(300))
+        for kind, table in (("share", tops), ("mean", means))
+        for name, values in table.items()
+    }
+    assert score["share", "unbiased"] < 5
+    assert score["mean", "unbiased"] < 5
+    assert score["mean", "published"] < 5  # Algorithm 1 is the plain average.
+    assert score["share", "published"] > 10  # Algorithm 2 is not unbiased here.
+    assert score["share", "inverse-variance"] > 10
+    assert score["mean", "inverse-variance"] > 10
+
+
+def test_what_is_claimed_about_bias() -> None:
+    rng = np.random.default_rng(13)
+    categories, numbers, budgets = population(rng, dependent=False)
+    krr, laplace = categorical_randomizer("krr", K), make_mean_randomizer("laplace")
+    reports, numeric = krr.randomize(categories, budgets, rng), numbers.astype(float)
+    claims = {
+        name: (
+            estimate_frequency(reports, budgets, krr, estimator=name).unbiased,
+            estimate_mean(numeric, budgets, laplace, estimator=name).unbiased,
+        )
+        for name in ESTIMATORS
+    }
+    assert claims == {
+        "unbiased": (ALWAYS, ALWAYS),
+        "published": (IF_INDEPENDENT, ALWAYS),
+        "inverse-variance": (IF_INDEPENDENT, IF_INDEPENDENT),
+    }
+    # With equal budgets all three are the same estimator.
+    equal = [estimate_frequency(reports, 1.0, krr, estimator=name) for name in ESTIMATORS]
+    assert {estimate.unbiased for estimate in equal} == {ALWAYS}
+    for estimate in equal[1:]:
+        np.testing.assert_allclose(estimate.value, equal[0].value, rtol=1e-12)
+
+
+def test_published_forms_by_hand() -> None:
+    """Algorithm 2: A = sum y, B = sum 1/(1 + e^eps), z = (A - B)/(n - 2B). Algorithm 1: average."""
+    epsilon0 = np.array([0.5, 1.0, 2.0, 0.1, 1.5])
+    bits = np.array([1, 0, 1, 1, 0])
+    a, b = bits.sum(), (1 / (1 + np.exp(epsilon0))).sum()
+    estimate = estimate_frequency(
+        Reports(bits), epsilon0, categorical_randomizer("krr", 2), estimator="published"
+    )
+    assert estimate.value[1] == pytest.approx((a - b) / (5 - 2 * b), rel=1e-12)
+    reports = np.array([3.0, 40.0, 100.0, -7.0, 55.5])
+    mean = estimate_mean(reports, epsilon0, make_mean_randomizer("laplace"), estimator="published")
+    assert mean.value[0] == pytest.approx(reports.mean(), rel=1e-12)
+    deviation = math.sqrt((2 * (60 / epsilon0) ** 2).sum()) / 5
+    assert mean.error[0] == pytest.approx(deviation, rel=1e-12)
+    assert mean.high[0] - mean.value[0] == pytest.approx(1.959964 * deviation, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", list(CATEGORICAL))
+def test_inverse_variance_is_the_most_precise(name: str) -> None:
+    """Between budgets 0.05 and 4 the unbiased estimator pays for the smallest budgets."""
+    rng = np.random.default_rng(14)
+    categories = rng.integers(0, 10, 4000)
+    budgets = rng.choice([0.05, 0.5, 4.0], 4000)
+    randomizer = categorical_randomizer(name, 10)
+    reports = randomizer.randomize(categories, budgets, rng)
+    plain, published, best = (
+        estimate_frequency(reports, budgets, randomizer, estimator=kind).error.mean()
+        for kind in ESTIMATORS
+    )
+    assert best < published < plain / 3
+
+
+def test_shuffled_users_give_the_same_estimate() -> None:
+    rng = np.random.default_rng(15)
+    categories, numbers, budgets = population(rng, dependent=False)
+    order = rng.permutation(USERS)
+    krr, laplace = categorical_randomizer("krr", K), make_mean_randomizer("laplace")
+    reports = krr.randomize(categories, budgets, rng)
+    numeric = laplace.randomize(numbers, budgets, rng)
+    for name in ESTIMATORS:
+        straight = estimate_frequency(reports, budgets, krr, estimator=name)
+        mixed = estimate_frequency(
+            Reports(reports.codes[order]), budgets[order], krr, estimator=name
+        )
+        np.testing.assert_allclose(mixed.value, straight.value, rtol=1e-9, atol=1e-12)
+        one = estimate_mean(numeric, budgets, laplace, estimator=name)
+        two = estimate_mean(numeric[order], budgets[order], laplace, estimator=name)
+        np.testing.assert_allclose(one.value, two.value, rtol=1e-9)
+
+
+def test_large_budgets_recover_the_data() -> None:
+    rng = np.random.default_rng(16)
+    categories, numbers, _ = population(rng, dependent=False)
+    shares = np.bincount(categories, minlength=K) / USERS
+    for name in ("krr", "rappor"):
+        randomizer = categorical_randomizer(name, K)
+        reports = randomizer.randomize(categories, 700.0, rng)
+        estimate = estimate_frequency(reports, 700.0, randomizer)
+        np.testing.assert_allclose(estimate.value, shares, atol=1e-9)
+        assert estimate.error.max() < 1e-9
+    laplace = make_mean_randomizer("laplace")
+    mean = estimate_mean(laplace.randomize(numbers, 1e9, rng), 1e9, laplace)
+    assert mean.value[0] == pytest.approx(numbers.mean(), abs=1e-6)
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0, -0.5, math.nan, "0.9"])
+def test_bad_confidence(confidence: object) -> None:
+    with pytest.raises(InvalidValueError, match="confidence"):
+        estimate_mean(
+            np.zeros(3),
+            1.0,
+            make_mean_randomizer("laplace"),
+            confidence=confidence,  # type: ignore[arg-type]
+        )
+
+
+def test_bad_reports_budgets_and_names() -> None:
+    laplace, krr = make_mean_randomizer("laplace"), categorical_randomizer("krr", 2)
+    with pytest.raises(InvalidValueError, match="reports"):
+        estimate_mean(np.array([]), 1.0, laplace)
+    with pytest.raises(InvalidValueError, match="reports"):
+        estimate_mean(np.array([1.0, np.nan]), 1.0, laplace)
+    with pytest.raises(InvalidValueError, match="epsilon0"):
+        estimate_mean(np.zeros(2), np.array([1.0, 0.0]), laplace)
+    with pytest.raises(InvalidValueError, match="reports"):
+        estimate_frequency(Reports(np.array([], dtype=int)), 1.0, krr)
+    with pytest.raises(InvalidValueError, match="too small to estimate"):
+        estimate_frequency(Reports(np.array([0, 1])), np.array([1.0, 1e-300]), krr)
+    with pytest.raises(InvalidValueError, match="did you mean 'published'"):
+        estimate_frequency(Reports(np.array([0, 1])), 1.0, krr, estimator="publishd")
+    with pytest.raises(InvalidValueError, match="estimator"):
+        estimate_mean(np.zeros(2), 1.0, laplace, estimator="best")
