@@ -1,0 +1,94 @@
+"""How a call's records are cut into blocks that stay in the processor's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Segment:
+    """`count` clients from row `client` on, `size` records each, from row `row` of the block.
+
+    Each client's mean is over `total` records: more than `size` where this is one tile of a large
+    client. `add`: the gradient joins what an earlier tile wrote.
+    """
+
+    client: int
+    count: int
+    size: int
+    row: int
+    total: int
+    add: bool
+
+
+@dataclass(frozen=True)
+class Block:
+    """Records [start, stop) of the call."""
+
+    start: int
+    stop: int
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """Clients by size: their `order` [K], their records' `index` [N], their `bounds` [K+1]."""
+
+    order: NDArray[np.int64]
+    index: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+
+
+def sorted_records(bounds: NDArray[np.int64]) -> Sorted | None:
+    """Clients sorted by size, so that equal ones sit together; None if they already are."""
+    sizes = np.diff(bounds)
+    if bool((sizes[1:] >= sizes[:-1]).all()):
+        return None
+    order = np.argsort(sizes, kind="stable")
+    ordered = np.concatenate([[0], np.cumsum(sizes[order])])
+    shift = np.repeat(bounds[:-1][order] - ordered[:-1], sizes[order])
+    return Sorted(order, np.arange(bounds[-1]) + shift, ordered)
+
+
+def equal_runs(bounds: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+    """(first, last + 1, size) of each run of neighbouring clients of equal size."""
+    sizes = np.diff(bounds)
+    starts = np.flatnonzero(np.diff(sizes, prepend=0))
+    ends = np.append(starts[1:], len(sizes))
+    yield from zip(starts.tolist(), ends.tolist(), sizes[starts].tolist(), strict=True)
+
+
+def blocks(bounds: NDArray[np.int64], rows: int) -> Iterator[Block]:
+    """Cut clients into blocks of at most `rows` records, in order.
+
+    A client of more than `rows` records is cut into near-equal tiles, one block each, in a way
+    that depends on its size alone. Other blocks hold whole clients.
+    """
+    pending: list[Segment] = []
+    origin, filled = 0, 0
+    for first, last, size in equal_runs(bounds):
+        client = first
+        while client < last:
+            room = (rows - filled) // size
+            if room >= 1:
+                count = min(room, last - client)
+                pending.append(Segment(client, count, size, filled, size, add=False))
+                client, filled = client + count, filled + count * size
+                continue
+            if pending:
+                yield Block(origin, origin + filled, tuple(pending))
+                pending, origin, filled = [], origin + filled, 0
+                continue
+            tiles = -(-size // rows)
+            cuts = [size * tile // tiles for tile in range(tiles + 1)]
+            for low, high in pairwise(cuts):
+                segment = Segment(client, 1, high - low, 0, size, add=low > 0)
+                yield Block(origin + low, origin + high, (segment,))
+            client, origin = client + 1, origin + size
+    if pending:
+        yield Block(origin, origin + filled, tuple(pending))

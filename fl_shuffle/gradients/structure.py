@@ -1,0 +1,144 @@
+"""What a module is made of: which gradient path fits it, and what no path can serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from torch import nn
+
+from fl_shuffle.errors import InvalidValueError
+
+# Parameter-free maps that act on each number by itself.
+ELEMENTWISE = (
+    nn.ReLU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.GELU,
+    nn.SiLU,
+    nn.ELU,
+    nn.SELU,
+    nn.LeakyReLU,
+    nn.Softplus,
+    nn.Softsign,
+    nn.Hardtanh,
+    nn.ReLU6,
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear map [.., fan_in] -> [.., fan_out] and the activation behind it, if any.
+
+    `weight` and `bias` are positions in the flat parameter vector; `bias` is None without one.
+    """
+
+    fan_in: int
+    fan_out: int
+    weight: int
+    bias: int | None
+    activation: nn.Module | None
+
+
+def check_module(module: nn.Module) -> int:
+    """Number of parameters of a module whose records have gradients of their own.
+
+    Raises `InvalidValueError` for a module without parameters, with parameters that are frozen or
+    not real floating point, with batch statistics (one record's loss then depends on the others,
+    so clipping each record bounds nothing), or with active dropout (its masks come from a shared
+    random state, so a client's report would depend on what was computed before it).
+    """
+    parameters = list(module.named_parameters())
+    if not parameters:
+        raise InvalidValueError("module", type(module).__name__, "has no parameters to train")
+    for name, parameter in parameters:
+        if not parameter.dtype.is_floating_point:
+            raise InvalidValueError(
+                f"module parameter {name}", parameter.dtype, "must be floating point"
+            )
+        if not parameter.requires_grad:
+            raise InvalidValueError(
+                f"module parameter {name}",
+                "requires_grad=False",
+                "every parameter must be trained",
+                "apply frozen layers to the data beforehand",
+            )
+    for name, part in module.named_modules():
+        shown = f"module {name or type(part).__name__}"
+        batch = isinstance(part, nn.modules.batchnorm._BatchNorm)
+        running = getattr(part, "track_running_stats", False)
+        if batch or running:
+            raise InvalidValueError(
+                shown,
+                type(part).__name__,
+                "mixes records through batch statistics, so no record has a gradient of its own",
+                "use GroupNorm or LayerNorm",
+            )
+        if isinstance(part, nn.modules.dropout._DropoutNd) and part.training and part.p > 0:
+            raise InvalidValueError(
+                shown,
+                type(part).__name__,
+                "draws from a shared random state, so reports would depend on the packing",
+                "set p = 0 or call eval()",
+            )
+    return sum(parameter.numel() for _, parameter in parameters)
+
+
+def chain_of(module: nn.Module) -> tuple[Layer, ...] | None:
+    """The layers of a chain Flatten? (Linear activation*)* Linear, or None for anything else.
+
+    Exact types only, without hooks: a subclass may compute something else. An activation after the
+    last layer, two in a row, or a layer used twice are left to the general paths.
+    """
+    layers: list[Layer] = []
+    position = 0
+    seen: set[int] = set()
+    for part in _parts(module):
+        if part is None or _has_hooks(part):
+            return None
+        if type(part) is nn.Linear:
+            if any(id(parameter) in seen for parameter in part.parameters()):
+                return None
+            seen.update(id(parameter) for parameter in part.parameters())
+            bias = None if part.bias is None else position + part.weight.numel()
+            layers.append(Layer(part.in_features, part.out_features, position, bias, None))
+            position += sum(parameter.numel() for parameter in part.parameters())
+        elif type(part) in ELEMENTWISE:
+            if not layers or layers[-1].activation is not None:
+                return None
+            last = layers.pop()
+            layers.append(Layer(last.fan_in, last.fan_out, last.weight, last.bias, part))
+        elif type(part) is nn.Flatten:
+            if layers or (part.start_dim, part.end_dim) != (1, -1):
+                return None
+        elif type(part) is not nn.Identity:
+            return None
+    if not layers or layers[-1].activation is not None:
+        return None
+    chained = all(a.fan_out == b.fan_in for a, b in pairwise(layers))
+    return tuple(layers) if chained else None
+
+
+def _parts(module: nn.Module) -> Iterator[nn.Module | None]:
+    """The modules of nested Sequentials in order; None where a Sequential is not a plain one."""
+    if isinstance(module, nn.Sequential):
+        if type(module) is not nn.Sequential or _has_hooks(module):
+            yield None
+            return
+        for child in module:
+            yield from _parts(child)
+    else:
+        yield module
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return any(
+        getattr(module, name)
+        for name in (
+            "_forward_hooks",
+            "_forward_pre_hooks",
+            "_backward_hooks",
+            "_backward_pre_hooks",
+        )
+    ) or hasattr(module, "parametrizations")
