@@ -1,0 +1,1 @@
+"""What scripts/bench_simulation is made of."""

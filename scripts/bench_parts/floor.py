@@ -1,0 +1,225 @@
+"""The floor: what a round's arithmetic costs when nothing else is done.
+
+One process, plain PyTorch and NumPy. Per block of clients: forward pass, per-record norms in closed
+form (no per-record gradient is ever stored), clipped means by one batched product, each client's
+own noise, one sum. Then one SGD step. No messages, no shuffler, no accountant, no ledger.
+
+Run as `python -m bench_parts.floor JOB.npz ...`: prints one JSON line per round, as the product does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_shuffle.randomizers.noise import NoiseStream
+
+BLOCK_BYTES = (1 << 18, 1 << 19, 1 << 20, 1 << 21, 1 << 22)
+TUNING_ROUNDS = 3
+
+
+class Floor:
+    """Equal clients of `records` records each; `hidden` = 0 means softmax regression.
+
+    Biases are an extra input of one, so each layer is one matrix. `unit` is "record" (clip every
+    record, then average) or "client" (average, then clip).
+    """
+
+    def __init__(
+        self,
+        inputs: Tensor,
+        labels: Tensor,
+        *,
+        clients: int,
+        hidden: int,
+        unit: str,
+        clip: float,
+        scale: float,
+        threads: int,
+        block_bytes: int,
+    ) -> None:
+        ones = torch.ones(len(inputs), 1)
+        self._x = torch.cat([inputs, ones], dim=1).contiguous()
+        self._labels = labels
+        self._x_squared = self._x.square().sum(dim=1)
+        self._clients, self._records = clients, len(inputs) // clients
+        self._unit, self._clip, self._scale = unit, clip, scale
+        self._classes = int(labels.max()) + 1
+        width = self._x.shape[1]
+        torch.manual_seed(1)
+        shapes = (
+            [(hidden, width), (self._classes, hidden + 1)] if hidden else [(self._classes, width)]
+        )
+        self._weights = [torch.randn(shape) / shape[1] ** 0.5 for shape in shapes]
+        self._sizes = [weight.numel() for weight in self._weights]
+        self._dimension = sum(self._sizes)
+        per_block = max(1, block_bytes // (4 * self._dimension))
+        blocks = max(threads, -(-clients // per_block))
+        edges = np.linspace(0, clients, blocks + 1).astype(int).tolist()
+        self._blocks = list(zip(edges[:-1], edges[1:], strict=True))
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads)
+        self._local = threading.local()
+
+    def round(self, number: int, rate: float = 0.5) -> None:
+        """One round."""
+        stream = NoiseStream(number.to_bytes(16, "big"), self._dimension)
+        share = -(-len(self._blocks) // self._threads)
+        parts = [self._blocks[i : i + share] for i in range(0, len(self._blocks), share)]
+        if self._threads == 1:
+            total = self._sum_of(stream, self._blocks)
+        else:
+            total = sum(self._pool.map(lambda part: self._sum_of(stream, part), parts))  # type: ignore[assignment]
+        mean = (total / self._clients).to(torch.float32)
+        for weight, step in zip(self._weights, mean.split(self._sizes), strict=True):
+            weight.sub_(step.view_as(weight), alpha=rate)
+
+    def _sum_of(self, stream: NoiseStream, blocks: list[tuple[int, int]]) -> Tensor:
+        total = torch.zeros(self._dimension, dtype=torch.float64)
+        for first, last in blocks:
+            rows = self._rows(last - first)
+            noise = self._noise(last - first)
+            self._means(first, last, rows)
+            stream.normal(first, last - first, out=noise)
+            rows.add_(noise, alpha=self._scale)
+            total += rows.sum(dim=0)
+        return total
+
+    def _rows(self, count: int) -> Tensor:
+        return self._buffer("rows", count)
+
+    def _noise(self, count: int) -> Tensor:
+        return self._buffer("noise", count)
+
+    def _buffer(self, name: str, count: int) -> Tensor:
+        buffer: Tensor | None = getattr(self._local, name, None)
+        if buffer is None or len(buffer) < count:
+            buffer = torch.empty(count, self._dimension)
+            setattr(self._local, name, buffer)
+        return buffer[:count]
+
+    def _means(self, first: int, last: int, rows: Tensor) -> None:
+        """Clipped means of clients first .. last-1 into `rows` [k, d]."""
+        own = slice(first * self._records, last * self._records)
+        x = self._x[own]
+        if len(self._weights) == 1:
+            delta = self._output_errors(x @ self._weights[0].T, own)
+            self._scale_errors(delta, lambda: self._x_squared[own] * delta.square().sum(dim=1))
+            self._products(delta, x, rows)
+        else:
+            lower, upper = self._weights
+            h = torch.empty(len(x), upper.shape[1])
+            h[:, -1] = 1.0
+            torch.matmul(x, lower.T, out=h[:, :-1]).clamp_(min=0.0)
+            delta = self._output_errors(h @ upper.T, own)
+            below = delta @ upper[:, :-1]
+            below *= h[:, :-1] > 0
+            factor = self._scale_errors(
+                delta,
+                lambda: (
+                    self._x_squared[own] * torch.linalg.vector_norm(below, dim=1).square()
+                    + torch.linalg.vector_norm(h, dim=1).square() * delta.square().sum(dim=1)
+                ),
+            )
+            # Scaling the inputs scales the product: they are fewer than the hidden errors.
+            self._products(below, x * factor, rows[:, : self._sizes[0]])
+            self._products(delta, h, rows[:, self._sizes[0] :])
+        if self._unit == "client":
+            length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+            if bool((length > self._clip).any()):
+                rows *= (self._clip / length).clamp_(max=1.0)
+
+    def _output_errors(self, logits: Tensor, own: slice) -> Tensor:
+        errors = torch.softmax(logits, dim=1)
+        errors[torch.arange(len(errors)), self._labels[own]] -= 1.0
+        return errors
+
+    def _scale_errors(self, delta: Tensor, squared: Callable[[], Tensor]) -> Tensor | float:
+        """Multiply errors by clip factor over batch size; returns that factor."""
+        if self._unit == "client":
+            delta *= 1.0 / self._records
+            return 1.0 / self._records
+        factor = (self._clip / squared().sqrt_()).clamp_(max=1.0).div_(self._records)[:, None]
+        delta *= factor
+        return factor
+
+    def _products(self, errors: Tensor, x: Tensor, rows: Tensor) -> None:
+        """Per client: errors^T x, written into a [k, out * in] slice of the rows."""
+        count, batch = len(rows), self._records
+        shape = (count, errors.shape[1], x.shape[1])
+        target = rows.unflatten(1, shape[1:])
+        if batch == 1:
+            torch.mul(errors[:, :, None], x[:, None, :], out=target)
+            return
+        left, right = errors.view(count, batch, -1).mT, x.view(count, batch, -1)
+        if target.is_contiguous():
+            torch.bmm(left, right, out=target)
+        else:
+            for index in range(count):
+                torch.mm(left[index], right[index], out=target[index])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file")
+    parser.add_argument("--clients", type=int, required=True)
+    parser.add_argument("--hidden", type=int, required=True)
+    parser.add_argument("--unit", required=True)
+    parser.add_argument("--clip", type=float, required=True)
+    parser.add_argument("--scale", type=float, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--block-bytes", type=int, default=0)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    with np.load(given.file) as data:
+        inputs, labels = torch.from_numpy(data["inputs"]), torch.from_numpy(data["labels"])
+
+    def build(threads: int, block_bytes: int) -> Floor:
+        return Floor(
+            inputs,
+            labels,
+            clients=given.clients,
+            hidden=given.hidden,
+            unit=given.unit,
+            clip=given.clip,
+            scale=given.scale,
+            threads=threads,
+            block_bytes=block_bytes,
+        )
+
+    if not given.threads:
+        print(json.dumps({"event": "tuned", **_tune(build)}), flush=True)
+        return
+    floor = build(given.threads, given.block_bytes)
+    for number in range(1, given.rounds + 1):
+        floor.round(number)
+        print(json.dumps({"event": "round", "round": number}), flush=True)
+
+
+def _tune(build: Callable[[int, int], Floor]) -> dict[str, int]:
+    """The block size that takes the least CPU time, then the faster of one and two threads."""
+
+    def fastest(floor: Floor, clock: Callable[[], float]) -> float:
+        seconds = []
+        for number in range(TUNING_ROUNDS):
+            started = clock()
+            floor.round(number + 1)
+            seconds.append(clock() - started)
+        return min(seconds)
+
+    size = min(BLOCK_BYTES, key=lambda size: fastest(build(1, size), time.thread_time))
+    threads = min((1, 2), key=lambda count: fastest(build(count, size), time.perf_counter))
+    return {"threads": threads, "block_bytes": size}
+
+
+if __name__ == "__main__":
+    main()
