@@ -23,6 +23,8 @@ from fl_shuffle.errors import PrecisionError, require_integer, require_real
 
 MAX_NODES = 4_000_000
 MAX_REPORTS = 10**12
+NEGLIGIBLE_MASS = 1e-100
+"""Blanket masses up to this are dropped, which can only raise delta."""
 LOG_VANISHING = -640.0
 """Below e^-640 (1e-278) the Chernoff bound E(S)_+ <= E e^(theta S) / (e theta) is enough."""
 
@@ -76,7 +78,7 @@ def _merged(blanket: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
     for gamma, count in blanket:
         mass = require_real("gamma", gamma, minimum=0.0, maximum=1.0)
         number = require_integer("count", count, minimum=0, maximum=MAX_REPORTS)
-        if mass > 0.0 and number > 0:
+        if mass > NEGLIGIBLE_MASS and number > 0:
             merged[mass] = merged.get(mass, 0) + number
     return sorted(merged.items())
 
