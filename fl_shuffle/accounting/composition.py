@@ -1,0 +1,337 @@
+"""Many rounds: dominating pairs built from one-round curves, composed exactly on a lattice.
+
+A pair (P, Q) dominates a mechanism if its hockey-stick divergence is at least the mechanism's at
+every e^eps, negative eps included. Products of dominating pairs dominate adaptive compositions
+(Zhu, Dong, Wang 2022, Theorem 10), provided that every round's curve holds whatever the earlier
+rounds released. Here P and Q live on finitely many privacy losses ("connect the dots", Doroshenko,
+Ghazi, Kamath, Kumar, Manurangsi 2022), so a composition is a convolution.
+
+Every rounding raises the result: interpolation (convexity), the lattice (mean-preserving splits of
+likelihood ratios), aliasing from below, a Chernoff bound for what leaves the window at the top, and
+a bound on the round-off of the Fourier transforms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_shuffle.accounting.gaussian import gaussian_epsilon
+from fl_shuffle.errors import InvalidValueError, require_integer, require_real
+
+FloatArray = NDArray[np.float64]
+ComplexArray = NDArray[np.complex128]
+
+CELLS_PER_SD = 12.0
+"""The lattice is at least this many times finer than one round's spread of the privacy loss."""
+WINDOW_SDS = 20.0
+MAX_LATTICE = 1 << 18
+TILT_LADDER = 1.25
+UNIT = 2.0**-53
+MAX_LOSS = 600.0
+SAFETY = 1.0 + 1e-9
+MAX_ROUNDS = 10**9
+
+
+@dataclass(frozen=True, eq=False)
+class DominatingPair:
+    """A symmetric pair of laws through its privacy loss under P: atoms and a mass at infinity.
+
+    `losses` increase and are symmetric about zero; `masses` are P's; Q's mass at loss l is e^-l
+    times P's, and equals P's mass at -l. `infinite` is P's mass where Q has none.
+    """
+
+    losses: FloatArray
+    masses: FloatArray
+    infinite: float
+    _spectra: dict[tuple[float, int, float], tuple[ComplexArray, float]] = field(
+        default_factory=dict, repr=False
+    )
+    _moments: dict[float, tuple[float, float]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_curve(cls, epsilons: ArrayLike, deltas: ArrayLike) -> DominatingPair:
+        """The least pair that dominates every mechanism whose curve is at most `deltas`.
+
+        `epsilons` increase from 0 and `deltas` are upper bounds there, valid in *both* directions
+        (data set D against D' and D' against D). Then u(-eps) = 1 - e^-eps + e^-eps u(eps) bounds
+        the curve at negative eps. The true curve is convex in e^eps and below u at the nodes, hence
+        below the lower convex envelope of the nodes and below the chords between them.
+
+        Raises `InvalidValueError` unless `epsilons` starts at 0, increases, stays below 600, and
+        `deltas` lie in [0, 1].
+        """
+        eps = np.asarray(epsilons, dtype=np.float64).ravel()
+        u = np.asarray(deltas, dtype=np.float64).ravel()
+        if eps.size == 0 or eps.size != u.size:
+            raise InvalidValueError("deltas", u.size, f"needs one value per epsilon ({eps.size})")
+        if not (eps[0] == 0.0 and np.all(np.diff(eps) > 0.0) and eps[-1] <= MAX_LOSS):
+            raise InvalidValueError("epsilons", eps.tolist(), "must increase from 0 to at most 600")
+        if not np.all((u >= 0.0) & (u <= 1.0)):
+            raise InvalidValueError("deltas", u.tolist(), "must lie in [0, 1]")
+        u = np.minimum.accumulate(u)
+        kept = _envelope(eps, u)
+        eps, u = eps[kept], u[kept]
+        # Kinks of the piecewise linear curve carry the mass: p_i = alpha_i (s_i - s_{i-1}), with
+        # s_i the slope in alpha = e^eps after node i, and slope 0 after the last.
+        positive = eps[eps > 0.0]
+        if positive.size == 0:
+            return cls(np.zeros(1), np.array([1.0 - u[-1]]), float(u[-1]))
+        if eps[0] > 0.0:
+            # Zero is not a vertex: the chord joins the two mirror images of the first vertex.
+            mirrored = -math.expm1(-eps[0]) + math.exp(-eps[0]) * u[0]
+            before = (u[0] - mirrored) / -math.expm1(-2.0 * eps[0])
+            steps = np.concatenate([[before], np.diff(u) / -np.expm1(-np.diff(eps))])
+            forward = np.diff(u) / np.expm1(np.diff(eps))
+        else:
+            steps = np.diff(u) / -np.expm1(-np.diff(eps))
+            forward = (np.diff(u) / np.expm1(np.diff(eps)))[1:]
+        masses = np.maximum(np.append(forward, 0.0) - steps, 0.0)
+        mirror = masses * np.exp(-positive)
+        centre = max(0.0, 1.0 - float(u[-1]) - float(np.sum(masses)) - float(np.sum(mirror)))
+        return cls(
+            np.concatenate([-positive[::-1], [0.0], positive]),
+            np.concatenate([mirror[::-1], [centre], masses]),
+            float(u[-1]),
+        )
+
+    def delta(self, epsilon: float) -> float:
+        """The pair's own hockey-stick divergence at `epsilon`."""
+        gain = np.where(self.losses > epsilon, -np.expm1(epsilon - self.losses), 0.0)
+        return min(1.0, float(self.masses @ gain) + self.infinite)
+
+    def moments(self, tilt: float) -> tuple[float, float]:
+        """Mean and variance of the finite privacy loss after tilting by e^(tilt loss); cached."""
+        if tilt not in self._moments:
+            with np.errstate(divide="ignore"):
+                exponent = np.log(self.masses) + tilt * self.losses
+            weights = np.exp(exponent - float(np.max(exponent)))
+            weights /= float(np.sum(weights))
+            mean = float(weights @ self.losses)
+            self._moments[tilt] = mean, float(weights @ (self.losses - mean) ** 2)
+        return self._moments[tilt]
+
+    def log_spectrum(self, step: float, size: int, tilt: float) -> ComplexArray:
+        """log of the Fourier transform of the tilted, normalised lattice law; cached."""
+        key = (step, size, tilt)
+        if key not in self._spectra:
+            index, mass = self._on_lattice(step)
+            loss = index * step
+            weights = np.where(mass > 0.0, mass, 0.0)
+            with np.errstate(divide="ignore"):
+                exponent = np.log(weights) + tilt * loss
+            top = float(np.max(exponent))
+            tilted = np.exp(exponent - top)
+            total = float(np.sum(tilted))
+            lattice = np.bincount(np.mod(index, size), weights=tilted / total, minlength=size)
+            transform = np.fft.rfft(lattice)
+            modulus = np.maximum(np.abs(transform), 1e-300)
+            logarithm = np.log(modulus) + 1j * np.angle(transform)
+            self._spectra[key] = (logarithm, top + math.log(total))
+        return self._spectra[key][0]
+
+    def lattice_log_moment(self, step: float, size: int, tilt: float) -> float:
+        """log normaliser that goes with `log_spectrum`."""
+        self.log_spectrum(step, size, tilt)
+        return self._spectra[step, size, tilt][1]
+
+    def _on_lattice(self, step: float) -> tuple[NDArray[np.int64], FloatArray]:
+        """Split every atom between its lattice neighbours, keeping both P's and Q's mass."""
+        below = np.floor(self.losses / step)
+        rest = np.clip(self.losses - below * step, 0.0, step)
+        share_of_q = np.expm1(rest - step) / math.expm1(-step)
+        low = self.masses * share_of_q * np.exp(-rest)
+        index = np.concatenate([below, below + 1.0]).astype(np.int64)
+        return index, np.concatenate([low, np.maximum(self.masses - low, 0.0)])
+
+
+def _envelope(eps: FloatArray, u: FloatArray) -> NDArray[np.int64]:
+    """Indices of the vertices (eps >= 0) of the lower convex envelope of the mirrored curve."""
+    alpha = np.concatenate([[0.0], np.exp(-eps[:0:-1]), np.exp(eps)])
+    left = -np.expm1(-eps[:0:-1]) + np.exp(-eps[:0:-1]) * u[:0:-1]
+    height = np.concatenate([[1.0], left, u])
+    centre = eps.size
+    hull: list[int] = []
+    x, y = alpha.tolist(), height.tolist()
+    for point in range(len(x)):
+        while len(hull) >= 2:
+            a, b = hull[-2], hull[-1]
+            before = (y[b] - y[a]) / (x[b] - x[a])
+            after = (y[point] - y[b]) / (x[point] - x[b])
+            if after > before:
+                break
+            hull.pop()
+        hull.append(point)
+    return np.array([index - centre for index in hull if index >= centre], dtype=np.int64)
+
+
+class Composition:
+    """The composed law of several rounds of one client: (eps, delta), profile, trade-off curve.
+
+    `parts` lists (pair, times). All numbers are upper bounds on delta, or epsilon rounded up.
+    """
+
+    def __init__(self, parts: Sequence[tuple[DominatingPair, int]]) -> None:
+        self._parts = [
+            (pair, require_integer("times", times, minimum=0, maximum=MAX_ROUNDS))
+            for pair, times in parts
+            if times != 0
+        ]
+        self.rounds = sum(times for _, times in self._parts)
+        log_finite = 0.0
+        for pair, times in self._parts:
+            log_finite += times * math.log1p(-min(pair.infinite, 1.0 - 1e-16))
+        self.infinite = -math.expm1(log_finite)
+        spreads = [pair.moments(0.0)[1] for pair, _ in self._parts]
+        spreads = [value for value in spreads if value > 0.0]
+        self._mean, self._variance = self._moments(0.0)
+        self._sd = math.sqrt(self._variance)
+        if spreads:
+            # The finest part decides, unless it hardly matters for the whole.
+            typical = math.sqrt(min(v for v in spreads if v >= 1e-4 * max(spreads)))
+            step = 2.0 ** math.floor(math.log2(typical / CELLS_PER_SD))
+            width = WINDOW_SDS * self._sd + 4.0 * step
+            size = 1 << max(9, math.ceil(math.log2(width / step)))
+            if size > MAX_LATTICE:
+                step *= 2.0 ** math.ceil(math.log2(size / MAX_LATTICE))
+                size = MAX_LATTICE
+            self._step, self._size = step, size
+        largest = max((float(pair.losses[-1]) for pair, _ in self._parts), default=0.0)
+        self._largest = max(largest, 1e-300)
+        self._laws: dict[float, tuple[FloatArray, FloatArray, float]] = {}
+
+    def _tilt(self, epsilon: float) -> float:
+        """The rung of the ladder nearest to the saddle point of the event loss > epsilon."""
+        wanted = (epsilon - self._mean) / self._variance
+        if wanted <= 0.2 / self._sd:
+            return 0.0
+        tilt: float = TILT_LADDER ** round(math.log(wanted) / math.log(TILT_LADDER))
+        return min(tilt, 400.0 / self._largest)
+
+    def _law(self, tilt: float) -> tuple[FloatArray, FloatArray, float]:
+        """(losses, upper bounds on P's masses there, mass that may lie above the window)."""
+        if tilt not in self._laws:
+            step, size = self._step, self._size
+            exponent = np.zeros(size // 2 + 1, dtype=np.complex128)
+            log_scale = 0.0
+            for pair, times in self._parts:
+                exponent += times * pair.log_spectrum(step, size, tilt)
+                log_scale += times * pair.lattice_log_moment(step, size, tilt)
+            law = np.fft.irfft(np.exp(exponent), n=size)
+            first = math.floor(self._moments(tilt)[0] / step) - size // 2
+            index = np.arange(first, first + size)
+            law = np.take(law, np.mod(index, size))
+            roundoff = 8.0 * UNIT * math.log2(size) * (1.0 + self.rounds)
+            losses = index.astype(np.float64) * step
+            weights = np.exp(np.minimum(log_scale - tilt * losses, 700.0))
+            masses: FloatArray = (np.maximum(law, 0.0) + roundoff) * weights
+            end = float(losses[-1]) + step
+            above = 1.0
+            for rung in (1, 2, 4, 6, 8, 11, 14):
+                steeper = max(tilt, 1.0 / self._sd) * TILT_LADDER**rung
+                moment = self._lattice_moment(steeper)
+                above = min(above, math.exp(min(0.0, moment - steeper * end)))
+            self._laws[tilt] = (losses, masses, above)
+        return self._laws[tilt]
+
+    def _moments(self, tilt: float) -> tuple[float, float]:
+        """Mean and variance of the sum of the tilted privacy losses."""
+        moments = [(times, *pair.moments(tilt)) for pair, times in self._parts]
+        mean = math.fsum(times * mean for times, mean, _ in moments)
+        return mean, math.fsum(times * variance for times, _, variance in moments)
+
+    def _lattice_moment(self, tilt: float) -> float:
+        """log E e^(tilt loss) of the sum on the lattice; infinite if it would overflow."""
+        total = 0.0
+        for pair, times in self._parts:
+            if tilt * pair.losses[-1] > 690.0:
+                return math.inf
+            key = (self._step, self._size, tilt)
+            total += times * pair.lattice_log_moment(*key)
+        return total
+
+    def delta(self, epsilon: float) -> float:
+        """Upper bound on the composed divergence at `epsilon` >= 0."""
+        budget = require_real("epsilon", epsilon, minimum=0.0)
+        if self._variance == 0.0:
+            return min(1.0, self.infinite)
+        losses, masses, above = self._law(self._tilt(budget))
+        gain = np.where(losses > budget, -np.expm1(np.minimum(budget - losses, 0.0)), 0.0)
+        return min(1.0, (float(masses @ gain) + above) * SAFETY + self.infinite)
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon >= 0 on this composition at `delta`, rounded up; may be infinite."""
+        target = require_real(
+            "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
+        )
+        if self.infinite >= target:
+            return math.inf
+        if self._variance == 0.0:
+            return 0.0
+        guess = gaussian_epsilon(target, self._sd)
+        best = math.inf
+        for _ in range(4):
+            found = self._epsilon_at(target, self._tilt(guess))
+            best = min(best, found)
+            if not math.isfinite(found):
+                guess *= 1.5
+            elif self._tilt(found) == self._tilt(guess):
+                break
+            else:
+                guess = found
+        return best
+
+    def _epsilon_at(self, target: float, tilt: float) -> float:
+        losses, masses, above = self._law(tilt)
+        allowed = (target - self.infinite) / SAFETY - above
+        if allowed <= 0.0:
+            return math.inf
+        # Only losses near the window's centre are candidates: further away e^loss would overflow.
+        pivot = max(0.0, float(losses[losses.size // 2]))
+        near = losses > pivot - MAX_LOSS
+        upper = np.cumsum(masses[near][::-1])[::-1]
+        losses = losses[near]
+        lower = np.cumsum((masses[near] * np.exp(pivot - losses))[::-1])[::-1]
+        # At eps between losses j - 1 and j only what lies from j on counts: A_j - e^eps B_j.
+        growth = np.exp(np.minimum(losses - pivot, MAX_LOSS))
+        good = np.flatnonzero((upper - growth * lower <= allowed) & (losses <= pivot + MAX_LOSS))
+        if good.size == 0:
+            return math.inf
+        j = int(good[0])
+        if j == 0 or losses[j] <= 0.0:
+            return max(0.0, float(losses[j]))
+        share = (upper[j] - allowed) / lower[j] if lower[j] > 1e-300 else 1e300
+        exact = pivot + math.log(share) if share > 0.0 else losses[j - 1]
+        return max(0.0, float(min(max(exact, losses[j - 1]), losses[j]))) * SAFETY
+
+    def profile(self, epsilons: ArrayLike) -> FloatArray:
+        """delta at each of `epsilons` (>= 0, any order)."""
+        values = np.asarray(epsilons, dtype=np.float64).ravel()
+        return np.array([self.delta(float(value)) for value in values])
+
+    def trade_off(self, type_one: ArrayLike) -> FloatArray:
+        """Lower bound on an attacker's type II error at each type I error (f-DP, Dong et al. 2022).
+
+        f(a) = max over eps of max(0, 1 - delta - e^eps a, e^-eps (1 - delta - a)).
+        """
+        errors = np.asarray(type_one, dtype=np.float64).ravel()
+        if not np.all((errors >= 0.0) & (errors <= 1.0)):
+            raise InvalidValueError("type_one", errors.tolist(), "must lie in [0, 1]")
+        grid = np.linspace(0.0, max(gaussian_epsilon(1e-9, max(self._sd, 1e-12)), 1e-9), 200)
+        return trade_off_from_profile(errors, grid, self.profile(grid))
+
+
+def trade_off_from_profile(
+    type_one: FloatArray, epsilons: FloatArray, deltas: FloatArray
+) -> FloatArray:
+    """The trade-off curve implied by finitely many (epsilon, delta) statements."""
+    a = type_one[:, None]
+    growth = np.exp(epsilons)[None, :]
+    rest = (1.0 - deltas)[None, :]
+    lines = np.maximum(rest - growth * a, (rest - a) / growth)
+    result: FloatArray = np.maximum(np.max(lines, axis=1), 0.0)
+    return result
