@@ -1,0 +1,182 @@
+"""`fl-shuffle bound`: one privacy bound, or a stream of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError
+
+if TYPE_CHECKING:
+    from fl_shuffle.accounting.guarantee import Guarantee
+    from fl_shuffle.accounting.query import BoundQuery
+
+SUMMARY = "Compute a privacy bound for shuffled reports."
+
+QUERY_NAMES = (
+    *("randomizer", "k", "cap", "method", "epsilon0", "delta0", "clients", "epsilon", "delta"),
+    *("rounds", "joint", "parallel", "unit", "records", "calibration"),
+)
+
+
+def add_query_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags that describe one query, shared with `fl-shuffle compare`."""
+    parser.add_argument(
+        "--randomizer",
+        metavar="NAME",
+        help="krr, blh, rappor, oue, hadamard, laplace, gaussian or privunit; left out: any",
+    )
+    parser.add_argument(
+        "--k", type=int, metavar="K", help="number of categories (krr, rappor, oue)"
+    )
+    parser.add_argument("--cap", type=float, metavar="P", help="cap probability of privunit (0.5)")
+    parser.add_argument("--epsilon0", type=float, metavar="X", help="local epsilon of one report")
+    parser.add_argument("--delta0", type=float, metavar="Y", help="local delta of one report (0)")
+    parser.add_argument("--clients", type=int, metavar="N", help="number of shuffled reports")
+    parser.add_argument("--delta", type=float, metavar="D", help="ask for epsilon at this delta")
+    parser.add_argument("--epsilon", type=float, metavar="E", help="ask for delta at this epsilon")
+    parser.add_argument("--rounds", type=int, metavar="T", help="number of rounds (1)")
+    parser.add_argument(
+        "--joint", type=int, metavar="K", help="answers in one report, sharing epsilon0 evenly (1)"
+    )
+    parser.add_argument(
+        "--parallel", metavar="NAME:WEIGHT,...", help="each client uses one of these randomizers"
+    )
+    parser.add_argument("--unit", choices=("record", "client"), help="what neighbours change")
+    parser.add_argument("--records", type=int, metavar="B", help="records averaged in one report")
+    parser.add_argument(
+        "--calibration", choices=("classical", "analytic"), help="how Gaussian noise is scaled"
+    )
+    parser.add_argument(
+        "--budgets", metavar="FILE.csv", help="personal budgets: client_id,epsilon,delta"
+    )
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_query_arguments(parser)
+    parser.add_argument(
+        "--method",
+        metavar="NAME",
+        help="which bound (default: blanket if a randomizer is named, "
+        "else clone; gspa-exact with budgets alone); `fl-shuffle compare` lists them",
+    )
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print exactly one JSON object")
+    output.add_argument(
+        "--jsonl", metavar="FILE", help="one JSON query per line ('-': standard input)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.jsonl is not None:
+        return _stream(arguments)
+    values = given_values(arguments)
+    start = time.perf_counter()
+    result = answer(values)
+    seconds = time.perf_counter() - start
+    if arguments.json:
+        print(json.dumps({**result.to_dict(), "seconds": seconds}))
+    else:
+        print(result)
+    return 0
+
+
+def given_values(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The query names that were given on the command line, with their values."""
+    names = (*QUERY_NAMES, "budgets")
+    found = {name: getattr(arguments, name, None) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def read_query(values: dict[str, Any]) -> BoundQuery:
+    """The validated query; `budgets` may name a CSV file and `method` may be left out."""
+    from fl_shuffle.accounting.query import BoundQuery
+
+    values = dict(values)
+    if isinstance(values.get("budgets"), str):
+        values["budgets"] = _budgets_from(values["budgets"])
+    if values.get("method") is None:
+        named = values.get("randomizer") is not None or values.get("parallel") is not None
+        values["method"] = "blanket" if named else "clone"
+        if not named and values.get("budgets") is not None:
+            values["method"] = "gspa-exact"
+        if values.get("randomizer") == "gaussian":
+            values["method"] = "proven"
+    return BoundQuery.from_mapping(values)
+
+
+def answer(values: dict[str, Any]) -> Guarantee:
+    """The guarantee that answers one query given by names and values."""
+    from fl_shuffle.accounting.methods import bound
+
+    return bound(read_query(values))
+
+
+def _budgets_from(path: str) -> list[tuple[float, float, int]]:
+    from fl_shuffle.budgets import read_budgets
+
+    try:
+        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        raise ConfigError(f"budgets file {path} does not exist") from None
+    except OSError as error:
+        raise ConfigError(f"budgets file {path} cannot be read: {error}") from None
+    if len(lines) < 2:
+        raise ConfigError(
+            f"budgets file {path} holds no clients; add lines client_id,epsilon,delta"
+        )
+    budgets = read_budgets(path, len(lines) - 1)
+    return [
+        (float(epsilon), float(delta), 1)
+        for epsilon, delta in zip(budgets.epsilon, budgets.delta, strict=True)
+    ]
+
+
+def _stream(arguments: argparse.Namespace) -> int:
+    """Answer every line; flags given beside --jsonl are defaults for all lines."""
+    defaults = given_values(arguments)
+    if arguments.jsonl == "-":
+        _answer_lines(sys.stdin, defaults, sys.stdout)
+        return 0
+    try:
+        with open(arguments.jsonl, encoding="utf-8") as lines:
+            _answer_lines(lines, defaults, sys.stdout)
+    except FileNotFoundError:
+        raise ConfigError(f"query file {arguments.jsonl} does not exist") from None
+    except OSError as error:
+        raise ConfigError(f"query file {arguments.jsonl} cannot be read: {error}") from None
+    return 0
+
+
+def _answer_lines(lines: Iterable[str], defaults: dict[str, Any], out: TextIO) -> None:
+    """One result or error object per nonempty line, each flushed as soon as it is known."""
+    for line in lines:
+        if not line.strip():
+            continue
+        out.write(json.dumps(_answer_line(line, defaults)) + "\n")
+        out.flush()
+
+
+def _answer_line(line: str, defaults: dict[str, Any]) -> dict[str, Any]:
+    start = time.perf_counter()
+    try:
+        query = json.loads(line, parse_constant=_refuse_constant)
+        if not isinstance(query, dict):
+            raise InvalidValueError("query", query, "must be a JSON object")
+        result = answer({**defaults, **query})
+    except json.JSONDecodeError as error:
+        return {"error": f"not JSON: {error}"}
+    except RecursionError:
+        return {"error": "not JSON: nested too deeply"}
+    except FlShuffleError as error:
+        return {"error": " ".join(str(error).split())}
+    return {**result.to_dict(), "seconds": time.perf_counter() - start}
+
+
+def _refuse_constant(name: str) -> float:
+    raise InvalidValueError("query", name, "is not a JSON number; numbers must be finite")
