@@ -8,39 +8,31 @@ On the CPU the bits are AES-128 in counter mode (OpenSSL). On other devices, or 
 `generator="philox"`, they are Philox4x32-10 (Salmon et al. 2011) in integer tensor operations:
 reproducible in the same way, statistically strong, but not cryptographic.
 
-The laws, with k a `bits`-bit word per uniform:
+The laws, from signed words W of `bits` bits and U = |W + 1/2| 2^(1 - bits) in (0, 1):
 
-* normal: Box-Muller on pairs (U, V), R = sqrt(-2 ln U), R cos(V), R sin(V). With 32 bits
-  U is a midpoint in multiples of 2^-32, the largest |variate| is sqrt(64 ln 2) = 6.66, and float32
-  arithmetic is used; with 64 bits it is sqrt(128 ln 2) = 9.42, in float64.
-* laplace: sign * (-ln U), U midpoints of multiples of 2^-32 (or 2^-64); the largest |variate| is
-  32 ln 2 = 22.2 (64 ln 2 = 44.4).
+* normal: Box-Muller. R = sqrt(-2 ln U) from one word, V = pi W' 2^(1 - bits) from another, the two
+  variates R cos V and R sin V. The largest |variate| is sqrt(64 ln 2) = 6.66 for 32 bits (float32
+  arithmetic) and sqrt(128 ln 2) = 9.42 for 64 bits (float64).
+* laplace: -ln U with the sign of W; at most 32 ln 2 = 22.2 (64 ln 2 = 44.4).
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
 from fl_shuffle.errors import InvalidValueError, require_choice, require_integer, require_real
+from fl_shuffle.randomizers.noise_cpu import BLOCK_BYTES, AesWords, Layout, draw_cpu
+from fl_shuffle.randomizers.noise_device import draw_device
 
 FloatArray = NDArray[np.float64]
 LAWS = ("normal", "laplace")
 GENERATORS = ("aes", "philox")
-_BLOCK_BYTES = 16
-# A block of work is this many words: enough to hide call overhead, few enough for the cache.
-_CPU_WORDS = 1 << 16
-_CPU_WORDS_PER_TILE = 3 << 15
-_DEVICE_WORDS = 1 << 22
 _COUNTER_LIMIT = 1 << 62
 """Counters stay below this, so that they fit signed 64-bit arithmetic."""
 
@@ -51,40 +43,6 @@ def largest_variate(law: str, bits: int = 32) -> float:
     _require_bits(bits)
     exponent = bits * math.log(2.0)
     return math.sqrt(2.0 * exponent) if law == "normal" else exponent
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """How a client's row of `dimension` variates is cut into tiles of `width` words each.
-
-    A tile of a normal row holds `width`/2 radius words and then `width`/2 angle words; it makes the
-    cosine half and then the sine half of `width` variates. Tiles are whole counter blocks. The
-    layout depends on the dimension, the law and the word size only, never on the batch.
-    """
-
-    dimension: int
-    width: int
-    tiles: int
-    word_bytes: int
-
-    @classmethod
-    def of(cls, dimension: int, bits: int) -> _Layout:
-        word_bytes = bits // 8
-        unit = _BLOCK_BYTES // word_bytes
-        tiles = -(-dimension // _CPU_WORDS_PER_TILE)
-        width = -(-dimension // (tiles * unit)) * unit
-        return cls(dimension, width, -(-dimension // width), word_bytes)
-
-    @property
-    def blocks_per_tile(self) -> int:
-        return self.width * self.word_bytes // _BLOCK_BYTES
-
-    @property
-    def blocks_per_client(self) -> int:
-        return self.tiles * self.blocks_per_tile
-
-    def columns(self, tile: int) -> slice:
-        return slice(tile * self.width, min((tile + 1) * self.width, self.dimension))
 
 
 class NoiseStream:
@@ -122,7 +80,7 @@ class NoiseStream:
         if self.generator == "aes" and not on_cpu:
             raise InvalidValueError("generator", generator, f"aes runs on the CPU, not {device}")
         self._key = key
-        self._layout = _Layout.of(self.dimension, self.bits)
+        self._layout = Layout.of(self.dimension, self.bits)
         self._law_keys = {law: self._derive(law) for law in LAWS}
 
     def normal(
@@ -174,11 +132,11 @@ class NoiseStream:
 
         Odd multiples of 2^-54, from AES on the CPU whatever the device; a stream of its own.
         """
-        layout = _Layout.of(require_integer("count", count, minimum=1, maximum=64), 64)
+        layout = Layout.of(require_integer("count", count, minimum=1, maximum=64), 64)
         ids = self._ids(client_ids)
-        words = _AesWords(self._derive(f"uniform {count}"), layout)
+        words = AesWords(self._derive(f"uniform {count}"), layout)
         size = len(ids) * layout.width
-        raw = np.empty(8 * size + _BLOCK_BYTES, np.uint8)
+        raw = np.empty(8 * size + BLOCK_BYTES, np.uint8)
         if len(ids):
             words.fill(ids, 0, raw)
         table = raw[: 8 * size].view(np.uint64).reshape(len(ids), layout.width)[:, :count]
@@ -259,10 +217,10 @@ class NoiseStream:
             ids = range(int(ids[0]), int(ids[0]) + len(ids))
         key = self._law_keys[law]
         if self.generator == "aes":
-            words = _AesWords(key, layout)
-            _draw_cpu(law, words, ids, target.numpy(), scale=scale, step=step)
+            words = AesWords(key, layout)
+            draw_cpu(law, words, ids, target.numpy(), scale=scale, step=step)
         else:
-            _draw_device(law, layout, key, ids, target, scale=scale, step=step)
+            draw_device(law, layout, key, ids, target, scale=scale, step=step)
 
 
 def _require_bits(bits: int) -> int:
@@ -279,281 +237,3 @@ def _per_row(
             raise InvalidValueError(field, value, f"must hold {rows} finite numbers > 0")
         return value.astype(np.float64)
     return require_real(field, value, minimum=0.0, exclusive_minimum=True)
-
-
-def _cut(values: float | NDArray[np.float64], rows: slice) -> float | NDArray[np.float64]:
-    """The part of a per-row quantity that belongs to `rows`, as a column."""
-    return values[rows, None] if isinstance(values, np.ndarray) else values
-
-
-# --- CPU: AES counter mode, NumPy and torch kernels on cache-sized blocks -------------------------
-
-
-class _AesWords:
-    """AES-128 of the counters of clients and tiles, as signed words."""
-
-    def __init__(self, key: bytes, layout: _Layout) -> None:
-        self._algorithm = algorithms.AES(key)
-        self.layout = layout
-        self._context: CipherContext | None = None
-        self._next = -1
-
-    def fill(self, ids: range | NDArray[np.int64], tile: int, raw: NDArray[np.uint8]) -> None:
-        """Write the bytes of `tile` of every client in `ids`, row after row, at the start of `raw`.
-
-        Neighbouring counters come from counter mode in one call; scattered ones from encrypting the
-        counter blocks themselves, which is what counter mode does.
-        """
-        layout = self.layout
-        size = len(ids) * layout.blocks_per_tile * _BLOCK_BYTES
-        if isinstance(ids, range) and (len(ids) == 1 or layout.tiles == 1):
-            start = ids[0] * layout.blocks_per_client + tile * layout.blocks_per_tile
-            if start != self._next or self._context is None:
-                counter = start.to_bytes(_BLOCK_BYTES, "big")
-                self._context = Cipher(self._algorithm, modes.CTR(counter)).encryptor()
-            self._context.update_into(memoryview(_ZEROS)[:size], raw[:size].data)
-            self._next = start + size // _BLOCK_BYTES
-            return
-        starts = (
-            np.asarray(ids, np.int64) * layout.blocks_per_client + tile * layout.blocks_per_tile
-        )
-        counters = np.zeros((len(ids), layout.blocks_per_tile, 2), ">u8")
-        counters[:, :, 1] = starts[:, None] + np.arange(layout.blocks_per_tile)
-        # Electronic codebook is safe here: every input block is a distinct counter.
-        encryptor = Cipher(self._algorithm, modes.ECB()).encryptor()
-        encryptor.update_into(counters.reshape(-1).view(np.uint8).data, raw.data)
-
-
-_ZEROS = bytes(8 * _CPU_WORDS_PER_TILE)
-
-
-@dataclass(frozen=True)
-class _Workspace:
-    """Views of a thread's buffers in one shape: `rows` tiles of words and of floats.
-
-    The float buffers appear twice: `flat` as torch vectors (its log, sin and cos are the fastest at
-    hand) and `grid` as NumPy arrays [rows, columns] of the same memory (cheaper calls).
-    """
-
-    words: NDArray[Any]
-    flat: tuple[torch.Tensor, ...]
-    grid: tuple[NDArray[Any], ...]
-
-
-class _Scratch(threading.local):
-    """Reusable buffers of one block of work, one set per thread."""
-
-    def __init__(self) -> None:
-        size = max(_CPU_WORDS, _CPU_WORDS_PER_TILE)
-        # The cipher asks for room for one more incomplete block than it writes.
-        self.raw = np.empty(8 * size + _BLOCK_BYTES, np.uint8)
-        self._floats = [torch.empty(size, dtype=torch.float64) for _ in range(3)]
-        self._cache: dict[tuple[int, int, int, int], _Workspace] = {}
-
-    def workspace(self, rows: int, width: int, columns: int, word_bytes: int) -> _Workspace:
-        shape = (rows, width, columns, word_bytes)
-        found = self._cache.get(shape)
-        if found is None:
-            narrow = word_bytes == 4
-            words = self.raw[: rows * width * word_bytes].view(np.int32 if narrow else np.int64)
-            dtype = torch.float32 if narrow else torch.float64
-            flat = tuple(buffer.view(dtype)[: rows * columns] for buffer in self._floats)
-            found = _Workspace(
-                words.reshape(rows, width),
-                flat,
-                tuple(tensor.numpy().reshape(rows, columns) for tensor in flat),
-            )
-            if len(self._cache) >= 64:
-                self._cache.clear()
-            self._cache[shape] = found
-        return found
-
-
-_scratch = _Scratch()
-
-
-def _draw_cpu(
-    law: str,
-    words: _AesWords,
-    ids: range | NDArray[np.int64],
-    target: NDArray[np.float32],
-    *,
-    scale: float | NDArray[np.float64],
-    step: float | NDArray[np.float64] | None,
-) -> None:
-    layout = words.layout
-    normal = law == "normal"
-    transform = _normal_cpu if normal else _laplace_cpu
-    real = np.float32 if layout.word_bytes == 4 else np.float64
-    spread = _cast(-np.square(scale) if normal else scale, real)
-    magic = None if step is None else _cast(_MAGIC[layout.word_bytes] * step, real)
-    rows_per_block = max(1, _CPU_WORDS // layout.width)
-    for start in range(0, len(ids), rows_per_block):
-        rows = slice(start, min(start + rows_per_block, len(ids)))
-        work = _scratch.workspace(
-            rows.stop - rows.start,
-            layout.width,
-            layout.width // 2 if normal else layout.width,
-            layout.word_bytes,
-        )
-        for tile in range(layout.tiles):
-            words.fill(ids[rows], tile, _scratch.raw)
-            part = target[rows, layout.columns(tile)]
-            row_magic = None if magic is None else _cut(magic, rows)
-            transform(work, _cut(spread, rows), part, row_magic)
-
-
-_MAGIC = {4: 1.5 * 2.0**23, 8: 1.5 * 2.0**52}
-"""Adding and taking away this many steps rounds to a multiple of the step (float32, float64)."""
-
-
-def _cast(value: Any, real: Any) -> Any:
-    """A number or an array, in the precision of the arithmetic."""
-    return value.astype(real) if isinstance(value, np.ndarray) else real(value)
-
-
-def _place(
-    product: np.ufunc, left: NDArray[Any], right: NDArray[Any], part: NDArray[Any], magic: Any
-) -> None:
-    """part <- product(left, right), or part <- round(part + product(left, right))."""
-    if magic is None:
-        product(left, right, out=part, casting="same_kind")
-        return
-    product(left, right, out=right)
-    np.add(right, part, out=right)
-    np.add(right, magic, out=right)
-    np.subtract(right, magic, out=part, casting="same_kind")
-
-
-def _normal_cpu(work: _Workspace, spread: Any, part: NDArray[np.float32], magic: Any) -> None:
-    """Box-Muller with R = sqrt(spread * ln U^2), spread = -scale^2: the scale costs nothing."""
-    radius, angle, cosine = work.grid
-    half = radius.shape[1]
-    real = radius.dtype.type
-    unit = 2.0 ** -(8 * radius.dtype.itemsize - 1)
-    np.copyto(radius, work.words[:, :half], casting="unsafe")
-    np.copyto(angle, work.words[:, half:], casting="unsafe")
-    np.multiply(radius, real(unit), out=radius)
-    np.add(radius, real(0.5 * unit), out=radius)
-    np.multiply(radius, radius, out=radius)
-    torch.log(work.flat[0], out=work.flat[0])
-    np.multiply(radius, spread, out=radius)
-    np.sqrt(radius, out=radius)
-    np.multiply(angle, real(math.pi * unit), out=angle)
-    torch.cos(work.flat[1], out=work.flat[2])
-    torch.sin(work.flat[1], out=work.flat[1])
-    first = min(half, part.shape[1])
-    rest = part.shape[1] - first
-    _place(np.multiply, radius[:, :first], cosine[:, :first], part[:, :first], magic)
-    _place(np.multiply, radius[:, :rest], angle[:, :rest], part[:, first:], magic)
-
-
-def _laplace_cpu(work: _Workspace, spread: Any, part: NDArray[np.float32], magic: Any) -> None:
-    """The sign and scale * ln|U| of one word uniform on (-1, 1); spread is the scale."""
-    uniform, size, _ = work.grid
-    real = uniform.dtype.type
-    unit = 2.0 ** -(8 * uniform.dtype.itemsize - 1)
-    np.copyto(uniform, work.words, casting="unsafe")
-    np.multiply(uniform, real(unit), out=uniform)
-    np.add(uniform, real(0.5 * unit), out=uniform)
-    np.absolute(uniform, out=size)
-    torch.log(work.flat[1], out=work.flat[1])
-    np.multiply(size, spread, out=size)
-    columns = part.shape[1]
-    _place(np.copysign, size[:, :columns], uniform[:, :columns], part, magic)
-
-
-# --- Any device: Philox4x32-10 in integer tensor operations --------------------------------------
-
-_MASK = 0xFFFFFFFF
-_PHILOX_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-_PHILOX_WEYL = (0x9E3779B9, 0xBB67AE85)
-
-
-def philox4x32(counter: Sequence[torch.Tensor], key: tuple[int, int]) -> list[torch.Tensor]:
-    """Philox4x32-10 of four int64 tensors that hold unsigned 32-bit words (Salmon et al. 2011).
-
-    64-bit products wrap around as two's complement; masking the shifted product gives the high word
-    either way.
-    """
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for _ in range(10):
-        first = c0 * _PHILOX_MULTIPLIERS[0]
-        second = c2 * _PHILOX_MULTIPLIERS[1]
-        c0, c1, c2, c3 = (
-            ((second >> 32) & _MASK) ^ c1 ^ k0,
-            second & _MASK,
-            ((first >> 32) & _MASK) ^ c3 ^ k1,
-            first & _MASK,
-        )
-        k0 = (k0 + _PHILOX_WEYL[0]) & _MASK
-        k1 = (k1 + _PHILOX_WEYL[1]) & _MASK
-    return [c0, c1, c2, c3]
-
-
-def _draw_device(
-    law: str,
-    layout: _Layout,
-    key: bytes,
-    ids: range | NDArray[np.int64],
-    target: torch.Tensor,
-    *,
-    scale: float | NDArray[np.float64],
-    step: float | NDArray[np.float64] | None,
-) -> None:
-    device = target.device
-    philox_key = (int.from_bytes(key[:4], "little"), int.from_bytes(key[4:8], "little"))
-    salt = int.from_bytes(key[8:16], "little") & ((1 << 63) - 1)
-    clients = torch.as_tensor(np.asarray(ids, np.int64), device=device)
-    block = torch.arange(layout.blocks_per_tile, device=device)
-    rows_per_block = max(1, _DEVICE_WORDS // layout.width)
-    for start in range(0, len(ids), rows_per_block):
-        rows = slice(start, min(start + rows_per_block, len(ids)))
-        for tile in range(layout.tiles):
-            # 128-bit counter: the block's place in the stream, then 64 bits of the key as a salt.
-            place = clients[rows, None] * layout.blocks_per_client + (
-                tile * layout.blocks_per_tile + block
-            )
-            zero = torch.zeros_like(place)
-            words = philox4x32(
-                (place & _MASK, place >> 32, zero + (salt & _MASK), zero + (salt >> 32)),
-                philox_key,
-            )
-            stacked = torch.stack(words, dim=2)
-            signed = torch.where(stacked > 0x7FFFFFFF, stacked - (1 << 32), stacked)
-            integers = signed.to(torch.int32).view(len(place), -1)
-            if layout.word_bytes == 8:
-                integers = integers.view(torch.int64)
-            part = target[rows, layout.columns(tile)]
-            noise = _law_device(law, integers)[:, : part.shape[1]]
-            noise.mul_(_column(_cut(scale, rows), noise))
-            _place_device(noise, part, None if step is None else _cut(step, rows))
-
-
-def _column(value: float | NDArray[np.float64], like: torch.Tensor) -> torch.Tensor:
-    return torch.as_tensor(value, dtype=like.dtype, device=like.device)
-
-
-def _law_device(law: str, words: torch.Tensor) -> torch.Tensor:
-    wide = words.dtype == torch.int64
-    dtype, unit = (torch.float64, 2.0**-63) if wide else (torch.float32, 2.0**-31)
-    uniform = words.to(dtype).mul_(unit)
-    if law == "laplace":
-        uniform.add_(0.5 * unit)
-        return torch.copysign(uniform.abs().log_(), uniform)
-    half = words.shape[1] // 2
-    radius = uniform[:, :half].add(0.5 * unit).square_().log_().neg_().sqrt_()
-    angle = uniform[:, half:] * math.pi
-    return torch.cat((radius * angle.cos(), radius * angle.sin()), dim=1)
-
-
-def _place_device(
-    noise: torch.Tensor, part: torch.Tensor, step: float | NDArray[np.float64] | None
-) -> None:
-    if step is None:
-        part.copy_(noise)
-        return
-    exponent = 23 if noise.dtype == torch.float32 else 52
-    magic = _column(1.5 * 2.0**exponent * np.asarray(step), noise)
-    part.copy_(noise.add_(part).add_(magic).sub_(magic))

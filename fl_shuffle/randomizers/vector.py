@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_choice, require_real
 from fl_shuffle.randomizers.noise import NoiseStream, largest_variate
 
+FloatArray = NDArray[np.float64]
+
 NOISES = {"gaussian": "normal", "laplace": "laplace"}
 """Each noise and the law of its standard variate."""
 NORMS = {"gaussian": 2, "laplace": 1}
@@ -187,25 +189,28 @@ class UserRandomizer:
 def clip_rows(
     rows: torch.Tensor, radius: float | NDArray[np.float64], norm: int
 ) -> NDArray[np.bool_]:
-    """Clip each row of `rows` (float32 [K, d], CPU) to norm at most `radius`, in place.
+    """Clip each row of `rows` (float32 [K, d]) to norm at most `radius`, in place.
 
     `norm` is 1 or 2; `radius` a number or an array [K]. Returns the mask [K] of valid rows. A row
     that holds NaN or an infinity is invalid and is set to zero, so nothing non-finite ever passes;
     a zero row stays zero. Rows at most `radius` (1 - 2^-15) long are left untouched; longer ones
     are scaled. The float32 norm is inflated by its worst error, so a clipped row never exceeds
-    `radius`. The result of a row does not depend on the other rows.
+    `radius`. The result of a row does not depend on the other rows. Off the CPU norms are float64
+    reductions on the device, and the last bits may differ from the CPU's.
     """
     if norm not in (1, 2):
         raise InvalidValueError("norm", norm, "must be 1 or 2")
-    if rows.dtype != torch.float32 or rows.dim() != 2 or rows.device.type != "cpu":
+    if rows.dtype != torch.float32 or rows.dim() != 2:
         raise InvalidValueError(
             "rows", f"{rows.dtype} {list(rows.shape)}", "must be float32 [K, d]"
         )
-    values = rows.detach().numpy()
-    count, dimension = values.shape
+    count, dimension = rows.shape
     radii = np.broadcast_to(np.asarray(radius, dtype=np.float64), (count,))
     if not bool(np.all((radii >= SMALLEST) & (radii <= LARGEST))):
         raise InvalidValueError("radius", radius, f"must lie in [{SMALLEST:g}, {LARGEST:g}]")
+    if rows.device.type != "cpu":
+        return _clip_on_device(rows.detach(), radii, norm)
+    values = rows.detach().numpy()
     valid = np.ones(count, dtype=np.bool_)
     per_block = max(1, _CLIP_BLOCK // max(1, dimension))
     for start in range(0, count, per_block):
@@ -229,6 +234,16 @@ def clip_rows(
             np.multiply(values[block], factor.astype(np.float32)[:, None], out=values[block])
             values[block][tiny] = scaled
     return valid
+
+
+def _clip_on_device(rows: torch.Tensor, radii: FloatArray, norm: int) -> NDArray[np.bool_]:
+    lengths = torch.linalg.vector_norm(rows, ord=norm, dim=1, dtype=torch.float64)
+    lengths = lengths * _NORM_INFLATION
+    valid = torch.isfinite(lengths)
+    limits = torch.tensor(radii, device=rows.device)
+    factor = torch.where(valid & (lengths > limits), limits / lengths, 1.0)
+    rows.copy_(torch.where(valid[:, None], rows.double() * factor[:, None], 0.0))
+    return np.asarray(valid.cpu().numpy(), dtype=np.bool_)
 
 
 def _norms(values: NDArray[np.float32] | NDArray[np.float64], norm: int) -> NDArray[np.float64]:

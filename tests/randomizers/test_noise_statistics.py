@@ -99,10 +99,11 @@ def test_wrong_law_is_rejected() -> None:
 
 @pytest.mark.parametrize(("bits", "generator"), VARIANTS)
 def test_tail_counts(bits: int, generator: str) -> None:
-    """Counts beyond 4, 4.5 and 5 sigma and 12, 14 and 16 Laplace scales among 3.2e7 variates (8e6 Philox).
+    """Counts beyond 4, 4.5 and 5 sigma and 12, 14 and 16 Laplace scales.
 
-    Expected per side (of 3.2e7): 1013, 109, 9 and 98, 13, 1.8. A scale 3% too large makes the 4 sigma
-    count at least 9 standard errors too high, which the last lines check.
+    Among 3.2e7 variates (8e6 for Philox); expected per side of 3.2e7: 1013, 109, 9 and 98, 13, 1.8.
+    A scale 3% too large makes the 4 sigma count at least 9 standard errors too high, which the
+    last line checks.
     """
     stream = NoiseStream(TREE.key(1, "tails"), 8000, bits=bits, generator=generator)
     limits = {"normal": np.array([4.0, 4.5, 5.0]), "laplace": np.array([12.0, 14.0, 16.0])}

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_shuffle.errors import InvalidValueError
-from fl_shuffle.randomizers import noise as noise_module
-from fl_shuffle.randomizers.noise import LAWS, NoiseStream, largest_variate, philox4x32
+from fl_shuffle.randomizers import noise_cpu
+from fl_shuffle.randomizers.noise import LAWS, NoiseStream, largest_variate
+from fl_shuffle.randomizers.noise_device import philox4x32
 from fl_shuffle.randomizers.vector import grid_step
 
 KEY = bytes(range(32))
@@ -74,7 +75,7 @@ def test_block_size_threads_and_torch_threads_do_not_matter(
         assert torch.equal(stream.normal(0, 700), expected)
     finally:
         torch.set_num_threads(before)
-    monkeypatch.setattr(noise_module, "_CPU_WORDS", 5000)
+    monkeypatch.setattr(noise_cpu, "WORDS_PER_BLOCK", 5000)
     assert torch.equal(stream.normal(0, 700), expected)
 
 

@@ -18,6 +18,7 @@ from fl_shuffle.randomizers.vector import (
     SMALLEST,
     UserRandomizer,
     VectorRandomizer,
+    _clip_on_device,
     clip_rows,
     exact_group,
     exact_sum,
@@ -205,6 +206,20 @@ def test_rows_whose_squares_overflow_are_valid() -> None:
     rows = torch.full((1, 3), 3e38)
     assert clip_rows(rows, 1.0, 2).tolist() == [True]
     assert float(rows.norm()) == pytest.approx(1.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+def test_clipping_off_the_cpu_agrees(norm: int) -> None:
+    """The device path, run on the CPU: the same rows clipped, the same mask, equal to 1e-6."""
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.randn(40, 300, generator=generator) * torch.logspace(-3, 38, 40)[:, None]
+    rows[3, 1], rows[4, 2], rows[5] = math.nan, math.inf, 0.0
+    radii = np.linspace(0.5, 2.0, 40)
+    host, device = rows.clone(), rows.clone()
+    mask = clip_rows(host, radii, norm)
+    assert np.array_equal(_clip_on_device(device, radii, norm), mask)
+    assert torch.allclose(device, host, rtol=1e-5, atol=0)
+    assert (torch.linalg.vector_norm(device.double(), ord=norm, dim=1).numpy() <= radii).all()
 
 
 @pytest.mark.parametrize("radius", [0.0, -1.0, math.nan, math.inf, np.array([1.0, math.nan])])
