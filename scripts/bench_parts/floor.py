@@ -4,12 +4,13 @@ One process, plain PyTorch and NumPy. Per block of clients: forward pass, per-re
 form (no per-record gradient is ever stored), clipped means by one batched product, each client's
 own noise, one sum. Then one SGD step. No messages, no shuffler, no accountant, no ledger.
 
-Run as `python -m bench_parts.floor JOB.npz ...`: prints one JSON line per round, as the product does.
+`python -m bench_parts.floor JOB.npz ...` prints one JSON line per round, as the product does.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import threading
 import time
@@ -64,7 +65,7 @@ class Floor:
         per_block = max(1, block_bytes // (4 * self._dimension))
         blocks = max(threads, -(-clients // per_block))
         edges = np.linspace(0, clients, blocks + 1).astype(int).tolist()
-        self._blocks = list(zip(edges[:-1], edges[1:], strict=True))
+        self._blocks = list(itertools.pairwise(edges))
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads)
         self._local = threading.local()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import signal
@@ -152,7 +153,7 @@ def run_child(
         result.failed = f"exit code {code}: {''.join(errors[-3:]).strip()[-300:]}"
     if arrivals:
         result.start_up = arrivals[0] - started
-        result.seconds = [b - a for a, b in zip(arrivals, arrivals[1:], strict=False)]
+        result.seconds = [b - a for a, b in itertools.pairwise(arrivals)]
     during = [(count, used) for count, used in cpu if count >= 1]
     if during and during[-1][0] > during[0][0]:
         (first, low), (last, high) = during[0], during[-1]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from bench_parts.jobs import CLASSES, FEATURES
 
+from bench_parts.jobs import CLASSES, FEATURES
 from clients.data import Records
 from fl_shuffle.config import DataSection
 

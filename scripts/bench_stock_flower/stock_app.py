@@ -58,7 +58,7 @@ def train(message: Message, context: Context) -> Message:
         for parameter, gradient in zip(plain.parameters(), gradients, strict=True):
             mean = torch.einsum("i,i...->...", factor, gradient) / len(gradient)
             noise = torch.normal(0.0, scale, mean.shape)
-            parameter -= float(settings["rate"]) * (mean + noise)
+            parameter.sub_(float(settings["rate"]) * (mean + noise))
     content = RecordDict(
         {
             "arrays": ArrayRecord(plain.state_dict()),
