@@ -25,7 +25,7 @@ _lock = Lock()
 def worker_for(context: Context) -> Worker:
     """This process's worker for the run's configuration, built on first use."""
     config = config_of(context)
-    key = config.to_json()
+    key = f"{context.run_id} {config.to_json()}"  # two runs never share a source of noise
     with _lock:
         if key not in _workers:
             torch.set_num_threads(1)

@@ -126,12 +126,24 @@ class Run:
             state = torch.load(io.BytesIO(saved[1]), weights_only=True)
             optimizer.restore(state)
             first = saved[0] + 1
-        replayed = self.config.run.entropy == "seeded"
-        for number, present in self.ledger.presence(self.config.data.clients):
-            if number < first or not replayed:
-                self.accountant.commit(number, present)
+        attempts = self.ledger.presence(self.config.data.clients)
+        if self.config.run.entropy == "seeded":
+            attempts = [(n, present) for n, present in dict(attempts).items() if n < first]
+        for number, present in attempts:
+            self.accountant.commit(number, present)
+        self._keep_metrics_before(first)
         log.info("resuming at round %d", first)
         return first
+
+    def _keep_metrics_before(self, first: int) -> None:
+        """Drop the lines of rounds that will be played again."""
+        self._metrics.close()
+        path = self.directory / METRICS
+        lines = path.read_text(encoding="utf-8").splitlines()
+        kept = [line for line in lines[1:] if int(line.split(",")[0]) < first]
+        _write(path, "".join(f"{line}\n" for line in lines[:1] + kept))
+        self._metrics = path.open("a", newline="", encoding="utf-8")
+        self._rows = csv.writer(self._metrics, lineterminator="\n")
 
     def on_round(self, outcome: RoundOutcome) -> None:
         """Write the round's line and tell whoever listens."""

@@ -28,7 +28,8 @@ CREATE TABLE classes (
     sensitivity REAL NOT NULL, epsilon0 REAL NOT NULL, delta0 REAL NOT NULL,
     records INTEGER NOT NULL, clients INTEGER NOT NULL);
 CREATE TABLE clients (client_id INTEGER PRIMARY KEY, class_id INTEGER NOT NULL);
-CREATE TABLE reservations (round INTEGER PRIMARY KEY, expected_reports INTEGER NOT NULL,
+CREATE TABLE reservations (
+    attempt INTEGER PRIMARY KEY, round INTEGER NOT NULL, expected_reports INTEGER NOT NULL,
     epsilon REAL);
 CREATE TABLE rounds (
     round INTEGER PRIMARY KEY, n_reports INTEGER NOT NULL, expected_reports INTEGER NOT NULL,
@@ -124,7 +125,7 @@ class Ledger:
     def reserve(self, round_number: int, expected_reports: int, epsilon: float) -> None:
         """Book a round's worst case; durable, together with everything recorded before it."""
         self._db.execute(
-            "INSERT OR REPLACE INTO reservations VALUES (?, ?, ?)",
+            "INSERT INTO reservations (round, expected_reports, epsilon) VALUES (?, ?, ?)",
             (round_number, expected_reports, _real(epsilon)),
         )
         self.flush()
@@ -170,14 +171,15 @@ class Ledger:
         return None if row is None else (int(row[0]), bytes(row[1]))
 
     def presence(self, clients: int) -> list[tuple[int, NDArray[np.bool_]]]:
-        """Which clients' reports were released in each round, as (round, mask).
+        """Whose reports were released, as (round, mask) per attempt at a round, in order.
 
-        A round that was reserved but never recorded counts as released by everybody: a crash may
-        have come after the release.
+        An attempt that was reserved but not recorded, or that a later attempt at the same round
+        overwrote, counts as released by everybody: the crash may have come after the release.
         """
         rows = self._db.execute(
-            "SELECT reservations.round, rounds.round IS NOT NULL, present FROM reservations "
-            "LEFT JOIN rounds USING (round) ORDER BY reservations.round"
+            "SELECT reservations.round, rounds.round IS NOT NULL AND attempt = "
+            "(SELECT max(attempt) FROM reservations AS later WHERE later.round = rounds.round), "
+            "present FROM reservations LEFT JOIN rounds USING (round) ORDER BY attempt"
         ).fetchall()
         everybody = np.ones(clients, dtype=bool)
         return [

@@ -6,6 +6,7 @@ The same ServerApp and ClientApp run unchanged on Flower's Simulation and Deploy
 from __future__ import annotations
 
 import logging
+import secrets
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -46,7 +47,7 @@ class InProcessGrid(Grid):
 
     def __init__(self, client_app: ClientApp, run_config: Mapping[str, object], nodes: int) -> None:
         self._app = client_app
-        self._run = Run.create_empty(run_id=1)
+        self._run = Run.create_empty(run_id=secrets.randbits(62))
         adopt_task_identity(self._run.run_id)
         config: UserConfig = dict(run_config)  # type: ignore[arg-type]
         self._contexts = {

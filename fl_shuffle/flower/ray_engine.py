@@ -49,7 +49,9 @@ def run_on_ray(config: Config, directory: Path, *, nodes: int) -> dict[str, Any]
         tempfile.TemporaryDirectory(prefix="fl-shuffle-flwr-") as home,
         (directory / "engine.log").open("w", encoding="utf-8") as log,
     ):
-        environment = {**os.environ, **OFFLINE, "FLWR_HOME": home}
+        # Flower's programs start one another by name.
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        environment = {**os.environ, **OFFLINE, "FLWR_HOME": home, "PATH": path}
         with _superlink(Path(home), environment, log):
             run_id = _submit(config, directory, Path(home), environment, nodes, log)
             status = _wait(run_id, Path(home), environment)

@@ -10,10 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.events import ClientClass
 from fl_shuffle.accounting.ledger import Ledger
 from fl_shuffle.cli import main
 from fl_shuffle.flower.strategy import ShuffleStrategy
 from tests.federation.conftest import Launch, model_bytes, summary
+
+CLASS = ClientClass("gaussian", 1.0, 1.0, 2.0, 1.0, 1e-5, 1)
 
 
 def test_a_run_directory_holds_everything(
@@ -192,8 +196,18 @@ def test_a_round_reserved_but_not_recorded_counts_as_released(
     assert launch("run", "run.rounds=2") == 0
     ledger = Ledger.open(tmp_path / "run" / "ledger.sqlite")
     ledger.reserve(3, 12, 99.0)
+    present = ~np.eye(12, dtype=bool)[0]
     assert [number for number, _ in ledger.presence(12)] == [1, 2, 3]
     assert ledger.presence(12)[2][1].all()
+    # A second attempt at round 3, recorded without client 0: the first one stays on the bill.
+    ledger.reserve(3, 12, 99.0)
+    accountant = Accountant([CLASS], np.zeros(12, dtype=np.int64), unit="client",
+                            schedule="aggregate", delta=1e-5, rounds=3)  # fmt: skip
+    ledger.record(accountant.preview(3, present), {0: 11}, 12, present, 0.1)
+    ledger.flush()
+    attempts = ledger.presence(12)
+    assert [number for number, _ in attempts] == [1, 2, 3, 3]
+    assert attempts[2][1].all() and (attempts[3][1] == present).all()
     ledger.close()
 
 
