@@ -55,10 +55,10 @@ class FeatureMap(ABC):
     data_dependent: bool = False
 
     def __init__(self, image_side: int) -> None:
-        side = require_integer("features.image_side", image_side, minimum=1)
+        side = require_integer("data.feature_options.image_side", image_side, minimum=1)
         if side not in PIXEL_MAXIMUM:
             raise InvalidValueError(
-                "features.image_side", side, f"must be one of {sorted(PIXEL_MAXIMUM)}"
+                "data.feature_options.image_side", side, f"must be one of {sorted(PIXEL_MAXIMUM)}"
             )
         self.image_side = side
 
@@ -86,8 +86,7 @@ class FeatureMap(ABC):
         array = np.asarray(images)
         if array.ndim != 3 or array.shape[1:] != (side, side):
             raise DataError(
-                f"images: shape {array.shape}, expected [N, {side}, {side}]; "
-                "set features.image_side"
+                f"images: shape {array.shape}, expected [N, {side}, {side}]; set image_side"
             )
         if array.dtype != np.uint8:
             raise DataError(f"images: dtype {array.dtype}, expected uint8 in [0, {top}]")
@@ -103,8 +102,8 @@ class RawPixels(FeatureMap):
 
     def __init__(self, *, image_side: int = 28, shift: float = 0.0, scale: float = 1.0) -> None:
         super().__init__(image_side)
-        self.shift = require_real("features.shift", shift, minimum=-10.0, maximum=10.0)
-        self.scale = require_real("features.scale", scale, minimum=1e-3, maximum=1e3)
+        self.shift = require_real("data.feature_options.shift", shift, minimum=-10.0, maximum=10.0)
+        self.scale = require_real("data.feature_options.scale", scale, minimum=1e-3, maximum=1e3)
 
     @property
     def dimension(self) -> int:
@@ -133,7 +132,7 @@ class PrincipalComponents(FeatureMap):
     def __init__(self, *, image_side: int = 28, components: int = 60) -> None:
         super().__init__(image_side)
         self.components = require_integer(
-            "features.components", components, minimum=1, maximum=self.image_side**2
+            "data.feature_options.components", components, minimum=1, maximum=self.image_side**2
         )
         self._mean: NDArray[np.float64] | None = None
         self._directions: NDArray[np.float64] | None = None
@@ -199,25 +198,30 @@ class OrientedGradients(FeatureMap):
     ) -> None:
         super().__init__(image_side)
         self.orientations = require_integer(
-            "features.orientations", orientations, minimum=2, maximum=32
+            "data.feature_options.orientations", orientations, minimum=2, maximum=32
         )
         if not isinstance(cells, tuple | list) or not 1 <= len(cells) <= 4:
-            raise InvalidValueError("features.cells", cells, "must be a list of 1 to 4 grid sizes")
+            raise InvalidValueError(
+                "data.feature_options.cells", cells, "must be a list of 1 to 4 grid sizes"
+            )
         self.cells = tuple(
-            require_integer("features.cells", size, minimum=2, maximum=_SIDE // 2) for size in cells
+            require_integer("data.feature_options.cells", size, minimum=2, maximum=_SIDE // 2)
+            for size in cells
         )
         if not isinstance(upright, bool):
-            raise InvalidValueError("features.upright", upright, "must be true or false")
+            raise InvalidValueError(
+                "data.feature_options.upright", upright, "must be true or false"
+            )
         self.upright = upright
         self.descriptor_dimension = self.orientations * sum(size**2 for size in self.cells)
         self.components = require_integer(
-            "features.components",
+            "data.feature_options.components",
             components,
             minimum=0,
             maximum=min(self.descriptor_dimension, _STROKES - 1),
         )
         self.ridge = require_real(
-            "features.ridge", ridge, minimum=0.0, maximum=1e3, exclusive_minimum=True
+            "data.feature_options.ridge", ridge, minimum=0.0, maximum=1e3, exclusive_minimum=True
         )
         self._pools = [_pooling(_SIDE, size) for size in self.cells]
 
@@ -357,12 +361,12 @@ FEATURE_KINDS: Final = tuple(_KINDS)
 
 def build_features(kind: str, **options: Any) -> FeatureMap:
     """The feature map `kind` ("raw", "pca", "hog"); `InvalidValueError` for bad options."""
-    maker = _KINDS[require_choice("features.kind", kind, FEATURE_KINDS)]
+    maker = _KINDS[require_choice("data.features", kind, FEATURE_KINDS)]
     known = list(signature(maker).parameters)
     for name, value in options.items():
         if name not in known:
             raise InvalidValueError(
-                f"features.{name}",
+                f"data.feature_options.{name}",
                 value,
                 f"is no option of {kind!r}, which takes {', '.join(known)}",
                 suggestion(name, known),
