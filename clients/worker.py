@@ -26,9 +26,9 @@ class Worker:
     on which clients are computed beside it.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, task: Task | None = None) -> None:
         self._config = config
-        self._task: Task = load_task(config)
+        self._task: Task = task or load_task(config)
         self._device = torch.device(config.run.device)
         clip = "none" if config.clip == "update" else config.clip
         self._engine = make_gradient_engine(
@@ -51,10 +51,17 @@ class Worker:
         A client whose gradient holds NaN or an infinity gets a row of NaN: it sends nothing usable.
         """
         clients = request.clients
-        rows, valid = self._means(clients, parameters.to(self._device))
+        rows, valid = self.means(clients, parameters.to(self._device))
+        self.randomize_(rows, clients, request.round_number)
+        if not valid.all():
+            rows[torch.from_numpy(~valid)] = torch.nan
+        return rows.cpu().numpy()
+
+    def randomize_(self, rows: Tensor, clients: NDArray[np.int64], round_number: int) -> None:
+        """In place: the clipped means [k, d] of these clients become their reports."""
         plan = self._task.plan
         stream = NoiseStream(
-            self._seeds.key(request.round_number, "noise"), rows.shape[1], device=self._device
+            self._seeds.key(round_number, "noise"), rows.shape[1], device=self._device
         )
         if self._user is not None:
             self._user(rows, clients, stream)
@@ -70,9 +77,6 @@ class Worker:
                 scale=_common(weight * plan.scale[clients]),
                 step=_common(plan.step[clients]),
             )
-        if not valid.all():
-            rows[torch.from_numpy(~valid)] = torch.nan
-        return rows.cpu().numpy()
 
     def _user_randomizer(self) -> Callable[[Tensor, NDArray[np.int64], NoiseStream], None] | None:
         """The user's own randomizer, one client at a time with that client's budget."""
@@ -104,7 +108,7 @@ class Worker:
         index = index.to(self._device)
         return self._inputs[index], self._labels[index], local
 
-    def _means(
+    def means(
         self, clients: NDArray[np.int64], parameters: Tensor
     ) -> tuple[Tensor, NDArray[np.bool_]]:
         """Clipped means, float32 [k, d], and which of them are finite."""
