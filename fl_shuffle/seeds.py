@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 
 KEY_BYTES = 32
 _SEED_LIMIT = 2**128
+# Personalisation strings (16 bytes at most) keep the uses of one path apart.
 _ROOT = b"fl-shuffle root"
 _NODE = b"fl-shuffle node"
+_CHILD = b"fl-shuffle child"
+_NUMPY = b"fl-shuffle numpy"
+_TORCH = b"fl-shuffle torch"
 
 
 class SeedTree:
@@ -65,20 +69,23 @@ class SeedTree:
 
     def key(self, *path: int | str) -> bytes:
         """The 256-bit key of `path`. Raises `InvalidValueError` on an empty or ill-typed path."""
+        return self._derive(_NODE, path)
+
+    def _derive(self, use: bytes, path: tuple[int | str, ...]) -> bytes:
         if not path:
             raise InvalidValueError("path", path, "must name at least one step")
-        return _blake2b(b"".join(map(_encode, path)), key=self._root, person=_NODE)
+        return _blake2b(b"".join(map(_encode, path)), key=self._root, person=use)
 
     def child(self, *path: int | str) -> SeedTree:
-        """The subtree below `path`: a tree whose root is that path's key."""
+        """The subtree below `path`, as independent of this tree's own keys as those are of each other."""
         tree = SeedTree.__new__(SeedTree)
         tree.seed = self.seed
-        tree._root = self.key("subtree", *path)
+        tree._root = self._derive(_CHILD, path)
         return tree
 
     def numpy_generator(self, *path: int | str) -> np.random.Generator:
         """A fresh PCG64 generator seeded by the 256-bit key of `path`."""
-        entropy = int.from_bytes(self.key("numpy", *path), "big")
+        entropy = int.from_bytes(self._derive(_NUMPY, path), "big")
         return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
 
     def torch_generator(self, *path: int | str, device: str = "cpu") -> torch.Generator:
@@ -86,7 +93,7 @@ class SeedTree:
         import torch
 
         generator = torch.Generator(device=device)
-        generator.manual_seed(int.from_bytes(self.key("torch", *path)[:8], "big") >> 1)
+        generator.manual_seed(int.from_bytes(self._derive(_TORCH, path)[:8], "big") >> 1)
         return generator
 
 

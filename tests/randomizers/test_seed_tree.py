@@ -45,6 +45,14 @@ def test_paths_that_concatenate_alike_differ() -> None:
     assert len(keys) == 9
 
 
+def test_the_uses_of_one_path_are_kept_apart() -> None:
+    tree = SeedTree(3)
+    entropy = int.from_bytes(tree.key("a"), "big")
+    same_seed = np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
+    assert tree.numpy_generator("a").random() != same_seed.random()
+    assert tree.child("a").key("b") != tree.key("a", "b")
+
+
 def test_another_process_derives_the_same_keys_and_draws() -> None:
     code = (
         "from fl_shuffle.seeds import SeedTree; t = SeedTree(5);"
