@@ -77,7 +77,7 @@ class SeedTree:
         return _blake2b(b"".join(map(_encode, path)), key=self._root, person=use)
 
     def child(self, *path: int | str) -> SeedTree:
-        """The subtree below `path`, as independent of this tree's own keys as those are of each other."""
+        """The subtree below `path`; its keys are independent of this tree's own."""
         tree = SeedTree.__new__(SeedTree)
         tree.seed = self.seed
         tree._root = self._derive(_CHILD, path)
