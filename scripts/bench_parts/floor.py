@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fl_shuffle.randomizers.noise import NoiseStream
 
-BLOCK_BYTES = (1 << 18, 1 << 19, 1 << 20, 1 << 21, 1 << 22)
+BLOCK_BYTES = (1 << 16, 1 << 18, 1 << 20, 3 << 20, 3 << 22)
 TUNING_ROUNDS = 3
 
 
@@ -86,24 +86,19 @@ class Floor:
     def _sum_of(self, stream: NoiseStream, blocks: list[tuple[int, int]]) -> Tensor:
         total = torch.zeros(self._dimension, dtype=torch.float64)
         for first, last in blocks:
-            rows = self._rows(last - first)
-            noise = self._noise(last - first)
+            rows = self._buffer("rows", last - first, self._dimension)
+            noise = self._buffer("noise", last - first, self._dimension)
             self._means(first, last, rows)
             stream.normal(first, last - first, out=noise)
             rows.add_(noise, alpha=self._scale)
             total += rows.sum(dim=0)
         return total
 
-    def _rows(self, count: int) -> Tensor:
-        return self._buffer("rows", count)
-
-    def _noise(self, count: int) -> Tensor:
-        return self._buffer("noise", count)
-
-    def _buffer(self, name: str, count: int) -> Tensor:
+    def _buffer(self, name: str, count: int, width: int) -> Tensor:
+        """A thread's own array [count, width], the same memory every time."""
         buffer: Tensor | None = getattr(self._local, name, None)
         if buffer is None or len(buffer) < count:
-            buffer = torch.empty(count, self._dimension)
+            buffer = torch.empty(count, width)
             setattr(self._local, name, buffer)
         return buffer[:count]
 
@@ -111,56 +106,59 @@ class Floor:
         """Clipped means of clients first .. last-1 into `rows` [k, d]."""
         own = slice(first * self._records, last * self._records)
         x = self._x[own]
+        top = self._weights[-1]
         if len(self._weights) == 1:
-            delta = self._output_errors(x @ self._weights[0].T, own)
-            self._scale_errors(delta, lambda: self._x_squared[own] * delta.square().sum(dim=1))
-            self._products(delta, x, rows)
+            error = self._output_error(top, x, own)
+            if self._unit == "record":
+                error *= self._factor(self._x_squared[own] * (error * error).sum(dim=0))
+            else:
+                error *= 1.0 / self._records
+            self._products(error, x, rows)
         else:
-            lower, upper = self._weights
-            h = torch.empty(len(x), upper.shape[1])
+            h = self._buffer("hidden", len(x), top.shape[1])
             h[:, -1] = 1.0
-            torch.matmul(x, lower.T, out=h[:, :-1]).clamp_(min=0.0)
-            delta = self._output_errors(h @ upper.T, own)
-            below = delta @ upper[:, :-1]
-            below *= h[:, :-1] > 0
-            factor = self._scale_errors(
-                delta,
-                lambda: (
-                    self._x_squared[own] * torch.linalg.vector_norm(below, dim=1).square()
-                    + torch.linalg.vector_norm(h, dim=1).square() * delta.square().sum(dim=1)
-                ),
+            torch.mm(x, self._weights[0].T, out=h[:, :-1]).clamp_(min=0.0)
+            error = self._output_error(top, h, own)
+            below = torch.mm(
+                error.T, top[:, :-1], out=self._buffer("below", len(x), top.shape[1] - 1)
             )
-            # Scaling the inputs scales the product: they are fewer than the hidden errors.
-            self._products(below, x * factor, rows[:, : self._sizes[0]])
-            self._products(delta, h, rows[:, self._sizes[0] :])
+            torch.ops.aten.threshold_backward.grad_input(below, h[:, :-1], 0, grad_input=below)
+            if self._unit == "record":
+                factor = self._factor(
+                    self._x_squared[own] * torch.linalg.vector_norm(below, dim=1).square_()
+                    + (error * error).sum(dim=0) * torch.linalg.vector_norm(h, dim=1).square_()
+                )
+                error *= factor
+                # Scaling the inputs scales the product, and they are fewer than the errors.
+                x = x * factor[:, None]
+            else:
+                error *= 1.0 / self._records
+                x = x * (1.0 / self._records)
+            self._products(below.T, x, rows[:, : self._sizes[0]])
+            self._products(error, h, rows[:, self._sizes[0] :])
         if self._unit == "client":
             length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
             if bool((length > self._clip).any()):
                 rows *= (self._clip / length).clamp_(max=1.0)
 
-    def _output_errors(self, logits: Tensor, own: slice) -> Tensor:
-        errors = torch.softmax(logits, dim=1)
-        errors[torch.arange(len(errors)), self._labels[own]] -= 1.0
-        return errors
+    def _output_error(self, weight: Tensor, x: Tensor, own: slice) -> Tensor:
+        """Softmax minus one-hot, [classes, n]: columns, because short rows are slow."""
+        error = torch.softmax(weight @ x.T, dim=0)
+        minus_one = torch.full((1, 1), -1.0).expand(1, len(x))
+        return error.scatter_add_(0, self._labels[None, own], minus_one)
 
-    def _scale_errors(self, delta: Tensor, squared: Callable[[], Tensor]) -> Tensor | float:
-        """Multiply errors by clip factor over batch size; returns that factor."""
-        if self._unit == "client":
-            delta *= 1.0 / self._records
-            return 1.0 / self._records
-        factor = (self._clip / squared().sqrt_()).clamp_(max=1.0).div_(self._records)[:, None]
-        delta *= factor
-        return factor
+    def _factor(self, squared: Tensor) -> Tensor:
+        """Clip factor over batch size, [n]."""
+        return squared.rsqrt_().mul_(self._clip).clamp_(max=1.0).mul_(1.0 / self._records)
 
-    def _products(self, errors: Tensor, x: Tensor, rows: Tensor) -> None:
-        """Per client: errors^T x, written into a [k, out * in] slice of the rows."""
+    def _products(self, error: Tensor, x: Tensor, rows: Tensor) -> None:
+        """Per client: error x, [out, n] times [n, in], into a [k, out * in] slice of the rows."""
         count, batch = len(rows), self._records
-        shape = (count, errors.shape[1], x.shape[1])
-        target = rows.unflatten(1, shape[1:])
+        target = rows.unflatten(1, (error.shape[0], x.shape[1]))
         if batch == 1:
-            torch.mul(errors[:, :, None], x[:, None, :], out=target)
+            torch.mul(error.T[:, :, None], x[:, None, :], out=target)
             return
-        left, right = errors.view(count, batch, -1).mT, x.view(count, batch, -1)
+        left, right = error.unflatten(1, (count, batch)).transpose(0, 1), x.view(count, batch, -1)
         if target.is_contiguous():
             torch.bmm(left, right, out=target)
         else:
