@@ -49,49 +49,45 @@ def crossing(
 
     Returns (above, below): the curve exceeds the target at `above` (0 if it never does, then
     `below` is 0 too) and does not at `below`, which is None if it exceeds the target even at
-    `maximum`. Both were evaluated; the one on `side` is where the curve is within `LOG_TOLERANCE`
-    of the target, or as close as floating point allows. Raises `PrecisionError` if the curve is not
-    monotone enough to be bracketed.
+    `maximum`. The one on `side` was evaluated and is where the curve is within `LOG_TOLERANCE` of
+    the target, or as close as floating point allows; the other may be far (infinite). Raises
+    `PrecisionError` if the curve is not monotone enough to be bracketed.
     """
     at_zero = curve(0.0)
     if at_zero <= target:
         return 0.0, 0.0
     low, high = 0.0, math.inf
-    low_y, high_y = _coordinate(at_zero), math.inf
     floor = _coordinate(target)
     width = LOG_TOLERANCE / (2.0 * max(floor, 1e-3))
     goal = floor + (0.5 if side == "below" else -0.5) * width
-    mu = 2.5 * at_zero
-    point = min(gaussian_epsilon(target, mu), maximum) if at_zero < 0.9 else 0.5 * maximum
-    slope = 1.0 / (math.sqrt(2.0) * mu)
+    before, before_y = 0.0, _coordinate(at_zero)
+    point = 0.5 * maximum
+    if at_zero < 0.9:
+        point = min(gaussian_epsilon(target, 2.5 * at_zero), maximum)
     for _ in range(MAX_EVALUATIONS):
         value = curve(point)
         y = _coordinate(value)
         if value <= target:
-            high, high_y = point, y
+            high = point
+            close = side == "below" and y - floor <= width
         else:
-            low, low_y = point, y
+            low = point
+            close = side == "above" and floor - y <= width
             if point >= maximum:
                 return low, None
-        close = (high_y - floor if side == "below" else floor - low_y) <= width
-        if math.isfinite(high) and (close or high - low <= 1e-9 * high):
+        if close or (math.isfinite(high) and high - low <= 1e-9 * high):
             return low, high
-        if math.isfinite(high_y) and low > 0.0:
-            slope = (high_y - low_y) / (high - low)
-        elif math.isfinite(y) and y > 0.0 and point > 0.0 and low > 0.0:
-            slope = max(y / point, 1e-12)
-        near_high = math.isfinite(high_y) and high_y - floor < floor - low_y
-        base, base_y = (high, high_y) if near_high else (low, low_y)
-        step = base + (goal - base_y) / slope
-        upper = high if math.isfinite(high) else maximum
-        inside = low < step < upper
-        if not math.isfinite(high):
-            point = min(max(step, low + 0.05 * (maximum - low) * 1e-3), maximum)
-        elif inside:
-            margin = 1e-6 * (high - low)
-            point = min(max(step, low + margin), high - margin)
-        else:
-            point = 0.5 * (low + high)
+        upper = min(high, maximum)
+        step = math.nan
+        if math.isfinite(y) and y != before_y:
+            step = point + (goal - y) * (point - before) / (y - before_y)
+        if math.isfinite(y):
+            before, before_y = point, y
+        if step >= maximum and not math.isfinite(high):
+            step = maximum
+        elif not low < step < upper:
+            step = 0.5 * (low + upper)
+        point = step
     raise PrecisionError(
         f"the curve could not be bracketed at {target:g} within {MAX_EVALUATIONS} evaluations; "
         "ask for a smaller relative_error"
