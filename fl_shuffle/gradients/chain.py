@@ -22,18 +22,25 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_shuffle.errors import InvalidValueError
-from fl_shuffle.gradients.blocks import Block, Segment, blocks, equal_runs, sorted_records
-from fl_shuffle.gradients.engine import GradientEngine, Loss, check_labels, clip_factor
+from fl_shuffle.gradients.blocks import Block, blocks, equal_runs, sorted_records
+from fl_shuffle.gradients.engine import (
+    NORM_INFLATION,
+    GradientEngine,
+    Loss,
+    check_labels,
+    clip_factor,
+)
 from fl_shuffle.gradients.structure import Layer
+from fl_shuffle.gradients.workspace import LANES, Workspace
 
-# Whole vector registers, unrolled four times, on every processor PyTorch has kernels for.
-LANES = 64
-# Products with fewer rows go through kernels for thin matrices, which round differently.
-THIN = 32
 # Numbers in one block of activations: about what the second-level cache holds.
 BLOCK_NUMBERS = 512 * 1024
 # Products with fewer multiplications are cheaper as one batched call and a copy.
 SMALL_PRODUCT = 200_000
+# Block shapes remembered by a thread.
+WORKSPACES = 64
+
+Views = tuple[Tensor, Tensor | None]
 
 # In-place activations whose slope follows from their output.
 FROM_OUTPUT: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
@@ -89,17 +96,21 @@ class ChainEngine(GradientEngine):
         per_record: bool,
     ) -> None:
         records = self._records(inputs, labels)
+        views = [_views(parameters, layer) for layer in self._layers]
+        limits = radius / NORM_INFLATION if per_record else None
         ragged = sorted_records(bounds)
         if ragged is None:
             for block in blocks(bounds, self._block_rows):
-                self._block(parameters, records, labels, radius, block, rows, per_record)
+                self._block(views, records, labels, limits, block, rows)
             return
         order = torch.from_numpy(ragged.order).to(self.device)
         index = torch.from_numpy(ragged.index).to(self.device)
-        records, labels, radius = records[index], labels[index], radius[order]
+        records, labels = records[index], labels[index]
+        if limits is not None:
+            limits = limits[order]
         ordered = torch.empty_like(rows)
         for block in blocks(ragged.bounds, self._block_rows):
-            self._block(parameters, records, labels, radius, block, ordered, per_record)
+            self._block(views, records, labels, limits, block, ordered)
         rows[order] = ordered
 
     def _records(self, inputs: Tensor, labels: Tensor) -> Tensor:
@@ -114,157 +125,108 @@ class ChainEngine(GradientEngine):
 
     def _block(
         self,
-        parameters: Tensor,
+        views: list[Views],
         records: Tensor,
         labels: Tensor,
-        radius: Tensor,
+        limits: Tensor | None,
         block: Block,
         rows: Tensor,
-        per_record: bool,
     ) -> None:
-        count = block.stop - block.start
-        padded = -(-count // LANES) * LANES
+        """Gradient rows of the block's clients; clipped per record to `limits` [K] if given."""
+        space = self._workspace(block)
         x = records[block.start : block.stop]
-        if count < THIN:
-            thin = self._array("thin", padded, x.shape[1])
-            thin[:count] = x
-            thin[count:] = 0.0
-            x = thin
-        weight = self._array("weight", padded)
-        for part in block.segments:
-            weight[part.row : part.row + part.count * part.size] = 1.0 / part.total
-        inputs, slopes, logits = self._forward(parameters, x, padded)
-        error = self._output_error(logits, labels[block.start : block.stop])
-        if not per_record:
-            error *= weight
-        errors = self._backward(parameters, inputs, slopes, error)
-        if per_record:
-            limit = self._array("limit", padded)
-            for part in block.segments:
-                part_limit = limit[part.row : part.row + part.count * part.size]
-                part_limit.view(part.count, part.size).copy_(
-                    radius[part.client : part.client + part.count, None]
-                )
-            weight *= clip_factor(self._lengths(inputs, errors), limit)
-            errors[-1] *= weight
-            for hidden in errors[:-1]:
-                hidden.mul_(weight[:, None])
-        for part in block.segments:
-            self._write_segment(inputs, errors, part, rows)
+        if space.thin is not None:
+            space.thin[: space.count] = x
+            space.thin[space.count :] = 0.0
+            x = space.thin
+        slopes = self._forward(views, x, space)
+        self._output_error(labels[block.start : block.stop], space)
+        if limits is None:
+            space.error.mul_(space.shares)
+        self._backward(views, slopes, space)
+        if limits is not None:
+            for part, segment in zip(space.parts, block.segments, strict=True):
+                part.spread.copy_(limits[segment.client : segment.client + segment.count, None])
+            weight = clip_factor(self._lengths(x, space), space.limit).mul_(space.shares)
+            space.error.mul_(weight)
+            for lower in space.lower:
+                lower.mul_(weight[:, None])
+        for part, segment in zip(space.parts, block.segments, strict=True):
+            clients = rows[segment.client : segment.client + segment.count]
+            data = x[part.rows].view(segment.count, segment.size, -1)
+            for layer, error, given in zip(self._layers, part.errors, part.inputs, strict=True):
+                self._write(clients, layer, error, data if given is None else given, segment.add)
 
-    def _forward(
-        self, parameters: Tensor, x: Tensor, padded: int
-    ) -> tuple[list[Tensor], list[Tensor | None], Tensor]:
-        """Each layer's inputs [>= n, fan_in]; hidden slopes where needed; logits [C, padded]."""
-        used = len(x)
-        inputs, slopes = [x], list[Tensor | None]()
+    def _forward(self, views: list[Views], x: Tensor, space: Workspace) -> list[Tensor | None]:
+        """Fill hidden outputs and logits; slopes of activations that need theirs kept."""
+        slopes: list[Tensor | None] = []
         for depth, layer in enumerate(self._layers[:-1]):
-            weight, bias = _views(parameters, layer)
-            hidden = self._array(f"hidden {depth}", padded, layer.fan_out)
-            _affine(bias, inputs[-1][:used], weight.T, hidden[:used])
-            hidden, slope = _activate(layer.activation, hidden)
-            inputs.append(hidden)
-            slopes.append(slope)
-        weight, bias = _views(parameters, self._layers[-1])
-        logits = self._array("logits", self._classes, padded)
-        column = None if bias is None else bias[:, None]
-        _affine(column, weight, inputs[-1][:used].T, logits[:, :used])
-        return inputs, slopes, logits
+            weight, bias = views[depth]
+            _affine(bias, x, weight.T, space.hidden_used[depth])
+            slopes.append(_activate(layer.activation, space.hidden[depth]))
+            x = space.hidden_used[depth]
+        weight, bias = views[-1]
+        _affine(None if bias is None else bias[:, None], weight, x.T, space.logits_used)
+        return slopes
 
-    def _output_error(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Gradients [C, padded] of each record's loss with respect to its logits."""
-        count = len(labels)
+    def _output_error(self, labels: Tensor, space: Workspace) -> None:
+        """Fill the gradients [C, padded] of each record's loss with respect to its logits."""
         if self.loss is None:
-            error = torch.softmax(logits, 0, out=self._array("error", *logits.shape))
-            minus_one = torch.full((1, 1), -1.0, device=self.device).expand(1, count)
-            error.scatter_add_(0, labels[None], minus_one)
-            return error
-        classes = labels.new_zeros(logits.shape[1])
-        classes[:count] = labels
+            torch.softmax(space.logits, 0, out=space.error)
+            space.error.scatter_add_(0, labels[None], space.minus_one)
+            return
+        padded = labels.new_zeros(space.padded)
+        padded[: space.count] = labels
+        space.error.copy_(self._loss_gradient(self.loss, space.logits, padded))
+
+    def _loss_gradient(self, loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:
+        """d loss / d logits, [C, n], of logits [C, n]."""
         with torch.enable_grad():
             leaf = logits.T.contiguous().requires_grad_()
-            losses = self.loss(leaf, classes)
-            if losses.shape != classes.shape:
+            losses = loss(leaf, labels)
+            if losses.shape != labels.shape:
                 raise InvalidValueError(
-                    "loss", list(losses.shape), f"must return one loss per record, [{len(classes)}]"
+                    "loss", list(losses.shape), f"must return one loss per record, [{len(labels)}]"
                 )
             gradient: Tensor = torch.autograd.grad(losses.sum(), leaf)[0]
-        return gradient.T.contiguous()
+        return gradient.T
 
-    def _backward(
-        self,
-        parameters: Tensor,
-        inputs: list[Tensor],
-        slopes: list[Tensor | None],
-        error: Tensor,
-    ) -> list[Tensor]:
-        """Output gradients of every layer: [padded, fan_out] of hidden ones, [C, padded] last."""
-        used = len(inputs[0])
-        errors = [error]
-        upper = error[:, :used].T
+    def _backward(self, views: list[Views], slopes: list[Tensor | None], space: Workspace) -> None:
+        """Fill the hidden layers' output gradients."""
+        upper = space.error_used
         for depth in range(len(self._layers) - 2, -1, -1):
-            weight, _ = _views(parameters, self._layers[depth + 1])
-            hidden = inputs[depth + 1]
-            lower = self._array(f"error {depth}", *hidden.shape)
-            torch.mm(upper, weight, out=lower[:used])
-            _times_slope(lower, self._layers[depth].activation, hidden, slopes[depth])
-            errors.insert(0, lower)
-            upper = lower[:used]
-        return errors
+            torch.mm(upper, views[depth + 1][0], out=space.lower_used[depth])
+            activation = self._layers[depth].activation
+            _times_slope(space.lower[depth], activation, space.hidden[depth], slopes[depth])
+            upper = space.lower_used[depth]
 
-    def _lengths(self, inputs: list[Tensor], errors: list[Tensor]) -> Tensor:
+    def _lengths(self, x: Tensor, space: Workspace) -> Tensor:
         """Norms [padded] of the records' gradients over all parameters."""
-        padded = errors[-1].shape[1]
-        total = torch.zeros(padded, device=self.device)
+        _powers(x, self.norm, space.input_terms, out=space.input_length_used)
+        of_input = space.input_length
+        total: Tensor | None = None
         for depth, layer in enumerate(self._layers):
-            last = depth == len(self._layers) - 1
-            of_input = self._array("input length", padded)
-            size = self._powers(inputs[depth], 1)
-            of_input[: len(size)] = size
+            if depth == len(self._layers) - 1:
+                of_error = _column_powers(space.error, self.norm, space.error_terms)
+            else:
+                of_error = _powers(space.lower[depth], self.norm, space.terms[depth])
             if layer.bias is not None:
-                of_input += 1.0
-            total.addcmul_(of_input, self._powers(errors[depth], 0 if last else 1))
+                of_input.add_(1.0)
+            total = of_error.mul_(of_input) if total is None else total.addcmul_(of_error, of_input)
+            if depth < len(self._layers) - 1:
+                of_input = _powers(space.hidden[depth], self.norm, space.terms[depth])
+        assert total is not None
         return total.sqrt_() if self.norm == 2 else total
 
-    def _powers(self, values: Tensor, dim: int) -> Tensor:
-        """Sums of squares (l2) or of absolute values (l1) along `dim`."""
-        if self.norm == 2 and dim == 1:
-            lengths: Tensor = torch.linalg.vector_norm(values, dim=1)
-            return lengths.square_()
-        terms = self._array("terms", *values.shape)
-        if self.norm == 2:
-            return torch.mul(values, values, out=terms).sum(dim)
-        return torch.abs(values, out=terms).sum(dim)
-
-    def _write_segment(
-        self, inputs: list[Tensor], errors: list[Tensor], part: Segment, rows: Tensor
-    ) -> None:
-        """The clients' gradient rows, from their records' scaled output gradients."""
-        records = slice(part.row, part.row + part.count * part.size)
-        clients = rows[part.client : part.client + part.count]
-        for depth, layer in enumerate(self._layers):
-            x = inputs[depth][records].view(part.count, part.size, layer.fan_in)
-            if depth == len(self._layers) - 1:
-                error = errors[-1][:, records].view(layer.fan_out, part.count, part.size)
-                error = error.transpose(0, 1)
-                sums = error.sum(2)
-            else:
-                error = errors[depth][records].view(part.count, part.size, layer.fan_out)
-                sums = error.sum(1)
-                error = error.transpose(1, 2)
-            self._write_layer(clients, layer, error, x, sums, part.add)
-
-    def _write_layer(
-        self, clients: Tensor, layer: Layer, error: Tensor, x: Tensor, sums: Tensor, add: bool
-    ) -> None:
-        """error [k, fan_out, n], x [k, n, fan_in], sums [k, fan_out] of the errors, into rows."""
+    def _write(self, clients: Tensor, layer: Layer, error: Tensor, x: Tensor, add: bool) -> None:
+        """Write (or add) one layer of client rows: error [k, fan_out, n] times x [k, n, fan_in]."""
         weight, bias = _views(clients, layer)
+        count, size = x.shape[:2]
         if bias is not None:
             if add:
-                bias += sums
+                bias += error.sum(2)
             else:
-                bias.copy_(sums)
-        count, size = x.shape[:2]
+                bias.copy_(error[:, :, 0] if size == 1 else error.sum(2))
         if add:
             weight.baddbmm_(error, x)
         elif size == 1:
@@ -273,10 +235,20 @@ class ChainEngine(GradientEngine):
             chunk = max(1, BLOCK_NUMBERS // (4 * layer.fan_in * layer.fan_out))
             for start in range(0, count, chunk):
                 piece = slice(start, start + chunk)
-                product = self._array("product", len(x[piece]), layer.fan_out, layer.fan_in)
-                weight[piece] = torch.bmm(error[piece], x[piece], out=product)
+                weight[piece] = torch.bmm(error[piece], x[piece])
         else:
             torch.bmm(error, x, out=weight)
+
+    def _workspace(self, block: Block) -> Workspace:
+        """This thread's workspace for blocks of that shape."""
+        spaces: dict[object, Workspace] = self._scratch.__dict__.setdefault("spaces", {})
+        key = tuple((part.count, part.size, part.total) for part in block.segments)
+        if key not in spaces:
+            if len(spaces) >= WORKSPACES:
+                spaces.clear()
+            pool = self._scratch.__dict__.setdefault("pool", {})
+            spaces[key] = Workspace(self._layers, block, pool, torch.empty(0, device=self.device))
+        return spaces[key]
 
     def _update(
         self,
@@ -318,9 +290,8 @@ class ChainEngine(GradientEngine):
             hidden = torch.bmm(inputs[-1], weight.transpose(1, 2))
             if bias is not None:
                 hidden += bias[:, None]
-            hidden, slope = _activate(layer.activation, hidden)
+            slopes.append(_activate(layer.activation, hidden))
             inputs.append(hidden)
-            slopes.append(slope)
         weight, bias = _views(own, self._layers[-1])
         logits = torch.bmm(weight, inputs[-1].transpose(1, 2))
         if bias is not None:
@@ -330,31 +301,20 @@ class ChainEngine(GradientEngine):
             minus_one = torch.full((1, 1, 1), -1.0, device=self.device).expand(count, 1, size)
             error.scatter_add_(1, labels[:, None], minus_one)
         else:
-            error = self._output_error(logits[0], labels[0])[None]
+            error = self._loss_gradient(self.loss, logits[0], labels[0])[None].clone()
         error *= 1.0 / size
         gradient = torch.empty_like(own)
         for depth in range(len(self._layers) - 1, -1, -1):
-            layer = self._layers[depth]
-            self._write_layer(gradient, layer, error, inputs[depth], error.sum(2), add=False)
-            if depth == 0:
-                break
-            weight, _ = _views(own, layer)
-            lower = torch.bmm(error.transpose(1, 2), weight)
-            activation = self._layers[depth - 1].activation
-            _times_slope(lower, activation, inputs[depth], slopes[depth - 1])
-            error = lower.transpose(1, 2)
+            self._write(gradient, self._layers[depth], error, inputs[depth], add=False)
+            if depth > 0:
+                lower = torch.bmm(error.transpose(1, 2), _views(own, self._layers[depth])[0])
+                activation = self._layers[depth - 1].activation
+                _times_slope(lower, activation, inputs[depth], slopes[depth - 1])
+                error = lower.transpose(1, 2)
         own.add_(gradient, alpha=-learning_rate)
 
-    def _array(self, name: str, *shape: int) -> Tensor:
-        """This thread's scratch array of that name, contents arbitrary but finite when new."""
-        pool: dict[str, Tensor] = self._scratch.__dict__
-        size = int(np.prod(shape))
-        if name not in pool or pool[name].numel() < size:
-            pool[name] = torch.zeros(size, device=self.device)
-        return pool[name][:size].view(shape)
 
-
-def _views(parameters: Tensor, layer: Layer) -> tuple[Tensor, Tensor | None]:
+def _views(parameters: Tensor, layer: Layer) -> Views:
     """Weight [..., fan_out, fan_in] and bias [..., fan_out] inside flat vectors [..., d]."""
     end = layer.weight + layer.fan_out * layer.fan_in
     weight = parameters[..., layer.weight : end]
@@ -371,29 +331,45 @@ def _affine(bias: Tensor | None, left: Tensor, right: Tensor, out: Tensor) -> No
         torch.addmm(bias, left, right, out=out)
 
 
-def _activate(activation: nn.Module | None, values: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Outputs, in place where possible, and slopes where they do not follow from the outputs."""
+def _powers(values: Tensor, norm: int, terms: Tensor, out: Tensor | None = None) -> Tensor:
+    """Squared l2 norms, or l1 norms, of the rows; `terms` is scratch of the same shape."""
+    if norm == 2:
+        lengths: Tensor = torch.linalg.vector_norm(values, dim=1, out=out)
+        return lengths.square_()
+    return torch.sum(torch.abs(values, out=terms), 1, out=out)
+
+
+def _column_powers(values: Tensor, norm: int, terms: Tensor) -> Tensor:
+    """The same of the columns."""
+    if norm == 2:
+        return torch.mul(values, values, out=terms).sum(0)
+    return torch.abs(values, out=terms).sum(0)
+
+
+def _activate(activation: nn.Module | None, values: Tensor) -> Tensor | None:
+    """Apply in place; returns the slopes where they do not follow from the outputs."""
     if activation is None:
-        return values, torch.ones((), device=values.device)
+        return None
     if type(activation) in FROM_OUTPUT:
-        return FROM_OUTPUT[type(activation)](values), None
+        FROM_OUTPUT[type(activation)](values)
+        return None
     with torch.enable_grad():
         leaf = values.detach().clone().requires_grad_()
         result = activation(leaf.clone())
-        (slope,) = torch.autograd.grad(result.sum(), leaf)
-    return result.detach(), slope
+        slope: Tensor = torch.autograd.grad(result.sum(), leaf)[0]
+    values.copy_(result.detach())
+    return slope
 
 
 def _times_slope(
     error: Tensor, activation: nn.Module | None, outputs: Tensor, slope: Tensor | None
 ) -> None:
     """error *= the activation's slope, in place."""
-    backward = torch.ops.aten
     if slope is not None:
         error *= slope
     elif type(activation) is nn.ReLU:
-        backward.threshold_backward.grad_input(error, outputs, 0, grad_input=error)
+        torch.ops.aten.threshold_backward.grad_input(error, outputs, 0, grad_input=error)
     elif type(activation) is nn.Tanh:
-        backward.tanh_backward.grad_input(error, outputs, grad_input=error)
-    else:
-        backward.sigmoid_backward.grad_input(error, outputs, grad_input=error)
+        torch.ops.aten.tanh_backward.grad_input(error, outputs, grad_input=error)
+    elif type(activation) is nn.Sigmoid:
+        torch.ops.aten.sigmoid_backward.grad_input(error, outputs, grad_input=error)

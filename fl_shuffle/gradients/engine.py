@@ -67,8 +67,9 @@ class GradientEngine(ABC):
         before averaging; "average" clips the mean. Pass `out` [K, d] to reuse memory.
 
         A client with a record whose gradient is NaN, infinite, or too long for float32 gets a row
-        of NaN; other rows are untouched by it. Raises `InvalidValueError` for shapes, types or
-        radii that do not fit, `DataError` for labels that are not classes.
+        of NaN (with clip "none": a row with some entry not finite); other rows are untouched.
+        Raises `InvalidValueError` for shapes, types or radii that do not fit, `DataError` for
+        labels that are not classes.
         """
         bounds = self._check(parameters, inputs, labels, offsets)
         rows = self._rows(len(bounds) - 1, out)
@@ -77,8 +78,6 @@ class GradientEngine(ABC):
             self._means(parameters, inputs, labels, bounds, radius, rows)
             if self.clip == "average":
                 _clip_means(rows, radius, self.norm)
-            elif self.clip == "none":
-                _spread_nonfinite(rows)
         return rows
 
     def local_update(
@@ -96,7 +95,7 @@ class GradientEngine(ABC):
 
         Every client starts from `parameters` and descends its own mean loss; row k is its last
         parameters minus `parameters`. Nothing is clipped. One step equals -learning_rate times the
-        mean gradient, bit for bit. Client rows that are not finite are NaN throughout.
+        mean gradient, bit for bit. A client whose gradient is not finite gets such a row.
         """
         require_integer("steps", steps, minimum=1)
         require_real("learning_rate", learning_rate, minimum=0.0, exclusive_minimum=True)
@@ -104,7 +103,6 @@ class GradientEngine(ABC):
         rows = self._rows(len(bounds) - 1, out)
         with _one_thread(self.device), torch.no_grad():
             self._update(parameters, inputs, labels, bounds, steps, learning_rate, rows)
-            _spread_nonfinite(rows)
         return rows
 
     @abstractmethod
@@ -199,21 +197,13 @@ def check_labels(labels: Tensor, classes: int) -> None:
 
 def _clip_means(rows: Tensor, radius: Tensor, norm: int) -> None:
     lengths = torch.linalg.vector_norm(rows, norm, dim=1)
-    rows *= clip_factor(lengths, radius)[:, None]
+    rows *= clip_factor(lengths, radius / NORM_INFLATION)[:, None]
 
 
-def clip_factor(lengths: Tensor, radius: Tensor) -> Tensor:
-    """min(1, radius / length), NaN where the length is not finite."""
-    inflated = lengths * NORM_INFLATION
-    factor = torch.div(radius, inflated).clamp_(max=1.0)
-    return factor.add_(inflated.mul_(0.0))
-
-
-def _spread_nonfinite(rows: Tensor) -> None:
-    """A row that holds NaN or an infinity, or whose sum overflows, becomes NaN throughout."""
-    bad = ~torch.isfinite(rows.sum(1))
-    if bool(bad.any()):
-        rows[bad] = torch.nan
+def clip_factor(lengths: Tensor, limit: Tensor) -> Tensor:
+    """min(1, limit / length), NaN where the length is not finite."""
+    factor = torch.div(limit, lengths).clamp_(max=1.0)
+    return factor.addcmul_(lengths, factor.new_zeros(()))
 
 
 @contextmanager

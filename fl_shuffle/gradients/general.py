@@ -17,6 +17,7 @@ from torch.func import functional_call, grad, vmap
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients.blocks import blocks
 from fl_shuffle.gradients.engine import (
+    NORM_INFLATION,
     GradientEngine,
     Loss,
     check_labels,
@@ -73,6 +74,7 @@ class GeneralEngine(GradientEngine):
             for client, (start, stop) in enumerate(pairwise(bounds)):
                 rows[client] = self._mean(parameters, inputs[start:stop], labels[start:stop])
             return
+        limits_of = radius / NORM_INFLATION
         gradients_of = self._record_gradients()
         for block in blocks(bounds, self._chunk):
             members = slice(block.start, block.stop)
@@ -82,7 +84,7 @@ class GeneralEngine(GradientEngine):
             lengths = torch.linalg.vector_norm(gradients, self.norm, dim=1)
             for part in block.segments:
                 records = slice(part.row, part.row + part.count * part.size)
-                limits = radius[part.client : part.client + part.count]
+                limits = limits_of[part.client : part.client + part.count]
                 factor = clip_factor(lengths[records], limits.repeat_interleave(part.size)) / float(
                     part.total
                 )
