@@ -56,15 +56,21 @@ class CanaryTask(Task):
 class Canaries:
     """The `CanarySource` of a configuration.
 
-    `dimension` is that of the run's own model unless given (then no data is loaded). The noise is
-    drawn from `plan`, which a test may replace by a broken one; means come from the configuration.
+    `seed` is of the canaries' noise. `dimension` is that of the run's own model unless given (then
+    no data is loaded). Noise is drawn as `plan` says: the configuration's own unless another is
+    given, to see whether a wrong one would be caught.
     """
 
     def __init__(
-        self, config: Config, *, dimension: int | None = None, plan: RandomizerPlan | None = None
+        self,
+        config: Config,
+        *,
+        seed: int = 0,
+        dimension: int | None = None,
+        plan: RandomizerPlan | None = None,
     ) -> None:
         self._config = dataclasses.replace(
-            config, run=dataclasses.replace(config.run, entropy="seeded")
+            config, run=dataclasses.replace(config.run, entropy="seeded", seed=seed)
         )
         self._budgets = make_budgets(config.budgets, config.data.clients)
         if dimension is None:

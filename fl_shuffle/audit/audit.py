@@ -39,8 +39,8 @@ FEWEST_COMPOSED = 200
 POWER = 0.95
 POWER_SPREAD = 1.6449
 MOST_SHRINK = 64.0
-# Shares of the error probability: four tests at most.
-TESTS = 4
+# The error probability is shared by three tests: single reports, whole rounds, the mu test.
+TESTS = 3
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class _Audit:
             return found
         clock = Clock(0.6 * settings.seconds)
         seeds = SeedTree(settings.seed).child("audit")
-        plays = play_rounds(source, length_rule(source), settings.trials, clock, seeds)
+        plays = play_rounds(source, settings.trials, clock, seeds)
         found += self._whole_rounds(plays)
         found += self._exact_batch(sample, facts)
         found += self._recognised_target(plays)
@@ -152,19 +152,19 @@ class _Audit:
 
     def _whole_rounds(self, plays: Plays) -> list[Finding]:
         """The likelihood-ratio game on shuffled batches, of one round and of several."""
-        scales = report_scales(self._source)
-        if np.unique(scales).size > 1:
-            scores, game = plays.sized, "budget class recognised by the size of a report"
+        if plays.classified:
+            game = "budget class recognised by the size of a report"
             self.recognition = {
-                "noise_scales": int(np.unique(scales).size),
-                "reports_classified": plays.recognised,
+                "noise_scales": int(np.unique(report_scales(self._source)).size),
+                "reports_classified": plays.classified,
                 "taken_for_the_wrong_class": plays.wrong,
-                "accuracy": 1.0 - plays.wrong / plays.recognised,
+                "accuracy": 1.0 - plays.wrong / plays.classified,
             }
-        elif self._unit == "record" and position_error(self._source)[1] < CERTAIN:
-            scores, game = plays.plain, "report recognised by its position"
+        elif position_error(self._source)[1] < CERTAIN:
+            game = "report recognised by its position"
         else:
-            scores, game = plays.plain, "known others"
+            game = "known others"
+        scores = plays.scores
         found = [self._game(game, scores, 1)]
         several = min(self._rounds, len(plays) // FEWEST_COMPOSED)
         if several > 1:

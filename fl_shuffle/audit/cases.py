@@ -59,7 +59,7 @@ def _record(clients: int) -> Mapping[str, Any]:
 
 
 def _case(
-    name: str, tables: Mapping[str, Any], breaks: bool, trials: int, reports: int = 1_000_000
+    name: str, tables: Mapping[str, Any], breaks: bool, trials: int, reports: int = 400_000
 ) -> Case:
     return Case(name, parse_config(tables), breaks, trials, reports)
 
@@ -73,6 +73,7 @@ def canned_cases() -> tuple[Case, ...]:
             _mix(share, epsilon, clients=10_000, noise="laplace"),
             True,
             40,
+            1_000_000 if share == 0.5 else 400_000,
         )
         for share, epsilon in mix
     ]

@@ -6,12 +6,11 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy import stats
 
 from fl_shuffle.audit.confidence import Dichotomy
-from fl_shuffle.audit.score import BatchScore, LengthRule, View, report_scales
+from fl_shuffle.audit.score import BatchScore, View, length_rule, report_scales
 from fl_shuffle.audit.source import CanarySource
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.shuffler import ReportBatch
@@ -22,24 +21,24 @@ Vector = NDArray[np.float64]
 FIRST_CLONES, FIRST_TRAINING = 1 << 40, 1 << 41
 VALUES_PER_CALL = 1 << 22
 TRAINING_REPORTS = 4096
+FEWEST_PLAYS = 8
 
 
 @dataclass(frozen=True)
 class Plays:
-    """Scores of whole rounds, one per round, in either dataset; plays k share their noise.
+    """Scores of whole rounds, one per round, in either dataset; play k of both shares its noise.
 
-    `plain` uses the reports' position only, `sized` their length too; `top` is the largest first
-    coordinate in the batch. `wrong` of `recognised` reports were taken for the wrong noise scale.
+    `top` is the largest first coordinate in the batch. `wrong` of `classified` reports were taken
+    for the wrong noise scale (none are classified where all scales are equal).
     """
 
-    plain: tuple[Vector, Vector]
-    sized: tuple[Vector, Vector]
+    scores: tuple[Vector, Vector]
     top: tuple[Vector, Vector]
     wrong: int
-    recognised: int
+    classified: int
 
     def __len__(self) -> int:
-        return len(self.plain[0])
+        return len(self.top[0])
 
 
 class Clock:
@@ -53,41 +52,41 @@ class Clock:
         return time.monotonic() >= self._end
 
 
-def play_rounds(
-    source: CanarySource, rule: LengthRule, trials: int, clock: Clock, seeds: SeedTree
-) -> Plays:
-    """Play up to `trials` rounds (at least eight): draw, shuffle, score, in both datasets."""
-    kinds = BatchScore(source, use_length=False), BatchScore(source, use_length=True)
+def play_rounds(source: CanarySource, trials: int, clock: Clock, seeds: SeedTree) -> Plays:
+    """Play up to `trials` rounds (at least eight): draw, shuffle, score, in both datasets.
+
+    Reports are told apart by their length too if the clients' noise scales differ.
+    """
     scales, target = report_scales(source), source.scene.target
     same = scales == scales[target]
     several = not same.all()
-    columns: list[list[float]] = [[] for _ in range(6)]
-    wrong = recognised = 0
+    score = BatchScore(source, use_length=several)
+    rule = length_rule(source)
+    generator = seeds.numpy_generator("permutation")
+    scores: tuple[list[float], list[float]] = ([], [])
+    top: tuple[list[float], list[float]] = ([], [])
+    wrong = classified = 0
     for number in range(1, trials + 1):
-        if number > 8 and clock.over():
+        if number > FEWEST_PLAYS and clock.over():
             break
         rows, other = source.play(number)
         if several:
             wrong += int((rule.chosen(View.of(rows, source.plan.noise)) != same).sum())
-            recognised += len(same)
+            classified += len(same)
         for side in (0, 1):
             if side:
                 rows[target] = other
-            view = _shuffled(rows, source, seeds.numpy_generator(number, side, "permutation"))
-            columns[side].append(float(kinds[0](view).sum()))
-            sized = float(kinds[1](view).sum()) if several else columns[side][-1]
-            columns[2 + side].append(sized)
-            columns[4 + side].append(float(view.axis.max()))
-    arrays = [np.array(column) for column in columns]
+            batch = ReportBatch(source.dimension, keep=True)
+            batch.add(rows)
+            view = View.of(batch.release(generator), source.plan.noise)
+            scores[side].append(float(score(view).sum()))
+            top[side].append(float(view.axis.max()))
     return Plays(
-        (arrays[0], arrays[1]), (arrays[2], arrays[3]), (arrays[4], arrays[5]), wrong, recognised
+        (np.array(scores[0]), np.array(scores[1])),
+        (np.array(top[0]), np.array(top[1])),
+        wrong,
+        classified,
     )
-
-
-def _shuffled(rows: torch.Tensor, source: CanarySource, generator: np.random.Generator) -> View:
-    batch = ReportBatch(source.dimension, keep=True)
-    batch.add(rows)
-    return View.of(batch.release(generator), source.plan.noise)
 
 
 def composed(scores: Vector, rounds: int) -> Vector:

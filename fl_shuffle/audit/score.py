@@ -12,13 +12,11 @@ between it is the first-order likelihood ratio. Any statistic gives a valid atta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
-from scipy.special import logsumexp
 from torch import Tensor
 
 from fl_shuffle.audit.source import CanarySource
@@ -51,9 +49,13 @@ class View:
     @classmethod
     def of(cls, reports: Tensor, noise: str) -> View:
         """Of a batch float32 [n, d]."""
-        rest = reports[:, 1:].double()
-        length = rest.abs().sum(dim=1) if noise == "laplace" else rest.square().sum(dim=1).sqrt()
-        return cls(reports[:, 0].double().numpy(), length.numpy())
+        values = reports.numpy()
+        rest = values[:, 1:]
+        if noise == "laplace":
+            length = np.abs(rest).sum(axis=1)
+        else:
+            length = np.sqrt(np.einsum("ij,ij->i", rest, rest))
+        return cls(values[:, 0].astype(np.float64), length.astype(np.float64))
 
 
 def report_scales(source: CanarySource) -> Vector:
@@ -100,8 +102,11 @@ class BatchScore:
             np.log(group.count) + self._log_density(view, group.scale, group.mean)
             for group in self._groups
         ]
-        below = logsumexp(np.stack([zero, *crowd]), axis=0)
-        return np.asarray(np.exp(one - below) - np.exp(zero - below))
+        largest = np.maximum.reduce([zero, one, *crowd])
+        below = sum((np.exp(part - largest) for part in crowd), np.exp(zero - largest))
+        # A report that only dataset one can explain has no finite ratio; any large score will do.
+        below = np.maximum(below, 1e-200)
+        return np.asarray((np.exp(one - largest) - np.exp(zero - largest)) / below)
 
     def _log_density(self, view: View, scale: float, mean: float) -> Vector:
         """Log density of a report, up to a constant shared by all kinds."""
@@ -185,7 +190,3 @@ def position_error(source: CanarySource) -> tuple[float, float]:
     wrong += tail((scene.zero - boundary) / scales[scene.target])
     return boundary, float(min(1.0, wrong))
 
-
-def confusions(rule: LengthRule, lengths: Sequence[View], same: NDArray[np.bool_]) -> int:
-    """How many reports of these batches, in client order, the rule takes for the wrong kind."""
-    return int(sum((rule.chosen(view) != same).sum() for view in lengths))

@@ -14,7 +14,7 @@ from importlib import import_module
 from fl_shuffle import __version__
 from fl_shuffle.errors import FlShuffleError
 
-SUBCOMMANDS: tuple[str, ...] = ("simulate", "estimate", "bound", "compare")
+SUBCOMMANDS: tuple[str, ...] = ("simulate", "estimate", "bound", "compare", "audit")
 
 
 def build_parser() -> argparse.ArgumentParser:

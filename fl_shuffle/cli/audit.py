@@ -1,0 +1,201 @@
+"""`fl-shuffle audit`: try to break a configuration's privacy claims with canaries."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fl_shuffle.audit.findings import AuditReport, Finding
+    from fl_shuffle.config import Config
+
+SUMMARY = "Try to break the privacy claims with canaries: empirical lower bounds on epsilon."
+
+DEFAULT_TRIALS = 1000
+DEFAULT_REPORTS = 1_000_000
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "source", metavar="CONFIG.toml|RUN_DIR", nargs="?", help="whose claims to test"
+    )
+    parser.add_argument(
+        "--cases",
+        action="store_true",
+        help="canned federations on which published numbers break, and on which they hold",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="override one setting; may be repeated",
+    )
+    parser.add_argument("--data", metavar="DIR", help="folder that holds the data (MNIST/raw)")
+    parser.add_argument(
+        "--trials", type=int, metavar="N", help=f"whole rounds to play (default {DEFAULT_TRIALS})"
+    )
+    parser.add_argument(
+        "--reports",
+        type=int,
+        metavar="N",
+        help=f"single reports to draw per dataset (default {DEFAULT_REPORTS})",
+    )
+    parser.add_argument(
+        "--confidence",
+        type=float,
+        default=0.95,
+        metavar="P",
+        help="of all lower bounds of an audit together (default 0.95)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=100.0, metavar="S", help="stop playing after about S s"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the canaries")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per audit")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import torch
+
+    from fl_shuffle.audit.audit import AuditSettings
+    from fl_shuffle.audit.cases import canned_cases
+    from fl_shuffle.errors import ConfigError
+
+    given = AuditSettings(
+        trials=DEFAULT_TRIALS if arguments.trials is None else arguments.trials,
+        reports=DEFAULT_REPORTS if arguments.reports is None else arguments.reports,
+        confidence=arguments.confidence,
+        seconds=arguments.seconds,
+        seed=arguments.seed,
+    )
+    torch.set_num_threads(1)
+    broken = False
+    if arguments.cases:
+        if arguments.source or arguments.set or arguments.data:
+            raise ConfigError("--cases brings its own configurations; give no other, nor overrides")
+        cases = canned_cases()
+        for case in cases:
+            settings = AuditSettings(
+                trials=case.trials if arguments.trials is None else given.trials,
+                reports=case.reports if arguments.reports is None else given.reports,
+                confidence=given.confidence,
+                seconds=given.seconds / len(cases),
+                seed=given.seed,
+            )
+            report = _audit(case.name, case.config, settings, dimension=case.dimension)
+            _show(report, as_json=arguments.json, short=True)
+            broken |= report.breaks_proven
+    else:
+        if not arguments.source:
+            raise ConfigError("name a configuration or a run's folder, or pass --cases")
+        config = _configuration(arguments)
+        report = _audit(arguments.source, config, given)
+        _show(report, as_json=arguments.json, short=False)
+        broken = report.breaks_proven
+    return 1 if broken else 0
+
+
+def _configuration(arguments: argparse.Namespace) -> Config:
+    from fl_shuffle.config import apply_override, load_config, parse_config
+    from fl_shuffle.errors import ConfigError
+
+    overrides = list(arguments.set)
+    if arguments.data:
+        overrides.append(f"data.root={json.dumps(str(Path(arguments.data).resolve()))}")
+    path = Path(arguments.source)
+    if not path.is_dir():
+        return load_config(path, overrides)
+    try:
+        tables = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path} is no run's folder: there is no config.json in it") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path / 'config.json'} cannot be read: {error}") from None
+    for override in overrides:
+        apply_override(tables, override)
+    return parse_config(tables)
+
+
+def _audit(
+    name: str, config: Config, settings: object, *, dimension: int | None = None
+) -> AuditReport:
+    from clients.canaries import Canaries
+    from fl_shuffle.audit.audit import AuditSettings, run_audit
+    from fl_shuffle.audit.claims import accountant_claims
+
+    assert isinstance(settings, AuditSettings)
+    source = Canaries(config, dimension=dimension, seed=settings.seed)
+    return run_audit(
+        name,
+        source,
+        accountant_claims(config, source.plan, source.scene.target),
+        unit=config.privacy.unit,
+        delta=config.privacy.target_delta,
+        rounds=config.run.rounds,
+        settings=settings,
+    )
+
+
+def _show(report: AuditReport, *, as_json: bool, short: bool) -> None:
+    if as_json:
+        print(json.dumps(report.to_dict(), allow_nan=False), flush=True)
+        return
+    print(
+        f"{report.name}: {report.clients:,} clients, d = {report.dimension:,}, {report.noise}, "
+        f"unit = {report.unit}, replace-one, confidence {report.confidence:.0%}"
+    )
+    if report.recognition:
+        print(
+            f"  budget classes told apart by report size: {report.recognition['accuracy']:.4%} of "
+            f"{report.recognition['reports_classified']:,} reports right"
+        )
+    for finding in report.findings:
+        if short and finding.verdict == "does not contradict the proven bound" and not _best(
+            finding, report
+        ):
+            continue
+        for line in _lines(finding):
+            print(f"  {line}")
+    for note in report.notes:
+        print(f"  note: {note}")
+    print(
+        f"  => published mu {'BROKEN' if report.breaks_published else 'not broken'}; proven bound "
+        f"{'CONTRADICTED' if report.breaks_proven else 'not contradicted'} "
+        f"({report.seconds:.1f} s)",
+        flush=True,
+    )
+
+
+def _best(finding: Finding, report: AuditReport) -> bool:
+    """Whether this finding comes nearest to the published number of its audit."""
+    tested = [other for other in report.findings if other.points[0].published is not None]
+    return bool(tested) and finding is max(tested, key=_closeness)
+
+
+def _closeness(finding: Finding) -> float:
+    point = finding.points[0]
+    return point.lower / point.published if point.published else 0.0
+
+
+def _lines(finding: Finding) -> list[str]:
+    point = finding.witness
+    rounds = "1 round" if finding.rounds == 1 else f"{finding.rounds} rounds"
+    power = f"these plays could prove at most epsilon {_number(finding.ceiling)}"
+    if finding.detectable is not None:
+        power = f"would have caught noise {_number(finding.detectable)} times too small"
+    note = f"; {finding.note}" if finding.note else ""
+    published = "-" if point.published is None else _number(point.published)
+    proven = "-" if point.proven is None else _number(point.proven)
+    return [
+        f"{finding.game}, {rounds}: {finding.verdict}",
+        f"    at delta {point.delta:g}: epsilon >= {_number(point.lower)} measured, "
+        f"proven <= {proven}, published {published}",
+        f"    {finding.method}; {finding.plays:,} plays per dataset; power: {power}{note}",
+    ]
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
