@@ -132,8 +132,10 @@ class OutcomePair:
             ratio = np.log(self.q) - np.log(self.omega)
         scaled = np.stack([self.loss, np.where(np.isnan(ratio), np.inf, ratio)])
         key = np.where(np.isfinite(scaled), np.round(scaled / MERGE_TOLERANCE), scaled)
-        _, group = np.unique(key, axis=1, return_inverse=True)
-        group = np.asarray(group).ravel()
+        order = np.lexsort(key)
+        fresh = np.any(key[:, order[1:]] != key[:, order[:-1]], axis=0)
+        group = np.empty(self.size, dtype=np.int64)
+        group[order] = np.concatenate([[0], np.cumsum(fresh)])
         count = int(group.max()) + 1
         p, q, omega = (
             np.bincount(group, weights=x).astype(np.float64) for x in (self.p, self.q, self.omega)

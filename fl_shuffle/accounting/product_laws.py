@@ -10,15 +10,19 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Literal
 
 import numpy as np
 
 from fl_shuffle.accounting.outcome_pair import OutcomePair
 from fl_shuffle.accounting.privacy_loss import AmplificationLaw, AtomicLaw, Case, MixtureLaw
+from fl_shuffle.accounting.randomizers_continuous import LaplaceRandomizer
 from fl_shuffle.accounting.randomizers_finite import FiniteRandomizer, Randomizer, distinct
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_real
 
-MAX_OUTCOMES = 200_000
+MAX_OUTCOMES = 300_000
+LAPLACE_CELLS = (0, 400, 64, 20, 12, 8)
+"""Cells per side of each Laplace part, by the number of such parts."""
 MAX_CASES = 4096
 
 
@@ -26,7 +30,8 @@ MAX_CASES = 4096
 class JointComposition(FiniteRandomizer):
     """One report holds an independent answer of each part; neighbouring inputs may differ in all.
 
-    Local budgets add up. Parts must have finitely many kinds of report.
+    Local budgets add up. Laplace parts are replaced by a finite dominating pair whose fineness
+    falls with their number; other parts must have finitely many kinds of report.
     """
 
     parts: tuple[Randomizer, ...]
@@ -37,14 +42,22 @@ class JointComposition(FiniteRandomizer):
             raise InvalidValueError("parts", self.parts, "needs at least one randomizer")
         self._tables()
 
-    def _tables(self) -> list[FiniteRandomizer]:
+    def _tables(self) -> list[tuple[tuple[OutcomePair, ...], tuple[OutcomePair, ...]]]:
+        """(candidate pairs, witness pairs) of every part."""
+        laplace = sum(isinstance(part, LaplaceRandomizer) for part in self.parts)
+        cells = LAPLACE_CELLS[min(laplace, len(LAPLACE_CELLS) - 1)]
+        tables = []
         for part in self.parts:
-            if not isinstance(part, FiniteRandomizer):
+            if isinstance(part, FiniteRandomizer):
+                tables.append((part.coordinate_pairs(), part.witnesses()))
+            elif isinstance(part, LaplaceRandomizer):
+                tables.append(((part.dominating_pair(cells),), (part.binned_witness(cells),)))
+            else:
                 raise NotApplicableError(
-                    f"joint composition of {part.name}: only randomizers with finitely many kinds "
-                    "of report can be joined; discretise it into a probability matrix first"
+                    f"joint composition of {part.name}: only Laplace and randomizers with finitely "
+                    "many kinds of report can be joined; discretise it into a probability matrix"
                 )
-        return [part for part in self.parts if isinstance(part, FiniteRandomizer)]
+        return tables
 
     @property
     def name(self) -> str:
@@ -63,21 +76,20 @@ class JointComposition(FiniteRandomizer):
         return _merged_assumptions(self.parts)
 
     def pairs(self) -> tuple[OutcomePair, ...]:
-        return _products([part.coordinate_pairs() for part in self._tables()], "up")
+        return _products([candidates for candidates, _ in self._tables()], "up")
 
     def witnesses(self) -> tuple[OutcomePair, ...]:
-        return _products([part.witnesses() for part in self._tables()], "down")
+        return _products([witnesses for _, witnesses in self._tables()], "down")
 
 
 def _products(
-    choices: Sequence[tuple[OutcomePair, ...]], direction: str
+    choices: Sequence[tuple[OutcomePair, ...]], direction: Literal["up", "down"]
 ) -> tuple[OutcomePair, ...]:
     current: tuple[OutcomePair, ...] = choices[0]
     for options in choices[1:]:
         _check_size(len(current) * len(options), max(p.size for p in current) * options[0].size)
         current = distinct(
-            left.times(right).merged("up" if direction == "up" else "down")
-            for left, right in product(current, options)
+            left.times(right).merged(direction) for left, right in product(current, options)
         )
     return current
 

@@ -131,8 +131,11 @@ def test_compositions_of_nothing_or_of_the_wrong_kind() -> None:
         JointComposition(())
     with pytest.raises(InvalidValueError, match="parts"):
         ParallelComposition(())
-    with pytest.raises(NotApplicableError, match="Laplace"):
-        JointComposition((KRR, LaplaceRandomizer(1.0)))
+    mixed = ParallelComposition(((0.5, KRR), (0.5, LaplaceRandomizer(1.0))))
+    with pytest.raises(NotApplicableError, match="continuum"):
+        JointComposition((KRR, mixed)).pairs()
+    with pytest.raises(NotApplicableError, match="at most"):
+        JointComposition(tuple(KRandomizedResponse(0.1 * 1.07**i, 3) for i in range(16))).pairs()
 
 
 def test_other_clients() -> None:

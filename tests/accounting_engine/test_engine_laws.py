@@ -158,6 +158,31 @@ def test_eight_different_parts_can_be_joined() -> None:
     assert 0.0 < lower.epsilon <= upper.epsilon < 1.2 * lower.epsilon
 
 
+@pytest.mark.parametrize("epsilon0", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("cells", [3, 20, 400])
+def test_finite_laplace_pair_dominates_in_convex_order(epsilon0: float, cells: int) -> None:
+    for epsilon in (0.0, 0.3 * epsilon0):
+        exact = LaplaceLaw(0.5 * epsilon0, epsilon)
+        rounded = LaplaceRandomizer(epsilon0).dominating_pair(cells).law(epsilon)
+        assert rounded is not None
+        grid = np.linspace(exact.lower, exact.upper, 501)
+        assert np.all(rounded.stop_loss(grid) >= exact.stop_loss(grid) * (1.0 - 1e-12) - 1e-15)
+        assert rounded.mean == pytest.approx(exact.mean, abs=1e-13)
+
+
+def test_laplace_parts_can_be_joined() -> None:
+    laplace = LaplaceRandomizer(1.0)
+    alone = blanket_epsilon(laplace, 1000, 1e-6).epsilon
+    assert blanket_epsilon(JointComposition((laplace,)), 1000, 1e-6).epsilon == pytest.approx(
+        alone, rel=1e-4
+    )
+    halves = JointComposition((LaplaceRandomizer(0.5), LaplaceRandomizer(0.5)))
+    mixed = JointComposition((LaplaceRandomizer(0.5), KRandomizedResponse(0.5, 10)))
+    for joint in (halves, mixed):
+        upper = blanket_epsilon(joint, 1000, 1e-6).epsilon
+        assert lower_bound_epsilon(joint, 1000, 1e-6).epsilon < upper < alone
+
+
 def test_parallel_lies_between_its_parts_and_takes_continuous_ones() -> None:
     krr, laplace = KRandomizedResponse(1.0, 10), LaplaceRandomizer(1.0)
     alone = [blanket_epsilon(part, 1000, 1e-6).epsilon for part in (krr, laplace)]
