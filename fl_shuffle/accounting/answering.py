@@ -1,0 +1,101 @@
+"""From a certified curve or a closed form to a `Guarantee`: what the named bounds share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.query import BoundQuery
+from fl_shuffle.accounting.stop_loss import DeltaBound
+from fl_shuffle.errors import NotApplicableError
+
+Curve = Callable[[float], DeltaBound]
+
+SHUFFLED = "n reports arrive, each shuffled whole with independent randomness"
+ONE_RANDOMIZER = "all clients use one randomizer with this local budget"
+
+
+def answer_from_curve(
+    query: BoundQuery,
+    curve: Curve,
+    local_epsilon: float,
+    status: Status,
+    source: str,
+    assumptions: tuple[str, ...] = (),
+) -> Guarantee:
+    """Read the curve at the query's epsilon or delta, composed over its rounds."""
+    from fl_shuffle.accounting.clones import solve
+
+    notes: tuple[str, ...] = ()
+    if query.rounds == 1:
+        epsilon, delta, error = solve(
+            curve, local_epsilon, epsilon=query.epsilon, delta=query.delta
+        )
+    else:
+        epsilon, delta, error = *_composed(query, curve, local_epsilon), 0.0
+        notes = ("each round is shuffled afresh; parameters depend on public outputs only",)
+    return Guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        method=query.method,
+        status=status,
+        source=source,
+        assumptions=(SHUFFLED, *assumptions, *notes),
+        numerical_error=error,
+        unit=query.unit,
+        details=query_details(query),
+    )
+
+
+def _composed(query: BoundQuery, curve: Curve, local_epsilon: float) -> tuple[float, float]:
+    from fl_shuffle.accounting.repetition import composed
+
+    whole = composed(curve, local_epsilon, query.rounds)
+    if query.delta is not None:
+        return min(whole.epsilon(query.delta), query.rounds * local_epsilon), query.delta
+    epsilon = query.epsilon if query.epsilon is not None else 0.0
+    return epsilon, 0.0 if epsilon >= query.rounds * local_epsilon else whole.delta(epsilon)
+
+
+def query_details(query: BoundQuery) -> dict[str, object]:
+    names = ("randomizer", "k", "epsilon0", "delta0", "clients", "rounds", "joint")
+    found = {name: getattr(query, name) for name in names}
+    if query.budgets:
+        found["budget_classes"] = len(query.budgets)
+    return {name: value for name, value in found.items() if value not in (None, "")}
+
+
+def answer_from_epsilon(
+    query: BoundQuery,
+    epsilon_at: Callable[[float], float],
+    status: Status,
+    source: str,
+    *notes: str,
+) -> Guarantee:
+    """An answer from a bound given as delta -> epsilon; one round only."""
+    from fl_shuffle.accounting.closed_form import smallest_delta
+
+    require_one_round(query)
+    if query.delta is not None:
+        epsilon, delta = epsilon_at(query.delta), query.delta
+    else:
+        epsilon = query.epsilon if query.epsilon is not None else 0.0
+        delta = smallest_delta(epsilon_at, epsilon)
+    return Guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        method=query.method,
+        status=status,
+        source=source,
+        assumptions=(SHUFFLED, *notes),
+        unit=query.unit,
+        details=query_details(query),
+    )
+
+
+def require_one_round(query: BoundQuery) -> None:
+    if query.rounds > 1:
+        raise NotApplicableError(
+            f"{query.method} is stated for one round; over {query.rounds} rounds use blanket, "
+            "clone, rdp or gspa"
+        )

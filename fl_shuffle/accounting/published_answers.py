@@ -1,0 +1,185 @@
+"""How GSPA, Echo and the Renyi and Gaussian-DP bounds answer a `BoundQuery`.
+
+Every function checks its conditions and raises `NotApplicableError` naming the one that failed.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fl_shuffle.accounting.answering import (
+    ONE_RANDOMIZER,
+    SHUFFLED,
+    answer_from_curve,
+    answer_from_epsilon,
+    query_details,
+    require_one_round,
+)
+from fl_shuffle.accounting.answers import SAFE_CLONE
+from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.query import BoundQuery
+from fl_shuffle.errors import NotApplicableError
+
+
+def gspa_answer(query: BoundQuery) -> Guarantee:
+    from fl_shuffle.accounting.gspa import gspa_delta, gspa_epsilon, gspa_mu
+
+    budgets = query.local_budgets
+    mu = gspa_mu(budgets, rounds=query.rounds)
+    if query.delta is not None:
+        epsilon, delta = gspa_epsilon(budgets, query.delta, rounds=query.rounds), query.delta
+    else:
+        epsilon = query.epsilon or 0.0
+        delta = gspa_delta(budgets, epsilon, rounds=query.rounds)
+    theorem = "Theorems 2 and 5" if query.rounds > 1 else "Theorem 2"
+    return Guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        method=query.method,
+        status=Status.AS_PUBLISHED,
+        source=f"Chen, Cao, Ge 2024 (GSPA), {theorem}",
+        assumptions=(SHUFFLED, "a central limit theorem without error term"),
+        unit=query.unit,
+        details={**query_details(query), "mu": mu},
+    )
+
+
+def gspa_exact_answer(query: BoundQuery) -> Guarantee:
+    from fl_shuffle.accounting.gspa import gspa_exact_curve
+
+    status, reason = _gspa_status(query)
+    return answer_from_curve(
+        query,
+        gspa_exact_curve(query.local_budgets),
+        max(query.local_budgets).epsilon0,
+        status,
+        "Chen, Cao, Ge 2024 (GSPA), Theorem 1, at finite n",
+        (reason, "the worst client's curve"),
+    )
+
+
+def _gspa_status(query: BoundQuery) -> tuple[Status, str]:
+    """Proven where every other report contains both answers with mass 1/(1 + e^eps_j)."""
+    pure = all(budget.delta0 == 0.0 for budget in query.local_budgets)
+    plain = query.joint == 1 and not query.parallel
+    if pure and plain and query.randomizer == "krr" and query.k == 2:
+        return Status.PROVEN, "binary randomized response, any personal budgets"
+    if pure and plain and not query.personal and query.randomizer in SAFE_CLONE:
+        return Status.PROVEN, "one local budget; the blanket bound is never larger"
+    if not pure:
+        return Status.AS_PUBLISHED, "the reduction is not proven for delta0 > 0"
+    return Status.AS_PUBLISHED, "the reduction is not proven for this randomizer and budgets"
+
+
+def echo_answer(query: BoundQuery) -> Guarantee:
+    from fl_shuffle.accounting.echo import echo_epsilon
+
+    if query.randomizer not in (None, "laplace"):
+        raise NotApplicableError(
+            f"echo is stated for clipped Laplace noise, not {query.randomizer}"
+        )
+    budgets = query.local_budgets
+    return answer_from_epsilon(
+        query,
+        lambda delta: echo_epsilon(budgets, delta),
+        Status.AS_PUBLISHED,
+        "Liu et al. 2023 (Echo of Neighbors)",
+        "Laplace noise clipped to a bounded range",
+    )
+
+
+def rdp_answer(query: BoundQuery, upper: str) -> Guarantee:
+    from fl_shuffle.accounting import renyi
+
+    query.require_pure()
+    epsilon0, _, clients = query.local
+    rounds = query.rounds
+    orders = renyi.useful_orders(
+        epsilon0, clients, delta=query.delta, epsilon=query.epsilon, rounds=rounds
+    )
+    status = Status.PROVEN
+    if upper == "rdp":
+        values = renyi.clone_rdp_curve(epsilon0, clients, orders).tolist()
+        source = "Feldman, McMillan, Talwar 2022 pair, exact divergence"
+    elif upper == "girgis-upper":
+        orders = tuple(sorted({float(max(2, round(order))) for order in orders}))
+        values = [renyi.girgis_upper_rdp(epsilon0, clients, order) for order in orders]
+        source = "Girgis et al. 2021, Theorems 1 and 2"
+    else:
+        values = [renyi.chen2024_rdp(epsilon0, clients, order) for order in orders]
+        source, status = "Chen, Cao, Ge 2024 (Renyi DP), Corollary 2", Status.ASYMPTOTIC
+    table = dict(zip(orders, (rounds * value for value in values), strict=True))
+    if query.delta is not None:
+        epsilon = renyi.rdp_epsilon(table.__getitem__, query.delta, orders)
+        # The local guarantee holds whatever the shuffler does; an asymptotic form is left alone.
+        epsilon = epsilon if status is Status.ASYMPTOTIC else min(epsilon, rounds * epsilon0)
+        delta = query.delta
+    else:
+        epsilon = query.epsilon or 0.0
+        delta = renyi.rdp_delta(table.__getitem__, epsilon, orders)
+    return Guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        method=query.method,
+        status=status,
+        source=source,
+        assumptions=(SHUFFLED, ONE_RANDOMIZER),
+        unit=query.unit,
+        details={**query_details(query), "orders": [round(order, 3) for order in orders]},
+    )
+
+
+def gdp_asymptotic_answer(query: BoundQuery) -> Guarantee:
+    from fl_shuffle.accounting.gaussian import gaussian_delta, gaussian_epsilon
+    from fl_shuffle.accounting.renyi import chen2024_mu
+
+    query.require_pure()
+    epsilon0, _, clients = query.local
+    mu = chen2024_mu(epsilon0, clients) * math.sqrt(query.rounds)
+    if query.delta is not None:
+        epsilon, delta = gaussian_epsilon(query.delta, mu), query.delta
+    else:
+        epsilon = query.epsilon or 0.0
+        delta = gaussian_delta(epsilon, mu)
+    return Guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        method=query.method,
+        status=Status.ASYMPTOTIC,
+        source="Chen, Cao, Ge 2024 (Renyi DP), Theorem 2",
+        assumptions=(SHUFFLED, "a central limit theorem without error term"),
+        unit=query.unit,
+        details={**query_details(query), "mu": mu},
+    )
+
+
+def girgis_lower_answer(query: BoundQuery) -> Guarantee:
+    from fl_shuffle.accounting import renyi
+
+    require_one_round(query)
+    query.require_pure()
+    epsilon0, _, clients = query.local
+    orders = sorted({round(1.1**i) for i in range(8, 90)})
+    floors = [(float(s), renyi.girgis_lower_rdp(epsilon0, clients, float(s))) for s in orders]
+
+    def reached(epsilon: float) -> float:
+        return max(renyi.rdp_floor_delta(rho, s, epsilon0, epsilon) for s, rho in floors)
+
+    if query.epsilon is not None:
+        epsilon, delta = query.epsilon, reached(query.epsilon)
+    else:
+        delta = query.delta or 0.0
+        epsilon, above = 0.0, epsilon0
+        while above - epsilon > 1e-9 * epsilon0:
+            middle = 0.5 * (epsilon + above)
+            epsilon, above = (middle, above) if reached(middle) > delta else (epsilon, middle)
+    return Guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        method=query.method,
+        status=Status.LOWER_BOUND,
+        source="Girgis et al. 2021, Theorem 3, turned into (epsilon, delta)",
+        assumptions=("reached by binary randomized response of this local budget",),
+        unit=query.unit,
+        details=query_details(query),
+    )

@@ -1,0 +1,89 @@
+"""The method `proven`: vector reports with Gaussian or Laplace noise, any dimension."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.personal import LocalBudget
+from fl_shuffle.accounting.query import BoundQuery
+from fl_shuffle.errors import InvalidValueError, NotApplicableError
+
+if TYPE_CHECKING:
+    from fl_shuffle.accounting.vector import ReportClass
+
+VECTOR_RANDOMIZERS = ("gaussian", "laplace")
+
+
+def proven_answer(query: BoundQuery) -> Guarantee:
+    """The worst client's proven guarantee over `rounds` equal rounds, local guarantee included.
+
+    The mean report lies in a ball of radius 1 (only ratios matter). Replacing one client moves it
+    by at most 2; replacing one record, of `records` clipped one by one and averaged, by 2/records.
+    The noise is calibrated to that and to (epsilon0, delta0). Personal budgets mean personal noise:
+    a client hides only among clients of the same budget.
+    """
+    from fl_shuffle.accounting.rounds import RoundLibrary, RoundType
+
+    if query.randomizer not in VECTOR_RANDOMIZERS or query.joint > 1:
+        raise NotApplicableError(
+            "proven is the bound for vector reports (randomizer gaussian or laplace); for other "
+            "randomizers use blanket, for any randomizer clone"
+        )
+    classes = [_report_class(query, budget) for budget in query.local_budgets]
+    library = RoundLibrary()
+    histories = [
+        {library.round_type(classes, index): query.rounds} for index in range(len(classes))
+    ]
+    if query.delta is not None:
+        delta = query.delta
+        epsilon = max(library.epsilon(history, delta) for history in histories)
+    else:
+        epsilon = query.epsilon if query.epsilon is not None else 0.0
+        delta = max(float(library.profile(history, [epsilon])[0]) for history in histories)
+    credit = any(RoundType.of(classes, i).curve().credit for i in range(len(classes)))
+    return Guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        method=query.method,
+        status=Status.PROVEN,
+        source="blanket bound for noise on a ball, worst pair, minimum with the exact local curve",
+        assumptions=(
+            "n reports arrive, each shuffled whole, unscaled and unlabelled, independent noise",
+            "each round is shuffled afresh; parameters depend on public outputs only",
+        ),
+        unit=query.unit,
+        details={
+            "randomizer": query.randomizer,
+            "clients": query.clients,
+            "rounds": query.rounds,
+            "records": query.records,
+            "calibration": query.calibration,
+            "budget_classes": len(classes),
+            "shuffling_helps": credit,
+        },
+    )
+
+
+def _report_class(query: BoundQuery, budget: LocalBudget) -> ReportClass:
+    from fl_shuffle.accounting.gaussian import analytic_sigma, classical_sigma
+    from fl_shuffle.accounting.vector import ReportClass
+
+    sensitivity = 2.0 if query.unit == "client" else 2.0 / query.records
+    if budget.epsilon0 <= 0.0:
+        raise InvalidValueError("epsilon0", budget.epsilon0, "must be > 0 to fix a noise scale")
+    if query.randomizer == "laplace":
+        if budget.delta0 > 0.0:
+            raise InvalidValueError("delta0", budget.delta0, "must be 0 for Laplace noise")
+        scale = sensitivity / budget.epsilon0
+    else:
+        if budget.delta0 <= 0.0:
+            raise InvalidValueError(
+                "delta0",
+                budget.delta0,
+                "must be > 0 for Gaussian noise",
+                "give --delta0, e.g. 1e-5",
+            )
+        sigma = classical_sigma if query.calibration == "classical" else analytic_sigma
+        scale = sigma(budget.epsilon0, budget.delta0, sensitivity)
+    return ReportClass(str(query.randomizer), scale, 1.0, sensitivity, budget.count)

@@ -1,0 +1,176 @@
+"""`fl-shuffle bound` and `fl-shuffle compare` as a user meets them."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fl_shuffle.cli import main
+
+QUERY = ["--epsilon0", "1", "--clients", "1000"]
+KRR = ["--randomizer", "krr", "--k", "10"]
+
+
+def test_json_is_exactly_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bound", *KRR, *QUERY, "--delta", "1e-6", "--json"]) == 0
+    out = capsys.readouterr().out
+    value = json.loads(out)
+    assert out.count("\n") == 1
+    assert {"epsilon", "delta", "method", "status", "seconds"} <= set(value)
+    assert value["method"] == "blanket"
+    assert value["status"] == "proven"
+    # Exact: delta(.0792072) = 1.187e-6, so epsilon at 1e-6 is a little larger.
+    assert 0.0792072 < value["epsilon"] < 0.081
+
+
+def test_asking_for_delta_and_the_readable_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bound", *KRR, *QUERY, "--epsilon", "0.0792072", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert 1.18721307e-6 <= value["delta"] <= 1.18721308e-6 * 1.001
+    assert main(["bound", *QUERY, "--delta", "1e-6"]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith("epsilon <= 0.18")
+    assert "proven; clone" in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--epsilon0", "1", "--clients", "0", "--delta", "1e-6"], "clients = 0"),
+        (["--epsilon0", "nan", "--clients", "9", "--delta", "1e-6"], "epsilon0 = nan"),
+        (["--epsilon0", "1", "--clients", "9", "--delta", "0"], "delta = 0"),
+        (["--epsilon0", "1", "--clients", "9"], "exactly one"),
+        ([*KRR, *QUERY, "--delta", "1e-6", "--method", "echo"], "clipped Laplace"),
+        ([*QUERY, "--delta", "1e-6", "--method", "erlingsson2019"], "epsilon0 < 0.5"),
+        ([*QUERY, "--delta", "1e-6", "--budgets", "/no/such.csv"], "does not exist"),
+        (["--jsonl", "/no/such.jsonl"], "does not exist"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_two(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bound", *flags]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+
+
+def _stream(
+    lines: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *flags: str
+) -> list[dict[str, object]]:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    assert main(["bound", "--jsonl", "-", *flags]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_stream_answers_every_line_and_survives_bad_ones(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = {"epsilon0": 1.0, "clients": 1000, "delta": 1e-6}
+    lines = [
+        json.dumps({**good, "randomizer": "krr", "k": 10, "method": "blanket"}),
+        "not json",
+        '{"epsilon0": NaN}',
+        "",
+        "[1]",
+        json.dumps({**good, "method": "lower"}),
+        json.dumps({**good, "clients": 10.5}),
+        json.dumps({**good, "epsilom": 1}),
+        json.dumps({**good, "method": ["clone"]}),
+        json.dumps({**good, "randomizer": {"a": 1}}),
+        json.dumps({**good, "budgets": 3}),
+        json.dumps({**good, "delta": 10**400}),
+        "[" * 100_000,
+        json.dumps({**good, "method": "clone"}),
+    ]
+    results = _stream("\n".join(lines), monkeypatch, capsys)
+    assert len(results) == 13
+    kinds = ["error" in result for result in results]
+    assert kinds == [False, *[True] * 11, False]
+    assert all(isinstance(r["error"], str) and "\n" not in r["error"] for r in results[1:-1])
+    assert results[0]["epsilon"] < results[-1]["epsilon"]
+
+
+def test_stream_takes_defaults_from_the_flags(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = "\n".join(json.dumps({"clients": n}) for n in (100, 1000, 10_000))
+    results = _stream(lines, monkeypatch, capsys, "--epsilon0", "0.5", "--delta", "1e-6")
+    epsilons = [result["epsilon"] for result in results]
+    assert epsilons == sorted(epsilons, reverse=True)
+
+
+def test_stream_answers_a_line_before_the_next_arrives() -> None:
+    """A dialogue over pipes: each answer must be flushed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from fl_shuffle.cli import main; main(['bound', '--jsonl', '-'])"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for n in (10, 20):
+        query = {"method": "clone", "epsilon0": 1, "clients": n, "delta": 1e-6}
+        process.stdin.write(json.dumps(query) + "\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["details"]["clients"] == n
+    process.stdin.close()
+    assert process.wait(timeout=60) == 0
+    process.stdout.close()
+
+
+def test_personal_budgets_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "budgets.csv"
+    rows = [f"{i},{0.5 if i % 2 else 1.0},0" for i in range(200)]
+    path.write_text("client_id,epsilon,delta\n" + "\n".join(rows) + "\n")
+    flags = ["--budgets", str(path), "--delta", "1e-5", "--json"]
+    assert main(["bound", *flags, "--randomizer", "krr", "--k", "2"]) == 0
+    proven = json.loads(capsys.readouterr().out)
+    assert proven["status"] == "proven"
+    assert main(["bound", *flags]) == 0
+    reduction = json.loads(capsys.readouterr().out)
+    assert reduction["method"] == "gspa-exact"
+    assert reduction["status"] == "as published"
+    path.write_text("client_id,epsilon,delta\n")
+    assert main(["bound", *flags]) == 2
+
+
+def test_compare_prints_a_table_and_a_figure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figure = tmp_path / "bounds.png"
+    flags = [*KRR, *QUERY, "--delta", "1e-6"]
+    assert main(["compare", *flags, "--why", "--plot", str(figure)]) == 0
+    out = capsys.readouterr().out
+    assert out.index("blanket") < out.index("gspa ") < out.index("lower bound")
+    assert "not applicable" in out
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert figure.stat().st_size > 20_000
+    assert main(["compare", *flags, "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["results"][0]["method"] == "blanket"
+    assert "echo" in value["not_applicable"]
+
+
+def test_compare_refuses_a_figure_it_cannot_write(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [*QUERY, "--delta", "1e-6"]
+    assert main(["compare", *flags, "--plot", "bounds.txt"]) == 2
+    assert "png" in capsys.readouterr().err
+    assert main(["compare", *flags, "--plot", "/no/such/dir/bounds.png"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_help_does_not_load_the_heavy_libraries() -> None:
+    code = (
+        "import sys; from fl_shuffle.cli import build_parser; build_parser();"
+        "assert not {'numpy', 'scipy', 'torch', 'flwr', 'matplotlib', 'rich'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
