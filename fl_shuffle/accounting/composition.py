@@ -48,9 +48,11 @@ class DominatingPair:
     losses: FloatArray
     masses: FloatArray
     infinite: float
-    _spectra: dict[tuple[float, int, float], tuple[ComplexArray, float]] = field(
+    _spectra: dict[tuple[float, int, float], ComplexArray] = field(default_factory=dict, repr=False)
+    _lattices: dict[float, tuple[NDArray[np.int64], FloatArray]] = field(
         default_factory=dict, repr=False
     )
+    _lattice_moments: dict[tuple[float, float], float] = field(default_factory=dict, repr=False)
     _moments: dict[float, tuple[float, float]] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -119,25 +121,30 @@ class DominatingPair:
         """log of the Fourier transform of the tilted, normalised lattice law; cached."""
         key = (step, size, tilt)
         if key not in self._spectra:
-            index, mass = self._on_lattice(step)
-            loss = index * step
-            weights = np.where(mass > 0.0, mass, 0.0)
-            with np.errstate(divide="ignore"):
-                exponent = np.log(weights) + tilt * loss
-            top = float(np.max(exponent))
-            tilted = np.exp(exponent - top)
-            total = float(np.sum(tilted))
-            lattice = np.bincount(np.mod(index, size), weights=tilted / total, minlength=size)
-            transform = np.fft.rfft(lattice)
+            index, exponent = self._tilted(step, tilt)
+            weights = np.exp(exponent - self.lattice_log_moment(step, tilt))
+            transform = np.fft.rfft(np.bincount(np.mod(index, size), weights, minlength=size))
             modulus = np.maximum(np.abs(transform), 1e-300)
-            logarithm = np.log(modulus) + 1j * np.angle(transform)
-            self._spectra[key] = (logarithm, top + math.log(total))
-        return self._spectra[key][0]
+            self._spectra[key] = np.log(modulus) + 1j * np.angle(transform)
+        return self._spectra[key]
 
-    def lattice_log_moment(self, step: float, size: int, tilt: float) -> float:
-        """log normaliser that goes with `log_spectrum`."""
-        self.log_spectrum(step, size, tilt)
-        return self._spectra[step, size, tilt][1]
+    def lattice_log_moment(self, step: float, tilt: float) -> float:
+        """log of the sum of lattice masses times e^(tilt loss); cached."""
+        key = (step, tilt)
+        if key not in self._lattice_moments:
+            exponent = self._tilted(step, tilt)[1]
+            top = float(np.max(exponent))
+            total = top + math.log(float(np.sum(np.exp(exponent - top))))
+            self._lattice_moments[key] = total
+        return self._lattice_moments[key]
+
+    def _tilted(self, step: float, tilt: float) -> tuple[NDArray[np.int64], FloatArray]:
+        """Lattice indices and the logarithms of mass times e^(tilt loss) there."""
+        if step not in self._lattices:
+            self._lattices[step] = self._on_lattice(step)
+        index, mass = self._lattices[step]
+        with np.errstate(divide="ignore"):
+            return index, np.log(mass) + tilt * step * index
 
     def _on_lattice(self, step: float) -> tuple[NDArray[np.int64], FloatArray]:
         """Split every atom between its lattice neighbours, keeping both P's and Q's mass."""
@@ -220,7 +227,7 @@ class Composition:
             log_scale = 0.0
             for pair, times in self._parts:
                 exponent += times * pair.log_spectrum(step, size, tilt)
-                log_scale += times * pair.lattice_log_moment(step, size, tilt)
+                log_scale += times * pair.lattice_log_moment(step, tilt)
             law = np.fft.irfft(np.exp(exponent), n=size)
             first = math.floor(self._moments(tilt)[0] / step) - size // 2
             index = np.arange(first, first + size)
@@ -231,7 +238,7 @@ class Composition:
             masses: FloatArray = (np.maximum(law, 0.0) + roundoff) * weights
             end = float(losses[-1]) + step
             above = 1.0
-            for rung in (1, 2, 4, 6, 8, 11, 14):
+            for rung in (2, 4, 6, 9, 12):
                 steeper = max(tilt, 1.0 / self._sd) * TILT_LADDER**rung
                 moment = self._lattice_moment(steeper)
                 above = min(above, math.exp(min(0.0, moment - steeper * end)))
@@ -250,8 +257,7 @@ class Composition:
         for pair, times in self._parts:
             if tilt * pair.losses[-1] > 690.0:
                 return math.inf
-            key = (self._step, self._size, tilt)
-            total += times * pair.lattice_log_moment(*key)
+            total += times * pair.lattice_log_moment(self._step, tilt)
         return total
 
     def delta(self, epsilon: float) -> float:

@@ -45,7 +45,7 @@ def laplace_delta(epsilon: float, ratio: float, rounds: int = 1) -> float:
         return float(laplace_profile(budget, r))
     if r > MAX_RATIO:
         return 1.0
-    return Composition([(_local_pair(r), times)]).delta(budget)
+    return Composition([(local_pair(r), times)]).delta(budget)
 
 
 def laplace_epsilon(delta: float, ratio: float, rounds: int = 1) -> float:
@@ -60,7 +60,7 @@ def laplace_epsilon(delta: float, ratio: float, rounds: int = 1) -> float:
         return pure
     if times == 1:
         return max(0.0, min(pure, (pure + 2.0 * math.log1p(-target)) * (1.0 + 1e-12)))
-    return min(pure, Composition([(_local_pair(r), times)]).epsilon(target))
+    return min(pure, Composition([(local_pair(r), times)]).epsilon(target))
 
 
 def _checked(ratio: float, rounds: int) -> tuple[float, int]:
@@ -69,7 +69,7 @@ def _checked(ratio: float, rounds: int) -> tuple[float, int]:
 
 
 @lru_cache(maxsize=256)
-def _local_pair(ratio: float) -> DominatingPair:
-    grid = np.linspace(0.0, ratio, NODES)
-    grid[-1] = ratio
+def local_pair(ratio: float) -> DominatingPair:
+    """The dominating pair of one Laplace report."""
+    grid = np.linspace(0.0, ratio, NODES) if ratio > 0.0 else np.zeros(1)
     return DominatingPair.from_curve(grid, laplace_profile(grid, ratio))

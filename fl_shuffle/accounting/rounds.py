@@ -1,32 +1,308 @@
-"""Many identical rounds of a certified one-round curve."""
+"""Privacy of one client over the rounds it took part in, with the reports that really arrived.
+
+A round looks to a client like a `RoundType`: its own report class and the balls of the others that
+carry the same noise. A client's history is how often it met each type; equal rounds are composed by
+repetition, so a thousand equal rounds cost as much as one. Rounds with slightly different batches
+share a type wherever the type is provably not better than the batch: fewer reports, or larger
+balls, can only raise the curve.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from fl_shuffle.accounting.clones import Curve
-from fl_shuffle.accounting.composition import Composition, DominatingPair
+from fl_shuffle.accounting.composition import (
+    MAX_LOSS,
+    Composition,
+    DominatingPair,
+    trade_off_from_profile,
+)
+from fl_shuffle.accounting.gaussian import gaussian_epsilon, gaussian_profile
+from fl_shuffle.accounting.laplace import laplace_epsilon, laplace_profile, local_pair
+from fl_shuffle.accounting.vector import RELATIVE_ERROR, ReportClass, VectorCurve
+from fl_shuffle.errors import InvalidValueError, require_integer
 
-NODES_PER_SPREAD = 14
-SPREADS = 9.0
-MAX_NODES = 240
+FloatArray = NDArray[np.float64]
+
+NODES_PER_SD = 5.0
+"""Points of a round's curve per standard deviation of its privacy loss (0.4% in epsilon)."""
+PAIR_RELATIVE_ERROR = 2e-3
+FLOOR = 1e-16
+"""A curve is followed down to here; the rest is counted as certain loss."""
+EXACT_TYPES = 4
+"""So many batches of a class are accounted exactly before similar ones start to share a type."""
+SLACK = 0.03
+"""How much larger (relative) the standard deviation of a shared type may be."""
+MAX_PAIR_RATIO = 12.0
+Spent = Mapping["RoundType", int]
 
 
-def composed(curve: Curve, local_epsilon: float, rounds: int) -> Composition:
-    """The composition of `rounds` rounds, each bounded by `curve` in both directions.
+@dataclass(frozen=True)
+class RoundType:
+    """What one shuffled batch is to one client: its own class, and the others with its noise.
 
-    `curve(epsilon)` must be an upper bound on every round's delta whatever the earlier rounds
-    released; at `local_epsilon` (nats) and beyond it is zero. The curve is evaluated at up to 240
-    budgets and interpolated upwards.
+    `others` lists (radius, count), by radius, the client itself left out.
     """
-    at_zero = curve(0.0).delta
-    if at_zero == 0.0 or local_epsilon == 0.0:
-        return Composition([(DominatingPair.from_curve([0.0], [at_zero]), rounds)])
-    spread = min(2.51 * at_zero, local_epsilon)
-    reach = min(local_epsilon, SPREADS * spread + 0.5 * spread * spread)
-    count = min(MAX_NODES, max(8, int(np.ceil(reach / spread * NODES_PER_SPREAD))))
-    inner = np.linspace(0.0, reach, count + 1)
-    tail = reach + (local_epsilon - reach) * np.linspace(0.0, 1.0, 13)[1:] ** 2
-    grid = np.unique(np.concatenate([inner, tail]))
-    deltas = np.array([curve(float(epsilon)).delta for epsilon in grid])
-    return Composition([(DominatingPair.from_curve(grid, deltas), rounds)])
+
+    noise: str
+    scale: float
+    radius: float
+    sensitivity: float
+    others: tuple[tuple[float, int], ...]
+
+    @classmethod
+    def of(cls, classes: Sequence[ReportClass], index: int) -> RoundType:
+        """The view of a client of class `index` of this batch."""
+        own = classes[index]
+        require_integer("count of the client's class", own.count, minimum=1)
+        merged: dict[float, int] = {}
+        for position, other in enumerate(classes):
+            if (other.noise, other.scale) == (own.noise, own.scale):
+                count = other.count - (position == index)
+                merged[other.radius] = merged.get(other.radius, 0) + count
+        others = tuple((radius, count) for radius, count in sorted(merged.items()) if count > 0)
+        return cls(own.noise, own.scale, own.radius, own.sensitivity, others)
+
+    @property
+    def own(self) -> ReportClass:
+        """The client's report class."""
+        return ReportClass(self.noise, self.scale, self.radius, self.sensitivity, 1)
+
+    def curve(self, relative_error: float = PAIR_RELATIVE_ERROR) -> VectorCurve:
+        """The one-round curve of this type."""
+        others = [
+            ReportClass(self.noise, self.scale, radius, 0.0, count) for radius, count in self.others
+        ]
+        return VectorCurve([self.own, *others], 0, relative_error=relative_error)
+
+    def thinned(self) -> RoundType:
+        """A worse type that batches like this one are likely to be matched with.
+
+        The number of reports within every radius drops by 1% and two thirds of its square root:
+        about what independent participation makes it vary.
+        """
+        within = np.cumsum([count for _, count in self.others])
+        kept = np.floor(within * 0.99 - np.sqrt(within) / 1.5).clip(0).astype(np.int64)
+        kept = np.maximum.accumulate(kept) if kept.size else kept
+        counts = np.diff(kept, prepend=0)
+        pairs = zip(self.others, counts.tolist(), strict=True)
+        others = tuple((radius, count) for (radius, _), count in pairs if count > 0)
+        return RoundType(self.noise, self.scale, self.radius, self.sensitivity, others)
+
+    def not_better_than(self, other: RoundType) -> bool:
+        """Whether `other` has, for every radius, at least as many reports within that radius.
+
+        Then each report here can be matched with one there in a smaller ball, so this type's curve
+        is not below the other's. The differing client must be the same in both.
+        """
+        if self._client != other._client:
+            return False
+        mine = np.array(self.others, dtype=np.float64).reshape(-1, 2)
+        theirs = np.array(other.others, dtype=np.float64).reshape(-1, 2)
+        within = np.searchsorted(theirs[:, 0], mine[:, 0], side="right")
+        available = np.concatenate([[0.0], np.cumsum(theirs[:, 1])])[within]
+        return bool(np.all(np.cumsum(mine[:, 1]) <= available))
+
+    @property
+    def _client(self) -> tuple[str, float, float, float]:
+        return self.noise, self.scale, self.radius, self.sensitivity
+
+
+def spent_to_json(spent: Spent) -> list[dict[str, Any]]:
+    """A client's history as JSON data; `spent_from_json` restores it exactly."""
+    return [
+        {
+            "noise": kind.noise,
+            "scale": kind.scale,
+            "radius": kind.radius,
+            "sensitivity": kind.sensitivity,
+            "others": [list(pair) for pair in kind.others],
+            "times": times,
+        }
+        for kind, times in spent.items()
+    ]
+
+
+def spent_from_json(data: Sequence[Mapping[str, Any]]) -> dict[RoundType, int]:
+    """Restore a history. Raises `InvalidValueError` for entries that are not rounds."""
+    spent: dict[RoundType, int] = {}
+    for entry in data:
+        try:
+            others = tuple((float(radius), int(count)) for radius, count in entry["others"])
+            kind = RoundType(
+                str(entry["noise"]),
+                float(entry["scale"]),
+                float(entry["radius"]),
+                float(entry["sensitivity"]),
+                others,
+            )
+            times = require_integer("times", entry["times"], minimum=0)
+        except (KeyError, TypeError) as error:
+            raise InvalidValueError("spent", entry, f"is not a round ({error})") from None
+        kind.curve()
+        spent[kind] = spent.get(kind, 0) + times
+    return spent
+
+
+class RoundLibrary:
+    """Computes and remembers one-round pairs and compositions. Holds no privacy state itself.
+
+    Every number is a proven upper bound, the smaller of the shuffled composition and the exact
+    composition of the client's own noise.
+    """
+
+    def __init__(self) -> None:
+        self._types: dict[tuple[str, float, float, float], list[RoundType]] = {}
+        self._matched: dict[RoundType, RoundType] = {}
+        self._curves: dict[RoundType, VectorCurve] = {}
+        self._pairs: dict[RoundType, DominatingPair | None] = {}
+        self._epsilons: dict[tuple[frozenset[tuple[RoundType, int]], float], float] = {}
+
+    def round_type(self, classes: Sequence[ReportClass], index: int) -> RoundType:
+        """The type to account this batch under, for a client of class `index`.
+
+        The batch itself, or a type met earlier that is not better and nearly as good.
+        """
+        exact = RoundType.of(classes, index)
+        if exact not in self._matched:
+            self._matched[exact] = self._match(exact)
+        return self._matched[exact]
+
+    def _match(self, exact: RoundType) -> RoundType:
+        known = self._types.setdefault(exact._client, [])
+        usable = [kind for kind in known if kind.not_better_than(exact)]
+        if usable:
+            best = min(usable, key=lambda kind: self.curve(kind).predicted_mu)
+            goal = exact.curve().predicted_mu
+            if self.curve(best).predicted_mu <= goal * (1.0 + SLACK):
+                return best
+        created = exact if len(known) < EXACT_TYPES else exact.thinned()
+        known.append(created)
+        return created
+
+    def curve(self, kind: RoundType) -> VectorCurve:
+        """The one-round curve of `kind`."""
+        if kind not in self._curves:
+            self._curves[kind] = kind.curve()
+        return self._curves[kind]
+
+    def pair(self, kind: RoundType) -> DominatingPair | None:
+        """The dominating pair of one round of `kind`; None if its losses are too large for one."""
+        if kind not in self._pairs:
+            curve = self.curve(kind)
+            if curve.credit:
+                self._pairs[kind] = shuffled_pair(curve)
+            elif kind.own.ratio > MAX_PAIR_RATIO:
+                self._pairs[kind] = None
+            elif kind.noise == "laplace":
+                self._pairs[kind] = local_pair(kind.own.ratio)
+            else:
+                grid = np.linspace(0.0, kind.own.ratio * (9.0 + 0.5 * kind.own.ratio), 400)
+                grid = grid if kind.own.ratio > 0.0 else np.zeros(1)
+                self._pairs[kind] = DominatingPair.from_curve(
+                    grid, gaussian_profile(grid, kind.own.ratio)
+                )
+        return self._pairs[kind]
+
+    def local_epsilon(self, spent: Spent, delta: float) -> float:
+        """Exact composition of the client's own noise, the shuffler ignored; rounded up."""
+        rounds = _merged_ratios(spent)
+        if not rounds:
+            return 0.0
+        epsilons = []
+        gaussian = {ratio: times for (noise, ratio), times in rounds.items() if noise == "gaussian"}
+        laplace = {ratio: times for (noise, ratio), times in rounds.items() if noise == "laplace"}
+        if gaussian and laplace:
+            # Two noises in one history: half of delta each, plain addition.
+            delta *= 0.5
+        if gaussian:
+            mu = math.sqrt(math.fsum(times * ratio * ratio for ratio, times in gaussian.items()))
+            epsilons.append(gaussian_epsilon(delta, mu))
+        if len(laplace) == 1:
+            (ratio, times), *_ = laplace.items()
+            epsilons.append(laplace_epsilon(delta, ratio, times))
+        elif laplace:
+            pure = math.fsum(times * ratio for ratio, times in laplace.items())
+            if max(laplace) <= MAX_PAIR_RATIO:
+                parts = [(local_pair(ratio), times) for ratio, times in laplace.items()]
+                pure = min(pure, Composition(parts).epsilon(delta))
+            epsilons.append(pure)
+        return math.fsum(epsilons)
+
+    def composition(self, spent: Spent) -> Composition | None:
+        """The composed shuffled rounds; None where a round has no dominating pair."""
+        parts = []
+        for kind, times in spent.items():
+            pair = self.pair(kind)
+            if pair is None:
+                return None
+            parts.append((pair, times))
+        return Composition(parts)
+
+    def epsilon(self, spent: Spent, delta: float) -> float:
+        """The smallest proven epsilon at `delta` of a client with this history; rounded up."""
+        key = (frozenset(spent.items()), delta)
+        if key not in self._epsilons:
+            best = self.local_epsilon(spent, delta)
+            if any(times > 0 and self.curve(kind).credit for kind, times in spent.items()):
+                composed = self.composition(spent)
+                if composed is not None:
+                    best = min(best, composed.epsilon(delta))
+                once = [kind for kind, times in spent.items() if times > 0]
+                if len(once) == 1 and spent[once[0]] == 1:
+                    best = min(best, once[0].curve(RELATIVE_ERROR).epsilon(delta))
+            self._epsilons[key] = best
+        return self._epsilons[key]
+
+    def profile(self, spent: Spent, epsilons: ArrayLike) -> FloatArray:
+        """Upper bounds on delta at each of `epsilons` (>= 0) of a client with this history."""
+        grid = np.asarray(epsilons, dtype=np.float64).ravel()
+        best = np.array([self._local_delta(spent, float(value)) for value in grid])
+        composed = self.composition(spent)
+        return best if composed is None else np.minimum(best, composed.profile(grid))
+
+    def _local_delta(self, spent: Spent, epsilon: float) -> float:
+        rounds = _merged_ratios(spent)
+        if any(noise != "gaussian" for noise, _ in rounds):
+            (noise, ratio), times = next(iter(rounds.items()))
+            single = len(rounds) == 1 and times == 1 and noise == "laplace"
+            return float(laplace_profile(epsilon, ratio)) if single else 1.0
+        mu = math.sqrt(math.fsum(times * ratio**2 for (_, ratio), times in rounds.items()))
+        return float(gaussian_profile(epsilon, mu))
+
+    def trade_off(self, spent: Spent, type_one: ArrayLike, *, points: int = 120) -> FloatArray:
+        """Lower bound on an attacker's type II error at each type I error, to plot (f-DP)."""
+        errors = np.asarray(type_one, dtype=np.float64).ravel()
+        if not np.all((errors >= 0.0) & (errors <= 1.0)):
+            raise InvalidValueError("type_one", errors.tolist(), "must lie in [0, 1]")
+        grid = np.linspace(0.0, min(self.epsilon(spent, 1e-9), 700.0), points)
+        return trade_off_from_profile(errors, grid, self.profile(spent, grid))
+
+
+def _merged_ratios(spent: Spent) -> dict[tuple[str, float], int]:
+    merged: dict[tuple[str, float], int] = {}
+    for kind, times in spent.items():
+        if times > 0 and kind.own.ratio > 0.0:
+            key = kind.noise, kind.own.ratio
+            merged[key] = merged.get(key, 0) + times
+    return merged
+
+
+def shuffled_pair(curve: VectorCurve, *, per_sd: float = NODES_PER_SD) -> DominatingPair:
+    """Follow a one-round curve down to `FLOOR` and turn it into a dominating pair."""
+    curve.delta(2.0 * curve.predicted_mu)
+    step = curve.predicted_mu / per_sd
+    epsilons = [0.0]
+    deltas = [curve.delta(0.0)]
+    while deltas[-1] > FLOOR and epsilons[-1] < MAX_LOSS - step:
+        # Far out, where few histories care, the points thin out.
+        step *= 1.0 if epsilons[-1] < 6.0 * curve.predicted_mu else 1.15
+        epsilons.append(epsilons[-1] + step)
+        deltas.append(curve.delta(epsilons[-1]))
+    return DominatingPair.from_curve(epsilons, deltas)

@@ -1,0 +1,267 @@
+"""Proven amplification for vector reports: Gaussian noise on l2 balls, Laplace noise on l1 balls.
+
+Client 1's mean report moves from x0 to x1. Let r be any reference point, s >= |x_b - r| and
+rho_j >= |x_j - r| for every mean x_j another client may have. With one noise law for all,
+
+    delta(eps) <= min{ delta_local(eps), E[L_1 1{L_1 + sum_j B_j L_j > 0}] + penalty(eps) },
+
+L the law of the opposite pair at distance s from the blanket's centre, B_j ~ Bernoulli(gamma_j):
+
+* Laplace, scale b: gamma_j = e^(-rho_j / b), no penalty.
+* Gaussian, sigma: gamma_j = e^(-eps_j) for any eps_j >= 0, and
+  penalty = (e^eps - 1 + 2 delta_local(eps)) sum_j gamma_j delta_G(eps_j; rho_j / sigma),
+  delta_G the Gaussian profile. Every eps_j = z c_j + c_j^2 / 2 with c_j = rho_j / sigma; z is free.
+
+The dimension does not enter. The bound is symmetric: it covers both directions. The proofs are in
+docs/proofs.md. Noise of another scale hides nobody: in high dimension it is recognised by its norm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_shuffle.accounting.gaussian import gaussian_epsilon, gaussian_mu, gaussian_profile
+from fl_shuffle.accounting.gaussian_law import GaussianLaw
+from fl_shuffle.accounting.laplace import laplace_epsilon, laplace_profile
+from fl_shuffle.accounting.privacy_loss import AmplificationLaw
+from fl_shuffle.accounting.randomizers_continuous import LaplaceLaw
+from fl_shuffle.accounting.stop_loss import MAX_REPORTS, amplified_delta
+from fl_shuffle.errors import (
+    InvalidValueError,
+    require_choice,
+    require_integer,
+    require_real,
+)
+
+FloatArray = NDArray[np.float64]
+
+NOISES = ("gaussian", "laplace")
+RELATIVE_ERROR = 5e-4
+DEPTHS = np.arange(0.0, 12.0, 0.05)
+"""Candidates for z; the best is near 6."""
+MIN_BLANKET = 1e-2
+"""With fewer expected blanket reports than this the shuffler cannot lower delta by even 1%."""
+MAX_EXPONENT = 500.0
+
+
+@dataclass(frozen=True)
+class ReportClass:
+    """`count` clients whose reports carry the same noise and lie in the same ball.
+
+    `noise` is "gaussian" (`scale` = sigma per coordinate, l2 norms) or "laplace" (`scale` = b, l1
+    norms). `radius` bounds the norm of the mean report; `sensitivity` bounds how far that mean
+    moves when one unit of privacy is replaced (never more than twice the radius: larger is cut).
+    """
+
+    noise: str
+    scale: float
+    radius: float
+    sensitivity: float
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        require_choice("noise", self.noise, NOISES)
+        require_real("scale", self.scale, minimum=0.0, exclusive_minimum=True)
+        require_real("radius", self.radius, minimum=0.0)
+        require_real("sensitivity", self.sensitivity, minimum=0.0)
+        require_integer("count", self.count, minimum=0, maximum=MAX_REPORTS)
+        for name in ("radius", "sensitivity"):
+            ratio = getattr(self, name) / self.scale
+            if not ratio <= 1e12:
+                raise InvalidValueError("scale", self.scale, f"is negligible beside the {name}")
+
+    @property
+    def ratio(self) -> float:
+        """How far replacing one unit moves the mean, in noise widths."""
+        return min(self.sensitivity, 2.0 * self.radius) / self.scale
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """Everything in noise widths: the differing client's distance and the others' reach."""
+
+    own: float
+    reach: FloatArray
+    counts: NDArray[np.int64]
+
+
+class VectorCurve:
+    """The privacy curve of one client of class `index` in one shuffled batch; proven.
+
+    `classes` describes the whole batch, the client included. Clients with other noise or scale are
+    ignored (they do not help and do not harm). Values are upper bounds valid in both directions.
+
+    Raises `InvalidValueError` if the client's class is empty.
+    """
+
+    def __init__(
+        self,
+        classes: Sequence[ReportClass],
+        index: int = 0,
+        *,
+        relative_error: float = RELATIVE_ERROR,
+    ) -> None:
+        require_integer("index", index, minimum=0, maximum=len(classes) - 1)
+        self.own = classes[index]
+        require_integer("count of the client's class", self.own.count, minimum=1)
+        self._relative_error = relative_error
+        merged: dict[float, int] = {}
+        for position, other in enumerate(classes):
+            if (other.noise, other.scale) == (self.own.noise, self.own.scale):
+                others = other.count - (position == index)
+                merged[other.radius] = merged.get(other.radius, 0) + others
+        radii = np.array(sorted(r for r, count in merged.items() if count > 0), dtype=np.float64)
+        counts = np.array([merged[r] for r in radii], dtype=np.int64)
+        self.anonymity = 1 + int(counts.sum())
+        """Reports with the same noise, the client's own included."""
+        self._reference = self._best_reference(radii, counts)
+        self.credit = self._expected_blanket(6.0) >= MIN_BLANKET and self.own.ratio > 0.0
+        """Whether the theorem gives the shuffler any credit; if not the curve is the local one."""
+        self._mu = self._predicted_mu(self._reference) if self.credit else 0.0
+        self._seen: dict[float, float] = {}
+
+    def _best_reference(self, radii: FloatArray, counts: NDArray[np.int64]) -> _Reference:
+        """The origin, or the midpoint of the pair where that is nearer; both are valid."""
+        scale = self.own.scale
+        ratio = self.own.ratio
+        origin = _Reference(self.own.radius / scale, radii / scale, counts)
+        midpoint = _Reference(0.5 * ratio, (radii + self.own.radius) / scale, counts)
+        if ratio >= 2.0 * self.own.radius / scale or counts.size == 0:
+            return origin
+        return min((origin, midpoint), key=self._predicted_mu)
+
+    def _masses(self, depth: float, reference: _Reference | None = None) -> FloatArray:
+        reach = (self._reference if reference is None else reference).reach
+        exponent = reach
+        if self.own.noise == "gaussian":
+            exponent = depth * reach + 0.5 * reach**2
+        masses: FloatArray = np.exp(-np.minimum(exponent, MAX_EXPONENT))
+        return np.where(exponent < MAX_EXPONENT, masses, 0.0)
+
+    def _expected_blanket(self, depth: float, reference: _Reference | None = None) -> float:
+        counts = (self._reference if reference is None else reference).counts
+        return float(self._masses(depth, reference) @ counts)
+
+    def _predicted_mu(self, reference: _Reference) -> float:
+        """Normal approximation of the shuffled curve: sd of L over the root of the blanket."""
+        c = min(reference.own, 15.0)
+        if self.own.noise == "gaussian":
+            variance = 4.0 * math.sinh(c * c)
+        else:
+            variance = (math.expm1(3.0 * c) / 3.0) - 2.0 * math.expm1(c) - math.expm1(-c)
+            variance += math.exp(-c) * math.expm1(2.0 * c) ** 2
+            variance *= math.exp(-2.0 * c)
+        return math.sqrt(variance / (1.0 + self._expected_blanket(6.0, reference)))
+
+    @property
+    def predicted_mu(self) -> float:
+        """A normal approximation of the shuffled curve: not a bound, only a scale."""
+        return self._mu if self.credit else self.own.ratio
+
+    def local_delta(self, epsilon: float) -> float:
+        """The exact curve of the client's own noise, the shuffler ignored."""
+        profile = gaussian_profile if self.own.noise == "gaussian" else laplace_profile
+        return float(profile(epsilon, self.own.ratio))
+
+    def local_epsilon(self, delta: float) -> float:
+        """The exact local epsilon at `delta`, rounded up."""
+        if self.own.noise == "gaussian":
+            return gaussian_epsilon(delta, self.own.ratio)
+        return laplace_epsilon(delta, self.own.ratio)
+
+    def delta(self, epsilon: float) -> float:
+        """Upper bound on the divergence at `epsilon` >= 0 (nats), both directions."""
+        budget = require_real("epsilon", epsilon, minimum=0.0)
+        if budget not in self._seen:
+            local = self.local_delta(budget)
+            shuffled = self._shuffled(budget, local) if self.credit and local > 0.0 else math.inf
+            self._seen[budget] = min(local, shuffled)
+        # The true curve is nonincreasing, so an earlier point may say more than this one.
+        return min(value for at, value in self._seen.items() if at <= budget)
+
+    def _shuffled(self, epsilon: float, local: float) -> float:
+        if epsilon > MAX_EXPONENT:
+            return math.inf
+        if self.own.noise == "laplace":
+            law: AmplificationLaw = LaplaceLaw(self._reference.own, epsilon)
+            return self._engine(law, self._masses(0.0))
+        depth, guess = self._best_depth(epsilon, local)
+        total = self._at_depth(epsilon, local, depth, guess)
+        again, guess = self._best_depth(epsilon, local)
+        if abs(again - depth) > 0.2:
+            total = min(total, self._at_depth(epsilon, local, again, guess))
+        return total
+
+    def _engine(self, law: AmplificationLaw, masses: FloatArray) -> float:
+        blanket = list(zip(masses.tolist(), self._reference.counts.tolist(), strict=True))
+        return amplified_delta(law, blanket, relative_error=self._relative_error).delta
+
+    def _at_depth(self, epsilon: float, local: float, depth: float, guess: float) -> float:
+        law = GaussianLaw(self._reference.own, epsilon, tail=max(1e-6 * guess, 1e-290))
+        blanket = self._engine(law, self._masses(depth))
+        if 0.0 < blanket < 0.9:
+            fitted = gaussian_mu(epsilon, blanket)
+            self._mu = fitted * math.sqrt(self._weight(depth) / self._weight(6.0))
+        return blanket + float(self._penalty(epsilon, local, np.array([depth]))[0])
+
+    def _weight(self, depth: float) -> float:
+        return 1.0 + self._expected_blanket(depth)
+
+    def _penalty(self, epsilon: float, local: float, depths: FloatArray) -> FloatArray:
+        """(e^eps - 1 + 2 delta_local) sum_j gamma_j delta_G(eps_j; c_j) at each depth z."""
+        reach = self._reference.reach[:, None]
+        counts = self._reference.counts[:, None]
+        exponent = depths[None, :] * reach + 0.5 * reach**2
+        missed = np.where(reach > 0.0, gaussian_profile(exponent, reach), 0.0)
+        total = np.sum(counts * np.exp(-np.minimum(exponent, 700.0)) * missed, axis=0)
+        result: FloatArray = (math.expm1(epsilon) + 2.0 * local) * total * (1.0 + 1e-9)
+        return result
+
+    def _best_depth(self, epsilon: float, local: float) -> tuple[float, float]:
+        """The z that minimises the predicted bound, and that prediction. Any z is valid."""
+        reach = self._reference.reach[:, None]
+        exponent = DEPTHS[None, :] * reach + 0.5 * reach**2
+        weight = 1.0 + self._reference.counts @ np.exp(-np.minimum(exponent, MAX_EXPONENT))
+        mu = self._mu * np.sqrt(self._weight(6.0) / weight)
+        predicted = gaussian_profile(epsilon, mu) + self._penalty(epsilon, local, DEPTHS)
+        best = int(np.argmin(predicted))
+        return float(DEPTHS[best]), float(predicted[best])
+
+    def curve(self, epsilons: ArrayLike) -> FloatArray:
+        """delta on an increasing grid of epsilons, nonincreasing."""
+        values = np.asarray(epsilons, dtype=np.float64).ravel()
+        return np.minimum.accumulate([self.delta(float(value)) for value in values])
+
+    def epsilon(self, delta: float, *, tolerance: float = 1e-3) -> float:
+        """The smallest epsilon found with curve(epsilon) <= `delta`: rounded up.
+
+        The curve there is within `tolerance` (relative) of the target. Never above the local value.
+        """
+        target = require_real(
+            "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
+        )
+        high = self.local_epsilon(target)
+        if not self.credit or high == 0.0:
+            return high
+        low = 0.0
+        point = min(gaussian_epsilon(target, self._mu), high)
+        for step in range(60):
+            value = self.delta(point)
+            if value <= target:
+                high = point
+                if value >= target * (1.0 - tolerance) or point == 0.0:
+                    break
+            else:
+                low = point
+            if high - low <= 1e-9 * high:
+                break
+            fitted = gaussian_mu(point, value) if 0.0 < value < 0.9 else 0.0
+            point = gaussian_epsilon(target * (1.0 - 0.5 * tolerance), fitted) if fitted else high
+            if not low < point < high or step % 8 == 7:
+                point = 0.5 * (low + high)
+        return high
