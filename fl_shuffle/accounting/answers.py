@@ -136,7 +136,7 @@ def clone_answer(query: BoundQuery) -> Guarantee:
         )
         return replace(result, unit=query.unit, details=query_details(query))
     curve = clone_curve(epsilon0, [(math.exp(-epsilon0), clients - 1)])
-    source = "Feldman, McMillan, Talwar 2022, Theorem 3.2"
+    source = "Feldman, McMillan, Talwar 2022, standard clone"
     return answer_from_curve(query, curve, epsilon0, Status.PROVEN, source, (ONE_RANDOMIZER,))
 
 
@@ -169,7 +169,7 @@ def _personal_clone(query: BoundQuery) -> Guarantee:
         curve,
         max(query.budgets).epsilon0,
         Status.PROVEN,
-        "Feldman, McMillan, Talwar 2022, Theorem 3.2, with personal clone probabilities",
+        "Feldman, McMillan, Talwar 2022, standard clone, with personal clone probabilities",
         ("the worst client's curve; budgets are public",),
     )
 
@@ -259,6 +259,6 @@ def erlingsson_answer(query: BoundQuery) -> Guarantee:
         query,
         lambda delta: erlingsson2019_epsilon(epsilon0, clients, delta),
         Status.PROVEN,
-        "Erlingsson et al. 2019, Theorem 7",
+        "Erlingsson et al. 2019",
         ONE_RANDOMIZER,
     )

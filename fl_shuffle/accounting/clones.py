@@ -3,7 +3,7 @@
 If every other client's report is, with probability p_j, a fair coin between the differing client's
 two report laws (a *clone*), and the differing client holds an eps1-randomizer, then the shuffle is
 no more revealing than: randomized response of eps1 hidden among Bin or Poisson-binomial many fair
-coins (Feldman, McMillan and Talwar 2022, Theorem 3.2; with unequal p_j by the same argument, since
+coins (Feldman, McMillan and Talwar 2022, the standard clone; with unequal p_j by the same argument, since
 the set of clients that cloned is independent of the coins). In blanket form the common law is
 omega = (P + Q)/2 and
 
@@ -112,7 +112,7 @@ def standard_clone(
         return DeltaBound(min(total, ceiling), bound.error if total < ceiling else 0.0)
 
     eps, total, error = solve(curve, local, epsilon=epsilon, delta=delta)
-    theorem = "Theorem 3.8 with 3.2" if extra > 0.0 else "Theorem 3.2"
+    theorem = "Theorem 3.8" if extra > 0.0 else "standard clone"
     return Guarantee(
         epsilon=eps,
         delta=total,

@@ -37,7 +37,7 @@ def _inputs(epsilon0: float, clients: int, delta: float) -> tuple[float, int, fl
 
 
 def erlingsson2019_epsilon(epsilon0: float, clients: int, delta: float) -> float:
-    """12 eps0 sqrt(ln(1/delta)/n): Erlingsson et al. 2019, Theorem 7 (one report per client).
+    """12 eps0 sqrt(ln(1/delta)/n): Erlingsson et al. 2019 (one report per client).
 
     Requires n >= 1000, 0 < eps0 < 1/2 and delta < 1/100.
     """
@@ -168,7 +168,7 @@ class BlanketMoments:
 
 
 def hoeffding_delta(moments: BlanketMoments, clients: int, epsilon: float) -> float:
-    """Balle et al. 2019, Theorem 5.3 with Hoeffding's tail, averaged exactly over Bin(n, gamma).
+    """Balle et al. 2019, Lemma 5.3, with Hoeffding's tail, averaged exactly over Bin(n, gamma).
 
     With a = e^eps - 1 and b the length of L's range: E(sum of m L)_+ <= (b^2/4a) e^(-2 m a^2/b^2).
     """
@@ -184,7 +184,7 @@ def hoeffding_delta(moments: BlanketMoments, clients: int, epsilon: float) -> fl
 
 
 def bennett_delta(moments: BlanketMoments, clients: int, epsilon: float) -> float:
-    """Balle et al. 2019, Theorem 5.3 with Bennett's tail, averaged exactly over Bin(n, gamma).
+    """Balle et al. 2019, Lemma 5.3, with Bennett's tail, averaged exactly over Bin(n, gamma).
 
     With a = e^eps - 1, b = max L, c >= E[L^2] (*uncentred*: the variance would give a number below
     the truth) and phi(u) = (1 + u) ln(1 + u) - u:

@@ -104,7 +104,7 @@ def rdp_answer(query: BoundQuery, upper: str) -> Guarantee:
     elif upper == "girgis-upper":
         orders = tuple(sorted({float(max(2, round(order))) for order in orders}))
         values = [renyi.girgis_upper_rdp(epsilon0, clients, order) for order in orders]
-        source = "Girgis et al. 2021, Theorems 1 and 2"
+        source = "Girgis et al. 2021, two upper bounds"
     else:
         values = [renyi.chen2024_rdp(epsilon0, clients, order) for order in orders]
         source, status = "Chen, Cao, Ge 2024 (Renyi DP), Corollary 2", Status.ASYMPTOTIC
@@ -178,7 +178,7 @@ def girgis_lower_answer(query: BoundQuery) -> Guarantee:
         delta=delta,
         method=query.method,
         status=Status.LOWER_BOUND,
-        source="Girgis et al. 2021, Theorem 3, turned into (epsilon, delta)",
+        source="Girgis et al. 2021, lower bound, turned into (epsilon, delta)",
         assumptions=("reached by binary randomized response of this local budget",),
         unit=query.unit,
         details=query_details(query),

@@ -1,6 +1,6 @@
 """Renyi DP of shuffled reports: the exact divergence of the clone pair, and published bounds.
 
-The pair (Feldman, McMillan and Talwar 2022, Theorem 3.2): with C ~ Bin(n-1, p), A ~ Bin(C, 1/2) and
+The pair (Feldman, McMillan and Talwar 2022, the standard clone): with C ~ Bin(n-1, p), A ~ Bin(C, 1/2) and
 D ~ Bern(e^eps0/(1 + e^eps0)), the shuffle of any pure eps0-randomizer is a function of
 
     (A + D, C - A + 1 - D)   against   (A + 1 - D, C - A + D),      p = e^-eps0.
@@ -161,8 +161,8 @@ def useful_orders(
 def girgis_upper_rdp(epsilon0: float, clients: int, order: float) -> float:
     """The smaller of two upper bounds of Girgis et al. 2021 (integer order >= 2), and eps0.
 
-    With m = floor((n-1)/(2 e^eps0)) + 1: a series in 1/m (their Theorem 1) and
-    ln(e^(order^2 (e^eps0-1)^2/m) + e^(eps0 order - (n-1)/(8 e^eps0)))/(order-1) (their Theorem 2).
+    With m = floor((n-1)/(2 e^eps0)) + 1: a series in 1/m (their finer one) and
+    ln(e^(order^2 (e^eps0-1)^2/m) + e^(eps0 order - (n-1)/(8 e^eps0)))/(order-1) .
     """
     budget, n, lam = _arguments(epsilon0, clients, order)
     whole = _whole(lam, "girgis-upper")
@@ -183,7 +183,7 @@ def girgis_upper_rdp(epsilon0: float, clients: int, order: float) -> float:
 
 
 def girgis_lower_rdp(epsilon0: float, clients: int, order: float) -> float:
-    """Girgis et al. 2021, Theorem 3: binary randomized response reaches at least this (order >= 2).
+    """Girgis et al. 2021: binary randomized response reaches at least this (order >= 2).
 
     ln(1 + C(order, 2) (e^eps0 - 1)^2/(n e^eps0))/(order - 1).
     """
