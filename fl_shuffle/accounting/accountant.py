@@ -14,14 +14,22 @@ from numpy.typing import NDArray
 from fl_shuffle.accounting.events import ClientClass, Column, Spend
 from fl_shuffle.accounting.gaussian import gaussian_epsilon
 from fl_shuffle.accounting.guarantee import Status
-from fl_shuffle.accounting.laplace import laplace_epsilon
+from fl_shuffle.accounting.histories import Histories
+from fl_shuffle.accounting.local import local_epsilon, local_epsilons, recognised_epsilon
+from fl_shuffle.accounting.rounds import RoundLibrary
+from fl_shuffle.accounting.shuffled import ShuffledView, as_published_type
 
 Mask = NDArray[np.bool_]
+Vector = NDArray[np.float64]
 
-GSPA_SOURCE = "Chen, Cao, Ge (AAAI 2024), Theorem 2"
+GSPA_SOURCE = "Chen, Cao, Ge (AAAI 2024), Theorem 2, sqrt(T) composition"
 LOCAL_SOURCE = "exact composition of the client's own noise"
-SPECIFIC_SOURCE = "Su, Cheng, Wang (2025), Theorem 4"
-NOT_YET = "not computed"
+SHUFFLED_SOURCE = "blanket theorem for noise on a ball, dominating-pair composition"
+SPECIFIC_SOURCE = "Su, Cheng, Wang (2025), Theorem 4, others taken to lie within one unit's change"
+LOWER_SOURCE = "recognition attack: the others' means on the far side of the ball"
+
+LISTED_CLASSES = 64
+"""With more classes than this a round lists only the most exposed; totals cover every client."""
 
 
 class Accountant:
@@ -30,7 +38,7 @@ class Accountant:
     `gspa`: Chen, Cao, Ge (AAAI 2024) Theorem 2 with sqrt(T) composition, as published.
     `specific`: the blanket bound of the randomizer (Su, Cheng, Wang 2025), as the papers apply it.
     `local`: the exact guarantee of the client's own noise, whatever the shuffler does; proven.
-    `proven`: the smallest proven number: local, or the shuffled bound where a theorem gives one.
+    `proven`: the smallest proven number: local, or the shuffled bound where the theorem gives one.
     `lower`: what a known attack certainly achieves.
 
     Relation: replace-one of one `unit`. Epsilons are in nats at the target `delta`, cumulative over
@@ -50,14 +58,19 @@ class Accountant:
         self._classes = tuple(classes)
         self._class_of = class_of
         self._unit = unit
-        self._schedule = schedule
         self._delta = delta
+        self._rounds = rounds
         self._taken = np.zeros(len(class_of), dtype=np.int64)
         self._mu_squared = 0.0
+        self._library = RoundLibrary()
+        self._view = ShuffledView(self._classes, class_of, schedule=schedule)
+        self._no_credit = self._view.no_credit_reason()
+        self._histories = Histories.empty(len(class_of))
+        self._published = Histories.empty(len(class_of))
         self._local_cache: dict[tuple[int, int], float] = {}
 
     def class_counts(self, present: Mask) -> dict[int, int]:
-        """Class -> how many of its reports a mask of clients [n] holds; absent ones are left out."""
+        """Class -> how many of its reports a mask of clients [n] holds, where there are any."""
         counts = np.bincount(self._class_of[present], minlength=len(self._classes))
         return {int(index): int(counts[index]) for index in np.flatnonzero(counts)}
 
@@ -66,55 +79,108 @@ class Accountant:
         counts = self.class_counts(present)
         mu = self._gspa_mu(counts)
         total = None if mu is None else math.sqrt(self._mu_squared + mu * mu)
-        taken = self._most_taken(present)
+        taken = self._listed(present)
         local = {index: self._local(index, rounds) for index, rounds in taken.items()}
         columns = {
             "gspa": self._gspa_column(total, taken),
-            "specific": Column("specific", Status.AS_PUBLISHED, SPECIFIC_SOURCE, note=NOT_YET),
+            "specific": self._specific_column(present, taken),
+            "proven": self._proven_column(present, local),
             "local": Column("local", Status.PROVEN, LOCAL_SOURCE, local),
-            "proven": Column("proven", Status.PROVEN, LOCAL_SOURCE, local),
-            "lower": Column("lower", Status.LOWER_BOUND, "", note=NOT_YET),
+            "lower": self._lower_column(counts, taken),
         }
-        event = sum(counts.values())
-        return Spend(round_number, event, self._delta, mu, total, columns)
+        return Spend(round_number, sum(counts.values()), self._delta, mu, total, columns)
 
     def commit(self, round_number: int, present: Mask) -> None:
         """Count a round whose reports were released."""
         mu = self._gspa_mu(self.class_counts(present))
         self._mu_squared += 0.0 if mu is None else mu * mu
-        self._taken += present
+        self._taken = self._taken + present
+        self._histories = self._after(present)
+        self._published = self._published_after(present)
 
-    def client_epsilons_after(self, round_number: int, present: Mask) -> NDArray[np.float64]:
+    def client_epsilons_after(self, round_number: int, present: Mask) -> Vector:
         """Every client's own proven epsilon [n] if these clients' reports were released."""
-        return self._per_client(self._taken + present)
+        return self._proven_each(self._taken + present, self._after(present))
 
-    def client_totals(
-        self,
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    def client_totals(self) -> tuple[NDArray[np.int64], Vector, Vector]:
         """Per client [n]: rounds taken part in, proven epsilon, local epsilon."""
-        local = self._per_client(self._taken)
-        return self._taken.copy(), local, local
+        local = local_epsilons(self._classes, self._class_of, self._taken, self._delta)
+        return self._taken.copy(), self._proven_each(self._taken, self._histories), local
 
-    def _per_client(self, taken: NDArray[np.int64]) -> NDArray[np.float64]:
-        pairs, inverse = np.unique(
-            np.stack([self._class_of, taken], axis=1), axis=0, return_inverse=True
+    def _proven_each(self, taken: NDArray[np.int64], histories: Histories) -> Vector:
+        epsilons = local_epsilons(self._classes, self._class_of, taken, self._delta)
+        shuffled = np.array(
+            [
+                self._library.epsilon(spent, self._delta) if spent else math.inf
+                for spent in histories.distinct
+            ]
         )
-        values = np.array([self._local(int(index), int(rounds)) for index, rounds in pairs])
-        return np.asarray(values[inverse.reshape(-1)], dtype=np.float64)
+        return np.minimum(epsilons, shuffled[histories.group_of])
 
-    def _most_taken(self, present: Mask) -> dict[int, int]:
+    def _after(self, present: Mask) -> Histories:
+        types = self._view.round_types(self._library, present)
+        return self._histories.after(types, self._view.account_of, present)
+
+    def _published_after(self, present: Mask) -> Histories:
+        counts = self.class_counts(present)
+        types = {
+            index: kind
+            for index, count in counts.items()
+            if (kind := as_published_type(self._classes[index], count)) is not None
+        }
+        return self._published.after(types, self._class_of, present)
+
+    def _listed(self, present: Mask) -> dict[int, int]:
         """Class -> the most rounds any of its clients has taken part in, this one included."""
         most = np.zeros(len(self._classes), dtype=np.int64)
         np.maximum.at(most, self._class_of, self._taken + present)
-        return {index: int(rounds) for index, rounds in enumerate(most) if rounds}
+        listed = np.flatnonzero(most)
+        if len(listed) > LISTED_CLASSES:
+            exposure = np.array([self._classes[i].exposure for i in listed]) * np.sqrt(most[listed])
+            listed = listed[np.argsort(exposure)[-LISTED_CLASSES:]]
+        return {int(index): int(most[index]) for index in listed}
 
     def _local(self, index: int, rounds: int) -> float:
-        if rounds == 0:
-            return 0.0
         key = (index, rounds)
         if key not in self._local_cache:
             self._local_cache[key] = local_epsilon(self._classes[index], rounds, self._delta)
         return self._local_cache[key]
+
+    def _proven_column(self, present: Mask, local: dict[int, float]) -> Column:
+        note = self._no_credit
+        if note is not None:
+            return Column("proven", Status.PROVEN, LOCAL_SOURCE, local, note)
+        histories = self._after(present)
+        epsilon = dict(local)
+        for index in local:
+            members = self._class_of == index
+            candidates = histories.worst_candidates(members)
+            if all(candidates):
+                shuffled = max(self._library.epsilon(spent, self._delta) for spent in candidates)
+                epsilon[index] = min(local[index], shuffled)
+        return Column("proven", Status.PROVEN, SHUFFLED_SOURCE, epsilon)
+
+    def _specific_column(self, present: Mask, taken: dict[int, int]) -> Column:
+        histories = self._published_after(present)
+        epsilon = {}
+        for index in taken:
+            candidates = histories.worst_candidates(self._class_of == index)
+            if any(candidates):
+                epsilon[index] = max(
+                    self._library.epsilon(spent, self._delta) for spent in candidates if spent
+                )
+        note = "" if epsilon else "published for Laplace reports and categories, not for these"
+        return Column("specific", Status.AS_PUBLISHED, SPECIFIC_SOURCE, epsilon, note)
+
+    def _lower_column(self, counts: dict[int, int], taken: dict[int, int]) -> Column:
+        reports = sum(counts.values())
+        found = {
+            index: recognised_epsilon(self._classes[index], reports, rounds, self._delta)
+            for index, rounds in taken.items()
+        }
+        epsilon = {index: value for index, value in found.items() if value is not None}
+        note = "" if epsilon else "the known attack is not certain enough here"
+        return Column("lower", Status.LOWER_BOUND, LOWER_SOURCE, epsilon, note)
 
     def _gspa_mu(self, counts: dict[int, int]) -> float | None:
         """Theorem 2 of the paper for one round; None where its sum is empty (one report)."""
@@ -122,9 +188,8 @@ class Accountant:
             (1.0 - self._classes[index].delta0) / (1.0 + math.exp(self._classes[index].epsilon0))
             for index in counts
         ]
-        total = math.fsum(
-            share * counts[index] for share, index in zip(shares, counts, strict=True)
-        )
+        pairs = zip(shares, counts.values(), strict=True)
+        total = math.fsum(share * count for share, count in pairs)
         rest = total - max(shares, default=0.0)
         return math.sqrt(2.0 / rest) if rest > 0.0 else None
 
@@ -135,19 +200,3 @@ class Accountant:
             )
         epsilon = gaussian_epsilon(self._delta, mu)
         return Column("gspa", Status.AS_PUBLISHED, GSPA_SOURCE, dict.fromkeys(taken, epsilon))
-
-
-def local_epsilon(client: ClientClass, rounds: int, delta: float) -> float:
-    """Epsilon at `delta` of `rounds` reports of one client, the shuffler ignored; proven.
-
-    Gaussian noise: mu = sensitivity / scale, T-fold mu sqrt(T), exact conversion (Dong, Roth, Su
-    2022). Laplace noise: the exact T-fold composition of the worst pair. A randomizer without a
-    known law: basic composition of the declared (epsilon0, delta0).
-    """
-    if client.sensitivity == 0.0:
-        return 0.0
-    if client.noise == "gaussian":
-        return gaussian_epsilon(delta, client.sensitivity / client.scale * math.sqrt(rounds))
-    if client.noise == "laplace":
-        return laplace_epsilon(delta, client.sensitivity / client.scale, rounds)
-    return client.epsilon0 * rounds if client.delta0 * rounds <= delta else math.inf

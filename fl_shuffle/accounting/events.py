@@ -14,7 +14,7 @@ from fl_shuffle.errors import InvalidValueError, require_choice, require_real
 class ClientClass:
     """Clients with identical randomizers: what one report of theirs is to the accountant.
 
-    `noise` is `gaussian`, `laplace` or `user` (no known law: only the declared local budget counts).
+    `noise` is `gaussian`, `laplace` or `user` (no known law: the declared local budget counts).
     `scale` is the Gaussian standard deviation or the Laplace scale b of each coordinate; `radius`
     bounds the norm of the mean report before noise (l2 for Gaussian, l1 for Laplace);
     `sensitivity` bounds how far that mean moves when one unit is replaced. `epsilon0`, `delta0` are
@@ -36,6 +36,13 @@ class ClientClass:
         require_real("sensitivity", self.sensitivity, minimum=0.0)
         require_real("epsilon0", self.epsilon0, minimum=0.0)
         require_real("delta0", self.delta0, minimum=0.0, maximum=1.0)
+
+    @property
+    def exposure(self) -> float:
+        """How far replacing one unit moves the mean, in noise widths (the Gaussian mu)."""
+        if self.noise == "user":
+            return self.epsilon0
+        return min(self.sensitivity, 2.0 * self.radius) / self.scale
 
 
 @dataclass(frozen=True)

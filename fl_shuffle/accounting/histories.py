@@ -1,0 +1,71 @@
+"""Who took part in which rounds, kept as the few distinct histories there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.accounting.rounds import RoundType
+
+Spent = dict[RoundType, int]
+Clients = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Histories:
+    """Client i has history `distinct[group_of[i]]`; immutable, so a preview is a value."""
+
+    group_of: Clients
+    distinct: tuple[Spent, ...] = field(default=({},))
+
+    @classmethod
+    def empty(cls, clients: int) -> Histories:
+        """Nobody has taken part in anything."""
+        return cls(np.zeros(clients, dtype=np.int64))
+
+    def after(
+        self, types: Mapping[int, RoundType], class_of: Clients, present: NDArray[np.bool_]
+    ) -> Histories:
+        """One more round: every present client of class c (in `types`) met `types[c]`."""
+        width = int(class_of.max()) + 1
+        taking = present & np.isin(class_of, list(types))
+        if not taking.any():
+            return self
+        keys = self.group_of * width + class_of
+        # Absent clients keep their history: give them keys that no taking client has.
+        keys = np.where(taking, keys, -1 - self.group_of)
+        distinct_keys, inverse = np.unique(keys, return_inverse=True)
+        found: dict[frozenset[tuple[RoundType, int]], int] = {}
+        spents: list[Spent] = []
+        new_group = np.empty(len(distinct_keys), dtype=np.int64)
+        for position, key in enumerate(distinct_keys.tolist()):
+            spent = dict(self.distinct[key // width if key >= 0 else -1 - key])
+            if key >= 0:
+                kind = types[key % width]
+                spent[kind] = spent.get(kind, 0) + 1
+            name = frozenset(spent.items())
+            if name not in found:
+                found[name] = len(spents)
+                spents.append(spent)
+            new_group[position] = found[name]
+        return Histories(new_group[inverse.reshape(-1)], tuple(spents))
+
+    def worst_candidates(self, members: NDArray[np.bool_]) -> list[Spent]:
+        """The histories of `members` that no other of theirs contains: the worst is among them."""
+        present = [self.distinct[group] for group in np.unique(self.group_of[members]).tolist()]
+        return [
+            spent
+            for index, spent in enumerate(present)
+            if not any(
+                _contains(other, spent)
+                for position, other in enumerate(present)
+                if position != index
+            )
+        ]
+
+
+def _contains(more: Spent, less: Spent) -> bool:
+    return all(more.get(kind, 0) >= times for kind, times in less.items())
