@@ -3,8 +3,8 @@
 If every other client's report is, with probability p_j, a fair coin between the differing client's
 two report laws (a *clone*), and the differing client holds an eps1-randomizer, then the shuffle is
 no more revealing than: randomized response of eps1 hidden among Bin or Poisson-binomial many fair
-coins (Feldman, McMillan and Talwar 2022, the standard clone; with unequal p_j by the same argument, since
-the set of clients that cloned is independent of the coins). In blanket form the common law is
+coins (Feldman, McMillan and Talwar 2022, the standard clone; with unequal p_j by the same argument,
+since the set of clients that cloned is independent of the coins). In blanket form the common law is
 omega = (P + Q)/2 and
 
     L = 2 (e^eps1 - e^eps)/(1 + e^eps1)  or  2 (1 - e^(eps + eps1))/(1 + e^eps1), 1/2 each.

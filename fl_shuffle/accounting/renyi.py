@@ -1,7 +1,7 @@
 """Renyi DP of shuffled reports: the exact divergence of the clone pair, and published bounds.
 
-The pair (Feldman, McMillan and Talwar 2022, the standard clone): with C ~ Bin(n-1, p), A ~ Bin(C, 1/2) and
-D ~ Bern(e^eps0/(1 + e^eps0)), the shuffle of any pure eps0-randomizer is a function of
+The pair (Feldman, McMillan and Talwar 2022, the standard clone): with C ~ Bin(n-1, p),
+A ~ Bin(C, 1/2) and D ~ Bern(e^eps0/(1 + e^eps0)), the shuffle of any pure eps0-randomizer is a function of
 
     (A + D, C - A + 1 - D)   against   (A + 1 - D, C - A + D),      p = e^-eps0.
 
