@@ -54,10 +54,12 @@ def _build(section: ModelSection, input_shape: tuple[int, ...], classes: int) ->
         )
     if section.kind == "mlp" and not section.hidden:
         raise InvalidValueError("model.hidden", [], "an mlp needs at least one width, as [1000]")
+    if section.kind == "mlp" and section.init == "zeros":
+        raise InvalidValueError("model.init", "zeros", "a zero network never learns; use default")
     widths = [input_shape[0], *section.hidden, classes]
     layers: list[nn.Module] = []
     for fan_in, fan_out in itertools.pairwise(widths):
-        layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
+        layers += [nn.Linear(fan_in, fan_out, bias=section.bias), nn.ReLU()]
     model = nn.Sequential(*layers[:-1])
     if section.init == "zeros":
         for parameter in model.parameters():

@@ -48,6 +48,15 @@ def _integer(default: int, **limits: Any) -> Any:
     )
 
 
+def _flag(default: bool) -> Any:
+    def check(name: str, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise InvalidValueError(name, value, "must be true or false")
+        return value
+
+    return field(default=default, metadata={"check": check})
+
+
 def _text(default: str, *, allow_empty: bool = True) -> Any:
     def check(name: str, value: Any) -> str:
         if not isinstance(value, str):
@@ -138,6 +147,7 @@ class ModelSection:
     kind: str = _choice_or_path("linear", "linear", "mlp")
     hidden: tuple[int, ...] = _integers((), minimum=1)
     init: str = _choice("default", "default", "zeros")
+    bias: bool = _flag(True)
 
 
 @dataclass(frozen=True)

@@ -141,15 +141,25 @@ def _per_budget(function: object, budgets: Budgets) -> Vector:
 
 
 def _steps(noise: str, scale: Vector, radius: Vector) -> Vector:
-    """Each client's public grid; raises `NotApplicableError` if sums on them would not be exact."""
+    """Each client's public grid: one for all clients with the same noise scale.
+
+    A grid of its own would mark a report as coming from a client with that radius, and clients with
+    equal noise would no longer hide one another. Raises `NotApplicableError` if sums of reports on
+    these grids would not be exact.
+    """
     if noise not in NOISES:
         return np.ones(len(scale))
-    pairs, inverse = np.unique(np.stack([scale, radius], axis=1), axis=0, return_inverse=True)
-    randomizers = [VectorRandomizer(noise, float(s), float(r)) for s, r in pairs]
+    scales, inverse = np.unique(scale, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    reach = np.zeros(len(scales))
+    np.maximum.at(reach, inverse, radius)
+    randomizers = [
+        VectorRandomizer(noise, float(s), float(r)) for s, r in zip(scales, reach, strict=True)
+    ]
     steps = np.array([randomizer.step for randomizer in randomizers])
     largest = max(randomizer.largest_report for randomizer in randomizers)
     require_exact(len(scale), largest, float(steps.min()))
-    return np.asarray(steps[inverse.reshape(-1)], dtype=np.float64)
+    return np.asarray(steps[inverse], dtype=np.float64)
 
 
 def _classes(
