@@ -15,9 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from clients.models import flatten_parameters
 from clients.task import Task, load_task
 from clients.worker import Worker
-from fl_shuffle.audit.score import CERTAIN, position_error
+from fl_shuffle.audit.findings import Clipping
+from fl_shuffle.audit.score import position_error
 from fl_shuffle.audit.source import Scene
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.config import Config
@@ -28,6 +30,8 @@ Ids = NDArray[np.int64]
 
 LONG = 1e4
 """Raw gradients of canaries are about this many times longer than the clip."""
+NEARLY = 0.01
+"""The other clients stand far from the target if its report can then be told with this error."""
 
 
 class CanaryModel(nn.Module):
@@ -86,7 +90,7 @@ class Canaries:
         # Far: every other client at the opposite end. Near: all where the target may be, too.
         self.scene = self._scene(target, far=True)
         known_law = self.plan.noise in NOISES
-        if config.privacy.unit == "record" and known_law and position_error(self)[1] >= CERTAIN:
+        if config.privacy.unit == "record" and known_law and position_error(self) > NEARLY:
             self.scene = self._scene(target, far=False)
         self._rows = torch.zeros((len(self.plan), dimension))
         self._rows[:, 0] = torch.from_numpy(self._unweighted)
@@ -187,6 +191,46 @@ class Canaries:
         )
 
 
+def check_clipping(config: Config) -> Clipping:
+    """How far the run's own model and gradient code let hostile records move a mean.
+
+    The most exposed client's real records, as they are and 10,000 times larger, against the same
+    with one record (or all, for the client unit) turned around or given another label, at the
+    model's initial parameters. Raises as loading the data does.
+    """
+    task = load_task(config)
+    parameters = flatten_parameters(task.model(config))
+    target = _most_exposed(task.plan, unit=config.privacy.unit)
+    own = slice(int(task.offsets[target]), int(task.offsets[target + 1]))
+    inputs, labels = task.inputs[own], task.labels[own]
+    size = len(labels)
+    changed = size if config.privacy.unit == "client" else 1
+    sets = []
+    for scale in (1.0, LONG):
+        turned, relabelled = scale * inputs, labels.clone()
+        turned[:changed] *= -1.0
+        relabelled[:changed] = (labels[:changed] + 1) % task.classes
+        sets += [(scale * inputs, labels), (turned, labels), (scale * inputs, relabelled)]
+    same = np.full(len(sets), target)
+    hostile = dataclasses.replace(
+        task,
+        inputs=torch.cat([part for part, _ in sets]),
+        labels=torch.cat([part for _, part in sets]),
+        offsets=np.arange(len(sets) + 1, dtype=np.int64) * size,
+        plan=_restricted(task.plan, same),
+        budgets=Budgets(task.budgets.epsilon[same], task.budgets.delta[same]),
+    )
+    rows, _ = Worker(config, hostile).means(np.arange(len(sets)), parameters)
+    means, norm = rows.double().cpu(), task.plan.norm
+    largest = float(torch.linalg.vector_norm(means, ord=norm, dim=1).max())
+    moves = torch.stack([means[b] - means[a] for a, b in ((0, 1), (0, 2), (3, 4), (3, 5))])
+    farthest = float(torch.linalg.vector_norm(moves, ord=norm, dim=1).max())
+    return Clipping(
+        radius=largest / float(task.plan.radius[target]),
+        move=farthest / float(task.plan.sensitivity[target]),
+    )
+
+
 def _restricted(plan: RandomizerPlan, clients: Ids) -> RandomizerPlan:
     """The plan of these clients only, in this order; ids may repeat."""
     return dataclasses.replace(
@@ -199,7 +243,7 @@ def _restricted(plan: RandomizerPlan, clients: Ids) -> RandomizerPlan:
 
 
 def _most_exposed(plan: RandomizerPlan, *, unit: str) -> int:
-    """The client with the largest local mu; by client, over the root of its noise scale's cohort."""
+    """The largest local mu; for the client unit, over the root of its noise scale's cohort."""
     if plan.noise not in NOISES:
         return 0
     reach = plan.sensitivity / plan.scale

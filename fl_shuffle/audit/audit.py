@@ -17,7 +17,7 @@ from fl_shuffle.audit.confidence import (
     mu_lower,
     smallest_detectable_mu,
 )
-from fl_shuffle.audit.findings import AuditReport, Finding, Point
+from fl_shuffle.audit.findings import AuditReport, Clipping, Finding, Point
 from fl_shuffle.audit.games import (
     Clock,
     Plays,
@@ -76,6 +76,7 @@ def run_audit(
     delta: float,
     rounds: int,
     settings: AuditSettings,
+    clipping: Clipping | None = None,
 ) -> AuditReport:
     """Play every game that applies; `rounds` is the length of the run whose claims are tested."""
     started = time.monotonic()
@@ -90,6 +91,7 @@ def run_audit(
         confidence=settings.confidence,
         findings=tuple(findings),
         recognition=audit.recognition,
+        clipping=clipping,
         notes=tuple(audit.notes),
         seconds=time.monotonic() - started,
     )
@@ -160,7 +162,7 @@ class _Audit:
                 "taken_for_the_wrong_class": plays.wrong,
                 "accuracy": 1.0 - plays.wrong / plays.classified,
             }
-        elif position_error(self._source)[1] < CERTAIN:
+        elif position_error(self._source) < CERTAIN:
             game = "report recognised by its position"
         else:
             game = "known others"
@@ -197,7 +199,7 @@ class _Audit:
         rule = length_rule(source)
         cohort = scales == scales[scene.target]
         cohort[scene.target] = False
-        position = position_error(source)[1]
+        position = position_error(source)
         if position < CERTAIN:
             game, n, error = "report recognised by its position", 1, position
         elif rule.error < CERTAIN and bool((source.scene.others[cohort] == scene.zero).all()):
@@ -229,7 +231,7 @@ class _Audit:
     def _recognised_target(self, plays: Plays) -> list[Finding]:
         """The recognised report's position is a Gaussian statistic: the exact mu test."""
         source = self._source
-        recognised = position_error(source)[1] < CERTAIN
+        recognised = position_error(source) < CERTAIN
         if source.plan.noise != "gaussian" or not recognised or len(plays) < 3:
             return []
         mu = mu_lower(*plays.top, self._alpha)

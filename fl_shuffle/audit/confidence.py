@@ -124,9 +124,7 @@ class Dichotomy:
     one: Vector
 
     @classmethod
-    def from_samples(
-        cls, zero: Vector, one: Vector, thresholds: Vector, alpha: float
-    ) -> Dichotomy:
+    def from_samples(cls, zero: Vector, one: Vector, thresholds: Vector, alpha: float) -> Dichotomy:
         """From samples of one report's score under each dataset; thresholds fixed beforehand.
 
         For every t, P0(score > t) is bounded from above and P1(score > t) from below, all of them

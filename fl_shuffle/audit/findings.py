@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+ROUNDING = 1e-3
+"""A float32 mean of 10,000 records may be off by this share of one record's effect."""
 MARGIN = 1e-6
 """A lower bound must exceed a claim by this relative margin: both carry round-off."""
 
@@ -101,6 +103,20 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Clipping:
+    """The run's own gradient code on hostile records: its largest mean as a share of the radius the
+    accountant assumes, and the largest change by one unit as a share of the sensitivity."""
+
+    radius: float
+    move: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether both stay within what is assumed, up to float32 rounding of the means."""
+        return self.radius <= 1.0 + ROUNDING and self.move <= 1.0 + ROUNDING
+
+
+@dataclass(frozen=True)
 class AuditReport:
     """All findings of one audit; together they hold with the stated confidence."""
 
@@ -112,12 +128,15 @@ class AuditReport:
     confidence: float
     findings: tuple[Finding, ...]
     recognition: Mapping[str, Any] = field(default_factory=dict)
+    clipping: Clipping | None = None
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
     @property
     def breaks_proven(self) -> bool:
-        return any(finding.breaks_proven for finding in self.findings)
+        """Whether a claim was refuted, or the clipping does not keep what the claims rest on."""
+        unclipped = self.clipping is not None and not self.clipping.holds
+        return unclipped or any(finding.breaks_proven for finding in self.findings)
 
     @property
     def breaks_published(self) -> bool:
@@ -135,6 +154,9 @@ class AuditReport:
             "confidence": self.confidence,
             "findings": [finding.to_dict() for finding in self.findings],
             "recognition": dict(self.recognition),
+            "clipping": None
+            if self.clipping is None
+            else {"radius_share": self.clipping.radius, "sensitivity_share": self.clipping.move},
             "notes": list(self.notes),
             "breaks_published": self.breaks_published,
             "breaks_proven": self.breaks_proven,

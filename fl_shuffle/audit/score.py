@@ -25,8 +25,8 @@ Vector = NDArray[np.float64]
 
 MOST_GROUPS = 32
 """More distinct kinds of clients than this are lumped together by noise scale in the score."""
-CERTAIN = 1e-12
-"""Total variation spent on reports taken for the wrong kind that counts as none."""
+CERTAIN = 1e-8
+"""Reports are called recognised if the chance of any mistake in a round is below this."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def groups_of(source: CanarySource) -> list[Group]:
 
 
 class BatchScore:
-    """The score of whole batches; `use_length` lets it tell kinds apart by the size of the noise."""
+    """The score of whole batches; with `use_length` it sorts reports by the size of their noise."""
 
     def __init__(self, source: CanarySource, *, use_length: bool) -> None:
         scene = source.scene
@@ -174,19 +174,20 @@ def _boundary(noise: str, free: int, small: float, large: float) -> float:
     return float(np.sqrt(2.0 * growth / (small**-2 - large**-2)))
 
 
-def position_error(source: CanarySource) -> tuple[float, float]:
-    """(boundary, error) of recognising the target as the one report beyond a point on the axis.
+def position_error(source: CanarySource) -> float:
+    """The chance that the target cannot be told as the one report beyond a point on the axis.
 
-    The boundary lies midway between the target and the nearest other mean below it; `error` bounds
-    the chance that any report falls on the wrong side, by the exact tails of the noise.
+    The exact tails of the noise on both sides of the best such point, added over all clients.
     """
     scene, scales = source.scene, report_scales(source)
     others = np.arange(len(scales)) != scene.target
     if not others.any():
-        return -np.inf, 0.0
-    boundary = 0.5 * (scene.zero + float(scene.others[others].max()))
+        return 0.0
     tail = stats.laplace.sf if source.plan.noise == "laplace" else stats.norm.sf
-    wrong = tail((boundary - scene.others[others]) / scales[others]).sum()
-    wrong += tail((scene.zero - boundary) / scales[scene.target])
-    return boundary, float(min(1.0, wrong))
-
+    points = np.linspace(float(scene.others[others].max()), scene.zero, 33)
+    wrong = [
+        tail((point - scene.others[others]) / scales[others]).sum()
+        + tail((scene.zero - point) / scales[scene.target])
+        for point in points
+    ]
+    return float(min(1.0, *wrong))

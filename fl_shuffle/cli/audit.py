@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fl_shuffle.audit.audit import AuditSettings
     from fl_shuffle.audit.findings import AuditReport, Finding
     from fl_shuffle.config import Config
 
@@ -61,7 +63,6 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     from fl_shuffle.audit.audit import AuditSettings
-    from fl_shuffle.audit.cases import canned_cases
     from fl_shuffle.errors import ConfigError
 
     given = AuditSettings(
@@ -72,30 +73,43 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
     )
     torch.set_num_threads(1)
-    broken = False
     if arguments.cases:
-        if arguments.source or arguments.set or arguments.data:
-            raise ConfigError("--cases brings its own configurations; give no other, nor overrides")
-        cases = canned_cases()
-        for case in cases:
-            settings = AuditSettings(
-                trials=case.trials if arguments.trials is None else given.trials,
-                reports=case.reports if arguments.reports is None else given.reports,
-                confidence=given.confidence,
-                seconds=given.seconds / len(cases),
-                seed=given.seed,
-            )
-            report = _audit(case.name, case.config, settings, dimension=case.dimension)
-            _show(report, as_json=arguments.json, short=True)
-            broken |= report.breaks_proven
-    else:
-        if not arguments.source:
-            raise ConfigError("name a configuration or a run's folder, or pass --cases")
-        config = _configuration(arguments)
-        report = _audit(arguments.source, config, given)
-        _show(report, as_json=arguments.json, short=False)
-        broken = report.breaks_proven
-    return 1 if broken else 0
+        return _run_cases(arguments, given)
+    if not arguments.source:
+        raise ConfigError("name a configuration or a run's folder, or pass --cases")
+    report = _audit(arguments.source, _configuration(arguments), given)
+    _show(report, as_json=arguments.json, short=False)
+    return 1 if report.breaks_proven else 0
+
+
+def _run_cases(arguments: argparse.Namespace, given: AuditSettings) -> int:
+    import dataclasses
+
+    from fl_shuffle.audit.cases import canned_cases
+    from fl_shuffle.errors import ConfigError
+
+    if arguments.source or arguments.set or arguments.data:
+        raise ConfigError("--cases brings its own configurations; give no other, nor overrides")
+    cases = canned_cases()
+    reports = []
+    for case in cases:
+        settings = dataclasses.replace(
+            given,
+            trials=case.trials if arguments.trials is None else given.trials,
+            reports=case.reports if arguments.reports is None else given.reports,
+            seconds=given.seconds / len(cases),
+        )
+        reports.append(_audit(case.name, case.config, settings, dimension=case.dimension))
+        _show(reports[-1], as_json=arguments.json, short=True)
+    if not arguments.json:
+        published = sum(report.breaks_published for report in reports)
+        expected = sum(case.published_breaks for case in cases)
+        proven = sum(report.breaks_proven for report in reports)
+        print(
+            f"published mu broken in {published} of {len(cases)} cases ({expected} expected); "
+            f"proven bound contradicted in {proven}"
+        )
+    return 1 if any(report.breaks_proven for report in reports) else 0
 
 
 def _configuration(arguments: argparse.Namespace) -> Config:
@@ -120,13 +134,12 @@ def _configuration(arguments: argparse.Namespace) -> Config:
 
 
 def _audit(
-    name: str, config: Config, settings: object, *, dimension: int | None = None
+    name: str, config: Config, settings: AuditSettings, *, dimension: int | None = None
 ) -> AuditReport:
-    from clients.canaries import Canaries
-    from fl_shuffle.audit.audit import AuditSettings, run_audit
+    from clients.canaries import Canaries, check_clipping
+    from fl_shuffle.audit.audit import run_audit
     from fl_shuffle.audit.claims import accountant_claims
 
-    assert isinstance(settings, AuditSettings)
     source = Canaries(config, dimension=dimension, seed=settings.seed)
     return run_audit(
         name,
@@ -136,6 +149,7 @@ def _audit(
         delta=config.privacy.target_delta,
         rounds=config.run.rounds,
         settings=settings,
+        clipping=check_clipping(config) if dimension is None else None,
     )
 
 
@@ -147,14 +161,21 @@ def _show(report: AuditReport, *, as_json: bool, short: bool) -> None:
         f"{report.name}: {report.clients:,} clients, d = {report.dimension:,}, {report.noise}, "
         f"unit = {report.unit}, replace-one, confidence {report.confidence:.0%}"
     )
+    if report.clipping is not None:
+        print(
+            f"  hostile records through the run's own model: a mean of {report.clipping.radius:.4f} of "
+            f"the assumed radius, moved by {report.clipping.move:.4f} of the assumed sensitivity"
+        )
     if report.recognition:
         print(
             f"  budget classes told apart by report size: {report.recognition['accuracy']:.4%} of "
             f"{report.recognition['reports_classified']:,} reports right"
         )
     for finding in report.findings:
-        if short and finding.verdict == "does not contradict the proven bound" and not _best(
-            finding, report
+        if (
+            short
+            and finding.verdict == "does not contradict the proven bound"
+            and not _best(finding, report)
         ):
             continue
         for line in _lines(finding):
@@ -185,7 +206,11 @@ def _lines(finding: Finding) -> list[str]:
     rounds = "1 round" if finding.rounds == 1 else f"{finding.rounds} rounds"
     power = f"these plays could prove at most epsilon {_number(finding.ceiling)}"
     if finding.detectable is not None:
-        power = f"would have caught noise {_number(finding.detectable)} times too small"
+        power = (
+            f"would have caught noise {_number(finding.detectable)} times too small"
+            if finding.detectable < math.inf
+            else "none against the proven bound, which is far above what these plays can prove"
+        )
     note = f"; {finding.note}" if finding.note else ""
     published = "-" if point.published is None else _number(point.published)
     proven = "-" if point.proven is None else _number(point.proven)
