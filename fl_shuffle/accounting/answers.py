@@ -94,6 +94,7 @@ def lower_answer(query: BoundQuery) -> Guarantee:
 
 def moments_answer(query: BoundQuery, tail: str) -> Guarantee:
     from fl_shuffle.accounting import closed_form
+    from fl_shuffle.accounting.clones import local_delta
 
     query.require_pure()
     epsilon0, _, clients = query.local
@@ -114,7 +115,7 @@ def moments_answer(query: BoundQuery, tail: str) -> Guarantee:
                 if (law := case.law(epsilon)) is not None
             ]
         values = [formula(each, clients, epsilon) for each in moments]
-        return DeltaBound(max(values, default=1.0), 0.0)
+        return DeltaBound(min(max(values, default=1.0), local_delta(epsilon, local, 0.0)), 0.0)
 
     source = f"Balle, Bell, Gascon, Nissim 2019, Section 5 ({tail.capitalize()})"
     return answer_from_curve(query, curve, local, Status.PROVEN, source, (note,))

@@ -161,6 +161,10 @@ def solve(
         maximum *= 0.8
     if value(maximum) > target:
         return math.inf, target, 0.0
+    # Huge budgets: the curve is flat at one and drops within a sliver below the local budget.
+    sliver = maximum * (1.0 - 1e-6)
+    if maximum > 50.0 and value(sliver) > target:
+        return maximum, target, seen[maximum].error
     _, found = crossing(value, target, maximum, "below")
     result = maximum if found is None else found
     return result, target, seen[result].error

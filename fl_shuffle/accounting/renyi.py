@@ -1,7 +1,8 @@
 """Renyi DP of shuffled reports: the exact divergence of the clone pair, and published bounds.
 
 The pair (Feldman, McMillan and Talwar 2022, the standard clone): with C ~ Bin(n-1, p),
-A ~ Bin(C, 1/2) and D ~ Bern(e^eps0/(1 + e^eps0)), the shuffle of any pure eps0-randomizer is a function of
+A ~ Bin(C, 1/2) and D ~ Bern(e^eps0/(1 + e^eps0)), the shuffle of any pure eps0-randomizer is a
+function of
 
     (A + D, C - A + 1 - D)   against   (A + 1 - D, C - A + D),      p = e^-eps0.
 
@@ -37,17 +38,12 @@ def _arguments(epsilon0: float, clients: int, order: float) -> tuple[float, int,
     )
 
 
-def clone_rdp(epsilon0: float, clients: int, order: float, *, clone: float | None = None) -> float:
-    """Renyi divergence of the clone pair, rounded up; proven for every pure eps0-randomizer.
-
-    `clone` is the probability of being a clone (default e^-eps0).
-    """
-    return float(clone_rdp_curve(epsilon0, clients, (order,), clone=clone)[0])
+def clone_rdp(epsilon0: float, clients: int, order: float) -> float:
+    """Renyi divergence of the clone pair, rounded up; proven for every pure eps0-randomizer."""
+    return float(clone_rdp_curve(epsilon0, clients, (order,))[0])
 
 
-def clone_rdp_curve(
-    epsilon0: float, clients: int, orders: Sequence[float], *, clone: float | None = None
-) -> FloatArray:
+def clone_rdp_curve(epsilon0: float, clients: int, orders: Sequence[float]) -> FloatArray:
     """`clone_rdp` at several orders, sharing the sums.
 
     The sum over the number of clones is taken in blocks, each at its smallest number: fewer clones
@@ -58,7 +54,7 @@ def clone_rdp_curve(
     for order in orders:
         budget, n, _ = _arguments(epsilon0, clients, order)
     lam = np.asarray(orders, dtype=np.float64)
-    p = math.exp(-budget) if clone is None else require_real("clone", clone, minimum=0, maximum=1)
+    p = math.exp(-budget)
     ceiling = budget * (lam - 1.0)
     with np.errstate(over="ignore", invalid="ignore"):
         moment = np.zeros(lam.size)
@@ -128,8 +124,9 @@ def _excess_moment(v: int, epsilon0: float, orders: FloatArray) -> FloatArray:
     mass /= mass.sum()
     w = 1.0 / (1.0 + math.exp(-epsilon0))
     x = a / m
-    first = np.log(2.0 * (w * x + (1.0 - w) * (1.0 - x)))
-    second = np.log(2.0 * ((1.0 - w) * x + w * (1.0 - x)))
+    rest = w * math.exp(-epsilon0)
+    first = np.log(2.0 * (w * x + rest * (1.0 - x)))
+    second = np.log(2.0 * (rest * x + w * (1.0 - x)))
     value = np.expm1(orders[:, None] * (first - second) + second) @ mass
     result: FloatArray = np.maximum(value, 0.0) + 1e-23
     return result

@@ -405,3 +405,13 @@ def test_vector_reports_refuse_what_has_no_noise_scale(
     query = {"randomizer": "gaussian", "method": "proven", **good, **change}
     with pytest.raises(FlShuffleError, match=message):
         bound(BoundQuery.from_mapping(query))
+
+
+@pytest.mark.parametrize("method", ["hoeffding", "bennett", "rdp", "clone", "gspa-exact"])
+@pytest.mark.parametrize("epsilon0", [0.0, 1e-6, 30.0, 200.0])
+def test_extreme_local_budgets_never_exceed_the_local_guarantee(
+    method: str, epsilon0: float
+) -> None:
+    for clients in (1, 2, 50):
+        query = BoundQuery(method=method, epsilon0=epsilon0, clients=clients, delta=1e-6)
+        assert 0.0 <= bound(query).epsilon <= epsilon0 * (1 + 1e-9)
