@@ -7,6 +7,7 @@ nothing else: no metrics, no sizes, no identity, no error text.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -61,7 +62,15 @@ _LocalArray.__qualname__ = Array.__qualname__
 
 def array_record(name: str, values: NDArray[Any]) -> ArrayRecord:
     """A record with one array, passed by reference within a process."""
-    return ArrayRecord({name: _LocalArray(values)})
+    return _record({name: values})
+
+
+def _record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    record = ArrayRecord()
+    for name, values in arrays.items():
+        # Not through the constructor: it serializes every array into a new `Array`.
+        record[name] = _LocalArray(values)
+    return record
 
 
 @dataclass(frozen=True)
@@ -95,9 +104,9 @@ class Layout:
         """A record that holds a copy of the vector, cut into the layout's arrays."""
         sizes = [math.prod(shape) for shape in self.shapes]
         parts = np.split(vector.copy(), np.cumsum(sizes)[:-1])
-        return ArrayRecord(
+        return _record(
             {
-                name: _LocalArray(part.reshape(shape))
+                name: part.reshape(shape)
                 for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
             }
         )
