@@ -208,8 +208,12 @@ def _averaged(front: float, rate: float, moments: BlanketMoments, n: int) -> flo
     gamma = moments.gamma
     some = n * math.log1p(gamma * math.expm1(-rate))
     none = n * math.log1p(-gamma) if gamma < 1.0 else -math.inf
-    value = front / (gamma * n) * (math.exp(some) - math.exp(none))
-    return min(1.0, value * (1.0 + 1e-9) + moments.exposed)
+    if none > -30.0:
+        # exp(some) - exp(none) would cancel when few reports come from the blanket.
+        hit = math.exp(none) * math.expm1(n * math.log1p(gamma * math.exp(-rate) / (1.0 - gamma)))
+    else:
+        hit = math.exp(some)
+    return min(1.0, front / (gamma * n) * hit * (1.0 + 1e-9) + moments.exposed)
 
 
 def _require(condition: bool, message: str) -> None:
