@@ -125,20 +125,19 @@ class GeneralEngine(GradientEngine):
                         list(logits.shape),
                         "must be logits [N, C] for N records",
                     )
-                if self.clip == "record":
-                    self._path = self._choose(parameters, inputs[:2], labels[:2])
-                    log.info("per-record gradients by %s", self._path)
                 self._classes = logits.shape[1]
-        if self.loss is None:
-            check_labels(labels, self._classes)
+            if self.loss is None:
+                check_labels(labels, self._classes)
+            if self._path == UNDECIDED:
+                self._path = self._choose(parameters, inputs[:2], labels[:2])
+                log.info("per-record gradients by %s", self._path)
 
     def _choose(self, parameters: Tensor, inputs: Tensor, labels: Tensor) -> str:
         expected = self._by_loop(parameters, inputs, labels)
         scale = float(expected.abs().nan_to_num(0.0, 0.0, 0.0).max())
-        for name in ("torch.func", "opacus"):
-            self._path = name
+        for name, gradients_of in (("torch.func", self._by_vmap), ("opacus", self._by_opacus)):
             try:
-                found = self._record_gradients()(parameters, inputs, labels)
+                found = gradients_of(parameters, inputs, labels)
             except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as e:
                 log.info("%s cannot differentiate this module per record: %s", name, e)
                 continue
@@ -209,7 +208,16 @@ class GeneralEngine(GradientEngine):
         loss = self.loss or cross_entropy
         with torch.enable_grad():
             torch.autograd.backward(loss(sampled(inputs), labels).sum())
-        gradients = torch.cat([p.grad_sample.reshape(len(inputs), -1) for p in trained], dim=1)
+        # A parameter that no record reached has no sample.
+        gradients = torch.cat(
+            [
+                parameters.new_zeros(len(inputs), p.numel())
+                if p.grad_sample is None
+                else p.grad_sample.reshape(len(inputs), -1)
+                for p in trained
+            ],
+            dim=1,
+        )
         sampled.zero_grad()
         return gradients
 

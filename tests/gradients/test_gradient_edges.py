@@ -1,0 +1,194 @@
+"""Local updates, zero and non-finite gradients, and everything that is refused."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from gradient_modules import Small, chains
+from gradient_oracle import flat, means, offsets_of, relative_difference, updates
+from torch import Tensor, nn
+
+from fl_shuffle.errors import DataError, InvalidValueError
+from fl_shuffle.gradients import make_gradient_engine
+
+CHAINS = chains()
+
+
+def problem(sizes: list[int], seed: int = 2) -> tuple[Tensor, Tensor, np.ndarray]:
+    generator = torch.Generator().manual_seed(seed)
+    offsets = offsets_of(sizes)
+    x = torch.randn(int(offsets[-1]), 13, generator=generator)
+    return x, torch.randint(0, 5, (len(x),), generator=generator), offsets
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("name", [*CHAINS, "convolution"])
+def test_local_updates_against_autograd(name: str, steps: int) -> None:
+    torch.manual_seed(1)
+    module = CHAINS.get(name) or Small()
+    x, y, offsets = problem([5, 1, 12, 5, 5])
+    engine = make_gradient_engine(module, clip="none")
+    found = engine.local_update(flat(module), x, y, offsets, steps=steps, learning_rate=0.3)
+    assert relative_difference(found, updates(module, x, y, offsets, steps, 0.3)) < 1e-5
+
+
+def test_one_local_step_is_the_scaled_mean_gradient() -> None:
+    x, y, offsets = problem([5, 1, 70, 300])
+    for module in (CHAINS["relu"], Small()):
+        engine = make_gradient_engine(module, clip="none")
+        step = engine.local_update(flat(module), x, y, offsets, steps=1, learning_rate=0.25)
+        mean = engine.client_means(flat(module), x, y, offsets)
+        assert torch.equal(step, -0.25 * mean)
+
+
+@pytest.mark.parametrize("clip", ["record", "average", "none"])
+@pytest.mark.parametrize("norm", [1, 2])
+def test_zero_gradients_stay_zero(clip: str, norm: int) -> None:
+    """Records whose logits are certain, or whose loss is flat, have no gradient at all."""
+    module = nn.Linear(13, 5)
+    theta = torch.zeros(70)
+    theta[-5] = 200.0
+    x, _, offsets = problem([3, 1, 40])
+    y = torch.zeros(44, dtype=torch.int64)
+    engine = make_gradient_engine(module, clip=clip, norm=norm)
+    assert not engine.client_means(theta, x, y, offsets, 1.0).any()
+
+
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf, 3e38])
+@pytest.mark.parametrize("clip", ["record", "average", "none"])
+@pytest.mark.parametrize("name", ["linear", "relu", "tanh, gelu", "convolution"])
+def test_a_poisoned_record_spoils_its_client_alone(name: str, clip: str, poison: float) -> None:
+    torch.manual_seed(1)
+    module = CHAINS.get(name) or Small()
+    theta = flat(module)
+    x, y, offsets = problem([3, 5, 5, 1, 70, 5, 2])
+    engine = make_gradient_engine(module, clip=clip)
+    clean = engine.client_means(theta, x, y, offsets, 0.5)
+    for client in (1, 3, 4):
+        bad = x.clone()
+        bad[int(offsets[client])] = poison
+        rows = engine.client_means(theta, bad, y, offsets, 0.5)
+        others = [k for k in range(7) if k != client]
+        assert torch.equal(rows[others], clean[others])
+        if poison == 3e38 and (clip != "record" or name == "convolution"):
+            continue  # Finite where an activation or a normalisation brings it back to scale.
+        if clip == "none":
+            assert not torch.isfinite(rows[client]).all()
+        else:
+            assert torch.isnan(rows[client]).all()
+    assert torch.equal(engine.client_means(theta, x, y, offsets, 0.5), clean)
+
+
+def test_clipped_records_never_exceed_the_radius() -> None:
+    x, y, offsets = problem([1] * 400)
+    for norm, radius in ((1, 0.7), (2, 0.1)):
+        for module in (CHAINS["linear"], CHAINS["relu"]):
+            engine = make_gradient_engine(module, clip="record", norm=norm)
+            rows = engine.client_means(flat(module), 5.0 * x, y, offsets, radius).double()
+            lengths = torch.linalg.vector_norm(rows, norm, dim=1)
+            assert float(lengths.max()) <= radius
+            assert float(lengths.median()) > radius * (1.0 - 1e-5)
+
+
+def test_own_losses() -> None:
+    def squares(logits: Tensor, labels: Tensor) -> Tensor:
+        return (logits - nn.functional.one_hot(labels, 5)).square().sum(1)
+
+    x, y, offsets = problem([4, 1, 33])
+    radius = torch.full((3,), 0.4)
+    torch.manual_seed(1)
+    for module in (CHAINS["linear"], CHAINS["relu"], Small()):
+        engine = make_gradient_engine(module, clip="record", loss=squares)
+        found = engine.client_means(flat(module), x, y, offsets, radius)
+        expected = means(module, x, y, offsets, radius, clip="record", norm=2, loss=squares)
+        assert relative_difference(found, expected) < 1e-5
+        for client, (start, stop) in enumerate(pairwise(offsets)):
+            local = np.array([0, stop - start])
+            alone = engine.client_means(flat(module), x[start:stop], y[start:stop], local, 0.4)
+            assert torch.equal(found[client], alone[0])
+    engine = make_gradient_engine(CHAINS["relu"], clip="record", loss=lambda a, b: a.sum())
+    with pytest.raises(InvalidValueError, match="one loss per record"):
+        engine.client_means(flat(CHAINS["relu"]), x, y, offsets, radius)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (nn.Sequential(nn.Linear(13, 4), nn.BatchNorm1d(4)), "GroupNorm"),
+        (nn.Sequential(nn.InstanceNorm1d(4, track_running_stats=True), nn.Linear(4, 2)), "mixes"),
+        (nn.Sequential(nn.Linear(13, 4), nn.Dropout(0.5)), "random state"),
+        (nn.ReLU(), "no parameters"),
+    ],
+)
+def test_modules_that_are_refused(module: nn.Module, message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        make_gradient_engine(module, clip="record")
+
+
+def test_parameters_that_are_refused() -> None:
+    frozen = nn.Linear(13, 5)
+    frozen.bias.requires_grad_(False)
+    with pytest.raises(InvalidValueError, match="bias"):
+        make_gradient_engine(frozen, clip="record")
+    whole = nn.Linear(13, 5)
+    whole.weight = nn.Parameter(torch.ones(5, 13, dtype=torch.int64), requires_grad=False)
+    with pytest.raises(InvalidValueError, match="floating point"):
+        make_gradient_engine(whole, clip="record")
+    resting = nn.Sequential(nn.Linear(13, 5), nn.Dropout(0.5)).eval()
+    assert make_gradient_engine(resting, clip="record").dimension == 70
+
+
+def test_calls_that_are_refused() -> None:
+    module = CHAINS["linear"]
+    theta = flat(module)
+    x, y, offsets = problem([3, 2])
+    engine = make_gradient_engine(module, clip="record")
+    for bad in ([0, 3], [0, 3, 3, 5], [1, 3, 5], [0, 4, 3, 5], [5]):
+        with pytest.raises(InvalidValueError, match="offsets"):
+            engine.client_means(theta, x, y, np.array(bad), 1.0)
+    for radius in (0.0, -1.0, float("nan"), float("inf"), [1.0, 0.0], [1.0, 1.0, 1.0]):
+        with pytest.raises(InvalidValueError, match="clip_radius"):
+            engine.client_means(theta, x, y, offsets, torch.tensor(radius))
+    with pytest.raises(InvalidValueError, match="parameters"):
+        engine.client_means(theta[:-1], x, y, offsets, 1.0)
+    with pytest.raises(InvalidValueError, match="labels"):
+        engine.client_means(theta, x, y[:-1], offsets, 1.0)
+    with pytest.raises(InvalidValueError, match="inputs"):
+        engine.client_means(theta, x[:, :12], y, offsets, 1.0)
+    with pytest.raises(InvalidValueError, match="inputs"):
+        engine.client_means(theta, x.double(), y, offsets, 1.0)
+    with pytest.raises(InvalidValueError, match="out"):
+        engine.client_means(theta, x, y, offsets, 1.0, torch.empty(2, 71))
+    for label in (-1, 5):
+        wrong = y.clone()
+        wrong[1] = label
+        for other in (engine, make_gradient_engine(Small(), clip="record")):
+            with pytest.raises(DataError, match=r"0\.\.4"):
+                other.client_means(torch.ones(other.dimension), x, wrong, offsets, 1.0)
+    for steps, rate in ((0, 0.1), (1, 0.0), (1, float("nan"))):
+        with pytest.raises(InvalidValueError, match=r"steps|learning_rate"):
+            engine.local_update(theta, x, y, offsets, steps=steps, learning_rate=rate)
+    for clip, norm in (("records", 2), ("record", 3)):
+        with pytest.raises(InvalidValueError):
+            make_gradient_engine(module, clip=clip, norm=norm)
+    with pytest.raises(InvalidValueError, match="module output"):
+        make_gradient_engine(
+            nn.Sequential(nn.Linear(13, 5), nn.Flatten(0)), clip="record"
+        ).client_means(theta, x, y, offsets, 1.0)
+
+
+@pytest.mark.parametrize("name", ["linear", "relu", "convolution"])
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_gives_the_same_values(name: str) -> None:
+    torch.manual_seed(1)
+    module = CHAINS.get(name) or Small()
+    x, y, offsets = problem([3, 5, 1, 70])
+    expected = make_gradient_engine(module, clip="record").client_means(
+        flat(module), x, y, offsets, 0.5
+    )
+    engine = make_gradient_engine(module, clip="record", device="cuda")
+    found = engine.client_means(flat(module).cuda(), x.cuda(), y.cuda(), offsets, 0.5)
+    assert relative_difference(found.cpu(), expected.double()) < 1e-5

@@ -1,0 +1,161 @@
+"""A client's row has the same bits whoever is computed beside it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from gradient_modules import Cells, Small, chains
+from gradient_oracle import flat, offsets_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fl_shuffle.gradients import GradientEngine, make_gradient_engine
+
+torch.manual_seed(8)
+MODELS = {
+    **chains(),
+    "wide": nn.Sequential(nn.Linear(13, 700), nn.ReLU(), nn.Linear(700, 10)),
+    "deep": nn.Sequential(
+        nn.Linear(13, 130), nn.SiLU(), nn.Linear(130, 70), nn.ReLU(), nn.Linear(70, 10)
+    ),
+    "convolution": Small(),
+    "cells": Cells(),
+}
+PARAMETERS = {name: flat(model) for name, model in MODELS.items()}
+
+
+def data(sizes: list[int], seed: int) -> tuple[Tensor, Tensor, np.ndarray, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    offsets = offsets_of(sizes)
+    x = torch.randn(int(offsets[-1]), 13, generator=generator)
+    y = torch.randint(0, 5, (len(x),), generator=generator)
+    return x, y, offsets, 0.1 + torch.rand(len(sizes), generator=generator)
+
+
+def packed(
+    engine: GradientEngine,
+    theta: Tensor,
+    problem: tuple[Tensor, Tensor, np.ndarray, Tensor],
+    packs: list[list[int]],
+) -> Tensor:
+    """Rows of the clients, computed in these packs, whatever their order."""
+    x, y, offsets, radius = problem
+    rows = torch.full((len(radius), engine.dimension), torch.nan)
+    for pack in packs:
+        index = torch.cat([torch.arange(offsets[k], offsets[k + 1]) for k in pack])
+        local = offsets_of([int(offsets[k + 1] - offsets[k]) for k in pack])
+        rows[pack] = engine.client_means(theta, x[index], y[index], local, radius[pack])
+    return rows
+
+
+@st.composite
+def packings(draw: st.DrawFn) -> tuple[list[int], list[list[int]], int]:
+    sizes = draw(
+        st.lists(st.sampled_from([1, 2, 3, 5, 16, 17, 60, 64, 91]), min_size=2, max_size=24)
+    )
+    if draw(st.booleans()):
+        sizes = [sizes[0]] * len(sizes)
+    order = draw(st.permutations(range(len(sizes))))
+    cuts = sorted(draw(st.sets(st.integers(1, len(sizes) - 1))))
+    return (
+        sizes,
+        [list(order[a:b]) for a, b in pairwise([0, *cuts, len(sizes)])],
+        draw(st.integers(0, 1000)),
+    )
+
+
+@pytest.mark.parametrize("clip", ["record", "none"])
+@pytest.mark.parametrize("name", MODELS)
+def test_bits_do_not_depend_on_the_packing(name: str, clip: str) -> None:
+    engines = [make_gradient_engine(MODELS[name], clip=clip, norm=norm) for norm in (1, 2)]
+    theta = PARAMETERS[name]
+
+    @settings(max_examples=5 if name in ("convolution", "cells") else 12, deadline=None)
+    @given(packings(), st.sampled_from(engines))
+    def check(packing: tuple[list[int], list[list[int]], int], engine: GradientEngine) -> None:
+        sizes, packs, seed = packing
+        problem = data(sizes, seed)
+        together = packed(engine, theta, problem, [list(range(len(sizes)))])
+        assert bool(torch.isfinite(together).all())
+        assert torch.equal(together, packed(engine, theta, problem, packs))
+        alone = packed(engine, theta, problem, [[k] for k in range(len(sizes))])
+        assert torch.equal(together, alone)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("features", "hidden", "size", "clients"),
+    [(60, 1000, 600, 3), (60, 1000, 60, 30), (60, 0, 60, 400), (60, 0, 6, 3000), (60, 0, 1, 9000)],
+)
+@pytest.mark.parametrize("clip", ["record", "none"])
+def test_bits_of_large_equal_packs(
+    features: int, hidden: int, size: int, clients: int, clip: str
+) -> None:
+    generator = torch.Generator().manual_seed(4)
+    torch.manual_seed(4)
+    module: nn.Module = nn.Linear(features, 10)
+    if hidden:
+        module = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+    theta = flat(module)
+    x = torch.randn(clients * size, features, generator=generator)
+    y = torch.randint(0, 10, (len(x),), generator=generator)
+    engine = make_gradient_engine(module, clip=clip)
+    together = engine.client_means(theta, x, y, offsets_of([size] * clients), 0.5)
+    edges = [0, 1, 2, clients // 3, clients // 2, clients - 1, clients]
+    for start, stop in pairwise(sorted(set(edges))):
+        members = slice(start * size, stop * size)
+        local = offsets_of([size] * (stop - start))
+        # An unaligned copy, as a gather in another pack would make.
+        shifted = torch.empty(1 + x[members].numel())[1:].view(-1, features).copy_(x[members])
+        assert torch.equal(
+            together[start:stop], engine.client_means(theta, shifted, y[members], local, 0.5)
+        )
+
+
+def test_bits_do_not_depend_on_threads_or_the_layout_of_out() -> None:
+    problem = data([60] * 50, 1)
+    x, y, offsets, radius = problem
+    for name in ("wide", "deep", "linear"):
+        engine = make_gradient_engine(MODELS[name], clip="record")
+        theta = PARAMETERS[name]
+        expected = engine.client_means(theta, x, y, offsets, radius)
+        with ThreadPoolExecutor(4) as pool:
+            calls = [
+                pool.submit(packed, engine, theta, problem, [list(range(k, 50)), list(range(k))])
+                for k in range(1, 9)
+            ]
+            assert all(torch.equal(call.result(), expected) for call in calls)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            assert torch.equal(engine.client_means(theta, x, y, offsets, radius), expected)
+            assert torch.get_num_threads() == 2
+        finally:
+            torch.set_num_threads(threads)
+        wide = torch.zeros(50, engine.dimension + 7)
+        view = wide[:, 3:-4]
+        assert engine.client_means(theta, x, y, offsets, radius, view) is view
+        assert torch.equal(view, expected)
+        assert not wide[:, :3].any()
+        assert not wide[:, -4:].any()
+
+
+@pytest.mark.parametrize("name", ["linear", "wide", "deep", "tanh, gelu", "convolution"])
+def test_bits_of_local_updates_do_not_depend_on_the_packing(name: str) -> None:
+    sizes = [3, 1, 40, 3, 3, 91, 1, 40]
+    x, y, offsets, _ = data(sizes, 6)
+    engine = make_gradient_engine(MODELS[name], clip="none")
+    theta = PARAMETERS[name]
+    together = engine.local_update(theta, x, y, offsets, steps=3, learning_rate=0.2)
+    for client, (start, stop) in enumerate(pairwise(offsets)):
+        local = np.array([0, stop - start])
+        alone = engine.local_update(
+            theta, x[start:stop], y[start:stop], local, steps=3, learning_rate=0.2
+        )
+        assert torch.equal(together[client], alone[0])
