@@ -29,16 +29,18 @@ REPORT_RECORD = "report"
 class _LocalArray(Array):
     """An `Array` that holds a NumPy array and serializes it only if its bytes are asked for.
 
-    Inside one process a report then travels by reference. Flower keys its object store by class
-    name, so this class carries the name of the one it stands for.
+    Inside one process a report then travels by reference: the client gives its array away. What is
+    `shared` (a model that goes to many clients) is copied for each reader, so that none can change
+    what another sees. Flower keys its object store by class name, so this class carries the name of
+    the one it stands for.
     """
 
-    def __init__(self, values: NDArray[Any]) -> None:
+    def __init__(self, values: NDArray[Any], *, shared: bool) -> None:
         self.dtype = str(values.dtype)
         self.shape = tuple(values.shape)
         self.stype = "numpy.ndarray"
         self._values = values
-        self._values.flags.writeable = False
+        self._shared = shared
 
     @property
     def data(self) -> bytes:  # type: ignore[override]
@@ -50,8 +52,8 @@ class _LocalArray(Array):
         return serialized
 
     def numpy(self) -> NDArray[Any]:
-        """The array itself, read-only: neither side can change what the other holds."""
-        return self._values
+        """The array itself, or a copy of a shared one."""
+        return self._values.copy() if self._shared else self._values
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Array, (self.dtype, self.shape, self.stype, self.data))
@@ -60,16 +62,12 @@ class _LocalArray(Array):
 _LocalArray.__qualname__ = Array.__qualname__
 
 
-def array_record(name: str, values: NDArray[Any]) -> ArrayRecord:
-    """A record with one array, passed by reference within a process."""
-    return _record({name: values})
-
-
-def _record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+def array_record(arrays: Mapping[str, NDArray[Any]], *, shared: bool) -> ArrayRecord:
+    """A record of arrays that travel by reference within a process; `shared`: see `_LocalArray`."""
     record = ArrayRecord()
     for name, values in arrays.items():
         # Not through the constructor: it serializes every array into a new `Array`.
-        record[name] = _LocalArray(values)
+        record[name] = _LocalArray(values, shared=shared)
     return record
 
 
@@ -104,12 +102,8 @@ class Layout:
         """A record that holds a copy of the vector, cut into the layout's arrays."""
         sizes = [math.prod(shape) for shape in self.shapes]
         parts = np.split(vector.copy(), np.cumsum(sizes)[:-1])
-        return _record(
-            {
-                name: part.reshape(shape)
-                for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
-            }
-        )
+        shaped = (part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True))
+        return array_record(dict(zip(self.names, shaped, strict=True)), shared=True)
 
 
 @dataclass(frozen=True)
@@ -163,7 +157,7 @@ class TrainRequest:
 
 def reply_with_reports(request: Message, reports: NDArray[np.float32]) -> Message:
     """A reply that holds the reports [k, d] and nothing else."""
-    content = RecordDict({REPORT_RECORD: array_record(REPORTS, reports)})
+    content = RecordDict({REPORT_RECORD: array_record({REPORTS: reports}, shared=False)})
     return Message(content, reply_to=request)
 
 
