@@ -68,6 +68,7 @@ class Accountant:
         self._histories = Histories.empty(len(class_of))
         self._published = Histories.empty(len(class_of))
         self._local_cache: dict[tuple[int, int], float] = {}
+        self._memo: tuple[int, Mask, Spend] | None = None
 
     def class_counts(self, present: Mask) -> dict[int, int]:
         """Class -> how many of its reports a mask of clients [n] holds, where there are any."""
@@ -76,6 +77,9 @@ class Accountant:
 
     def preview(self, round_number: int, present: Mask) -> Spend:
         """The cumulative spend if these clients' reports were released; changes nothing."""
+        memo = self._memo
+        if memo is not None and memo[0] == round_number and np.array_equal(memo[1], present):
+            return memo[2]
         counts = self.class_counts(present)
         mu = self._gspa_mu(counts)
         total = None if mu is None else math.sqrt(self._mu_squared + mu * mu)
@@ -88,12 +92,17 @@ class Accountant:
             "local": Column("local", Status.PROVEN, LOCAL_SOURCE, local),
             "lower": self._lower_column(counts, taken),
         }
-        return Spend(round_number, sum(counts.values()), self._delta, mu, total, columns)
+        reports = sum(counts.values())
+        spend = Spend(round_number, reports, self._delta, mu, total, columns)
+        # A round is asked about when it is reserved and again when it is committed.
+        self._memo = (round_number, present.copy(), spend)
+        return spend
 
     def commit(self, round_number: int, present: Mask) -> None:
         """Count a round whose reports were released."""
         mu = self._gspa_mu(self.class_counts(present))
         self._mu_squared += 0.0 if mu is None else mu * mu
+        self._memo = None
         self._taken = self._taken + present
         self._histories = self._after(present)
         self._published = self._published_after(present)
@@ -152,12 +161,12 @@ class Accountant:
             return Column("proven", Status.PROVEN, LOCAL_SOURCE, local, note)
         histories = self._after(present)
         epsilon = dict(local)
-        for index in local:
+        for index, own in local.items():
             members = self._class_of == index
             candidates = histories.worst_candidates(members)
             if all(candidates):
                 shuffled = max(self._library.epsilon(spent, self._delta) for spent in candidates)
-                epsilon[index] = min(local[index], shuffled)
+                epsilon[index] = min(own, shuffled)
         return Column("proven", Status.PROVEN, SHUFFLED_SOURCE, epsilon)
 
     def _specific_column(self, present: Mask, taken: dict[int, int]) -> Column:

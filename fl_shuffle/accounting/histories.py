@@ -30,6 +30,14 @@ class Histories:
         self, types: Mapping[int, RoundType], class_of: Clients, present: NDArray[np.bool_]
     ) -> Histories:
         """One more round: every present client of class c (in `types`) met `types[c]`."""
+        if not types:
+            return self
+        if len(self.distinct) == 1 and len(types) == 1 and bool(present.all()):
+            (index, kind), *_ = types.items()
+            if bool((class_of == index).all()):
+                spent = dict(self.distinct[0])
+                spent[kind] = spent.get(kind, 0) + 1
+                return Histories(self.group_of, (spent,))
         width = int(class_of.max()) + 1
         taking = present & np.isin(class_of, list(types))
         if not taking.any():
@@ -55,6 +63,8 @@ class Histories:
 
     def worst_candidates(self, members: NDArray[np.bool_]) -> list[Spent]:
         """The histories of `members` that no other of theirs contains: the worst is among them."""
+        if len(self.distinct) == 1:
+            return list(self.distinct)
         present = [self.distinct[group] for group in np.unique(self.group_of[members]).tolist()]
         return [
             spent
