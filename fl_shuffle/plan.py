@@ -16,7 +16,12 @@ from fl_shuffle.accounting.gaussian import analytic_sigma, classical_sigma, gaus
 from fl_shuffle.budgets import Budgets
 from fl_shuffle.config import Config
 from fl_shuffle.errors import InvalidValueError
-from fl_shuffle.randomizers.vector import NOISES, VectorRandomizer, require_exact
+from fl_shuffle.randomizers.vector import (
+    NOISES,
+    VectorRandomizer,
+    exact_group,
+    require_exact,
+)
 
 Vector = NDArray[np.float64]
 
@@ -28,7 +33,7 @@ class RandomizerPlan:
     A client's report is `weight * (mean + noise)`, rounded to a public grid of step `step`: `mean`
     has norm at most `radius` after clipping each record (or the average, or the update) to `clip`,
     `noise` has scale `scale` per coordinate. `sensitivity` bounds the change of `mean` when one
-    unit of privacy is replaced.
+    unit of privacy is replaced. Any `group` reports have an exact float32 sum.
     """
 
     noise: str
@@ -40,6 +45,7 @@ class RandomizerPlan:
     scale: Vector
     weight: Vector
     step: Vector
+    group: int
     classes: tuple[ClientClass, ...]
     class_of: NDArray[np.int64]
     labelled_private: bool
@@ -81,7 +87,7 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
     classes, class_of = _classes(
         noise, weight * scale, weight * radius, weight * sensitivity, budgets, records
     )
-    step = _steps(noise, weight * scale, weight * radius)
+    step, group = _grids(noise, weight * scale, weight * radius)
     return RandomizerPlan(
         noise=noise,
         norm=norm,
@@ -92,6 +98,7 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
         scale=scale,
         weight=weight,
         step=step,
+        group=group,
         classes=classes,
         class_of=class_of,
         labelled_private=bool((calibrated_for >= sensitivity * (1 - 1e-12)).all()),
@@ -140,15 +147,15 @@ def _per_budget(function: object, budgets: Budgets) -> Vector:
     return np.asarray(values[inverse.reshape(-1)], dtype=np.float64)
 
 
-def _steps(noise: str, scale: Vector, radius: Vector) -> Vector:
-    """Each client's public grid: one for all clients with the same noise scale.
+def _grids(noise: str, scale: Vector, radius: Vector) -> tuple[Vector, int]:
+    """Each client's public grid, one for all clients with the same noise scale; and the group.
 
     A grid of its own would mark a report as coming from a client with that radius, and clients with
     equal noise would no longer hide one another. Raises `NotApplicableError` if sums of reports on
     these grids would not be exact.
     """
     if noise not in NOISES:
-        return np.ones(len(scale))
+        return np.ones(len(scale)), 1
     scales, inverse = np.unique(scale, return_inverse=True)
     inverse = inverse.reshape(-1)
     reach = np.zeros(len(scales))
@@ -158,8 +165,9 @@ def _steps(noise: str, scale: Vector, radius: Vector) -> Vector:
     ]
     steps = np.array([randomizer.step for randomizer in randomizers])
     largest = max(randomizer.largest_report for randomizer in randomizers)
-    require_exact(len(scale), largest, float(steps.min()))
-    return np.asarray(steps[inverse], dtype=np.float64)
+    finest = float(steps.min())
+    require_exact(len(scale), largest, finest)
+    return np.asarray(steps[inverse], dtype=np.float64), exact_group(finest, largest)
 
 
 def _classes(

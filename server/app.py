@@ -46,6 +46,7 @@ def main(grid: Grid, context: Context) -> None:
             book=run.book,
             seeds=SeedTree(config.run.seed if config.run.entropy == "seeded" else None),
             min_reports=config.privacy.min_reports,
+            group=task.plan.group,
             analyzer=None
             if config.server.analyzer == "mean"
             else load_attribute(config.server.analyzer, field="server.analyzer"),

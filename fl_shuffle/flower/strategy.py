@@ -28,8 +28,9 @@ from fl_shuffle.shuffler import Analyzer, ReportBatch
 
 Mask = NDArray[np.bool_]
 
-# A reply's reports stay below this many bytes, so that memory does not grow with the population.
-CHUNK_BYTES = 1 << 24
+# A reply's reports stay below this many bytes: memory does not grow with the population, and they
+# are still in the cache when they are added up.
+CHUNK_BYTES = 1 << 22
 
 
 class RoundBook(Protocol):
@@ -84,7 +85,8 @@ class ShuffleStrategy(Strategy):
     of the round; `sequential` ones apply the reports one at a time in a fresh uniformly random
     order, the next client seeing the model after the previous report.
 
-    The same run gives the same bits on every engine: noise is keyed by client, sums are exact.
+    The same run gives the same bits on every engine: noise is keyed by client, sums are exact;
+    `group` reports have an exact sum in float32 already (see `exact_group`).
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class ShuffleStrategy(Strategy):
         book: RoundBook,
         seeds: SeedTree,
         min_reports: int = 2,
+        group: int = 1,
         analyzer: Analyzer | None = None,
         evaluate: Callable[[int, Tensor], dict[str, float]] | None = None,
         on_round: Callable[[RoundOutcome], None] | None = None,
@@ -106,6 +109,7 @@ class ShuffleStrategy(Strategy):
         self._book = book
         self._seeds = seeds
         self._min_reports = min_reports
+        self._group = group
         self._analyzer = analyzer
         self._evaluate = evaluate
         self._on_round = on_round
@@ -152,7 +156,7 @@ class ShuffleStrategy(Strategy):
             request.message(model, nodes[index % len(nodes)])
             for index, request in enumerate(requests)
         )
-        batch = ReportBatch(theta.numel(), keep=self._analyzer is not None)
+        batch = ReportBatch(theta.numel(), keep=self._analyzer is not None, group=self._group)
         present = np.zeros(self._clients, dtype=bool)
         replies = exchange(grid, messages, window=2 * len(nodes), timeout=self._schedule.timeout)
         for position, reply in replies:
