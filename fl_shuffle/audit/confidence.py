@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from scipy.special import betainccinv, betaincinv
 
 from fl_shuffle.accounting.gaussian import gaussian_epsilon
 from fl_shuffle.accounting.privacy_loss import AtomicLaw
@@ -30,13 +31,13 @@ ENGINE_ERROR = 1e-3
 def proportion_lower(hits: int, trials: int, alpha: float) -> float:
     """The largest p that is below the true probability except with chance `alpha`."""
     _check_counts(hits, trials, alpha)
-    return 0.0 if hits == 0 else float(stats.beta.ppf(alpha, hits, trials - hits + 1))
+    return 0.0 if hits == 0 else float(betaincinv(hits, trials - hits + 1, alpha))
 
 
 def proportion_upper(hits: int, trials: int, alpha: float) -> float:
     """The smallest p that is above the true probability except with chance `alpha`."""
     _check_counts(hits, trials, alpha)
-    return 1.0 if hits == trials else float(stats.beta.isf(alpha, hits + 1, trials - hits))
+    return 1.0 if hits == trials else float(betainccinv(hits + 1, trials - hits, alpha))
 
 
 def _check_counts(hits: int, trials: int, alpha: float) -> None:
@@ -79,15 +80,19 @@ def game_epsilon(
     train = scores_zero[:half], scores_one[:half]
     held = scores_zero[half : 2 * half], scores_one[half : 2 * half]
     candidates = np.unique(np.quantile(np.concatenate(train), _levels(half)))
-    best = (-1.0, float(candidates[0]), True)
-    for threshold in candidates:
+    above = [_above(scores, candidates) for scores in train]
+    best, choice = -math.inf, (float(candidates[0]), True)
+    for index, threshold in enumerate(candidates.tolist()):
+        zero, one = int(above[0][index]), int(above[1][index])
         for upper in (True, False):
-            found = _event(train, float(threshold), upper, delta, alpha)
-            # Where nothing is proven yet, the most balanced gap is the most promising.
-            merit = found if found > 0.0 else -1.0 + 0.5 * _advantage(train, float(threshold))
-            if merit > best[0]:
-                best = (merit, float(threshold), upper)
-    return _event(held, best[1], best[2], delta, alpha), best[1], half
+            merit = _event(zero, one, half, upper, delta, alpha)
+            if merit == 0.0:
+                # Where nothing is proven yet, the largest gap is the most promising event.
+                merit = (one - zero if upper else zero - one) / half - 2.0
+            if merit > best:
+                best, choice = merit, (threshold, upper)
+    counts = [int((scores > choice[0]).sum()) for scores in held]
+    return _event(counts[0], counts[1], half, choice[1], delta, alpha), choice[0], half
 
 
 def _levels(half: int) -> Vector:
@@ -97,18 +102,12 @@ def _levels(half: int) -> Vector:
 
 
 def _event(
-    scores: tuple[Vector, Vector], threshold: float, upper: bool, delta: float, alpha: float
+    above_zero: int, above_one: int, plays: int, upper: bool, delta: float, alpha: float
 ) -> float:
-    zero, one = scores
+    """Epsilon from the event "above" (for dataset one), or "not above" (for dataset zero)."""
     if upper:
-        hits = int((one > threshold).sum()), int((zero > threshold).sum())
-        return event_epsilon(hits[0], len(one), hits[1], len(zero), delta, alpha)
-    hits = int((zero <= threshold).sum()), int((one <= threshold).sum())
-    return event_epsilon(hits[0], len(zero), hits[1], len(one), delta, alpha)
-
-
-def _advantage(scores: tuple[Vector, Vector], threshold: float) -> float:
-    return abs(float((scores[1] > threshold).mean() - (scores[0] > threshold).mean()))
+        return event_epsilon(above_one, plays, above_zero, plays, delta, alpha)
+    return event_epsilon(plays - above_zero, plays, plays - above_one, plays, delta, alpha)
 
 
 @dataclass(frozen=True)

@@ -163,8 +163,9 @@ def _show(report: AuditReport, *, as_json: bool, short: bool) -> None:
     )
     if report.clipping is not None:
         print(
-            f"  hostile records through the run's own model: a mean of {report.clipping.radius:.4f} of "
-            f"the assumed radius, moved by {report.clipping.move:.4f} of the assumed sensitivity"
+            f"  hostile records through the run's own model: a mean of "
+            f"{report.clipping.radius:.4f} of the assumed radius, moved by "
+            f"{report.clipping.move:.4f} of the assumed sensitivity"
         )
     if report.recognition:
         print(
