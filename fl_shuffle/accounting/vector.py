@@ -44,9 +44,11 @@ NOISES = ("gaussian", "laplace")
 RELATIVE_ERROR = 5e-4
 DEPTHS = np.arange(0.0, 12.0, 0.05)
 """Candidates for z; the best is near 6."""
-MIN_BLANKET = 1e-2
-"""With fewer expected blanket reports than this the shuffler cannot lower delta by even 1%."""
+MIN_BLANKET = 0.1
+"""With fewer expected blanket reports than this the shuffler lowers delta by 5% at most."""
 MAX_EXPONENT = 500.0
+NEGLIGIBLE = 1e-40
+"""Where the local curve is below this there is nothing left to amplify."""
 
 
 @dataclass(frozen=True)
@@ -179,14 +181,13 @@ class VectorCurve:
         budget = require_real("epsilon", epsilon, minimum=0.0)
         if budget not in self._seen:
             local = self.local_delta(budget)
-            shuffled = self._shuffled(budget, local) if self.credit and local > 0.0 else math.inf
+            useful = self.credit and local > NEGLIGIBLE and budget <= MAX_EXPONENT
+            shuffled = self._shuffled(budget, local) if useful else math.inf
             self._seen[budget] = min(local, shuffled)
         # The true curve is nonincreasing, so an earlier point may say more than this one.
         return min(value for at, value in self._seen.items() if at <= budget)
 
     def _shuffled(self, epsilon: float, local: float) -> float:
-        if epsilon > MAX_EXPONENT:
-            return math.inf
         if self.own.noise == "laplace":
             law: AmplificationLaw = LaplaceLaw(self._reference.own, epsilon)
             return self._engine(law, self._masses(0.0))
