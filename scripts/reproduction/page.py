@@ -21,7 +21,7 @@ def write_page(out: Path, order: Sequence[str]) -> Path:
 
 
 def page(entries: Sequence[dict[str, Any]]) -> str:
-    """The page: a table of all targets, then one section each with figures and data."""
+    """The page: a list of all targets, then one section each with figures and data."""
     total = sum(entry["seconds"] for entry in entries)
     lines = [
         "# The papers, reproduced and put right",
@@ -29,13 +29,13 @@ def page(entries: Sequence[dict[str, Any]]) -> str:
         "Made by `scripts/reproduce` from the entries beside it; do not edit. "
         f"{len(entries)} targets, {_duration(total)} in all.",
         "",
-        "| target | the paper's claim | our reproduction | the honest version | time |",
-        "|---|---|---|---|---|",
+        "| target | what | paper | time |",
+        "|---|---|---|---|",
     ]
     for entry in entries:
-        cells = [_cell(entry[key]) for key in ("claim", "reproduction", "honest")]
         link = f"[{entry['name']}](#{entry['name']})"
-        lines.append(f"| {link} | {' | '.join(cells)} | {_duration(entry['seconds'])} |")
+        cells = [link, _cell(entry["title"]), entry["paper"], _duration(entry["seconds"])]
+        lines.append(f"| {' | '.join(cells)} |")
     for entry in entries:
         lines += _section(entry)
     return "\n".join(lines) + "\n"
