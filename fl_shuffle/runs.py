@@ -283,6 +283,8 @@ def open_run(config: Config, facts: RunFacts, directory: Path | None) -> Iterato
         ledger = Ledger.create(
             path / LEDGER, _meta(config, facts), facts.plan.classes, facts.plan.class_of
         )
+    if config.run.entropy == "seeded":
+        ledger.spare_flushes()
     run = Run(path, config, facts, ledger, resumed)
     for text in run.warnings:
         log.warning(text)

@@ -3,6 +3,7 @@
 A round is first *reserved* (its worst case, before the model is broadcast) and then *committed*
 (what really happened). Committing a round and reserving the next one is one transaction, so a run
 pays one disk flush a round, and at every moment the file covers everything that was released.
+A seeded simulation may do without that flush (see `spare_flushes`).
 """
 
 from __future__ import annotations
@@ -104,6 +105,14 @@ class Ledger:
                 f"{path} has ledger schema {version!r}; this version reads {SCHEMA_VERSION}"
             )
         return ledger
+
+    def spare_flushes(self) -> None:
+        """From now on commits outlive this process, but the last few need not outlive the machine.
+
+        The file stays consistent. For runs whose lost rounds are replayed to the same bits: nothing
+        is then released that the file, once resumed, does not cover.
+        """
+        self._db.execute("PRAGMA synchronous = NORMAL")
 
     def close(self) -> None:
         """Write what is pending and close the file."""
