@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle.accounting.moment import Moment, class_arrays
 from fl_shuffle.accounting.privacy_loss import FloatArray
 
 ComplexArray = NDArray[np.complex128]
@@ -34,10 +35,6 @@ class Transform(NamedTuple):
     """Sum of the moduli of the terms added up: round-off is proportional to it."""
     excess: ComplexArray | None
     """Transform of a nonnegative weight that bounds how far the weights exceed the true ones."""
-
-    def minus(self, other: Transform) -> Transform:
-        """The transform of the difference; the larger excess stays a bound."""
-        return Transform(self.values - other.values, self.magnitude + other.magnitude, self.excess)
 
 
 class TiltedCounts(Protocol):
@@ -56,6 +53,10 @@ class TiltedCounts(Protocol):
 
     def evaluate(self, y: ComplexArray) -> Transform: ...
 
+    def difference(self, y: ComplexArray, step: ComplexArray) -> Transform:
+        """H at y + step less H at y, without cancellation when the step is small."""
+        ...
+
     def decay(self, y: ComplexArray) -> FloatArray: ...
 
     def sensitivity(self, y: ComplexArray) -> FloatArray: ...
@@ -70,13 +71,23 @@ def complex_log1p(z: ComplexArray) -> ComplexArray:
     return result
 
 
+def complex_expm1(z: ComplexArray) -> ComplexArray:
+    """exp(z) - 1 with error of a few units in the last place of |z|, for small z."""
+    rise = np.expm1(z.real)
+    half = np.sin(0.5 * z.imag)
+    result: ComplexArray = (
+        rise - 2.0 * (1.0 + rise) * half * half + 1j * (1.0 + rise) * np.sin(z.imag)
+    )
+    return result
+
+
 class _Classes:
     """Tilted blanket classes: counts n_c, tilted masses r_c; shared by the representations."""
 
-    def __init__(self, gammas: FloatArray, counts: FloatArray, excess: float) -> None:
+    def __init__(self, gammas: FloatArray, counts: FloatArray, moment: Moment) -> None:
         self.counts = counts
-        self.masses = gammas * (1.0 + excess) / (1.0 + gammas * excess)
-        self.log_factor = float(np.sum(counts * np.log1p(gammas * excess)))
+        self.masses = gammas * moment.value / moment.blend(gammas)
+        self.log_factor = float(counts @ moment.log_blend(gammas))
 
     def power(self, y: ComplexArray) -> ComplexArray:
         """prod_c (1 + r_c y)^n_c."""
@@ -111,8 +122,8 @@ class BinomialCounts:
 
     missing = 0.0
 
-    def __init__(self, gamma: float, others: int, excess: float) -> None:
-        self._classes = _Classes(np.array([gamma]), np.array([others + 1.0]), excess)
+    def __init__(self, gamma: float, others: int, moment: Moment) -> None:
+        self._classes = _Classes(np.array([gamma]), np.array([others + 1.0]), moment)
         mean = (others + 1.0) * gamma
         self.log_scale = self._classes.log_factor - math.log(mean)
         self.total = 1.0
@@ -127,6 +138,14 @@ class BinomialCounts:
         power = self._classes.power(y)
         return Transform(power, np.abs(power), None)
 
+    def difference(self, y: ComplexArray, step: ComplexArray) -> Transform:
+        """(1 + r y)^n ((1 + r step/(1 + r y))^n - 1)."""
+        mass = float(self._classes.masses[0])
+        ratio = mass * step / (1.0 + mass * y)
+        growth = float(self._classes.counts[0]) * complex_log1p(ratio)
+        values = self._classes.power(y) * complex_expm1(growth)
+        return Transform(values, np.abs(values), None)
+
 
 class PolynomialCounts:
     """Many classes, large mean: 1/(m+1) is replaced by a quartic that is nowhere below it.
@@ -138,20 +157,24 @@ class PolynomialCounts:
 
     zero_atom = 0.0
 
-    def __init__(self, gammas: FloatArray, counts: FloatArray, excess: float) -> None:
-        self._classes = _Classes(gammas, counts, excess)
+    def __init__(self, gammas: FloatArray, counts: FloatArray, moment: Moment) -> None:
+        self._classes = _Classes(gammas, counts, moment)
         masses = self._classes.masses
         self.centre = 1.0 + float(np.sum(counts * masses))
         variance = float(np.sum(counts * masses * (1.0 - masses)))
         reach, self.missing = _lower_tail(variance, self.centre)
         self._slack = 1.0 / (1.0 - reach)
-        self.log_scale = self._classes.log_factor + math.log1p(excess) - math.log(self.centre)
+        self.log_scale = self._classes.log_factor + moment.log - math.log(self.centre)
         self.missing *= self.centre
         self.expected_excess = self._slack * (3.0 * variance**2 + variance) / self.centre**4
         self.discard_factor = 4e3 * self._slack
         self.total = float(self.evaluate(np.zeros(1, dtype=np.complex128)).values[0].real)
         self.decay = self._classes.decay
         self.sensitivity = self._classes.sensitivity
+
+    def difference(self, y: ComplexArray, step: ComplexArray) -> Transform:
+        """Not offered: the quartic's weights make no use of rare draws."""
+        raise NotImplementedError("ask tilted_counts for an exact representation")
 
     def evaluate(self, y: ComplexArray) -> Transform:
         """E[quartic(x) (1+y)^x] under the tilted law, times x0; excess from the last term."""
@@ -201,10 +224,10 @@ class ExplicitCounts:
 
     zero_atom = 0.0
 
-    def __init__(self, gammas: FloatArray, counts: FloatArray, excess: float) -> None:
-        self._classes = _Classes(gammas, counts, excess)
+    def __init__(self, gammas: FloatArray, counts: FloatArray, moment: Moment) -> None:
+        self._classes = _Classes(gammas, counts, moment)
         self._mean = float(np.sum(counts * self._classes.masses))
-        self.log_scale = self._classes.log_factor + math.log1p(excess)
+        self.log_scale = self._classes.log_factor + moment.log
         law, first, tail = _poisson_binomial(counts, self._classes.masses)
         self._weights = PMF_INFLATION * law / (first + 1.0 + np.arange(law.size))
         self._first = first
@@ -230,9 +253,28 @@ class ExplicitCounts:
             total *= unit
             total += weight
         shift = np.exp((self._first + 1.0) * complex_log1p(y))
-        values = total * shift
-        modulus = np.abs(shift) * self.total * (2.0 + 0.05 * self._weights.size)
+        return self._transform(total * shift, np.abs(shift) * self.total)
+
+    def _transform(self, values: ComplexArray, size: FloatArray) -> Transform:
+        """Horner's rule loses at most two units in the last place of `size` per step."""
+        modulus = size * (2.0 + 0.05 * self._weights.size)
         return Transform(values, modulus, np.asarray(2.0 * (PMF_INFLATION - 1.0) * values))
+
+    def difference(self, y: ComplexArray, step: ComplexArray) -> Transform:
+        """By synthetic division: (p(u) - p(v))/(u - v) has coefficients of one sign."""
+        v, u = 1.0 + y, 1.0 + y + step
+        at_v = np.full(y.shape, self._weights[-1], dtype=np.complex128)
+        quotient = np.zeros(y.shape, dtype=np.complex128)
+        for weight in self._weights[-2::-1]:
+            quotient *= u
+            quotient += at_v
+            at_v *= v
+            at_v += weight
+        power = (self._first + 1.0) * complex_log1p(y)
+        growth = complex_expm1((self._first + 1.0) * complex_log1p(step / v))
+        values = np.exp(power) * (growth * (at_v + step * quotient) + step * quotient)
+        highest = self._first + float(self._weights.size)
+        return self._transform(values, np.abs(step) * highest * self.total)
 
 
 def _binomial(count: int, mass: float) -> tuple[FloatArray, int, float]:
@@ -282,16 +324,22 @@ def _poisson_binomial(counts: FloatArray, masses: FloatArray) -> tuple[FloatArra
 
 
 def tilted_counts(
-    classes: Sequence[tuple[float, int]], excess: float, relative_error: float
+    classes: Sequence[tuple[float, int]],
+    moment: Moment,
+    relative_error: float,
+    *,
+    exact: bool = False,
 ) -> TiltedCounts:
-    """The cheapest representation that is accurate enough (classes: gamma > 0, count > 0)."""
-    gammas = np.array([gamma for gamma, _ in classes])
-    counts = np.array([float(count) for _, count in classes])
+    """The cheapest representation that is accurate enough (classes: gamma > 0, count > 0).
+
+    `exact` asks for one that can form differences (not the quartic).
+    """
+    gammas, counts = class_arrays(classes)
     if len(classes) == 1 and (counts[0] + 1.0) * gammas[0] >= 1.0:
-        return BinomialCounts(float(gammas[0]), int(counts[0]), excess)
-    masses = gammas * (1.0 + excess) / (1.0 + gammas * excess)
-    if float(np.sum(counts * masses)) >= 100.0:
-        polynomial = PolynomialCounts(gammas, counts, excess)
+        return BinomialCounts(float(gammas[0]), int(counts[0]), moment)
+    masses = gammas * moment.value / moment.blend(gammas)
+    if not exact and float(np.sum(counts * masses)) >= 100.0:
+        polynomial = PolynomialCounts(gammas, counts, moment)
         if polynomial.expected_excess <= 0.1 * relative_error:
             return polynomial
-    return ExplicitCounts(gammas, counts, excess)
+    return ExplicitCounts(gammas, counts, moment)

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle.accounting.moment import UNIT, Moment
 from fl_shuffle.accounting.privacy_loss import AmplificationLaw, AtomicLaw, FloatArray
 from fl_shuffle.accounting.saddle import saddle_point
 from fl_shuffle.errors import PrecisionError
 
-UNIT = 2.0**-53
 MAX_ATOMS = 60_000
 LOG_NEGLIGIBLE = -645.0
 """The engine answers such bounds by Chernoff alone: no refinement is needed."""
@@ -103,18 +103,14 @@ def _cell_inflation(
     middle = 0.5 * (nodes[:-1] + nodes[1:])
     top = law.stop_loss(nodes[-1:])
     rise = np.maximum(atoms.stop_loss(middle) - law.stop_loss(middle) + top, 0.0)
-    excess = float(atoms.probabilities @ np.expm1(theta * atoms.values))
-    share = 1.0 / (1.0 + excess)
-    share += sum(count * gamma / (1.0 + gamma * excess) for gamma, count in classes)
+    share = Moment.of(atoms, theta).share(classes)
     cells: FloatArray = share * theta**2 * np.exp(theta * middle) * rise * np.diff(nodes) / 1.5
     return cells
 
 
 def _log_moment(atoms: AtomicLaw, classes: Sequence[tuple[float, int]], theta: float) -> float:
     """log E e^(theta S) / theta: a Chernoff bound on delta."""
-    excess = float(atoms.probabilities @ np.expm1(theta * atoms.values))
-    total = math.log1p(excess) - math.log(theta)
-    return total + sum(count * math.log1p(gamma * excess) for gamma, count in classes)
+    return Moment.of(atoms, theta).log_total(classes) - math.log(theta)
 
 
 def _divided(nodes: FloatArray, pieces: NDArray[np.int64]) -> FloatArray:

@@ -7,24 +7,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fl_shuffle.accounting.moment import Moment, class_arrays
 from fl_shuffle.accounting.privacy_loss import AtomicLaw
 
 
 def saddle_point(law: AtomicLaw, classes: Sequence[tuple[float, int]]) -> float:
     """The theta minimising log H(E e^(theta L)) - 2 log theta; any theta > 0 is valid."""
-    gammas = np.array([gamma for gamma, _ in classes])
-    counts = np.array([float(count) for _, count in classes])
+    gammas, counts = class_arrays(classes)
     values, probabilities = law.values, law.probabilities
 
     def slope(theta: float) -> float:
         """theta times the derivative: increasing in theta."""
         if theta * values[-1] > 600.0:
             return math.inf
-        weighted = probabilities * np.exp(theta * values)
-        first = float(weighted @ values)
-        excess = float(probabilities @ np.expm1(theta * values))
-        masses = gammas / (1.0 + gammas * excess)
-        return theta * first * (float(counts @ masses) + 1.0 / (1.0 + excess)) - 2.0
+        moment = Moment.of(law, theta)
+        first = float((probabilities * np.exp(theta * values)) @ values)
+        return theta * first * moment.share(classes) - 2.0
 
     share = float(counts @ gammas) + 1.0
     mean = share * float(probabilities @ values)
@@ -44,3 +42,24 @@ def saddle_point(law: AtomicLaw, classes: Sequence[tuple[float, int]]) -> float:
         else:
             low = middle
     return math.sqrt(low * high)
+
+
+def positive_draws(law: AtomicLaw, classes: Sequence[tuple[float, int]], theta: float) -> float:
+    """Expected number of positive draws after tilting by `theta`."""
+    positive = law.values > 0.0
+    mass = float(law.probabilities[positive] @ np.exp(theta * law.values[positive]))
+    return mass * Moment.of(law, theta).share(classes)
+
+
+def rare_saddle_point(law: AtomicLaw, classes: Sequence[tuple[float, int]]) -> float:
+    """The theta to use when outcomes without a positive draw are left out.
+
+    Roughly minimises the weight of outcomes with one positive draw, over a logarithmic grid.
+    """
+    best = (math.inf, 0.0)
+    for factor in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0):
+        theta = factor / float(law.values[-1])
+        draws = positive_draws(law, classes, theta)
+        total = Moment.of(law, theta).log_total(classes)
+        best = min(best, (total + math.log(draws) - 2.0 * math.log(theta), theta))
+    return best[1]

@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.blanket_counts import ComplexArray, TiltedCounts
+from fl_shuffle.accounting.moment import UNIT, Moment
 from fl_shuffle.accounting.privacy_loss import AtomicLaw, FloatArray
 
-UNIT = 2.0**-53
 SKIP_LEVEL = 1e-11
 BLOCK = 64
 MAX_CELLS = 1 << 20
@@ -39,8 +39,8 @@ class TiltedLaw:
     theta: float
     values: FloatArray
     weights: FloatArray
-    excess: float
-    """E[e^(theta L)] - 1, computed without cancellation."""
+    moment: Moment
+    """E[e^(theta L)]."""
     mean: float
     second: float
     rounding: float
@@ -50,25 +50,26 @@ class TiltedLaw:
     def of(cls, law: AtomicLaw, theta: float) -> TiltedLaw:
         """Tilt `law` by `theta`."""
         exponent = theta * law.values
-        excess = float(law.probabilities @ np.expm1(exponent))
-        weights = law.probabilities * np.exp(exponent) / (1.0 + excess)
+        moment = Moment.of(law, theta)
+        weights = law.probabilities * np.exp(exponent) / moment.value
         spread = law.values.size + 8.0 + np.abs(exponent)
         return cls(
             theta=theta,
             values=law.values,
             weights=weights,
-            excess=excess,
+            moment=moment,
             mean=float(weights @ law.values),
             second=float(weights @ law.values**2),
             rounding=float(weights @ (spread * np.abs(law.values))),
         )
 
-    def quiet_atom(self) -> int | None:
-        """The likeliest value that is not positive: alone it never makes the sum positive."""
-        candidates = np.flatnonzero(self.values <= 0.0)
-        if candidates.size == 0:
-            return None
-        return int(candidates[np.argmax(self.weights[candidates])])
+    def positive_part(self, k: FloatArray) -> ComplexArray:
+        """E_theta[e^(ikL) 1{L > 0}]: only such draws can make the sum positive."""
+        positive = self.values > 0.0
+        phase = np.multiply.outer(k, self.values[positive])
+        turned: ComplexArray = np.exp(1j * phase)
+        result: ComplexArray = turned @ self.weights[positive].astype(np.complex128)
+        return result
 
     def characteristic(self, k: FloatArray) -> ComplexArray:
         """E_theta[e^(ikL)] - 1, with small relative error even where it is tiny."""
@@ -105,28 +106,32 @@ def trapezoid(
     period: float,
     smoothing_sd: float,
     cut: float,
-    without: int | None = None,
+    weight: float,
+    only_loud: bool,
 ) -> Sum:
     """Sum the integral with V of standard deviation `smoothing_sd`, out to k = cut / smoothing_sd.
 
-    `without` names a value that is not positive: the outcomes in which every draw takes that value
-    are taken out of nu. They do not contribute to E(S)_+, but when draws of any other value are
-    rare they pile up next to zero, where smoothing would swamp everything else.
+    `weight` is the total tilted weight of what is summed.
+
+    `only_loud` takes the outcomes without any positive draw out of nu. They do not contribute to
+    E(S)_+, but when positive draws are rare they would swamp everything else: by smoothing, if they
+    pile up next to zero, and by round-off.
     `deviation` is the standard deviation of the tilted sum: the Lipschitz constant of the decay.
     """
     theta = law.theta
     h = 2.0 * math.pi / period
     last = max(1, math.ceil(cut / (smoothing_sd * h)))
-    if without is None:
-        nodes, first_skipped = _select(law, counts, deviation, h, last)
-    else:
+    if only_loud:
         nodes, first_skipped = np.arange(last + 1), None
+    else:
+        nodes, first_skipped = _select(law, counts, deviation, h, last)
     k = nodes.astype(np.float64) * h
     y = law.characteristic(k)
-    transform = counts.evaluate(y)
-    if without is not None:
-        alone = law.weights[without] * np.exp(1j * k * law.values[without]) - 1.0
-        transform = transform.minus(counts.evaluate(alone))
+    if only_loud:
+        loud = law.positive_part(k)
+        transform = counts.difference(y - loud, loud)
+    else:
+        transform = counts.evaluate(y)
     variance = smoothing_sd * smoothing_sd
     smooth = np.exp(-0.5 * variance * k * k + 1j * (variance * theta) * k)
     multiplicity = np.where(nodes == 0, 1.0, 2.0)
@@ -148,7 +153,7 @@ def trapezoid(
     end = last * h
     gauss = math.exp(-0.5 * (smoothing_sd * end) ** 2) / (variance * end)
     front = math.exp(0.5 * variance * theta * theta) / math.pi
-    gauss *= counts.total
+    gauss *= weight
     tail = front * gauss / (end * end)
     skipped = bump_skipped = 0.0
     if first_skipped is not None:

@@ -16,15 +16,18 @@ import numpy as np
 
 from fl_shuffle.accounting.blanket_counts import TiltedCounts, tilted_counts
 from fl_shuffle.accounting.convex_rounding import round_up_convex
+from fl_shuffle.accounting.moment import UNIT, Moment, class_arrays
 from fl_shuffle.accounting.privacy_loss import AmplificationLaw, AtomicLaw
-from fl_shuffle.accounting.saddle import saddle_point
-from fl_shuffle.accounting.spectral import UNIT, TiltedLaw, trapezoid
+from fl_shuffle.accounting.saddle import positive_draws, rare_saddle_point, saddle_point
+from fl_shuffle.accounting.spectral import TiltedLaw, trapezoid
 from fl_shuffle.errors import PrecisionError, require_integer, require_real
 
-MAX_NODES = 4_000_000
+MAX_NODES = 2_000_000
 MAX_REPORTS = 10**12
 NEGLIGIBLE_MASS = 1e-100
 """Blanket masses up to this are dropped, which can only raise delta."""
+RARE = 0.05
+"""Fewer expected positive draws than this: outcomes without any are left out from the start."""
 LOG_VANISHING = -640.0
 """Below e^-640 (1e-278) the Chernoff bound E(S)_+ <= E e^(theta S) / (e theta) is enough."""
 
@@ -86,23 +89,54 @@ def _merged(blanket: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
 def _certified_sum(
     law: AtomicLaw, classes: Sequence[tuple[float, int]], tolerance: float
 ) -> DeltaBound:
+    """Sum at the saddle point; if positive draws are rare, over the outcomes that have one.
+
+    The latter also helps when sums pile up next to zero.
+    """
     theta = saddle_point(law, classes)
+    attempts = [(theta, False)]
+    if positive_draws(law, classes, theta) < 20.0:
+        attempts.append((theta, True))
+    if positive_draws(law, classes, 0.0) < RARE:
+        rare_theta = rare_saddle_point(law, classes)
+        if positive_draws(law, classes, rare_theta) < RARE:
+            attempts.insert(0, (rare_theta, True))
+    for point, only_loud in attempts[:-1]:
+        try:
+            return _sum_at(law, classes, tolerance, point, only_loud=only_loud)
+        except PrecisionError:
+            continue
+    point, only_loud = attempts[-1]
+    return _sum_at(law, classes, tolerance, point, only_loud=only_loud)
+
+
+def _sum_at(
+    law: AtomicLaw,
+    classes: Sequence[tuple[float, int]],
+    tolerance: float,
+    theta: float,
+    *,
+    only_loud: bool,
+) -> DeltaBound:
     tilted = TiltedLaw.of(law, theta)
-    counts = tilted_counts(classes, tilted.excess, tolerance)
+    counts = tilted_counts(classes, tilted.moment, tolerance, exact=only_loud)
     deviation = _deviation(tilted, classes)
     front = math.sqrt(2.0 * math.pi * (deviation**2 + 2.0 / theta**2)) * theta**2
-    guess = counts.total / front
-    chernoff = counts.log_scale + math.log(counts.total / theta) - 1.0
+    weight = counts.total
+    if only_loud:
+        loud = tilted.positive_part(np.zeros(1))
+        weight = float(counts.difference(-loud, loud).values[0].real)
+    guess = weight / front
+    chernoff = counts.log_scale + math.log(weight / theta) - 1.0
     if chernoff < LOG_VANISHING:
         vanishing = math.exp(LOG_VANISHING)
         return DeltaBound(vanishing, vanishing)
     ratio = math.sqrt(0.4 * tolerance)
-    without: int | None = None
     last: dict[str, float] = {}
     for _ in range(12):
         period = _period(law, tilted, classes, counts, 0.02 * tolerance * guess)
         sd = ratio / theta
-        cut = _cut(sd, theta, counts.total, 0.01 * tolerance * guess)
+        cut = _cut(sd, theta, weight, 0.01 * tolerance * guess)
         if cut / sd * period > 2.0 * math.pi * MAX_NODES:
             break
         total = trapezoid(
@@ -112,11 +146,13 @@ def _certified_sum(
             period=period,
             smoothing_sd=sd,
             cut=cut,
-            without=without,
+            weight=weight,
+            only_loud=only_loud,
         )
-        piled = counts.zero_atom if without is None else 0.0
+        piled = 0.0 if only_loud else counts.zero_atom
         atom = piled * sd / math.sqrt(2.0 * math.pi) * (1.0 - 128.0 * UNIT)
-        scale_error = _scale_error(law, tilted, classes, counts.log_scale)
+        scale_error = tilted.moment.log_total_error(classes)
+        scale_error += UNIT * (8.0 * abs(counts.log_scale) + 16.0)
         missing = counts.missing / (math.e * theta)
         added = total.cut + total.skipped + total.roundoff + missing
         upper = (total.value - atom + added) * (1.0 + scale_error)
@@ -137,8 +173,6 @@ def _certified_sum(
         limiting = max(last, key=lambda name: last[name])
         if limiting in ("round-off", "blanket-count tail", "rounding of the blanket-count weights"):
             break
-        if without is None and smoothing > 30.0 * tolerance * max(upper - smoothing, 0.0):
-            without = tilted.quiet_atom()
         guess = min(guess, max(upper, guess * 1e-3))
         if smoothing > 0.3 * tolerance * upper:
             ratio *= min(0.5, max(0.02, 0.3 * tolerance * max(upper, 1e-3 * guess) / smoothing))
@@ -154,8 +188,9 @@ def _deviation(tilted: TiltedLaw, classes: Sequence[tuple[float, int]]) -> float
     """Standard deviation of the tilted sum (the differing client counted at its largest)."""
     own = max(tilted.second - tilted.mean**2, 0.0)
     variance = 0.0
-    for gamma, count in classes:
-        mass = gamma * (1.0 + tilted.excess) / (1.0 + gamma * tilted.excess)
+    gammas, counts = class_arrays(classes)
+    masses = gammas * tilted.moment.value / tilted.moment.blend(gammas)
+    for mass, count in zip(masses.tolist(), counts.tolist(), strict=True):
         each = max(mass * tilted.second - (mass * tilted.mean) ** 2, 0.0)
         variance += count * each
         own = max(own, each)
@@ -189,10 +224,7 @@ def _period(
         rate = theta + steps / deviation
         if rate * law.values[-1] > 600.0:
             break
-        excess = float(law.probabilities @ np.expm1(rate * law.values))
-        log_mass = math.log1p(excess)
-        for gamma, count in classes:
-            log_mass += count * math.log1p(gamma * excess)
+        log_mass = Moment.of(law, rate).log_total(classes)
         above = min(above, (log_mass - 1.0 - math.log(rate) - goal) / (rate - theta))
     if not math.isfinite(above):
         reach = sum(count for _, count in classes) + 1
@@ -209,17 +241,3 @@ def _cut(sd: float, theta: float, total: float, target: float) -> float:
         if tail <= target and bump <= target:
             return float(cut)
     return 9.0
-
-
-def _scale_error(
-    law: AtomicLaw,
-    tilted: TiltedLaw,
-    classes: Sequence[tuple[float, int]],
-    log_scale: float,
-) -> float:
-    """Relative round-off of e^log_scale, including half an ulp in every atom and probability."""
-    exponent = tilted.theta * law.values
-    moved = np.abs(np.expm1(exponent)) + np.abs(exponent) * np.exp(exponent)
-    size = float(law.probabilities @ moved)
-    share = 1.0 + sum(count * gamma / (1.0 + gamma * tilted.excess) for gamma, count in classes)
-    return UNIT * ((law.values.size + 8.0) * share * size + 8.0 * abs(log_scale) + 16.0)
