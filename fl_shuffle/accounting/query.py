@@ -91,11 +91,12 @@ class BoundQuery:
 
     def _check_clients(self) -> None:
         if self.budgets:
-            if self.epsilon0 is not None:
+            merged = check_budgets(self.budgets)
+            # A single class is kept as epsilon0 too, so a copy of such a query carries both.
+            if self.epsilon0 not in (None, merged[0].epsilon0 if len(merged) == 1 else None):
                 raise InvalidValueError(
                     "epsilon0", self.epsilon0, "must not be given beside personal budgets"
                 )
-            merged = check_budgets(self.budgets)
             object.__setattr__(self, "budgets", merged)
             count = client_count(merged)
             if self.clients is None:
