@@ -46,7 +46,7 @@ class Sorted:
 
 def sorted_records(bounds: NDArray[np.int64]) -> Sorted | None:
     """Clients sorted by size, so that equal ones sit together; None if they already are."""
-    sizes = np.diff(bounds)
+    sizes = bounds[1:] - bounds[:-1]
     if bool((sizes[1:] >= sizes[:-1]).all()):
         return None
     order = np.argsort(sizes, kind="stable")
@@ -57,10 +57,11 @@ def sorted_records(bounds: NDArray[np.int64]) -> Sorted | None:
 
 def equal_runs(bounds: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
     """(first, last + 1, size) of each run of neighbouring clients of equal size."""
-    sizes = np.diff(bounds)
-    starts = np.flatnonzero(np.diff(sizes, prepend=0))
-    ends = np.append(starts[1:], len(sizes))
-    yield from zip(starts.tolist(), ends.tolist(), sizes[starts].tolist(), strict=True)
+    sizes = bounds[1:] - bounds[:-1]
+    changes = np.flatnonzero(sizes[1:] != sizes[:-1]) + 1
+    cuts = [0, *changes.tolist(), len(sizes)]
+    for first, last in pairwise(cuts):
+        yield first, last, int(sizes[first])
 
 
 def blocks(bounds: NDArray[np.int64], rows: int) -> Iterator[Block]:

@@ -106,7 +106,7 @@ class ChainEngine(GradientEngine):
         order = torch.from_numpy(ragged.order).to(self.device)
         index = torch.from_numpy(ragged.index).to(self.device)
         records, labels = records[index], labels[index]
-        if limits is not None:
+        if limits is not None and limits.dim():
             limits = limits[order]
         ordered = torch.empty_like(rows)
         for block in blocks(ragged.bounds, self._block_rows):
@@ -132,7 +132,7 @@ class ChainEngine(GradientEngine):
         block: Block,
         rows: Tensor,
     ) -> None:
-        """Gradient rows of the block's clients; clipped per record to `limits` [K] if given."""
+        """The block's client rows, records clipped to `limits` (one or [K]) unless it is None."""
         space = self._workspace(block)
         x = records[block.start : block.stop]
         if space.thin is not None:
@@ -145,9 +145,12 @@ class ChainEngine(GradientEngine):
             space.error.mul_(space.shares)
         self._backward(views, slopes, space)
         if limits is not None:
-            for part, segment in zip(space.parts, block.segments, strict=True):
-                part.spread.copy_(limits[segment.client : segment.client + segment.count, None])
-            weight = clip_factor(self._lengths(x, space), space.limit).mul_(space.shares)
+            limit = limits
+            if limits.dim():
+                limit = space.limit
+                for part, segment in zip(space.parts, block.segments, strict=True):
+                    part.spread.copy_(limits[segment.client : segment.client + segment.count, None])
+            weight = clip_factor(self._lengths(x, space), limit).mul_(space.shares)
             space.error.mul_(weight)
             for lower in space.lower:
                 lower.mul_(weight[:, None])
@@ -260,8 +263,8 @@ class ChainEngine(GradientEngine):
         learning_rate: float,
         rows: Tensor,
     ) -> None:
-        ones = torch.ones(1, device=self.device).expand(len(rows))
-        self._blocks(parameters, inputs, labels, bounds, ones, rows, per_record=False)
+        none = torch.ones((), device=self.device)
+        self._blocks(parameters, inputs, labels, bounds, none, rows, per_record=False)
         rows *= -learning_rate
         if steps == 1:
             return

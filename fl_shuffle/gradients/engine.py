@@ -149,7 +149,7 @@ class GradientEngine(ABC):
             raise InvalidValueError(
                 "offsets", bounds, f"must rise from 0 to the number of records, {records}"
             )
-        if bool((np.diff(bounds) < 1).any()):
+        if bool((bounds[1:] <= bounds[:-1]).any()):
             raise InvalidValueError("offsets", bounds, "every client needs at least one record")
         if labels.dtype != torch.int64 or tuple(labels.shape) != (records,):
             raise InvalidValueError(
@@ -168,15 +168,14 @@ class GradientEngine(ABC):
         return out
 
     def _radius(self, radius: Tensor | NDArray[np.float64] | float, clients: int) -> Tensor:
-        """float32 [K] on the engine's device."""
+        """float32, one number or [K], on the engine's device."""
         values = torch.as_tensor(radius, dtype=torch.float32, device=self.device)
-        if values.dim() == 0:
-            values = values.expand(clients)
-        if tuple(values.shape) != (clients,):
+        if values.dim() != 0 and tuple(values.shape) != (clients,):
             raise InvalidValueError(
                 "clip_radius", list(values.shape), f"must be one number or [{clients}]"
             )
-        if not bool(((values >= SMALLEST_RADIUS) & (values <= LARGEST_RADIUS)).all()):
+        smallest, largest = (float(value) for value in torch.aminmax(values))
+        if not (smallest >= SMALLEST_RADIUS and largest <= LARGEST_RADIUS):
             raise InvalidValueError(
                 "clip_radius",
                 radius,
@@ -203,7 +202,7 @@ def _clip_means(rows: Tensor, radius: Tensor, norm: int) -> None:
 def clip_factor(lengths: Tensor, limit: Tensor) -> Tensor:
     """min(1, limit / length), NaN where the length is not finite."""
     factor = torch.div(limit, lengths).clamp_(max=1.0)
-    return factor.addcmul_(lengths, factor.new_zeros(()))
+    return factor.add_(lengths, alpha=0.0)
 
 
 @contextmanager

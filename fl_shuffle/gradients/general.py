@@ -74,7 +74,7 @@ class GeneralEngine(GradientEngine):
             for client, (start, stop) in enumerate(pairwise(bounds)):
                 rows[client] = self._mean(parameters, inputs[start:stop], labels[start:stop])
             return
-        limits_of = radius / NORM_INFLATION
+        limits_of = (radius / NORM_INFLATION).expand(len(rows))
         gradients_of = self._record_gradients()
         for block in blocks(bounds, self._chunk):
             members = slice(block.start, block.stop)
