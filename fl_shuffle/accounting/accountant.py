@@ -43,6 +43,7 @@ class Accountant:
 
     Relation: replace-one of one `unit`. Epsilons are in nats at the target `delta`, cumulative over
     the rounds a client's report was released in, with the number of reports that really arrived.
+    `library` shares one-round curves, which do not depend on delta, between accountants.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Accountant:
         schedule: str,
         delta: float,
         rounds: int,
+        library: RoundLibrary | None = None,
     ) -> None:
         self._classes = tuple(classes)
         self._class_of = class_of
@@ -62,7 +64,7 @@ class Accountant:
         self._rounds = rounds
         self._taken = np.zeros(len(class_of), dtype=np.int64)
         self._mu_squared = 0.0
-        self._library = RoundLibrary()
+        self._library = RoundLibrary() if library is None else library
         self._view = ShuffledView(self._classes, class_of, schedule=schedule)
         self._no_credit = self._view.no_credit_reason()
         self._histories = Histories.empty(len(class_of))

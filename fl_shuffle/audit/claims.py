@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.rounds import RoundLibrary
 from fl_shuffle.config import Config
 from fl_shuffle.plan import RandomizerPlan
 
@@ -30,6 +31,7 @@ def accountant_claims(config: Config, plan: RandomizerPlan, target: int) -> Clai
     own = int(plan.class_of[target])
     everyone = np.ones(len(plan), dtype=bool)
     known: dict[tuple[int, float], Claim] = {}
+    library = RoundLibrary()
 
     def claim(rounds: int, delta: float) -> Claim:
         if (rounds, delta) not in known:
@@ -40,6 +42,7 @@ def accountant_claims(config: Config, plan: RandomizerPlan, target: int) -> Clai
                 schedule=config.training.schedule,
                 delta=delta,
                 rounds=rounds,
+                library=library,
             )
             for number in range(1, rounds):
                 accountant.commit(number, everyone)
