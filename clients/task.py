@@ -5,7 +5,8 @@ The result is kept per process, so that many virtual clients of one node share o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from threading import Lock
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clients.data import load_records, make_partition
+from clients.data import Partition, load_records, make_partition
 from clients.features import build_features
 from clients.models import build_model
 from fl_shuffle.budgets import Budgets, make_budgets
@@ -91,7 +92,22 @@ def make_features(section: DataSection, shape: tuple[int, ...]) -> Features:
     return build_features(section.features, **{"image_side": shape[0], **options})
 
 
+@dataclass(frozen=True)
+class _Data:
+    """Records in client order, as features: everything that hangs on the data section alone."""
+
+    inputs: Tensor
+    labels: Tensor
+    partition: Partition
+    test_inputs: Tensor
+    test_labels: Tensor
+    classes: int
+    features_use_data: bool
+    fingerprint: str
+
+
 _cache: dict[str, Task] = {}
+_data_cache: dict[str, _Data] = {}
 _lock = Lock()
 
 
@@ -106,22 +122,40 @@ def load_task(config: Config) -> Task:
 
 
 def _build(config: Config) -> Task:
-    records = load_records(config.data)
-    partition = make_partition(config.data, records.train_labels)
+    data = _load_data(config.data)
     budgets = make_budgets(config.budgets, config.data.clients)
-    plan = make_plan(config, budgets, partition.sizes)
-    images = records.train_images[partition.order]
-    features = make_features(config.data, images.shape[1:])
-    features.fit(images)
     return Task(
-        inputs=torch.from_numpy(features.transform(images)),
-        labels=torch.from_numpy(records.train_labels[partition.order]),
-        offsets=partition.offsets,
-        test_inputs=torch.from_numpy(features.transform(records.test_images)),
-        test_labels=torch.from_numpy(records.test_labels),
-        classes=records.classes,
-        features_use_data=features.data_dependent,
-        fingerprint=records.fingerprint(),
+        inputs=data.inputs,
+        labels=data.labels,
+        offsets=data.partition.offsets,
+        test_inputs=data.test_inputs,
+        test_labels=data.test_labels,
+        classes=data.classes,
+        features_use_data=data.features_use_data,
+        fingerprint=data.fingerprint,
         budgets=budgets,
-        plan=plan,
+        plan=make_plan(config, budgets, data.partition.sizes),
     )
+
+
+def _load_data(section: DataSection) -> _Data:
+    """The data of the last run in this process is kept: a sweep computes its features once."""
+    key = json.dumps(asdict(section), sort_keys=True)
+    if key not in _data_cache:
+        _data_cache.clear()
+        records = load_records(section)
+        partition = make_partition(section, records.train_labels)
+        images = records.train_images[partition.order]
+        features = make_features(section, images.shape[1:])
+        features.fit(images)
+        _data_cache[key] = _Data(
+            inputs=torch.from_numpy(features.transform(images)),
+            labels=torch.from_numpy(records.train_labels[partition.order]),
+            partition=partition,
+            test_inputs=torch.from_numpy(features.transform(records.test_images)),
+            test_labels=torch.from_numpy(records.test_labels),
+            classes=records.classes,
+            features_use_data=features.data_dependent,
+            fingerprint=records.fingerprint(),
+        )
+    return _data_cache[key]
