@@ -138,7 +138,7 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """Rows as CSV; columns in the order of first appearance."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns)
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
@@ -165,7 +165,7 @@ class Panel:
 
 
 def panels(parts: Sequence[Panel], columns: int) -> Figure:
-    """A grid of panels with one legend each; curves are drawn in the order given."""
+    """A grid of panels; one legend below if all show the same curves, else one in each."""
     rows = -(-len(parts) // columns)
     figure = Figure(figsize=(5.4 * columns, 4.1 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
@@ -180,5 +180,10 @@ def panels(parts: Sequence[Panel], columns: int) -> Figure:
         if part.logy:
             axis.set_yscale("log")
         axis.grid(True, alpha=0.3)
-        axis.legend(fontsize=7)
+    if all(list(part.curves) == list(parts[0].curves) for part in parts):
+        handles, labels = axes.flat[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)
+    else:
+        for axis in axes.flat[: len(parts)]:
+            axis.legend(fontsize=7)
     return figure
