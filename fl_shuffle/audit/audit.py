@@ -30,9 +30,10 @@ from fl_shuffle.audit.games import (
 from fl_shuffle.audit.score import CERTAIN, length_rule, position_error, report_scales
 from fl_shuffle.audit.source import CanarySource
 from fl_shuffle.errors import require_integer, require_real
+from fl_shuffle.randomizers.vector import NOISES
 from fl_shuffle.seeds import SeedTree
 
-OTHER_DELTAS = (1e-3, 1e-2, 0.1)
+OTHER_DELTAS = (1e-3, 0.05)
 """Claims are tested here too: a curve that fails anywhere is no bound."""
 FEWEST_COMPOSED = 200
 """Plays of several rounds are made of at least this many; fewer prove nothing of interest."""
@@ -122,7 +123,7 @@ class _Audit:
         sample = sample_reports(source, settings.reports, Clock(0.4 * settings.seconds))
         facts = sample.dichotomy(self._alpha)
         found = [self._one_report(sample, facts)]
-        if source.plan.noise == "user":
+        if source.plan.noise not in NOISES:
             self.notes.append(
                 "a randomizer of the user's own has no known law: only its declared local budget "
                 "is tested"
@@ -273,7 +274,7 @@ class _Audit:
         self, sample: ReportSample, n: int, error: float, points: tuple[Point, ...]
     ) -> float | None:
         """How many times too small the noise must be to be caught with probability about 95%."""
-        if self._source.plan.noise == "user":
+        if self._source.plan.noise not in NOISES:
             return None
 
         def caught(factor: float) -> bool:

@@ -22,8 +22,8 @@ from fl_shuffle.accounting.blanket import blanket_epsilon
 from fl_shuffle.accounting.randomizers_continuous import LaplaceRandomizer
 from fl_shuffle.audit.audit import AuditSettings, run_audit
 from fl_shuffle.audit.cases import Case, canned_cases
-from fl_shuffle.audit.claims import Claim, accountant_claims
-from fl_shuffle.audit.findings import AuditReport, Finding, Point
+from fl_shuffle.audit.claims import Claim, ClaimBook, accountant_claims
+from fl_shuffle.audit.findings import AuditReport, Clipping, Finding, Point
 from fl_shuffle.audit.games import composed
 from fl_shuffle.audit.score import BatchScore, View, length_rule, position_error
 from fl_shuffle.config import Config, parse_config
@@ -51,6 +51,9 @@ def weaker(plan: RandomizerPlan, factor: float) -> RandomizerPlan:
     return dataclasses.replace(plan, scale=plan.scale / factor, step=plan.step / 64.0)
 
 
+_claims: dict[str, ClaimBook] = {}
+
+
 def audit(
     settings: Config, *, factor: float = 1.0, dimension: int = 8, how: AuditSettings = QUICK
 ) -> AuditReport:
@@ -61,10 +64,13 @@ def audit(
         source = Canaries(
             settings, dimension=dimension, seed=how.seed, plan=weaker(honest.plan, factor)
         )
+    key = settings.to_json()
+    if key not in _claims:
+        _claims[key] = accountant_claims(settings, honest.plan, honest.scene.target)
     return run_audit(
         "test",
         source,
-        accountant_claims(settings, honest.plan, honest.scene.target),
+        _claims[key],
         unit=settings.privacy.unit,
         delta=settings.privacy.target_delta,
         rounds=settings.run.rounds,
@@ -186,7 +192,9 @@ def test_an_exact_bound_is_approached_and_not_passed() -> None:
     """Equal Laplace clients: the worst dataset is the one played, so the bound must stay below the
     exact divergence and come near it."""
     settings = config(50, privacy={"randomizer": "laplace"}, budgets={"delta": 0.0})
-    found = [f for f in audit(settings, dimension=3).findings if f.note == "hidden among 50 reports"]
+    found = [
+        f for f in audit(settings, dimension=3).findings if f.note == "hidden among 50 reports"
+    ]
     upper = blanket_epsilon(LaplaceRandomizer(1.0), 50, 1e-5).epsilon
     assert 0.5 * upper < found[0].points[0].lower <= upper
 
@@ -281,8 +289,6 @@ def test_the_runs_own_gradient_code_keeps_the_clip() -> None:
 def test_an_unclipped_mean_contradicts_the_claims() -> None:
     report = audit(config(), how=AuditSettings(trials=8, reports=1000))
     assert not report.breaks_proven
-    from fl_shuffle.audit.findings import Clipping
-
     assert dataclasses.replace(report, clipping=Clipping(1.0, 2.0)).breaks_proven
     assert not dataclasses.replace(report, clipping=Clipping(1.0, 1.0)).breaks_proven
 
