@@ -14,7 +14,7 @@ a bound on the round-off of the Fourier transforms.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,7 +53,7 @@ class DominatingPair:
         default_factory=dict, repr=False
     )
     _lattice_moments: dict[tuple[float, float], float] = field(default_factory=dict, repr=False)
-    _moments: dict[float, tuple[float, float]] = field(default_factory=dict, repr=False)
+    _moments: dict[float, tuple[float, float, float]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def from_curve(cls, epsilons: ArrayLike, deltas: ArrayLike) -> DominatingPair:
@@ -106,15 +106,17 @@ class DominatingPair:
         gain = np.where(self.losses > epsilon, -np.expm1(epsilon - self.losses), 0.0)
         return min(1.0, float(self.masses @ gain) + self.infinite)
 
-    def moments(self, tilt: float) -> tuple[float, float]:
-        """Mean and variance of the finite privacy loss after tilting by e^(tilt loss); cached."""
+    def moments(self, tilt: float) -> tuple[float, float, float]:
+        """log E e^(tilt loss), and mean and variance of the loss tilted so; finite part; cached."""
         if tilt not in self._moments:
             with np.errstate(divide="ignore"):
                 exponent = np.log(self.masses) + tilt * self.losses
-            weights = np.exp(exponent - float(np.max(exponent)))
-            weights /= float(np.sum(weights))
-            mean = float(weights @ self.losses)
-            self._moments[tilt] = mean, float(weights @ (self.losses - mean) ** 2)
+            top = float(np.max(exponent))
+            weights = np.exp(exponent - top)
+            total = float(np.sum(weights))
+            mean = float(weights @ self.losses) / total
+            variance = float(weights @ (self.losses - mean) ** 2) / total
+            self._moments[tilt] = top + math.log(total), mean, variance
         return self._moments[tilt]
 
     def log_spectrum(self, step: float, size: int, tilt: float) -> ComplexArray:
@@ -193,43 +195,55 @@ class Composition:
         for pair, times in self._parts:
             log_finite += times * math.log1p(-min(pair.infinite, 1.0 - 1e-16))
         self.infinite = -math.expm1(log_finite)
-        spreads = [pair.moments(0.0)[1] for pair, _ in self._parts]
+        spreads = [pair.moments(0.0)[2] for pair, _ in self._parts]
         spreads = [value for value in spreads if value > 0.0]
-        self._mean, self._variance = self._moments(0.0)
+        self._variance = self._moments(0.0)[2]
         self._sd = math.sqrt(self._variance)
         if spreads:
             # The finest part decides, unless it hardly matters for the whole.
             typical = math.sqrt(min(v for v in spreads if v >= 1e-4 * max(spreads)))
             step = 2.0 ** math.floor(math.log2(typical / CELLS_PER_SD))
-            width = WINDOW_SDS * self._sd + 4.0 * step
-            size = 1 << max(9, math.ceil(math.log2(width / step)))
-            if size > MAX_LATTICE:
-                step *= 2.0 ** math.ceil(math.log2(size / MAX_LATTICE))
-                size = MAX_LATTICE
-            self._step, self._size = step, size
+            self._step = step
         largest = max((float(pair.losses[-1]) for pair, _ in self._parts), default=0.0)
         self._largest = max(largest, 1e-300)
         self._laws: dict[float, tuple[FloatArray, FloatArray, float]] = {}
 
-    def _tilt(self, epsilon: float) -> float:
-        """The rung of the ladder nearest to the saddle point of the event loss > epsilon."""
-        wanted = (epsilon - self._mean) / self._variance
-        if wanted <= 0.2 / self._sd:
-            return 0.0
-        tilt: float = TILT_LADDER ** round(math.log(wanted) / math.log(TILT_LADDER))
-        return min(tilt, 400.0 / self._largest)
+    def _best_tilt(self, objective: Callable[[float, float], float]) -> float:
+        """The rung of the ladder that minimises objective(tilt, log moment); 0 for the body.
+
+        Any tilt is valid: it decides only how round-off is spread.
+        """
+        rung = math.ceil(math.log(0.3 / self._sd) / math.log(TILT_LADDER))
+        best, value = 0.0, math.inf
+        while True:
+            tilt = TILT_LADDER**rung
+            if tilt * self._largest > MAX_LOSS:
+                return best
+            found = objective(tilt, self._moments(tilt)[0])
+            if found >= value:
+                return best
+            best, value = tilt, found
+            rung += 1
+
+    def _window(self, tilt: float) -> tuple[float, int]:
+        """Lattice step and size: wide enough for the tilted and the plain sum."""
+        width = WINDOW_SDS * max(self._sd, math.sqrt(self._moments(tilt)[2])) + 4.0 * self._step
+        size = 1 << max(9, math.ceil(math.log2(width / self._step)))
+        if size <= MAX_LATTICE:
+            return self._step, size
+        return self._step * 2.0 ** math.ceil(math.log2(size / MAX_LATTICE)), MAX_LATTICE
 
     def _law(self, tilt: float) -> tuple[FloatArray, FloatArray, float]:
         """(losses, upper bounds on P's masses there, mass that may lie above the window)."""
         if tilt not in self._laws:
-            step, size = self._step, self._size
+            step, size = self._window(tilt)
             exponent = np.zeros(size // 2 + 1, dtype=np.complex128)
             log_scale = 0.0
             for pair, times in self._parts:
                 exponent += times * pair.log_spectrum(step, size, tilt)
                 log_scale += times * pair.lattice_log_moment(step, tilt)
             law = np.fft.irfft(np.exp(exponent), n=size)
-            first = math.floor(self._moments(tilt)[0] / step) - size // 2
+            first = math.floor(self._moments(tilt)[1] / step) - size // 2
             index = np.arange(first, first + size)
             law = np.take(law, np.mod(index, size))
             roundoff = 8.0 * UNIT * math.log2(size) * (1.0 + self.rounds)
@@ -238,34 +252,35 @@ class Composition:
             masses: FloatArray = (np.maximum(law, 0.0) + roundoff) * weights
             end = float(losses[-1]) + step
             above = 1.0
-            for rung in (2, 4, 6, 9, 12):
-                steeper = max(tilt, 1.0 / self._sd) * TILT_LADDER**rung
-                moment = self._lattice_moment(steeper)
+            for factor in (1.1, 1.25, 1.5, 2.0, 3.0, 6.0):
+                steeper = max(tilt, 1.0 / self._sd) * factor
+                moment = self._lattice_moment(step, steeper)
                 above = min(above, math.exp(min(0.0, moment - steeper * end)))
             self._laws[tilt] = (losses, masses, above)
         return self._laws[tilt]
 
-    def _moments(self, tilt: float) -> tuple[float, float]:
-        """Mean and variance of the sum of the tilted privacy losses."""
+    def _moments(self, tilt: float) -> tuple[float, float, float]:
+        """log moment, mean and variance of the sum of the tilted privacy losses."""
         moments = [(times, *pair.moments(tilt)) for pair, times in self._parts]
-        mean = math.fsum(times * mean for times, mean, _ in moments)
-        return mean, math.fsum(times * variance for times, _, variance in moments)
+        return (
+            math.fsum(times * log_moment for times, log_moment, _, _ in moments),
+            math.fsum(times * mean for times, _, mean, _ in moments),
+            math.fsum(times * variance for times, _, _, variance in moments),
+        )
 
-    def _lattice_moment(self, tilt: float) -> float:
+    def _lattice_moment(self, step: float, tilt: float) -> float:
         """log E e^(tilt loss) of the sum on the lattice; infinite if it would overflow."""
-        total = 0.0
-        for pair, times in self._parts:
-            if tilt * pair.losses[-1] > 690.0:
-                return math.inf
-            total += times * pair.lattice_log_moment(self._step, tilt)
-        return total
+        if tilt * self._largest > 690.0:
+            return math.inf
+        return math.fsum(times * pair.lattice_log_moment(step, tilt) for pair, times in self._parts)
 
     def delta(self, epsilon: float) -> float:
         """Upper bound on the composed divergence at `epsilon` >= 0."""
         budget = require_real("epsilon", epsilon, minimum=0.0)
         if self._variance == 0.0:
             return min(1.0, self.infinite)
-        losses, masses, above = self._law(self._tilt(budget))
+        tilt = self._best_tilt(lambda tilt, log_moment: log_moment - tilt * budget)
+        losses, masses, above = self._law(tilt)
         gain = np.where(losses > budget, -np.expm1(np.minimum(budget - losses, 0.0)), 0.0)
         return min(1.0, (float(masses @ gain) + above) * SAFETY + self.infinite)
 
@@ -278,18 +293,10 @@ class Composition:
             return math.inf
         if self._variance == 0.0:
             return 0.0
-        guess = gaussian_epsilon(target, self._sd)
-        best = math.inf
-        for _ in range(4):
-            found = self._epsilon_at(target, self._tilt(guess))
-            best = min(best, found)
-            if not math.isfinite(found):
-                guess *= 1.5
-            elif self._tilt(found) == self._tilt(guess):
-                break
-            else:
-                guess = found
-        return best
+        # Markov's inequality at each tilt gives an epsilon; the best of them is near the answer.
+        goal = -math.log(target)
+        tilt = self._best_tilt(lambda tilt, log_moment: (log_moment + goal) / tilt)
+        return min(self._epsilon_at(target, tilt), self._epsilon_at(target, tilt / TILT_LADDER**2))
 
     def _epsilon_at(self, target: float, tilt: float) -> float:
         losses, masses, above = self._law(tilt)

@@ -24,7 +24,7 @@ from fl_shuffle.accounting.composition import (
     trade_off_from_profile,
 )
 from fl_shuffle.accounting.gaussian import gaussian_epsilon, gaussian_profile
-from fl_shuffle.accounting.laplace import laplace_epsilon, laplace_profile, local_pair
+from fl_shuffle.accounting.laplace import laplace_epsilon, local_pair
 from fl_shuffle.accounting.vector import RELATIVE_ERROR, ReportClass, VectorCurve
 from fl_shuffle.errors import InvalidValueError, require_integer
 
@@ -33,6 +33,12 @@ FloatArray = NDArray[np.float64]
 NODES_PER_SD = 5.0
 """Points of a round's curve per standard deviation of its privacy loss (0.4% in epsilon)."""
 PAIR_RELATIVE_ERROR = 2e-3
+DENSE, THINNING = 5.0, 1.2
+MAX_STALLED = 4
+FAR = 4.5
+FAR_RELATIVE_ERROR = 0.1
+ENOUGH = 1e-12
+"""Below this the curve is no longer computed but bounded by its last value and the local one."""
 FLOOR = 1e-16
 """A curve is followed down to here; the rest is counted as certain loss."""
 EXACT_TYPES = 4
@@ -264,15 +270,19 @@ class RoundLibrary:
         """Upper bounds on delta at each of `epsilons` (>= 0) of a client with this history."""
         grid = np.asarray(epsilons, dtype=np.float64).ravel()
         best = np.array([self._local_delta(spent, float(value)) for value in grid])
+        once = [kind for kind, times in spent.items() if times > 0]
+        if len(once) == 1 and spent[once[0]] == 1:
+            curve = self.curve(once[0])
+            return np.array([curve.delta(float(value)) for value in grid])
         composed = self.composition(spent)
         return best if composed is None else np.minimum(best, composed.profile(grid))
 
     def _local_delta(self, spent: Spent, epsilon: float) -> float:
         rounds = _merged_ratios(spent)
         if any(noise != "gaussian" for noise, _ in rounds):
-            (noise, ratio), times = next(iter(rounds.items()))
-            single = len(rounds) == 1 and times == 1 and noise == "laplace"
-            return float(laplace_profile(epsilon, ratio)) if single else 1.0
+            pure = math.fsum(times * ratio for (_, ratio), times in rounds.items())
+            only_laplace = all(noise == "laplace" for noise, _ in rounds)
+            return 0.0 if only_laplace and epsilon >= pure else 1.0
         mu = math.sqrt(math.fsum(times * ratio**2 for (_, ratio), times in rounds.items()))
         return float(gaussian_profile(epsilon, mu))
 
@@ -294,15 +304,38 @@ def _merged_ratios(spent: Spent) -> dict[tuple[str, float], int]:
     return merged
 
 
-def shuffled_pair(curve: VectorCurve, *, per_sd: float = NODES_PER_SD) -> DominatingPair:
-    """Follow a one-round curve down to `FLOOR` and turn it into a dominating pair."""
+def shuffled_pair(
+    curve: VectorCurve,
+    *,
+    per_sd: float = NODES_PER_SD,
+    dense: float = DENSE,
+    floor: float = FLOOR,
+) -> DominatingPair:
+    """Follow a one-round curve down to `floor` and turn it into a dominating pair.
+
+    Points are `per_sd` to a standard deviation up to `dense` of them, then thin out. It stops
+    earlier where the engine can certify no smaller value; what is left there counts as
+    certain loss.
+
+    Beyond `FAR` standard deviations a looser curve will do, and is many times cheaper where few
+    blanket reports are expected.
+    """
     curve.delta(2.0 * curve.predicted_mu)
+    loose = curve.loosened(FAR_RELATIVE_ERROR)
     step = curve.predicted_mu / per_sd
     epsilons = [0.0]
     deltas = [curve.delta(0.0)]
-    while deltas[-1] > FLOOR and epsilons[-1] < MAX_LOSS - step:
-        # Far out, where few histories care, the points thin out.
-        step *= 1.0 if epsilons[-1] < 6.0 * curve.predicted_mu else 1.15
+    stalled = 0
+    while deltas[-1] > floor and epsilons[-1] < MAX_LOSS - step:
+        step *= 1.0 if epsilons[-1] < dense * curve.predicted_mu else THINNING
         epsilons.append(epsilons[-1] + step)
-        deltas.append(curve.delta(epsilons[-1]))
+        if deltas[-1] < ENOUGH:
+            # The true curve falls, so the last value and the local curve both still hold.
+            deltas.append(min(deltas[-1], curve.local_delta(epsilons[-1])))
+        else:
+            near = epsilons[-1] < FAR * curve.predicted_mu
+            deltas.append(min(deltas[-1], (curve if near else loose).delta(epsilons[-1])))
+        stalled = stalled + 1 if deltas[-1] == deltas[-2] else 0
+        if stalled == MAX_STALLED:
+            break
     return DominatingPair.from_curve(epsilons, deltas)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +34,7 @@ from fl_shuffle.accounting.randomizers_continuous import LaplaceLaw
 from fl_shuffle.accounting.stop_loss import MAX_REPORTS, amplified_delta
 from fl_shuffle.errors import (
     InvalidValueError,
+    PrecisionError,
     require_choice,
     require_integer,
     require_real,
@@ -44,9 +46,13 @@ NOISES = ("gaussian", "laplace")
 RELATIVE_ERROR = 5e-4
 DEPTHS = np.arange(0.0, 12.0, 0.05)
 """Candidates for z; the best is near 6."""
-MIN_BLANKET = 0.1
-"""With fewer expected blanket reports than this the shuffler lowers delta by 5% at most."""
+MIN_BLANKET = 3.0
+"""With fewer expected blanket reports than this no credit is computed: small and slow."""
+MAX_MU_SHARE = 0.95
 MAX_EXPONENT = 500.0
+MAX_CONCENTRATION = 0.01
+HEAVY, FEW = 0.4, 200.0
+FALLBACK_ERROR = 2e-3
 NEGLIGIBLE = 1e-40
 """Where the local curve is below this there is nothing left to amplify."""
 
@@ -97,6 +103,8 @@ class VectorCurve:
 
     `classes` describes the whole batch, the client included. Clients with other noise or scale are
     ignored (they do not help and do not harm). Values are upper bounds valid in both directions.
+    `concentrate` trades up to 0.5% of epsilon for speed where many classes make a large batch: the
+    number of blanket reports is replaced by one it hardly ever falls below.
 
     Raises `InvalidValueError` if the client's class is empty.
     """
@@ -107,11 +115,15 @@ class VectorCurve:
         index: int = 0,
         *,
         relative_error: float = RELATIVE_ERROR,
+        concentrate: bool = False,
     ) -> None:
         require_integer("index", index, minimum=0, maximum=len(classes) - 1)
         self.own = classes[index]
         require_integer("count of the client's class", self.own.count, minimum=1)
-        self._relative_error = relative_error
+        self._relative_error = require_real(
+            "relative_error", relative_error, minimum=1e-6, maximum=0.5
+        )
+        self._concentrate = concentrate
         merged: dict[float, int] = {}
         for position, other in enumerate(classes):
             if (other.noise, other.scale) == (self.own.noise, self.own.scale):
@@ -122,10 +134,21 @@ class VectorCurve:
         self.anonymity = 1 + int(counts.sum())
         """Reports with the same noise, the client's own included."""
         self._reference = self._best_reference(radii, counts)
-        self.credit = self._expected_blanket(6.0) >= MIN_BLANKET and self.own.ratio > 0.0
+        self.credit = self._has_credit()
         """Whether the theorem gives the shuffler any credit; if not the curve is the local one."""
         self._mu = self._predicted_mu(self._reference) if self.credit else 0.0
+        if self._reference.own > HEAVY and self._expected_blanket(6.0) < FEW:
+            # Few, heavy-tailed terms are dear; 2% of delta is far below 1% of epsilon.
+            self._relative_error = max(self._relative_error, 0.02)
         self._seen: dict[float, float] = {}
+
+    def _has_credit(self) -> bool:
+        if self.own.ratio == 0.0 or self._expected_blanket(6.0) < MIN_BLANKET:
+            return False
+        # A few blanket reports far away do not help: their likelihood ratios vary too much.
+        return self.own.noise == "laplace" or (
+            self._predicted_mu(self._reference) < MAX_MU_SHARE * self.own.ratio
+        )
 
     def _best_reference(self, radii: FloatArray, counts: NDArray[np.int64]) -> _Reference:
         """The origin, or the midpoint of the pair where that is nearer; both are valid."""
@@ -165,6 +188,13 @@ class VectorCurve:
         """A normal approximation of the shuffled curve: not a bound, only a scale."""
         return self._mu if self.credit else self.own.ratio
 
+    def loosened(self, relative_error: float) -> VectorCurve:
+        """The same curve with a larger numerical excess, and cheaper."""
+        other = copy(self)
+        other._relative_error = relative_error
+        other._seen = {}
+        return other
+
     def local_delta(self, epsilon: float) -> float:
         """The exact curve of the client's own noise, the shuffler ignored."""
         profile = gaussian_profile if self.own.noise == "gaussian" else laplace_profile
@@ -190,7 +220,8 @@ class VectorCurve:
     def _shuffled(self, epsilon: float, local: float) -> float:
         if self.own.noise == "laplace":
             law: AmplificationLaw = LaplaceLaw(self._reference.own, epsilon)
-            return self._engine(law, self._masses(0.0))
+            guess = float(gaussian_profile(epsilon, self._mu))
+            return self._engine(law, self._masses(0.0), local, guess)
         depth, guess = self._best_depth(epsilon, local)
         total = self._at_depth(epsilon, local, depth, guess)
         again, guess = self._best_depth(epsilon, local)
@@ -198,13 +229,37 @@ class VectorCurve:
             total = min(total, self._at_depth(epsilon, local, again, guess))
         return total
 
-    def _engine(self, law: AmplificationLaw, masses: FloatArray) -> float:
-        blanket = list(zip(masses.tolist(), self._reference.counts.tolist(), strict=True))
-        return amplified_delta(law, blanket, relative_error=self._relative_error).delta
+    def _engine(
+        self, law: AmplificationLaw, masses: FloatArray, local: float, guess: float
+    ) -> float:
+        counts = self._reference.counts
+        if self._concentrate and counts.size > 2:
+            # P(M < m) local + E(mean of m + 1 copies)_+ : the latter falls with m.
+            mean = float(masses @ counts)
+            variance = float((masses * (1.0 - masses)) @ counts)
+            exponent = math.log(max(local / max(1e-5 * guess, 1e-250), 1.0))
+            # Bernstein's inequality for a sum of independent terms in [0, 1].
+            below = exponent / 3.0 + math.sqrt(exponent**2 / 9.0 + 2.0 * exponent * variance)
+            if below <= MAX_CONCENTRATION * mean:
+                rare = local * math.exp(-exponent)
+                return rare + self._certified(law, [(1.0, math.floor(mean - below))])
+        return self._certified(law, list(zip(masses.tolist(), counts.tolist(), strict=True)))
+
+    def _certified(self, law: AmplificationLaw, blanket: list[tuple[float, int]]) -> float:
+        """The engine's bound; infinite (so that the local curve decides) where it gives none."""
+        for allowed in sorted({self._relative_error, FALLBACK_ERROR}, reverse=True):
+            try:
+                return amplified_delta(law, blanket, relative_error=allowed).delta
+            except PrecisionError:
+                # A refusal is no bound. The local curve and earlier points of this one still are.
+                continue
+        return math.inf
 
     def _at_depth(self, epsilon: float, local: float, depth: float, guess: float) -> float:
-        law = GaussianLaw(self._reference.own, epsilon, tail=max(1e-6 * guess, 1e-290))
-        blanket = self._engine(law, self._masses(depth))
+        # The top of the law is cut where what is left adds a tenth of the allowed error to delta.
+        tail = 0.1 * self._relative_error * min(guess, local)
+        law = GaussianLaw(self._reference.own, epsilon, tail=max(tail, 1e-290))
+        blanket = self._engine(law, self._masses(depth), local, guess)
         if 0.0 < blanket < 0.9:
             fitted = gaussian_mu(epsilon, blanket)
             self._mu = fitted * math.sqrt(self._weight(depth) / self._weight(6.0))
@@ -229,7 +284,10 @@ class VectorCurve:
         exponent = DEPTHS[None, :] * reach + 0.5 * reach**2
         weight = 1.0 + self._reference.counts @ np.exp(-np.minimum(exponent, MAX_EXPONENT))
         mu = self._mu * np.sqrt(self._weight(6.0) / weight)
-        predicted = gaussian_profile(epsilon, mu) + self._penalty(epsilon, local, DEPTHS)
+        # Beyond the normal shape, the chance that no report at all came from the blanket decides.
+        alone = local * np.exp(1.0 - np.maximum(weight, 1.0))
+        predicted = np.maximum(gaussian_profile(epsilon, mu), alone)
+        predicted += self._penalty(epsilon, local, DEPTHS)
         best = int(np.argmin(predicted))
         return float(DEPTHS[best]), float(predicted[best])
 
