@@ -126,7 +126,7 @@ class Accountant:
                 for spent in histories.distinct
             ]
         )
-        return np.minimum(epsilons, shuffled[histories.group_of])
+        return np.asarray(np.minimum(epsilons, shuffled[histories.group_of]), dtype=np.float64)
 
     def _after(self, present: Mask) -> Histories:
         types = self._view.round_types(self._library, present)
