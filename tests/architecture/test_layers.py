@@ -42,6 +42,7 @@ CONFINED = {
         "fl_shuffle.runs",
         "fl_shuffle.launch",
         "fl_shuffle.torchvision_compat",
+        "fl_shuffle.cli.audit",
         "clients",
         "server",
     ),
