@@ -214,6 +214,7 @@ def _run(task: Task, unit: str) -> Callable[[Options], Result]:
                     {label: [line[f"MAE, {label}"] for line in lines] for label in task.labels},
                     axis,
                     f"mean absolute error {unit}",
+                    logy=False,
                     styles=STYLES,
                 )
             )
@@ -265,8 +266,13 @@ def _honest(
         for each in lean
         if abs(each["bias"]) > 4.0 * each["standard error"]
     ]
-    kind = "proven, Laplace per group" if labels[0] == PLAIN else "proven, binary reports"
-    ratio = [line[kind] / line["GSPA epsilon"] for line in lines]
+    kinds = ["proven, binary reports"]
+    if PLAIN in labels:
+        kinds.insert(0, "proven, Laplace per group")
+    budgets = []
+    for kind in kinds:
+        ratio = [line[kind] / line["GSPA epsilon"] for line in lines]
+        budgets.append(f"{min(ratio):.2f} to {max(ratio):.2f} ({kind})")
     text = f"Error as a multiple of the published estimator's: {'; '.join(texts)}. "
     if biased:
         text += (
@@ -274,8 +280,8 @@ def _honest(
             f"users in the same order by value and by budget the bias is {'; '.join(biased)}. "
         )
     return text + (
-        f"Central epsilon at delta = {DELTA:g}, {kind}: {min(ratio):.2f} to {max(ratio):.2f} times "
-        "GSPA's number."
+        f"Proven central epsilon at delta = {DELTA:g} as a multiple of GSPA's number: "
+        f"{', '.join(budgets)}."
     )
 
 

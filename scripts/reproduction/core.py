@@ -27,6 +27,7 @@ from matplotlib.figure import Figure
 
 Row = Mapping[str, Any]
 ENTRY = "entry.json"
+BEYOND = "Beyond the papers"
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Target:
 
 
 def all_targets() -> dict[str, Target]:
-    """Every target of every module of this package, papers in order."""
+    """Every target of every module of this package: paper by paper, then what goes beyond."""
     package = importlib.import_module(__package__)
     found: dict[str, Target] = {}
     for module in pkgutil.iter_modules(package.__path__):
@@ -79,7 +80,11 @@ def all_targets() -> dict[str, Target]:
             if name != target.name or name in found:
                 raise ValueError(f"target {name!r} of {module.name}: name clashes")
             found[name] = target
-    return dict(sorted(found.items(), key=lambda item: (item[1].paper, item[0])))
+
+    def place(target: Target) -> tuple[bool, str, str]:
+        return target.paper == BEYOND, target.paper, target.name
+
+    return {target.name: target for target in sorted(found.values(), key=place)}
 
 
 def fingerprint(target: Target, options: Options) -> str:

@@ -179,7 +179,7 @@ def command() -> ModuleType:
 class Toy:
     """A target that counts its runs."""
 
-    def __init__(self, name: str = "toy", error: Exception | None = None) -> None:
+    def __init__(self, name: str = "toy", error: BaseException | None = None) -> None:
         self.runs = 0
         self.setting = 1
         self.error = error
@@ -232,6 +232,16 @@ def test_all_goes_on_after_a_failure_and_says_so(
     assert toys[1].runs == 1
     assert "/nowhere" in capsys.readouterr().err
     assert not (tmp_path / "broken").exists()
+
+
+def test_an_interrupted_run_is_resumed(
+    command: ModuleType, toys: list[Toy], tmp_path: Path
+) -> None:
+    toys[0].error = KeyboardInterrupt()
+    assert command.main(["toy", "broken", "--out", str(tmp_path)]) == 130
+    toys[0].error = None
+    assert command.main(["toy", "broken", "--out", str(tmp_path)]) == 0
+    assert (toys[0].runs, toys[1].runs) == (2, 1)
 
 
 def test_the_page_holds_the_entries_and_nothing_typed(
