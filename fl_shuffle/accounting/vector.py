@@ -285,7 +285,7 @@ class VectorCurve:
         weight = 1.0 + self._reference.counts @ np.exp(-np.minimum(exponent, MAX_EXPONENT))
         mu = self._mu * np.sqrt(self._weight(6.0) / weight)
         # Beyond the normal shape, the chance that no report at all came from the blanket decides.
-        alone = local * np.exp(1.0 - np.maximum(weight, 1.0))
+        alone = local * np.exp(-np.maximum(weight - 1.0, 3.0))
         predicted = np.maximum(gaussian_profile(epsilon, mu), alone)
         predicted += self._penalty(epsilon, local, DEPTHS)
         best = int(np.argmin(predicted))

@@ -30,7 +30,7 @@ def _bounds(noise: str, radii: np.ndarray, sensitivity: float, epsilons: np.ndar
 
 
 def _on_line(rng: np.random.Generator, radii: np.ndarray, delta: float, cases: int) -> tuple:
-    """User positions x0, x1 within `delta` in their ball, others anywhere; extremes are frequent."""
+    """Users x0, x1 within `delta` in their ball, others anywhere; extremes are frequent."""
     own = radii[0]
     x0 = np.where(rng.random(cases) < 0.6, own, rng.uniform(-own, own, cases))
     step = np.where(rng.random(cases) < 0.8, delta, rng.uniform(0, delta, cases))
