@@ -64,26 +64,27 @@ def equal_runs(bounds: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
         yield first, last, int(sizes[first])
 
 
-def blocks(bounds: NDArray[np.int64], rows: int) -> Iterator[Block]:
-    """Cut clients into blocks of at most `rows` records, in order.
+def blocks(bounds: NDArray[np.int64], rows: int, clients: int | None = None) -> Iterator[Block]:
+    """Cut clients into blocks of at most `rows` records and `clients` clients, in order.
 
     A client of more than `rows` records is cut into near-equal tiles, one block each, in a way
     that depends on its size alone. Other blocks hold whole clients.
     """
     pending: list[Segment] = []
-    origin, filled = 0, 0
+    origin, filled, held = 0, 0, 0
+    most = rows if clients is None else clients
     for first, last, size in equal_runs(bounds):
         client = first
         while client < last:
-            room = (rows - filled) // size
+            room = min((rows - filled) // size, most - held)
             if room >= 1:
                 count = min(room, last - client)
                 pending.append(Segment(client, count, size, filled, size, add=False))
-                client, filled = client + count, filled + count * size
+                client, filled, held = client + count, filled + count * size, held + count
                 continue
             if pending:
                 yield Block(origin, origin + filled, tuple(pending))
-                pending, origin, filled = [], origin + filled, 0
+                pending, origin, filled, held = [], origin + filled, 0, 0
                 continue
             tiles = -(-size // rows)
             cuts = [size * tile // tiles for tile in range(tiles + 1)]

@@ -5,10 +5,10 @@ gradient e, so a record's squared l2 norm is the sum over layers of |e|^2 (|x|^2
 norm the sum of |e|_1 (|x|_1 + 1). The clipped mean is one product per client and layer, of output
 gradients scaled by the clipping factors with the layer's inputs.
 
-Same bits whatever the packing: a row of a matrix product does not depend on the product's other
-rows once there are a few dozen; products over a client's records have a shape that is a function
-of the client alone; and elementwise kernels run over arrays padded to whole vector registers,
-because their scalar tails round differently.
+Same bits whatever the packing: products over a client's records have a shape that is a function of
+the client alone; products over a block's records take the form in which a row's bits do not depend
+on its company on this machine (`steadiness`); and elementwise kernels run over arrays padded to
+whole vector registers, because their scalar tails round differently.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from fl_shuffle.gradients.engine import (
     Loss,
     check_labels,
     clip_factor,
+    one_thread,
 )
+from fl_shuffle.gradients.steadiness import Steady, over_tiles, steady_products
 from fl_shuffle.gradients.structure import Layer
 from fl_shuffle.gradients.workspace import LANES, Workspace
 
@@ -69,6 +71,10 @@ class ChainEngine(GradientEngine):
         self._numbers = layers[0].fan_in + 2 * sum(layer.fan_out for layer in layers)
         self._block_rows = max(LANES, BLOCK_NUMBERS // self._numbers)
         self._scratch = threading.local()
+        shapes = tuple((layer.fan_in, layer.fan_out) for layer in layers)
+        with one_thread(device):
+            self._steady = steady_products(shapes, self._block_rows, device)
+        self._per_block = 1 if self._steady is Steady.CLIENTS else self._block_rows
 
     @property
     def path(self) -> str:
@@ -100,7 +106,7 @@ class ChainEngine(GradientEngine):
         limits = radius / NORM_INFLATION if per_record else None
         ragged = sorted_records(bounds)
         if ragged is None:
-            for block in blocks(bounds, self._block_rows):
+            for block in blocks(bounds, self._block_rows, self._per_block):
                 self._block(views, records, labels, limits, block, rows)
             return
         order = torch.from_numpy(ragged.order).to(self.device)
@@ -109,7 +115,7 @@ class ChainEngine(GradientEngine):
         if limits is not None and limits.dim():
             limits = limits[order]
         ordered = torch.empty_like(rows)
-        for block in blocks(ragged.bounds, self._block_rows):
+        for block in blocks(ragged.bounds, self._block_rows, self._per_block):
             self._block(views, records, labels, limits, block, ordered)
         rows[order] = ordered
 
@@ -135,10 +141,10 @@ class ChainEngine(GradientEngine):
         """The block's client rows, records clipped to `limits` (one or [K]) unless it is None."""
         space = self._workspace(block)
         x = records[block.start : block.stop]
-        if space.thin is not None:
-            space.thin[: space.count] = x
-            space.thin[space.count :] = 0.0
-            x = space.thin
+        if space.records is not None:
+            space.records[: space.count] = x
+            space.records[space.count :] = 0.0
+            x = space.records
         slopes = self._forward(views, x, space)
         self._output_error(labels[block.start : block.stop], space)
         if limits is None:
@@ -165,11 +171,24 @@ class ChainEngine(GradientEngine):
         slopes: list[Tensor | None] = []
         for depth, layer in enumerate(self._layers[:-1]):
             weight, bias = views[depth]
-            _affine(bias, x, weight.T, space.hidden_used[depth])
+            hidden = space.hidden_used[depth]
+            if self._steady is Steady.TILES:
+                torch.bmm(_tiles(x), over_tiles(weight.T, len(x) // LANES), out=_tiles(hidden))
+                if bias is not None:
+                    hidden += bias
+            else:
+                _affine(bias, x, weight.T, hidden)
             slopes.append(_activate(layer.activation, space.hidden[depth]))
-            x = space.hidden_used[depth]
+            x = hidden
         weight, bias = views[-1]
-        _affine(None if bias is None else bias[:, None], weight, x.T, space.logits_used)
+        column = None if bias is None else bias[:, None]
+        if self._steady is Steady.TILES:
+            tiles = space.logits.view(self._classes, -1, LANES).transpose(0, 1)
+            tiles.copy_(torch.bmm(over_tiles(weight, len(tiles)), _tiles(x).transpose(1, 2)))
+            if column is not None:
+                space.logits += column
+        else:
+            _affine(column, weight, x.T, space.logits_used)
         return slopes
 
     def _output_error(self, labels: Tensor, space: Workspace) -> None:
@@ -196,12 +215,19 @@ class ChainEngine(GradientEngine):
 
     def _backward(self, views: list[Views], slopes: list[Tensor | None], space: Workspace) -> None:
         """Fill the hidden layers' output gradients."""
+        tiled = self._steady is Steady.TILES
         upper = space.error_used
+        if tiled:
+            upper = space.error.view(self._classes, -1, LANES).permute(1, 2, 0)
         for depth in range(len(self._layers) - 2, -1, -1):
-            torch.mm(upper, views[depth + 1][0], out=space.lower_used[depth])
+            weight, lower = views[depth + 1][0], space.lower_used[depth]
+            if tiled:
+                torch.bmm(upper, over_tiles(weight, len(upper)), out=_tiles(lower))
+            else:
+                torch.mm(upper, weight, out=lower)
             activation = self._layers[depth].activation
             _times_slope(space.lower[depth], activation, space.hidden[depth], slopes[depth])
-            upper = space.lower_used[depth]
+            upper = _tiles(lower) if tiled else lower
 
     def _lengths(self, x: Tensor, space: Workspace) -> Tensor:
         """Norms [padded] of the records' gradients over all parameters."""
@@ -250,7 +276,9 @@ class ChainEngine(GradientEngine):
             if len(spaces) >= WORKSPACES:
                 spaces.clear()
             pool = self._scratch.__dict__.setdefault("pool", {})
-            spaces[key] = Workspace(self._layers, block, pool, torch.empty(0, device=self.device))
+            like = torch.empty(0, device=self.device)
+            copy = self._steady is not Steady.WHOLE
+            spaces[key] = Workspace(self._layers, block, pool, like, copy)
         return spaces[key]
 
     def _update(
@@ -325,6 +353,11 @@ def _views(parameters: Tensor, layer: Layer) -> Views:
     if layer.bias is None:
         return weight, None
     return weight, parameters[..., layer.bias : layer.bias + layer.fan_out]
+
+
+def _tiles(rows: Tensor) -> Tensor:
+    """[tiles, LANES, width] of [padded, width]."""
+    return rows.view(-1, LANES, rows.shape[1])
 
 
 def _affine(bias: Tensor | None, left: Tensor, right: Tensor, out: Tensor) -> None:

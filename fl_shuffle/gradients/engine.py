@@ -74,7 +74,7 @@ class GradientEngine(ABC):
         bounds = self._check(parameters, inputs, labels, offsets)
         rows = self._rows(len(bounds) - 1, out)
         radius = self._radius(clip_radius, len(bounds) - 1)
-        with _one_thread(self.device), torch.no_grad():
+        with one_thread(self.device), torch.no_grad():
             self._means(parameters, inputs, labels, bounds, radius, rows)
             if self.clip == "average":
                 _clip_means(rows, radius, self.norm)
@@ -101,7 +101,7 @@ class GradientEngine(ABC):
         require_real("learning_rate", learning_rate, minimum=0.0, exclusive_minimum=True)
         bounds = self._check(parameters, inputs, labels, offsets)
         rows = self._rows(len(bounds) - 1, out)
-        with _one_thread(self.device), torch.no_grad():
+        with one_thread(self.device), torch.no_grad():
             self._update(parameters, inputs, labels, bounds, steps, learning_rate, rows)
         return rows
 
@@ -206,7 +206,7 @@ def clip_factor(lengths: Tensor, limit: Tensor) -> Tensor:
 
 
 @contextmanager
-def _one_thread(device: torch.device) -> Iterator[None]:
+def one_thread(device: torch.device) -> Iterator[None]:
     """Kernels that split one array between threads round differently where the pieces meet."""
     threads = torch.get_num_threads()
     if device.type != "cpu" or threads == 1:

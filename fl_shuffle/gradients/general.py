@@ -72,7 +72,10 @@ class GeneralEngine(GradientEngine):
         self._prepare(parameters, inputs, labels)
         if self.clip != "record":
             for client, (start, stop) in enumerate(pairwise(bounds)):
-                rows[client] = self._mean(parameters, inputs[start:stop], labels[start:stop])
+                # A copy, because kernels may round by the alignment of what they read.
+                rows[client] = self._mean(
+                    parameters, inputs[start:stop].clone(), labels[start:stop]
+                )
             return
         limits_of = (radius / NORM_INFLATION).expand(len(rows))
         gradients_of = self._record_gradients()
@@ -108,7 +111,7 @@ class GeneralEngine(GradientEngine):
     ) -> None:
         self._prepare(parameters, inputs, labels)
         for client, (start, stop) in enumerate(pairwise(bounds)):
-            x, y = inputs[start:stop], labels[start:stop]
+            x, y = inputs[start:stop].clone(), labels[start:stop]
             moved = self._mean(parameters, x, y) * -learning_rate
             for _ in range(steps - 1):
                 moved -= learning_rate * self._mean(parameters + moved, x, y)

@@ -44,14 +44,23 @@ class Workspace:
     shares: one over the number of records of the record's client, a number or [padded].
     """
 
-    def __init__(self, layers: tuple[Layer, ...], block: Block, pool: Pool, like: Tensor) -> None:
+    def __init__(
+        self, layers: tuple[Layer, ...], block: Block, pool: Pool, like: Tensor, copy: bool
+    ) -> None:
+        """`copy`: the block's records are copied into `records`, padded, as thin blocks always are.
+
+        `like` tells type and device.
+        """
         count = block.stop - block.start
         padded = -(-count // LANES) * LANES
         classes = layers[-1].fan_out
         self.count = count
         self.padded = padded
-        self.thin = _array(pool, like, "thin", padded, layers[0].fan_in) if count < THIN else None
-        used = padded if count < THIN else count
+        self.records: Tensor | None = None
+        used = count
+        if copy or count < THIN:
+            self.records = _array(pool, like, "records", padded, layers[0].fan_in)
+            used = padded
         self.hidden, self.lower = (
             [
                 _array(pool, like, f"{name} {depth}", padded, layer.fan_out)
