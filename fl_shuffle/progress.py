@@ -168,6 +168,10 @@ def footer(summary: dict[str, Any]) -> list[str]:
         f"privacy: epsilon <= {number(summary['proven_epsilon'])} at delta = {summary['delta']:g} "
         f"for the worst client (proven, unit = {summary['unit']}, {summary['relation']})"
     )
+    shares = ", ".join(
+        f"{name} {number(value)}" for name, value in summary["proven_epsilon_quantiles"].items()
+    )
+    lines.append(f"         over all clients: {shares}")
     for name, column in summary["columns"].items():
         shown = number(column["epsilon"])
         text = f"  {name:<9} epsilon {shown:>10}  {column['status']}; {column['source']}"

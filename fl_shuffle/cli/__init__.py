@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from fl_shuffle import __version__
 from fl_shuffle.errors import FlShuffleError
@@ -17,8 +18,15 @@ from fl_shuffle.errors import FlShuffleError
 SUBCOMMANDS: tuple[str, ...] = ("simulate", "estimate", "bound", "compare", "audit")
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as every other error of the command does."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"fl-shuffle: error: {message}; see {self.prog} --help\n")
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="fl-shuffle",
         description="Federated learning in the shuffle model of differential privacy: "
         "simulate a federation, ask for a privacy bound, plan, audit.",

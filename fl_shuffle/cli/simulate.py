@@ -24,10 +24,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--budgets", metavar="FILE.csv", help="personal budgets: client_id,epsilon,delta"
     )
     parser.add_argument("--data", metavar="DIR", help="folder that holds the data (MNIST/raw)")
-    parser.add_argument("--engine", choices=("in-process", "ray"), help="what plays the clients")
+    parser.add_argument(
+        "--engine", metavar="NAME", help="what plays the clients: in-process (default) or ray"
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="seed of everything random")
     parser.add_argument("--jobs", type=int, metavar="N", help="worker threads (0: as many as pay)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="where clients compute")
+    parser.add_argument("--device", metavar="NAME", help="where clients compute: cpu or cuda")
     parser.add_argument("--out", metavar="DIR", help="run directory (default: runs/DATE-TIME)")
     parser.add_argument("--resume", metavar="DIR", help="go on with an unfinished run")
     parser.add_argument("--quiet", action="store_true", help="print only the final summary")
