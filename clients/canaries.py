@@ -127,10 +127,13 @@ class Canaries:
         """Means by the real client code: one client stands for all of its clip, radius and size."""
         table = np.stack([self.plan.clip, self.plan.radius, self._sizes.astype(float)], axis=1)
         _, first, kind_of = np.unique(table, axis=0, return_index=True, return_inverse=True)
-        zero, one = self._plus_records(target)
+        zero, one, still = self._records_of(target)
         share = zero / int(self._sizes[target])
         plus = [0 if far else round(share * int(size)) for size in self._sizes[first]]
-        means = self._means(np.append(first, [target, target]), [*plus, zero, one])
+        rests = [0 if far else still] * len(first)
+        means = self._means(
+            np.append(first, [target, target]), [*plus, zero, one], [*rests, still, still]
+        )
         self._unweighted = means[kind_of.reshape(-1)]
         self._target_means = means[-2:]
         self._unweighted[target] = means[-2]
@@ -139,29 +142,39 @@ class Canaries:
         ends = (weight[target] * self._target_means).astype(np.float64)
         return Scene(target, others, float(ends[0]), float(ends[1]))
 
-    def _plus_records(self, target: int) -> tuple[int, int]:
-        """How many of the target's records point up, in either dataset.
+    def _records_of(self, target: int) -> tuple[int, int, int]:
+        """How many of the target's records point up in either dataset, and how many have no
+        gradient.
 
-        A whole client changes all of them; a record's change is made near the upper end of where
-        the target's mean may lie, so that it is as far from the others as it can be.
+        A whole client changes all of them. One record's change is made where a second clip leaves
+        most of it, and as far up as the target's mean can be, away from the others.
         """
         size = int(self._sizes[target])
         if self._config.privacy.unit == "client":
-            return 0, size
+            return 0, size, 0
         if self._config.clip == "average":
-            return 0, 1
+            return 0, 1, 0
         reach = float(self.plan.radius[target] / self.plan.clip[target])
-        top = max(1, int(0.5 * (reach + 1.0) * size + 1e-9))
-        return top - 1, top
+        moves = []
+        for still in {0, min(1, size - 1)}:
+            means = np.clip(
+                (2.0 * np.arange(size - still + 1) - (size - still)) / size, -reach, reach
+            )
+            gains = np.diff(means)
+            top = int(np.flatnonzero(gains >= gains.max() * (1.0 - 1e-9))[-1]) + 1
+            moves.append((round(float(gains.max()), 9), -still, top))
+        _, minus_still, top = max(moves)
+        return top - 1, top, -minus_still
 
-    def _means(self, clients: Ids, plus: list[int]) -> NDArray[np.float32]:
-        """First coordinates of the clipped means of these clients with so many records up, [k]."""
+    def _means(self, clients: Ids, plus: list[int], still: list[int]) -> NDArray[np.float32]:
+        """First coordinates [k] of the clipped means of these clients, with so many records up, so
+        many without a gradient, and the rest down."""
         inputs, labels = [], []
-        for client, count in zip(clients.tolist(), plus, strict=True):
+        for client, count, rest in zip(clients.tolist(), plus, still, strict=True):
             size = int(self._sizes[client])
             long = torch.full((size, 1), LONG * float(self.plan.clip[client]))
-            if self._config.clip == "average":
-                long[1:] = 0.0  # one record decides where the average points
+            # Without a clip of each record, one of them decides where the average points.
+            long[1 if self._config.clip == "average" else size - rest :] = 0.0
             inputs.append(long)
             labels.append((torch.arange(size) < count).long())
         offsets = np.concatenate([[0], np.cumsum(self._sizes[clients])]).astype(np.int64)
