@@ -46,8 +46,9 @@ NOISES = ("gaussian", "laplace")
 RELATIVE_ERROR = 5e-4
 DEPTHS = np.arange(0.0, 12.0, 0.05)
 """Candidates for z; the best is near 6."""
-MIN_BLANKET = 3.0
-"""With fewer expected blanket reports than this no credit is computed: small and slow."""
+MIN_BLANKET, MIN_BLANKET_FAR = 0.1, 3.0
+"""With fewer expected blanket reports no credit is computed: it would be small, and far out slow."""
+FAR_APART = 0.3
 MAX_MU_SHARE = 0.95
 MAX_EXPONENT = 500.0
 MAX_CONCENTRATION = 0.01
@@ -143,7 +144,8 @@ class VectorCurve:
         self._seen: dict[float, float] = {}
 
     def _has_credit(self) -> bool:
-        if self.own.ratio == 0.0 or self._expected_blanket(6.0) < MIN_BLANKET:
+        needed = MIN_BLANKET if self._reference.own < FAR_APART else MIN_BLANKET_FAR
+        if self.own.ratio == 0.0 or self._expected_blanket(6.0) < needed:
             return False
         # A few blanket reports far away do not help: their likelihood ratios vary too much.
         return self.own.noise == "laplace" or (
@@ -284,9 +286,10 @@ class VectorCurve:
         exponent = DEPTHS[None, :] * reach + 0.5 * reach**2
         weight = 1.0 + self._reference.counts @ np.exp(-np.minimum(exponent, MAX_EXPONENT))
         mu = self._mu * np.sqrt(self._weight(6.0) / weight)
-        # Beyond the normal shape, the chance that no report at all came from the blanket decides.
-        alone = local * np.exp(-np.maximum(weight - 1.0, 3.0))
-        predicted = np.maximum(gaussian_profile(epsilon, mu), alone)
+        # With few blanket reports, the chance that there is none at all decides.
+        masses = np.exp(-np.minimum(exponent, MAX_EXPONENT))
+        alone = np.exp(self._reference.counts @ np.log1p(-np.minimum(masses, 1.0 - 1e-12)))
+        predicted = alone * local + (1.0 - alone) * gaussian_profile(epsilon, mu)
         predicted += self._penalty(epsilon, local, DEPTHS)
         best = int(np.argmin(predicted))
         return float(DEPTHS[best]), float(predicted[best])
