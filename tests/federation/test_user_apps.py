@@ -1,0 +1,155 @@
+"""A user's own Flower app: any ClientApp behind the mod, any arrays under the strategy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from fl_shuffle.accounting.events import Column, Spend
+from fl_shuffle.accounting.gaussian import gaussian_delta
+from fl_shuffle.accounting.guarantee import Status
+from fl_shuffle.config import ServerSection
+from fl_shuffle.errors import InvalidValueError, PrivacyBudgetError
+from fl_shuffle.flower import LocalRandomizerMod, Schedule, ShuffleStrategy
+from fl_shuffle.flower.grid import InProcessGrid
+from fl_shuffle.flower.records import reports_of
+from fl_shuffle.optimizer import ServerOptimizer
+from fl_shuffle.seeds import SeedTree
+
+TARGET = np.array([[0.5, -0.25], [1.0, 0.0]], dtype=np.float32)
+
+
+class OpenBook:
+    """A book that lets everything pass and remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.reports: list[int] = []
+
+    def reserve(self, round_number: int, participants: np.ndarray) -> np.ndarray:
+        return participants
+
+    def commit(self, round_number: int, present: np.ndarray, seconds: float) -> Spend:
+        self.reports.append(int(present.sum()))
+        columns = {"proven": Column("proven", Status.PROVEN, "", {0: 1.0})}
+        return Spend(round_number, int(present.sum()), 1e-5, None, None, columns)
+
+    def checkpoint(self, round_number: int, state: dict[str, Any]) -> None:
+        pass
+
+
+def user_app(mod: LocalRandomizerMod, *, fails: bool = False, nan: bool = False) -> ClientApp:
+    """A ClientApp as written for Flower's own strategies: arrays in, arrays and metrics out."""
+    app = ClientApp()
+
+    @app.train(mods=[mod])
+    def train(message: Message, context: Context) -> Message:
+        if fails:
+            raise RuntimeError("a secret in an exception text")
+        arrays = message.content.array_records["arrays"]
+        weight = arrays["w"].numpy() + 0.5 * (TARGET - arrays["w"].numpy())
+        trained = {"w": Array(weight * (np.nan if nan else 1.0)), "b": Array(arrays["b"].numpy())}
+        metrics = MetricRecord({"num-examples": 123, "loss": 0.25})
+        content = RecordDict({"arrays": ArrayRecord(trained), "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    return app
+
+
+def initial() -> ArrayRecord:
+    return ArrayRecord(
+        {"w": Array(np.zeros((2, 2), np.float32)), "b": Array(np.zeros(3, np.float32))}
+    )
+
+
+def strategy(clients: int, book: OpenBook, rounds: int = 6) -> ShuffleStrategy:
+    return ShuffleStrategy(
+        clients=clients,
+        schedule=Schedule(rounds=rounds),
+        optimizer=ServerOptimizer(ServerSection(learning_rate=1.0), torch.zeros(7)),
+        book=book,
+        seeds=SeedTree(1),
+    )
+
+
+def test_an_app_for_stock_flower_works_behind_the_mod() -> None:
+    mod = LocalRandomizerMod(randomizer="gaussian", epsilon0=50.0, delta0=1e-5, clip_norm=2.0)
+    book = OpenBook()
+    grid = InProcessGrid(user_app(mod), {}, nodes=40)
+    try:
+        result = strategy(40, book).start(grid, initial())
+    finally:
+        grid.close()
+    assert book.reports == [40] * 6
+    learnt = result.arrays["w"].numpy()
+    # Noise of one report is about 0.3 a coordinate, of the mean of 40 about 0.05 a round.
+    assert np.abs(learnt - TARGET).max() < 0.4
+    assert result.arrays["b"].numpy().shape == (3,)
+
+
+def test_nothing_but_the_report_leaves() -> None:
+    mod = LocalRandomizerMod(randomizer="laplace", epsilon0=1.0, clip_norm=1.0)
+    grid = InProcessGrid(user_app(mod), {}, nodes=1)
+    try:
+        message = grid.create_message(RecordDict({"arrays": initial()}), "train", 2, "1")
+        first, second = (next(iter(grid.send_and_receive([message]))) for _ in range(2))
+    finally:
+        grid.close()
+    assert list(first.content) == ["report"]
+    reports = [reports_of(reply) for reply in (first, second)]
+    assert all(report is not None and report.shape == (1, 7) for report in reports)
+    assert not np.array_equal(reports[0], reports[1])  # type: ignore[arg-type]
+
+
+def test_a_failing_client_sends_no_text() -> None:
+    mod = LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)
+    grid = InProcessGrid(user_app(mod, fails=True), {}, nodes=1)
+    try:
+        message = grid.create_message(RecordDict({"arrays": initial()}), "train", 2, "1")
+        reply = next(iter(grid.send_and_receive([message])))
+        assert reply.has_error() and not reply.error.reason and reports_of(reply) is None
+        with pytest.raises(PrivacyBudgetError, match="0 usable reports"):
+            strategy(1, OpenBook()).start(grid, initial())
+    finally:
+        grid.close()
+
+
+def test_a_client_with_nan_sends_nothing_usable() -> None:
+    mod = LocalRandomizerMod(randomizer="gaussian", epsilon0=1.0, delta0=1e-5)
+    grid = InProcessGrid(user_app(mod, nan=True), {}, nodes=1)
+    try:
+        message = grid.create_message(RecordDict({"arrays": initial()}), "train", 2, "1")
+        report = reports_of(next(iter(grid.send_and_receive([message]))))
+    finally:
+        grid.close()
+    assert report is not None and np.isnan(report).all()
+
+
+def test_the_mod_calibrates_to_the_whole_clients_sensitivity() -> None:
+    mod = LocalRandomizerMod(randomizer="gaussian", epsilon0=1.0, delta0=1e-5, clip_norm=0.5)
+    assert gaussian_delta(1.0, 1.0 / mod.randomizer.scale) <= 1e-5
+    assert gaussian_delta(1.0, 1.001 / mod.randomizer.scale) > 1e-5
+    assert (
+        LocalRandomizerMod(randomizer="laplace", epsilon0=2.0, clip_norm=3.0).randomizer.scale == 3
+    )
+    for bad in ({"randomizer": "gauss"}, {"epsilon0": 0.0}, {"epsilon0": float("nan")},
+                {"delta0": 0.0}, {"clip_norm": -1.0}):  # fmt: skip
+        options: dict[str, Any] = {"randomizer": "gaussian", "epsilon0": 1.0, "delta0": 1e-5}
+        with pytest.raises(InvalidValueError):
+            LocalRandomizerMod(**(options | bad))
+
+
+def test_arrays_that_are_not_floating_are_refused() -> None:
+    grid = InProcessGrid(
+        user_app(LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)), {}, nodes=1
+    )
+    record = ArrayRecord({"w": Array(np.zeros(3, np.int64))})
+    try:
+        with pytest.raises(InvalidValueError, match="int64"):
+            strategy(1, OpenBook()).start(grid, record)
+    finally:
+        grid.close()
