@@ -89,12 +89,19 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 def _profile(epsilon: float, mu: float) -> float:
     """`gaussian_profile` of two plain floats, where inverses spend their time."""
-    if mu >= 2.0 * _SHORT_STEP and epsilon >= 0.0:
+    if mu > 0.0 and epsilon >= 0.0:
         start = epsilon / mu - 0.5 * mu
-        if start >= -5.0:
+        if start < -5.0:
+            return float(ndtr(-start)) - math.exp(epsilon + float(log_ndtr(-(start + mu))))
+        if mu >= _SHORT_STEP:
             drop = float(erfcx(start / _ROOT_TWO)) - float(erfcx((start + mu) / _ROOT_TWO))
             return 0.5 * math.exp(-0.5 * start * start) * drop
-        return float(ndtr(-start)) - math.exp(epsilon + float(log_ndtr(-(start + mu))))
+        if start < 30.0:
+            middle = epsilon / mu
+            ratio = _HALF_ROOT_PI * float(erfcx(middle / _ROOT_TWO))
+            third = (middle * middle + 2.0) - (middle**3 + 3.0 * middle) * ratio
+            drop = mu * (1.0 - middle * ratio + mu * mu / 24.0 * third)
+            return math.exp(-0.5 * start * start - _LOG_ROOT_TWO_PI) * drop
     return float(gaussian_profile(epsilon, mu))
 
 

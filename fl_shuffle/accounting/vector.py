@@ -22,6 +22,7 @@ import math
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -47,7 +48,7 @@ RELATIVE_ERROR = 5e-4
 DEPTHS = np.arange(0.0, 12.0, 0.05)
 """Candidates for z; the best is near 6."""
 MIN_BLANKET, MIN_BLANKET_FAR = 0.1, 3.0
-"""With fewer expected blanket reports no credit is computed: it would be small, and far out slow."""
+"""With fewer expected blanket reports no credit is computed: small, and far out slow."""
 FAR_APART = 0.3
 MAX_MU_SHARE = 0.95
 MAX_EXPONENT = 500.0
@@ -265,32 +266,37 @@ class VectorCurve:
         if 0.0 < blanket < 0.9:
             fitted = gaussian_mu(epsilon, blanket)
             self._mu = fitted * math.sqrt(self._weight(depth) / self._weight(6.0))
-        return blanket + float(self._penalty(epsilon, local, np.array([depth]))[0])
+        # Moving a client's report law by total variation t moves delta by at most kappa t.
+        kappa = math.expm1(epsilon) + 2.0 * local
+        return blanket + kappa * float(self._leak(np.array([depth]))[0])
 
     def _weight(self, depth: float) -> float:
         return 1.0 + self._expected_blanket(depth)
 
-    def _penalty(self, epsilon: float, local: float, depths: FloatArray) -> FloatArray:
-        """(e^eps - 1 + 2 delta_local) sum_j gamma_j delta_G(eps_j; c_j) at each depth z."""
+    def _leak(self, depths: FloatArray) -> FloatArray:
+        """sum_j gamma_j delta_G(eps_j; c_j) at each depth z: what the blankets miss."""
         reach = self._reference.reach[:, None]
-        counts = self._reference.counts[:, None]
+        counts = self._reference.counts
         exponent = depths[None, :] * reach + 0.5 * reach**2
         missed = np.where(reach > 0.0, gaussian_profile(exponent, reach), 0.0)
-        total = np.sum(counts * np.exp(-np.minimum(exponent, 700.0)) * missed, axis=0)
-        result: FloatArray = (math.expm1(epsilon) + 2.0 * local) * total * (1.0 + 1e-9)
-        return result
+        result: FloatArray = counts @ (np.exp(-np.minimum(exponent, 700.0)) * missed)
+        return result * (1.0 + 1e-9)
+
+    @cached_property
+    def _depth_table(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """For every candidate depth: the leak, the chance of no blanket report, and their mean."""
+        masses = np.stack([self._masses(depth) for depth in DEPTHS], axis=1)
+        counts = self._reference.counts
+        alone = np.exp(counts @ np.log1p(-np.minimum(masses, 1.0 - 1e-12)))
+        return self._leak(DEPTHS), alone, counts @ masses
 
     def _best_depth(self, epsilon: float, local: float) -> tuple[float, float]:
         """The z that minimises the predicted bound, and that prediction. Any z is valid."""
-        reach = self._reference.reach[:, None]
-        exponent = DEPTHS[None, :] * reach + 0.5 * reach**2
-        weight = 1.0 + self._reference.counts @ np.exp(-np.minimum(exponent, MAX_EXPONENT))
-        mu = self._mu * np.sqrt(self._weight(6.0) / weight)
+        leak, alone, mean = self._depth_table
+        mu = self._mu * np.sqrt(self._weight(6.0) / (1.0 + mean))
         # With few blanket reports, the chance that there is none at all decides.
-        masses = np.exp(-np.minimum(exponent, MAX_EXPONENT))
-        alone = np.exp(self._reference.counts @ np.log1p(-np.minimum(masses, 1.0 - 1e-12)))
         predicted = alone * local + (1.0 - alone) * gaussian_profile(epsilon, mu)
-        predicted += self._penalty(epsilon, local, DEPTHS)
+        predicted += (math.expm1(epsilon) + 2.0 * local) * leak
         best = int(np.argmin(predicted))
         return float(DEPTHS[best]), float(predicted[best])
 
