@@ -174,8 +174,9 @@ def footer(summary: dict[str, Any]) -> list[str]:
     lines.append(f"         over all clients: {shares}")
     for name, column in summary["columns"].items():
         shown = number(column["epsilon"])
-        text = f"  {name:<9} epsilon {shown:>10}  {column['status']}; {column['source']}"
-        lines.append(f"{text}; {column['note']}" if column["note"] else text)
+        lines.append(f"  {name:<9} epsilon {shown:>10}  {column['status']}; {column['source']}")
+        if column["note"]:
+            lines.append(f"            {column['note']}")
     lines.append(f"run directory: {summary['run_directory']}")
     return lines
 

@@ -25,7 +25,7 @@ Vector = NDArray[np.float64]
 GSPA_SOURCE = "Chen, Cao, Ge (AAAI 2024), Theorem 2, sqrt(T) composition"
 LOCAL_SOURCE = "exact composition of the client's own noise"
 SHUFFLED_SOURCE = "blanket theorem for noise on a ball, dominating-pair composition"
-SPECIFIC_SOURCE = "Su, Cheng, Wang (2025), Theorem 4, others taken to lie within one unit's change"
+SPECIFIC_SOURCE = "Su, Cheng, Wang (2025), Theorem 4, others within one unit's change"
 LOWER_SOURCE = "recognition attack: the others' means on the far side of the ball"
 
 LISTED_CLASSES = 64
@@ -180,7 +180,7 @@ class Accountant:
                 epsilon[index] = max(
                     self._library.epsilon(spent, self._delta) for spent in candidates if spent
                 )
-        note = "" if epsilon else "published for Laplace reports and categories, not for these"
+        note = "" if epsilon else "it is published for Laplace reports, not for these"
         return Column("specific", Status.AS_PUBLISHED, SPECIFIC_SOURCE, epsilon, note)
 
     def _lower_column(self, counts: dict[int, int], taken: dict[int, int]) -> Column:
