@@ -6,7 +6,8 @@ is a file in configs/.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -51,6 +52,12 @@ def _repeated(options: Options, name: str) -> list[Outcome]:
     ]
 
 
+def _time(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How long the training took when it ran: finished runs are not run again."""
+    total = sum(row["seconds per run"] * row["runs"] for row in rows)
+    return f"Training took {total:.0f} s for {sum(row['runs'] for row in rows)} runs."
+
+
 def _record_parameters(options: Options) -> Mapping[str, Any]:
     return {"seeds": list(_seeds(options)), "configurations": settings_of(list(RECORD))}
 
@@ -69,6 +76,7 @@ def _record(options: Options) -> Result:
                 "spread": round(spread, 4),
                 "lowest": min(outcome.accuracy for outcome in outcomes),
                 "runs": len(outcomes),
+                "seconds per run": round(median(o.seconds for o in outcomes), 1),
                 "proven epsilon, worst client": max(outcome.proven for outcome in outcomes),
                 "published epsilon (GSPA)": max(
                     outcome.column("gspa") or 0.0 for outcome in outcomes
@@ -104,7 +112,7 @@ def _record(options: Options) -> Result:
         {"accuracy": rows},
         {"accuracy": figure},
         f"Test accuracy on {dataset_name(options)}, mean and spread over {rows[0]['runs']} seeds, "
-        f"every record clipped, noise for the true sensitivity: {accuracies}.",
+        f"every record clipped, noise for the true sensitivity: {accuracies}. {_time(rows)}",
         "What is proven is the local guarantee, since the shuffler hides no report at record "
         f"level: epsilon of the worst client after all rounds, delta 1e-5: {worst}."
         + (f" The published epsilon is below what an attack achieves: {refuted}." * bool(refuted)),
@@ -129,6 +137,7 @@ def _clients(options: Options) -> Result:
                 "spread": round(spread, 4),
                 "lowest": min(outcome.accuracy for outcome in outcomes),
                 "runs": len(outcomes),
+                "seconds per run": round(median(o.seconds for o in outcomes), 1),
                 "proven epsilon": max(outcome.proven for outcome in outcomes),
                 "published epsilon (GSPA)": max(
                     outcome.column("gspa") or 0.0 for outcome in outcomes
@@ -172,7 +181,7 @@ def _clients(options: Options) -> Result:
             f"{row['proven epsilon']:.3g}"
             for row in rows
         )
-        + ".",
+        + f". {_time(rows)}",
         "The same runs by the published mu and by the local guarantee alone, delta 1e-6: "
         + "; ".join(
             f"{row['proven epsilon']:.3g} proven, {row['published epsilon (GSPA)']:.3g} published, "

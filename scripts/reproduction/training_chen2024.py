@@ -52,6 +52,7 @@ def _gspa(options: Options) -> Result:
                     "best epoch": outcome.best,
                     "published epsilon (GSPA)": outcome.column("gspa"),
                     "proven epsilon": outcome.proven,
+                    "seconds": round(outcome.seconds, 1),
                 }
             )
             epochs += [
@@ -73,7 +74,8 @@ def _gspa(options: Options) -> Result:
         f"Test accuracy on {dataset_name(options)} after the last epoch, one seed, the average "
         f"clipped and the noise as published: {listed('as published')}. At constant 0.5 the "
         f"published formula says epsilon {published.column('gspa'):.3g}; the noise really gives "
-        f"{published.proven:.3g}.",
+        f"{published.proven:.3g}. Training took {sum(row['seconds'] for row in rows):.0f} s for "
+        f"{len(rows)} runs.",
         "The same noise is right if every record's gradient is clipped instead: "
         f"{listed('every record clipped')}; at constant 0.5 epsilon {honest.proven:.3g} is proven "
         "(local: in a sequential schedule the shuffler adds nothing).",
@@ -128,6 +130,7 @@ def _renyi(options: Options) -> Result:
                         float(outcome.summary["delta"]),
                     ),
                     "proven epsilon": outcome.proven,
+                    "seconds": round(outcome.seconds, 1),
                 }
             )
             epochs += [
@@ -153,7 +156,8 @@ def _renyi(options: Options) -> Result:
         f"Test accuracy on {dataset_name(options)} after the last epoch, one seed, by local "
         "epsilon. With the averaged gradient clipped at C = 10, the noise as published: "
         f"{listed('average clipped', 'accuracy', '.2%')}; the epsilon really given is "
-        f"{listed('average clipped', 'proven epsilon', '.3g')}.",
+        f"{listed('average clipped', 'proven epsilon', '.3g')}. Training took "
+        f"{sum(row['seconds'] for row in rows):.0f} s for {len(rows)} runs.",
         "With every record clipped, as Algorithm 1 is written, the noise is right: "
         f"{listed('every record clipped', 'accuracy', '.2%')}. Proven after all epochs, delta "
         f"1e-5: {listed('every record clipped', 'proven epsilon', '.3g')} (local: in a sequential "

@@ -50,6 +50,11 @@ class Outcome:
         return max(accuracy for _, accuracy in self.rounds)
 
     @property
+    def seconds(self) -> float:
+        """Wall time of the run, data and features not counted."""
+        return float(self.summary["seconds"])
+
+    @property
     def proven(self) -> float:
         return float(self.summary["proven_epsilon"])
 
