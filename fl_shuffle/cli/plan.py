@@ -1,0 +1,233 @@
+"""`fl-shuffle plan`: before a run, the noise a target needs or what a configuration will cost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from fl_shuffle.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fl_shuffle.accounting.planning import ClassCost, NoisePlan
+    from fl_shuffle.config import Config
+
+SUMMARY = "Before a run: the noise that reaches a privacy target, or what a configuration costs."
+
+SHOWN_CLASSES = 20
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG.toml", nargs="?", help="cost of this run")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="override one setting of the configuration; may be repeated",
+    )
+    parser.add_argument("--clients", type=int, metavar="N", help="reports in each round")
+    parser.add_argument("--rounds", type=int, metavar="T", help="number of rounds")
+    parser.add_argument("--epsilon", type=float, metavar="E", help="target over the whole run")
+    parser.add_argument("--delta", type=float, metavar="D", help="target delta")
+    parser.add_argument("--unit", choices=("client", "record"), help="what neighbours change")
+    parser.add_argument("--records", type=int, metavar="B", help="records averaged in one report")
+    parser.add_argument("--randomizer", choices=("gaussian", "laplace"), help="kind of noise")
+    parser.add_argument("--clip", type=float, metavar="C", help="norm every report is clipped to")
+    parser.add_argument(
+        "--classes",
+        metavar="SHARE:COUNT,...",
+        help="personal clips under one common noise: share of the clip and number of clients",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+TARGET_FLAGS = (
+    *("clients", "epsilon", "delta", "unit", "records", "randomizer", "clip", "classes"),
+)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    given = [name for name in TARGET_FLAGS if getattr(arguments, name) is not None]
+    if arguments.config:
+        if given:
+            raise ConfigError(
+                f"--{given[0]} belongs to a target, CONFIG to a cost; give one of the two "
+                "(a configuration is changed with --set)"
+            )
+        return _cost(arguments)
+    if arguments.set:
+        raise ConfigError("--set changes a configuration; name one")
+    return _noise(arguments)
+
+
+def _noise(arguments: argparse.Namespace) -> int:
+    from fl_shuffle.accounting.planning import plan_noise
+
+    if arguments.epsilon is None or arguments.delta is None or arguments.rounds is None:
+        raise ConfigError("a target needs --epsilon, --delta and --rounds (or name a CONFIG.toml)")
+    if (arguments.clients is None) == (arguments.classes is None):
+        raise ConfigError("give exactly one of --clients and --classes")
+    clients: Any = arguments.clients
+    if arguments.classes is not None:
+        clients = parse_classes(arguments.classes)
+    options = {
+        "noise": arguments.randomizer,
+        "clip": arguments.clip,
+        "unit": arguments.unit,
+        "records": arguments.records,
+    }
+    plan = plan_noise(
+        arguments.epsilon,
+        arguments.delta,
+        clients=clients,
+        rounds=arguments.rounds,
+        **{name: value for name, value in options.items() if value is not None},
+    )
+    if arguments.json:
+        print(json.dumps({name: _json(value) for name, value in asdict(plan).items()}))
+    else:
+        _print_plan(plan, arguments.rounds)
+    return 0
+
+
+def parse_classes(text: str) -> list[tuple[float, int]]:
+    """The (share, count) pairs of "SHARE:COUNT,SHARE:COUNT"."""
+    classes = []
+    for part in text.split(","):
+        share, separator, count = part.partition(":")
+        try:
+            if not separator:
+                raise ValueError
+            classes.append((float(share), int(count)))
+        except ValueError:
+            raise ConfigError(
+                f"--classes {text!r}: must look like SHARE:COUNT,..., e.g. 1:5000,0.2:5000"
+            ) from None
+    return classes
+
+
+def _print_plan(plan: NoisePlan, rounds: int) -> None:
+    name = "sigma" if plan.noise == "gaussian" else "scale b"
+    print(f"noise per coordinate: {plan.noise} {name} = {plan.scale:.6g}")
+    print(f"  one report: standard deviation {plan.deviation:.4g} per coordinate")
+    print(f"  mean of all reports: {plan.average_deviation:.4g} per coordinate")
+    budget = f"epsilon0 = {plan.report_epsilon:.4g}"
+    if plan.report_delta:
+        budget += f", delta0 = {plan.report_delta:.3g}"
+    print(f"  local budget of one report: {budget}")
+    print(
+        f"proven for the worst client over {rounds} rounds: epsilon <= {plan.epsilon:.6g} "
+        f"at delta = {plan.delta:.3g}"
+    )
+    if plan.credit:
+        print(
+            f"without the shuffler: epsilon {plan.local_epsilon:.4g}, or "
+            f"{plan.scale_without_shuffler / plan.scale:.3g} times the noise for the same target"
+        )
+    else:
+        print(
+            "shuffling adds nothing here: at the noise this target needs, other clients' reports "
+            "do not hide this one better than its own noise does"
+        )
+
+
+def _cost(arguments: argparse.Namespace) -> int:
+    from fl_shuffle.config import load_config
+
+    overrides = list(arguments.set)
+    if arguments.rounds is not None:
+        overrides.append(f"run.rounds={arguments.rounds}")
+    config = load_config(arguments.config, overrides)
+    costs, kinds = cost_of(config)
+    worst = max(costs, key=lambda cost: cost.epsilon)
+    if arguments.json:
+        rows = [
+            {**{name: _json(value) for name, value in asdict(cost).items()}, **kinds[cost.index]}
+            for cost in costs
+        ]
+        body = {
+            "epsilon": _json(worst.epsilon),
+            "delta": config.privacy.target_delta,
+            "rounds": config.run.rounds,
+            "unit": config.privacy.unit,
+            "classes": rows,
+        }
+        print(json.dumps(body))
+        return 0
+    print(
+        f"proven cost of {config.run.rounds} rounds, unit = {config.privacy.unit}: "
+        f"epsilon <= {worst.epsilon:.6g} at delta = {config.privacy.target_delta:.3g} "
+        "for the worst client"
+    )
+    if not any(cost.credit for cost in costs):
+        print("shuffling adds nothing here: every class is left with its own noise")
+    print("  clients  hides among  epsilon0     noise  epsilon  without shuffler")
+    ranked = sorted(costs, key=lambda cost: -cost.epsilon)
+    for cost in ranked[:SHOWN_CLASSES]:
+        kind = kinds[cost.index]
+        print(
+            f"{cost.clients:9d}{cost.anonymity:13d}{kind['epsilon0']:10.4g}"
+            f"{kind['noise_scale']:10.4g}{cost.epsilon:9.4g}{cost.local:18.4g}"
+        )
+    if len(ranked) > SHOWN_CLASSES:
+        print(f"  and {len(ranked) - SHOWN_CLASSES} classes with smaller epsilon")
+    return 0
+
+
+def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
+    """Cost per class if all reports that are asked for arrive; and each class's noise.
+
+    With partial participation a client is counted in `rounds_taken` rounds of the expected batch.
+    """
+    import numpy as np
+
+    from fl_shuffle.accounting.planning import plan_cost
+    from fl_shuffle.accounting.vector import NOISES, ReportClass
+    from fl_shuffle.budgets import make_budgets
+    from fl_shuffle.errors import NotApplicableError
+    from fl_shuffle.plan import make_plan
+
+    if config.data.records:
+        records = np.full(config.data.clients, config.data.records, dtype=np.int64)
+    else:
+        from clients.data import load_records, make_partition
+
+        source = load_records(config.data)
+        records = np.diff(make_partition(config.data, source.train_labels).offsets)
+    plan = make_plan(config, make_budgets(config.budgets, config.data.clients), records)
+    counts = np.bincount(plan.class_of, minlength=len(plan.classes)).tolist()
+    if any(kind.noise not in NOISES for kind in plan.classes):
+        raise NotApplicableError(
+            f"privacy.randomizer = {config.privacy.randomizer!r} has no known law to plan with; "
+            "only its declared local budgets count"
+        )
+    share = config.training.participation
+    classes = [
+        ReportClass(
+            kind.noise, kind.scale, kind.radius, kind.sensitivity, math.floor(count * share)
+        )
+        for kind, count in zip(plan.classes, counts, strict=True)
+    ]
+    rounds, delta = rounds_taken(config.run.rounds, share), config.privacy.target_delta
+    kinds = [{"epsilon0": kind.epsilon0, "noise_scale": kind.scale} for kind in plan.classes]
+    if config.training.schedule == "sequential":
+        # Each report is answered by a model of its own, so the server sees it in its place.
+        alone = [replace(kind, count=1) for kind in classes]
+        costs = [plan_cost([kind], rounds, delta)[0] for kind in alone]
+        return [replace(c, index=i, clients=counts[i]) for i, c in enumerate(costs)], kinds
+    present = [replace(kind, count=max(1, kind.count)) for kind in classes]
+    costs = plan_cost(present, rounds, delta)
+    return [replace(cost, clients=counts[cost.index]) for cost in costs], kinds
+
+
+def rounds_taken(rounds: int, participation: float) -> int:
+    """Rounds that a client drawn at random takes part in, three deviations above the mean."""
+    spread = math.sqrt(rounds * participation * (1.0 - participation))
+    return max(1, min(rounds, math.ceil(rounds * participation + 3.0 * spread)))
+
+
+def _json(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
