@@ -37,6 +37,7 @@ OTHER_DELTAS = (1e-3, 0.05)
 """Claims are tested here too: a curve that fails anywhere is no bound."""
 FEWEST_COMPOSED = 200
 """Plays of several rounds are made of at least this many; fewer prove nothing of interest."""
+BY_SIZE = "budget class recognised by the size of a report"
 POWER = 0.95
 POWER_SPREAD = 1.6449
 MOST_SHRINK = 64.0
@@ -151,12 +152,23 @@ class _Audit:
             points=points,
             ceiling=ceiling_epsilon(sample.trials, self._deltas[0], self._alpha),
             detectable=self._shrink(sample, 1, 0.0, points),
+            note=self._budget_note(points[0]),
+        )
+
+    def _budget_note(self, point: Point) -> str:
+        """Whether the target gets the local budget it asked for, which the noise may not give."""
+        plan = self._source.plan
+        asked = plan.classes[int(plan.class_of[self._source.scene.target])]
+        broken = point.delta >= asked.delta0 and point.lower > asked.epsilon0
+        return f"asked for ({asked.epsilon0:g}, {asked.delta0:g})" + (
+            ", which this noise DOES NOT KEEP" if broken else ""
         )
 
     def _whole_rounds(self, plays: Plays) -> list[Finding]:
         """The likelihood-ratio game on shuffled batches, of one round and of several."""
         if plays.classified:
-            game = "budget class recognised by the size of a report"
+            by_both = self._unit == "record"
+            game = "report recognised by its size and position" if by_both else BY_SIZE
             self.recognition = {
                 "noise_scales": int(np.unique(report_scales(self._source)).size),
                 "reports_classified": plays.classified,
@@ -205,7 +217,7 @@ class _Audit:
             game, n, error = "report recognised by its position", 1, position
         elif rule.error < CERTAIN and bool((source.scene.others[cohort] == scene.zero).all()):
             several = rule.count < len(scales)
-            game = "budget class recognised by the size of a report" if several else "known others"
+            game = BY_SIZE if several else "known others"
             n, error = rule.count, rule.error if several else 0.0
         else:
             self.notes.append(
@@ -281,11 +293,9 @@ class _Audit:
             unlucky = expected_sample(self._source, sample, factor, POWER_SPREAD)
             facts = unlucky.dichotomy(self._alpha)
             return any(
-                point.proven is not None
-                and math.isfinite(point.proven)
-                and facts.delta(point.proven, n)
-                > point.delta + (1.0 + math.exp(point.proven)) * error
+                facts.refutes(point.proven, point.delta, n, error=error)
                 for point in points
+                if point.proven is not None
             )
 
         if not caught(MOST_SHRINK):

@@ -23,7 +23,9 @@ from fl_shuffle.errors import InvalidValueError, require_integer, require_real
 
 Vector = NDArray[np.float64]
 
-SEARCH_STEPS = 24
+SEARCH_STEPS = 28
+LARGEST_EPSILON = 40.0
+"""No number of reports that can be drawn proves more."""
 ENGINE_ERROR = 1e-3
 """Relative width of the engine's bracket; its lower end is used."""
 
@@ -177,25 +179,27 @@ class Dichotomy:
                 found = max(found, bound.lower)
         return found
 
-    def epsilon(self, delta: float, n: int, *, error: float = 0.0) -> float:
-        """The largest epsilon found with delta(epsilon) - (1 + e^epsilon) error > delta; 0 if none.
+    def refutes(self, epsilon: float, delta: float, n: int, *, error: float = 0.0) -> bool:
+        """Whether n such reports cannot be (epsilon, delta)-DP: delta(epsilon) exceeds
+        delta + (1 + e^epsilon) error.
 
         `error` bounds the total variation between the batch the formula describes and the real one
         (reports taken for the wrong class).
         """
+        if epsilon > LARGEST_EPSILON:
+            return False
+        slack = delta + (1.0 + math.exp(epsilon)) * error
+        return slack < 1.0 and self.delta(epsilon, n) > slack
 
-        def proves(epsilon: float) -> bool:
-            slack = delta + (1.0 + math.exp(epsilon)) * error
-            return slack < 1.0 and self.delta(epsilon, n) > slack
-
-        if not proves(0.0):
+    def epsilon(self, delta: float, n: int, *, error: float = 0.0) -> float:
+        """The largest epsilon found that these reports refute at `delta`; 0 if none."""
+        if not self.refutes(0.0, delta, n, error=error):
             return 0.0
-        low, high = 0.0, float(np.log(np.max(np.maximum(self.one, 1e-300) / self.zero)))
-        high = max(high, float(np.log(np.max(self.zero / np.maximum(self.one, 1e-300)))))
-        high = min(high, 60.0)
+        low, high = 0.0, LARGEST_EPSILON
         for _ in range(SEARCH_STEPS):
             middle = 0.5 * (low + high)
-            low, high = (middle, high) if proves(middle) else (low, middle)
+            refuted = self.refutes(middle, delta, n, error=error)
+            low, high = (middle, high) if refuted else (low, middle)
         return low
 
 

@@ -137,6 +137,13 @@ def test_the_epsilon_of_a_batch_solves_its_delta() -> None:
     assert facts.epsilon(0.9, 10) == 0.0
 
 
+def test_no_sample_refutes_a_huge_or_infinite_epsilon() -> None:
+    facts = Dichotomy.from_counts(np.array([0]), 10**9, np.array([10**9]), 10**9, 0.05)
+    assert 15.0 < facts.epsilon(1e-5, 1) < math.log(10**9)
+    for epsilon in (100.0, 5000.0, math.inf):
+        assert not facts.refutes(epsilon, 1e-5, 1)
+
+
 def test_laws_that_agree_prove_nothing() -> None:
     facts = Dichotomy.from_counts(np.array([500]), 1000, np.array([505]), 1000, 0.05)
     assert facts.epsilon(0.0, 1) == 0.0

@@ -393,6 +393,22 @@ def _mistakes(noise: str, scales: np.ndarray) -> float:
     return float(20 * np.minimum(*densities).sum() * (grid[1] - grid[0]))
 
 
+def test_a_published_sensitivity_that_is_too_small_shows_in_the_local_game() -> None:
+    """The average is clipped, the noise is for a record's share of it: 20 times too small for the
+    budget asked for. The accountant knows and is not contradicted."""
+    settings = config(
+        6,
+        privacy={"unit": "record", "clip": "average", "calibration": "as-published"},
+        data={"records": 20},
+    )
+    report = audit(settings, how=AuditSettings(trials=8, reports=20_000))
+    assert "DOES NOT KEEP" in report.findings[0].note
+    assert report.findings[0].points[0].lower > 5.0
+    assert not report.breaks_proven
+    right = audit(config(), how=AuditSettings(trials=8, reports=20_000)).findings[0]
+    assert right.note == "asked for (1, 1e-05)"
+
+
 # --- Findings -----------------------------------------------------------------------------------
 
 
