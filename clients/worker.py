@@ -37,6 +37,7 @@ class Worker:
         self._seeds = SeedTree(config.run.seed if config.run.entropy == "seeded" else None)
         self._inputs = self._task.inputs.to(self._device)
         self._labels = self._task.labels.to(self._device)
+        self._engine.remember(self._inputs)
         self._weighted = bool((self._task.plan.weight != 1.0).any())
         self._user = self._user_randomizer()
 
@@ -125,8 +126,7 @@ class Worker:
                 learning_rate=training.local_learning_rate,
             ).neg_()
         else:
-            radius = torch.from_numpy(clip.astype(np.float32))
-            rows = self._engine.client_means(parameters, inputs, labels, offsets, radius)
+            rows = self._engine.client_means(parameters, inputs, labels, offsets, _common(clip))
         valid = np.ones(len(clients), dtype=bool)
         if self._config.clip == "update":
             valid &= clip_rows(rows, clip, plan.norm)

@@ -35,8 +35,9 @@ from fl_shuffle.gradients.steadiness import Steady, over_tiles, steady_products
 from fl_shuffle.gradients.structure import Layer
 from fl_shuffle.gradients.workspace import LANES, Workspace
 
-# Numbers in one block of activations: about what the second-level cache holds.
-BLOCK_NUMBERS = 512 * 1024
+# Numbers in one block of activations: few enough for the caches, many enough that the fixed cost of
+# two dozen kernel calls per block does not show.
+BLOCK_NUMBERS = 1 << 20
 # Products with fewer multiplications are cheaper as one batched call and a copy.
 SMALL_PRODUCT = 200_000
 # Block shapes remembered by a thread.
@@ -75,6 +76,39 @@ class ChainEngine(GradientEngine):
         with one_thread(device):
             self._steady = steady_products(shapes, self._block_rows, device)
         self._per_block = 1 if self._steady is Steady.CLIENTS else self._block_rows
+        self._known: tuple[Tensor, Tensor] | None = None
+
+    def remember(self, inputs: Tensor) -> None:
+        """Keep the lengths of these records, [N, ...], which must not change from here on.
+
+        Calls whose inputs are a slice of them then need not compute them again.
+        """
+        records = inputs.reshape(len(inputs), -1)
+        if self.clip != "record" or not records.is_contiguous():
+            return
+        powers = torch.empty(len(records), device=self.device)
+        scratch = torch.empty(min(len(records), self._block_rows), records.shape[1])
+        for start in range(0, len(records), self._block_rows):
+            part = records[start : start + self._block_rows]
+            terms = scratch[: len(part)].to(self.device)
+            _powers(part, self.norm, terms, out=powers[start : start + len(part)])
+        self._known = (records, powers)
+
+    def _remembered(self, records: Tensor) -> Tensor | None:
+        """Powers [n] of the records' lengths if they are a slice of the remembered ones."""
+        if self._known is None:
+            return None
+        base, powers = self._known
+        shift = int(records.storage_offset()) - int(base.storage_offset())
+        first, rest = divmod(shift, base.shape[1])
+        inside = (
+            records.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
+            and records.is_contiguous()
+            and rest == 0
+            and first >= 0
+            and first + len(records) <= len(base)
+        )
+        return powers[first : first + len(records)] if inside else None
 
     @property
     def path(self) -> str:
@@ -104,19 +138,22 @@ class ChainEngine(GradientEngine):
         records = self._records(inputs, labels)
         views = [_views(parameters, layer) for layer in self._layers]
         limits = radius / NORM_INFLATION if per_record else None
+        powers = self._remembered(records) if per_record else None
         ragged = sorted_records(bounds)
         if ragged is None:
             for block in blocks(bounds, self._block_rows, self._per_block):
-                self._block(views, records, labels, limits, block, rows)
+                self._block(views, records, labels, powers, limits, block, rows)
             return
         order = torch.from_numpy(ragged.order).to(self.device)
         index = torch.from_numpy(ragged.index).to(self.device)
         records, labels = records[index], labels[index]
+        if powers is not None:
+            powers = powers[index]
         if limits is not None and limits.dim():
             limits = limits[order]
         ordered = torch.empty_like(rows)
         for block in blocks(ragged.bounds, self._block_rows, self._per_block):
-            self._block(views, records, labels, limits, block, ordered)
+            self._block(views, records, labels, powers, limits, block, ordered)
         rows[order] = ordered
 
     def _records(self, inputs: Tensor, labels: Tensor) -> Tensor:
@@ -134,11 +171,15 @@ class ChainEngine(GradientEngine):
         views: list[Views],
         records: Tensor,
         labels: Tensor,
+        powers: Tensor | None,
         limits: Tensor | None,
         block: Block,
         rows: Tensor,
     ) -> None:
-        """The block's client rows, records clipped to `limits` (one or [K]) unless it is None."""
+        """The block's client rows, records clipped to `limits` (one or [K]) unless it is None.
+
+        `powers`: what is known of the records' lengths, [N].
+        """
         space = self._workspace(block)
         x = records[block.start : block.stop]
         if space.records is not None:
@@ -156,7 +197,8 @@ class ChainEngine(GradientEngine):
                 limit = space.limit
                 for part, segment in zip(space.parts, block.segments, strict=True):
                     part.spread.copy_(limits[segment.client : segment.client + segment.count, None])
-            weight = clip_factor(self._lengths(x, space), limit).mul_(space.shares)
+            known = None if powers is None else powers[block.start : block.stop]
+            weight = clip_factor(self._lengths(x, known, space), limit).mul_(space.shares)
             space.error.mul_(weight)
             for lower in space.lower:
                 lower.mul_(weight[:, None])
@@ -229,9 +271,13 @@ class ChainEngine(GradientEngine):
             _times_slope(space.lower[depth], activation, space.hidden[depth], slopes[depth])
             upper = _tiles(lower) if tiled else lower
 
-    def _lengths(self, x: Tensor, space: Workspace) -> Tensor:
+    def _lengths(self, x: Tensor, known: Tensor | None, space: Workspace) -> Tensor:
         """Norms [padded] of the records' gradients over all parameters."""
-        _powers(x, self.norm, space.input_terms, out=space.input_length_used)
+        if known is None:
+            _powers(x, self.norm, space.input_terms, out=space.input_length_used)
+        else:
+            space.input_length[: space.count] = known
+            space.input_length[space.count :] = 0.0
         of_input = space.input_length
         total: Tensor | None = None
         for depth, layer in enumerate(self._layers):

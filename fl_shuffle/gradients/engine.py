@@ -50,6 +50,12 @@ class GradientEngine(ABC):
     def path(self) -> str:
         """How gradients are computed, for the log."""
 
+    def remember(self, inputs: Tensor) -> None:  # noqa: B027
+        """These records, [N, ...], will be asked for again and again, and will not change.
+
+        An engine may keep what it can compute of them once; results stay the same.
+        """
+
     def client_means(
         self,
         parameters: Tensor,
