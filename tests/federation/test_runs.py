@@ -214,13 +214,13 @@ def test_a_round_reserved_but_not_recorded_counts_as_released(
 def test_personal_lifetime_budgets(launch: Launch, tmp_path: Path) -> None:
     path = tmp_path / "b.csv"
     lines = ["client_id,epsilon,delta,lifetime_epsilon"]
-    lines += [f"{i},2.0,1e-5,{'4.0' if i < 4 else 'inf'}" for i in range(12)]
+    lines += [f"{i},2.0,1e-5,{'2.0' if i < 4 else 'inf'}" for i in range(12)]
     path.write_text("\n".join(lines) + "\n")
     assert launch("run", "run.rounds=6", options=("--budgets", str(path))) == 0
     with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
         spend = db.execute("SELECT rounds, proven FROM client_spend ORDER BY client_id").fetchall()
         reports = [row[0] for row in db.execute("SELECT n_reports FROM rounds ORDER BY round")]
-    assert all(proven <= 4.0 for _, proven in spend[:4])
+    assert all(proven <= 2.0 for _, proven in spend[:4])
     assert all(0 < rounds < 6 for rounds, _ in spend[:4])
     assert all(rounds == 6 for rounds, _ in spend[4:])
     assert reports[0] == 12 and reports[-1] == 8
