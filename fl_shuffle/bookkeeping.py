@@ -28,8 +28,8 @@ class RunBook:
 
     `target_epsilon` bounds the worst client's proven epsilon; `lifetime` (shape [clients], inf
     where there is none) bounds each client's own: a client whose next report would exceed it stops
-    taking part. `replayable` says that a round repeated after a crash releases the same bits (seeded
-    runs), so that a late checkpoint costs no privacy.
+    taking part. `replayable` says that a round repeated after a crash releases the same bits (a
+    seeded run), so that a late checkpoint costs no privacy.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Shuffle-model privacy accounting: pure mathematics on NumPy and SciPy, usable without a federation."""
+"""Shuffle-model privacy accounting: pure mathematics, usable without a federation."""

@@ -8,23 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
 from fl_shuffle.errors import InvalidValueError
 
 
-class Status(str, Enum):
+class Status(StrEnum):
     """How much a number may claim. Only `PROVEN` upper bounds are guarantees."""
 
     PROVEN = "proven"
     ASYMPTOTIC = "asymptotic"
     AS_PUBLISHED = "as published"
     LOWER_BOUND = "lower bound"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)
