@@ -64,11 +64,14 @@ def equal_runs(bounds: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
         yield first, last, int(sizes[first])
 
 
-def blocks(bounds: NDArray[np.int64], rows: int, clients: int | None = None) -> Iterator[Block]:
+def blocks(
+    bounds: NDArray[np.int64], rows: int, clients: int | None = None, grain: int = 1
+) -> Iterator[Block]:
     """Cut clients into blocks of at most `rows` records and `clients` clients, in order.
 
-    A client of more than `rows` records is cut into near-equal tiles, one block each, in a way
-    that depends on its size alone. Other blocks hold whole clients.
+    A client of more than `rows` records is cut, by its size alone, into tiles of about equal
+    length, multiples of `grain` but for the last, one block each. Other blocks hold whole clients.
+    `rows` must be a multiple of `grain`.
     """
     pending: list[Segment] = []
     origin, filled, held = 0, 0, 0
@@ -86,9 +89,8 @@ def blocks(bounds: NDArray[np.int64], rows: int, clients: int | None = None) -> 
                 yield Block(origin, origin + filled, tuple(pending))
                 pending, origin, filled, held = [], origin + filled, 0, 0
                 continue
-            tiles = -(-size // rows)
-            cuts = [size * tile // tiles for tile in range(tiles + 1)]
-            for low, high in pairwise(cuts):
+            step = grain * -(-size // (-(-size // rows) * grain))
+            for low, high in pairwise([*range(0, size, step), size]):
                 segment = Segment(client, 1, high - low, 0, size, add=low > 0)
                 yield Block(origin + low, origin + high, (segment,))
             client, origin = client + 1, origin + size

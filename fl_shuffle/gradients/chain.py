@@ -70,7 +70,7 @@ class ChainEngine(GradientEngine):
         self._layers = layers
         self._classes = layers[-1].fan_out
         self._numbers = layers[0].fan_in + 2 * sum(layer.fan_out for layer in layers)
-        self._block_rows = max(LANES, BLOCK_NUMBERS // self._numbers)
+        self._block_rows = LANES * max(1, round(BLOCK_NUMBERS / self._numbers / LANES))
         self._scratch = threading.local()
         shapes = tuple((layer.fan_in, layer.fan_out) for layer in layers)
         with one_thread(device):
@@ -141,7 +141,7 @@ class ChainEngine(GradientEngine):
         powers = self._remembered(records) if per_record else None
         ragged = sorted_records(bounds)
         if ragged is None:
-            for block in blocks(bounds, self._block_rows, self._per_block):
+            for block in blocks(bounds, self._block_rows, self._per_block, LANES):
                 self._block(views, records, labels, powers, limits, block, rows)
             return
         order = torch.from_numpy(ragged.order).to(self.device)
@@ -152,7 +152,7 @@ class ChainEngine(GradientEngine):
         if limits is not None and limits.dim():
             limits = limits[order]
         ordered = torch.empty_like(rows)
-        for block in blocks(ragged.bounds, self._block_rows, self._per_block):
+        for block in blocks(ragged.bounds, self._block_rows, self._per_block, LANES):
             self._block(views, records, labels, powers, limits, block, ordered)
         rows[order] = ordered
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fl_shuffle.gradients import GradientEngine, make_gradient_engine
+from fl_shuffle.gradients.blocks import blocks
 
 torch.manual_seed(8)
 MODELS = {
@@ -159,3 +160,59 @@ def test_bits_of_local_updates_do_not_depend_on_the_packing(name: str) -> None:
             theta, x[start:stop], y[start:stop], local, steps=3, learning_rate=0.2
         )
         assert torch.equal(together[client], alone[0])
+
+
+@given(
+    st.lists(st.integers(1, 400), min_size=1, max_size=12),
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.sampled_from([1, 8, 64]),
+)
+@settings(max_examples=200, deadline=None)
+def test_blocks_cover_every_record_once(
+    sizes: list[int], factor: int, clients: int, grain: int
+) -> None:
+    bounds = offsets_of(sizes)
+    rows = factor * grain
+    covered = np.zeros(int(bounds[-1]), dtype=int)
+    seen = np.zeros(len(sizes), dtype=int)
+    for block in blocks(bounds, rows, clients, grain):
+        assert 0 < block.stop - block.start <= rows
+        end = 0
+        for part in block.segments:
+            assert part.row == end
+            end += part.count * part.size
+            for client in range(part.client, part.client + part.count):
+                assert part.total == sizes[client]
+                assert part.add == (seen[client] > 0)
+                seen[client] += part.size
+        assert end == block.stop - block.start
+        assert sum(part.count for part in block.segments) <= clients
+        covered[block.start : block.stop] += 1
+    assert (covered == 1).all()
+    assert (seen == sizes).all()
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+def test_remembered_records_give_the_same_bits(norm: int) -> None:
+    x, y, offsets, radius = data([5, 70, 5, 1, 300, 33], 3)
+    for name in ("linear", "wide", "convolution"):
+        plain, mindful = (
+            make_gradient_engine(MODELS[name], clip="record", norm=norm) for _ in "ab"
+        )
+        mindful.remember(x)
+        theta = PARAMETERS[name]
+        expected = plain.client_means(theta, x, y, offsets, radius)
+        assert torch.equal(mindful.client_means(theta, x, y, offsets, radius), expected)
+        for first, last in ((1, 3), (2, 6), (3, 4)):
+            members = slice(int(offsets[first]), int(offsets[last]))
+            local = offsets[first : last + 1] - offsets[first]
+            for inputs in (x[members], x[members].clone()):
+                rows = mindful.client_means(theta, inputs, y[members], local, radius[first:last])
+                assert torch.equal(rows, expected[first:last])
+        # Other records, in other memory, are measured anew.
+        doubled = 2.0 * x
+        assert torch.equal(
+            mindful.client_means(theta, doubled, y, offsets, radius),
+            plain.client_means(theta, doubled, y, offsets, radius),
+        )
