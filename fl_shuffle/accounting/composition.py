@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.signal import lfilter
 
 from fl_shuffle.accounting.gaussian import gaussian_epsilon
 from fl_shuffle.errors import InvalidValueError, require_integer, require_real
@@ -303,22 +304,22 @@ class Composition:
         allowed = (target - self.infinite) / SAFETY - above
         if allowed <= 0.0:
             return math.inf
-        # Only losses near the window's centre are candidates: further away e^loss would overflow.
-        pivot = max(0.0, float(losses[losses.size // 2]))
-        near = losses > pivot - MAX_LOSS
-        upper = np.cumsum(masses[near][::-1])[::-1]
-        losses = losses[near]
-        lower = np.cumsum((masses[near] * np.exp(pivot - losses))[::-1])[::-1]
-        # At eps between losses j - 1 and j only what lies from j on counts: A_j - e^eps B_j.
-        growth = np.exp(np.minimum(losses - pivot, MAX_LOSS))
-        good = np.flatnonzero((upper - growth * lower <= allowed) & (losses <= pivot + MAX_LOSS))
+        # At eps between losses j - 1 and j only what lies from j on counts: A_j - e^(eps - loss j)
+        # B_j, with A and B the masses above, plain and discounted. D = A - B is summed up from
+        # positive parts: as a difference it would drown where round-off leaves huge masses below.
+        step = float(losses[1] - losses[0])
+        with np.errstate(over="ignore"):  # infinite masses far below the answer: no candidates
+            discounted = lfilter([1.0], [1.0, -math.exp(-step)], masses[::-1])[::-1]
+            gained = np.zeros_like(discounted)
+            gained[:-1] = np.cumsum(-math.expm1(-step) * discounted[:0:-1])[::-1]
+        good = np.flatnonzero(gained <= allowed)
         if good.size == 0:
             return math.inf
         j = int(good[0])
         if j == 0 or losses[j] <= 0.0:
             return max(0.0, float(losses[j]))
-        share = (upper[j] - allowed) / lower[j] if lower[j] > 1e-300 else 1e300
-        exact = pivot + math.log(share) if share > 0.0 else losses[j - 1]
+        share = 1.0 - (allowed - gained[j]) / discounted[j] if discounted[j] > 0.0 else 0.0
+        exact = losses[j] + math.log(share) if share > 0.0 else losses[j - 1]
         return max(0.0, float(min(max(exact, losses[j - 1]), losses[j]))) * SAFETY
 
     def profile(self, epsilons: ArrayLike) -> FloatArray:
