@@ -224,7 +224,6 @@ def make_randomizer(query: BoundQuery, epsilon0: float) -> Randomizer:
     Raises `NotApplicableError` if no randomizer is named or it has no pure law (Gaussian noise).
     """
     from fl_shuffle.accounting.product_laws import JointComposition, ParallelComposition
-    from fl_shuffle.accounting.randomizers_finite import FiniteRandomizer
 
     if query.parallel:
         return ParallelComposition(
@@ -238,8 +237,6 @@ def make_randomizer(query: BoundQuery, epsilon0: float) -> Randomizer:
     if query.joint == 1:
         return _single(query.randomizer, query, epsilon0)
     part = _single(query.randomizer, query, epsilon0 / query.joint)
-    if not isinstance(part, FiniteRandomizer):
-        raise NotApplicableError(f"joint needs finitely many kinds of report, not {part.name}")
     return JointComposition((part,) * query.joint)
 
 

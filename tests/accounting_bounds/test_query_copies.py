@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fl_shuffle.accounting.guarantee import Guarantee
-from fl_shuffle.accounting.methods import compare
+from fl_shuffle.accounting.methods import bound, compare
 from fl_shuffle.accounting.personal import LocalBudget
 from fl_shuffle.accounting.query import BoundQuery
 from fl_shuffle.errors import InvalidValueError
@@ -25,3 +25,11 @@ def test_a_second_budget_beside_personal_budgets_is_refused() -> None:
     two = (LocalBudget(0.5, 0.0, 500), LocalBudget(0.4, 0.0, 500))
     with pytest.raises(InvalidValueError, match="epsilon0"):
         BoundQuery(budgets=two, epsilon0=0.4, delta=1e-4)
+
+
+def test_laplace_answers_can_be_joined() -> None:
+    single = bound(BoundQuery(randomizer="laplace", epsilon0=1.0, clients=1000, delta=1e-6))
+    joint = bound(BoundQuery(randomizer="laplace", epsilon0=1.0, clients=1000, delta=1e-6, joint=4))
+    # The same local budget spread over four answers shuffles better than one answer with all of it.
+    assert 0.0 < joint.epsilon < single.epsilon
+    assert joint.is_guarantee
