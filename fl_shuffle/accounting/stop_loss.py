@@ -24,6 +24,7 @@ from fl_shuffle.errors import PrecisionError, require_integer, require_real
 
 MAX_NODES = 2_000_000
 MAX_REPORTS = 10**12
+NEGLIGIBLE = 1e-140
 NEGLIGIBLE_MASS = 1e-100
 """Blanket masses up to this are dropped, which can only raise delta."""
 RARE = 0.05
@@ -67,6 +68,9 @@ def amplified_delta(
     local = float(law.stop_loss(np.zeros(1))[0]) * (1.0 + 16.0 * UNIT)
     if law.upper <= 0.0 or not classes or local <= 0.0:
         return DeltaBound(min(local, 1.0), min(local, 1.0) * 32.0 * UNIT)
+    if local < NEGLIGIBLE:
+        # Squares of such losses underflow; the local value is as good as any.
+        return DeltaBound(local, local)
     atoms, rounding, top = round_up_convex(law, classes, 0.3 * tolerance)
     result = _certified_sum(atoms, classes, tolerance - 0.3 * tolerance * (rounding > 0.0))
     delta = result.delta + top
