@@ -60,7 +60,16 @@ def laplace_epsilon(delta: float, ratio: float, rounds: int = 1) -> float:
         return pure
     if times == 1:
         return max(0.0, min(pure, (pure + 2.0 * math.log1p(-target)) * (1.0 + 1e-12)))
-    return min(pure, Composition([(local_pair(r), times)]).epsilon(target))
+    composed = Composition([(local_pair(r), times)])
+    low, high = 0.0, min(pure, composed.epsilon(target))
+    # The direct inverse is loose for few rounds; delta itself is not, and every step is certified.
+    for _ in range(14):
+        middle = 0.5 * (low + high)
+        if composed.delta(middle) <= target:
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def _checked(ratio: float, rounds: int) -> tuple[float, int]:

@@ -1,0 +1,166 @@
+"""Composition of dominating pairs: closed forms, a second implementation, and its known traps."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fl_shuffle.accounting.composition import Composition, DominatingPair
+from fl_shuffle.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_profile
+from fl_shuffle.errors import InvalidValueError
+
+
+def gaussian_pair(mu: float, nodes: int = 300) -> DominatingPair:
+    grid = np.linspace(0.0, 9 * mu + mu * mu / 2, nodes)
+    return DominatingPair.from_curve(grid, gaussian_profile(grid, mu))
+
+
+@pytest.mark.parametrize("mu", [0.003, 0.1, 1.0])
+@pytest.mark.parametrize("rounds", [1, 3, 50, 1000])
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-10])
+def test_gaussian_rounds_against_the_closed_form(mu: float, rounds: int, delta: float) -> None:
+    """Never below sqrt(T) mu, and within 0.5% of it."""
+    truth = gaussian_epsilon(delta, mu * math.sqrt(rounds))
+    found = Composition([(gaussian_pair(mu), rounds)]).epsilon(delta)
+    assert truth * (1 - 1e-9) <= found <= truth * 1.005 + 1e-6
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.01, 0.8), st.integers(1, 20)), min_size=1, max_size=4),
+    st.floats(0.0, 4.0),
+)
+def test_different_rounds_add_up(rounds: list[tuple[float, int]], deviations: float) -> None:
+    total = math.sqrt(sum(times * mu * mu for mu, times in rounds))
+    composition = Composition([(gaussian_pair(mu, 120), times) for mu, times in rounds])
+    epsilon = 0.5 * total**2 + deviations * total
+    truth = gaussian_delta(epsilon, total)
+    assert truth * (1 - 1e-9) <= composition.delta(epsilon) <= truth * 1.1
+    doubled = Composition([(gaussian_pair(mu, 120), 1) for mu, t in rounds for _ in range(t)])
+    assert doubled.delta(epsilon) == pytest.approx(composition.delta(epsilon), rel=1e-6)
+
+
+def random_curve(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A random finite symmetric mechanism (P, and Q its mirror image) and its exact curve."""
+    p = rng.dirichlet(np.full(6, 0.7))
+    q = p[::-1]
+    finite = (p > 1e-12) & (q > 1e-12)
+    top = float(np.max(np.log(p[finite] / q[finite])))
+    grid = np.linspace(0.0, top * 1.05, 40)
+    curve = np.array([np.maximum(p - math.exp(e) * q, 0.0).sum() for e in grid])
+    return p, grid, curve
+
+
+def test_products_of_finite_mechanisms_are_dominated() -> None:
+    """40 random mechanisms, three adaptive-free rounds enumerated exactly: 6^3 outcomes each."""
+    rng = np.random.default_rng(3)
+    tight = 0.0
+    for _ in range(40):
+        p, grid, curve = random_curve(rng)
+        composition = Composition([(DominatingPair.from_curve(grid, curve), 3)])
+        triple_p = np.array([math.prod(x) for x in product(p, repeat=3)])
+        triple_q = np.array([math.prod(x) for x in product(p[::-1], repeat=3)])
+        for epsilon in (0.0, 0.3, 1.0, 2.5):
+            truth = float(np.maximum(triple_p - math.exp(epsilon) * triple_q, 0.0).sum())
+            found = composition.delta(epsilon)
+            assert truth <= found * (1 + 1e-9) + 1e-13
+            if found > 1e-6:
+                tight = max(tight, truth / found)
+    assert tight > 0.97
+
+
+def test_pairs_agree_with_dp_accounting() -> None:
+    """Its pessimistic connect-the-dots distribution of the same curve, atom by atom."""
+    step, count = 0.02, 60
+    grid = step * np.arange(count + 1)
+    deltas = gaussian_profile(grid, 0.2)
+    pair = DominatingPair.from_curve(grid, deltas)
+    negative = -np.expm1(-grid[:0:-1]) + np.exp(-grid[:0:-1]) * deltas[:0:-1]
+    theirs = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
+        step, -count, count, np.concatenate([negative, deltas])
+    )
+    for epsilon in (0.0, 0.05, 0.33, 0.7):
+        assert pair.delta(epsilon) == pytest.approx(
+            theirs.get_delta_for_epsilon(epsilon), abs=1e-11
+        )
+    composed = theirs.self_compose(30)
+    found = Composition([(pair, 30)]).epsilon(1e-5)
+    assert found == pytest.approx(composed.get_epsilon_for_delta(1e-5), rel=2e-3)
+
+
+def test_laplace_rounds_agree_with_dp_accounting() -> None:
+    from fl_shuffle.accounting.laplace import laplace_epsilon
+
+    theirs = privacy_loss_distribution.from_laplace_mechanism(
+        2.0, value_discretization_interval=1e-3
+    )
+    for rounds in (10, 50):
+        expected = theirs.self_compose(rounds).get_epsilon_for_delta(1e-6)
+        assert laplace_epsilon(1e-6, 0.5, rounds) == pytest.approx(expected, rel=2e-3)
+
+
+def test_round_off_never_pushes_delta_below_the_truth() -> None:
+    """dp_accounting without tail truncation loses tiny deltas to FFT round-off; tilting does not."""
+    mu, rounds, delta = 0.1, 100, 1e-30
+    epsilon = gaussian_epsilon(delta, mu * math.sqrt(rounds))
+    ours = Composition([(gaussian_pair(mu, 1500), rounds)]).delta(epsilon)
+    assert delta * (1 - 1e-6) <= ours <= 1e-15
+
+
+def test_mass_at_infinity_is_certain_loss() -> None:
+    pair = DominatingPair.from_curve([0.0, 0.5], [0.3, 0.01])
+    assert pair.infinite == pytest.approx(0.01)
+    composition = Composition([(pair, 10)])
+    assert composition.infinite == pytest.approx(1 - 0.99**10)
+    assert composition.epsilon(0.05) == math.inf
+    assert math.isfinite(composition.epsilon(0.2))
+    assert Composition([(pair, 0)]).epsilon(1e-9) == 0.0
+    assert Composition([]).delta(0.0) == 0.0
+
+
+def test_noisy_nodes_are_replaced_by_their_convex_envelope() -> None:
+    """Upper bounds that are not convex still give a pair below them and above the truth."""
+    grid = np.linspace(0.0, 1.2, 80)
+    truth = gaussian_profile(grid, 0.2)
+    noisy = truth * (1 + 0.05 * np.random.default_rng(0).random(grid.size))
+    pair = DominatingPair.from_curve(grid, noisy)
+    assert np.all(pair.masses >= 0.0)
+    assert float(pair.masses.sum()) + pair.infinite == pytest.approx(1.0, abs=1e-9)
+    for epsilon, below, above in zip(grid, truth, noisy, strict=True):
+        assert below * (1 - 1e-9) <= pair.delta(float(epsilon)) <= above * (1 + 1e-9) + 1e-15
+
+
+def test_trade_off_curve_is_below_the_true_one_and_close() -> None:
+    from scipy.stats import norm
+
+    composition = Composition([(gaussian_pair(0.1), 50)])
+    errors = np.linspace(0.0, 1.0, 41)
+    curve = composition.trade_off(errors)
+    truth = norm.cdf(norm.ppf(1 - errors) - 0.1 * math.sqrt(50))
+    assert np.all(curve <= truth + 1e-9)
+    assert np.max(truth - curve) < 5e-3
+    assert curve[0] == pytest.approx(1.0, abs=1e-6)
+    assert curve[-1] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("epsilons", "deltas"),
+    [
+        ([0.1, 0.2], [0.5, 0.4]),
+        ([0.0, 0.0], [0.5, 0.4]),
+        ([0.0, 0.1], [0.5]),
+        ([0.0, 0.1], [0.5, math.nan]),
+        ([0.0, 0.1], [1.5, 0.4]),
+        ([0.0, 700.0], [0.5, 0.4]),
+        ([], []),
+    ],
+)
+def test_bad_curves_are_refused(epsilons: list[float], deltas: list[float]) -> None:
+    with pytest.raises(InvalidValueError):
+        DominatingPair.from_curve(epsilons, deltas)
