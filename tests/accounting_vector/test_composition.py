@@ -106,7 +106,7 @@ def test_laplace_rounds_agree_with_dp_accounting() -> None:
 
 
 def test_round_off_never_pushes_delta_below_the_truth() -> None:
-    """dp_accounting without tail truncation loses tiny deltas to FFT round-off; tilting does not."""
+    """dp_accounting without tail truncation loses tiny deltas to round-off; this does not."""
     mu, rounds, delta = 0.1, 100, 1e-30
     epsilon = gaussian_epsilon(delta, mu * math.sqrt(rounds))
     ours = Composition([(gaussian_pair(mu, 1500), rounds)]).delta(epsilon)
