@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,9 @@ REPORTS = "reports"
 MODEL_RECORD = "arrays"
 REQUEST_RECORD = "config"
 REPORT_RECORD = "report"
+
+# NumPy parses a file header with `ast`, which threads must not share in CPython 3.11.
+_loading = Lock()
 
 
 class _LocalArray(Array):
@@ -95,7 +99,8 @@ class Layout:
 
     def flatten(self, record: ArrayRecord) -> NDArray[np.float32]:
         """The record's arrays as one vector, float32 [d]."""
-        parts = [record[name].numpy().astype(np.float32).reshape(-1) for name in self.names]
+        with _loading:
+            parts = [record[name].numpy().astype(np.float32).reshape(-1) for name in self.names]
         return np.concatenate(parts)
 
     def record(self, vector: NDArray[np.float32]) -> ArrayRecord:
