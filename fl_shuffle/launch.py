@@ -89,8 +89,6 @@ def _absolute_paths(config: Config) -> Config:
         return str(Path(text).resolve()) if text else text
 
     root = config.data.root or os.environ.get("FL_SHUFFLE_DATA", "")
-    if config.data.source == "mnist" and not root:
-        root = config.data.root
     return dataclasses.replace(
         config,
         data=dataclasses.replace(config.data, root=absolute(root)),
