@@ -71,6 +71,7 @@ class Accountant:
         self._published = Histories.empty(len(class_of))
         self._local_cache: dict[tuple[int, int], float] = {}
         self._memo: tuple[int, Mask, Spend] | None = None
+        self._ahead: tuple[Mask, Histories, Histories] | None = None
 
     def class_counts(self, present: Mask) -> dict[int, int]:
         """Class -> how many of its reports a mask of clients [n] holds, where there are any."""
@@ -104,10 +105,9 @@ class Accountant:
         """Count a round whose reports were released."""
         mu = self._gspa_mu(self.class_counts(present))
         self._mu_squared += 0.0 if mu is None else mu * mu
-        self._memo = None
+        self._histories, self._published = self._after(present), self._published_after(present)
         self._taken = self._taken + present
-        self._histories = self._after(present)
-        self._published = self._published_after(present)
+        self._memo = self._ahead = None
 
     def client_epsilons_after(self, round_number: int, present: Mask) -> Vector:
         """Every client's own proven epsilon [n] if these clients' reports were released."""
@@ -129,17 +129,28 @@ class Accountant:
         return np.asarray(np.minimum(epsilons, shuffled[histories.group_of]), dtype=np.float64)
 
     def _after(self, present: Mask) -> Histories:
-        types = self._view.round_types(self._library, present)
-        return self._histories.after(types, self._view.account_of, present)
+        return self._look_ahead(present)[0]
 
     def _published_after(self, present: Mask) -> Histories:
-        counts = self.class_counts(present)
-        types = {
-            index: kind
-            for index, count in counts.items()
-            if (kind := as_published_type(self._classes[index], count)) is not None
-        }
-        return self._published.after(types, self._class_of, present)
+        return self._look_ahead(present)[1]
+
+    def _look_ahead(self, present: Mask) -> tuple[Histories, Histories]:
+        """Both histories with this round added; kept, since preview and commit ask alike."""
+        ahead = self._ahead
+        if ahead is None or not np.array_equal(ahead[0], present):
+            types = self._view.round_types(self._library, present)
+            published = {
+                index: kind
+                for index, count in self.class_counts(present).items()
+                if (kind := as_published_type(self._classes[index], count)) is not None
+            }
+            ahead = (
+                present.copy(),
+                self._histories.after(types, self._view.account_of, present),
+                self._published.after(published, self._class_of, present),
+            )
+            self._ahead = ahead
+        return ahead[1], ahead[2]
 
     def _listed(self, present: Mask) -> dict[int, int]:
         """Class -> the most rounds any of its clients has taken part in, this one included."""
