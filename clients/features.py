@@ -41,7 +41,7 @@ from fl_shuffle.errors import (
 PIXEL_MAXIMUM: Final[Mapping[int, int]] = {28: 255, 8: 16}
 """Image side -> the value of a full pixel."""
 
-_CHUNK: Final = 1000
+_CHUNK: Final = 200
 _SIDE: Final = 28
 _STROKES: Final = 4000
 

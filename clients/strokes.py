@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 _POINTS = 48
 _SEED = 20240521
+_BLOCK = 256
+"""Images rendered at a time: they stay in the cache."""
 
 
 def draw_strokes(count: int, side: int = 28) -> NDArray[np.float32]:
@@ -44,11 +46,24 @@ def draw_strokes(count: int, side: int = 28) -> NDArray[np.float32]:
     x = (x - (x.max(axis=1) + x.min(axis=1))[:, None] / 2) / extent + middle
     y = (y - (y.max(axis=1) + y.min(axis=1))[:, None] / 2) / extent + middle
     pen = rng.uniform(0.9, 1.9, (count, 1, 1))
-    axis = np.arange(side)
-    nearest = np.full((count, side, side), np.inf, dtype=np.float32)
-    for k in range(_POINTS):
-        dx = (axis[None, :] - x[:, k, None]).astype(np.float32) ** 2
-        dy = (axis[None, :] - y[:, k, None]).astype(np.float32) ** 2
-        np.minimum(nearest, dy[:, :, None] + dx[:, None, :], out=nearest)
-    ink: NDArray[np.float32] = np.clip(pen + 0.5 - np.sqrt(nearest), 0.0, 1.0).astype(np.float32)
+    ink = np.empty((count, side, side), dtype=np.float32)
+    for start in range(0, count, _BLOCK):
+        part = slice(start, min(start + _BLOCK, count))
+        ink[part] = _rendered(x[part], y[part], pen[part], side)
     return ink
+
+
+def _rendered(
+    x: NDArray[np.float64], y: NDArray[np.float64], pen: NDArray[np.float64], side: int
+) -> NDArray[np.float64]:
+    """Ink in [0, 1] from the distance of every pixel to the nearest of the path's points."""
+    # Images run along the last axis: long inner loops.
+    axis = np.arange(side)[:, None]
+    nearest = np.full((side, side, len(x)), np.inf, dtype=np.float32)
+    distance = np.empty_like(nearest)
+    for k in range(_POINTS):
+        dx = (axis - x[:, k]).astype(np.float32) ** 2
+        dy = (axis - y[:, k]).astype(np.float32) ** 2
+        np.add(dy[:, None, :], dx[None, :, :], out=distance)
+        np.minimum(nearest, distance, out=nearest)
+    return np.clip(pen + 0.5 - np.sqrt(nearest.transpose(2, 0, 1)), 0.0, 1.0)

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.signal import lfilter
 
 from fl_shuffle.accounting.gaussian import gaussian_epsilon
 from fl_shuffle.errors import InvalidValueError, require_integer, require_real
@@ -309,7 +308,7 @@ class Composition:
         # positive parts: as a difference it would drown where round-off leaves huge masses below.
         step = float(losses[1] - losses[0])
         with np.errstate(over="ignore"):  # infinite masses far below the answer: no candidates
-            discounted = lfilter([1.0], [1.0, -math.exp(-step)], masses[::-1])[::-1]
+            discounted = _discounted_tails(masses, step)
             gained = np.zeros_like(discounted)
             gained[:-1] = np.cumsum(-math.expm1(-step) * discounted[:0:-1])[::-1]
         good = np.flatnonzero(gained <= allowed)
@@ -337,6 +336,21 @@ class Composition:
             raise InvalidValueError("type_one", errors.tolist(), "must lie in [0, 1]")
         grid = np.linspace(0.0, max(gaussian_epsilon(1e-9, max(self._sd, 1e-12)), 1e-9), 200)
         return trade_off_from_profile(errors, grid, self.profile(grid))
+
+
+def _discounted_tails(masses: FloatArray, step: float) -> FloatArray:
+    """sum over k >= j of e^(-(k - j) step) masses[k], for every j; sums of positive terms only."""
+    tails = np.empty_like(masses)
+    carried = 0.0
+    # Pieces short enough that no weight over- or underflows, from the far end.
+    length = max(1, int(300.0 / step))
+    for end in range(masses.size, 0, -length):
+        piece = slice(max(0, end - length), end)
+        ages = step * np.arange(end - piece.start, dtype=np.float64)
+        summed = np.cumsum((masses[piece] * np.exp(-ages))[::-1])[::-1] * np.exp(ages)
+        tails[piece] = summed + carried * np.exp(ages - (ages[-1] + step))
+        carried = float(tails[piece.start])
+    return tails
 
 
 def trade_off_from_profile(
