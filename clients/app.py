@@ -15,6 +15,7 @@ from fl_shuffle.flower.records import (
     TrainRequest,
     reply_with_reports,
 )
+from fl_shuffle.flower.roster import reply_with_holding, require_held
 from fl_shuffle.flower.settings import config_of
 
 app = ClientApp()
@@ -38,6 +39,13 @@ def worker_for(context: Context) -> Worker:
 def train(message: Message, context: Context) -> Message:
     """Compute the requested clients' reports from the broadcast model."""
     request = TrainRequest.of(message)
+    require_held(request.clients, context, config_of(context).data.clients)
     model = message.content.array_records[MODEL_RECORD]
     parameters = torch.tensor(model[PARAMETERS].numpy())
     return reply_with_reports(message, worker_for(context).reports(request, parameters))
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Say which clients this node plays."""
+    return reply_with_holding(message, context, config_of(context).data.clients)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
 from flwr.app import Message
@@ -13,23 +13,28 @@ from fl_shuffle.errors import RunError
 from fl_shuffle.flower.grid import InProcessGrid
 
 POLL_SECONDS = 0.05
+SETTLE_SECONDS = 1.0
+# Polling costs the SuperLink work: after a long silence it is done more seldom.
+LONGEST_POLL_SECONDS = 1.0
+POLL_SHARE = 0.05
 
 
-def wait_for_nodes(grid: Grid, timeout: float) -> list[int]:
-    """Node ids once their number has settled: a ServerApp starts before its nodes have registered.
+def wait_for_nodes(grid: Grid, timeout: float, known: Collection[int] = ()) -> list[int]:
+    """Node ids once they have settled: a ServerApp starts before its nodes have registered.
 
-    Raises `RunError` if no node appears within `timeout` seconds.
+    Nodes that are just the `known` ones have settled. Raises `RunError` if no node appears
+    within `timeout` seconds.
     """
     if isinstance(grid, InProcessGrid):
         return sorted(grid.get_node_ids())
     deadline = time.monotonic() + timeout
-    seen: list[int] = []
+    seen = sorted(known)
     while time.monotonic() < deadline:
         now = sorted(grid.get_node_ids())
         if now and now == seen:
             return now
         seen = now
-        time.sleep(1.0)
+        time.sleep(SETTLE_SECONDS)
     raise RunError(f"no Flower node connected within {timeout:g} s; start the SuperNodes first")
 
 
@@ -45,7 +50,8 @@ def exchange(
         return
     source = enumerate(messages)
     position_of: dict[str, int] = {}
-    deadline = time.monotonic() + timeout
+    last = time.monotonic()
+    deadline = last + timeout
     while True:
         batch = list(islice(source, window - len(position_of)))
         if batch:
@@ -58,5 +64,8 @@ def exchange(
         replies = list(grid.pull_messages(position_of))
         for reply in replies:
             yield position_of.pop(reply.metadata.reply_to_message_id), reply
-        if not replies:
-            time.sleep(POLL_SECONDS)
+        if replies:
+            last = time.monotonic()
+        else:
+            silence = time.monotonic() - last
+            time.sleep(max(POLL_SECONDS, min(LONGEST_POLL_SECONDS, POLL_SHARE * silence)))

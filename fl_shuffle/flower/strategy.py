@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,8 +21,9 @@ from torch import Tensor
 
 from fl_shuffle.accounting.events import Spend
 from fl_shuffle.errors import PrivacyBudgetError
-from fl_shuffle.flower.exchange import exchange, wait_for_nodes
+from fl_shuffle.flower.exchange import exchange
 from fl_shuffle.flower.records import Layout, TrainRequest, reports_of
+from fl_shuffle.flower.roster import Roster
 from fl_shuffle.optimizer import ServerOptimizer
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.shuffler import Analyzer, ReportBatch
@@ -113,6 +115,7 @@ class ShuffleStrategy(Strategy):
         self._analyzer = analyzer
         self._evaluate = evaluate
         self._on_round = on_round
+        self._roster = Roster(clients, schedule.timeout)
         self._layout = Layout.flat(optimizer.current().numel())
         self.stopped_early: str | None = None
 
@@ -146,21 +149,29 @@ class ShuffleStrategy(Strategy):
         draw = self._seeds.numpy_generator(number, "participation").random(self._clients)
         return np.asarray(draw < self._schedule.participation)
 
+    def _assign(
+        self, grid: Grid, number: int, allowed: Mask, dimension: int
+    ) -> list[tuple[TrainRequest, int]]:
+        """The round's requests, each with a node that can play its clients; nodes take turns."""
+        queues = []
+        for held, nodes in self._roster.pools(grid):
+            chosen = allowed if held is None else allowed & held
+            requests = _requests(number, chosen, dimension, len(nodes))
+            queues.append([(request, nodes[i % len(nodes)]) for i, request in enumerate(requests)])
+        return [turn for turns in zip_longest(*queues) for turn in turns if turn is not None]
+
     def _aggregate_round(self, grid: Grid, number: int, allowed: Mask) -> Spend | None:
         started = time.perf_counter()
         theta = self._optimizer.current()
         model = self._layout.record(theta.numpy())
-        nodes = wait_for_nodes(grid, self._schedule.timeout)
-        requests = list(_requests(number, allowed, theta.numel(), len(nodes)))
-        messages = (
-            request.message(model, nodes[index % len(nodes)])
-            for index, request in enumerate(requests)
-        )
+        turns = self._assign(grid, number, allowed, theta.numel())
+        messages = (request.message(model, node) for request, node in turns)
+        window = 2 * len({node for _, node in turns})
         batch = ReportBatch(theta.numel(), keep=self._analyzer is not None, group=self._group)
         present = np.zeros(self._clients, dtype=bool)
-        replies = exchange(grid, messages, window=2 * len(nodes), timeout=self._schedule.timeout)
+        replies = exchange(grid, messages, window=window, timeout=self._schedule.timeout)
         for position, reply in replies:
-            clients, reports = requests[position].clients, reports_of(reply)
+            clients, reports = turns[position][0].clients, reports_of(reply)
             if reports is None or reports.shape != (len(clients), theta.numel()):
                 continue
             present[clients] = batch.add(torch.from_numpy(reports))
@@ -186,9 +197,12 @@ class ShuffleStrategy(Strategy):
                 f"round {number}: {len(order)} clients take part, below privacy.min_reports = "
                 f"{self._min_reports}"
             )
-        nodes = wait_for_nodes(grid, self._schedule.timeout)
+        pools = self._roster.pools(grid)
         present = np.zeros(self._clients, dtype=bool)
         for index, client in enumerate(order.tolist()):
+            nodes = next((nodes for held, nodes in pools if held is None or held[client]), None)
+            if nodes is None:
+                continue
             theta = self._optimizer.current()
             model = self._layout.record(theta.numpy())
             message = TrainRequest(number, client, 1).message(model, nodes[index % len(nodes)])
@@ -224,11 +238,9 @@ class ShuffleStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         size = sum(array.numpy().size for array in arrays.values())
-        nodes = wait_for_nodes(grid, self._schedule.timeout)
-        for index, request in enumerate(
-            _requests(server_round, self._participants(server_round), size, len(nodes))
-        ):
-            yield request.message(arrays, nodes[index % len(nodes)])
+        allowed = self._participants(server_round)
+        for request, node in self._assign(grid, server_round, allowed, size):
+            yield request.message(arrays, node)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -258,9 +270,11 @@ class ShuffleStrategy(Strategy):
 
 
 def _requests(number: int, allowed: Mask, dimension: int, nodes: int) -> Iterator[TrainRequest]:
-    """Ranges of allowed clients in ascending order: one per node at least, none above a chunk."""
+    """Ranges of allowed clients in ascending order: equally many per node, none above a chunk."""
     chosen = np.flatnonzero(allowed)
     most = max(1, CHUNK_BYTES // (4 * dimension))
-    pieces = max(-(-len(chosen) // most), min(nodes, len(chosen)))
+    # Where the last turn is not shared by all nodes, some of them would only wait.
+    turns = -(-len(chosen) // (most * nodes))
+    pieces = min(turns * nodes, len(chosen))
     for part in np.array_split(chosen, pieces) if pieces else []:
         yield TrainRequest.covering(number, part)
