@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from threading import Lock
 
 import torch
-from flwr.app import Context, Message
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from clients.worker import Worker
+from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.flower.grid import CLIENT_APP_RAISED
 from fl_shuffle.flower.records import (
     MODEL_RECORD,
     PARAMETERS,
@@ -17,6 +20,8 @@ from fl_shuffle.flower.records import (
 )
 from fl_shuffle.flower.roster import reply_with_holding, require_held
 from fl_shuffle.flower.settings import config_of
+
+log = logging.getLogger("fl_shuffle.client")
 
 app = ClientApp()
 _workers: dict[str, Worker] = {}
@@ -42,7 +47,15 @@ def train(message: Message, context: Context) -> Message:
     require_held(request.clients, context, config_of(context).data.clients)
     model = message.content.array_records[MODEL_RECORD]
     parameters = torch.tensor(model[PARAMETERS].numpy())
-    return reply_with_reports(message, worker_for(context).reports(request, parameters))
+    try:
+        reports = worker_for(context).reports(request, parameters)
+    except FlShuffleError:
+        raise
+    except Exception:
+        # Flower would send the exception's text, which may quote private records, to the server.
+        log.exception("round %d failed on this node", request.round_number)
+        return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
+    return reply_with_reports(message, reports)
 
 
 @app.query()

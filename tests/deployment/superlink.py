@@ -1,0 +1,120 @@
+"""A SuperLink and its SuperNodes on free ports of this machine, always ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from fl_shuffle.flower.ray_engine import OFFLINE, _free_port, _listens, _program
+from fl_shuffle.flower.settings import APP_ROOT
+
+PROGRAMS = ("flower-superlink", "flower-supernode", "flwr")
+
+
+class Federation:
+    """Processes by name, and `flwr` talking to them."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port = _free_port()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        (home / "flwr").mkdir(parents=True)
+        (home / "flwr" / "config.toml").write_text(
+            f'[superlink.lab]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
+        )
+
+    def environment(self, name: str) -> dict[str, str]:
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        home = str(self.home / name)
+        return {**os.environ, **OFFLINE, "FLWR_HOME": home, "PATH": path, "OMP_NUM_THREADS": "1"}
+
+    def start(self, name: str, *command: str) -> None:
+        with (self.home / f"{name}.log").open("wb") as log:
+            self.processes[name] = subprocess.Popen(
+                [_program(command[0]), *command[1:]],
+                env=self.environment(name),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def start_superlink(self) -> None:
+        self.start(
+            "link", "flower-superlink", "--insecure", "--host", "127.0.0.1",
+            "--port", str(self.port),
+        )  # fmt: skip
+        deadline = time.monotonic() + 60
+        while not _listens(self.port):
+            assert self.processes["link"].poll() is None, self.log("link")
+            assert time.monotonic() < deadline, self.log("link")
+            time.sleep(0.2)
+
+    def start_supernode(self, name: str, node_config: str) -> None:
+        self.start(
+            name, "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}",
+            "--host", "127.0.0.1", "--port", str(_free_port()), "--node-config", node_config,
+        )  # fmt: skip
+
+    def wait_for_supernodes(self, count: int) -> None:
+        deadline = time.monotonic() + 60
+        while self.log("link").count("[Fleet.ActivateNode] Activated") < count:
+            assert time.monotonic() < deadline, self.log("link")
+            time.sleep(0.2)
+
+    def kill(self, name: str) -> None:
+        """End a process and what it started."""
+        process = self.processes.pop(name)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def log(self, name: str) -> str:
+        return (self.home / f"{name}.log").read_text(errors="replace")
+
+    def flwr(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [_program("flwr"), *arguments, "--format", "json"],
+            env=self.environment("flwr"),
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        return done.stdout + done.stderr
+
+    def submit(self, config: Path, out: Path) -> str:
+        settings = self.home / "run.toml"
+        settings.write_text(
+            f"config = {json.dumps(str(config))}\nrun-directory = {json.dumps(str(out))}\n"
+        )
+        answer = self.flwr("run", str(APP_ROOT), "lab", "--run-config", str(settings))
+        return str(json.loads(answer[answer.index("{") :])["run-id"])
+
+    def wait(self, run_id: str, seconds: float) -> str:
+        """The status the run ends with."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            answer = self.flwr("ls", "lab", "--run-id", run_id)
+            status = str(json.loads(answer[answer.index("{") :])["runs"][0]["status"])
+            if status.startswith("finished"):
+                return status
+            time.sleep(1.0)
+        raise AssertionError(f"not finished in {seconds:g} s: {self.log('link')[-3000:]}")
+
+
+@contextlib.contextmanager
+def federation(home: Path) -> Iterator[Federation]:
+    running = Federation(home)
+    try:
+        yield running
+    finally:
+        for name in list(running.processes):
+            running.kill(name)
