@@ -139,6 +139,14 @@ def execute(target: Target, options: Options) -> dict[str, Any]:
     return entry
 
 
+def forget(target: Target, options: Options) -> None:
+    """Drop the entry of a target and the run directories of the configurations it trains."""
+    (options.out / target.name / ENTRY).unlink(missing_ok=True)
+    for name in target.parameters(options).get("configurations", {}):
+        for folder in (options.out / "runs").glob(f"{name}-*"):
+            shutil.rmtree(folder)
+
+
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """Rows as CSV; columns in the order of first appearance."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
@@ -172,7 +180,10 @@ class Panel:
 def panels(parts: Sequence[Panel], columns: int) -> Figure:
     """A grid of panels; one legend below if all show the same curves, else one in each."""
     rows = -(-len(parts) // columns)
-    figure = Figure(figsize=(5.4 * columns, 4.1 * rows), layout="constrained")
+    shared = all(list(part.curves) == list(parts[0].curves) for part in parts)
+    beside = max(2, columns)
+    legend = 0.17 * -(-len(parts[0].curves) // beside) if shared else 0.0
+    figure = Figure(figsize=(5.4 * columns, 4.1 * rows + legend), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat[len(parts) :]:
         axis.set_visible(False)
@@ -185,9 +196,9 @@ def panels(parts: Sequence[Panel], columns: int) -> Figure:
         if part.logy:
             axis.set_yscale("log")
         axis.grid(True, alpha=0.3)
-    if all(list(part.curves) == list(parts[0].curves) for part in parts):
+    if shared:
         handles, labels = axes.flat[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)
+        figure.legend(handles, labels, loc="outside lower center", ncols=beside, fontsize=8)
     else:
         for axis in axes.flat[: len(parts)]:
             axis.legend(fontsize=7)

@@ -24,7 +24,7 @@ BUDGETS = (0.1, 4.0)
 JOINT = (2, 4)
 BASELINES = ("Hoeffding", "Bennett", "standard clone")
 
-UPPER, LOWER = "upper (ours)", "lower"
+UPPER, LOWER = "upper (proven here)", "lower (certified)"
 STYLES: dict[str, dict[str, Any]] = {
     UPPER: {"color": "C0", "lw": 2},
     LOWER: {"color": "C0", "ls": ":", "lw": 2},
@@ -196,7 +196,7 @@ def _parallel(epsilon0: float) -> Callable[[Options], Result]:
             "reports n",
             f"central epsilon at delta = {DELTA:g}",
             logx=True,
-            styles=styles | {f"parallel {label}": {"ls": "--"} for label in BASELINES},
+            styles=styles | {f"parallel {label}": STYLES[label] for label in BASELINES},
         )
         between = sum(
             min(row["10-RR upper"], row["BLH upper"])

@@ -1,8 +1,8 @@
 """Federations for the training targets: configurations of configs/, run by the product's launcher.
 
 Every run keeps its run directory (ledger, metrics, model) under OUT/runs. A finished one with the
-same configuration is read instead of run again, so a target that was interrupted goes on; delete
-OUT/runs to start over.
+same configuration is read instead of run again, so a target that was interrupted goes on;
+`scripts/reproduce --force` forgets them.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import multiprocessing
+import os
 import shutil
+import signal
 import statistics
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,11 +38,12 @@ FAST_NETWORK = ("data.feature_options={ components = 20 }", "model.hidden=[16]")
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run: its summary, its rounds (round, accuracy), and what it ran on."""
+    """A finished run: its summary, its rounds (round, accuracy), what it ran on, hidden units."""
 
     summary: dict[str, Any]
     rounds: tuple[tuple[int, float], ...]
     dataset: str
+    width: int
 
     @property
     def accuracy(self) -> float:
@@ -90,13 +95,33 @@ def train(options: Options, name: str, *overrides: str) -> Outcome:
         if folder.exists():
             shutil.rmtree(folder)
         simulate(config, folder, lambda kind, value: None)
-    outcome = _read(folder, config.data.source)
+    outcome = _read(folder, config.data.source, sum(config.model.hidden))
     epsilon = f"proven epsilon {outcome.proven:.4g}"
     options.say(f"{name} ({settings}): accuracy {outcome.accuracy:.2%}, {epsilon}")
     return outcome
 
 
-def _read(folder: Path, dataset: str) -> Outcome:
+def train_each(options: Options, runs: Sequence[tuple[str, Sequence[str]]]) -> list[Outcome]:
+    """`train` for every (configuration, overrides), in this order; one process per core.
+
+    For sequential schedules, whose rounds use a single core. The fast mode stays in this process:
+    starting another one takes longer than the training.
+    """
+    workers = 1 if options.fast else min(os.cpu_count() or 1, len(runs))
+    if workers == 1:
+        return [train(options, name, *overrides) for name, overrides in runs]
+    # An interrupt ends the workers at once; their finished runs are kept.
+    with ProcessPoolExecutor(
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_DFL),
+    ) as pool:
+        jobs = [pool.submit(train, options, name, *overrides) for name, overrides in runs]
+        return [job.result() for job in jobs]
+
+
+def _read(folder: Path, dataset: str, width: int) -> Outcome:
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
         rounds = tuple(
@@ -104,7 +129,7 @@ def _read(folder: Path, dataset: str) -> Outcome:
             for row in csv.DictReader(file)
             if row["accuracy"]
         )
-    return Outcome(summary, rounds, dataset)
+    return Outcome(summary, rounds, dataset, width)
 
 
 def settings_of(names: Sequence[str]) -> dict[str, str]:
