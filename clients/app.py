@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from threading import Lock
 
+import numpy as np
 import torch
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from clients.worker import Worker
-from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.errors import ConfigError, FlShuffleError
+from fl_shuffle.flower.client_record import ClientRecord
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED
 from fl_shuffle.flower.records import (
     MODEL_RECORD,
@@ -44,17 +46,33 @@ def worker_for(context: Context) -> Worker:
 def train(message: Message, context: Context) -> Message:
     """Compute the requested clients' reports from the broadcast model."""
     request = TrainRequest.of(message)
-    require_held(request.clients, context, config_of(context).data.clients)
+    config = config_of(context)
+    require_held(request.clients, context, config.data.clients)
+    record = ClientRecord.of(context.node_config)
+    if record is not None and config.run.entropy == "seeded":
+        raise ConfigError(
+            "run.entropy = 'seeded': this node keeps a record of its budget and sends no noise "
+            "that the server can remove; use 'system'"
+        )
     model = message.content.array_records[MODEL_RECORD]
     parameters = torch.tensor(model[PARAMETERS].numpy())
     try:
-        reports = worker_for(context).reports(request, parameters)
+        worker = worker_for(context)
+        reports = worker.reports(request, parameters)
     except FlShuffleError:
         raise
     except Exception:
         # Flower would send the exception's text, which may quote private records, to the server.
         log.exception("round %d failed on this node", request.round_number)
         return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
+    if record is not None:
+        sent = record.debit(
+            str(context.run_id),
+            request.round_number,
+            request.clients,
+            worker.classes_of(request.clients),
+        )
+        reports[~sent] = np.nan
     return reply_with_reports(message, reports)
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.task import Task, load_task
+from fl_shuffle.accounting.events import ClientClass
 from fl_shuffle.config import Config
 from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.gradients import make_gradient_engine
@@ -45,6 +46,11 @@ class Worker:
     def gradient_path(self) -> str:
         """How per-record gradients are computed, for the log."""
         return self._engine.path
+
+    def classes_of(self, clients: NDArray[np.int64]) -> list[ClientClass]:
+        """What one report of each of these clients is to an accountant."""
+        plan = self._task.plan
+        return [plan.classes[index] for index in plan.class_of[clients]]
 
     def reports(self, request: TrainRequest, parameters: Tensor) -> NDArray[np.float32]:
         """Randomized reports, float32 [k, d], of the requested clients, in ascending client order.

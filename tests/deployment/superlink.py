@@ -101,13 +101,16 @@ class Federation:
     def wait(self, run_id: str, seconds: float) -> str:
         """The status the run ends with."""
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+        while "Finished task" not in self.log("link"):
+            assert time.monotonic() < deadline, self.log("link")[-3000:]
+            time.sleep(0.5)
+        while True:
             answer = self.flwr("ls", "lab", "--run-id", run_id)
             status = str(json.loads(answer[answer.index("{") :])["runs"][0]["status"])
             if status.startswith("finished"):
                 return status
+            assert time.monotonic() < deadline, self.log("link")[-3000:]
             time.sleep(1.0)
-        raise AssertionError(f"not finished in {seconds:g} s: {self.log('link')[-3000:]}")
 
 
 @contextlib.contextmanager
