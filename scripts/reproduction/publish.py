@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import decimal
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -73,7 +74,7 @@ def expectations(folder: Path) -> str:
         published = _published(row)
         floor = float(row["lower bound"])
         if floor > float(row["published epsilon (GSPA)"]):
-            published += f", refuted: at least {floor:.3g}"
+            published += f", refuted: at least {_digits(floor, decimal.ROUND_FLOOR)}"
         proven = float(row["proven epsilon, worst client"])
         lines.append(_line(row, f"{row['local budgets']}, record unit", proven, published))
     return "\n".join(lines) + "\n"
@@ -81,8 +82,14 @@ def expectations(folder: Path) -> str:
 
 def _line(row: Mapping[str, str], budgets: str, proven: float, published: str) -> str:
     name = Path(row["configuration"]).name
+    upper = _digits(proven, decimal.ROUND_CEILING)
     accuracy = f"{float(row['accuracy']):.1%} ± {float(row['spread']):.1%}"
-    return f"| `{name}` | {budgets} | {accuracy} | {proven:.3g} | {published} |"
+    return f"| `{name}` | {budgets} | {accuracy} | {upper} | {published} |"
+
+
+def _digits(bound: float, rounding: str) -> str:
+    """Three digits; upper bounds are rounded up, lower bounds down."""
+    return str(decimal.Context(3, rounding).create_decimal(bound))
 
 
 def _published(row: Mapping[str, str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import itertools
 import json
 import math
@@ -25,12 +26,22 @@ from reproduction import (  # noqa: E402
     chen2024_estimation,
     chen2024_gspa,
     chen2024_renyi,
+    publish,
     su2025,
 )
-from reproduction.core import Options, Result, Target, all_targets, execute  # noqa: E402
+from reproduction.core import (  # noqa: E402
+    Options,
+    Result,
+    Target,
+    all_targets,
+    execute,
+    finished,
+    write_csv,
+)
+from reproduction.page import page  # noqa: E402
 
 from fl_shuffle.accounting.lower_bound import lower_bound_epsilon  # noqa: E402
-from fl_shuffle.errors import InvalidValueError  # noqa: E402
+from fl_shuffle.errors import InvalidValueError, NotApplicableError  # noqa: E402
 
 Rows = list[dict[str, float]]
 
@@ -248,10 +259,10 @@ def test_the_page_holds_the_entries_and_nothing_typed(
     command: ModuleType, toys: list[Toy], tmp_path: Path
 ) -> None:
     assert command.main(["toy", "--out", str(tmp_path)]) == 0
-    page = (tmp_path / "README.md").read_text()
-    assert "| 7 \\| 8 | seven | fast False |" in page
-    assert "](toy/plot.png)" in page
-    assert "](toy/numbers.csv)" in page
+    text = (tmp_path / "README.md").read_text()
+    assert "| 7 \\| 8 | seven | fast False |" in text
+    assert "](toy/plot.png)" in text
+    assert "](toy/numbers.csv)" in text
     path = tmp_path / "toy" / "entry.json"
     entry = json.loads(path.read_text())
     path.write_text(json.dumps({**entry, "honest": "other"}))
@@ -271,3 +282,112 @@ def test_list_names_every_target(command: ModuleType, capsys: pytest.CaptureFixt
     shown = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert shown == list(all_targets())
     assert len(shown) >= 9
+
+
+def test_force_forgets_results_and_runs_at_once(
+    command: ModuleType, toys: list[Toy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, toy = toys
+    first.error = None
+    arguments = ["all", "--out", str(tmp_path)]
+    assert command.main(arguments) == 0
+    run = tmp_path / "runs" / "some-0123"
+    other = tmp_path / "runs" / "some_more-0123"
+    for folder in (run, other):
+        folder.mkdir(parents=True)
+    trained = dataclasses.replace(
+        toy.target, parameters=lambda options: {"configurations": {"some": "digest"}}
+    )
+    monkeypatch.setattr(command, "all_targets", lambda: {"broken": first.target, "toy": trained})
+    first.error = KeyboardInterrupt()
+    assert command.main([*arguments, "--force"]) == 130
+    assert not run.exists() and other.exists()
+    # What the interrupted command had forgotten stays forgotten: no --force is needed again.
+    first.error = None
+    assert command.main(arguments) == 0
+    assert (first.runs, toy.runs) == (3, 2)
+
+
+# --- what is published --------------------------------------------------------------------------
+
+ROOT = SCRIPTS.parent
+
+
+def test_publish_needs_every_full_result(
+    command: ModuleType, toys: list[Toy], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del toys
+    before = (ROOT / "README.md").read_text()
+    assert command.main(["toy", "--out", str(tmp_path)]) == 0
+    assert command.main(["publish", "--out", str(tmp_path)]) == 2
+    assert "broken has no full result" in capsys.readouterr().err
+    assert (ROOT / "README.md").read_text() == before
+
+
+def test_publish_copies_results_and_leaves_the_rest_of_the_readme(
+    command: ModuleType, toys: list[Toy], tmp_path: Path
+) -> None:
+    out, root = tmp_path / "results", tmp_path / "root"
+    assert command.main(["toy", "--out", str(out)]) == 0
+    level = out / "toy"
+    tables = {publish.CLIENT_LEVEL: CLIENT_ROW, publish.RECORD_LEVEL: RECORD_ROW}
+    for path, row in tables.items():
+        # The two tables that the README is made from, as results of targets of these names.
+        entry = json.loads((level / "entry.json").read_text())
+        entry |= {"name": path.parent.name, "tables": [path.name], "figures": []}
+        (out / path.parent).mkdir()
+        (out / path.parent / "entry.json").write_text(json.dumps(entry))
+        write_csv(out / path, [row])
+    root.mkdir()
+    text = f"before\n{publish.START}\nold\n{publish.END}\nafter\n"
+    (root / "README.md").write_text(text)
+    named = [
+        dataclasses.replace(toys[1].target, name=name)
+        for name in ("toy", *(path.parent.name for path in tables))
+    ]
+    shown_page = publish.publish(named, Options(out), root)
+    assert shown_page == root / "docs" / "reproduction" / "README.md"
+    assert (shown_page.parent / "toy" / "plot.png").is_file()
+    shown = (root / "README.md").read_text()
+    assert shown.startswith(f"before\n{publish.START}\n|") and shown.endswith(
+        f"{publish.END}\nafter\n"
+    )
+    assert "| `a.toml` | 4, client unit | 97.9% ± 0.1% | 0.862 | 3.51 |" in shown
+    assert "| 98.2% ± 0.1% | 20.8 | 9.58, refuted: at least 20.4 |" in shown
+    with pytest.raises(NotApplicableError, match="once"):
+        publish.with_table("no markers", "")
+
+
+CLIENT_ROW = {
+    "configuration": "configs/a.toml",
+    "local epsilon of a report": 4,
+    "accuracy": 0.9794,
+    "spread": 0.0009,
+    "proven epsilon": 0.8617,
+    "published epsilon (GSPA)": 3.507,
+}
+RECORD_ROW = {
+    "configuration": "configs/b.toml",
+    "local budgets": "U(0.01, 2)",
+    "accuracy": 0.9824,
+    "spread": 0.0005,
+    "proven epsilon, worst client": 20.79,
+    "published epsilon (GSPA)": 9.581,
+    "lower bound": 20.49,
+}
+
+
+def test_the_readme_and_the_page_are_made_from_the_published_tables() -> None:
+    folder = ROOT / publish.FOLDER
+    readme = (ROOT / "README.md").read_text()
+    assert publish.with_table(readme, publish.expectations(folder)) == readme
+    entries = [json.loads((folder / name / "entry.json").read_text()) for name in all_targets()]
+    assert page(entries) == (folder / "README.md").read_text()
+
+
+def test_the_published_results_have_the_present_settings() -> None:
+    options = Options(ROOT / publish.FOLDER)
+    for target in all_targets().values():
+        assert finished(target, options) is not None, f"{target.name}: run it and publish again"
+    size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
+    assert size < 3_000_000
