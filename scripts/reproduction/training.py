@@ -144,10 +144,10 @@ def _record_figure(rows: Sequence[Mapping[str, Any]], dataset: str) -> Figure:
         values = [row[column] for row in rows]
         right.plot(places, values, marker, color=colour, label=label, alpha=0.8)
     right.set(ylabel="epsilon after all rounds, delta 1e-5", title="worst client", yscale="log")
-    for axis in (left, right):
+    for axis, place in ((left, "center right"), (right, "upper right")):
         axis.set_xticks(places, [row["local budgets"] for row in rows], fontsize=8)
         axis.grid(True, alpha=0.3)
-        axis.legend(fontsize=8)
+        axis.legend(fontsize=8, loc=place)
     return figure
 
 
@@ -202,7 +202,7 @@ def _clients(options: Options) -> Result:
         title=f"Client level, {dataset_name(options)}",
     )
     axis.grid(True, alpha=0.3)
-    axis.legend(fontsize=8)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8)
     return Result(
         {"accuracy_against_epsilon": rows},
         {"accuracy_against_epsilon": figure},
