@@ -169,8 +169,9 @@ def make_partition(section: DataSection, labels: Labels) -> Partition:
 
     `iid`: a random order cut in pieces. `dirichlet`: each client draws class proportions from
     Dirichlet(alpha). `shards`: records sorted by label are cut into clients x shards_per_client
-    runs dealt at random. Sizes are equal (a remainder stays unused) or drawn log-normally
-    (`unequal`, each client at least one record). Raises `DataError` for more clients than records.
+    runs dealt at random. `ordered`: client after client, as the source has them. Sizes are equal (a
+    remainder stays unused) or drawn log-normally (`unequal`, each client at least one record).
+    Raises `DataError` for more clients than records.
     """
     clients, total = section.clients, len(labels)
     if section.records:
@@ -192,6 +193,8 @@ def make_partition(section: DataSection, labels: Labels) -> Partition:
         order = _shards(section, labels, sizes, rng)
     elif section.partition == "dirichlet":
         order = _dirichlet(section.alpha, labels, sizes, rng)
+    elif section.partition == "ordered":
+        order = np.arange(sizes.sum())
     else:
         order = rng.permutation(len(labels))[: sizes.sum()]
     return Partition(order, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))

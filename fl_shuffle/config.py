@@ -130,7 +130,7 @@ class DataSection:
     root: str = _text("")
     clients: int = _integer(50, minimum=1, maximum=100_000_000)
     records: int = _integer(0, minimum=0)
-    partition: str = _choice("iid", "iid", "dirichlet", "shards")
+    partition: str = _choice("iid", "iid", "dirichlet", "shards", "ordered")
     alpha: float = _real(0.5, minimum=0.0, exclusive_minimum=True)
     shards_per_client: int = _integer(2, minimum=1)
     sizes: str = _choice("equal", "equal", "unequal")
