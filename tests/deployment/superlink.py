@@ -50,7 +50,7 @@ class Federation:
             "link", "flower-superlink", "--insecure", "--host", "127.0.0.1",
             "--port", str(self.port),
         )  # fmt: skip
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while not _listens(self.port):
             assert self.processes["link"].poll() is None, self.log("link")
             assert time.monotonic() < deadline, self.log("link")
@@ -63,7 +63,7 @@ class Federation:
         )  # fmt: skip
 
     def wait_for_supernodes(self, count: int) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while self.log("link").count("[Fleet.ActivateNode] Activated") < count:
             assert time.monotonic() < deadline, self.log("link")
             time.sleep(0.2)
@@ -86,7 +86,7 @@ class Federation:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=180,
         )
         return done.stdout + done.stderr
 

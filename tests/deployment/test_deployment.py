@@ -17,7 +17,7 @@ SMALL = """
 [run]
 rounds = 2
 seed = 11
-timeout = 120
+timeout = 600
 [data]
 source = "digits"
 clients = 9
@@ -65,7 +65,7 @@ def test_supernodes_give_the_in_process_bits(tmp_path: Path) -> None:
         for index in range(2):
             flower.start_supernode(f"node{index}", f"partition-id={index} num-partitions=2")
         flower.wait_for_supernodes(2)
-        status = flower.wait(flower.submit(config, there), seconds=240)
+        status = flower.wait(flower.submit(config, there), seconds=900)
         assert status == "finished:completed", flower.log("link")[-3000:]
     assert {path.name for path in here.iterdir()} == {path.name for path in there.iterdir()}
     assert (here / "model.safetensors").read_bytes() == (there / "model.safetensors").read_bytes()
