@@ -15,9 +15,11 @@ from fl_shuffle.accounting.events import ClientClass, Column, Spend
 from fl_shuffle.accounting.gaussian import gaussian_epsilon
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.histories import Histories
+from fl_shuffle.accounting.likelihood_attack import attack_epsilon
 from fl_shuffle.accounting.local import local_epsilon, local_epsilons, recognised_epsilon
-from fl_shuffle.accounting.rounds import RoundLibrary
+from fl_shuffle.accounting.rounds import RoundLibrary, RoundType
 from fl_shuffle.accounting.shuffled import ShuffledView, as_published_type
+from fl_shuffle.accounting.vector import ReportClass
 
 Mask = NDArray[np.bool_]
 Vector = NDArray[np.float64]
@@ -26,7 +28,7 @@ GSPA_SOURCE = "Chen, Cao, Ge (AAAI 2024), Theorem 2, sqrt(T) composition"
 LOCAL_SOURCE = "exact composition of the client's own noise"
 SHUFFLED_SOURCE = "blanket theorem for noise on a ball, dominating-pair composition"
 SPECIFIC_SOURCE = "Su, Cheng, Wang (2025), Theorem 4, others within one unit's change"
-LOWER_SOURCE = "recognition attack: the others' means on the far side of the ball"
+LOWER_SOURCE = "attack that knows the others' means: likelihood ratio, or recognition"
 
 LISTED_CLASSES = 64
 """With more classes than this a round lists only the most exposed; totals cover every client."""
@@ -39,7 +41,7 @@ class Accountant:
     `specific`: the blanket bound of the randomizer (Su, Cheng, Wang 2025), as the papers apply it.
     `local`: the exact guarantee of the client's own noise, whatever the shuffler does; proven.
     `proven`: the smallest proven number: local, or the shuffled bound where the theorem gives one.
-    `lower`: what a known attack certainly achieves.
+    `lower`: what a known attack certainly achieves on the worst data, for the most exposed class.
 
     Relation: replace-one of one `unit`. Epsilons are in nats at the target `delta`, cumulative over
     the rounds a client's report was released in, with the number of reports that really arrived.
@@ -70,6 +72,7 @@ class Accountant:
         self._histories = Histories.empty(len(class_of))
         self._published = Histories.empty(len(class_of))
         self._local_cache: dict[tuple[int, int], float] = {}
+        self._attack_cache: dict[tuple[int, int], float] = {}
         self._memo: tuple[int, Mask, Spend] | None = None
         self._ahead: tuple[Mask, Histories, Histories] | None = None
 
@@ -196,13 +199,38 @@ class Accountant:
 
     def _lower_column(self, counts: dict[int, int], taken: dict[int, int]) -> Column:
         reports = sum(counts.values())
-        found = {
-            index: recognised_epsilon(self._classes[index], reports, rounds, self._delta)
-            for index, rounds in taken.items()
-        }
-        epsilon = {index: value for index, value in found.items() if value is not None}
-        note = "" if epsilon else "the known attack is not certain enough here"
+        epsilon = {}
+        for index, rounds in taken.items():
+            value = recognised_epsilon(self._classes[index], reports, rounds, self._delta)
+            if value is not None:
+                epsilon[index] = value
+        if taken:
+            worst = max(taken, key=lambda i: self._classes[i].exposure * math.sqrt(taken[i]))
+            attacked = self._attacked(worst, taken[worst])
+            if attacked > epsilon.get(worst, 0.0):
+                epsilon[worst] = attacked
+        note = "" if epsilon else "no known attack is certain enough here"
         return Column("lower", Status.LOWER_BOUND, LOWER_SOURCE, epsilon, note)
+
+    def _attacked(self, index: int, rounds: int) -> float:
+        """What the likelihood-ratio attack certainly reaches against this class; 0 if nothing.
+
+        Every round is counted with everybody's report: fewer hide less. Where noise scales differ
+        it is not certain that the attacker can tell them apart, so nothing is claimed.
+        """
+        own = self._classes[index]
+        if len({(kind.noise, kind.scale) for kind in self._classes}) > 1 or own.noise == "user":
+            return 0.0
+        key = (index, rounds)
+        if key not in self._attack_cache:
+            everybody = np.bincount(self._class_of, minlength=len(self._classes))
+            batch = [
+                ReportClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, int(count))
+                for kind, count in zip(self._classes, everybody, strict=True)
+            ]
+            kind = RoundType.of(batch, index)
+            self._attack_cache[key] = attack_epsilon(kind, rounds, self._delta)
+        return self._attack_cache[key]
 
     def _gspa_mu(self, counts: dict[int, int]) -> float | None:
         """Theorem 2 of the paper for one round; None where its sum is empty (one report)."""

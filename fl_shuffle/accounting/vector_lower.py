@@ -43,7 +43,7 @@ def vector_lower_delta(classes: Sequence[ReportClass], index: int, epsilon: floa
     """
     budget = require_real("epsilon", epsilon, minimum=0.0, maximum=500.0)
     kind = RoundType.of(classes, index)
-    delta = max(_divergence(kind, scene, budget) for scene in _scenes(kind))
+    delta = max(_divergence(kind, scene, budget) for scene in scenes(kind))
     return _statement(budget, delta)
 
 
@@ -55,7 +55,7 @@ def vector_lower_epsilon(classes: Sequence[ReportClass], index: int, delta: floa
     kind = RoundType.of(classes, index)
     best = 0.0
     upper = kind.curve().epsilon(target)
-    for scene in _scenes(kind):
+    for scene in scenes(kind):
         if _divergence(kind, scene, best) <= target:
             continue
         good, bad = best, upper
@@ -80,7 +80,7 @@ def _statement(epsilon: float, delta: float) -> Guarantee:
     )
 
 
-def _scenes(kind: RoundType) -> list[tuple[float, float]]:
+def scenes(kind: RoundType) -> list[tuple[float, float]]:
     """Signed distances of x0 and x1 from the others' common mean, in noise widths."""
     own = kind.radius / kind.scale
     move = kind.own.ratio
@@ -102,7 +102,7 @@ def _scenes(kind: RoundType) -> list[tuple[float, float]]:
 def _divergence(kind: RoundType, scene: tuple[float, float], epsilon: float) -> float:
     span = REACH + max(abs(scene[0]), abs(scene[1]))
     edges = np.linspace(-span, span, CELLS + 1)
-    base, p, q = (_cells(kind.noise, edges - at) for at in (0.0, *scene))
+    base, p, q = (cell_probabilities(kind.noise, edges - at) for at in (0.0, *scene))
     kept = base > 1e-300
     values = (p[kept] - math.exp(epsilon) * q[kept]) / base[kept]
     law = AtomicLaw.of(values, base[kept] / math.fsum(base[kept].tolist()))
@@ -117,8 +117,11 @@ def _divergence(kind: RoundType, scene: tuple[float, float], epsilon: float) -> 
     return 0.0
 
 
-def _cells(noise: str, edges: FloatArray) -> FloatArray:
-    """Probabilities of the cells between `edges` and beyond both ends, without cancellation."""
+def cell_probabilities(noise: str, edges: FloatArray) -> FloatArray:
+    """Probabilities of the cells between `edges` and beyond both ends, without cancellation.
+
+    The noise has scale one and is centred at zero; J edges give J + 1 cells.
+    """
     low = np.concatenate([[-np.inf], edges])
     high = np.concatenate([edges, [np.inf]])
     flip = low > 0.0
