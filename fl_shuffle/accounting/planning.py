@@ -82,19 +82,24 @@ def plan_cost(classes: Sequence[ReportClass], rounds: int, delta: float) -> list
     """
     require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
     _target_delta(delta)
-    costs = []
+    cohorts: dict[tuple[str, float], list[int]] = {}
     for index, own in enumerate(classes):
-        if own.count == 0:
-            continue
-        curve = VectorCurve(
-            classes, index, relative_error=RELATIVE_ERROR, concentrate=len(classes) > 1
-        )
-        local = _local_epsilon(own.noise, own.ratio, rounds, delta)
-        epsilon = min(local, _shuffled_epsilon(curve, rounds, delta, COARSE_NODES))
-        costs.append(ClassCost(index, own.count, curve.anonymity, epsilon, local, curve.credit))
-    if not costs:
+        if own.count:
+            cohorts.setdefault((own.noise, own.scale), []).append(index)
+    if not cohorts:
         raise InvalidValueError("classes", len(classes), "must hold at least one client")
-    return costs
+    costs = []
+    for members in cohorts.values():
+        cohort = [classes[index] for index in members]
+        for position, index in enumerate(members):
+            curve = VectorCurve(
+                cohort, position, relative_error=RELATIVE_ERROR, concentrate=len(cohort) > 1
+            )
+            own = classes[index]
+            local = _local_epsilon(own.noise, own.ratio, rounds, delta)
+            epsilon = min(local, _shuffled_epsilon(curve, rounds, delta, COARSE_NODES))
+            costs.append(ClassCost(index, own.count, curve.anonymity, epsilon, local, curve.credit))
+    return sorted(costs, key=lambda cost: cost.index)
 
 
 def plan_noise(

@@ -41,6 +41,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE:COUNT,...",
         help="personal clips under one common noise: share of the clip and number of clients",
     )
+    parser.add_argument(
+        "--levels",
+        metavar="K,K,...",
+        help="with CONFIG: what rounding the budgets down to K levels would gain and lose",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -57,9 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
                 f"--{given[0]} belongs to a target, CONFIG to a cost; give one of the two "
                 "(a configuration is changed with --set)"
             )
-        return _cost(arguments)
-    if arguments.set:
-        raise ConfigError("--set changes a configuration; name one")
+        return _cost(arguments) if arguments.levels is None else _levels(arguments)
+    if arguments.set or arguments.levels is not None:
+        name = "--set" if arguments.set else "--levels"
+        raise ConfigError(f"{name} changes a configuration; name one")
     return _noise(arguments)
 
 
@@ -134,13 +140,76 @@ def _print_plan(plan: NoisePlan, rounds: int) -> None:
         )
 
 
-def _cost(arguments: argparse.Namespace) -> int:
+def _config(arguments: argparse.Namespace, *more: str) -> Config:
     from fl_shuffle.config import load_config
 
-    overrides = list(arguments.set)
+    overrides = [*arguments.set, *more]
     if arguments.rounds is not None:
         overrides.append(f"run.rounds={arguments.rounds}")
-    config = load_config(arguments.config, overrides)
+    return load_config(arguments.config, overrides)
+
+
+def _levels(arguments: argparse.Namespace) -> int:
+    """Fewer budget levels make larger cohorts and cost budget: both, side by side."""
+    try:
+        levels = [int(part) for part in arguments.levels.split(",")]
+    except ValueError:
+        levels = []
+    if not levels or min(levels) < 1:
+        raise ConfigError(
+            f"--levels {arguments.levels!r}: must be whole numbers >= 1, e.g. --levels 5,10,20"
+        )
+    rows = []
+    for level in [0, *sorted(set(levels), reverse=True)]:
+        config = _config(arguments, f"budgets.levels={level}")
+        rows.append({"levels": level, **trade_off_of(config)})
+    if arguments.json:
+        print(json.dumps([{name: _json(value) for name, value in row.items()} for row in rows]))
+        return 0
+    print(
+        f"budgets rounded down to K levels (budgets.levels = K), {config.run.rounds} rounds, "
+        f"unit = {config.privacy.unit}, proven epsilon at delta = {config.privacy.target_delta:.3g}"
+    )
+    print("        K  cohorts  hides among: least  median  budget lost  epsilon: worst   median")
+    for row in rows:
+        print(
+            f"{row['levels'] or 'as given':>9}{row['cohorts']:9d}{row['least_anonymity']:20d}"
+            f"{row['median_anonymity']:8d}{row['budget_lost']:12.1%} "
+            f"{row['worst_epsilon']:15.4g}{row['median_epsilon']:9.4g}"
+        )
+    return 0
+
+
+def trade_off_of(config: Config) -> dict[str, Any]:
+    """Anonymity, lost budget and proven epsilon of a configuration, over its clients.
+
+    `budget_lost` is the mean share of its epsilon0 that a client gives up to be rounded down.
+    """
+    import numpy as np
+
+    from fl_shuffle.budgets import make_budgets
+
+    costs, _ = cost_of(config)
+    clients = [cost.clients for cost in costs]
+
+    def each(values: list[float]) -> Any:
+        return np.repeat(np.array(values), clients)
+
+    rounded = make_budgets(config.budgets, config.data.clients).epsilon
+    exact = make_budgets(replace(config.budgets, levels=0), config.data.clients).epsilon
+    anonymity, epsilon = each([c.anonymity for c in costs]), each([c.epsilon for c in costs])
+    return {
+        "cohorts": len(costs),
+        "least_anonymity": int(anonymity.min()),
+        "median_anonymity": int(np.median(anonymity)),
+        "budget_lost": float(np.mean(1.0 - rounded / exact)),
+        "worst_epsilon": float(epsilon.max()),
+        "median_epsilon": float(np.median(epsilon)),
+    }
+
+
+def _cost(arguments: argparse.Namespace) -> int:
+    config = _config(arguments)
     costs, kinds = cost_of(config)
     worst = max(costs, key=lambda cost: cost.epsilon)
     if arguments.json:

@@ -100,6 +100,9 @@ def test_command_line_plan(capsys: pytest.CaptureFixture[str]) -> None:
         (["--epsilon", "1", "--delta", "1e-6", "--rounds", "2", "--classes", "1-5"], "SHARE:COUNT"),
         (["configs/quickstart.toml", "--clients", "5"], "belongs to a target"),
         (["--set", "run.rounds=3"], "name one"),
+        (["--levels", "3"], "name one"),
+        (["configs/quickstart.toml", "--levels", "3,x"], "whole numbers"),
+        (["configs/quickstart.toml", "--levels", "0"], "whole numbers"),
     ],
 )
 def test_command_line_mistakes_are_one_line(
@@ -109,3 +112,22 @@ def test_command_line_mistakes_are_one_line(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert message in error
+
+
+def test_fewer_levels_hide_better_and_cost_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    changes = ["privacy.unit='client'", "data.clients=300", "budgets.high=0.6"]
+    asked = ["plan", "configs/quickstart.toml", "--levels", "1,30,3", "--json"]
+    for change in changes:
+        asked += ["--set", change]
+    assert main(asked) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["levels"] for row in rows] == [0, 30, 3, 1]
+    assert [row["cohorts"] for row in rows] == [300, 30, 3, 1]
+    assert [row["least_anonymity"] for row in rows] == [1, 10, 100, 300]
+    lost = [row["budget_lost"] for row in rows]
+    assert lost[0] == 0.0
+    assert lost == sorted(lost)
+    worst = [row["worst_epsilon"] for row in rows]
+    assert worst == sorted(worst, reverse=True)
+    assert main([part for part in asked if part != "--json"]) == 0
+    assert "as given" in capsys.readouterr().out

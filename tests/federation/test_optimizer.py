@@ -68,7 +68,8 @@ def test_starting_up_does_not_load_the_compiler() -> None:
         "import sys, torch\n"
         "from fl_shuffle.config import ServerSection\n"
         "from fl_shuffle.optimizer import ServerOptimizer\n"
-        "ServerOptimizer(ServerSection(optimizer='adam'), torch.zeros(3)).step(torch.ones(3), 1, 1)\n"
+        "server = ServerOptimizer(ServerSection(optimizer='adam'), torch.zeros(3))\n"
+        "server.step(torch.ones(3), 1, 1)\n"
         "assert 'torch._dynamo' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
