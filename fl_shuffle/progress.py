@@ -177,7 +177,7 @@ def footer(summary: dict[str, Any]) -> list[str]:
         lines.append(f"  {name:<9} epsilon {shown:>10}  {column['status']}; {column['source']}")
         if column["note"]:
             lines.append(f"            {column['note']}")
-    lower = summary["columns"]["lower"]["epsilon"]
+    lower = summary["columns"].get("lower", {}).get("epsilon")
     if lower is not None:
         ratio = float(summary["proven_epsilon"]) / float(lower)
         lines.append(f"            proven / lower = {ratio:.3g}: so much could a better proof gain")

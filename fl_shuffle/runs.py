@@ -164,6 +164,7 @@ class Run:
                 f"{outcome.seconds:.6f}",
             ]
         )
+        self._metrics.flush()
         self._last = outcome
         _tell("round", outcome)
 

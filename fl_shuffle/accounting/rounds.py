@@ -43,6 +43,8 @@ FLOOR = 1e-16
 """A curve is followed down to here; the rest is counted as certain loss."""
 EXACT_TYPES = 4
 """So many batches of a class are accounted exactly before similar ones start to share a type."""
+FEW_BALLS = 8
+"""With more balls than this a large batch is accounted through its total number of hiders."""
 SLACK = 0.03
 """How much larger (relative) the standard deviation of a shared type may be."""
 MAX_PAIR_RATIO = 12.0
@@ -85,7 +87,12 @@ class RoundType:
         others = [
             ReportClass(self.noise, self.scale, radius, 0.0, count) for radius, count in self.others
         ]
-        return VectorCurve([self.own, *others], 0, relative_error=relative_error)
+        return VectorCurve(
+            [self.own, *others],
+            0,
+            relative_error=relative_error,
+            concentrate=len(others) > FEW_BALLS,
+        )
 
     def thinned(self) -> RoundType:
         """A worse type that batches like this one are likely to be matched with.

@@ -151,6 +151,29 @@ def test_a_target_stops_the_run_before_it_is_exceeded(launch: Launch, tmp_path: 
     assert summary(tmp_path / "exact")["rounds"] in (4, 5)
 
 
+def test_a_target_below_one_round_releases_nothing(
+    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch("none", "privacy.target_epsilon=1e-6") == 0
+    final = summary(tmp_path / "none")
+    assert final["rounds"] == 0 and final["proven_epsilon"] is None
+    assert "stopped before round 1" in capsys.readouterr().out
+
+
+def test_the_room_left_between_proof_and_attack_is_shown(
+    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alike = ("budgets.distribution='constant'", "budgets.epsilon=1.0")
+    assert launch("alike", *alike) == 0
+    columns = summary(tmp_path / "alike")["columns"]
+    assert isinstance(columns, dict)
+    lower, proven = columns["lower"]["epsilon"], columns["proven"]["epsilon"]
+    assert 0.5 * proven < lower <= proven
+    assert f"proven / lower = {proven / lower:.3g}" in capsys.readouterr().out
+    assert launch("varied") == 0
+    assert "proven / lower" not in capsys.readouterr().out
+
+
 class Crash(Exception):
     pass
 
