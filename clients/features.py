@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from clients.cores import on_all_cores
 from clients.strokes import draw_strokes
 from fl_shuffle.errors import (
     DataError,
@@ -237,7 +238,8 @@ class OrientedGradients(FeatureMap):
         pixels = self._pixels(images)
         out = np.empty((len(pixels), self.dimension), dtype=np.float32)
         mean, basis = self._reference
-        for start in range(0, len(pixels), _CHUNK):
+
+        def describe(start: int) -> None:
             part = torch.tensor(pixels[start : start + _CHUNK])
             unit = part.float() / PIXEL_MAXIMUM[self.image_side]
             descriptor = self._descriptor(unit)
@@ -245,15 +247,15 @@ class OrientedGradients(FeatureMap):
             centred = (descriptor - mean) * inked
             vectors = centred @ basis if basis is not None else centred
             out[start : start + len(part)] = _unit_rows(vectors).numpy()
+
+        on_all_cores(describe, range(0, len(pixels), _CHUNK))
         return out
 
     @cached_property
     def _reference(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The mean on drawn strokes, and the decorrelating basis if one is asked for."""
         drawn = torch.from_numpy(draw_strokes(_STROKES))
-        described = torch.cat(
-            [self._descriptor(part) for part in torch.split(drawn, _CHUNK)]
-        ).double()
+        described = torch.cat(on_all_cores(self._descriptor, drawn.split(_CHUNK))).double()
         mean = described.mean(dim=0)
         if not self.components:
             return mean.float(), None

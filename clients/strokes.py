@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.cores import on_all_cores
+
 _POINTS = 48
 _SEED = 20240521
 _BLOCK = 256
@@ -47,9 +49,12 @@ def draw_strokes(count: int, side: int = 28) -> NDArray[np.float32]:
     y = (y - (y.max(axis=1) + y.min(axis=1))[:, None] / 2) / extent + middle
     pen = rng.uniform(0.9, 1.9, (count, 1, 1))
     ink = np.empty((count, side, side), dtype=np.float32)
-    for start in range(0, count, _BLOCK):
+
+    def render(start: int) -> None:
         part = slice(start, min(start + _BLOCK, count))
         ink[part] = _rendered(x[part], y[part], pen[part], side)
+
+    on_all_cores(render, range(0, count, _BLOCK))
     return ink
 
 
