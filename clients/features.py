@@ -255,7 +255,7 @@ class OrientedGradients(FeatureMap):
     def _reference(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The mean on drawn strokes, and the decorrelating basis if one is asked for."""
         drawn = torch.from_numpy(draw_strokes(_STROKES))
-        described = torch.cat(on_all_cores(self._descriptor, drawn.split(_CHUNK))).double()
+        described = torch.cat(on_all_cores(self._descriptor, torch.split(drawn, _CHUNK))).double()
         mean = described.mean(dim=0)
         if not self.components:
             return mean.float(), None
