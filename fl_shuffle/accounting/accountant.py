@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from fl_shuffle.accounting.events import ClientClass, Column, Spend
 from fl_shuffle.accounting.gaussian import gaussian_epsilon
 from fl_shuffle.accounting.guarantee import Status
-from fl_shuffle.accounting.histories import Histories
+from fl_shuffle.accounting.histories import Histories, Spent
 from fl_shuffle.accounting.likelihood_attack import attack_epsilon
 from fl_shuffle.accounting.local import local_epsilon, local_epsilons, recognised_epsilon
 from fl_shuffle.accounting.rounds import RoundLibrary, RoundType
@@ -32,6 +33,19 @@ LOWER_SOURCE = "attack that knows the others' means: likelihood ratio, or recogn
 
 LISTED_CLASSES = 64
 """With more classes than this a round lists only the most exposed; totals cover every client."""
+
+
+@dataclass(frozen=True)
+class WorstClient:
+    """The most exposed client of a run: its number, its proven epsilon, and what it went through.
+
+    `library.profile(spent, epsilons)` and `library.trade_off(spent, type_one)` are its curves.
+    """
+
+    client: int
+    epsilon: float
+    spent: Spent
+    library: RoundLibrary
 
 
 class Accountant:
@@ -120,6 +134,22 @@ class Accountant:
         """Per client [n]: rounds taken part in, proven epsilon, local epsilon."""
         local = local_epsilons(self._classes, self._class_of, self._taken, self._delta)
         return self._taken.copy(), self._proven_each(self._taken, self._histories), local
+
+    def worst_client(self) -> WorstClient | None:
+        """The client with the largest proven epsilon, and its history to plot curves from.
+
+        None where the worst client's randomizer has no known law, or nothing was released.
+        """
+        proven = self._proven_each(self._taken, self._histories)
+        index = int(np.argmax(proven)) if len(proven) else 0
+        if not self._taken.any() or self._classes[self._class_of[index]].noise == "user":
+            return None
+        spent = self._histories.distinct[self._histories.group_of[index]]
+        if not spent:
+            own = self._classes[self._class_of[index]]
+            alone = RoundType(own.noise, own.scale, own.radius, own.sensitivity, ())
+            spent = {alone: int(self._taken[index])}
+        return WorstClient(index, float(proven[index]), spent, self._library)
 
     def _proven_each(self, taken: NDArray[np.int64], histories: Histories) -> Vector:
         epsilons = local_epsilons(self._classes, self._class_of, taken, self._delta)

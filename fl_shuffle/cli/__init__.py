@@ -15,7 +15,7 @@ from typing import NoReturn
 from fl_shuffle import __version__
 from fl_shuffle.errors import FlShuffleError
 
-SUBCOMMANDS: tuple[str, ...] = ("simulate", "estimate", "bound", "compare", "plan", "audit")
+SUBCOMMANDS = ("simulate", "report", "estimate", "bound", "compare", "plan", "audit")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,0 +1,238 @@
+"""The report page: what ran, what it cost whom, and which of the numbers are guarantees."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from fl_shuffle.errors import RunError
+from fl_shuffle.report import charts
+from fl_shuffle.report.record import RunRecord, read_run
+
+LISTED_CLASSES = 20
+LISTED_NOTES = 50
+
+CSS = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #111827; background: #fff;
+  max-width: 68rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
+h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2.5rem 0 .5rem; }
+.headline { font-size: 1.9rem; font-weight: 600; margin: 1.25rem 0 .25rem; color: #1553b6; }
+.quiet { color: #4b5563; } .warning { border-left: 4px solid #c2410c; background: #fff7ed;
+  padding: .5rem .9rem; margin: .6rem 0; }
+table { border-collapse: collapse; width: 100%; font-size: .92rem; }
+th, td { text-align: left; padding: .35rem .7rem .35rem 0; border-bottom: 1px solid #e5e7eb;
+  vertical-align: top; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(21rem, 1fr)); gap: 1.5rem; }
+figure { margin: 0; } figure svg { width: 100%; height: auto; }
+figcaption { font-size: .88rem; color: #4b5563; } .scroll { overflow-x: auto; }
+pre { font-size: .82rem; background: #f8fafc; padding: .8rem; overflow-x: auto; }
+"""
+
+EXPLAINED = {
+    "gspa": "The founding paper's mu, added up by the square root of T. Not a guarantee.",
+    "specific": "The FFT bound of the randomizer as its paper applies it. Not a guarantee.",
+    "proven": "A guarantee: no attack on the shuffled reports can exceed it.",
+    "local": "A guarantee of the client's own noise, even if the shuffler is dishonest.",
+    "lower": "What a known attack achieves: no proof can go below this.",
+}
+
+
+def write_report(directory: Path, out: Path | None = None) -> Path:
+    """Write the page of the run in `directory`; returns where it is (default RUN/report.html).
+
+    Every epsilon is recomputed from the ledger's classes and attendance, and a disagreement with
+    the recorded number is printed on top. Raises `RunError` if the run cannot be read or the page
+    not be written.
+    """
+    run = read_run(directory)
+    path = directory / "report.html" if out is None else out
+    try:
+        path.write_text(render(run), encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}") from None
+    return path
+
+
+def render(run: RunRecord) -> str:
+    """The whole page as text."""
+    body = [_head(run), *_warnings(run)]
+    if run.spend is None:
+        body.append("<p>No round has been released: nothing has been spent.</p>")
+    else:
+        body += [_columns(run), _figures(run), _clients(run)]
+    body += [_notes(run), _setup(run)]
+    name = escape(run.directory.resolve().name)
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>fl-shuffle run {name}</title>\n<style>{CSS}</style>\n</head>\n<body>\n"
+        + "\n".join(part for part in body if part)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def _head(run: RunRecord) -> str:
+    config, meta = run.config, run.ledger.meta
+    privacy = config["privacy"]
+    lines = [f"<h1>Privacy report: {escape(run.directory.resolve().name)}</h1>"]
+    lines.append(
+        f'<p class="quiet">{config["data"]["clients"]:,} clients, {len(run.ledger.rounds):,} of '
+        f"{config['run']['rounds']:,} rounds, {escape(privacy['randomizer'])} reports, "
+        f"{escape(config['training']['schedule'])} schedule; started {escape(meta['started'])}, "
+        f"{'finished ' + escape(meta['finished']) if 'finished' in meta else 'not finished'}</p>"
+    )
+    if run.spend is not None:
+        lines.append(
+            f'<p class="headline">epsilon &le; {_number(run.spend.headline)} at delta = '
+            f"{privacy['target_delta']:g}</p><p>proven, for the worst client; unit of privacy: one "
+            f"{escape(privacy['unit'])}, replaced by any other. {_accuracy(run)}</p>"
+        )
+    return "\n".join(lines)
+
+
+def _accuracy(run: RunRecord) -> str:
+    if not run.accuracy:
+        return ""
+    last = max(run.accuracy)
+    return f"Test accuracy {run.accuracy[last]:.2%} after round {last}."
+
+
+def _warnings(run: RunRecord) -> list[str]:
+    texts = [text for _, kind, text in run.ledger.notes if kind == "warning"]
+    if not run.agrees:
+        texts.insert(
+            0,
+            f"the ledger says proven epsilon {_number(run.recorded)}, but its rounds, counted "
+            f"again, give {_number(run.recounted)}: it was changed, or written by another "
+            "version of the accountant",
+        )
+    return [f'<p class="warning">{escape(text)}</p>' for text in dict.fromkeys(texts)]
+
+
+def _columns(run: RunRecord) -> str:
+    assert run.spend is not None
+    rows = []
+    for name, column in run.spend.columns.items():
+        note = f"<br><em>{escape(column.note)}</em>" if column.note else ""
+        rows.append(
+            f'<tr><td><b>{name}</b></td><td class="n">{_number(column.worst)}</td>'
+            f"<td>{escape(str(column.status))}</td><td>{EXPLAINED[name]} "
+            f'<span class="quiet">{escape(column.source)}.</span>{note}</td></tr>'
+        )
+    head = '<tr><th>column</th><th class="n">epsilon</th><th>status</th><th>what it is</th></tr>'
+    return f'<h2>What was spent</h2><div class="scroll"><table>{head}{"".join(rows)}</table></div>'
+
+
+def _figures(run: RunRecord) -> str:
+    shown = [
+        (
+            charts.spend_over_rounds(run),
+            "Cumulative epsilon of the worst client. Dashed: published formulas, not guarantees.",
+        )
+    ]
+    if run.accuracy:
+        shown.append((charts.accuracy_over_rounds(run), "Accuracy on the test set."))
+    shown.append(
+        (
+            charts.clients_distribution(run),
+            "Every client's own epsilon: how many are at most that exposed.",
+        )
+    )
+    if run.worst is not None:
+        who = f"client {run.worst.client}, the most exposed"
+        shown.append((charts.privacy_profile(run), f"The whole privacy profile of {who}."))
+        shown.append(
+            (
+                charts.trade_off(run),
+                f"Trade-off curve of {who}: whoever tests for its data must accept these errors. "
+                "A published curve above the proven one promises more than is proven.",
+            )
+        )
+    return '<h2>Figures</h2><div class="charts">' + "".join(
+        f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
+        for svg, caption in shown
+    ) + "</div>"  # fmt: skip
+
+
+def _clients(run: RunRecord) -> str:
+    levels = (0.1, 0.5, 0.9, 0.99, 1.0)
+    quantiles = _table(
+        ("", *(f"{level:.0%}" if level < 1.0 else "worst" for level in levels)),
+        [
+            (name, *(_number(float(np.quantile(values, level))) for level in levels))
+            for name, values in (("proven", run.proven), ("local", run.local))
+        ],
+    )
+    worst = np.zeros(len(run.ledger.classes))
+    np.maximum.at(worst, run.ledger.class_of, run.proven)
+    members = np.bincount(run.ledger.class_of, minlength=len(worst))
+    most = np.zeros(len(worst), dtype=np.int64)
+    np.maximum.at(most, run.ledger.class_of, run.taken)
+    order = np.argsort(-worst, kind="stable")[:LISTED_CLASSES]
+    rows = []
+    for index in order.tolist():
+        own = run.ledger.classes[index]
+        rows.append(
+            (own.noise, f"{members[index]:,}", f"{own.records:,}",
+             f"({own.epsilon0:.4g}, {own.delta0:.2g})", f"{own.scale:.4g}",
+             f"{own.exposure:.4g}", f"{most[index]:,}", _number(float(worst[index])))
+        )  # fmt: skip
+    heads = ("noise", "clients", "records", "budget asked", "noise scale", "exposure", "rounds",
+             "proven")  # fmt: skip
+    more = len(worst) - len(order)
+    rest = f'<p class="quiet">{more:,} less exposed classes are not listed.</p>' if more else ""
+    return (
+        "<h2>Clients</h2><p>Quantiles over the clients of their own epsilon:</p>"
+        + quantiles
+        + '<p>Classes of equal randomizers, most exposed first (exposure: how far one unit moves '
+        "the report before noise, in noise widths):</p>"
+        + _table(heads, rows)
+        + rest
+    )  # fmt: skip
+
+
+def _notes(run: RunRecord) -> str:
+    rows = [
+        (str(number), kind, text)
+        for number, kind, text in run.ledger.notes
+        if kind != "warning"
+    ]  # fmt: skip
+    if not rows:
+        return ""
+    hidden = len(rows) - LISTED_NOTES
+    more = f'<p class="quiet">and {hidden:,} more in the ledger</p>' if hidden > 0 else ""
+    return f"<h2>Remarks</h2>{_table(('round', 'kind', 'remark'), rows[:LISTED_NOTES])}{more}"
+
+
+def _setup(run: RunRecord) -> str:
+    meta = run.ledger.meta
+    facts = {
+        "seed": meta["seed"],
+        "data": meta["data_fingerprint"],
+        "fl-shuffle": meta["code_version"],
+        "python": meta["python"],
+        **meta["libraries"],
+    }
+    rows = [(str(key), str(value)) for key, value in facts.items()]
+    return (
+        f"<h2>How to run it again</h2>{_table(('', ''), rows)}"
+        f"<details><summary>configuration</summary><pre>"
+        f"{escape(json.dumps(run.config, indent=2))}</pre></details>"
+    )
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    top = "".join(f"<th>{escape(head)}</th>" for head in heads) if any(heads) else ""
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    return f'<div class="scroll"><table><tr>{top}</tr>{body}</table></div>'
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None or np.isnan(value) else f"{value:.4g}"

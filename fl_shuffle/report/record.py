@@ -1,0 +1,106 @@
+"""A run directory, read, with every client's privacy worked out again from the ledger."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.accounting.accountant import Accountant, WorstClient
+from fl_shuffle.accounting.events import Spend
+from fl_shuffle.accounting.ledger_reader import LedgerRecord, read_ledger
+from fl_shuffle.errors import RunError
+
+AGREEMENT = 1e-6
+"""Recorded and recomputed epsilons may differ by this, relatively (library versions)."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run for a reader: its ledger, its metrics, and the spend recomputed from the ledger.
+
+    `spend` is None before the first release; a round that was reserved but not (yet) committed
+    counts in it as released by everybody. `recounted` is the worst client's proven epsilon after
+    the last committed round, to set beside the ledger's own `recorded`. `taken`, `proven`, `local`
+    [clients] are every client's rounds and epsilons. `accuracy` maps a round to the test accuracy
+    measured after it.
+    """
+
+    directory: Path
+    ledger: LedgerRecord
+    spend: Spend | None
+    recounted: float | None
+    taken: NDArray[np.int64]
+    proven: NDArray[np.float64]
+    local: NDArray[np.float64]
+    worst: WorstClient | None
+    accuracy: dict[int, float]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.ledger.meta["config"]
+        return found
+
+    @property
+    def recorded(self) -> float | None:
+        column = self.ledger.epsilon["proven"]
+        return float(column[-1]) if column.size else None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the ledger's last number is what its rounds give when counted again."""
+        if self.recounted is None or self.recorded is None:
+            return self.recounted == self.recorded
+        return math.isclose(self.recorded, self.recounted, rel_tol=AGREEMENT)
+
+
+def read_run(directory: Path) -> RunRecord:
+    """Raises `RunError` if `directory` is not a run's, or what is in it cannot be read."""
+    ledger = read_ledger(directory / "ledger.sqlite")
+    privacy, training = ledger.meta["config"]["privacy"], ledger.meta["config"]["training"]
+    accountant = Accountant(
+        ledger.classes,
+        ledger.class_of,
+        unit=privacy["unit"],
+        schedule=training["schedule"],
+        delta=privacy["target_delta"],
+        rounds=ledger.meta["config"]["run"]["rounds"],
+    )
+    spend, recounted = None, None
+    for number, present in ledger.attempts:
+        last = number >= ledger.rounds.max(initial=0)
+        if last:
+            spend = accountant.preview(number, present)
+            recounted = spend.headline if number in ledger.rounds else recounted
+        accountant.commit(number, present)
+    taken, proven, local = accountant.client_totals()
+    return RunRecord(
+        directory=directory,
+        ledger=ledger,
+        spend=spend,
+        recounted=recounted,
+        taken=taken,
+        proven=proven,
+        local=local,
+        worst=accountant.worst_client(),
+        accuracy=_accuracy(directory / "metrics.csv"),
+    )
+
+
+def _accuracy(path: Path) -> dict[int, float]:
+    if not path.is_file():
+        return {}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return {
+                int(row["round"]): float(row["accuracy"])
+                for row in csv.DictReader(file)
+                if row["accuracy"]
+            }
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} is not a run's metrics: {error}") from None
