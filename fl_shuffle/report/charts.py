@@ -47,7 +47,7 @@ def spend_over_rounds(run: RunRecord) -> str:
         if target is not None:
             axes.axhline(target, color="#111827", lw=1.0, label="target")
         axes.set(xlabel="round", ylabel=f"epsilon at delta = {_delta(run):g}")
-        axes.legend(frameon=False)
+        axes.locator_params(axis="x", integer=True)
 
     return _svg(draw)
 
@@ -60,6 +60,7 @@ def accuracy_over_rounds(run: RunRecord) -> str:
         axes.plot(list(run.accuracy), values, color="#1553b6", lw=2.0,
                   marker="." if len(values) < 40 else None)  # fmt: skip
         axes.set(xlabel="round", ylabel="test accuracy, %")
+        axes.locator_params(axis="x", integer=True)
 
     return _svg(draw)
 
@@ -79,7 +80,6 @@ def clients_distribution(run: RunRecord) -> str:
             axes.set_xscale("log")
         axes.set(xlabel=f"a client's own epsilon at delta = {_delta(run):g}", ylabel="% of clients")
         axes.set_ylim(0.0, 102.0)
-        axes.legend(frameon=False, loc="lower right")
 
     return _svg(draw)
 
@@ -103,7 +103,6 @@ def privacy_profile(run: RunRecord) -> str:
             axes.plot(grid[seen], published[seen], dashes, color=colour, lw=width, label=label)
         axes.axhline(_delta(run), color="#111827", lw=1.0, label="the run's delta")
         axes.set(xlabel="epsilon", ylabel="delta", yscale="log", ylim=(SMALLEST_DELTA, 1.5))
-        axes.legend(frameon=False)
 
     return _svg(draw)
 
@@ -127,7 +126,6 @@ def trade_off(run: RunRecord) -> str:
             axes.plot(first, claimed, dashes, color=colour, lw=width, label=label)
         axes.set(xlabel="false alarms (type I error)", ylabel="misses (type II error)")
         axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))
-        axes.legend(frameon=False)
 
     return _svg(draw)
 
@@ -148,7 +146,10 @@ def _svg(draw: Callable[[Axes], None]) -> str:
     }  # fmt: skip
     with rc_context(style):
         figure = Figure(figsize=SIZE, layout="constrained")
-        draw(figure.add_subplot())
+        axes = figure.add_subplot()
+        draw(axes)
+        if axes.get_legend_handles_labels()[1]:
+            figure.legend(loc="outside upper left", ncols=3, frameon=False)
         text = io.StringIO()
         canvas: Any = FigureCanvasSVG(figure)
         canvas.print_svg(text, metadata={"Date": None})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from html import escape
 from pathlib import Path
 
@@ -27,7 +28,8 @@ h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2
 table { border-collapse: collapse; width: 100%; font-size: .92rem; }
 th, td { text-align: left; padding: .35rem .7rem .35rem 0; border-bottom: 1px solid #e5e7eb;
   vertical-align: top; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(21rem, 1fr)); gap: 1.5rem; }
+.charts { display: grid; gap: 1.5rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(28rem, 100%), 1fr)); }
 figure { margin: 0; } figure svg { width: 100%; height: auto; }
 figcaption { font-size: .88rem; color: #4b5563; } .scroll { overflow-x: auto; }
 pre { font-size: .82rem; background: #f8fafc; padding: .8rem; overflow-x: auto; }
@@ -83,8 +85,8 @@ def _head(run: RunRecord) -> str:
     lines.append(
         f'<p class="quiet">{config["data"]["clients"]:,} clients, {len(run.ledger.rounds):,} of '
         f"{config['run']['rounds']:,} rounds, {escape(privacy['randomizer'])} reports, "
-        f"{escape(config['training']['schedule'])} schedule; started {escape(meta['started'])}, "
-        f"{'finished ' + escape(meta['finished']) if 'finished' in meta else 'not finished'}</p>"
+        f"{escape(config['training']['schedule'])} schedule; started {_time(meta['started'])}, "
+        f"{'finished ' + _time(meta['finished']) if 'finished' in meta else 'not finished'}</p>"
     )
     if run.spend is not None:
         lines.append(
@@ -135,7 +137,7 @@ def _figures(run: RunRecord) -> str:
             "Cumulative epsilon of the worst client. Dashed: published formulas, not guarantees.",
         )
     ]
-    if run.accuracy:
+    if len(run.accuracy) > 1:
         shown.append((charts.accuracy_over_rounds(run), "Accuracy on the test set."))
     shown.append(
         (
@@ -232,6 +234,10 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
     return f'<div class="scroll"><table><tr>{top}</tr>{body}</table></div>'
+
+
+def _time(stamp: str) -> str:
+    return f"{datetime.fromisoformat(stamp):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def _number(value: float | None) -> str:
