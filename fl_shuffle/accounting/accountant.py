@@ -31,6 +31,9 @@ SHUFFLED_SOURCE = "blanket theorem for noise on a ball, dominating-pair composit
 SPECIFIC_SOURCE = "Su, Cheng, Wang (2025), Theorem 4, others within one unit's change"
 LOWER_SOURCE = "attack that knows the others' means: likelihood ratio, or recognition"
 
+NEARLY_LOCAL = 0.95
+"""Recognition that reaches this share of the local epsilon leaves nothing for another attack."""
+
 LISTED_CLASSES = 64
 """With more classes than this a round lists only the most exposed; totals cover every client."""
 
@@ -110,7 +113,7 @@ class Accountant:
             "specific": self._specific_column(present, taken),
             "proven": self._proven_column(present, local),
             "local": Column("local", Status.PROVEN, LOCAL_SOURCE, local),
-            "lower": self._lower_column(counts, taken),
+            "lower": self._lower_column(counts, taken, local),
         }
         reports = sum(counts.values())
         spend = Spend(round_number, reports, self._delta, mu, total, columns)
@@ -227,7 +230,9 @@ class Accountant:
         note = "" if epsilon else "it is published for Laplace reports, not for these"
         return Column("specific", Status.AS_PUBLISHED, SPECIFIC_SOURCE, epsilon, note)
 
-    def _lower_column(self, counts: dict[int, int], taken: dict[int, int]) -> Column:
+    def _lower_column(
+        self, counts: dict[int, int], taken: dict[int, int], local: dict[int, float]
+    ) -> Column:
         reports = sum(counts.values())
         epsilon = {}
         for index, rounds in taken.items():
@@ -236,11 +241,19 @@ class Accountant:
                 epsilon[index] = value
         if taken:
             worst = max(taken, key=lambda i: self._classes[i].exposure * math.sqrt(taken[i]))
-            attacked = self._attacked(worst, taken[worst])
-            if attacked > epsilon.get(worst, 0.0):
-                epsilon[worst] = attacked
+            if epsilon.get(worst, 0.0) < NEARLY_LOCAL * local[worst]:
+                attacked = self._attacked(worst, self._attacked_rounds(taken[worst]))
+                if attacked > epsilon.get(worst, 0.0):
+                    epsilon[worst] = attacked
         note = "" if epsilon else "no known attack is certain enough here"
         return Column("lower", Status.LOWER_BOUND, LOWER_SOURCE, epsilon, note)
+
+    def _attacked_rounds(self, rounds: int) -> int:
+        """So many of the rounds are attacked: within 1/16 of all, and all at the run's end.
+
+        An attack on some of the rounds is one on all of them; it need not be redone every round.
+        """
+        return rounds if rounds == self._rounds else rounds - rounds % max(1, rounds // 16)
 
     def _attacked(self, index: int, rounds: int) -> float:
         """What the likelihood-ratio attack certainly reaches against this class; 0 if nothing.

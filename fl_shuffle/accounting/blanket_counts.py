@@ -93,7 +93,10 @@ class _Classes:
         """prod_c (1 + r_c y)^n_c."""
         exponent = np.zeros(y.shape, dtype=np.complex128)
         for count, mass in zip(self.counts, self.masses, strict=True):
-            exponent += count * complex_log1p(mass * y)
+            logarithm = complex_log1p(mass * y)
+            # Part by part: where 1 + r y = 0 the complex product would be NaN, not -infinity.
+            exponent.real += count * logarithm.real
+            exponent.imag += count * logarithm.imag
         result: ComplexArray = np.exp(exponent)
         return result
 
