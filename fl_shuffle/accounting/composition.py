@@ -7,14 +7,15 @@ rounds released. Here P and Q live on finitely many privacy losses ("connect the
 Ghazi, Kamath, Kumar, Manurangsi 2022), so a composition is a convolution.
 
 Every rounding raises the result: interpolation (convexity), the lattice (mean-preserving splits of
-likelihood ratios), aliasing from below, a Chernoff bound for what leaves the window at the top, and
-a bound on the round-off of the Fourier transforms.
+likelihood ratios), aliasing, a Chernoff bound for what leaves the window at the top (and, where
+epsilon lies below the window, at the bottom), and a bound on the round-off of the Fourier
+transforms.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,6 +32,10 @@ CELLS_PER_SD = 12.0
 WINDOW_SDS = 20.0
 MAX_LATTICE = 1 << 18
 TILT_LADDER = 1.25
+LADDER_DOWN = 40
+MARKOV_RATES = tuple(np.geomspace(0.003, 30.0, 16).tolist())
+"""Rates of Markov's inequality, in units of 1 / sd, tried for what lies outside the window."""
+RARE = 1e-60
 UNIT = 2.0**-53
 MAX_LOSS = 600.0
 SAFETY = 1.0 + 1e-9
@@ -95,10 +100,15 @@ class DominatingPair:
         masses = np.maximum(np.append(forward, 0.0) - steps, 0.0)
         mirror = masses * np.exp(-positive)
         centre = max(0.0, 1.0 - float(u[-1]) - float(np.sum(masses)) - float(np.sum(mirror)))
+        # Atoms too small to matter become certain loss (P's mass where Q has none): large losses
+        # would only narrow the choice of tilts.
+        rare = masses < RARE
+        certain = float(u[-1]) + float(np.sum(masses[rare])) + float(np.sum(mirror[rare]))
+        positive, masses, mirror = positive[~rare], masses[~rare], mirror[~rare]
         return cls(
             np.concatenate([-positive[::-1], [0.0], positive]),
             np.concatenate([mirror[::-1], [centre], masses]),
-            float(u[-1]),
+            certain,
         )
 
     def delta(self, epsilon: float) -> float:
@@ -209,21 +219,27 @@ class Composition:
         self._laws: dict[float, tuple[FloatArray, FloatArray, float]] = {}
 
     def _best_tilt(self, objective: Callable[[float, float], float]) -> float:
-        """The rung of the ladder that minimises objective(tilt, log moment); 0 for the body.
+        """The rung of the ladder that minimises objective(tilt, log moment), which is unimodal.
 
-        Any tilt is valid: it decides only how round-off is spread.
+        Any tilt gives a valid bound: it decides where the window lies and how round-off is spread.
         """
-        rung = math.ceil(math.log(0.3 / self._sd) / math.log(TILT_LADDER))
-        best, value = 0.0, math.inf
-        while True:
+
+        def value(rung: int) -> float:
             tilt = TILT_LADDER**rung
             if tilt * self._largest > MAX_LOSS:
-                return best
-            found = objective(tilt, self._moments(tilt)[0])
-            if found >= value:
-                return best
-            best, value = tilt, found
-            rung += 1
+                return math.inf
+            return objective(tilt, self._moments(tilt)[0])
+
+        rung = math.ceil(math.log(0.3 / self._sd) / math.log(TILT_LADDER))
+        last = math.floor(math.log(MAX_LOSS / self._largest) / math.log(TILT_LADDER))
+        rung = min(rung, last)
+        lowest = rung - LADDER_DOWN
+        found = value(rung)
+        while rung > lowest and (lower := value(rung - 1)) <= found:
+            rung, found = rung - 1, lower
+        while (higher := value(rung + 1)) < found:
+            rung, found = rung + 1, higher
+        return TILT_LADDER**rung
 
     def _window(self, tilt: float) -> tuple[float, int]:
         """Lattice step and size: wide enough for the tilted and the plain sum."""
@@ -251,13 +267,16 @@ class Composition:
             weights = np.exp(np.minimum(log_scale - tilt * losses, 700.0))
             masses: FloatArray = (np.maximum(law, 0.0) + roundoff) * weights
             end = float(losses[-1]) + step
-            above = 1.0
-            for factor in (1.1, 1.25, 1.5, 2.0, 3.0, 6.0):
-                steeper = max(tilt, 1.0 / self._sd) * factor
-                moment = self._lattice_moment(step, steeper)
-                above = min(above, math.exp(min(0.0, moment - steeper * end)))
+            above = self._beyond(step, end, [tilt + rate / self._sd for rate in MARKOV_RATES])
             self._laws[tilt] = (losses, masses, above)
         return self._laws[tilt]
+
+    def _beyond(self, step: float, edge: float, rates: Iterable[float]) -> float:
+        """Markov's bound on P's mass at or beyond `edge`: above it, or below for rates < 0."""
+        smallest = 0.0
+        for rate in rates:
+            smallest = min(smallest, self._lattice_moment(step, rate) - rate * edge)
+        return math.exp(smallest)
 
     def _moments(self, tilt: float) -> tuple[float, float, float]:
         """log moment, mean and variance of the sum of the tilted privacy losses."""
@@ -270,7 +289,7 @@ class Composition:
 
     def _lattice_moment(self, step: float, tilt: float) -> float:
         """log E e^(tilt loss) of the sum on the lattice; infinite if it would overflow."""
-        if tilt * self._largest > 690.0:
+        if abs(tilt) * self._largest > 690.0:
             return math.inf
         return math.fsum(times * pair.lattice_log_moment(step, tilt) for pair, times in self._parts)
 
@@ -280,9 +299,21 @@ class Composition:
         if self._variance == 0.0:
             return min(1.0, self.infinite)
         tilt = self._best_tilt(lambda tilt, log_moment: log_moment - tilt * budget)
+        best = self._delta_at(budget, tilt)
+        if self._law(tilt)[0][0] > budget:
+            best = min(best, self._delta_at(budget, 0.0))
+        return best
+
+    def _delta_at(self, budget: float, tilt: float) -> float:
         losses, masses, above = self._law(tilt)
         gain = np.where(losses > budget, -np.expm1(np.minimum(budget - losses, 0.0)), 0.0)
-        return min(1.0, (float(masses @ gain) + above) * SAFETY + self.infinite)
+        total = float(masses @ gain) + above
+        first = float(losses[0])
+        if first > budget:
+            # What lies below the window wraps to its top, where a tilted law weighs it too lightly.
+            step = float(losses[1] - losses[0])
+            total += self._beyond(step, first - step, [-rate / self._sd for rate in MARKOV_RATES])
+        return min(1.0, total * SAFETY + self.infinite)
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon >= 0 on this composition at `delta`, rounded up; may be infinite."""

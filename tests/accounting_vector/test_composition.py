@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from fl_shuffle.accounting.composition import Composition, DominatingPair
 from fl_shuffle.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_profile
+from fl_shuffle.accounting.rounds import RoundLibrary, RoundType
+from fl_shuffle.accounting.vector import ReportClass
 from fl_shuffle.errors import InvalidValueError
 
 
@@ -164,3 +166,39 @@ def test_trade_off_curve_is_below_the_true_one_and_close() -> None:
 def test_bad_curves_are_refused(epsilons: list[float], deltas: list[float]) -> None:
     with pytest.raises(InvalidValueError):
         DominatingPair.from_curve(epsilons, deltas)
+
+
+def product_delta(pair: DominatingPair, epsilon: float) -> float:
+    """Two rounds of a pair at `epsilon`, from all pairs of atoms."""
+    losses = np.add.outer(pair.losses, pair.losses).ravel()
+    masses = np.multiply.outer(pair.masses, pair.masses).ravel()
+    gain = np.where(losses > epsilon, -np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0)
+    return math.fsum([*(masses * gain).tolist(), 2.0 * pair.infinite - pair.infinite**2])
+
+
+@pytest.mark.parametrize("rare", [1e-4, 1e-8, 1e-12])
+@pytest.mark.parametrize("spread", [0.02, 0.3])
+@pytest.mark.parametrize("loss", [2.0, 5.0, 12.0])
+def test_rare_large_losses_hide_nothing(rare: float, spread: float, loss: float) -> None:
+    """A curve with a bulk of small losses and few large ones, from epsilon 0 on."""
+    grid = np.concatenate([[0.0], np.geomspace(spread / 30, loss, 80)])
+    pair_ = DominatingPair.from_curve(
+        grid, (1 - rare) * gaussian_profile(grid, spread) + rare * -np.expm1(grid - loss - 1e-9)
+    )
+    twice = Composition([(pair_, 2)])
+    for epsilon in (0.0, 0.1 * spread, spread, 3 * spread, loss, 1.5 * loss):
+        assert product_delta(pair_, epsilon) * (1 - 1e-7) <= twice.delta(epsilon)
+
+
+@pytest.mark.parametrize(("mu", "count"), [(1.5, 10**4), (3.0, 10**8), (1.0, 10**3), (2.0, 10**6)])
+def test_more_rounds_never_cost_less(mu: float, count: int) -> None:
+    library = RoundLibrary()
+    kind = RoundType.of([ReportClass("gaussian", 2.0 / mu, 1.0, 2.0, count)], 0)
+    grid = [0.0, 0.01, 0.05, 0.2]
+    once = library.profile({kind: 1}, grid)
+    for times in (2, 3, 10, 100):
+        assert np.all(library.profile({kind: times}, grid) >= once)
+        misses = library.trade_off({kind: times}, [0.01, 0.1, 0.5])
+        assert np.all(misses < 1.0 - np.array([0.01, 0.1, 0.5]))
+    at = [library.epsilon({kind: times}, 1e-3) for times in (1, 2, 3, 10, 100)]
+    assert at == sorted(at) and at[1] < 3.0 * at[3]
