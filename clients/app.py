@@ -11,6 +11,7 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from clients.worker import Worker
+from fl_shuffle.config import Config
 from fl_shuffle.errors import ConfigError, FlShuffleError
 from fl_shuffle.flower.client_record import ClientRecord
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED
@@ -26,20 +27,23 @@ from fl_shuffle.flower.settings import config_of
 log = logging.getLogger("fl_shuffle.client")
 
 app = ClientApp()
-_workers: dict[str, Worker] = {}
+_workers: list[tuple[int, Config, Worker]] = []
 _lock = Lock()
 
 
 def worker_for(context: Context) -> Worker:
     """This process's worker for the run's configuration, built on first use."""
     config = config_of(context)
-    key = f"{context.run_id} {config.to_json()}"  # two runs never share a source of noise
     with _lock:
-        if key not in _workers:
-            torch.set_num_threads(1)
-            _workers.clear()
-            _workers[key] = Worker(config)
-        return _workers[key]
+        for run, known, worker in _workers:
+            # Two runs never share a source of noise.
+            if run == context.run_id and known == config:
+                return worker
+        torch.set_num_threads(1)
+        _workers.clear()
+        worker = Worker(config)
+        _workers.append((context.run_id, config, worker))
+        return worker
 
 
 @app.train()

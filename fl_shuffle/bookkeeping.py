@@ -29,7 +29,8 @@ class RunBook:
     `target_epsilon` bounds the worst client's proven epsilon; `lifetime` (shape [clients], inf
     where there is none) bounds each client's own: a client whose next report would exceed it stops
     taking part. `replayable` says that a round repeated after a crash releases the same bits (a
-    seeded run), so that a late checkpoint costs no privacy.
+    seeded run), so that a late checkpoint costs no privacy. In a `sequential` round every report is
+    used as it comes: it counts as released once it is reserved.
     """
 
     def __init__(
@@ -40,11 +41,14 @@ class RunBook:
         target_epsilon: float | None,
         lifetime: NDArray[np.float64] | None,
         replayable: bool,
+        sequential: bool = False,
     ) -> None:
         self._accountant = accountant
         self._ledger = ledger
         self._target = target_epsilon
         self._lifetime = lifetime
+        self._replayable = replayable
+        self._sequential = sequential
         self._checkpoint_every = CHECKPOINT_SECONDS if replayable else 0.0
         self._last_checkpoint = -np.inf
         self._expected = 0
@@ -67,7 +71,9 @@ class RunBook:
             )
             self._ledger.flush()
             return None
-        self._ledger.reserve(round_number, self._expected, planned.headline)
+        self._ledger.reserve(
+            round_number, self._expected, planned.headline, allowed if self._sequential else None
+        )
         self.seconds += time.perf_counter() - started
         return allowed
 
@@ -84,12 +90,24 @@ class RunBook:
             )
             self._ledger.flush()
             return None
+        if self._over_lifetime(round_number, present).any():
+            self._ledger.note(
+                round_number,
+                "stopped",
+                f"only {spend.n_reports} reports arrived in round {round_number}; releasing them "
+                "would cost a client more than its lifetime budget: thrown away",
+            )
+            self._ledger.flush()
+            return None
         self._accountant.commit(round_number, present)
         counts = self._accountant.class_counts(present)
         self._ledger.record(spend, counts, self._expected, present, seconds)
         if spend.n_reports < self._expected:
             lost = self._expected - spend.n_reports
             self._ledger.note(round_number, "dropped", f"{lost} clients sent no usable report")
+        if not self._replayable:
+            # What follows is the release: the file must know of it first.
+            self._ledger.flush()
         self.seconds += time.perf_counter() - started
         return spend
 
@@ -118,8 +136,7 @@ class RunBook:
         allowed = participants.copy()
         while True:
             # Fewer reports hide each client less: ask again until nobody else must leave.
-            epsilon = self._accountant.client_epsilons_after(round_number, allowed)
-            leaving = allowed & ~(epsilon <= self._lifetime)
+            leaving = self._over_lifetime(round_number, allowed)
             if not leaving.any():
                 break
             allowed &= ~leaving
@@ -129,3 +146,10 @@ class RunBook:
                 round_number, "lifetime", f"{out} clients have spent their lifetime budget"
             )
         return allowed
+
+    def _over_lifetime(self, round_number: int, present: Mask) -> Mask:
+        """Which of these clients this round would bring above their lifetime budget."""
+        if self._lifetime is None:
+            return np.zeros_like(present)
+        epsilon = self._accountant.client_epsilons_after(round_number, present)
+        return np.asarray(present & ~(epsilon <= self._lifetime))

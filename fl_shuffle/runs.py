@@ -33,6 +33,7 @@ from fl_shuffle import __version__
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.events import Spend
 from fl_shuffle.accounting.ledger import SCHEMA_VERSION, Ledger
+from fl_shuffle.accounting.ledger_reader import read_ledger
 from fl_shuffle.bookkeeping import RunBook
 from fl_shuffle.config import Config
 from fl_shuffle.errors import RunError
@@ -58,6 +59,7 @@ class RunFacts:
     plan: RandomizerPlan
     features_use_data: bool
     fingerprint: str
+    dimension: int
     lifetime: NDArray[np.float64] | None = None
 
 
@@ -100,6 +102,7 @@ class Run:
             schedule=config.training.schedule,
             delta=config.privacy.target_delta,
             rounds=config.run.rounds,
+            dimension=facts.dimension,
         )
         self.book = RunBook(
             self.accountant,
@@ -107,6 +110,7 @@ class Run:
             target_epsilon=config.privacy.target_epsilon,
             lifetime=_lifetimes(config, facts),
             replayable=config.run.entropy == "seeded",
+            sequential=config.training.schedule == "sequential",
         )
         self._metrics = (directory / METRICS).open("a", newline="", encoding="utf-8")
         self._rows = csv.writer(self._metrics, lineterminator="\n")
@@ -115,8 +119,8 @@ class Run:
     def restore(self, optimizer: ServerOptimizer) -> int:
         """Put optimizer and accountant where the ledger says; returns the round to start with.
 
-        Rounds after the last checkpoint were (or may have been) released. A seeded run releases the
-        same bits again, so they are replayed and counted once; otherwise they stay on the bill.
+        Rounds after the last checkpoint may have been released. A seeded run releases the same bits
+        again, so they are replayed and counted once; otherwise they stay on the bill.
         """
         if not self.resumed:
             return 1
@@ -273,17 +277,18 @@ def open_run(config: Config, facts: RunFacts, directory: Path | None) -> Iterato
     resumed = directory is not None and (directory / LEDGER).is_file()
     path = directory or new_directory(Path(config.run.out))
     path.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path / "run.log", encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
     if resumed:
         ledger = Ledger.open(path / LEDGER)
+        _require_same(ledger, path, facts)
     else:
         _write(path / "config.json", json.dumps(config.to_dict(), indent=2) + "\n")
         ledger = Ledger.create(
             path / LEDGER, _meta(config, facts), facts.plan.classes, facts.plan.class_of
         )
+    handler = logging.FileHandler(path / "run.log", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
     if config.run.entropy == "seeded":
         ledger.spare_flushes()
     run = Run(path, config, facts, ledger, resumed)
@@ -298,6 +303,24 @@ def open_run(config: Config, facts: RunFacts, directory: Path | None) -> Iterato
         run.close()
         log.removeHandler(handler)
         handler.close()
+
+
+def _require_same(ledger: Ledger, path: Path, facts: RunFacts) -> None:
+    """What was released is accounted with the randomizers it was released with, or not at all."""
+    known = read_ledger(path / LEDGER)
+    same = {
+        "budgets or clipping": known.classes == facts.plan.classes
+        and np.array_equal(known.class_of, facts.plan.class_of),
+        "data": known.meta["data_fingerprint"] == facts.fingerprint,
+        "model": known.meta["dimension"] == facts.dimension,
+    }
+    changed = [name for name, equal in same.items() if not equal]
+    if changed:
+        ledger.close()
+        raise RunError(
+            f"{path} cannot be resumed: its {' and '.join(changed)} changed since it was started; "
+            "put the old files back, or start a new run"
+        )
 
 
 def new_directory(out: Path) -> Path:
@@ -332,6 +355,7 @@ def _meta(config: Config, facts: RunFacts) -> dict[str, Any]:
         "libraries": versions,
         "seed": config.run.seed if config.run.entropy == "seeded" else "operating-system entropy",
         "data_fingerprint": facts.fingerprint,
+        "dimension": facts.dimension,
         "labelled_private": facts.plan.labelled_private,
         "started": datetime.now(UTC).isoformat(),
     }

@@ -29,9 +29,16 @@ def main(grid: Grid, context: Context) -> None:
     task = load_task(config)
     model = task.model(config)
     directory = str(context.run_config.get(RUN_DIRECTORY, ""))
-    facts = RunFacts(task.plan, task.features_use_data, task.fingerprint, task.budgets.lifetime)
+    initial = flatten_parameters(model)
+    facts = RunFacts(
+        task.plan,
+        task.features_use_data,
+        task.fingerprint,
+        initial.numel(),
+        task.budgets.lifetime,
+    )
     with open_run(config, facts, Path(directory) if directory else None) as run:
-        optimizer = ServerOptimizer(config.server, flatten_parameters(model))
+        optimizer = ServerOptimizer(config.server, initial)
         first_round = run.restore(optimizer)
         strategy = ShuffleStrategy(
             clients=config.data.clients,

@@ -15,9 +15,14 @@ from numpy.typing import NDArray
 from fl_shuffle.accounting.events import ClientClass, Column, Spend
 from fl_shuffle.accounting.gaussian import gaussian_epsilon
 from fl_shuffle.accounting.guarantee import Status
-from fl_shuffle.accounting.histories import Histories, Spent
+from fl_shuffle.accounting.histories import Histories, Spent, contains
 from fl_shuffle.accounting.likelihood_attack import attack_epsilon
-from fl_shuffle.accounting.local import local_epsilon, local_epsilons, recognised_epsilon
+from fl_shuffle.accounting.local import (
+    local_epsilon,
+    local_epsilons,
+    recognised_epsilon,
+    worst_local_epsilons,
+)
 from fl_shuffle.accounting.rounds import RoundLibrary, RoundType
 from fl_shuffle.accounting.shuffled import ShuffledView, as_published_type
 from fl_shuffle.accounting.vector import ReportClass
@@ -35,7 +40,8 @@ NEARLY_LOCAL = 0.95
 """Recognition that reaches this share of the local epsilon leaves nothing for another attack."""
 
 LISTED_CLASSES = 64
-"""With more classes than this a round lists only the most exposed; totals cover every client."""
+"""With more classes than this a round lists only some of the most exposed; the worst client's
+epsilon and the totals are over every client."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,7 @@ class Accountant:
     Relation: replace-one of one `unit`. Epsilons are in nats at the target `delta`, cumulative over
     the rounds a client's report was released in, with the number of reports that really arrived.
     `library` shares one-round curves, which do not depend on delta, between accountants.
+    `dimension` of the reports sharpens `lower` only.
     """
 
     def __init__(
@@ -75,6 +82,7 @@ class Accountant:
         delta: float,
         rounds: int,
         library: RoundLibrary | None = None,
+        dimension: int | None = None,
     ) -> None:
         self._classes = tuple(classes)
         self._class_of = class_of
@@ -89,7 +97,9 @@ class Accountant:
         self._histories = Histories.empty(len(class_of))
         self._published = Histories.empty(len(class_of))
         self._local_cache: dict[tuple[int, int], float] = {}
-        self._attack_cache: dict[tuple[int, int], float] = {}
+        self._lower_cache: dict[tuple[int, int], float] = {}
+        self._dimension = dimension
+        self._everybody = np.bincount(class_of, minlength=len(self._classes))
         self._memo: tuple[int, Mask, Spend] | None = None
         self._ahead: tuple[Mask, Histories, Histories] | None = None
 
@@ -108,12 +118,14 @@ class Accountant:
         total = None if mu is None else math.sqrt(self._mu_squared + mu * mu)
         taken = self._listed(present)
         local = {index: self._local(index, rounds) for index, rounds in taken.items()}
+        # Where every class is listed, the worst of them is the worst client.
+        worst = self._worst_local(present) if len(taken) == LISTED_CLASSES else None
         columns = {
             "gspa": self._gspa_column(total, taken),
             "specific": self._specific_column(present, taken),
-            "proven": self._proven_column(present, local),
-            "local": Column("local", Status.PROVEN, LOCAL_SOURCE, local),
-            "lower": self._lower_column(counts, taken, local),
+            "proven": self._proven_column(present, local, worst),
+            "local": Column("local", Status.PROVEN, LOCAL_SOURCE, local, overall=worst),
+            "lower": self._lower_column(taken, local),
         }
         reports = sum(counts.values())
         spend = Spend(round_number, reports, self._delta, mu, total, columns)
@@ -204,10 +216,45 @@ class Accountant:
             self._local_cache[key] = local_epsilon(self._classes[index], rounds, self._delta)
         return self._local_cache[key]
 
-    def _proven_column(self, present: Mask, local: dict[int, float]) -> Column:
+    def _worst_local(self, present: Mask) -> float:
+        taken, everybody = self._taken + present, np.zeros_like(self._class_of)
+        worst = worst_local_epsilons(
+            self._classes, self._class_of, taken, everybody, 1, self._delta
+        )
+        return float(worst[0])
+
+    def _worst_proven(self, present: Mask) -> float:
+        """The largest proven epsilon of all clients: max over histories of min(local, shuffled)."""
+        histories = self._after(present)
+        groups = len(histories.distinct)
+        local = worst_local_epsilons(
+            self._classes,
+            self._class_of,
+            self._taken + present,
+            histories.group_of,
+            groups,
+            self._delta,
+        )
+        worst = 0.0
+        known: list[tuple[Spent, float]] = []
+        lengths = [sum(spent.values()) for spent in histories.distinct]
+        for group in sorted(range(groups), key=lambda g: (-lengths[g], -local[g])):
+            spent, bound = histories.distinct[group], float(local[group])
+            # A history costs no more than one that contains it: most need not be worked out.
+            above = [cost for longer, cost in known if contains(longer, spent)] if spent else []
+            if min([bound, *above]) <= worst:
+                continue
+            if spent:
+                cost = self._library.epsilon(spent, self._delta)
+                known.append((spent, cost))
+                bound = min(bound, cost)
+            worst = max(worst, bound)
+        return worst
+
+    def _proven_column(self, present: Mask, local: dict[int, float], worst: float | None) -> Column:
         note = self._no_credit
         if note is not None:
-            return Column("proven", Status.PROVEN, LOCAL_SOURCE, local, note)
+            return Column("proven", Status.PROVEN, LOCAL_SOURCE, local, note, worst)
         histories = self._after(present)
         epsilon = dict(local)
         for index, own in local.items():
@@ -216,7 +263,8 @@ class Accountant:
             if all(candidates):
                 shuffled = max(self._library.epsilon(spent, self._delta) for spent in candidates)
                 epsilon[index] = min(own, shuffled)
-        return Column("proven", Status.PROVEN, SHUFFLED_SOURCE, epsilon)
+        worst = None if worst is None else self._worst_proven(present)
+        return Column("proven", Status.PROVEN, SHUFFLED_SOURCE, epsilon, overall=worst)
 
     def _specific_column(self, present: Mask, taken: dict[int, int]) -> Column:
         histories = self._published_after(present)
@@ -230,21 +278,23 @@ class Accountant:
         note = "" if epsilon else "it is published for Laplace reports, not for these"
         return Column("specific", Status.AS_PUBLISHED, SPECIFIC_SOURCE, epsilon, note)
 
-    def _lower_column(
-        self, counts: dict[int, int], taken: dict[int, int], local: dict[int, float]
-    ) -> Column:
-        reports = sum(counts.values())
+    def _lower_column(self, taken: dict[int, int], local: dict[int, float]) -> Column:
+        worst = max(
+            taken, key=lambda i: self._classes[i].exposure * math.sqrt(taken[i]), default=None
+        )
         epsilon = {}
         for index, rounds in taken.items():
-            value = recognised_epsilon(self._classes[index], reports, rounds, self._delta)
-            if value is not None:
-                epsilon[index] = value
-        if taken:
-            worst = max(taken, key=lambda i: self._classes[i].exposure * math.sqrt(taken[i]))
-            if epsilon.get(worst, 0.0) < NEARLY_LOCAL * local[worst]:
-                attacked = self._attacked(worst, self._attacked_rounds(taken[worst]))
-                if attacked > epsilon.get(worst, 0.0):
-                    epsilon[worst] = attacked
+            key = (index, self._attacked_rounds(rounds))
+            if key not in self._lower_cache:
+                found = recognised_epsilon(
+                    self._classes, self._everybody, *key, self._delta, self._dimension
+                )
+                best = 0.0 if found is None else found
+                if index == worst and best < NEARLY_LOCAL * local[index]:
+                    best = max(best, self._attacked(*key))
+                self._lower_cache[key] = best
+            if self._lower_cache[key] > 0.0:
+                epsilon[index] = self._lower_cache[key]
         note = "" if epsilon else "no known attack is certain enough here"
         return Column("lower", Status.LOWER_BOUND, LOWER_SOURCE, epsilon, note)
 
@@ -264,16 +314,11 @@ class Accountant:
         own = self._classes[index]
         if len({(kind.noise, kind.scale) for kind in self._classes}) > 1 or own.noise == "user":
             return 0.0
-        key = (index, rounds)
-        if key not in self._attack_cache:
-            everybody = np.bincount(self._class_of, minlength=len(self._classes))
-            batch = [
-                ReportClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, int(count))
-                for kind, count in zip(self._classes, everybody, strict=True)
-            ]
-            kind = RoundType.of(batch, index)
-            self._attack_cache[key] = attack_epsilon(kind, rounds, self._delta)
-        return self._attack_cache[key]
+        batch = [
+            ReportClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, int(count))
+            for kind, count in zip(self._classes, self._everybody, strict=True)
+        ]
+        return attack_epsilon(RoundType.of(batch, index), rounds, self._delta)
 
     def _gspa_mu(self, counts: dict[int, int]) -> float | None:
         """Theorem 2 of the paper for one round; None where its sum is empty (one report)."""

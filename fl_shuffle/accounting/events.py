@@ -68,7 +68,8 @@ class Column:
     """One way of counting the privacy spent so far: a number per class, and its worst.
 
     `epsilon` maps a class to the cumulative epsilon (nats, at the run's target delta) of its most
-    exposed client. An empty mapping means the column does not apply; `note` then says why.
+    exposed client. An empty mapping means the column does not apply; `note` then says why. Where
+    not every class is listed, `overall` is the worst of all clients.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Column:
     source: str
     epsilon: Mapping[int, float] = field(default_factory=dict)
     note: str = ""
+    overall: float | None = None
 
     def __post_init__(self) -> None:
         for index, value in self.epsilon.items():
@@ -84,6 +86,8 @@ class Column:
 
     @property
     def worst(self) -> float | None:
+        if self.overall is not None:
+            return self.overall
         return max(self.epsilon.values()) if self.epsilon else None
 
 

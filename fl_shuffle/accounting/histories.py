@@ -70,12 +70,13 @@ class Histories:
             spent
             for index, spent in enumerate(present)
             if not any(
-                _contains(other, spent)
+                contains(other, spent)
                 for position, other in enumerate(present)
                 if position != index
             )
         ]
 
 
-def _contains(more: Spent, less: Spent) -> bool:
+def contains(more: Spent, less: Spent) -> bool:
+    """Whether history `more` holds every round of `less`, and so costs at least as much."""
     return all(more.get(kind, 0) >= times for kind, times in less.items())

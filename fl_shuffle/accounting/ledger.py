@@ -1,9 +1,9 @@
 """The durable record of a run: an SQLite file that is written before anything is released.
 
 A round is first *reserved* (its worst case, before the model is broadcast) and then *committed*
-(what really happened). Committing a round and reserving the next one is one transaction, so a run
-pays one disk flush a round, and at every moment the file covers everything that was released.
-A seeded simulation may do without that flush (see `spare_flushes`).
+(whose reports arrived), before anything of it leaves the shuffler. The caller flushes where a
+release follows, so at every moment the file covers everything that was released. In a seeded
+simulation committing a round and reserving the next one is one transaction (see `spare_flushes`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fl_shuffle.accounting.events import ClientClass, Spend
 from fl_shuffle.errors import RunError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -31,12 +31,11 @@ CREATE TABLE classes (
 CREATE TABLE clients (client_id INTEGER PRIMARY KEY, class_id INTEGER NOT NULL);
 CREATE TABLE reservations (
     attempt INTEGER PRIMARY KEY, round INTEGER NOT NULL, expected_reports INTEGER NOT NULL,
-    epsilon REAL);
+    epsilon REAL, released INTEGER NOT NULL, present BLOB);
 CREATE TABLE rounds (
     round INTEGER PRIMARY KEY, n_reports INTEGER NOT NULL, expected_reports INTEGER NOT NULL,
     delta REAL NOT NULL, gspa_mu_round REAL, gspa_mu_total REAL, gspa REAL, gspa_specific REAL,
-    proven REAL, local REAL, lower REAL, seconds REAL,
-    present BLOB);
+    proven REAL, local REAL, lower REAL, seconds REAL);
 CREATE TABLE round_classes (
     round INTEGER NOT NULL, class_id INTEGER NOT NULL, n_reports INTEGER NOT NULL, gspa REAL,
     specific REAL, proven REAL, local REAL, lower REAL, PRIMARY KEY (round, class_id))
@@ -131,11 +130,28 @@ class Ledger:
             raise RunError(f"{self.path} is not a readable ledger: {error}") from None
         return {key: json.loads(value) for key, value in rows}
 
-    def reserve(self, round_number: int, expected_reports: int, epsilon: float) -> None:
-        """Book a round's worst case; durable, together with everything recorded before it."""
+    def reserve(
+        self,
+        round_number: int,
+        expected_reports: int,
+        epsilon: float,
+        released: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Book a round's worst case; durable, together with everything recorded before it.
+
+        `released` is the mask of clients whose reports will be used as they come, before the round
+        is recorded; None if nothing leaves the shuffler before that.
+        """
         self._db.execute(
-            "INSERT INTO reservations (round, expected_reports, epsilon) VALUES (?, ?, ?)",
-            (round_number, expected_reports, _real(epsilon)),
+            "INSERT INTO reservations (round, expected_reports, epsilon, released, present) "
+            "VALUES (?, ?, ?, ?, ?)",
+            (
+                round_number,
+                expected_reports,
+                _real(epsilon),
+                released is not None,
+                None if released is None else _bitmap(released),
+            ),
         )
         self.flush()
 
@@ -147,14 +163,21 @@ class Ledger:
         present: NDArray[np.bool_],
         seconds: float,
     ) -> None:
-        """Stage what a round really was; the next `reserve` or `flush` makes it durable."""
+        """Stage what a round really was; the next `reserve` or `flush` makes it durable.
+
+        It belongs to the latest attempt at that round.
+        """
         worst = [_real(spend.columns[name].worst) for name in COLUMN_NAMES]
-        bitmap = None if present.all() else np.packbits(present).tobytes()
         self._db.execute(
-            "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (spend.round_number, spend.n_reports, expected_reports, spend.delta,
-             spend.mu_round, spend.mu_total, *worst, seconds, bitmap),
+             spend.mu_round, spend.mu_total, *worst, seconds),
         )  # fmt: skip
+        self._db.execute(
+            "UPDATE reservations SET released = 1, present = ? WHERE attempt = "
+            "(SELECT max(attempt) FROM reservations WHERE round = ?)",
+            (_bitmap(present), spend.round_number),
+        )
         self._db.executemany(
             "INSERT OR REPLACE INTO round_classes VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             [
@@ -182,23 +205,20 @@ class Ledger:
     def presence(self, clients: int) -> list[tuple[int, NDArray[np.bool_]]]:
         """Whose reports were released, as (round, mask) per attempt at a round, in order.
 
-        An attempt that was reserved but not recorded, or that a later attempt at the same round
-        overwrote, counts as released by everybody: the crash may have come after the release.
+        A round that was tried again after a crash is listed once for each attempt that may have
+        released something; an attempt that ended before its reports left the shuffler is not.
         """
         rows = self._db.execute(
-            "SELECT reservations.round, rounds.round IS NOT NULL AND attempt = "
-            "(SELECT max(attempt) FROM reservations AS later WHERE later.round = rounds.round), "
-            "present FROM reservations LEFT JOIN rounds USING (round) ORDER BY attempt"
+            "SELECT round, present FROM reservations WHERE released ORDER BY attempt"
         ).fetchall()
-        everybody = np.ones(clients, dtype=bool)
         return [
             (
                 int(number),
-                everybody
-                if bitmap is None or not recorded
+                np.ones(clients, dtype=bool)
+                if bitmap is None
                 else np.unpackbits(np.frombuffer(bitmap, np.uint8), count=clients).astype(bool),
             )
-            for number, recorded, bitmap in rows
+            for number, bitmap in rows
         ]
 
     def set_meta(self, key: str, value: Any) -> None:
@@ -232,6 +252,11 @@ def _connect(path: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         raise RunError(f"{path} cannot be opened as a ledger: {error}") from None
     return connection
+
+
+def _bitmap(present: NDArray[np.bool_]) -> bytes | None:
+    """One bit per client; None for everybody."""
+    return None if present.all() else np.packbits(present).tobytes()
 
 
 def _real(value: float | None) -> float | None:

@@ -58,10 +58,6 @@ def read_ledger(path: Path) -> LedgerRecord:
         if meta["config"]["run"]["entropy"] == "seeded":
             # A repeated attempt releases the same bits again: it counts once.
             attempts = list(dict(attempts).items())
-        if "finished" in meta:
-            # What a finished run reserved but never committed, it threw away.
-            done = set(values[:, 0].tolist())
-            attempts = [attempt for attempt in attempts if attempt[0] in done]
         return LedgerRecord(
             meta=meta,
             classes=tuple(

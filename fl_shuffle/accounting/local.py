@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
+from scipy.special import gammainc, log_ndtr
 
 from fl_shuffle.accounting.events import ClientClass
 from fl_shuffle.accounting.gaussian import gaussian_epsilon, gaussian_profile
@@ -64,23 +64,92 @@ def _gaussian_epsilons(delta: float, mu: Vector) -> Vector:
     return high
 
 
+def worst_local_epsilons(
+    classes: Sequence[ClientClass],
+    class_of: NDArray[np.int64],
+    rounds: NDArray[np.int64],
+    group_of: NDArray[np.int64],
+    groups: int,
+    delta: float,
+) -> Vector:
+    """The largest `local_epsilon` among the clients of each group [groups]; 0 for an empty group.
+
+    Only clients that may be the worst are evaluated: in each group those that no other client of
+    the same kind of noise surpasses in both exposure and rounds.
+    """
+    noises = np.array([kind.noise for kind in classes])[class_of]
+    exposure = np.array([kind.exposure for kind in classes])[class_of]
+    worst = np.zeros(groups)
+    gaussian = noises == "gaussian"
+    if gaussian.any():
+        mu = np.zeros(groups)
+        np.maximum.at(mu, group_of[gaussian], exposure[gaussian] * np.sqrt(rounds[gaussian]))
+        values, inverse = np.unique(mu, return_inverse=True)
+        worst = _gaussian_epsilons(delta, values)[inverse.reshape(-1)]
+        worst[mu == 0.0] = 0.0
+    rest = np.flatnonzero(~gaussian & (rounds > 0))
+    if rest.size:
+        # Clients of one class, group and number of rounds are alike.
+        alike = np.stack([group_of[rest], class_of[rest], rounds[rest]], axis=1)
+        candidates = np.unique(alike, axis=0)
+        sizes = np.array([classes[index].exposure for index in candidates[:, 1]])
+        most: dict[tuple[int, str], float] = {}
+        for position in np.lexsort((-sizes, -candidates[:, 2])):
+            group, index, times = (int(value) for value in candidates[position])
+            own = classes[index]
+            if own.noise == "laplace":
+                # Fewer rounds and no more exposure than one already seen: not the worst.
+                if sizes[position] <= most.get((group, own.noise), 0.0):
+                    continue
+                most[group, own.noise] = float(sizes[position])
+            worst[group] = max(worst[group], local_epsilon(own, times, delta))
+    return worst
+
+
 def recognised_epsilon(
-    client: ClientClass, reports: int, rounds: int, delta: float
+    classes: Sequence[ClientClass],
+    counts: NDArray[np.int64],
+    index: int,
+    rounds: int,
+    delta: float,
+    dimension: int | None = None,
 ) -> float | None:
     """A certain lower bound on epsilon at `delta` over `rounds`: the attack that knows the others.
 
-    Gaussian noise. The other means lie at -C u, the client's at +C u or `sensitivity` below it.
-    The report furthest along u is the client's, except with probability at most
-    eta = (n - 1) Phi(-(2C - sensitivity) / (sqrt(2) sigma)) a round. On the rest the client's own
-    Gaussian pair is observed, so the divergence at eps is at least
-    delta_G(eps; mu sqrt(T)) - (1 + e^eps) T eta. Returns None where eta is not negligible.
+    `counts[j]` is how many clients of class j there are; at most so many reports hide one of class
+    `index` in every round. Gaussian noise only. The others' means lie at -C_j u, the client's own
+    at +C u or `sensitivity` Delta below it. Of the reports whose part orthogonal to u is no longer
+    than tau, the attacker takes the one furthest along u. It is the client's, except with
+    probability at most
+
+      eta = P(sigma^2 chi^2 > tau^2)
+            + sum_j n_j Phi(-(C + C_j - Delta) / hypot(sigma, sigma_j)) P(sigma_j^2 chi^2 <= tau^2)
+
+    a round (chi^2 with `dimension` - 1 degrees of freedom; both parts of a report are independent;
+    without a dimension tau is infinite). On the rest the client's own Gaussian pair is observed, so
+    the divergence at eps is at least delta_G(eps; mu sqrt(T)) - (1 + e^eps) T eta. Returns None
+    where eta is not negligible. Reports are taken as they are before rounding to the grid.
     """
-    if client.noise != "gaussian" or client.exposure == 0.0:
+    own = classes[index]
+    if own.exposure == 0.0 or any(kind.noise != "gaussian" for kind in classes):
         return None
-    gap = (2.0 * client.radius - client.sensitivity) / (math.sqrt(2.0) * client.scale)
-    log_error = math.log(max(reports - 1, 1) * rounds) + float(log_ndtr(-gap))
+    scale = np.array([kind.scale for kind in classes])
+    gap = own.radius + np.array([kind.radius for kind in classes]) - own.sensitivity
+    others = counts.astype(np.float64)
+    others[index] -= 1.0
+    if np.any(gap[others > 0.0] <= 0.0):
+        return None
+    mu = own.exposure * math.sqrt(rounds)
     slack = 1e-3 * delta
-    upper = gaussian_epsilon(delta, client.exposure * math.sqrt(rounds))
-    if gap <= 0.0 or log_error + upper + math.log(2.0) > math.log(slack):
+    allowed = math.log(slack) - gaussian_epsilon(delta, mu) - math.log(2.0 * rounds)
+    mistaken = others * np.exp(log_ndtr(-gap / np.hypot(own.scale, scale)))
+    missed = 0.0
+    if dimension is not None and dimension > 1:
+        # Half of what is allowed for the client's own report being too long (Laurent, Massart).
+        depth, freedom = math.log(2.0) - allowed, dimension - 1.0
+        reach = freedom + 2.0 * math.sqrt(freedom * depth) + 2.0 * depth
+        mistaken *= gammainc(0.5 * freedom, 0.5 * reach * (own.scale / scale) ** 2)
+        missed = 0.5 * math.exp(allowed)
+    if missed + math.fsum(mistaken.tolist()) > math.exp(allowed):
         return None
-    return gaussian_epsilon(delta + slack, client.exposure * math.sqrt(rounds)) * (1.0 - 1e-9)
+    return gaussian_epsilon(delta + slack, mu) * (1.0 - 1e-9)

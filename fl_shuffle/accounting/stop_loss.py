@@ -130,6 +130,8 @@ def _sum_at(
     if only_loud:
         loud = tilted.positive_part(np.zeros(1))
         weight = float(counts.difference(-loud, loud).values[0].real)
+    if not weight > 0.0:
+        raise PrecisionError("the weight of the counts drowns in round-off")
     guess = weight / front
     chernoff = counts.log_scale + math.log(weight / theta) - 1.0
     if chernoff < LOG_VANISHING:

@@ -24,8 +24,8 @@ AGREEMENT = 1e-6
 class RunRecord:
     """A run for a reader: its ledger, its metrics, and the spend recomputed from the ledger.
 
-    `spend` is None before the first release; a round that was reserved but not (yet) committed
-    counts in it as released by everybody. `recounted` is the worst client's proven epsilon after
+    `spend` is None before the first release; a sequential round that was reserved but not (yet)
+    committed counts in it as released. `recounted` is the worst client's proven epsilon after
     the last committed round, to set beside the ledger's own `recorded`. `taken`, `proven`, `local`
     [clients] are every client's rounds and epsilons. `accuracy` maps a round to the test accuracy
     measured after it.
@@ -70,6 +70,7 @@ def read_run(directory: Path) -> RunRecord:
         schedule=training["schedule"],
         delta=privacy["target_delta"],
         rounds=ledger.meta["config"]["run"]["rounds"],
+        dimension=ledger.meta["dimension"],
     )
     spend, recounted = None, None
     for number, present in ledger.attempts:

@@ -113,10 +113,10 @@ def test_a_changed_ledger_is_reported(launch: Launch, tmp_path: Path) -> None:
     assert "it was changed" in page(tmp_path / "run").text
 
 
-def test_an_unfinished_run_counts_what_it_reserved(
+def test_an_unfinished_run_counts_what_it_released(
     launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert launch("whole") == 0
+    assert launch("whole", "run.rounds=2") == 0
     with monkeypatch.context() as patch:
         crash_in_round(patch, 2)
         with pytest.raises(Crash):
