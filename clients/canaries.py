@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from clients.models import flatten_parameters
 from clients.task import Task, load_task
-from clients.worker import Worker
+from clients.worker import Worker, noise_bits
 from fl_shuffle.audit.findings import Clipping
 from fl_shuffle.audit.score import position_error
 from fl_shuffle.audit.source import Scene
@@ -60,9 +60,9 @@ class CanaryTask(Task):
 class Canaries:
     """The `CanarySource` of a configuration.
 
-    `seed` is of the canaries' noise. `dimension` is that of the run's own model unless given (then
-    no data is loaded). Noise is drawn as `plan` says: the configuration's own unless another is
-    given, to see whether a wrong one would be caught.
+    `seed` is of the canaries' noise, which has the run's word size. `dimension` is that of the
+    run's own model unless given (then no data is loaded). Noise is drawn as `plan` says: the
+    configuration's own unless another is given, to see whether a wrong one would be caught.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class Canaries:
         self._config = dataclasses.replace(
             config, run=dataclasses.replace(config.run, entropy="seeded", seed=seed)
         )
+        self._bits = noise_bits(config)
         self._budgets = make_budgets(config.budgets, config.data.clients)
         if dimension is None:
             task = load_task(config)
@@ -121,7 +122,8 @@ class Canaries:
 
     def _worker_for(self, plan: RandomizerPlan, budgets: Budgets) -> Worker:
         empty = torch.zeros((0, 1)), torch.zeros(0, dtype=torch.int64)
-        return Worker(self._config, self._task(plan, budgets, *empty, np.zeros(1, dtype=np.int64)))
+        task = self._task(plan, budgets, *empty, np.zeros(1, dtype=np.int64))
+        return Worker(self._config, task, bits=self._bits)
 
     def _scene(self, target: int, *, far: bool) -> Scene:
         """Means by the real client code: one client stands for all of its clip, radius and size."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import numpy as np
@@ -13,22 +14,33 @@ from clients.task import Task, load_task
 from fl_shuffle.accounting.events import ClientClass
 from fl_shuffle.config import Config
 from fl_shuffle.flower.records import TrainRequest
-from fl_shuffle.gradients import make_gradient_engine
+from fl_shuffle.gradients import Spoilt, make_gradient_engine, mend_
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.randomizers.noise import NoiseStream
 from fl_shuffle.randomizers.vector import NOISES, UserRandomizer, clip_rows, randomize_rows_
 from fl_shuffle.seeds import SeedTree
+
+log = logging.getLogger("fl_shuffle.client")
+
+
+def noise_bits(config: Config) -> int:
+    """The word size of a run's noise: 64 bits where it protects somebody, see docs/noise.md."""
+    return 64 if config.run.entropy == "system" else 32
 
 
 class Worker:
     """Computes the reports of any range of the federation's clients.
 
     The report of a client depends on the seed, the round, the client and the broadcast model, not
-    on which clients are computed beside it.
+    on which clients are computed beside it. `bits`: see `noise_bits`, which is what is used unless
+    another word size is given.
     """
 
-    def __init__(self, config: Config, task: Task | None = None) -> None:
+    def __init__(
+        self, config: Config, task: Task | None = None, *, bits: int | None = None
+    ) -> None:
         self._config = config
+        self._bits = bits or noise_bits(config)
         self._task: Task = task or load_task(config)
         self._device = torch.device(config.run.device)
         clip = "none" if config.clip == "update" else config.clip
@@ -55,20 +67,31 @@ class Worker:
     def reports(self, request: TrainRequest, parameters: Tensor) -> NDArray[np.float32]:
         """Randomized reports, float32 [k, d], of the requested clients, in ascending client order.
 
-        A client whose gradient holds NaN or an infinity gets a row of NaN: it sends nothing usable.
+        Everybody sends one, whatever their data: see `means`.
         """
         clients = request.clients
-        rows, valid = self.means(clients, parameters.to(self._device))
+        rows, spoilt = self.means(clients, parameters.to(self._device))
+        if spoilt.clients:
+            # For whoever keeps this data. The reply must not tell.
+            log.warning(
+                "round %d: %d of %d clients have gradients that are not finite%s; they count as "
+                "zero, and the reports are sent",
+                request.round_number,
+                spoilt.clients,
+                len(clients),
+                f", in {spoilt.records} records" if spoilt.records else "",
+            )
         self.randomize_(rows, clients, request.round_number)
-        if not valid.all():
-            rows[torch.from_numpy(~valid)] = torch.nan
         return rows.cpu().numpy()
 
     def randomize_(self, rows: Tensor, clients: NDArray[np.int64], round_number: int) -> None:
         """In place: the clipped means [k, d] of these clients become their reports."""
         plan = self._task.plan
         stream = NoiseStream(
-            self._seeds.key(round_number, "noise"), rows.shape[1], device=self._device
+            self._seeds.key(round_number, "noise"),
+            rows.shape[1],
+            bits=self._bits,
+            device=self._device,
         )
         if self._user is not None:
             self._user(rows, clients, stream)
@@ -115,10 +138,12 @@ class Worker:
         index = index.to(self._device)
         return self._inputs[index], self._labels[index], local
 
-    def means(
-        self, clients: NDArray[np.int64], parameters: Tensor
-    ) -> tuple[Tensor, NDArray[np.bool_]]:
-        """Clipped means, float32 [k, d], and which of them are finite."""
+    def means(self, clients: NDArray[np.int64], parameters: Tensor) -> tuple[Tensor, Spoilt]:
+        """Clipped means, float32 [k, d], all finite, and how many of them had to be made so.
+
+        What is not finite counts as zero: with clip "record" the record, so that one record moves
+        its client's mean no further than any other would; else the client's mean.
+        """
         plan, training = self._task.plan, self._config.training
         inputs, labels, offsets = self._records(clients)
         clip = plan.clip[clients]
@@ -133,12 +158,12 @@ class Worker:
             ).neg_()
         else:
             rows = self._engine.client_means(parameters, inputs, labels, offsets, _common(clip))
-        valid = np.ones(len(clients), dtype=bool)
+        spoilt = mend_(self._engine, rows, parameters, inputs, labels, offsets, clip)
         if self._config.clip == "update":
-            valid &= clip_rows(rows, clip, plan.norm)
+            spoilt = Spoilt(int((~clip_rows(rows, clip, plan.norm)).sum()))
         if plan.client_clip is not None:
-            valid &= clip_rows(rows, plan.client_clip, plan.norm)
-        return rows, valid
+            clip_rows(rows, plan.client_clip, plan.norm)
+        return rows, spoilt
 
 
 def _common(values: NDArray[np.float64]) -> float | NDArray[np.float64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 import numpy as np
@@ -15,6 +16,8 @@ from fl_shuffle.flower.records import MODEL_RECORD, Layout, reply_with_reports
 from fl_shuffle.randomizers.noise import NoiseStream
 from fl_shuffle.randomizers.vector import NORMS, VectorRandomizer, clip_rows
 
+log = logging.getLogger("fl_shuffle.client")
+
 
 class LocalRandomizerMod:
     """Clip the update, add noise, send nothing else.
@@ -24,7 +27,8 @@ class LocalRandomizerMod:
     `gaussian`, l1 for `laplace`) and randomized so that one report is (epsilon0, delta0) local DP
     for a change of all of this client's data (unit = client, replace-one, sensitivity 2 clip_norm;
     analytic Gaussian calibration of Balle and Wang 2018). Noise comes from the operating system's
-    entropy. Metrics, sizes and everything else in the reply stay here.
+    entropy. Metrics, sizes and everything else in the reply stay here. An update that is not
+    finite counts as zero and is randomized like any other: a missing report would tell of it.
 
     Raises `InvalidValueError` for parameters out of range.
     """
@@ -52,11 +56,11 @@ class LocalRandomizerMod:
         if reply.has_error():
             return reply
         after = layout.flatten(reply.content.array_records[MODEL_RECORD])
-        update = torch.from_numpy((before - after)[None, :].astype(np.float32))
+        with np.errstate(over="ignore", invalid="ignore"):
+            update = torch.from_numpy((before - after)[None, :].astype(np.float32))
         valid = clip_rows(update, self._clip, self.randomizer.norm)
         stream = NoiseStream(os.urandom(32), update.shape[1], bits=64)
-        self.randomizer.randomize_(update, [0], stream)
-        report = update.numpy()
         if not valid.all():
-            report = np.full_like(report, np.nan)  # unusable, and says so without saying why
-        return reply_with_reports(message, report)
+            log.warning("the update is not finite; it counts as zero, and the report is sent")
+        self.randomizer.randomize_(update, [0], stream)
+        return reply_with_reports(message, update.numpy())

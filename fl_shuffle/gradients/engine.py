@@ -74,6 +74,8 @@ class GradientEngine(ABC):
 
         A client with a record whose gradient is NaN, infinite, or too long for float32 gets a row
         of NaN (with clip "none": a row with some entry not finite); other rows are untouched.
+        Give such a row a value before noise is added (`mend_`): to leave its client out would
+        tell of the record.
         Raises `InvalidValueError` for shapes, types or radii that do not fit, `DataError` for
         labels that are not classes.
         """

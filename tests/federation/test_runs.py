@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clients.data import Records
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.events import ClientClass
+from fl_shuffle.accounting.events import ClientClass, Spend
 from fl_shuffle.accounting.ledger import Ledger
+from fl_shuffle.bookkeeping import RunBook
 from fl_shuffle.cli import main
 from fl_shuffle.flower.strategy import ShuffleStrategy
 from tests.federation.conftest import Launch, model_bytes, summary
@@ -85,7 +87,7 @@ class Model(torch.nn.Module):
         super().__init__()
         self.layer = torch.nn.Linear(features, 10)
     def forward(self, x):
-        # One digit makes the gradient NaN: the clients that hold such records are spoilt.
+        # One pixel makes a record's gradient NaN.
         return self.layer(x) * torch.where(x[..., 20:21] > {limit}, float("nan"), 1.0)
 def build(shape, classes): return Model(shape[0])
 def integers(shape, classes):
@@ -93,21 +95,33 @@ def integers(shape, classes):
     model.extra = torch.nn.Parameter(torch.zeros(3, dtype=torch.int64), requires_grad=False)
     return model
 def text(shape, classes): return "model"
+class Failing(Model):
+    def forward(self, x):
+        raise RuntimeError("no logits")
+def failing(shape, classes): return Failing(shape[0])
 """
 
 
-def test_a_client_whose_gradient_is_nan_is_dropped_and_counted(
-    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("unit", ["client", "record"])
+def test_the_number_of_reports_does_not_depend_on_the_data(
+    unit: str, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With records whose gradient is NaN at no client, at some and at all of them."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "nan_model.py").write_text(NAN_MODEL.format(limit=0.99))
-    settings = ("model.kind=nan_model:build", "data.clients=100", "privacy.min_reports=2")
-    assert launch("run", *settings) == 0
-    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
-        rows = db.execute("SELECT n_reports, expected_reports FROM rounds").fetchall()
-        notes = db.execute("SELECT text FROM notes WHERE kind = 'dropped'").fetchall()
-    assert all(0 < got < expected == 100 for got, expected in rows)
-    assert len(notes) == 3
+    seen = []
+    for name, limit in (("none", 2.0), ("some", 0.99), ("all", -1.0)):
+        (tmp_path / f"{name}_nan.py").write_text(NAN_MODEL.format(limit=limit))
+        settings = (f"model.kind={name}_nan:build", "data.clients=100", f"privacy.unit={unit}")
+        assert launch(name, *settings) == 0
+        with sqlite3.connect(tmp_path / name / "ledger.sqlite") as db:
+            rounds = db.execute("SELECT n_reports, expected_reports FROM rounds").fetchall()
+            present = db.execute("SELECT client_id, count(*) FROM client_rounds GROUP BY client_id")
+            seen.append((rounds, sorted(present.fetchall())))
+            assert not db.execute("SELECT text FROM notes WHERE kind = 'dropped'").fetchall()
+        warned = "not finite" in (tmp_path / name / "run.log").read_text(encoding="utf-8")
+        assert warned == (name != "none")
+    assert seen[0] == seen[1] == seen[2]
+    assert seen[0][0] == [(100, 100)] * 3
 
 
 def test_too_few_reports_are_refused(
@@ -117,8 +131,8 @@ def test_too_few_reports_are_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "all_nan.py").write_text(NAN_MODEL.format(limit=-1.0))
-    assert launch("run", "model.kind=all_nan:build") == 2
+    (tmp_path / "failing_model.py").write_text(NAN_MODEL.format(limit=0))
+    assert launch("run", "model.kind=failing_model:failing") == 2
     assert "0 usable reports" in capsys.readouterr().err
 
 
@@ -213,24 +227,99 @@ def test_a_crashed_run_resumes_and_keeps_its_budget(
         assert [row["round"] for row in rows] == ["1", "2", "3", "4", "5"]
 
 
-def test_a_round_reserved_but_not_recorded_counts_as_released(
-    launch: Launch, tmp_path: Path
-) -> None:
+def test_every_release_stays_on_the_bill_and_nothing_else(launch: Launch, tmp_path: Path) -> None:
     assert launch("run", "run.rounds=2") == 0
     ledger = Ledger.open(tmp_path / "run" / "ledger.sqlite")
+    # An attempt that ended before its reports left the shuffler.
     ledger.reserve(3, 12, 99.0)
+    assert [number for number, _ in ledger.presence(12)] == [1, 2]
+    # A second attempt, released without client 0; then a third, after a crash, with everybody.
     present = ~np.eye(12, dtype=bool)[0]
-    assert [number for number, _ in ledger.presence(12)] == [1, 2, 3]
-    assert ledger.presence(12)[2][1].all()
-    # A second attempt at round 3, recorded without client 0: the first one stays on the bill.
-    ledger.reserve(3, 12, 99.0)
     accountant = Accountant([CLASS], np.zeros(12, dtype=np.int64), unit="client",
                             schedule="aggregate", delta=1e-5, rounds=3)  # fmt: skip
-    ledger.record(accountant.preview(3, present), {0: 11}, 12, present, 0.1)
-    ledger.flush()
+    for mask in (present, np.ones(12, dtype=bool)):
+        ledger.reserve(3, 12, 99.0)
+        spend = accountant.preview(3, mask)
+        ledger.record(spend, {0: int(mask.sum())}, 12, mask, 0.1)
+    # Sequential reports are used as they come: reserved is released.
+    ledger.reserve(4, 11, 99.0, present)
     attempts = ledger.presence(12)
-    assert [number for number, _ in attempts] == [1, 2, 3, 3]
-    assert attempts[2][1].all() and (attempts[3][1] == present).all()
+    assert [number for number, _ in attempts] == [1, 2, 3, 3, 4]
+    assert (attempts[2][1] == present).all() and attempts[3][1].all()
+    assert (attempts[4][1] == present).all()
+    ledger.close()
+
+
+def test_the_file_knows_of_a_release_before_it_happens(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """System entropy: whoever dies between commit and release has the round on the bill."""
+    commit = RunBook.commit
+
+    def dying(self: RunBook, number: int, present: np.ndarray, seconds: float) -> Spend | None:
+        spend = commit(self, number, present, seconds)
+        if number == 2:
+            raise Crash
+        return spend
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunBook, "commit", dying)
+        # What was not flushed is lost with the process.
+        patch.setattr(Ledger, "close", lambda self: self._db.rollback())
+        with pytest.raises(Crash):
+            launch("crashed", "run.entropy=system")
+    ledger = Ledger.open(tmp_path / "crashed" / "ledger.sqlite")
+    assert [number for number, _ in ledger.presence(12)] == [1, 2]
+    ledger.close()
+    assert main(["simulate", "--resume", str(tmp_path / "crashed"), "--quiet"]) == 0
+    with sqlite3.connect(tmp_path / "crashed" / "ledger.sqlite") as db:
+        (most,) = db.execute("SELECT max(rounds) FROM client_spend").fetchone()
+    assert most == 4
+
+
+@pytest.mark.parametrize("changed", ["budgets", "data"])
+def test_a_run_is_not_resumed_with_other_randomizers_or_data(
+    changed: str,
+    launch: Launch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "b.csv"
+    path.write_text("client_id,epsilon,delta\n" + "".join(f"{i},2.0,1e-5\n" for i in range(12)))
+    with monkeypatch.context() as patch:
+        crash_in_round(patch, 1)
+        with pytest.raises(Crash):
+            launch("run", options=("--budgets", str(path)))
+    if changed == "budgets":
+        path.write_text(path.read_text().replace("2.0", "0.1"))
+    else:
+        monkeypatch.setattr(Records, "fingerprint", lambda self: "another")
+    monkeypatch.setattr("clients.task._cache", {})
+    monkeypatch.setattr("clients.task._data_cache", {})
+    before = (tmp_path / "run" / "ledger.sqlite").read_bytes()
+    capsys.readouterr()
+    assert main(["simulate", "--resume", str(tmp_path / "run"), "--quiet"]) == 2
+    error = capsys.readouterr().err
+    assert f"its {changed}" in error and "changed" in error and len(error.splitlines()) == 1
+    assert (tmp_path / "run" / "ledger.sqlite").read_bytes() == before
+
+
+def test_a_batch_that_would_break_a_lifetime_budget_is_thrown_away(tmp_path: Path) -> None:
+    everybody, few = np.ones(3000, dtype=bool), np.arange(3000) < 5
+    own = ClientClass("gaussian", 1.0, 0.3, 0.6, 1.0, 1e-5, 1)
+    accountant = Accountant([own], np.zeros(3000, dtype=np.int64), unit="client",
+                            schedule="aggregate", delta=1e-5, rounds=3)  # fmt: skip
+    whole = accountant.client_epsilons_after(1, everybody)[0]
+    assert whole < 0.5 * accountant.client_epsilons_after(1, few)[0]
+    ledger = Ledger.create(tmp_path / "l.sqlite", {}, [own], np.zeros(3000, dtype=np.int64))
+    book = RunBook(accountant, ledger, target_epsilon=None, lifetime=np.full(3000, 1.01 * whole),
+                   replayable=False)  # fmt: skip
+    allowed = book.reserve(1, everybody)
+    assert allowed is not None and allowed.all()
+    assert book.commit(1, few, 0.1) is None
+    assert not ledger.presence(3000)
+    assert book.commit(1, everybody, 0.1) is not None
     ledger.close()
 
 

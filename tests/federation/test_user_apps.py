@@ -118,15 +118,23 @@ def test_a_failing_client_sends_no_text() -> None:
         grid.close()
 
 
-def test_a_client_with_nan_sends_nothing_usable() -> None:
+def test_a_client_with_nan_sends_a_report_like_any_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its mean is zero, the noise is there, and only its own log tells."""
     mod = LocalRandomizerMod(randomizer="gaussian", epsilon0=1.0, delta0=1e-5)
     grid = InProcessGrid(user_app(mod, nan=True), {}, nodes=1)
     try:
         message = grid.create_message(RecordDict({"arrays": initial()}), "train", 2, "1")
-        report = reports_of(next(iter(grid.send_and_receive([message]))))
+        replies = [next(iter(grid.send_and_receive([message]))) for _ in range(40)]
     finally:
         grid.close()
-    assert report is not None and np.isnan(report).all()
+    assert all(list(reply.content) == ["report"] for reply in replies)
+    reports = np.array([reports_of(reply) for reply in replies]).reshape(40, 7)
+    assert np.isfinite(reports).all()
+    noise = reports / mod.randomizer.scale
+    assert 0.7 < noise.std() < 1.3 and abs(noise.mean()) < 0.4
+    assert [record.name for record in caplog.records].count("fl_shuffle.client") == 40
 
 
 def test_the_mod_calibrates_to_the_whole_clients_sensitivity() -> None:
