@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from clients.models import flatten_parameters
 from clients.task import Task, load_task
-from clients.worker import Worker, noise_bits
+from clients.worker import Worker
 from fl_shuffle.audit.findings import Clipping
 from fl_shuffle.audit.score import position_error
 from fl_shuffle.audit.source import Scene
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.config import Config
-from fl_shuffle.plan import RandomizerPlan, make_plan
+from fl_shuffle.plan import RandomizerPlan, make_plan, noise_bits
 from fl_shuffle.randomizers.vector import NOISES
 
 Ids = NDArray[np.int64]

@@ -15,17 +15,13 @@ from fl_shuffle.accounting.events import ClientClass
 from fl_shuffle.config import Config
 from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.gradients import Spoilt, make_gradient_engine, mend_
+from fl_shuffle.plan import noise_bits
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.randomizers.noise import NoiseStream
 from fl_shuffle.randomizers.vector import NOISES, UserRandomizer, clip_rows, randomize_rows_
 from fl_shuffle.seeds import SeedTree
 
 log = logging.getLogger("fl_shuffle.client")
-
-
-def noise_bits(config: Config) -> int:
-    """The word size of a run's noise: 64 bits where it protects somebody, see docs/noise.md."""
-    return 64 if config.run.entropy == "system" else 32
 
 
 class Worker:

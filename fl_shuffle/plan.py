@@ -87,7 +87,7 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
     classes, class_of = _classes(
         noise, weight * scale, weight * radius, weight * sensitivity, budgets, records
     )
-    step, group = _grids(noise, weight * scale, weight * radius)
+    step, group = _grids(noise, weight * scale, weight * radius, noise_bits(config))
     return RandomizerPlan(
         noise=noise,
         norm=norm,
@@ -147,7 +147,12 @@ def _per_budget(function: object, budgets: Budgets) -> Vector:
     return np.asarray(values[inverse.reshape(-1)], dtype=np.float64)
 
 
-def _grids(noise: str, scale: Vector, radius: Vector) -> tuple[Vector, int]:
+def noise_bits(config: Config) -> int:
+    """Bits of a noise word: 64 wherever the noise is to protect real data (see docs/noise.md)."""
+    return 64 if config.run.entropy == "system" else 32
+
+
+def _grids(noise: str, scale: Vector, radius: Vector, bits: int) -> tuple[Vector, int]:
     """Each client's public grid, one for all clients with the same noise scale; and the group.
 
     A grid of its own would mark a report as coming from a client with that radius, and clients with
@@ -164,7 +169,7 @@ def _grids(noise: str, scale: Vector, radius: Vector) -> tuple[Vector, int]:
         VectorRandomizer(noise, float(s), float(r)) for s, r in zip(scales, reach, strict=True)
     ]
     steps = np.array([randomizer.step for randomizer in randomizers])
-    largest = max(randomizer.largest_report for randomizer in randomizers)
+    largest = max(randomizer.largest_report(bits) for randomizer in randomizers)
     finest = float(steps.min())
     require_exact(len(scale), largest, finest)
     return np.asarray(steps[inverse], dtype=np.float64), exact_group(finest, largest)

@@ -60,7 +60,8 @@ def grid_step(scale: float, radius: float) -> float:
     A power of two: the smallest that is at least scale * 2^-16 and at least
     (radius + 12 scale) * 2^-21. Rounding then adds a variance of at most scale^2 2^-32 / 3
     per coordinate where the first term rules, and every |report| is below 2^22 steps:
-    |mean| <= radius, and no 32-bit variate exceeds 22.2 in absolute value.
+    |mean| <= radius, and no 32-bit variate exceeds 22.2 in absolute value (2^23 steps with 64-bit
+    words, whose variates end at 44.4; float32 holds them).
     """
     scale = require_real("scale", scale, minimum=SMALLEST, maximum=LARGEST)
     radius = require_real("radius", radius, minimum=0.0, maximum=LARGEST)
@@ -97,10 +98,9 @@ class VectorRandomizer:
         """The grid step of its reports."""
         return grid_step(self.scale, self.radius)
 
-    @property
-    def largest_report(self) -> float:
-        """No coordinate of a report can exceed this in absolute value (32-bit noise)."""
-        return self.radius + self.scale * largest_variate(NOISES[self.noise]) + self.step
+    def largest_report(self, bits: int = 32) -> float:
+        """No coordinate of a report can exceed this in absolute value, with `bits`-bit noise."""
+        return self.radius + self.scale * largest_variate(NOISES[self.noise], bits) + self.step
 
     def randomize_(
         self,

@@ -67,7 +67,7 @@ def test_reports_lie_on_the_grid_and_below_the_bound(
     assert reports is means
     units = reports.double() / randomizer.step
     assert torch.equal(units, units.round())
-    assert float(reports.abs().max()) <= randomizer.largest_report < 2.0**22 * randomizer.step
+    assert float(reports.abs().max()) <= randomizer.largest_report() < 2.0**22 * randomizer.step
     spread = (reports - before).double().std() / (scale * (1 if noise == "gaussian" else 2**0.5))
     assert float(spread) == pytest.approx(1.0, abs=0.05)
 
@@ -123,7 +123,7 @@ def test_sums_have_the_same_bits_in_any_order_and_partition(
 def test_grouped_sums_have_the_same_bits(rows: int) -> None:
     randomizer = VectorRandomizer("gaussian", 0.7, 1.0)
     reports = randomizer.randomize_(torch.zeros(rows, 333), 0, NoiseStream(KEY, 333))
-    group = exact_group(randomizer.step, randomizer.largest_report)
+    group = exact_group(randomizer.step, randomizer.largest_report())
     assert group > 8
     plain, grouped = torch.ones(333, dtype=torch.float64), torch.ones(333, dtype=torch.float64)
     exact_sum(reports, plain)
