@@ -64,8 +64,9 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
 
     Sensitivities (replace-one): per-record clipping to C then averaging B records moves the mean by
     at most 2C/B; clipping the average, or a whole update, to C moves it by 2C. A second clip C_cl
-    of the average bounds it by 2 C_cl too; in l1 (Laplace) it may double the first bound. `calibration = "as-published"` uses 2C/B whatever the
-    clipping is, as the papers do, while the class keeps the true sensitivity.
+    of the average bounds it by 2 C_cl too; in l1 (Laplace) it may double the first bound.
+    `calibration = "as-published"` uses 2C/B whatever the clipping is, as the papers do, while the
+    class keeps the true sensitivity.
 
     Raises `InvalidValueError` where a budget has no such calibration.
     """
@@ -77,7 +78,7 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
     sensitivity = 2.0 * clip / (batch if config.clip == "record" else 1.0)
     radius = clip.copy()
     if privacy.client_clip is not None:
-        # Scaling into a ball is 1-Lipschitz in l2 but only 2-Lipschitz in l1 (where it acts at all).
+        # Scaling into a ball is 1-Lipschitz in l2, but where it acts only 2-Lipschitz in l1.
         stretch = np.where((norm == 1) & (privacy.client_clip < clip), 2.0, 1.0)
         sensitivity = stretch * sensitivity
         radius = np.minimum(radius, privacy.client_clip)

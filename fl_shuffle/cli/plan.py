@@ -12,6 +12,7 @@ from fl_shuffle.errors import ConfigError
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.planning import ClassCost, NoisePlan
+    from fl_shuffle.accounting.vector import ReportClass
     from fl_shuffle.config import Config
 
 SUMMARY = "Before a run: the noise that reaches a privacy target, or what a configuration costs."
@@ -222,15 +223,22 @@ def _cost(arguments: argparse.Namespace) -> int:
             "delta": config.privacy.target_delta,
             "rounds": config.run.rounds,
             "unit": config.privacy.unit,
+            "status": "proven" if config.training.participation == 1.0 else "expected",
             "classes": rows,
         }
         print(json.dumps(body))
         return 0
+    certain = config.training.participation == 1.0
     print(
-        f"proven cost of {config.run.rounds} rounds, unit = {config.privacy.unit}: "
-        f"epsilon <= {worst.epsilon:.6g} at delta = {config.privacy.target_delta:.3g} "
-        "for the worst client"
+        f"{'proven' if certain else 'expected'} cost of {config.run.rounds} rounds, unit = "
+        f"{config.privacy.unit}: epsilon <= {worst.epsilon:.6g} at delta = "
+        f"{config.privacy.target_delta:.3g} for the worst client"
     )
+    if not certain:
+        print(
+            f"batches and attendance are drawn: a run costs more than that with probability "
+            f"{SURPRISE:g} at most, and counts what it really was"
+        )
     if not any(cost.credit for cost in costs):
         print("shuffling adds nothing here: every class is left with its own noise")
     print("  clients  hides among  epsilon0     noise  epsilon  without shuffler")
@@ -249,7 +257,8 @@ def _cost(arguments: argparse.Namespace) -> int:
 def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
     """Cost per class if all reports that are asked for arrive; and each class's noise.
 
-    With partial participation a client is counted in `rounds_taken` rounds of the expected batch.
+    With partial participation batches and rounds are drawn: the cost is then that of batches as
+    small, and of a client drawn as often, as happens with probability `SURPRISE` at most.
     """
     import numpy as np
 
@@ -273,29 +282,76 @@ def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
             f"privacy.randomizer = {config.privacy.randomizer!r} has no known law to plan with; "
             "only its declared local budgets count"
         )
-    share = config.training.participation
+    share, delta = config.training.participation, config.privacy.target_delta
+    rounds = rounds_taken(config.run.rounds, share, config.data.clients)
     classes = [
-        ReportClass(
-            kind.noise, kind.scale, kind.radius, kind.sensitivity, math.floor(count * share)
-        )
+        ReportClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, count)
         for kind, count in zip(plan.classes, counts, strict=True)
     ]
-    rounds, delta = rounds_taken(config.run.rounds, share), config.privacy.target_delta
     kinds = [{"epsilon0": kind.epsilon0, "noise_scale": kind.scale} for kind in plan.classes]
     if config.training.schedule == "sequential":
         # Each report is answered by a model of its own, so the server sees it in its place.
         alone = [replace(kind, count=1) for kind in classes]
         costs = [plan_cost([kind], rounds, delta)[0] for kind in alone]
         return [replace(c, index=i, clients=counts[i]) for i, c in enumerate(costs)], kinds
-    present = [replace(kind, count=max(1, kind.count)) for kind in classes]
-    costs = plan_cost(present, rounds, delta)
-    return [replace(cost, clients=counts[cost.index]) for cost in costs], kinds
+    present, seen_as = drawn_batch(classes, config.run.rounds, share)
+    found = {cost.index: cost for cost in plan_cost(present, rounds, delta)}
+    return [
+        replace(found[seen], index=index, clients=counts[index])
+        for index, seen in enumerate(seen_as)
+        if counts[index]
+    ], kinds
 
 
-def rounds_taken(rounds: int, participation: float) -> int:
-    """Rounds that a client drawn at random takes part in, three deviations above the mean."""
-    spread = math.sqrt(rounds * participation * (1.0 - participation))
-    return max(1, min(rounds, math.ceil(rounds * participation + 3.0 * spread)))
+SURPRISE = 0.01
+
+
+def rounds_taken(rounds: int, participation: float, clients: int) -> int:
+    """So many rounds at most any of the clients takes part in, but for half of `SURPRISE`."""
+    from scipy.stats import binom
+
+    if participation == 1.0:
+        return rounds
+    return max(1, int(binom.isf(0.5 * SURPRISE / clients, rounds, participation)))
+
+
+def drawn_batch(
+    classes: list[ReportClass], rounds: int, participation: float
+) -> tuple[list[ReportClass], list[int]]:
+    """A batch no larger than any round's, but for half of `SURPRISE`; and each class's place in it.
+
+    Classes too small to be sure of a report are pooled with the others of their noise, at the
+    largest of their radii and sensitivities.
+    """
+    from scipy.stats import binom
+
+    if participation == 1.0:
+        return classes, list(range(len(classes)))
+    cohorts: dict[tuple[str, float], list[int]] = {}
+    for index, kind in enumerate(classes):
+        cohorts.setdefault((kind.noise, kind.scale), []).append(index)
+    rare = 0.5 * SURPRISE / (rounds * (len(classes) + len(cohorts)))
+
+    def sure(count: int) -> int:
+        return max(0, int(binom.ppf(rare, count, participation)))
+
+    present = [replace(kind, count=sure(kind.count)) for kind in classes]
+    seen_as = list(range(len(classes)))
+    for members in cohorts.values():
+        pooled = [index for index in members if not present[index].count]
+        if pooled:
+            rest = sure(sum(classes[index].count for index in members))
+            rest -= sum(present[index].count for index in members)
+            largest = replace(
+                classes[pooled[0]],
+                radius=max(classes[index].radius for index in pooled),
+                sensitivity=max(classes[index].sensitivity for index in pooled),
+                count=max(1, rest),
+            )
+            for index in pooled:
+                seen_as[index] = len(present)
+            present.append(largest)
+    return present, seen_as
 
 
 def _json(value: Any) -> Any:
