@@ -1,0 +1,68 @@
+"""What a run with partial participation is expected to cost: real runs stay below it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.vector import ReportClass
+from fl_shuffle.budgets import make_budgets
+from fl_shuffle.cli import main
+from fl_shuffle.cli.plan import cost_of, drawn_batch, rounds_taken
+from fl_shuffle.config import parse_config
+from fl_shuffle.plan import make_plan
+
+CLIENTS, ROUNDS, SHARE = 300, 4, 0.3
+
+
+def test_runs_stay_below_the_expected_cost() -> None:
+    config = parse_config(
+        {
+            "run": {"rounds": ROUNDS},
+            "data": {"clients": CLIENTS, "records": 6},
+            "privacy": {"unit": "client", "randomizer": "laplace", "target_delta": 1e-5},
+            "budgets": {"distribution": "constant", "epsilon": 1.0},
+            "training": {"participation": SHARE},
+        }
+    )
+    expected = max(cost.epsilon for cost in cost_of(config)[0])
+    plan = make_plan(config, make_budgets(config.budgets, CLIENTS), np.full(CLIENTS, 6))
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        accountant = Accountant(plan.classes, plan.class_of, unit="client", schedule="aggregate",
+                                delta=1e-5, rounds=ROUNDS)  # fmt: skip
+        for number in range(1, ROUNDS + 1):
+            accountant.commit(number, rng.random(CLIENTS) < SHARE)
+        assert accountant.client_totals()[1].max() <= expected
+
+
+def test_batches_and_attendance_are_rarely_worse() -> None:
+    sizes = [3, 40, 2, 500]
+    classes = [ReportClass("laplace", 1.0, 0.1 * (i + 1), 0.1, n) for i, n in enumerate(sizes)]
+    batch, seen_as = drawn_batch(classes, ROUNDS, SHARE)
+    assert seen_as == [4, 1, 4, 3] and batch[4].radius == pytest.approx(0.3)
+    assert [kind.count for kind in batch[:4]][::2] == [0, 0] and batch[4].count >= 1
+    rng = np.random.default_rng(1)
+    runs = 4000
+    smallest = rng.binomial(500, SHARE, (runs, ROUNDS)).min(axis=1)
+    assert np.mean(smallest < batch[3].count) <= 0.01
+    most = rng.binomial(60, SHARE, (runs, 100)).max(axis=1)
+    assert np.mean(most > rounds_taken(60, SHARE, 100)) <= 0.01
+    assert rounds_taken(60, 1.0, 100) == 60
+    assert drawn_batch(classes, ROUNDS, 1.0) == (classes, [0, 1, 2, 3])
+
+
+def test_it_is_not_called_proven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[data]\nsource = "digits"\nclients = 30\nrecords = 4\n')
+    for share, status in (("1.0", "proven"), ("0.5", "expected")):
+        arguments = ["plan", str(path), "--set", f"training.participation={share}"]
+        assert main(arguments) == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith(f"{status} cost") and ("probability" in shown) == (share != "1.0")
+        assert main([*arguments, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["status"] == status
