@@ -5,10 +5,10 @@ The same ServerApp and ClientApp run unchanged on Flower's Simulation and Deploy
 
 from __future__ import annotations
 
+import itertools
 import logging
 import secrets
 import sys
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
@@ -30,6 +30,8 @@ CLIENT_APP_RAISED = 2
 # computes in Python. CPython's 5 ms are as long as the kernels: they cost a third of a round.
 SWITCH_SECONDS = 5e-4
 
+_message_number = itertools.count(1)
+
 
 def adopt_task_identity(run_id: int) -> None:
     """Give messages built in this process their sender (private in Flower 1.41; only here)."""
@@ -37,8 +39,9 @@ def adopt_task_identity(run_id: int) -> None:
 
 
 def stamp(message: Message) -> Message:
-    """Give a message the identifier that a SuperLink would give it (likewise private)."""
-    message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
+    """Give a message an identifier, as a SuperLink would (likewise private)."""
+    # Not a random one: a system call would hand the interpreter to a worker that just started.
+    message.metadata.__dict__["_message_id"] = f"{next(_message_number):032x}"
     return message
 
 
@@ -114,7 +117,11 @@ class InProcessGrid(Grid):
     def exchange(self, messages: Iterable[Message]) -> Iterator[tuple[int, Message]]:
         """Yield (position of the request, reply) as replies come, with few of them in flight."""
         waiting: dict[Future[Message], int] = {}
-        for position, message in enumerate(messages):
+        source = iter(messages)
+        # Those that start at once are made before the first one does: a thread that computes leaves
+        # this one no time.
+        first = list(itertools.islice(source, len(self._contexts)))
+        for position, message in enumerate(itertools.chain(first, source)):
             waiting[self._pool.submit(self._call, stamp(message))] = position
             if len(waiting) > len(self._contexts):
                 yield from self._finished(waiting)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_shuffle.gradients.engine import GradientEngine, one_thread
+from fl_shuffle.gradients.engine import GradientEngine, steady_arithmetic
 
 # Clipped gradients of single records held at once: at most so many numbers.
 HELD_NUMBERS = 1 << 22
@@ -85,6 +85,6 @@ def _mean_of_finite(
         bad = ~torch.isfinite(clipped).all(dim=1)
         clipped[bad] = 0.0
         zeros += int(bad.sum())
-        with one_thread(engine.device):
+        with steady_arithmetic(engine.device):
             total += clipped.sum(dim=0, dtype=torch.float64)
     return (total / size).to(torch.float32), zeros

@@ -2,7 +2,8 @@
 
 One process, plain PyTorch and NumPy. Per block of clients: forward pass, per-record norms in closed
 form (no per-record gradient is ever stored), clipped means by one batched product, each client's
-own noise, one sum. Then one SGD step. No messages, no shuffler, no accountant, no ledger.
+own noise, one sum. Then one SGD step. Denormal numbers count as zero. No messages, no shuffler, no
+accountant, no ledger.
 
 `python -m bench_parts.floor JOB.npz ...` prints one JSON line per round, as the product does.
 """
@@ -67,7 +68,9 @@ class Floor:
         edges = np.linspace(0, clients, blocks + 1).astype(int).tolist()
         self._blocks = list(itertools.pairwise(edges))
         self._threads = threads
-        self._pool = ThreadPoolExecutor(threads)
+        self._pool = ThreadPoolExecutor(
+            threads, initializer=torch.set_flush_denormal, initargs=(True,)
+        )
         self._local = threading.local()
 
     def round(self, number: int, rate: float = 0.5) -> None:
@@ -179,6 +182,7 @@ def main() -> None:
     parser.add_argument("--block-bytes", type=int, default=0)
     given = parser.parse_args()
     torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
     with np.load(given.file) as data:
         inputs, labels = torch.from_numpy(data["inputs"]), torch.from_numpy(data["labels"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -192,3 +193,21 @@ def test_a_gpu_gives_the_same_values(name: str) -> None:
     engine = make_gradient_engine(module, clip="record", device="cuda")
     found = engine.client_means(flat(module).cuda(), x.cuda(), y.cuda(), offsets, 0.5)
     assert relative_difference(found.cpu(), expected.double()) < 1e-5
+
+
+def test_denormal_numbers_count_as_zero_in_here_and_nowhere_else() -> None:
+    tiny, one = math.ulp(0.0), 1.0
+    engine = make_gradient_engine(nn.Linear(4, 3), clip="record")
+    theta = torch.zeros(engine.dimension)
+    theta[12:] = torch.tensor([0.0, -90.0, -95.0])  # softmax tails: 8e-40 and 6e-42
+    x, y = torch.ones(6, 4), torch.zeros(6, dtype=torch.int64)
+    means = engine.client_means(theta, x, y, np.array([0, 2, 6]), 1.0)
+    smallest = torch.finfo(torch.float32).tiny
+    assert not ((means != 0.0) & (means.abs() < smallest)).any()
+    assert tiny * one != 0.0
+    torch.set_flush_denormal(True)
+    try:
+        engine.client_means(theta, x, y, np.array([0, 2, 6]), 1.0)
+        assert tiny * one == 0.0
+    finally:
+        torch.set_flush_denormal(False)
