@@ -29,8 +29,8 @@ from fl_shuffle.accounting.published_answers import (
     rdp_answer,
 )
 from fl_shuffle.accounting.query import BoundQuery
-from fl_shuffle.accounting.vector_answer import proven_answer
-from fl_shuffle.errors import FlShuffleError, require_choice
+from fl_shuffle.accounting.vector_answer import attack_answer, proven_answer
+from fl_shuffle.errors import FlShuffleError, NotApplicableError, require_choice
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,26 @@ class Method:
 
 
 def bound(query: BoundQuery) -> Guarantee:
-    """The answer of the method that the query names."""
+    """The answer of the method that the query names.
+
+    Where neighbours change one of several records in a report, another client's report may differ
+    in all of them, by `records` times epsilon0: methods that take epsilon0 for any two reports then
+    state nothing true. Published formulas are still printed as what they are.
+    """
     require_choice("method", query.method, METHODS)
-    return METHODS[query.method].answer(query)
+    answer = METHODS[query.method].answer(query)
+    if (
+        query.unit == "record"
+        and query.records > 1
+        and query.method not in ("proven", "attack")
+        and answer.status is not Status.AS_PUBLISHED
+    ):
+        raise NotApplicableError(
+            f"{query.method} takes epsilon0 for any two reports, here it is for one of "
+            f"{query.records} records: use proven (gaussian or laplace), or records = 1 and the "
+            "epsilon0 of a whole report"
+        )
+    return answer
 
 
 def compare(query: BoundQuery) -> dict[str, Guarantee | FlShuffleError]:
@@ -104,5 +121,6 @@ METHODS: dict[str, Method] = _registry(
     Method("rdp-asymptotic", "asymptotic Renyi form", lambda q: rdp_answer(q, "asymptotic")),
     Method("gdp-asymptotic", "asymptotic Gaussian-DP form", gdp_asymptotic_answer),
     Method("lower", "exact divergence of a dataset of the randomizer", lower_answer),
+    Method("attack", "vector reports: what a computed attack reaches", attack_answer),
     Method("girgis-lower", "Renyi lower bound of Girgis et al.", girgis_lower_answer),
 )

@@ -1,4 +1,4 @@
-"""The method `proven`: vector reports with Gaussian or Laplace noise, any dimension."""
+"""Vector reports with Gaussian or Laplace noise, any dimension: methods `proven` and `attack`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,7 @@ def proven_answer(query: BoundQuery) -> Guarantee:
     """
     from fl_shuffle.accounting.rounds import RoundLibrary, RoundType
 
-    if query.randomizer not in VECTOR_RANDOMIZERS or query.joint > 1:
-        raise NotApplicableError(
-            "proven is the bound for vector reports (randomizer gaussian or laplace); for other "
-            "randomizers use blanket, for any randomizer clone"
-        )
-    classes = [_report_class(query, budget) for budget in query.local_budgets]
+    classes = _report_classes(query, "for other randomizers use blanket, for any randomizer clone")
     library = RoundLibrary()
     histories = [
         {library.round_type(classes, index): query.rounds} for index in range(len(classes))
@@ -53,16 +48,66 @@ def proven_answer(query: BoundQuery) -> Guarantee:
             "each round is shuffled afresh; parameters depend on public outputs only",
         ),
         unit=query.unit,
-        details={
-            "randomizer": query.randomizer,
-            "clients": query.clients,
-            "rounds": query.rounds,
-            "records": query.records,
-            "calibration": query.calibration,
-            "budget_classes": len(classes),
-            "shuffling_helps": credit,
-        },
+        details={**_details(query, classes), "shuffling_helps": credit},
     )
+
+
+def attack_answer(query: BoundQuery) -> Guarantee:
+    """An epsilon that a computed attack on the worst client certainly reaches, or a delta (T = 1).
+
+    The reports are those of `proven_answer`. Over several rounds only epsilon at a delta is
+    computed; `NotApplicableError` otherwise, and where no attack of ours succeeds.
+    """
+    from fl_shuffle.accounting.likelihood_attack import attack_epsilon
+    from fl_shuffle.accounting.rounds import RoundType
+    from fl_shuffle.accounting.vector_lower import ASSUMPTIONS, vector_lower_delta
+
+    classes = _report_classes(query, "for other randomizers use lower")
+    indices = range(len(classes))
+    if query.delta is not None:
+        delta = query.delta
+        epsilon = max(
+            attack_epsilon(RoundType.of(classes, index), query.rounds, delta) for index in indices
+        )
+        if epsilon == 0.0:
+            raise NotApplicableError(f"attack: none that we compute reaches delta = {delta:g}")
+    else:
+        if query.rounds > 1:
+            raise NotApplicableError(
+                "attack: over several rounds epsilon is computed, not delta: give --delta"
+            )
+        epsilon = query.epsilon if query.epsilon is not None else 0.0
+        delta = max(vector_lower_delta(classes, index, epsilon).delta for index in indices)
+    return Guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        method=query.method,
+        status=Status.LOWER_BOUND,
+        source="likelihood-ratio attack on a chosen data set, its errors counted against it",
+        assumptions=ASSUMPTIONS,
+        unit=query.unit,
+        details=_details(query, classes),
+    )
+
+
+def _details(query: BoundQuery, classes: list[ReportClass]) -> dict[str, object]:
+    return {
+        "randomizer": query.randomizer,
+        "clients": query.clients,
+        "rounds": query.rounds,
+        "records": query.records,
+        "calibration": query.calibration,
+        "budget_classes": len(classes),
+    }
+
+
+def _report_classes(query: BoundQuery, instead: str) -> list[ReportClass]:
+    if query.randomizer not in VECTOR_RANDOMIZERS or query.joint > 1:
+        raise NotApplicableError(
+            f"{query.method} is the bound for vector reports (randomizer gaussian or laplace); "
+            + instead
+        )
+    return [_report_class(query, budget) for budget in query.local_budgets]
 
 
 def _report_class(query: BoundQuery, budget: LocalBudget) -> ReportClass:

@@ -78,8 +78,29 @@ def _print_table(
         table.add_row(name, f"{number:.6g}", value.status.value, value.source)
     console = Console(width=None)
     console.print(table)
+    ratio = _upper_over_lower(query, results)
+    if ratio is not None:
+        console.print(
+            f"best proven / best lower bound = {ratio:.3g}: so much could a better proof gain",
+            highlight=False,
+        )
     for name, error in refusals.items():
         console.print(f"{name}: not applicable: {error}", markup=False, highlight=False)
+
+
+def _upper_over_lower(query: BoundQuery, results: dict[str, Guarantee]) -> float | None:
+    """Smallest proven number over the largest lower bound for this randomizer."""
+    from fl_shuffle.accounting.guarantee import Status
+
+    def number(value: Guarantee) -> float:
+        return value.epsilon if query.delta is not None else value.delta
+
+    upper = [number(value) for value in results.values() if value.status is Status.PROVEN]
+    # girgis-lower is about binary randomized response, whatever randomizer was asked for.
+    lower = [number(value) for name, value in results.items() if name in ("lower", "attack")]
+    if not upper or max(lower, default=0.0) <= 0.0:
+        return None
+    return min(upper) / max(lower)
 
 
 def _plot(query: BoundQuery, names: tuple[str, ...], path: Path) -> None:
