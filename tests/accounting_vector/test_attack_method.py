@@ -1,4 +1,4 @@
-"""Methods `proven` and `attack` side by side, and which methods may answer for one record of many."""
+"""Methods `proven` and `attack` side by side, and who may answer for one record of many."""
 
 from __future__ import annotations
 
