@@ -3,7 +3,8 @@
 A linear layer with input x and output gradient e has the weight gradient e x^T and the bias
 gradient e, so a record's squared l2 norm is the sum over layers of |e|^2 (|x|^2 + 1), and its l1
 norm the sum of |e|_1 (|x|_1 + 1). The clipped mean is one product per client and layer, of output
-gradients scaled by the clipping factors with the layer's inputs.
+gradients scaled by the clipping factors with the layer's inputs. Of a model that is one layer, the
+bias is the weight of one more input, which is always 1: what it costs then hides in the products.
 
 Same bits whatever the packing: products over a client's records have a shape that is a function of
 the client alone; products over a block's records take the form in which a row's bits do not depend
@@ -14,7 +15,6 @@ whole vector registers, because their scalar tails round differently.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -31,6 +31,19 @@ from fl_shuffle.gradients.engine import (
     clip_factor,
     steady_arithmetic,
 )
+from fl_shuffle.gradients.kernels import (
+    Views,
+    activate,
+    affine,
+    column_powers,
+    copy_rows,
+    powers_of,
+    tiles_of,
+    times_slope,
+    views_of,
+    widen,
+)
+from fl_shuffle.gradients.remembered import Remembered
 from fl_shuffle.gradients.steadiness import Steady, over_tiles, steady_products
 from fl_shuffle.gradients.structure import Layer
 from fl_shuffle.gradients.workspace import LANES, Workspace
@@ -43,15 +56,8 @@ LINEAR_BLOCK_NUMBERS = 1 << 22
 SMALL_PRODUCT = 200_000
 # Block shapes remembered by a thread.
 WORKSPACES = 64
-
-Views = tuple[Tensor, Tensor | None]
-
-# In-place activations whose slope follows from their output.
-FROM_OUTPUT: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
-    nn.ReLU: torch.relu_,
-    nn.Tanh: torch.tanh_,
-    nn.Sigmoid: torch.sigmoid_,
-}
+# Records with a column of ones are kept if they are no more numbers than these (256 MiB).
+REMEMBERED_NUMBERS = 1 << 26
 
 
 class ChainEngine(GradientEngine):
@@ -69,48 +75,46 @@ class ChainEngine(GradientEngine):
     ) -> None:
         super().__init__(module, clip=clip, norm=norm, device=device, loss=loss)
         self._layers = layers
+        # As they are computed in `_blocks`.
+        self._inner = layers
+        if len(layers) == 1 and layers[0].bias is not None:
+            only = layers[0]
+            self._inner = (Layer(only.fan_in + 1, only.fan_out, only.weight, None, None),)
         self._classes = layers[-1].fan_out
-        self._numbers = layers[0].fan_in + 2 * sum(layer.fan_out for layer in layers)
+        self._numbers = self._inner[0].fan_in + 2 * sum(layer.fan_out for layer in layers)
         most = LINEAR_BLOCK_NUMBERS if len(layers) == 1 else BLOCK_NUMBERS
         self._block_rows = LANES * max(1, round(most / self._numbers / LANES))
         self._scratch = threading.local()
-        shapes = tuple((layer.fan_in, layer.fan_out) for layer in layers)
+        shapes = tuple((layer.fan_in, layer.fan_out) for layer in self._inner)
         with steady_arithmetic(device):
             self._steady = steady_products(shapes, self._block_rows, device)
         self._per_block = 1 if self._steady is Steady.CLIENTS else self._block_rows
-        self._known: tuple[Tensor, Tensor] | None = None
+        self._known: Remembered | None = None
 
     def remember(self, inputs: Tensor) -> None:
-        """Keep the lengths of these records, [N, ...], which must not change from here on.
+        """Keep what can be computed of these records, [N, ...], which must not change from here on.
 
-        Calls whose inputs are a slice of them then need not compute them again.
+        That is their lengths, and a copy with a column of ones if the model is one layer with a
+        bias. Calls whose inputs are a slice of them then need not compute it again.
         """
         records = inputs.reshape(len(inputs), -1)
-        if self.clip != "record" or not records.is_contiguous():
+        if not records.is_contiguous():
             return
-        powers = torch.empty(len(records), device=self.device)
-        scratch = torch.empty(min(len(records), self._block_rows), records.shape[1])
-        for start in range(0, len(records), self._block_rows):
-            part = records[start : start + self._block_rows]
-            terms = scratch[: len(part)].to(self.device)
-            _powers(part, self.norm, terms, out=powers[start : start + len(part)])
-        self._known = (records, powers)
-
-    def _remembered(self, records: Tensor) -> Tensor | None:
-        """Powers [n] of the records' lengths if they are a slice of the remembered ones."""
-        if self._known is None:
-            return None
-        base, powers = self._known
-        shift = int(records.storage_offset()) - int(base.storage_offset())
-        first, rest = divmod(shift, base.shape[1])
-        inside = (
-            records.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
-            and records.is_contiguous()
-            and rest == 0
-            and first >= 0
-            and first + len(records) <= len(base)
-        )
-        return powers[first : first + len(records)] if inside else None
+        width = self._inner[0].fan_in
+        wide = None
+        if width > records.shape[1] and len(records) * width <= REMEMBERED_NUMBERS:
+            wide = torch.empty(len(records), width, device=self.device)
+            widen(records.to(self.device), wide)
+        powers = None
+        if self.clip == "record":
+            powers = torch.empty(len(records), device=self.device)
+            scratch = torch.empty(min(len(records), self._block_rows), width, device=self.device)
+            for start in range(0, len(records), self._block_rows):
+                part = records[start : start + self._block_rows].to(self.device)
+                terms = scratch[: len(part)]
+                widen(part, terms)
+                powers_of(terms, self.norm, terms, out=powers[start : start + len(part)])
+        self._known = Remembered(records, wide, powers)
 
     @property
     def path(self) -> str:
@@ -138,9 +142,14 @@ class ChainEngine(GradientEngine):
         per_record: bool,
     ) -> None:
         records = self._records(inputs, labels)
-        views = [_views(parameters, layer) for layer in self._layers]
+        views = [views_of(parameters, layer) for layer in self._layers]
+        weight, bias = views[0]
+        if self._inner is not self._layers and bias is not None:
+            views = [(torch.cat([weight, bias[:, None]], dim=1), None)]
         limits = radius / NORM_INFLATION if per_record else None
-        powers = self._remembered(records) if per_record else None
+        powers = None
+        if self._known is not None:
+            records, powers = self._known.of(records)
         ragged = sorted_records(bounds)
         if ragged is None:
             for block in blocks(bounds, self._block_rows, self._per_block, LANES):
@@ -182,10 +191,10 @@ class ChainEngine(GradientEngine):
 
         `powers`: what is known of the records' lengths, [N].
         """
-        space = self._workspace(block)
+        space = self._workspace(block, narrow=records.shape[1] < self._inner[0].fan_in)
         x = records[block.start : block.stop]
         if space.records is not None:
-            space.records[: space.count] = x
+            widen(x, space.records[: space.count])
             space.records[space.count :] = 0.0
             x = space.records
         slopes = self._forward(views, x, space)
@@ -217,18 +226,18 @@ class ChainEngine(GradientEngine):
             weight, bias = views[depth]
             hidden = space.hidden_used[depth]
             if self._steady is Steady.TILES:
-                torch.bmm(_tiles(x), over_tiles(weight.T, len(x) // LANES), out=_tiles(hidden))
+                torch.bmm(tiles_of(x), over_tiles(weight.T, len(x) // LANES), out=tiles_of(hidden))
                 if bias is not None:
                     hidden += bias
             else:
-                _affine(bias, x, weight.T, hidden)
-            slopes.append(_activate(layer.activation, space.hidden[depth]))
+                affine(bias, x, weight.T, hidden)
+            slopes.append(activate(layer.activation, space.hidden[depth]))
             x = hidden
         weight, bias = views[-1]
         column = None if bias is None else bias[:, None]
         if self._steady is Steady.TILES:
             tiles = space.logits.view(self._classes, -1, LANES).transpose(0, 1)
-            tiles.copy_(torch.bmm(over_tiles(weight, len(tiles)), _tiles(x).transpose(1, 2)))
+            tiles.copy_(torch.bmm(over_tiles(weight, len(tiles)), tiles_of(x).transpose(1, 2)))
             if column is not None:
                 space.logits += column
         else:
@@ -268,67 +277,77 @@ class ChainEngine(GradientEngine):
         for depth in range(len(self._layers) - 2, -1, -1):
             weight, lower = views[depth + 1][0], space.lower_used[depth]
             if tiled:
-                torch.bmm(upper, over_tiles(weight, len(upper)), out=_tiles(lower))
+                torch.bmm(upper, over_tiles(weight, len(upper)), out=tiles_of(lower))
             else:
                 torch.mm(upper, weight, out=lower)
             activation = self._layers[depth].activation
-            _times_slope(space.lower[depth], activation, space.hidden[depth], slopes[depth])
-            upper = _tiles(lower) if tiled else lower
+            times_slope(space.lower[depth], activation, space.hidden[depth], slopes[depth])
+            upper = tiles_of(lower) if tiled else lower
 
     def _lengths(self, x: Tensor, known: Tensor | None, space: Workspace) -> Tensor:
         """Norms [padded] of the records' gradients over all parameters."""
         if known is None:
-            _powers(x, self.norm, space.input_terms, out=space.input_length_used)
+            powers_of(x, self.norm, space.input_terms, out=space.input_length_used)
         else:
             space.input_length[: space.count] = known
             space.input_length[space.count :] = 0.0
         of_input = space.input_length
         total: Tensor | None = None
-        for depth, layer in enumerate(self._layers):
-            if depth == len(self._layers) - 1:
-                of_error = _column_powers(space.error, self.norm, space.error_terms)
+        for depth, layer in enumerate(self._inner):
+            if depth == len(self._inner) - 1:
+                of_error = column_powers(space.error, self.norm, space.error_terms)
             else:
-                of_error = _powers(space.lower[depth], self.norm, space.terms[depth])
+                of_error = powers_of(space.lower[depth], self.norm, space.terms[depth])
             if layer.bias is not None:
                 of_input.add_(1.0)
             total = of_error.mul_(of_input) if total is None else total.addcmul_(of_error, of_input)
             if depth < len(self._layers) - 1:
-                of_input = _powers(space.hidden[depth], self.norm, space.terms[depth])
+                of_input = powers_of(space.hidden[depth], self.norm, space.terms[depth])
         assert total is not None
         return total.sqrt_() if self.norm == 2 else total
 
     def _write(self, clients: Tensor, layer: Layer, error: Tensor, x: Tensor, add: bool) -> None:
-        """Write (or add) one layer of client rows: error [k, fan_out, n] times x [k, n, fan_in]."""
-        weight, bias = _views(clients, layer)
+        """Write (or add) one layer of client rows: error [k, fan_out, n] times x [k, n, fan_in].
+
+        x may have a last column of ones more.
+        """
+        weight, bias = views_of(clients, layer)
         count, size = x.shape[:2]
-        if bias is not None:
+        small = size > 1 and size * layer.fan_in * layer.fan_out < SMALL_PRODUCT and not add
+        ones = small and x.shape[2] > layer.fan_in
+        if bias is not None and not ones:
             if add:
                 bias += error.sum(2)
             else:
                 bias.copy_(error[:, :, 0] if size == 1 else error.sum(2))
+        if small:
+            chunk = max(1, BLOCK_NUMBERS // (4 * layer.fan_in * layer.fan_out))
+            for start in range(0, count, chunk):
+                piece = slice(start, start + chunk)
+                product = torch.bmm(error[piece], x[piece])
+                copy_rows(product[:, :, : layer.fan_in], weight[piece])
+                if bias is not None and ones:
+                    copy_rows(product[:, :, layer.fan_in], bias[piece])
+            return
+        x = x[:, :, : layer.fan_in]
         if add:
             weight.baddbmm_(error, x)
         elif size == 1:
             torch.mul(error, x, out=weight)
-        elif size * layer.fan_in * layer.fan_out < SMALL_PRODUCT:
-            chunk = max(1, BLOCK_NUMBERS // (4 * layer.fan_in * layer.fan_out))
-            for start in range(0, count, chunk):
-                piece = slice(start, start + chunk)
-                _copy(torch.bmm(error[piece], x[piece]), weight[piece])
         else:
             torch.bmm(error, x, out=weight)
 
-    def _workspace(self, block: Block) -> Workspace:
-        """This thread's workspace for blocks of that shape."""
+    def _workspace(self, block: Block, narrow: bool) -> Workspace:
+        """This thread's workspace for blocks of that shape; `narrow`: records come without ones."""
         spaces: dict[object, Workspace] = self._scratch.__dict__.setdefault("spaces", {})
-        key = tuple((part.count, part.size, part.total) for part in block.segments)
+        key = narrow, *((part.count, part.size, part.total) for part in block.segments)
         if key not in spaces:
             if len(spaces) >= WORKSPACES:
                 spaces.clear()
             pool = self._scratch.__dict__.setdefault("pool", {})
             like = torch.empty(0, device=self.device)
-            copy = self._steady is not Steady.WHOLE
-            spaces[key] = Workspace(self._layers, block, pool, like, copy)
+            copy = narrow or self._steady is not Steady.WHOLE
+            spaces[key] = Workspace(self._inner, block, pool, like, copy)
         return spaces[key]
 
     def _update(
@@ -367,13 +386,13 @@ class ChainEngine(GradientEngine):
         count, size = labels.shape
         inputs, slopes = [x], list[Tensor | None]()
         for layer in self._layers[:-1]:
-            weight, bias = _views(own, layer)
+            weight, bias = views_of(own, layer)
             hidden = torch.bmm(inputs[-1], weight.transpose(1, 2))
             if bias is not None:
                 hidden += bias[:, None]
-            slopes.append(_activate(layer.activation, hidden))
+            slopes.append(activate(layer.activation, hidden))
             inputs.append(hidden)
-        weight, bias = _views(own, self._layers[-1])
+        weight, bias = views_of(own, self._layers[-1])
         logits = torch.bmm(weight, inputs[-1].transpose(1, 2))
         if bias is not None:
             logits += bias[:, :, None]
@@ -388,82 +407,8 @@ class ChainEngine(GradientEngine):
         for depth in range(len(self._layers) - 1, -1, -1):
             self._write(gradient, self._layers[depth], error, inputs[depth], add=False)
             if depth > 0:
-                lower = torch.bmm(error.transpose(1, 2), _views(own, self._layers[depth])[0])
+                lower = torch.bmm(error.transpose(1, 2), views_of(own, self._layers[depth])[0])
                 activation = self._layers[depth - 1].activation
-                _times_slope(lower, activation, inputs[depth], slopes[depth - 1])
+                times_slope(lower, activation, inputs[depth], slopes[depth - 1])
                 error = lower.transpose(1, 2)
         own.add_(gradient, alpha=-learning_rate)
-
-
-def _views(parameters: Tensor, layer: Layer) -> Views:
-    """Weight [..., fan_out, fan_in] and bias [..., fan_out] inside flat vectors [..., d]."""
-    end = layer.weight + layer.fan_out * layer.fan_in
-    weight = parameters[..., layer.weight : end]
-    weight = weight.view(*parameters.shape[:-1], layer.fan_out, layer.fan_in)
-    if layer.bias is None:
-        return weight, None
-    return weight, parameters[..., layer.bias : layer.bias + layer.fan_out]
-
-
-def _tiles(rows: Tensor) -> Tensor:
-    """[tiles, LANES, width] of [padded, width]."""
-    return rows.view(-1, LANES, rows.shape[1])
-
-
-def _affine(bias: Tensor | None, left: Tensor, right: Tensor, out: Tensor) -> None:
-    if bias is None:
-        torch.mm(left, right, out=out)
-    else:
-        torch.addmm(bias, left, right, out=out)
-
-
-def _powers(values: Tensor, norm: int, terms: Tensor, out: Tensor | None = None) -> Tensor:
-    """Squared l2 norms, or l1 norms, of the rows; `terms` is scratch of the same shape."""
-    if norm == 2:
-        lengths: Tensor = torch.linalg.vector_norm(values, dim=1, out=out)
-        return lengths.square_()
-    return torch.sum(torch.abs(values, out=terms), 1, out=out)
-
-
-def _copy(values: Tensor, target: Tensor) -> None:
-    """NumPy's copy of what is still in the cache takes half the time of torch's."""
-    if values.is_cuda:
-        target.copy_(values)
-    else:
-        np.copyto(target.numpy(), values.numpy())
-
-
-def _column_powers(values: Tensor, norm: int, terms: Tensor) -> Tensor:
-    """The same of the columns."""
-    if norm == 2:
-        return torch.mul(values, values, out=terms).sum(0)
-    return torch.abs(values, out=terms).sum(0)
-
-
-def _activate(activation: nn.Module | None, values: Tensor) -> Tensor | None:
-    """Apply in place; returns the slopes where they do not follow from the outputs."""
-    if activation is None:
-        return None
-    if type(activation) in FROM_OUTPUT:
-        FROM_OUTPUT[type(activation)](values)
-        return None
-    with torch.enable_grad():
-        leaf = values.detach().clone().requires_grad_()
-        result = activation(leaf.clone())
-        slope: Tensor = torch.autograd.grad(result.sum(), leaf)[0]
-    values.copy_(result.detach())
-    return slope
-
-
-def _times_slope(
-    error: Tensor, activation: nn.Module | None, outputs: Tensor, slope: Tensor | None
-) -> None:
-    """error *= the activation's slope, in place."""
-    if slope is not None:
-        error *= slope
-    elif type(activation) is nn.ReLU:
-        torch.ops.aten.threshold_backward.grad_input(error, outputs, 0, grad_input=error)
-    elif type(activation) is nn.Tanh:
-        torch.ops.aten.tanh_backward.grad_input(error, outputs, grad_input=error)
-    elif type(activation) is nn.Sigmoid:
-        torch.ops.aten.sigmoid_backward.grad_input(error, outputs, grad_input=error)

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fl_shuffle.gradients import GradientEngine, make_gradient_engine
+from fl_shuffle.gradients import GradientEngine, chain, make_gradient_engine
 from fl_shuffle.gradients.blocks import blocks
+from fl_shuffle.gradients.steadiness import Steady
 
 torch.manual_seed(8)
 MODELS = {
@@ -193,13 +194,50 @@ def test_blocks_cover_every_record_once(
     assert (seen == sizes).all()
 
 
-@pytest.mark.parametrize("norm", [1, 2])
-def test_remembered_records_give_the_same_bits(norm: int) -> None:
+@pytest.mark.parametrize("form", ["tiles", "clients"])
+@pytest.mark.parametrize("name", ["linear", "wide", "deep"])
+def test_processors_that_need_other_forms_get_the_same_gradients(
+    name: str, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products by tiles, or client by client, forced here: same values, and bits in any packing."""
+    problem = data([5, 70, 5, 1, 5, 300, 33, 17], 4)
+    together = [list(range(8))]
+    usual = packed(
+        make_gradient_engine(MODELS[name], clip="record"), PARAMETERS[name], problem, together
+    )
+    monkeypatch.setattr(chain, "steady_products", lambda *_: Steady(form))
+    engine = make_gradient_engine(MODELS[name], clip="record")
+    rows = packed(engine, PARAMETERS[name], problem, together)
+    torch.testing.assert_close(rows, usual, rtol=1e-4, atol=1e-6)
+    for packs in ([[k] for k in range(8)], [[7, 2, 0], [5, 1], [6, 3, 4]]):
+        assert torch.equal(packed(engine, PARAMETERS[name], problem, packs), rows)
+    engine.remember(problem[0])
+    assert torch.equal(
+        engine.client_means(PARAMETERS[name], *problem[:3], clip_radius=problem[3]), rows
+    )
+
+
+def test_records_too_many_to_keep_twice_give_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, y, offsets, radius = data([5, 70, 5, 1], 3)
+    kept = make_gradient_engine(MODELS["linear"], clip="record")
+    kept.remember(x)
+    monkeypatch.setattr(chain, "REMEMBERED_NUMBERS", 1)
+    measured = make_gradient_engine(MODELS["linear"], clip="record")
+    measured.remember(x)
+    theta = PARAMETERS["linear"]
+    assert torch.equal(
+        kept.client_means(theta, x, y, offsets, radius),
+        measured.client_means(theta, x, y, offsets, radius),
+    )
+
+
+@pytest.mark.parametrize(("clip", "norm"), [("record", 1), ("record", 2), ("average", 2)])
+def test_remembered_records_give_the_same_bits(clip: str, norm: int) -> None:
     x, y, offsets, radius = data([5, 70, 5, 1, 300, 33], 3)
     for name in ("linear", "wide", "convolution"):
-        plain, mindful = (
-            make_gradient_engine(MODELS[name], clip="record", norm=norm) for _ in "ab"
-        )
+        plain, mindful = (make_gradient_engine(MODELS[name], clip=clip, norm=norm) for _ in "ab")
         mindful.remember(x)
         theta = PARAMETERS[name]
         expected = plain.client_means(theta, x, y, offsets, radius)

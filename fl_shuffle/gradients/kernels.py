@@ -1,0 +1,101 @@
+"""Small pieces of array arithmetic for chains of linear layers, most of them in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fl_shuffle.gradients.structure import Layer
+from fl_shuffle.gradients.workspace import LANES
+
+Views = tuple[Tensor, Tensor | None]
+
+# In-place activations whose slope follows from their output.
+FROM_OUTPUT: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
+    nn.ReLU: torch.relu_,
+    nn.Tanh: torch.tanh_,
+    nn.Sigmoid: torch.sigmoid_,
+}
+
+
+def views_of(parameters: Tensor, layer: Layer) -> Views:
+    """Weight [..., fan_out, fan_in] and bias [..., fan_out] inside flat vectors [..., d]."""
+    end = layer.weight + layer.fan_out * layer.fan_in
+    weight = parameters[..., layer.weight : end]
+    weight = weight.view(*parameters.shape[:-1], layer.fan_out, layer.fan_in)
+    if layer.bias is None:
+        return weight, None
+    return weight, parameters[..., layer.bias : layer.bias + layer.fan_out]
+
+
+def tiles_of(rows: Tensor) -> Tensor:
+    """[tiles, LANES, width] of [padded, width]."""
+    return rows.view(-1, LANES, rows.shape[1])
+
+
+def affine(bias: Tensor | None, left: Tensor, right: Tensor, out: Tensor) -> None:
+    if bias is None:
+        torch.mm(left, right, out=out)
+    else:
+        torch.addmm(bias, left, right, out=out)
+
+
+def powers_of(values: Tensor, norm: int, terms: Tensor, out: Tensor | None = None) -> Tensor:
+    """Squared l2 norms, or l1 norms, of the rows; `terms` is scratch of the same shape."""
+    if norm == 2:
+        lengths: Tensor = torch.linalg.vector_norm(values, dim=1, out=out)
+        return lengths.square_()
+    return torch.sum(torch.abs(values, out=terms), 1, out=out)
+
+
+def copy_rows(values: Tensor, target: Tensor) -> None:
+    """NumPy's copy of what is still in the cache takes half the time of torch's."""
+    if values.is_cuda:
+        target.copy_(values)
+    else:
+        np.copyto(target.numpy(), values.numpy())
+
+
+def column_powers(values: Tensor, norm: int, terms: Tensor) -> Tensor:
+    """The same of the columns."""
+    if norm == 2:
+        return torch.mul(values, values, out=terms).sum(0)
+    return torch.abs(values, out=terms).sum(0)
+
+
+def activate(activation: nn.Module | None, values: Tensor) -> Tensor | None:
+    """Apply in place; returns the slopes where they do not follow from the outputs."""
+    if activation is None:
+        return None
+    if type(activation) in FROM_OUTPUT:
+        FROM_OUTPUT[type(activation)](values)
+        return None
+    with torch.enable_grad():
+        leaf = values.detach().clone().requires_grad_()
+        result = activation(leaf.clone())
+        slope: Tensor = torch.autograd.grad(result.sum(), leaf)[0]
+    values.copy_(result.detach())
+    return slope
+
+
+def times_slope(
+    error: Tensor, activation: nn.Module | None, outputs: Tensor, slope: Tensor | None
+) -> None:
+    """error *= the activation's slope, in place."""
+    if slope is not None:
+        error *= slope
+    elif type(activation) is nn.ReLU:
+        torch.ops.aten.threshold_backward.grad_input(error, outputs, 0, grad_input=error)
+    elif type(activation) is nn.Tanh:
+        torch.ops.aten.tanh_backward.grad_input(error, outputs, grad_input=error)
+    elif type(activation) is nn.Sigmoid:
+        torch.ops.aten.sigmoid_backward.grad_input(error, outputs, grad_input=error)
+
+
+def widen(records: Tensor, target: Tensor) -> None:
+    """Copy records [n, fan_in] to the target, whose last column becomes ones if it has one more."""
+    target[:, : records.shape[1]] = records
+    target[:, records.shape[1] :] = 1.0
