@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from threading import Lock
 
 import numpy as np
 import torch
@@ -20,37 +21,45 @@ from fl_shuffle.randomizers.vector import exact_sum
 class ReportBatch:
     """Collects the reports of one round and releases them shuffled, or only their sum.
 
-    Reports arrive in any order and in any packing as float32 rows of length `dimension`. A row that
-    holds NaN or an infinity is dropped. With `keep=False` rows are added up as they come and are
-    not stored: reports lie on a public power-of-two grid, so the float64 sum is exact and is bit
-    for bit the sum of the batch in *every* order, the shuffled one included. With `keep=True` the
+    Reports arrive in any order and in any packing as float32 rows of length `dimension`, from
+    several threads if need be. A row that holds NaN or an infinity is dropped. With `keep=False`
+    rows are added up as they come and are not stored: reports lie on a public power-of-two grid, so
+    the float64 sum is exact and is bit for bit the sum of the batch in *every* order, the shuffled
+    one included. With `keep=True` the
     whole batch is stored and released under a uniformly random permutation. `group` is a number of
     reports whose float32 sum is exact: adding up is then faster, the result is the same.
     """
 
     def __init__(self, dimension: int, *, keep: bool, group: int = 1) -> None:
         self._sum = torch.zeros(dimension, dtype=torch.float64)
-        self._rows: list[Tensor] | None = [] if keep else None
+        self._rows: dict[int, Tensor] | None = {} if keep else None
         self._group = group
+        self._lock = Lock()
         self.count = 0
 
-    def add(self, rows: Tensor) -> np.ndarray:
-        """Take in `rows` [k, dimension]; returns the boolean mask of the rows that were usable."""
+    def add(self, rows: Tensor, position: int) -> np.ndarray:
+        """Take in `rows` [k, dimension]; returns the boolean mask of the rows that were usable.
+
+        `position` (the request's, different for each call) makes what the permutation of a kept
+        batch starts from the same whichever rows arrive first; nothing of it is released.
+        """
         if self._rows is None:
             part = torch.zeros_like(self._sum)
             exact_sum(rows, part, self._group)
             # A NaN or an infinity anywhere makes the sum of all coordinates one.
             if math.isfinite(float(part.sum())):
-                self._sum += part
-                self.count += rows.shape[0]
+                with self._lock:
+                    self._sum += part
+                    self.count += rows.shape[0]
                 return np.ones(rows.shape[0], dtype=bool)
         usable = torch.isfinite(rows).all(dim=1)
         rows = rows[usable]
-        if self._rows is None:
-            exact_sum(rows, self._sum, self._group)
-        else:
-            self._rows.append(rows.clone())
-        self.count += rows.shape[0]
+        with self._lock:
+            if self._rows is None:
+                exact_sum(rows, self._sum, self._group)
+            else:
+                self._rows[position] = rows.clone()
+            self.count += rows.shape[0]
         return usable.numpy()
 
     def require(self, minimum: int) -> None:
@@ -65,7 +74,7 @@ class ReportBatch:
         """The sum of all reports, float64 [dimension]: a function of the multiset of reports."""
         if self._rows is None:
             return self._sum
-        for rows in self._rows:
+        for rows in self._rows.values():
             exact_sum(rows, self._sum, self._group)
         return self._sum
 
@@ -77,7 +86,9 @@ class ReportBatch:
         """
         if self._rows is None:
             raise ValueError("this batch kept only the sum; build it with keep=True")
-        batch = torch.cat(self._rows) if self._rows else self._sum.new_zeros((0, len(self._sum)))
+        if not self._rows:
+            return torch.zeros(0, len(self._sum))
+        batch = torch.cat([self._rows[position] for position in sorted(self._rows)])
         return batch[torch.from_numpy(generator.permutation(batch.shape[0]))]
 
 

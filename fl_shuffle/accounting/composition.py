@@ -33,8 +33,12 @@ WINDOW_SDS = 20.0
 MAX_LATTICE = 1 << 18
 TILT_LADDER = 1.25
 LADDER_DOWN = 40
-MARKOV_RATES = tuple(np.geomspace(0.003, 30.0, 16).tolist())
-"""Rates of Markov's inequality, in units of 1 / sd, tried for what lies outside the window."""
+MARKOV_LADDER = 2.0
+MARKOV_RANGE = 0.003, 30.0
+"""Rates of Markov's inequality, in units of 1 / sd, tried for what lies outside the window.
+
+They are powers of the ladder, so that their moments are computed once for many rounds.
+"""
 RARE = 1e-60
 UNIT = 2.0**-53
 MAX_LOSS = 600.0
@@ -267,9 +271,15 @@ class Composition:
             weights = np.exp(np.minimum(log_scale - tilt * losses, 700.0))
             masses: FloatArray = (np.maximum(law, 0.0) + roundoff) * weights
             end = float(losses[-1]) + step
-            above = self._beyond(step, end, [tilt + rate / self._sd for rate in MARKOV_RATES])
+            above = self._beyond(step, end, [tilt + rate for rate in self._markov_rates()])
             self._laws[tilt] = (losses, masses, above)
         return self._laws[tilt]
+
+    def _markov_rates(self) -> list[float]:
+        lowest, highest = (
+            math.floor(math.log(rate / self._sd) / math.log(MARKOV_LADDER)) for rate in MARKOV_RANGE
+        )
+        return [MARKOV_LADDER**rung for rung in range(lowest, highest + 1)]
 
     def _beyond(self, step: float, edge: float, rates: Iterable[float]) -> float:
         """Markov's bound on P's mass at or beyond `edge`: above it, or below for rates < 0."""
@@ -312,7 +322,7 @@ class Composition:
         if first > budget:
             # What lies below the window wraps to its top, where a tilted law weighs it too lightly.
             step = float(losses[1] - losses[0])
-            total += self._beyond(step, first - step, [-rate / self._sd for rate in MARKOV_RATES])
+            total += self._beyond(step, first - step, [-rate for rate in self._markov_rates()])
         return min(1.0, total * SAFETY + self.infinite)
 
     def epsilon(self, delta: float) -> float:

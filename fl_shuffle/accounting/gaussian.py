@@ -12,12 +12,14 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import erfcx, log_ndtr, ndtr
+from scipy.special import erfcx, ndtr
 
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_real
 
 FloatArray = NDArray[np.float64]
 
+NEAR = 1e-12
+NEWTON_STEPS = 12
 SAFETY = 1e-10
 """Relative safety added to every inverse: above round-off, below anything that matters."""
 MAX_MU = 1e150
@@ -67,7 +69,8 @@ def gaussian_profile(epsilon: ArrayLike, mu: ArrayLike) -> FloatArray:
         # a difference of Mills ratios: nothing of size e^eps ever appears.
         density = np.exp(-0.5 * start * start - _LOG_ROOT_TWO_PI)
         tails = density * mills_drop(np.maximum(start, -5.0), safe)
-        direct = ndtr(-start) - np.exp(size + log_ndtr(-(start + safe)))
+        lesser = 0.5 * np.exp(-0.5 * start * start) * erfcx((start + safe) / _ROOT_TWO)
+        direct = ndtr(-start) - lesser
     delta = np.where(start >= -5.0, tails, direct)
     delta = np.where((m > 0.0) & np.isfinite(eps), delta, 0.0)
     # The pair is symmetric: delta(-eps) = 1 - e^-eps + e^-eps delta(eps).
@@ -92,7 +95,7 @@ def _profile(epsilon: float, mu: float) -> float:
     if mu > 0.0 and epsilon >= 0.0:
         start = epsilon / mu - 0.5 * mu
         if start < -5.0:
-            return float(ndtr(-start)) - math.exp(epsilon + float(log_ndtr(-(start + mu))))
+            return float(ndtr(-start)) - _lesser_tail(start, mu)
         if mu >= _SHORT_STEP:
             drop = float(erfcx(start / _ROOT_TWO)) - float(erfcx((start + mu) / _ROOT_TWO))
             return 0.5 * math.exp(-0.5 * start * start) * drop
@@ -105,6 +108,11 @@ def _profile(epsilon: float, mu: float) -> float:
     return float(gaussian_profile(epsilon, mu))
 
 
+def _lesser_tail(start: float, mu: float) -> float:
+    """e^eps Phi(-start - mu), eps = mu start + mu^2/2: e^eps phi(start + mu) is phi(start)."""
+    return 0.5 * math.exp(-0.5 * start * start) * float(erfcx((start + mu) / _ROOT_TWO))
+
+
 def gaussian_epsilon(delta: float, mu: float) -> float:
     """The smallest epsilon >= 0 at which mu-GDP gives `delta`, rounded up.
 
@@ -115,8 +123,34 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
     if mu == 0.0 or _profile(0.0, mu) <= delta:
         return 0.0
     high = 0.5 * mu * mu + mu * (math.sqrt(-2.0 * math.log(delta)) + 1.0)
-    root, _ = _bracket(lambda epsilon: _profile(epsilon, mu) <= delta, high, 0.0)
+    good, bad = high, 0.0
+    near = _newton_epsilon(delta, mu, high)
+    if near is not None:
+        # Seen to hold a little above, and not to hold a little below: nothing rests on Newton.
+        above, below = near * (1.0 + NEAR), near * (1.0 - NEAR)
+        if _profile(above, mu) <= delta:
+            good = above
+        if _profile(below, mu) > delta:
+            bad = below
+    root, _ = _bracket(lambda epsilon: _profile(epsilon, mu) <= delta, good, bad)
     return root * (1.0 + SAFETY)
+
+
+def _newton_epsilon(delta: float, mu: float, high: float) -> float | None:
+    """About where the profile is `delta`, by Newton's method on its logarithm from above."""
+    target, epsilon = math.log(delta), high
+    for _ in range(NEWTON_STEPS):
+        value = _profile(epsilon, mu)
+        slope = _lesser_tail(epsilon / mu - 0.5 * mu, mu)  # minus d delta / d eps
+        if not (value > 0.0 and slope > 0.0):
+            return None
+        step = (math.log(value) - target) * value / slope
+        epsilon += step
+        if not 0.0 < epsilon < math.inf:
+            return None
+        if abs(step) <= 1e-13 * epsilon:
+            return epsilon
+    return None
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:

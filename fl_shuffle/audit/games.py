@@ -77,7 +77,7 @@ def play_rounds(source: CanarySource, trials: int, clock: Clock, seeds: SeedTree
             if side:
                 rows[target] = other
             batch = ReportBatch(source.dimension, keep=True)
-            batch.add(rows)
+            batch.add(rows, 0)
             view = View.of(batch.release(generator), source.plan.noise)
             scores[side].append(float(score(view).sum()))
             top[side].append(float(view.axis.max()))

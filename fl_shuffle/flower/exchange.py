@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from itertools import islice
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fl_shuffle.errors import RunError
-from fl_shuffle.flower.grid import InProcessGrid
+from fl_shuffle.flower.grid import InProcessGrid, Take
 
 POLL_SECONDS = 0.05
 SETTLE_SECONDS = 1.0
@@ -39,14 +39,15 @@ def wait_for_nodes(grid: Grid, timeout: float, known: Collection[int] = ()) -> l
 
 
 def exchange(
-    grid: Grid, messages: Iterable[Message], *, window: int, timeout: float
-) -> Iterator[tuple[int, Message]]:
-    """Yield (position of the request, reply) as replies arrive, at most `window` under way.
+    grid: Grid, messages: Iterable[Message], take: Take, *, window: int, timeout: float
+) -> None:
+    """Call take(position of the request, reply) as replies arrive, at most `window` under way.
 
-    Requests that get no reply within `timeout` seconds are given up: fewer pairs come back.
+    The in-process engine calls it on the threads that play the nodes, several at a time. Requests
+    that get no reply within `timeout` seconds are given up: nothing is taken for them.
     """
     if isinstance(grid, InProcessGrid):
-        yield from grid.exchange(messages)
+        grid.exchange(messages, take)
         return
     source = enumerate(messages)
     position_of: dict[str, int] = {}
@@ -63,9 +64,16 @@ def exchange(
             return
         replies = list(grid.pull_messages(position_of))
         for reply in replies:
-            yield position_of.pop(reply.metadata.reply_to_message_id), reply
+            take(position_of.pop(reply.metadata.reply_to_message_id), reply)
         if replies:
             last = time.monotonic()
         else:
             silence = time.monotonic() - last
             time.sleep(max(POLL_SECONDS, min(LONGEST_POLL_SECONDS, POLL_SHARE * silence)))
+
+
+def ask(grid: Grid, message: Message, *, timeout: float) -> Message | None:
+    """The reply to one message, or None if there is none within `timeout` seconds."""
+    replies: dict[int, Message] = {}
+    exchange(grid, [message], replies.__setitem__, window=1, timeout=timeout)
+    return replies.get(0)

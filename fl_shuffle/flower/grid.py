@@ -9,8 +9,8 @@ import itertools
 import logging
 import secrets
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 import torch
 from flwr.app import Context, Error, Message, RecordDict
@@ -23,6 +23,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from fl_shuffle.errors import FlShuffleError
 
 log = logging.getLogger("fl_shuffle.engine")
+
+Take = Callable[[int, Message], None]
+"""What is done with a reply: (position of the request, reply)."""
 
 CLIENT_APP_RAISED = 2
 
@@ -112,27 +115,37 @@ class InProcessGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        return [reply for _, reply in self.exchange(messages)]
+        replies: dict[int, Message] = {}
+        self.exchange(messages, replies.__setitem__)
+        return [replies[position] for position in sorted(replies)]
 
-    def exchange(self, messages: Iterable[Message]) -> Iterator[tuple[int, Message]]:
-        """Yield (position of the request, reply) as replies come, with few of them in flight."""
-        waiting: dict[Future[Message], int] = {}
-        source = iter(messages)
+    def exchange(self, messages: Iterable[Message], take: Take) -> None:
+        """Have every message answered and taken, on the threads of the nodes.
+
+        Few are in flight at a time. The first exception of a ClientApp or of `take` is raised here.
+        """
+
+        def play(position: int, message: Message) -> None:
+            take(position, self._call(message))
+
+        waiting: set[Future[None]] = set()
+        source = enumerate(messages)
         # Those that start at once are made before the first one does: a thread that computes leaves
         # this one no time.
         first = list(itertools.islice(source, len(self._contexts)))
-        for position, message in enumerate(itertools.chain(first, source)):
-            waiting[self._pool.submit(self._call, stamp(message))] = position
+        for position, message in itertools.chain(first, source):
+            waiting.add(self._pool.submit(play, position, stamp(message)))
             if len(waiting) > len(self._contexts):
-                yield from self._finished(waiting)
-        while waiting:
-            yield from self._finished(waiting)
+                waiting = self._finished(waiting, FIRST_COMPLETED)
+        self._finished(waiting, ALL_COMPLETED)
 
     @staticmethod
-    def _finished(waiting: dict[Future[Message], int]) -> Iterator[tuple[int, Message]]:
-        done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+    def _finished(waiting: set[Future[None]], until: str) -> set[Future[None]]:
+        """Wait for one of them, or all; returns those still under way."""
+        done, rest = wait(waiting, return_when=until)
         for future in done:
-            yield waiting.pop(future), future.result()
+            future.result()
+        return rest
 
     def _call(self, message: Message) -> Message:
         context = self._contexts[message.metadata.dst_node_id]

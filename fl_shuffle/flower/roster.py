@@ -95,13 +95,16 @@ class Roster:
             Message(RecordDict(), node, MessageType.QUERY, group_id="holdings") for node in nodes
         ]
         answers = {}
-        for position, reply in exchange(grid, questions, window=len(nodes), timeout=self._timeout):
+
+        def take(position: int, reply: Message) -> None:
             held = _holding_of(reply, self._clients)
             if held is not None:
                 answers[nodes[position]] = held
                 log.info("node %d plays %s", nodes[position], _words(held))
             else:
                 log.warning("node %d does not say which clients it plays", nodes[position])
+
+        exchange(grid, questions, take, window=len(nodes), timeout=self._timeout)
         return answers
 
     def _sorted_out(self) -> list[tuple[Mask | None, list[int]]]:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fl_shuffle.accounting.events import Spend
 from fl_shuffle.errors import PrivacyBudgetError
-from fl_shuffle.flower.exchange import exchange
+from fl_shuffle.flower.exchange import ask, exchange
 from fl_shuffle.flower.records import Layout, TrainRequest, reports_of
 from fl_shuffle.flower.roster import Roster
 from fl_shuffle.optimizer import ServerOptimizer
@@ -169,12 +169,13 @@ class ShuffleStrategy(Strategy):
         window = 2 * len({node for _, node in turns})
         batch = ReportBatch(theta.numel(), keep=self._analyzer is not None, group=self._group)
         present = np.zeros(self._clients, dtype=bool)
-        replies = exchange(grid, messages, window=window, timeout=self._schedule.timeout)
-        for position, reply in replies:
+
+        def take(position: int, reply: Message) -> None:
             clients, reports = turns[position][0].clients, reports_of(reply)
-            if reports is None or reports.shape != (len(clients), theta.numel()):
-                continue
-            present[clients] = batch.add(torch.from_numpy(reports))
+            if reports is not None and reports.shape == (len(clients), theta.numel()):
+                present[clients] = batch.add(torch.from_numpy(reports), position)
+
+        exchange(grid, messages, take, window=window, timeout=self._schedule.timeout)
         batch.require(self._min_reports)
         spend = self._book.commit(number, present, time.perf_counter() - started)
         if spend is None:
@@ -206,14 +207,14 @@ class ShuffleStrategy(Strategy):
             theta = self._optimizer.current()
             model = self._layout.record(theta.numpy())
             message = TrainRequest(number, client, 1).message(model, nodes[index % len(nodes)])
-            for _, reply in exchange(grid, [message], window=1, timeout=self._schedule.timeout):
-                reports = reports_of(reply)
-                if reports is None or reports.shape != (1, theta.numel()):
-                    continue
-                report = torch.from_numpy(reports[0].copy())
-                if bool(torch.isfinite(report).all()):
-                    self._optimizer.step(report, number, self._schedule.rounds)
-                    present[client] = True
+            reply = ask(grid, message, timeout=self._schedule.timeout)
+            reports = None if reply is None else reports_of(reply)
+            if reports is None or reports.shape != (1, theta.numel()):
+                continue
+            report = torch.from_numpy(reports[0].copy())
+            if bool(torch.isfinite(report).all()):
+                self._optimizer.step(report, number, self._schedule.rounds)
+                present[client] = True
         if int(present.sum()) < self._min_reports:
             raise PrivacyBudgetError(
                 f"round {number}: {int(present.sum())} usable reports arrived, below "
@@ -246,10 +247,10 @@ class ShuffleStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         batch = ReportBatch(self._optimizer.current().numel(), keep=False)
-        for reply in replies:
+        for position, reply in enumerate(replies):
             reports = reports_of(reply)
             if reports is not None:
-                batch.add(torch.from_numpy(reports))
+                batch.add(torch.from_numpy(reports), position)
         batch.require(self._min_reports)
         mean = (batch.release_sum() / batch.count).to(torch.float32)
         self._optimizer.step(mean, server_round, self._schedule.rounds)

@@ -46,7 +46,7 @@ from fl_shuffle.gradients.kernels import (
 from fl_shuffle.gradients.remembered import Remembered
 from fl_shuffle.gradients.steadiness import Steady, over_tiles, steady_products
 from fl_shuffle.gradients.structure import Layer
-from fl_shuffle.gradients.workspace import LANES, Workspace
+from fl_shuffle.gradients.workspace import LANES, Pool, Workspace, pooled
 
 # Numbers in one block of activations: few enough for the caches, many enough that the fixed cost of
 # two dozen kernel calls per block does not show. That of a model without hidden layers shows most.
@@ -321,10 +321,12 @@ class ChainEngine(GradientEngine):
             else:
                 bias.copy_(error[:, :, 0] if size == 1 else error.sum(2))
         if small:
-            chunk = max(1, BLOCK_NUMBERS // (4 * layer.fan_in * layer.fan_out))
+            chunk = min(count, max(1, BLOCK_NUMBERS // (4 * layer.fan_in * layer.fan_out)))
+            shape = chunk, layer.fan_out, x.shape[2]
+            space = pooled(self._pool(), x, "product", *shape)
             for start in range(0, count, chunk):
                 piece = slice(start, start + chunk)
-                product = torch.bmm(error[piece], x[piece])
+                product = torch.bmm(error[piece], x[piece], out=space[: count - start])
                 copy_rows(product[:, :, : layer.fan_in], weight[piece])
                 if bias is not None and ones:
                     copy_rows(product[:, :, layer.fan_in], bias[piece])
@@ -344,11 +346,15 @@ class ChainEngine(GradientEngine):
         if key not in spaces:
             if len(spaces) >= WORKSPACES:
                 spaces.clear()
-            pool = self._scratch.__dict__.setdefault("pool", {})
             like = torch.empty(0, device=self.device)
             copy = narrow or self._steady is not Steady.WHOLE
-            spaces[key] = Workspace(self._inner, block, pool, like, copy)
+            spaces[key] = Workspace(self._inner, block, self._pool(), like, copy)
         return spaces[key]
+
+    def _pool(self) -> Pool:
+        """This thread's arrays."""
+        pool: Pool = self._scratch.__dict__.setdefault("pool", {})
+        return pool
 
     def _update(
         self,

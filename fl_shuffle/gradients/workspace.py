@@ -59,27 +59,27 @@ class Workspace:
         self.records: Tensor | None = None
         used = count
         if copy or count < THIN:
-            self.records = _array(pool, like, "records", padded, layers[0].fan_in)
+            self.records = pooled(pool, like, "records", padded, layers[0].fan_in)
             used = padded
         self.hidden, self.lower = (
             [
-                _array(pool, like, f"{name} {depth}", padded, layer.fan_out)
+                pooled(pool, like, f"{name} {depth}", padded, layer.fan_out)
                 for depth, layer in enumerate(layers[:-1])
             ]
             for name in ("hidden", "lower")
         )
         self.hidden_used = [hidden[:used] for hidden in self.hidden]
         self.lower_used = [lower[:used] for lower in self.lower]
-        self.logits = _array(pool, like, "logits", classes, padded)
+        self.logits = pooled(pool, like, "logits", classes, padded)
         self.logits_used = self.logits[:, :used]
-        self.error = _array(pool, like, "error", classes, padded)
+        self.error = pooled(pool, like, "error", classes, padded)
         self.error_used = self.error[:, :used].T
-        self.error_terms = _array(pool, like, "error terms", classes, padded)
-        self.terms = [_array(pool, like, "terms", padded, layer.fan_out) for layer in layers[:-1]]
-        self.input_terms = _array(pool, like, "terms", used, layers[0].fan_in)
-        self.input_length = _array(pool, like, "input length", padded)
+        self.error_terms = pooled(pool, like, "error terms", classes, padded)
+        self.terms = [pooled(pool, like, "terms", padded, layer.fan_out) for layer in layers[:-1]]
+        self.input_terms = pooled(pool, like, "terms", used, layers[0].fan_in)
+        self.input_length = pooled(pool, like, "input length", padded)
         self.input_length_used = self.input_length[:used]
-        self.limit = _array(pool, like, "limit", padded)
+        self.limit = pooled(pool, like, "limit", padded)
         self.minus_one = torch.full((1, 1), -1.0, device=like.device).expand(1, count)
         self.shares: Tensor | float = 1.0 / block.segments[0].total
         if any(part.total != block.segments[0].total for part in block.segments):
@@ -101,7 +101,7 @@ class Workspace:
         return Part(rows, (*errors, last), (None, *inputs), self.limit[rows].view(count, size))
 
 
-def _array(pool: Pool, like: Tensor, name: str, *shape: int) -> Tensor:
+def pooled(pool: Pool, like: Tensor, name: str, *shape: int) -> Tensor:
     """A contiguous view of the pool's array of that name, which grows as needed.
 
     Finite when new: padding that nothing writes must not slow kernels down with NaN.

@@ -136,3 +136,23 @@ def test_splitting_a_laplace_move_over_coordinates_helps_privacy(
     both = float(weights @ np.maximum(product - t, 0.0) @ weights)
     one = max(0.0, 1 - t, 1 - math.sqrt(t) * math.exp(-(u + v) / 2))
     assert both <= one + 2e-3
+
+
+@pytest.mark.parametrize("mu", [1e3, 1e8, 1e12, 1e100])
+def test_huge_parameters_lose_everything_and_overflow_nowhere(mu: float) -> None:
+    """Below mu^2/2 delta is 1; a difference of exponentials would have said 0, or overflowed."""
+    assert gaussian_delta(0.4 * mu * mu, mu) == 1.0
+    assert gaussian_profile(0.4 * mu * mu, mu) == 1.0
+    epsilon = gaussian_epsilon(1e-5, mu)
+    assert 0.5 * mu * mu <= epsilon <= 0.5 * mu * mu * (1.0 + 1e-9) + 5.0 * mu
+
+
+def test_the_gaussian_inverse_holds_and_is_the_smallest() -> None:
+    random = np.random.default_rng(3)
+    for mu, delta in zip(
+        10.0 ** random.uniform(-5, 3, 500), 10.0 ** random.uniform(-300, -0.01, 500), strict=True
+    ):
+        epsilon = gaussian_epsilon(float(delta), float(mu))
+        assert gaussian_delta(epsilon, mu) <= delta
+        if epsilon > 0.0:
+            assert gaussian_delta(epsilon * (1.0 - 1e-9), mu) > delta
