@@ -32,7 +32,7 @@ Mask = NDArray[np.bool_]
 
 # A reply's reports stay below this many bytes: memory does not grow with the population, and they
 # are still in the cache when they are added up.
-CHUNK_BYTES = 1 << 23
+CHUNK_BYTES = 1 << 24
 
 
 class RoundBook(Protocol):

@@ -67,7 +67,12 @@ def cpu_seconds(pids: Sequence[int]) -> float:
 
 
 def memory_mib(pids: Sequence[int]) -> float:
-    """Proportional set size of all: pages that several processes share are counted once."""
+    """Proportional set size of all: pages that several processes share are counted once.
+
+    Of one process alone, its highest resident size so far: adding up pages stops what it does.
+    """
+    if len(pids) == 1:
+        return _peak_mib(pids[0])
     total = 0
     for pid in pids:
         try:
@@ -76,6 +81,14 @@ def memory_mib(pids: Sequence[int]) -> float:
             continue
         total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return total / 1024
+
+
+def _peak_mib(pid: int) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
 def end(pid: int) -> None:
