@@ -1,4 +1,4 @@
-"""Running one engine as a child process: arrival of its rounds, CPU time and memory of its tree."""
+"""Running engines as child processes: arrival of their rounds, CPU time and memory."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
 SAMPLE_SECONDS = 0.25
+# What a child wrote before it was stopped is read within this time.
+SETTLE_SECONDS = 0.02
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -24,6 +26,7 @@ class Measurement:
     """What was seen of one child and everything it started."""
 
     start_up: float = float("nan")
+    rounds: int = 0
     seconds: list[float] = field(default_factory=list)
     cpu_per_round: float = float("nan")
     peak_mib: float = 0.0
@@ -99,6 +102,72 @@ def end(pid: int) -> None:
         return
 
 
+class Child:
+    """A running child; its rounds are told by JSON lines on its standard output."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str], cwd: Path) -> None:
+        self.result = Measurement()
+        self.arrivals: list[float] = []
+        self.started = time.monotonic()
+        self._errors: list[str] = []
+        self._process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=cwd,
+        )
+        self.pid = self._process.pid
+        self._readers = [
+            threading.Thread(target=task) for task in (self._read_output, self._read_errors)
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    def note(self, count: int) -> None:
+        """So many rounds have finished by now."""
+        now = time.monotonic()
+        self.arrivals.extend([now] * (count - len(self.arrivals)))
+
+    def signal(self, number: int) -> None:
+        """Send it a signal unless it has ended."""
+        if self.runs:
+            os.kill(self.pid, number)
+
+    def finish(self) -> Measurement:
+        """Wait for its end; what is known of start-up and failure goes into the result."""
+        code = self._process.wait()
+        for reader in self._readers:
+            reader.join()
+        result = self.result
+        result.rounds = len(self.arrivals)
+        if code and not result.failed:
+            result.failed = f"exit code {code}: {''.join(self._errors[-3:]).strip()[-300:]}"
+        if self.arrivals:
+            result.start_up = self.arrivals[0] - self.started
+        return result
+
+    def _read_output(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if not line.startswith("{"):
+                continue
+            event = json.loads(line)
+            if event["event"] == "round":
+                self.note(len(self.arrivals) + 1)
+            elif event["event"] in ("finish", "tuned"):
+                self.result.finish = event
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        self._errors.extend(self._process.stderr)
+
+
 def run_child(
     command: Sequence[str],
     *,
@@ -109,66 +178,94 @@ def run_child(
 ) -> Measurement:
     """Run to the end (or for `limit` seconds) and measure.
 
-    A child tells of its rounds by JSON lines on its standard output; with `poll`, which returns how
-    many rounds have finished, they are asked for instead.
+    With `poll`, which returns how many rounds have finished, they are asked for.
     """
-    result = Measurement()
     before = set(descendants(os.getpid()))
-    started = time.monotonic()
-    child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=cwd
-    )
-    arrivals: list[float] = []
+    child = Child(command, environment, cwd)
+    result = child.result
     cpu: list[tuple[int, float]] = []
-    errors: list[str] = []
 
     def ours() -> list[int]:
         return [pid for pid in descendants(os.getpid()) if pid not in before]
 
-    def note(count: int) -> None:
-        now = time.monotonic()
-        arrivals.extend([now] * (count - len(arrivals)))
-
-    def read_output() -> None:
-        assert child.stdout is not None
-        for line in child.stdout:
-            if not line.startswith("{"):
-                continue
-            event = json.loads(line)
-            if event["event"] == "round":
-                note(len(arrivals) + 1)
-            elif event["event"] in ("finish", "tuned"):
-                result.finish = event
-
-    def read_errors() -> None:
-        assert child.stderr is not None
-        errors.extend(child.stderr)
-
-    readers = [threading.Thread(target=task) for task in (read_output, read_errors)]
-    for reader in readers:
-        reader.start()
-    while child.poll() is None:
-        if time.monotonic() - started > limit:
+    while child.runs:
+        if time.monotonic() - child.started > limit:
             result.failed = f"stopped after {limit:.0f} s"
             break
         if poll is not None:
-            note(max(poll(), len(arrivals)))
+            child.note(max(poll(), len(child.arrivals)))
         pids = ours()
         result.peak_mib = max(result.peak_mib, memory_mib(pids))
-        cpu.append((len(arrivals), cpu_seconds(pids)))
-        time.sleep(0.02 if poll is not None and not arrivals else SAMPLE_SECONDS)
+        cpu.append((len(child.arrivals), cpu_seconds(pids)))
+        time.sleep(0.02 if poll is not None and not child.arrivals else SAMPLE_SECONDS)
     for pid in reversed(ours()):
         end(pid)
-    code = child.wait()
-    for reader in readers:
-        reader.join()
-    if code and not result.failed:
-        result.failed = f"exit code {code}: {''.join(errors[-3:]).strip()[-300:]}"
-    if arrivals:
-        result.start_up = arrivals[0] - started
-        result.seconds = [b - a for a, b in itertools.pairwise(arrivals)]
+    child.finish()
+    result.seconds = [b - a for a, b in itertools.pairwise(child.arrivals)]
     during = [(count, used) for count, used in cpu if count >= 1]
     if during and during[-1][0] > during[0][0]:
         (first, low), (last, high) = during[0], during[-1]
         result.cpu_per_round = (high - low) / (last - first)
     return result
+
+
+def run_in_turns(
+    commands: Sequence[Sequence[str]],
+    *,
+    environment: dict[str, str],
+    cwd: Path,
+    limit: float,
+    turn: float,
+) -> list[Measurement]:
+    """Run children of one process each to their ends, side by side but never two at a time.
+
+    One runs for `turn` seconds while the others are stopped. Rounds that span a stop do not count,
+    nor, if others were measured, those of the last child when the others have ended.
+    """
+    children: list[Child] = []
+    used = [0.0] * len(commands)
+    done = [0] * len(commands)
+    alone = [10**9] * len(commands)
+    spans: list[set[int]] = [set() for _ in commands]
+    for command in commands:
+        child = Child(command, environment, cwd)
+        children.append(child)
+        while child.runs and not child.arrivals:
+            child.result.peak_mib = max(child.result.peak_mib, memory_mib([child.pid]))
+            time.sleep(0.01)
+        child.signal(signal.SIGSTOP)
+    while any(child.runs for child in children):
+        alive = [index for index, child in enumerate(children) if child.runs]
+        for index in alive:
+            child = children[index]
+            if time.monotonic() - child.started > limit:
+                child.result.failed = f"stopped after {limit:.0f} s"
+                child.signal(signal.SIGKILL)
+                continue
+            time.sleep(SETTLE_SECONDS)
+            count, before = len(child.arrivals), cpu_seconds([child.pid])
+            spans[index].add(count)
+            if len(alive) == 1 < len(children):
+                alone[index] = min(alone[index], count)
+            child.signal(signal.SIGCONT)
+            ends = time.monotonic() + turn
+            while child.runs and time.monotonic() < ends:
+                time.sleep(min(0.05, turn))
+            child.signal(signal.SIGSTOP)
+            if child.runs:
+                child.result.peak_mib = max(child.result.peak_mib, memory_mib([child.pid]))
+                if len(alive) == len(children):
+                    used[index] += cpu_seconds([child.pid]) - before
+                    done[index] += len(child.arrivals) - count
+    for index, child in enumerate(children):
+        result = child.finish()
+        seconds = [
+            (position, b - a)
+            for position, (a, b) in enumerate(itertools.pairwise(child.arrivals), start=1)
+            if position not in spans[index]
+        ]
+        together = [value for position, value in seconds if position < alone[index]]
+        result.seconds = together or [value for _, value in seconds]
+        if done[index]:
+            result.cpu_per_round = used[index] / done[index]
+    return [child.result for child in children]
