@@ -25,9 +25,9 @@ class ReportBatch:
     several threads if need be. A row that holds NaN or an infinity is dropped. With `keep=False`
     rows are added up as they come and are not stored: reports lie on a public power-of-two grid, so
     the float64 sum is exact and is bit for bit the sum of the batch in *every* order, the shuffled
-    one included. With `keep=True` the
-    whole batch is stored and released under a uniformly random permutation. `group` is a number of
-    reports whose float32 sum is exact: adding up is then faster, the result is the same.
+    one included. With `keep=True` the whole batch is stored and released under a uniformly random
+    permutation. `group` is a number of reports whose float32 sum is exact: adding up is then
+    faster, the result is the same.
     """
 
     def __init__(self, dimension: int, *, keep: bool, group: int = 1) -> None:

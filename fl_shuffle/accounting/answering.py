@@ -51,10 +51,24 @@ def _composed(query: BoundQuery, curve: Curve, local_epsilon: float) -> tuple[fl
     from fl_shuffle.accounting.repetition import composed
 
     whole = composed(curve, local_epsilon, query.rounds)
+    most = query.rounds * local_epsilon
+    return epsilon_and_delta(
+        query,
+        lambda delta: min(whole.epsilon(delta), most),
+        lambda epsilon: 0.0 if epsilon >= most else whole.delta(epsilon),
+    )
+
+
+def epsilon_and_delta(
+    query: BoundQuery,
+    epsilon_at: Callable[[float], float],
+    delta_at: Callable[[float], float],
+) -> tuple[float, float]:
+    """The answer: the query gives one of the two (epsilon 0 if neither), the bound the other."""
     if query.delta is not None:
-        return min(whole.epsilon(query.delta), query.rounds * local_epsilon), query.delta
+        return epsilon_at(query.delta), query.delta
     epsilon = query.epsilon if query.epsilon is not None else 0.0
-    return epsilon, 0.0 if epsilon >= query.rounds * local_epsilon else whole.delta(epsilon)
+    return epsilon, delta_at(epsilon)
 
 
 def query_details(query: BoundQuery) -> dict[str, object]:
@@ -76,11 +90,9 @@ def answer_from_epsilon(
     from fl_shuffle.accounting.closed_form import smallest_delta
 
     require_one_round(query)
-    if query.delta is not None:
-        epsilon, delta = epsilon_at(query.delta), query.delta
-    else:
-        epsilon = query.epsilon if query.epsilon is not None else 0.0
-        delta = smallest_delta(epsilon_at, epsilon)
+    epsilon, delta = epsilon_and_delta(
+        query, epsilon_at, lambda epsilon: smallest_delta(epsilon_at, epsilon)
+    )
     return Guarantee(
         epsilon=epsilon,
         delta=delta,

@@ -19,6 +19,7 @@ from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_rea
 FloatArray = NDArray[np.float64]
 
 NEAR = 1e-12
+"""Newton's answer is tried so far above and below, relatively, before bisection."""
 NEWTON_STEPS = 12
 SAFETY = 1e-10
 """Relative safety added to every inverse: above round-off, below anything that matters."""

@@ -35,11 +35,15 @@ from fl_shuffle.errors import FlShuffleError, NotApplicableError, require_choice
 
 @dataclass(frozen=True)
 class Method:
-    """One bound: its name, what it is in a line, and how it answers."""
+    """One bound: its name, what it is in a line, and how it answers.
+
+    `of_records`: it knows that epsilon0 may be about one of several records in a report.
+    """
 
     name: str
     summary: str
     answer: Callable[[BoundQuery], Guarantee]
+    of_records: bool = False
 
 
 def bound(query: BoundQuery) -> Guarantee:
@@ -50,13 +54,10 @@ def bound(query: BoundQuery) -> Guarantee:
     state nothing true. Published formulas are still printed as what they are.
     """
     require_choice("method", query.method, METHODS)
-    answer = METHODS[query.method].answer(query)
-    if (
-        query.unit == "record"
-        and query.records > 1
-        and query.method not in ("proven", "attack")
-        and answer.status is not Status.AS_PUBLISHED
-    ):
+    method = METHODS[query.method]
+    answer = method.answer(query)
+    one_of_many = query.unit == "record" and query.records > 1
+    if one_of_many and not method.of_records and answer.status is not Status.AS_PUBLISHED:
         raise NotApplicableError(
             f"{query.method} takes epsilon0 for any two reports, here it is for one of "
             f"{query.records} records: use proven (gaussian or laplace), or records = 1 and the "
@@ -80,6 +81,11 @@ def compare(query: BoundQuery) -> dict[str, Guarantee | FlShuffleError]:
     return dict(sorted(answers.items(), key=lambda item: _rank(query, item[1])))
 
 
+def asked_number(query: BoundQuery, answer: Guarantee) -> float:
+    """What the query asks for: epsilon at its delta, or delta at its epsilon."""
+    return answer.epsilon if query.delta is not None else answer.delta
+
+
 def applicable_methods(query: BoundQuery) -> tuple[str, ...]:
     """Names of the methods that answer this query, best proven first."""
     return tuple(name for name, value in compare(query).items() if isinstance(value, Guarantee))
@@ -89,8 +95,7 @@ def _rank(query: BoundQuery, value: Guarantee | FlShuffleError) -> tuple[int, fl
     if isinstance(value, FlShuffleError):
         return 4, 0.0
     order = (Status.PROVEN, Status.ASYMPTOTIC, Status.AS_PUBLISHED, Status.LOWER_BOUND)
-    number = value.epsilon if query.delta is not None else value.delta
-    return order.index(value.status), number
+    return order.index(value.status), asked_number(query, value)
 
 
 def _registry(*methods: Method) -> dict[str, Method]:
@@ -98,7 +103,9 @@ def _registry(*methods: Method) -> dict[str, Method]:
 
 
 METHODS: dict[str, Method] = _registry(
-    Method("proven", "vector reports: noise on a ball, any dimension", proven_answer),
+    Method(
+        "proven", "vector reports: noise on a ball, any dimension", proven_answer, of_records=True
+    ),
     Method("blanket", "the randomizer's own privacy blanket, solved exactly", blanket_answer),
     Method("clone", "standard clone, any randomizer, solved exactly", clone_answer),
     Method("gspa-exact", "GSPA's reduction solved at finite n", gspa_exact_answer),
@@ -121,6 +128,8 @@ METHODS: dict[str, Method] = _registry(
     Method("rdp-asymptotic", "asymptotic Renyi form", lambda q: rdp_answer(q, "asymptotic")),
     Method("gdp-asymptotic", "asymptotic Gaussian-DP form", gdp_asymptotic_answer),
     Method("lower", "exact divergence of a dataset of the randomizer", lower_answer),
-    Method("attack", "vector reports: what a computed attack reaches", attack_answer),
+    Method(
+        "attack", "vector reports: what a computed attack reaches", attack_answer, of_records=True
+    ),
     Method("girgis-lower", "Renyi lower bound of Girgis et al.", girgis_lower_answer),
 )

@@ -12,6 +12,7 @@ from fl_shuffle.accounting.answering import (
     SHUFFLED,
     answer_from_curve,
     answer_from_epsilon,
+    epsilon_and_delta,
     query_details,
     require_one_round,
 )
@@ -26,11 +27,11 @@ def gspa_answer(query: BoundQuery) -> Guarantee:
 
     budgets = query.local_budgets
     mu = gspa_mu(budgets, rounds=query.rounds)
-    if query.delta is not None:
-        epsilon, delta = gspa_epsilon(budgets, query.delta, rounds=query.rounds), query.delta
-    else:
-        epsilon = query.epsilon or 0.0
-        delta = gspa_delta(budgets, epsilon, rounds=query.rounds)
+    epsilon, delta = epsilon_and_delta(
+        query,
+        lambda delta: gspa_epsilon(budgets, delta, rounds=query.rounds),
+        lambda epsilon: gspa_delta(budgets, epsilon, rounds=query.rounds),
+    )
     theorem = "Theorems 2 and 5" if query.rounds > 1 else "Theorem 2"
     return Guarantee(
         epsilon=epsilon,
@@ -136,11 +137,11 @@ def gdp_asymptotic_answer(query: BoundQuery) -> Guarantee:
     query.require_pure()
     epsilon0, _, clients = query.local
     mu = chen2024_mu(epsilon0, clients) * math.sqrt(query.rounds)
-    if query.delta is not None:
-        epsilon, delta = gaussian_epsilon(query.delta, mu), query.delta
-    else:
-        epsilon = query.epsilon or 0.0
-        delta = gaussian_delta(epsilon, mu)
+    epsilon, delta = epsilon_and_delta(
+        query,
+        lambda delta: gaussian_epsilon(delta, mu),
+        lambda epsilon: gaussian_delta(epsilon, mu),
+    )
     return Guarantee(
         epsilon=epsilon,
         delta=delta,

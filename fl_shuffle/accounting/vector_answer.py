@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fl_shuffle.accounting.answering import epsilon_and_delta
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.personal import LocalBudget
 from fl_shuffle.accounting.query import BoundQuery
@@ -30,12 +31,11 @@ def proven_answer(query: BoundQuery) -> Guarantee:
     histories = [
         {library.round_type(classes, index): query.rounds} for index in range(len(classes))
     ]
-    if query.delta is not None:
-        delta = query.delta
-        epsilon = max(library.epsilon(history, delta) for history in histories)
-    else:
-        epsilon = query.epsilon if query.epsilon is not None else 0.0
-        delta = max(float(library.profile(history, [epsilon])[0]) for history in histories)
+    epsilon, delta = epsilon_and_delta(
+        query,
+        lambda delta: max(library.epsilon(history, delta) for history in histories),
+        lambda epsilon: max(float(library.profile(spent, [epsilon])[0]) for spent in histories),
+    )
     credit = any(RoundType.of(classes, i).curve().credit for i in range(len(classes)))
     return Guarantee(
         epsilon=epsilon,
@@ -64,20 +64,22 @@ def attack_answer(query: BoundQuery) -> Guarantee:
 
     classes = _report_classes(query, "for other randomizers use lower")
     indices = range(len(classes))
-    if query.delta is not None:
-        delta = query.delta
-        epsilon = max(
-            attack_epsilon(RoundType.of(classes, index), query.rounds, delta) for index in indices
-        )
+
+    def epsilon_at(delta: float) -> float:
+        kinds = [RoundType.of(classes, index) for index in indices]
+        epsilon = max(attack_epsilon(kind, query.rounds, delta) for kind in kinds)
         if epsilon == 0.0:
             raise NotApplicableError(f"attack: none that we compute reaches delta = {delta:g}")
-    else:
+        return epsilon
+
+    def delta_at(epsilon: float) -> float:
         if query.rounds > 1:
             raise NotApplicableError(
                 "attack: over several rounds epsilon is computed, not delta: give --delta"
             )
-        epsilon = query.epsilon if query.epsilon is not None else 0.0
-        delta = max(vector_lower_delta(classes, index, epsilon).delta for index in indices)
+        return max(vector_lower_delta(classes, index, epsilon).delta for index in indices)
+
+    epsilon, delta = epsilon_and_delta(query, epsilon_at, delta_at)
     return Guarantee(
         epsilon=epsilon,
         delta=delta,

@@ -62,6 +62,8 @@ def _print_table(
     from rich.console import Console
     from rich.table import Table
 
+    from fl_shuffle.accounting.methods import asked_number
+
     asked = "epsilon" if query.delta is not None else "delta"
     given = f"delta = {query.delta:g}" if asked == "epsilon" else f"epsilon = {query.epsilon:g}"
     rounds = f", {query.rounds} rounds" if query.rounds > 1 else ""
@@ -74,7 +76,7 @@ def _print_table(
     table.add_column("status", no_wrap=True)
     table.add_column("source")
     for name, value in results.items():
-        number = value.epsilon if asked == "epsilon" else value.delta
+        number = asked_number(query, value)
         table.add_row(name, f"{number:.6g}", value.status.value, value.source)
     console = Console(width=None)
     console.print(table)
@@ -91,13 +93,12 @@ def _print_table(
 def _upper_over_lower(query: BoundQuery, results: dict[str, Guarantee]) -> float | None:
     """Smallest proven number over the largest lower bound for this randomizer."""
     from fl_shuffle.accounting.guarantee import Status
+    from fl_shuffle.accounting.methods import asked_number
 
-    def number(value: Guarantee) -> float:
-        return value.epsilon if query.delta is not None else value.delta
-
-    upper = [number(value) for value in results.values() if value.status is Status.PROVEN]
+    numbers = {name: asked_number(query, value) for name, value in results.items()}
+    upper = [numbers[name] for name, value in results.items() if value.status is Status.PROVEN]
     # girgis-lower is about binary randomized response, whatever randomizer was asked for.
-    lower = [number(value) for name, value in results.items() if name in ("lower", "attack")]
+    lower = [numbers[name] for name in ("lower", "attack") if name in numbers]
     if not upper or max(lower, default=0.0) <= 0.0:
         return None
     return min(upper) / max(lower)
@@ -156,13 +157,12 @@ def _plot(query: BoundQuery, names: tuple[str, ...], path: Path) -> None:
 
 def _number(query: BoundQuery, name: str) -> float:
     """The method's answer, or nan (a gap in the figure) where it does not apply or is vacuous."""
-    from fl_shuffle.accounting.methods import bound
+    from fl_shuffle.accounting.methods import asked_number, bound
 
     try:
-        value = bound(replace(query, method=name))
+        number = asked_number(query, bound(replace(query, method=name)))
     except FlShuffleError:
         return math.nan
-    number = value.epsilon if query.delta is not None else value.delta
     return number if 0.0 < number < math.inf else math.nan
 
 

@@ -30,8 +30,8 @@ from fl_shuffle.shuffler import Analyzer, ReportBatch
 
 Mask = NDArray[np.bool_]
 
-# A reply's reports stay below this many bytes: memory does not grow with the population, and they
-# are still in the cache when they are added up.
+# A reply's reports stay below this many bytes, so that memory does not grow with the population.
+# Much smaller ones cost more: a request has a fixed price.
 CHUNK_BYTES = 1 << 24
 
 

@@ -234,16 +234,13 @@ class ChainEngine(GradientEngine):
             slopes.append(activate(layer.activation, space.hidden[depth]))
             x = hidden
         weight, bias = views[-1]
-        column = None if bias is None else bias[:, None]
         if self._steady is Steady.TILES:
             tiles = space.logits.view(self._classes, -1, LANES).transpose(0, 1)
             tiles.copy_(torch.bmm(over_tiles(weight, len(tiles)), tiles_of(x).transpose(1, 2)))
-            if column is not None:
-                space.logits += column
         else:
             torch.mm(weight, x.T, out=space.logits_used)
-            if column is not None:
-                space.logits += column
+        if bias is not None:
+            space.logits += bias[:, None]
         return slopes
 
     def _output_error(self, labels: Tensor, space: Workspace) -> None:

@@ -178,8 +178,6 @@ class GradientEngine(ABC):
 
     def _radius(self, radius: Tensor | NDArray[np.float64] | float, clients: int) -> Tensor:
         """float32, one number or [K], on the engine's device."""
-        if isinstance(radius, float) and SMALLEST_RADIUS <= radius <= LARGEST_RADIUS:
-            return torch.tensor(radius, dtype=torch.float32, device=self.device)
         values = torch.as_tensor(radius, dtype=torch.float32, device=self.device)
         if values.dim() != 0 and tuple(values.shape) != (clients,):
             raise InvalidValueError(

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import signal
+import statistics
 import subprocess
 import threading
 import time
@@ -32,6 +33,14 @@ class Measurement:
     peak_mib: float = 0.0
     finish: dict[str, float] = field(default_factory=dict)
     failed: str = ""
+
+    @property
+    def accounting_share(self) -> float | None:
+        """Time of the accountant and the ledger, the first round's included, per round."""
+        if "accounting_seconds" not in self.finish or not self.seconds:
+            return None
+        spent = self.finish["accounting_seconds"] / self.finish["rounds"]
+        return spent / statistics.median(self.seconds)
 
 
 def adopt_orphans() -> None:
@@ -75,23 +84,17 @@ def memory_mib(pids: Sequence[int]) -> float:
     Of one process alone, its highest resident size so far: adding up pages stops what it does.
     """
     if len(pids) == 1:
-        return _peak_mib(pids[0])
-    total = 0
-    for pid in pids:
-        try:
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return total / 1024
+        return _kib(Path(f"/proc/{pids[0]}/status"), "VmHWM:") / 1024
+    return sum(_kib(Path(f"/proc/{pid}/smaps_rollup"), "Pss:") for pid in pids) / 1024
 
 
-def _peak_mib(pid: int) -> float:
+def _kib(path: Path, name: str) -> int:
+    """The number behind `name` in a process's file; zero if the process is gone."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def end(pid: int) -> None:
@@ -109,6 +112,9 @@ class Child:
         self.result = Measurement()
         self.arrivals: list[float] = []
         self.started = time.monotonic()
+        # Rounds, by position, that span a stop; the position from which it ran without others.
+        self.stops: set[int] = set()
+        self.alone: int | None = None
         self._errors: list[str] = []
         self._process = subprocess.Popen(
             command,
@@ -139,6 +145,39 @@ class Child:
         if self.runs:
             os.kill(self.pid, number)
 
+    def start_up(self) -> None:
+        """Wait for its first round, then stop it."""
+        while self.runs and not self.arrivals:
+            self.see_memory([self.pid])
+            time.sleep(0.01)
+        self.signal(signal.SIGSTOP)
+
+    def turn(self, seconds: float) -> tuple[int, float]:
+        """Let it go on for so long, then stop it; its rounds and CPU seconds in that time."""
+        time.sleep(SETTLE_SECONDS)
+        count, used = len(self.arrivals), cpu_seconds([self.pid])
+        self.stops.add(count)
+        self.signal(signal.SIGCONT)
+        ends = time.monotonic() + seconds
+        while self.runs and time.monotonic() < ends:
+            time.sleep(min(0.05, seconds))
+        self.signal(signal.SIGSTOP)
+        if not self.runs:
+            return 0, 0.0
+        self.see_memory([self.pid])
+        return len(self.arrivals) - count, cpu_seconds([self.pid]) - used
+
+    def see_memory(self, pids: Sequence[int]) -> None:
+        """Keep the most memory that these processes were seen to hold."""
+        self.result.peak_mib = max(self.result.peak_mib, memory_mib(pids))
+
+    def round_seconds(self) -> list[float]:
+        """Times of rounds that span no stop; those with others by its side, if there are any."""
+        apart = [b - a for a, b in itertools.pairwise(self.arrivals)]
+        kept = {i: value for i, value in enumerate(apart, start=1) if i not in self.stops}
+        together = [value for i, value in kept.items() if self.alone is None or i < self.alone]
+        return together or list(kept.values())
+
     def finish(self) -> Measurement:
         """Wait for its end; what is known of start-up and failure goes into the result."""
         code = self._process.wait()
@@ -150,6 +189,7 @@ class Child:
             result.failed = f"exit code {code}: {''.join(self._errors[-3:]).strip()[-300:]}"
         if self.arrivals:
             result.start_up = self.arrivals[0] - self.started
+            result.seconds = self.round_seconds()
         return result
 
     def _read_output(self) -> None:
@@ -195,13 +235,12 @@ def run_child(
         if poll is not None:
             child.note(max(poll(), len(child.arrivals)))
         pids = ours()
-        result.peak_mib = max(result.peak_mib, memory_mib(pids))
+        child.see_memory(pids)
         cpu.append((len(child.arrivals), cpu_seconds(pids)))
         time.sleep(0.02 if poll is not None and not child.arrivals else SAMPLE_SECONDS)
     for pid in reversed(ours()):
         end(pid)
     child.finish()
-    result.seconds = [b - a for a, b in itertools.pairwise(child.arrivals)]
     during = [(count, used) for count, used in cpu if count >= 1]
     if during and during[-1][0] > during[0][0]:
         (first, low), (last, high) = during[0], during[-1]
@@ -223,49 +262,29 @@ def run_in_turns(
     nor, if others were measured, those of the last child when the others have ended.
     """
     children: list[Child] = []
-    used = [0.0] * len(commands)
-    done = [0] * len(commands)
-    alone = [10**9] * len(commands)
-    spans: list[set[int]] = [set() for _ in commands]
-    for command in commands:
-        child = Child(command, environment, cwd)
-        children.append(child)
-        while child.runs and not child.arrivals:
-            child.result.peak_mib = max(child.result.peak_mib, memory_mib([child.pid]))
-            time.sleep(0.01)
-        child.signal(signal.SIGSTOP)
-    while any(child.runs for child in children):
-        alive = [index for index, child in enumerate(children) if child.runs]
-        for index in alive:
-            child = children[index]
-            if time.monotonic() - child.started > limit:
-                child.result.failed = f"stopped after {limit:.0f} s"
-                child.signal(signal.SIGKILL)
-                continue
-            time.sleep(SETTLE_SECONDS)
-            count, before = len(child.arrivals), cpu_seconds([child.pid])
-            spans[index].add(count)
-            if len(alive) == 1 < len(children):
-                alone[index] = min(alone[index], count)
-            child.signal(signal.SIGCONT)
-            ends = time.monotonic() + turn
-            while child.runs and time.monotonic() < ends:
-                time.sleep(min(0.05, turn))
-            child.signal(signal.SIGSTOP)
-            if child.runs:
-                child.result.peak_mib = max(child.result.peak_mib, memory_mib([child.pid]))
-                if len(alive) == len(children):
-                    used[index] += cpu_seconds([child.pid]) - before
-                    done[index] += len(child.arrivals) - count
-    for index, child in enumerate(children):
-        result = child.finish()
-        seconds = [
-            (position, b - a)
-            for position, (a, b) in enumerate(itertools.pairwise(child.arrivals), start=1)
-            if position not in spans[index]
-        ]
-        together = [value for position, value in seconds if position < alone[index]]
-        result.seconds = together or [value for _, value in seconds]
-        if done[index]:
-            result.cpu_per_round = used[index] / done[index]
+    try:
+        for command in commands:
+            children.append(Child(command, environment, cwd))
+            children[-1].start_up()
+        seen = [(0, 0.0)] * len(children)
+        while alive := [index for index, child in enumerate(children) if child.runs]:
+            for index in alive:
+                child = children[index]
+                if time.monotonic() - child.started > limit:
+                    child.result.failed = f"stopped after {limit:.0f} s"
+                    child.signal(signal.SIGKILL)
+                    continue
+                apart = len(alive) < len(children)
+                if apart and child.alone is None:
+                    child.alone = len(child.arrivals)
+                rounds, used = child.turn(turn)
+                if not apart:
+                    seen[index] = seen[index][0] + rounds, seen[index][1] + used
+    finally:
+        for child in children:
+            child.signal(signal.SIGKILL)  # nothing stays behind, stopped, if this is interrupted
+    for child, (rounds, used) in zip(children, seen, strict=True):
+        child.finish()
+        if rounds:
+            child.result.cpu_per_round = used / rounds
     return [child.result for child in children]
