@@ -1,22 +1,31 @@
-"""Noise on the CPU: AES-128 in counter mode, NumPy and torch kernels on cache-sized blocks."""
+"""Noise on the CPU: AES-128 in counter mode, turned into variates in cache-sized blocks.
+
+32-bit words go through `noise_laws`, or its compiled form once there is enough to do; 64-bit words
+through NumPy and torch in float64.
+"""
 
 from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
+from fl_shuffle.randomizers import noise_laws
+from fl_shuffle.randomizers.noise_laws import AddTo
+
 BLOCK_BYTES = 16
 # A block of work is this many words: enough to hide call overhead, few enough for the cache.
 WORDS_PER_BLOCK = 3 << 15
 WORDS_PER_TILE = 3 << 15
 """Part of the layout: changing it changes the noise of every dimension above it."""
+# Loading compiled loops takes as long as drawing this many variates without them.
+COMPILED_FROM = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -96,19 +105,6 @@ class AesWords:
 _ZEROS = bytes(8 * WORDS_PER_TILE)
 
 
-@dataclass(frozen=True)
-class _Workspace:
-    """Views of a thread's buffers in one shape: `rows` tiles of words and of floats.
-
-    The float buffers appear twice: `flat` as torch vectors (its log, sin and cos are the fastest at
-    hand) and `grid` as NumPy arrays [rows, columns] of the same memory (cheaper calls).
-    """
-
-    words: NDArray[Any]
-    flat: tuple[torch.Tensor, ...]
-    grid: tuple[NDArray[Any], ...]
-
-
 class _Scratch(threading.local):
     """Reusable buffers of one block of work, one set per thread."""
 
@@ -116,29 +112,34 @@ class _Scratch(threading.local):
         size = max(WORDS_PER_BLOCK, WORDS_PER_TILE)
         # The cipher asks for room for one more incomplete block than it writes.
         self.raw = np.empty(8 * size + BLOCK_BYTES, np.uint8)
-        self._floats = [torch.empty(size, dtype=torch.float64) for _ in range(3)]
-        self._cache: dict[tuple[int, int, int, int], _Workspace] = {}
-
-    def workspace(self, rows: int, width: int, columns: int, word_bytes: int) -> _Workspace:
-        shape = (rows, width, columns, word_bytes)
-        found = self._cache.get(shape)
-        if found is None:
-            narrow = word_bytes == 4
-            words = self.raw[: rows * width * word_bytes].view(np.int32 if narrow else np.int64)
-            dtype = torch.float32 if narrow else torch.float64
-            flat = tuple(buffer.view(dtype)[: rows * columns] for buffer in self._floats)
-            found = _Workspace(
-                words.reshape(rows, width),
-                flat,
-                tuple(tensor.numpy().reshape(rows, columns) for tensor in flat),
-            )
-            if len(self._cache) >= 64:
-                self._cache.clear()
-            self._cache[shape] = found
-        return found
+        self.floats = [torch.empty(size, dtype=torch.float64) for _ in range(3)]
 
 
 _scratch = _Scratch()
+
+
+class _Choice:
+    """NumPy's loops for 32-bit words until they have cost what loading compiled ones does."""
+
+    def __init__(self) -> None:
+        self._drawn = 0
+
+    def on(self, law: str, target: NDArray[np.float32]) -> AddTo:
+        if self._drawn < COMPILED_FROM:
+            self._drawn += target.size
+            return _blockwise(noise_laws.LAWS[law], target)
+        from fl_shuffle.randomizers import noise_compiled
+
+        return noise_compiled.on(law, target)
+
+
+_choice = _Choice()
+
+
+def _blockwise(add: Callable[..., None], target: NDArray[np.float32]) -> AddTo:
+    return lambda words, rows, columns, scale, magic: add(
+        words, target[rows, columns], scale, magic
+    )
 
 
 def draw_cpu(
@@ -150,83 +151,90 @@ def draw_cpu(
     scale: float | NDArray[np.float64],
     step: float | NDArray[np.float64] | None,
 ) -> None:
+    """target <- round(target + scale * noise, step), or scale * noise without a step."""
     layout = words.layout
-    normal = law == "normal"
-    transform = _normal_cpu if normal else _laplace_cpu
-    real = np.float32 if layout.word_bytes == 4 else np.float64
-    spread = _cast(-np.square(scale) if normal else scale, real)
-    magic = None if step is None else _cast(_MAGIC[layout.word_bytes] * step, real)
+    real, dtype = (np.float32, np.int32) if layout.word_bytes == 4 else (np.float64, np.int64)
+    if step is None:
+        target[:] = 0.0
+    sizes = np.broadcast_to(np.asarray(scale), len(ids)).astype(real)
+    steps = 0.0 if step is None else _MAGIC[layout.word_bytes] * np.asarray(step)
+    magic = np.broadcast_to(steps, len(ids)).astype(real)
     rows_per_block = max(1, WORDS_PER_BLOCK // layout.width)
+    scratch = _scratch.raw[: rows_per_block * layout.width * layout.word_bytes]
+    drawn = scratch.view(dtype).reshape(rows_per_block, layout.width)
+    wide = dtype is np.int64
+    add = _blockwise(_LAWS_64[law], target) if wide else _choice.on(law, target)
     for start in range(0, len(ids), rows_per_block):
         rows = slice(start, min(start + rows_per_block, len(ids)))
-        work = _scratch.workspace(
-            rows.stop - rows.start,
-            layout.width,
-            layout.width // 2 if normal else layout.width,
-            layout.word_bytes,
-        )
         for tile in range(layout.tiles):
             words.fill(ids[rows], tile, _scratch.raw)
-            part = target[rows, layout.columns(tile)]
-            row_magic = None if magic is None else per_row(magic, rows)
-            transform(work, per_row(spread, rows), part, row_magic)
+            block = drawn[: rows.stop - start]
+            add(block, rows, layout.columns(tile), sizes[rows], magic[rows])
 
 
 _MAGIC = {4: 1.5 * 2.0**23, 8: 1.5 * 2.0**52}
 """Adding and taking away this many steps rounds to a multiple of the step (float32, float64)."""
 
 
-def _cast(value: Any, real: Any) -> Any:
-    """A number or an array, in the precision of the arithmetic."""
-    return value.astype(real) if isinstance(value, np.ndarray) else real(value)
+def _floats(rows: int, columns: int) -> tuple[tuple[torch.Tensor, NDArray[np.float64]], ...]:
+    """A thread's three arrays: as torch vectors, whose log, sin and cos are fast, and [k, n]."""
+    vectors = [buffer[: rows * columns] for buffer in _scratch.floats]
+    return tuple((vector, vector.numpy().reshape(rows, columns)) for vector in vectors)
 
 
-def _place(
-    product: np.ufunc, left: NDArray[Any], right: NDArray[Any], part: NDArray[Any], magic: Any
+def _add_normal_64(
+    words: NDArray[np.int64],
+    rows: NDArray[np.float32],
+    scale: NDArray[np.float64],
+    magic: NDArray[np.float64],
 ) -> None:
-    """part <- product(left, right), or part <- round(part + product(left, right))."""
-    if magic is None:
-        product(left, right, out=part, casting="same_kind")
-        return
-    product(left, right, out=right)
-    np.add(right, part, out=right)
-    np.add(right, magic, out=right)
-    np.subtract(right, magic, out=part, casting="same_kind")
-
-
-def _normal_cpu(work: _Workspace, spread: Any, part: NDArray[np.float32], magic: Any) -> None:
-    """Box-Muller with R = sqrt(spread * ln U^2), spread = -scale^2: the scale costs nothing."""
-    radius, angle, cosine = work.grid
-    half = radius.shape[1]
-    real = radius.dtype.type
-    unit = 2.0 ** -(8 * radius.dtype.itemsize - 1)
-    np.copyto(radius, work.words[:, :half], casting="unsafe")
-    np.copyto(angle, work.words[:, half:], casting="unsafe")
-    np.multiply(radius, real(unit), out=radius)
-    np.add(radius, real(0.5 * unit), out=radius)
+    """As `noise_laws.add_normal`, in float64."""
+    half = words.shape[1] // 2
+    (flat_radius, radius), (flat_angle, angle), (flat_cosine, cosine) = _floats(len(rows), half)
+    np.copyto(radius, words[:, :half], casting="unsafe")
+    np.copyto(angle, words[:, half:], casting="unsafe")
+    np.multiply(radius, 2.0**-63, out=radius)
+    np.add(radius, 2.0**-64, out=radius)
+    # ln U^2 instead of 2 ln |U|: one pass less.
     np.multiply(radius, radius, out=radius)
-    torch.log(work.flat[0], out=work.flat[0])
-    np.multiply(radius, spread, out=radius)
+    torch.log(flat_radius, out=flat_radius)
+    np.multiply(radius, -np.square(scale)[:, None], out=radius)
     np.sqrt(radius, out=radius)
-    np.multiply(angle, real(math.pi * unit), out=angle)
-    torch.cos(work.flat[1], out=work.flat[2])
-    torch.sin(work.flat[1], out=work.flat[1])
-    first = min(half, part.shape[1])
-    rest = part.shape[1] - first
-    _place(np.multiply, radius[:, :first], cosine[:, :first], part[:, :first], magic)
-    _place(np.multiply, radius[:, :rest], angle[:, :rest], part[:, first:], magic)
+    np.multiply(angle, math.pi * 2.0**-63, out=angle)
+    torch.cos(flat_angle, out=flat_cosine)
+    torch.sin(flat_angle, out=flat_angle)
+    for start, factor in ((0, cosine), (half, angle)):
+        part = rows[:, start : start + half]
+        noise = factor[:, : part.shape[1]]
+        np.multiply(radius[:, : part.shape[1]], noise, out=noise)
+        _round_into(part, noise, magic)
 
 
-def _laplace_cpu(work: _Workspace, spread: Any, part: NDArray[np.float32], magic: Any) -> None:
-    """The sign and scale * ln|U| of one word uniform on (-1, 1); spread is the scale."""
-    uniform, size, _ = work.grid
-    real = uniform.dtype.type
-    unit = 2.0 ** -(8 * uniform.dtype.itemsize - 1)
-    np.copyto(uniform, work.words, casting="unsafe")
-    np.multiply(uniform, real(unit), out=uniform)
-    np.add(uniform, real(0.5 * unit), out=uniform)
+def _add_laplace_64(
+    words: NDArray[np.int64],
+    rows: NDArray[np.float32],
+    scale: NDArray[np.float64],
+    magic: NDArray[np.float64],
+) -> None:
+    """As `noise_laws.add_laplace`, in float64."""
+    (_, uniform), (flat_size, size), _ = _floats(len(rows), words.shape[1])
+    np.copyto(uniform, words, casting="unsafe")
+    np.multiply(uniform, 2.0**-63, out=uniform)
+    np.add(uniform, 2.0**-64, out=uniform)
     np.absolute(uniform, out=size)
-    torch.log(work.flat[1], out=work.flat[1])
-    np.multiply(size, spread, out=size)
-    columns = part.shape[1]
-    _place(np.copysign, size[:, :columns], uniform[:, :columns], part, magic)
+    torch.log(flat_size, out=flat_size)
+    np.multiply(size, scale[:, None], out=size)
+    noise = size[:, : rows.shape[1]]
+    np.copysign(noise, uniform[:, : rows.shape[1]], out=noise)
+    _round_into(rows, noise, magic)
+
+
+def _round_into(
+    rows: NDArray[np.float32], noise: NDArray[np.float64], magic: NDArray[np.float64]
+) -> None:
+    np.add(noise, rows, out=noise)
+    np.add(noise, magic[:, None], out=noise)
+    np.subtract(noise, magic[:, None], out=rows, casting="same_kind")
+
+
+_LAWS_64 = {"normal": _add_normal_64, "laplace": _add_laplace_64}

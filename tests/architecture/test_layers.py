@@ -13,7 +13,12 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = [
     ["fl_shuffle", "fl_shuffle.errors"],
     ["fl_shuffle.accounting"],
-    ["fl_shuffle.plugins", "fl_shuffle.seeds", "fl_shuffle.torchvision_compat"],
+    [
+        "fl_shuffle.plugins",
+        "fl_shuffle.seeds",
+        "fl_shuffle.torchvision_compat",
+        "fl_shuffle.compiled",
+    ],
     ["fl_shuffle.config"],
     ["fl_shuffle.budgets"],
     ["fl_shuffle.randomizers", "fl_shuffle.gradients"],
@@ -50,6 +55,8 @@ CONFINED = {
     "opacus": ("fl_shuffle.gradients",),
     "dp_accounting": ("fl_shuffle.accounting.composition",),
     "ray": (),
+    "numba": ("fl_shuffle.compiled",),
+    "llvmlite": ("fl_shuffle.compiled",),
 }
 
 

@@ -1,0 +1,59 @@
+"""Loops compiled for this machine by numba, and kept for the next process.
+
+For arithmetic that the product lives by and that NumPy and torch can only do in many passes over
+memory. The first use on a machine compiles (a second or two); later processes load what was kept
+beside the source, or in the user's cache directory where that cannot be written. Importing this
+module costs about 0.3 s: import it where it is used.
+
+No contraction to fused multiply-adds and no reordering: what a kernel computes has the bits that
+the same operations have in NumPy, on every processor.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+log = logging.getLogger("fl_shuffle.compiled")
+
+Function = Callable[..., Any]
+
+
+def kernel(function: Function) -> Function:
+    """Compile for each combination of argument types; runs without the interpreter lock."""
+    try:
+        return njit(function, cache=True, nogil=True, error_model="numpy")
+    except RuntimeError as reason:
+        # No directory to keep it in: it is compiled again in every process.
+        log.info("%s", reason)
+        return njit(function, nogil=True, error_model="numpy")
+
+
+def inlined(function: Function) -> Function:
+    """A piece of kernels, which is copied into them."""
+    return njit(function, inline="always", error_model="numpy")
+
+
+def _bits_of(context: Any, value: Any) -> Any:
+    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return types.int32(types.float32), generate
+
+
+def _float_of(context: Any, value: Any) -> Any:
+    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.int32), generate
+
+
+bits_of: Any = intrinsic(_bits_of)
+"""The bits of a float32 as an int32, inside kernels."""
+float_of: Any = intrinsic(_float_of)
+"""The float32 with these bits, inside kernels."""
