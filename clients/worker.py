@@ -41,7 +41,11 @@ class Worker:
         self._device = torch.device(config.run.device)
         clip = "none" if config.clip == "update" else config.clip
         self._engine = make_gradient_engine(
-            self._task.model(config), clip=clip, norm=self._task.plan.norm, device=self._device
+            self._task.model(config),
+            clip=clip,
+            norm=self._task.plan.norm,
+            device=self._device,
+            records=len(self._task.labels),
         )
         self._seeds = SeedTree(config.run.seed if config.run.entropy == "seeded" else None)
         self._inputs = self._task.inputs.to(self._device)

@@ -15,6 +15,7 @@ whole vector registers, because their scalar tails round differently.
 from __future__ import annotations
 
 import threading
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -85,10 +86,6 @@ class ChainEngine(GradientEngine):
         most = LINEAR_BLOCK_NUMBERS if len(layers) == 1 else BLOCK_NUMBERS
         self._block_rows = LANES * max(1, round(most / self._numbers / LANES))
         self._scratch = threading.local()
-        shapes = tuple((layer.fan_in, layer.fan_out) for layer in self._inner)
-        with steady_arithmetic(device):
-            self._steady = steady_products(shapes, self._block_rows, device)
-        self._per_block = 1 if self._steady is Steady.CLIENTS else self._block_rows
         self._known: Remembered | None = None
 
     def remember(self, inputs: Tensor) -> None:
@@ -115,6 +112,17 @@ class ChainEngine(GradientEngine):
                 widen(part, terms)
                 powers_of(terms, self.norm, terms, out=powers[start : start + len(part)])
         self._known = Remembered(records, wide, powers)
+
+    @cached_property
+    def _steady(self) -> Steady:
+        """Tried out on this machine when it is first needed."""
+        shapes = tuple((layer.fan_in, layer.fan_out) for layer in self._inner)
+        with steady_arithmetic(self.device):
+            return steady_products(shapes, self._block_rows, self.device)
+
+    @property
+    def _per_block(self) -> int:
+        return 1 if self._steady is Steady.CLIENTS else self._block_rows
 
     @property
     def path(self) -> str:

@@ -9,6 +9,7 @@ from fl_shuffle.errors import require_choice, require_integer
 from fl_shuffle.gradients.chain import ChainEngine
 from fl_shuffle.gradients.engine import GradientEngine, Loss
 from fl_shuffle.gradients.general import GeneralEngine
+from fl_shuffle.gradients.linear import CompiledLinear, compiles
 from fl_shuffle.gradients.structure import chain_of
 
 CLIPS = ("record", "average", "none")
@@ -21,11 +22,14 @@ def make_gradient_engine(
     norm: int = 2,
     device: torch.device | str = "cpu",
     loss: Loss | None = None,
+    records: int = 0,
 ) -> GradientEngine:
     """The fastest engine for `module`, with results equal to 1e-5 whichever it is.
 
     clip: "record", "average" (of the mean, as published protocols do) or "none"; norm: 1 or 2;
     loss: None for cross entropy, or a callable (logits [N, C], labels [N]) -> losses [N].
+    records: about how many there are in a round, of all clients; results have the same bits only
+    where it is the same.
     Raises `InvalidValueError` for modules whose records have no gradients of their own, see
     `check_module`.
     """
@@ -33,6 +37,8 @@ def make_gradient_engine(
     require_integer("norm", norm, minimum=1, maximum=2)
     place = torch.device(device)
     layers = chain_of(module)
+    if layers is not None and compiles(layers, place, loss, records):
+        return CompiledLinear(module, layers, clip=clip, norm=norm)
     if layers is not None:
         return ChainEngine(module, layers, clip=clip, norm=norm, device=place, loss=loss)
     return GeneralEngine(module, clip=clip, norm=norm, device=place, loss=loss)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.compiled import bits_of, float_of, inlined, kernel
+from fl_shuffle.randomizers import noise_laws
 from fl_shuffle.randomizers.noise_laws import (
     A0,
     A1,
@@ -86,7 +87,7 @@ def _cosine_and_sine(value: Any) -> Any:
     )
 
 
-@kernel
+@kernel(noise_laws)
 def _add_normal(
     words: Any, flat: Any, first: int, stride: int, columns: int, scale: Any, magic: Any
 ) -> None:
@@ -112,7 +113,7 @@ def _add_normal(
             left[j] = ((left[j] + float_of(radius[j]) * x) + grid) - grid
 
 
-@kernel
+@kernel(noise_laws)
 def _add_laplace(
     words: Any, flat: Any, first: int, stride: int, columns: int, scale: Any, magic: Any
 ) -> None:

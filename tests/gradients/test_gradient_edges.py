@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from gradient_modules import Small, chains
+from gradient_modules import Small, chains, records_of
 from gradient_oracle import flat, means, offsets_of, relative_difference, updates
 from torch import Tensor, nn
 
@@ -31,15 +31,16 @@ def test_local_updates_against_autograd(name: str, steps: int) -> None:
     torch.manual_seed(1)
     module = CHAINS.get(name) or Small()
     x, y, offsets = problem([5, 1, 12, 5, 5])
-    engine = make_gradient_engine(module, clip="none")
+    engine = make_gradient_engine(module, clip="none", records=records_of(name))
     found = engine.local_update(flat(module), x, y, offsets, steps=steps, learning_rate=0.3)
     assert relative_difference(found, updates(module, x, y, offsets, steps, 0.3)) < 1e-5
 
 
 def test_one_local_step_is_the_scaled_mean_gradient() -> None:
     x, y, offsets = problem([5, 1, 70, 300])
-    for module in (CHAINS["relu"], Small()):
-        engine = make_gradient_engine(module, clip="none")
+    for name in ("relu", "linear, compiled", "convolution"):
+        module = CHAINS.get(name) or Small()
+        engine = make_gradient_engine(module, clip="none", records=records_of(name))
         step = engine.local_update(flat(module), x, y, offsets, steps=1, learning_rate=0.25)
         mean = engine.client_means(flat(module), x, y, offsets)
         assert torch.equal(step, -0.25 * mean)
@@ -47,26 +48,29 @@ def test_one_local_step_is_the_scaled_mean_gradient() -> None:
 
 @pytest.mark.parametrize("clip", ["record", "average", "none"])
 @pytest.mark.parametrize("norm", [1, 2])
-def test_zero_gradients_stay_zero(clip: str, norm: int) -> None:
+@pytest.mark.parametrize("records", [0, 1 << 40])
+def test_zero_gradients_stay_zero(records: int, clip: str, norm: int) -> None:
     """Records whose logits are certain, or whose loss is flat, have no gradient at all."""
     module = nn.Linear(13, 5)
     theta = torch.zeros(70)
     theta[-5] = 200.0
     x, _, offsets = problem([3, 1, 40])
     y = torch.zeros(44, dtype=torch.int64)
-    engine = make_gradient_engine(module, clip=clip, norm=norm)
+    engine = make_gradient_engine(module, clip=clip, norm=norm, records=records)
     assert not engine.client_means(theta, x, y, offsets, 1.0).any()
 
 
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf, 3e38])
 @pytest.mark.parametrize("clip", ["record", "average", "none"])
-@pytest.mark.parametrize("name", ["linear", "relu", "tanh, gelu", "convolution"])
+@pytest.mark.parametrize(
+    "name", ["linear", "linear, compiled", "relu", "tanh, gelu", "convolution"]
+)
 def test_a_poisoned_record_spoils_its_client_alone(name: str, clip: str, poison: float) -> None:
     torch.manual_seed(1)
     module = CHAINS.get(name) or Small()
     theta = flat(module)
     x, y, offsets = problem([3, 5, 5, 1, 70, 5, 2])
-    engine = make_gradient_engine(module, clip=clip)
+    engine = make_gradient_engine(module, clip=clip, records=records_of(name))
     clean = engine.client_means(theta, x, y, offsets, 0.5)
     for client in (1, 3, 4):
         bad = x.clone()
@@ -86,8 +90,9 @@ def test_a_poisoned_record_spoils_its_client_alone(name: str, clip: str, poison:
 def test_clipped_records_never_exceed_the_radius() -> None:
     x, y, offsets = problem([1] * 400)
     for norm, radius in ((1, 0.7), (2, 0.1)):
-        for module in (CHAINS["linear"], CHAINS["relu"]):
-            engine = make_gradient_engine(module, clip="record", norm=norm)
+        for name in ("linear", "linear, compiled", "linear without bias, compiled", "relu"):
+            module, records = CHAINS[name], records_of(name)
+            engine = make_gradient_engine(module, clip="record", norm=norm, records=records)
             rows = engine.client_means(flat(module), 5.0 * x, y, offsets, radius).double()
             lengths = torch.linalg.vector_norm(rows, norm, dim=1)
             assert float(lengths.max()) <= radius
@@ -142,11 +147,12 @@ def test_parameters_that_are_refused() -> None:
     assert make_gradient_engine(resting, clip="record").dimension == 70
 
 
-def test_calls_that_are_refused() -> None:
+@pytest.mark.parametrize("records", [0, 1 << 40])
+def test_calls_that_are_refused(records: int) -> None:
     module = CHAINS["linear"]
     theta = flat(module)
     x, y, offsets = problem([3, 2])
-    engine = make_gradient_engine(module, clip="record")
+    engine = make_gradient_engine(module, clip="record", records=records)
     for bad in ([0, 3], [0, 3, 3, 5], [1, 3, 5], [0, 4, 3, 5], [5]):
         with pytest.raises(InvalidValueError, match="offsets"):
             engine.client_means(theta, x, y, np.array(bad), 1.0)
@@ -195,9 +201,10 @@ def test_a_gpu_gives_the_same_values(name: str) -> None:
     assert relative_difference(found.cpu(), expected.double()) < 1e-5
 
 
-def test_denormal_numbers_count_as_zero_in_here_and_nowhere_else() -> None:
+@pytest.mark.parametrize("records", [0, 1 << 40])
+def test_denormal_numbers_count_as_zero_in_here_and_nowhere_else(records: int) -> None:
     tiny, one = math.ulp(0.0), 1.0
-    engine = make_gradient_engine(nn.Linear(4, 3), clip="record")
+    engine = make_gradient_engine(nn.Linear(4, 3), clip="record", records=records)
     theta = torch.zeros(engine.dimension)
     theta[12:] = torch.tensor([0.0, -90.0, -95.0])  # softmax tails: 8e-40 and 6e-42
     x, y = torch.ones(6, 4), torch.zeros(6, dtype=torch.int64)

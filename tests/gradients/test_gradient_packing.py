@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from gradient_modules import Cells, Small, chains
+from gradient_modules import Cells, Small, chains, records_of
 from gradient_oracle import flat, offsets_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,7 +74,10 @@ def packings(draw: st.DrawFn) -> tuple[list[int], list[list[int]], int]:
 @pytest.mark.parametrize("clip", ["record", "none"])
 @pytest.mark.parametrize("name", MODELS)
 def test_bits_do_not_depend_on_the_packing(name: str, clip: str) -> None:
-    engines = [make_gradient_engine(MODELS[name], clip=clip, norm=norm) for norm in (1, 2)]
+    engines = [
+        make_gradient_engine(MODELS[name], clip=clip, norm=norm, records=records_of(name))
+        for norm in (1, 2)
+    ]
     theta = PARAMETERS[name]
 
     @settings(max_examples=5 if name in ("convolution", "cells") else 12, deadline=None)
@@ -96,9 +99,12 @@ def test_bits_do_not_depend_on_the_packing(name: str, clip: str) -> None:
     [(60, 1000, 600, 3), (60, 1000, 60, 30), (60, 0, 60, 400), (60, 0, 6, 3000), (60, 0, 1, 9000)],
 )
 @pytest.mark.parametrize("clip", ["record", "none"])
+@pytest.mark.parametrize("records", [0, 1 << 40])
 def test_bits_of_large_equal_packs(
-    features: int, hidden: int, size: int, clients: int, clip: str
+    features: int, hidden: int, size: int, clients: int, clip: str, records: int
 ) -> None:
+    if hidden and records:
+        return  # The same path as without.
     generator = torch.Generator().manual_seed(4)
     torch.manual_seed(4)
     module: nn.Module = nn.Linear(features, 10)
@@ -107,7 +113,7 @@ def test_bits_of_large_equal_packs(
     theta = flat(module)
     x = torch.randn(clients * size, features, generator=generator)
     y = torch.randint(0, 10, (len(x),), generator=generator)
-    engine = make_gradient_engine(module, clip=clip)
+    engine = make_gradient_engine(module, clip=clip, records=records)
     together = engine.client_means(theta, x, y, offsets_of([size] * clients), 0.5)
     edges = [0, 1, 2, clients // 3, clients // 2, clients - 1, clients]
     for start, stop in pairwise(sorted(set(edges))):
@@ -123,8 +129,8 @@ def test_bits_of_large_equal_packs(
 def test_bits_do_not_depend_on_threads_or_the_layout_of_out() -> None:
     problem = data([60] * 50, 1)
     x, y, offsets, radius = problem
-    for name in ("wide", "deep", "linear"):
-        engine = make_gradient_engine(MODELS[name], clip="record")
+    for name in ("wide", "deep", "linear", "linear, compiled"):
+        engine = make_gradient_engine(MODELS[name], clip="record", records=records_of(name))
         theta = PARAMETERS[name]
         expected = engine.client_means(theta, x, y, offsets, radius)
         with ThreadPoolExecutor(4) as pool:
@@ -148,11 +154,13 @@ def test_bits_do_not_depend_on_threads_or_the_layout_of_out() -> None:
         assert not wide[:, -4:].any()
 
 
-@pytest.mark.parametrize("name", ["linear", "wide", "deep", "tanh, gelu", "convolution"])
+@pytest.mark.parametrize(
+    "name", ["linear", "linear, compiled", "wide", "deep", "tanh, gelu", "convolution"]
+)
 def test_bits_of_local_updates_do_not_depend_on_the_packing(name: str) -> None:
     sizes = [3, 1, 40, 3, 3, 91, 1, 40]
     x, y, offsets, _ = data(sizes, 6)
-    engine = make_gradient_engine(MODELS[name], clip="none")
+    engine = make_gradient_engine(MODELS[name], clip="none", records=records_of(name))
     theta = PARAMETERS[name]
     together = engine.local_update(theta, x, y, offsets, steps=3, learning_rate=0.2)
     for client, (start, stop) in enumerate(pairwise(offsets)):
@@ -236,8 +244,11 @@ def test_records_too_many_to_keep_twice_give_the_same_bits(
 @pytest.mark.parametrize(("clip", "norm"), [("record", 1), ("record", 2), ("average", 2)])
 def test_remembered_records_give_the_same_bits(clip: str, norm: int) -> None:
     x, y, offsets, radius = data([5, 70, 5, 1, 300, 33], 3)
-    for name in ("linear", "wide", "convolution"):
-        plain, mindful = (make_gradient_engine(MODELS[name], clip=clip, norm=norm) for _ in "ab")
+    for name in ("linear", "linear, compiled", "wide", "convolution"):
+        plain, mindful = (
+            make_gradient_engine(MODELS[name], clip=clip, norm=norm, records=records_of(name))
+            for _ in "ab"
+        )
         mindful.remember(x)
         theta = PARAMETERS[name]
         expected = plain.client_means(theta, x, y, offsets, radius)

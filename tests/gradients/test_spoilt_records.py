@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from gradient_modules import Branching, Small, chains
+from gradient_modules import Branching, Small, chains, records_of
 from gradient_oracle import flat, offsets_of
 from torch import Tensor, nn
 
@@ -16,6 +16,7 @@ from fl_shuffle.gradients import GradientEngine, Spoilt, make_gradient_engine, m
 torch.manual_seed(2)
 MODULES: dict[str, nn.Module] = {
     "linear": chains()["linear"],
+    "linear, compiled": chains()["linear, compiled"],
     "relu": chains()["relu"],
     "tanh, gelu": chains()["tanh, gelu"],
     "convolution": Small(),
@@ -70,7 +71,8 @@ def poisons(x: Tensor, record: int) -> dict[str, Tensor]:
 def test_one_spoilt_record_moves_its_client_no_further_than_any_other(name: str, norm: int) -> None:
     """Replace-one: from finite to spoilt, from one spoilt record to two."""
     module = MODULES[name]
-    engine, theta = make_gradient_engine(module, clip="record", norm=norm), flat(module)
+    engine = make_gradient_engine(module, clip="record", norm=norm, records=records_of(name))
+    theta = flat(module)
     x, y, offsets = problem()
     clean, found = mended(engine, theta, x, y, offsets, RADIUS)
     assert found == Spoilt()
@@ -139,13 +141,18 @@ def test_bits_of_spoilt_clients_do_not_depend_on_the_packing(
     for record in (0, int(offsets[2]) + 40, int(offsets[5])):
         x[record] = torch.nan
     together, found = mended(
-        make_gradient_engine(module, clip="record"), theta, x, y, offsets, RADIUS
+        make_gradient_engine(module, clip="record", records=records_of(name)),
+        theta,
+        x,
+        y,
+        offsets,
+        RADIUS,
     )
     assert found == Spoilt(3, 3)
-    mindful = make_gradient_engine(module, clip="record")
+    mindful = make_gradient_engine(module, clip="record", records=records_of(name))
     mindful.remember(x)
     assert torch.equal(mended(mindful, theta, x, y, offsets, RADIUS)[0], together)
-    engine = make_gradient_engine(module, clip="record")
+    engine = make_gradient_engine(module, clip="record", records=records_of(name))
     for client, (start, stop) in enumerate(pairwise(offsets)):
         alone, _ = mended(
             engine, theta, x[start:stop], y[start:stop], offsets_of([stop - start]),

@@ -1,0 +1,186 @@
+"""Products of small matrices as pieces of kernels: a few vector registers, one fused multiply-add.
+
+Every number of a result is one chain of fused multiply-adds in a fixed order, whichever lane of a
+vector, and whichever of these pieces, computes it: its bits depend on its own terms alone.
+
+Matrices are float32 and C-contiguous. Nothing is checked: the caller stays inside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+LANES = 16
+_FLOAT, _INT = ir.FloatType(), ir.IntType(32)
+
+
+class _Vectors:
+    """Vectors of `lanes` float32 in the function that is being built; one lane is a number."""
+
+    def __init__(self, builder: Any, lanes: int) -> None:
+        self._builder = builder
+        self._lanes = lanes
+        self.type = _FLOAT if lanes == 1 else ir.VectorType(_FLOAT, lanes)
+        self.zero = ir.Constant(self.type, 0.0 if lanes == 1 else None)
+
+    def load(self, pointer: Any) -> Any:
+        return self._builder.load(self._cast(pointer), align=4)
+
+    def store(self, value: Any, pointer: Any) -> None:
+        self._builder.store(value, self._cast(pointer), align=4)
+
+    def spread(self, pointer: Any) -> Any:
+        """The number there, in every lane."""
+        number = self._builder.load(pointer, align=4)
+        if self._lanes == 1:
+            return number
+        nothing = ir.Constant(self.type, ir.Undefined)
+        first = self._builder.insert_element(nothing, number, ir.Constant(_INT, 0))
+        mask = ir.Constant(ir.VectorType(_INT, self._lanes), None)
+        return self._builder.shuffle_vector(first, nothing, mask)
+
+    def multiply_add(self, left: Any, right: Any, sum_: Any) -> Any:
+        suffix = "f32" if self._lanes == 1 else f"v{self._lanes}f32"
+        shape = ir.FunctionType(self.type, [self.type] * 3)
+        name = f"llvm.fma.{suffix}"
+        function = cgutils.get_or_insert_function(self._builder.module, shape, name)
+        return self._builder.call(function, (left, right, sum_))
+
+    def _cast(self, pointer: Any) -> Any:
+        return self._builder.bitcast(pointer, self.type.as_pointer())
+
+
+class _Matrix:
+    """An array argument: rows of `width` numbers, the last axis of the array."""
+
+    def __init__(self, context: Any, builder: Any, kind: Any, value: Any) -> None:
+        array = context.make_array(kind)(context, builder, value)
+        self._builder = builder
+        self._data = array.data
+        self.width = cgutils.unpack_tuple(builder, array.shape)[-1]
+
+    def at(self, row: Any, column: Any) -> Any:
+        start = self._builder.mul(row, self.width)
+        return self._builder.gep(self._data, [self._builder.add(start, column)])
+
+
+def _signature(kinds: Iterable[Any]) -> Any:
+    """Arrays as they are given; everything else is a size or a position."""
+    return types.void(*(kind if isinstance(kind, types.Array) else types.intp for kind in kinds))
+
+
+def _affine(records: int) -> Any:
+    def affine(context: Any, x: Any, row: Any, weights: Any, panel: Any, out: Any, to: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            x, weights, out = (
+                _Matrix(context, builder, signature.args[i], arguments[i]) for i in (0, 2, 4)
+            )
+            _, row, _, panel, _, to = arguments
+            vectors = _Vectors(builder, LANES)
+            size = x.width.type
+            first = builder.mul(panel, builder.add(x.width, ir.Constant(size, 1)))
+            zero = ir.Constant(size, 0)
+            bias = vectors.load(weights.at(builder.add(first, x.width), zero))
+            sums = [cgutils.alloca_once_value(builder, bias) for _ in range(records)]
+            with cgutils.for_range(builder, x.width) as loop:
+                weight = vectors.load(weights.at(builder.add(first, loop.index), zero))
+                for i, total in enumerate(sums):
+                    own = builder.add(row, ir.Constant(size, i))
+                    number = vectors.spread(x.at(own, loop.index))
+                    added = vectors.multiply_add(number, weight, builder.load(total))
+                    builder.store(added, total)
+            results = [builder.load(total) for total in sums]
+            class_ = builder.mul(panel, ir.Constant(size, LANES))
+            # Turned round: the records of a class lie together.
+            column = _Vectors(builder, records)
+            for lane in range(LANES):
+                position = ir.Constant(_INT, lane)
+                numbers = [builder.extract_element(result, position) for result in results]
+                turned = numbers[0]
+                if records > 1:
+                    turned = ir.Constant(column.type, ir.Undefined)
+                    for i, number in enumerate(numbers):
+                        turned = builder.insert_element(turned, number, ir.Constant(_INT, i))
+                column.store(turned, out.at(builder.add(class_, ir.Constant(size, lane)), to))
+            return context.get_dummy_value()
+
+        return _signature((x, row, weights, panel, out, to)), generate
+
+    return intrinsic(affine)
+
+
+affine_4 = _affine(4)
+"""(x [n, f], row, weights [p * (f + 1), 16], panel, out [c, t], to): the outputs of records row ..
+row + 3 for the 16 classes of a panel go to columns to .. to + 3. A panel's last row is its bias."""
+affine_1 = _affine(1)
+"""The same for one record."""
+
+
+def _outer(lanes: int, classes: int) -> Any:
+    def outer(
+        context: Any,
+        error: Any,
+        class_: Any,
+        column: Any,
+        count: Any,
+        x: Any,
+        row: Any,
+        feature: Any,
+        out: Any,
+        at: Any,
+        fresh: Any,
+    ) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            error, x, out = (
+                _Matrix(context, builder, signature.args[i], arguments[i]) for i in (0, 4, 7)
+            )
+            _, class_, column, count, _, row, feature, _, at, fresh = arguments
+            vectors = _Vectors(builder, lanes)
+            size = count.type
+            zero = ir.Constant(size, 0)
+            own = [builder.add(class_, ir.Constant(size, i)) for i in range(classes)]
+            places = [
+                out.at(zero, builder.add(builder.add(at, feature), builder.mul(one, x.width)))
+                for one in own
+            ]
+            sums = [cgutils.alloca_once_value(builder, vectors.zero) for _ in own]
+            with builder.if_then(builder.icmp_signed("==", fresh, zero)):
+                for place, total in zip(places, sums, strict=True):
+                    builder.store(vectors.load(place), total)
+            with cgutils.for_range(builder, count) as loop:
+                numbers = vectors.load(x.at(builder.add(row, loop.index), feature))
+                record = builder.add(column, loop.index)
+                for one, total in zip(own, sums, strict=True):
+                    factor = vectors.spread(error.at(one, record))
+                    added = vectors.multiply_add(factor, numbers, builder.load(total))
+                    builder.store(added, total)
+            for place, total in zip(places, sums, strict=True):
+                vectors.store(builder.load(total), place)
+            return context.get_dummy_value()
+
+        kinds = (error, class_, column, count, x, row, feature, out, at, fresh)
+        return _signature(kinds), generate
+
+    return intrinsic(outer)
+
+
+outer_16x5 = _outer(16, 5)
+"""(error [c, t], class, column, count, x [n, f], row, feature, out [*], at, fresh): adds up
+error[class, column + i] * x[row + i, feature] over i < count, for 5 classes and 16 features, into
+out[at + class * f + feature]; from zero if `fresh`, else from what is there."""
+outer_16x1 = _outer(16, 1)
+"""The same for one class."""
+outer_4x5 = _outer(4, 5)
+"""The same for 5 classes and 4 features."""
+outer_4x1 = _outer(4, 1)
+"""The same for one class and 4 features."""
+outer_1x5 = _outer(1, 5)
+"""The same for 5 classes and one feature."""
+outer_1x1 = _outer(1, 1)
+"""The same for one class and one feature."""

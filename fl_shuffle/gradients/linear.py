@@ -1,0 +1,131 @@
+"""Softmax regression, compiled: for runs with enough to do that compiling pays."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fl_shuffle.gradients.chain import ChainEngine
+from fl_shuffle.gradients.engine import NORM_INFLATION, Loss
+from fl_shuffle.gradients.kernels import powers_of, views_of
+from fl_shuffle.gradients.remembered import Remembered
+from fl_shuffle.gradients.structure import Layer
+
+# The weights are read again for every fourth record: they must stay in the second-level cache.
+LARGEST_WEIGHTS = 1 << 16
+# Below so many multiplications a round, loading the compiled loop takes longer than it saves.
+WORTH_COMPILING = 1 << 24
+
+
+def compiles(
+    layers: tuple[Layer, ...], device: torch.device, loss: Loss | None, records: int
+) -> bool:
+    """Whether `CompiledLinear` serves this model, and `records` records a round make it pay."""
+    weights = layers[0].fan_in * layers[0].fan_out
+    return (
+        len(layers) == 1
+        and device.type == "cpu"
+        and loss is None
+        and weights <= LARGEST_WEIGHTS
+        and records * weights >= WORTH_COMPILING
+    )
+
+
+class CompiledLinear(ChainEngine):
+    """Modules Flatten? Linear, cross entropy, on the processor.
+
+    Every number of a client's row is one chain of operations over its own records in their order,
+    so packing does not show.
+    """
+
+    def __init__(
+        self, module: nn.Module, layers: tuple[Layer, ...], *, clip: str, norm: int
+    ) -> None:
+        super().__init__(
+            module, layers, clip=clip, norm=norm, device=torch.device("cpu"), loss=None
+        )
+        from fl_shuffle.compiled.products import LANES
+        from fl_shuffle.gradients.linear_kernel import TILE, linear_means
+
+        self._loop, self._lanes, self._tile = linear_means, LANES, TILE
+        self._own = threading.local()
+
+    @property
+    def path(self) -> str:
+        return "closed-form linear, compiled"
+
+    def remember(self, inputs: Tensor) -> None:
+        """Keep the lengths of these records, [N, ...], which must not change from here on."""
+        records = inputs.reshape(len(inputs), -1)
+        if records.is_contiguous() and self.clip == "record":
+            self._known = Remembered(records, None, self._powers(records))
+
+    def _blocks(
+        self,
+        parameters: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        bounds: NDArray[np.int64],
+        radius: Tensor,
+        rows: Tensor,
+        per_record: bool,
+    ) -> None:
+        records = self._records(inputs, labels).contiguous()
+        powers = torch.empty(0)
+        if per_record:
+            known = None if self._known is None else self._known.of(records)[1]
+            powers = self._powers(records) if known is None else known
+        layer = self._layers[0]
+        span = (len(rows) - 1) * rows.stride(0) + self.dimension
+        error, scratch = self._working_memory()
+        self._loop(
+            records.numpy(),
+            labels.contiguous().numpy(),
+            np.ascontiguousarray(bounds),
+            self._panels(parameters),
+            layer.fan_out,
+            (radius / NORM_INFLATION).expand(len(rows)).contiguous().numpy(),
+            powers.contiguous().numpy(),
+            self.norm if per_record else 0,
+            torch.as_strided(rows, (span,), (1,)).numpy(),
+            rows.stride(0),
+            -1 if layer.bias is None else layer.bias,
+            error,
+            scratch,
+        )
+
+    def _powers(self, records: Tensor) -> Tensor:
+        """Squared l2 norms, or l1 norms, of the records, [N]; a bias counts as one more input."""
+        powers = torch.empty(len(records))
+        for start in range(0, len(records), self._block_rows):
+            part = records[start : start + self._block_rows]
+            own = powers[start : start + len(part)]
+            powers_of(part, self.norm, torch.empty_like(part), out=own)
+        return powers if self._layers[0].bias is None else powers.add_(1.0)
+
+    def _panels(self, parameters: Tensor) -> NDArray[np.float32]:
+        """Weights of LANES classes each, turned round, and their biases, as the loop wants them."""
+        layer, lanes = self._layers[0], self._lanes
+        weight, bias = views_of(parameters, layer)
+        panels = -(-layer.fan_out // lanes)
+        laid = torch.zeros(panels, lanes, layer.fan_in + 1)
+        flat = laid.view(panels * lanes, -1)[: layer.fan_out]
+        flat[:, :-1] = weight
+        if bias is not None:
+            flat[:, -1] = bias
+        return np.ascontiguousarray(laid.transpose(1, 2).numpy()).reshape(-1, lanes)
+
+    def _working_memory(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """This thread's."""
+        if "memory" not in self._own.__dict__:
+            panels = -(-self._layers[0].fan_out // self._lanes)
+            self._own.memory = (
+                np.zeros((panels * self._lanes, self._tile), np.float32),
+                np.zeros((4, self._tile), np.float32),
+            )
+        memory: tuple[NDArray[np.float32], NDArray[np.float32]] = self._own.memory
+        return memory
