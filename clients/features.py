@@ -340,9 +340,10 @@ def _edge_energy(images: torch.Tensor, orientations: int) -> torch.Tensor:
     magnitude = torch.hypot(gx, gy)
     turn = torch.remainder(torch.atan2(gy, gx) / (2 * math.pi), 1.0) * orientations
     bins = torch.arange(orientations, dtype=torch.float32)[None, :, None, None]
-    away = (turn[:, None] - bins).abs()
-    away = torch.minimum(away, orientations - away)
-    return (1.0 - away).clamp_min(0.0) * magnitude[:, None]
+    # In place: fresh memory of this size costs more than the arithmetic.
+    away = (turn[:, None] - bins).abs_()
+    torch.minimum(away, orientations - away, out=away)
+    return away.neg_().add_(1.0).clamp_min_(0.0).mul_(magnitude[:, None])
 
 
 def _pooling(side: int, cells: int) -> torch.Tensor:

@@ -71,4 +71,6 @@ def _rendered(
         dy = (axis - y[:, k]).astype(np.float32) ** 2
         np.add(dy[:, None, :], dx[None, :, :], out=distance)
         np.minimum(nearest, distance, out=nearest)
-    return np.clip(pen + 0.5 - np.sqrt(nearest.transpose(2, 0, 1)), 0.0, 1.0)
+    np.sqrt(nearest, out=nearest)
+    ink = (pen[:, 0, 0] + 0.5) - nearest
+    return np.clip(ink, 0.0, 1.0, out=ink).transpose(2, 0, 1)

@@ -73,7 +73,9 @@ class ChainEngine(GradientEngine):
         norm: int,
         device: torch.device,
         loss: Loss | None,
+        records: int = 0,
     ) -> None:
+        """records: the most that calls have, which bounds the blocks to be tried out; 0: any."""
         super().__init__(module, clip=clip, norm=norm, device=device, loss=loss)
         self._layers = layers
         # As they are computed in `_blocks`.
@@ -84,7 +86,8 @@ class ChainEngine(GradientEngine):
         self._classes = layers[-1].fan_out
         self._numbers = self._inner[0].fan_in + 2 * sum(layer.fan_out for layer in layers)
         most = LINEAR_BLOCK_NUMBERS if len(layers) == 1 else BLOCK_NUMBERS
-        self._block_rows = LANES * max(1, round(most / self._numbers / LANES))
+        tiles = max(1, round(most / self._numbers / LANES))
+        self._block_rows = LANES * (min(tiles, -(-records // LANES)) if records else tiles)
         self._scratch = threading.local()
         self._known: Remembered | None = None
 

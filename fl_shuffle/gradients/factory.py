@@ -28,8 +28,8 @@ def make_gradient_engine(
 
     clip: "record", "average" (of the mean, as published protocols do) or "none"; norm: 1 or 2;
     loss: None for cross entropy, or a callable (logits [N, C], labels [N]) -> losses [N].
-    records: about how many there are in a round, of all clients; results have the same bits only
-    where it is the same.
+    records: the most that one call has, or a round of all clients; 0 if that is not known. Results
+    have the same bits only where it is the same.
     Raises `InvalidValueError` for modules whose records have no gradients of their own, see
     `check_module`.
     """
@@ -40,5 +40,7 @@ def make_gradient_engine(
     if layers is not None and compiles(layers, place, loss, records):
         return CompiledLinear(module, layers, clip=clip, norm=norm)
     if layers is not None:
-        return ChainEngine(module, layers, clip=clip, norm=norm, device=place, loss=loss)
+        return ChainEngine(
+            module, layers, clip=clip, norm=norm, device=place, loss=loss, records=records
+        )
     return GeneralEngine(module, clip=clip, norm=norm, device=place, loss=loss)
