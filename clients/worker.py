@@ -51,7 +51,10 @@ class Worker:
         self._inputs = self._task.inputs.to(self._device)
         self._labels = self._task.labels.to(self._device)
         self._engine.remember(self._inputs)
-        self._weighted = bool((self._task.plan.weight != 1.0).any())
+        plan = self._task.plan
+        self._weighted = bool((plan.weight != 1.0).any())
+        self._scale = _common(plan.weight * plan.scale)
+        self._step, self._clip = _common(plan.step), _common(plan.clip)
         self._user = self._user_randomizer()
 
     @property
@@ -96,16 +99,16 @@ class Worker:
         if self._user is not None:
             self._user(rows, clients, stream)
         else:
-            weight = plan.weight[clients]
             if self._weighted:
-                rows *= torch.from_numpy(weight.astype(np.float32))[:, None].to(rows.device)
+                weight = torch.from_numpy(plan.weight[clients].astype(np.float32))
+                rows *= weight[:, None].to(rows.device)
             randomize_rows_(
                 plan.noise,
                 rows,
-                clients,
+                int(clients[0]) if _consecutive(clients) else clients,
                 stream,
-                scale=_common(weight * plan.scale[clients]),
-                step=_common(plan.step[clients]),
+                scale=_of(self._scale, clients),
+                step=_of(self._step, clients),
             )
 
     def _user_randomizer(self) -> Callable[[Tensor, NDArray[np.int64], NoiseStream], None] | None:
@@ -126,16 +129,17 @@ class Worker:
 
         return randomize
 
-    def _records(self, clients: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
+    def _records(self, clients: NDArray[np.int64]) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
         """The clients' inputs and labels, stacked (a view where the clients are consecutive)."""
         offsets = self._task.offsets
+        if _consecutive(clients):
+            bounds = offsets[clients[0] : clients[-1] + 2]
+            records = slice(int(bounds[0]), int(bounds[-1]))
+            return self._inputs[records], self._labels[records], bounds - bounds[0]
         starts, ends = offsets[clients], offsets[clients + 1]
-        local = torch.from_numpy(np.concatenate([[0], np.cumsum(ends - starts)]))
-        if clients[-1] - clients[0] + 1 == len(clients):
-            records = slice(int(starts[0]), int(ends[-1]))
-            return self._inputs[records], self._labels[records], local
         index = torch.cat([torch.arange(a, b) for a, b in zip(starts, ends, strict=True)])
         index = index.to(self._device)
+        local = np.concatenate([[0], np.cumsum(ends - starts)])
         return self._inputs[index], self._labels[index], local
 
     def means(self, clients: NDArray[np.int64], parameters: Tensor) -> tuple[Tensor, Spoilt]:
@@ -157,7 +161,8 @@ class Worker:
                 learning_rate=training.local_learning_rate,
             ).neg_()
         else:
-            rows = self._engine.client_means(parameters, inputs, labels, offsets, _common(clip))
+            radius = _of(self._clip, clients)
+            rows = self._engine.client_means(parameters, inputs, labels, offsets, radius)
         spoilt = mend_(self._engine, rows, parameters, inputs, labels, offsets, clip)
         if self._config.clip == "update":
             spoilt = Spoilt(int((~clip_rows(rows, clip, plan.norm)).sum()))
@@ -167,5 +172,17 @@ class Worker:
 
 
 def _common(values: NDArray[np.float64]) -> float | NDArray[np.float64]:
-    """One number where all are equal: the noise kernels are then a little faster."""
+    """One number where all are equal: the kernels are then a little faster."""
     return float(values[0]) if bool((values == values[0]).all()) else values
+
+
+def _of(
+    values: float | NDArray[np.float64], clients: NDArray[np.int64]
+) -> float | NDArray[np.float64]:
+    """These clients' values, one number where they are equal."""
+    return values if isinstance(values, float) else _common(values[clients])
+
+
+def _consecutive(clients: NDArray[np.int64]) -> bool:
+    """Whether these ascending ids leave none out."""
+    return int(clients[-1] - clients[0]) + 1 == len(clients)

@@ -45,7 +45,7 @@ log = logging.getLogger("fl_shuffle")
 
 LEDGER = "ledger.sqlite"
 METRICS = "metrics.csv"
-LIBRARIES = ("flwr", "torch", "numpy", "scipy", "dp-accounting", "opacus")
+LIBRARIES = ("flwr", "torch", "numpy", "numba", "scipy", "dp-accounting", "opacus")
 METRIC_COLUMNS = (
     "round", "n_reports", "accuracy", "loss", "gspa_mu", "gspa_epsilon", "specific_epsilon",
     "proven_epsilon", "local_epsilon", "lower_epsilon", "seconds",

@@ -152,7 +152,9 @@ class ChainEngine(GradientEngine):
         rows: Tensor,
         per_record: bool,
     ) -> None:
-        records = self._records(inputs, labels)
+        records = self._records(inputs)
+        if self.loss is None:
+            check_labels(labels, self._classes)
         views = [views_of(parameters, layer) for layer in self._layers]
         weight, bias = views[0]
         if self._inner is not self._layers and bias is not None:
@@ -178,14 +180,12 @@ class ChainEngine(GradientEngine):
             self._block(views, records, labels, powers, limits, block, ordered)
         rows[order] = ordered
 
-    def _records(self, inputs: Tensor, labels: Tensor) -> Tensor:
+    def _records(self, inputs: Tensor) -> Tensor:
         width = self._layers[0].fan_in
         if inputs.dtype != torch.float32 or inputs[0].numel() != width:
             raise InvalidValueError(
                 "inputs", f"{inputs.dtype} {list(inputs.shape)}", f"must be float32 [N, {width}]"
             )
-        if self.loss is None:
-            check_labels(labels, self._classes)
         return inputs.reshape(len(inputs), width)
 
     def _block(
@@ -380,7 +380,7 @@ class ChainEngine(GradientEngine):
         if steps == 1:
             return
         rows += parameters
-        records = self._records(inputs, labels)
+        records = self._records(inputs)
         exact = all(type(layer.activation) is nn.ReLU for layer in self._layers[:-1])
         together = self.loss is None and exact
         for first, last, size in equal_runs(bounds):

@@ -183,7 +183,10 @@ class GradientEngine(ABC):
             raise InvalidValueError(
                 "clip_radius", list(values.shape), f"must be one number or [{clients}]"
             )
-        smallest, largest = (float(value) for value in torch.aminmax(values))
+        if isinstance(radius, float):
+            smallest = largest = radius
+        else:
+            smallest, largest = (float(value) for value in torch.aminmax(values))
         if not (smallest >= SMALLEST_RADIUS and largest <= LARGEST_RADIUS):
             raise InvalidValueError(
                 "clip_radius",

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_shuffle.gradients.chain import ChainEngine
-from fl_shuffle.gradients.engine import NORM_INFLATION, Loss
-from fl_shuffle.gradients.kernels import powers_of, views_of
+from fl_shuffle.gradients.engine import NORM_INFLATION, Loss, check_labels
+from fl_shuffle.gradients.kernels import powers_of
 from fl_shuffle.gradients.remembered import Remembered
 from fl_shuffle.gradients.structure import Layer
 
@@ -19,6 +19,7 @@ from fl_shuffle.gradients.structure import Layer
 LARGEST_WEIGHTS = 1 << 16
 # Below so many multiplications a round, loading the compiled loop takes longer than it saves.
 WORTH_COMPILING = 1 << 24
+_NOTHING = np.empty(0, np.float32)
 
 
 def compiles(
@@ -74,22 +75,25 @@ class CompiledLinear(ChainEngine):
         rows: Tensor,
         per_record: bool,
     ) -> None:
-        records = self._records(inputs, labels).contiguous()
-        powers = torch.empty(0)
+        # NumPy from here on: its calls are cheaper, and a request has few hundred microseconds.
+        records = self._records(inputs).contiguous()
+        powers = _NOTHING
         if per_record:
             known = None if self._known is None else self._known.of(records)[1]
-            powers = self._powers(records) if known is None else known
+            powers = (self._powers(records) if known is None else known).numpy()
+        limits = np.empty(len(bounds) - 1, np.float32)
+        np.divide(radius.numpy(), np.float32(NORM_INFLATION), out=limits)
         layer = self._layers[0]
         span = (len(rows) - 1) * rows.stride(0) + self.dimension
         error, scratch = self._working_memory()
-        self._loop(
+        known_labels = self._loop(
             records.numpy(),
             labels.contiguous().numpy(),
             np.ascontiguousarray(bounds),
-            self._panels(parameters),
+            self._panels(parameters.numpy()),
             layer.fan_out,
-            (radius / NORM_INFLATION).expand(len(rows)).contiguous().numpy(),
-            powers.contiguous().numpy(),
+            limits,
+            powers,
             self.norm if per_record else 0,
             torch.as_strided(rows, (span,), (1,)).numpy(),
             rows.stride(0),
@@ -97,6 +101,8 @@ class CompiledLinear(ChainEngine):
             error,
             scratch,
         )
+        if not known_labels:
+            check_labels(labels, self._classes)
 
     def _powers(self, records: Tensor) -> Tensor:
         """Squared l2 norms, or l1 norms, of the records, [N]; a bias counts as one more input."""
@@ -107,17 +113,17 @@ class CompiledLinear(ChainEngine):
             powers_of(part, self.norm, torch.empty_like(part), out=own)
         return powers if self._layers[0].bias is None else powers.add_(1.0)
 
-    def _panels(self, parameters: Tensor) -> NDArray[np.float32]:
+    def _panels(self, parameters: NDArray[np.float32]) -> NDArray[np.float32]:
         """Weights of LANES classes each, turned round, and their biases, as the loop wants them."""
         layer, lanes = self._layers[0], self._lanes
-        weight, bias = views_of(parameters, layer)
         panels = -(-layer.fan_out // lanes)
-        laid = torch.zeros(panels, lanes, layer.fan_in + 1)
-        flat = laid.view(panels * lanes, -1)[: layer.fan_out]
-        flat[:, :-1] = weight
-        if bias is not None:
-            flat[:, -1] = bias
-        return np.ascontiguousarray(laid.transpose(1, 2).numpy()).reshape(-1, lanes)
+        laid = np.zeros((panels * lanes, layer.fan_in + 1), np.float32)
+        end = layer.fan_out * layer.fan_in
+        laid[: layer.fan_out, :-1] = parameters[:end].reshape(layer.fan_out, layer.fan_in)
+        if layer.bias is not None:
+            laid[: layer.fan_out, -1] = parameters[end:]
+        turned = laid.reshape(panels, lanes, -1).transpose(0, 2, 1)
+        return np.ascontiguousarray(turned).reshape(-1, lanes)
 
     def _working_memory(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """This thread's."""

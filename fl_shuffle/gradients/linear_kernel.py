@@ -110,7 +110,7 @@ def linear_means(
     bias_at: int,
     error: Any,
     scratch: Any,
-) -> None:
+) -> bool:
     """Client rows of the flat `out`, one each `stride`: weights [classes, f] first, then biases.
 
     x [n, f], labels [n], offsets [k + 1]. weights [panels * (f + 1), 16]: see `products.affine_4`.
@@ -119,6 +119,7 @@ def linear_means(
     added if there is a bias. bias_at: where biases start in a row, or -1. error [panels * 16, TILE]
     and scratch [4, TILE] are working memory, finite at first. A record whose errors are NaN, or
     whose gradient is to be clipped and too long for float32, makes its client's whole row NaN.
+    Returns False, with `out` half done, if a label is no class.
     """
     records, features = x.shape
     panels = error.shape[0] // LANES
@@ -155,7 +156,10 @@ def linear_means(
             for r in range(TILE):
                 own[r] *= sums[r]
         for r in range(count):
-            error[labels[start + r], r] -= ONE
+            label = labels[start + r]
+            if label < 0 or label >= classes:
+                return False
+            error[label, r] -= ONE
         done, owner = 0, client
         while done < count:
             begin, end = offsets[owner], offsets[owner + 1]
@@ -204,3 +208,4 @@ def linear_means(
             done = stop
             if offsets[client + 1] - start <= count:
                 client += 1
+    return True

@@ -81,7 +81,6 @@ class NoiseStream:
             raise InvalidValueError("generator", generator, f"aes runs on the CPU, not {device}")
         self._key = key
         self._layout = Layout.of(self.dimension, self.bits)
-        self._law_keys = {law: self._derive(law) for law in LAWS}
 
     def normal(
         self, first_client: int, count: int, out: torch.Tensor | None = None
@@ -215,7 +214,7 @@ class NoiseStream:
             return
         if isinstance(ids, np.ndarray) and bool(np.all(np.diff(ids) == 1)):
             ids = range(int(ids[0]), int(ids[0]) + len(ids))
-        key = self._law_keys[law]
+        key = self._derive(law)
         if self.generator == "aes":
             words = AesWords(key, layout)
             draw_cpu(law, words, ids, target.numpy(), scale=scale, step=step)

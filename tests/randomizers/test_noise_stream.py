@@ -91,7 +91,7 @@ def aes_words(stream: NoiseStream, law: str, client: int) -> np.ndarray:
     layout = stream._layout
     first = client * layout.blocks_per_client
     counters = b"".join((first + j).to_bytes(16, "big") for j in range(layout.blocks_per_client))
-    encryptor = Cipher(algorithms.AES(stream._law_keys[law]), modes.ECB()).encryptor()
+    encryptor = Cipher(algorithms.AES(stream._derive(law)), modes.ECB()).encryptor()
     return np.frombuffer(encryptor.update(counters), f"<i{layout.word_bytes}")
 
 
