@@ -3,8 +3,7 @@
 A linear layer with input x and output gradient e has the weight gradient e x^T and the bias
 gradient e, so a record's squared l2 norm is the sum over layers of |e|^2 (|x|^2 + 1), and its l1
 norm the sum of |e|_1 (|x|_1 + 1). The clipped mean is one product per client and layer, of output
-gradients scaled by the clipping factors with the layer's inputs. Of a model that is one layer, the
-bias is the weight of one more input, which is always 1: what it costs then hides in the products.
+gradients scaled by the clipping factors with the layer's inputs.
 
 Same bits whatever the packing: products over a client's records have a shape that is a function of
 the client alone; products over a block's records take the form in which a row's bits do not depend
@@ -42,7 +41,6 @@ from fl_shuffle.gradients.kernels import (
     tiles_of,
     times_slope,
     views_of,
-    widen,
 )
 from fl_shuffle.gradients.remembered import Remembered
 from fl_shuffle.gradients.steadiness import Steady, over_tiles, steady_products
@@ -57,8 +55,6 @@ LINEAR_BLOCK_NUMBERS = 1 << 22
 SMALL_PRODUCT = 200_000
 # Block shapes remembered by a thread.
 WORKSPACES = 64
-# Records with a column of ones are kept if they are no more numbers than these (256 MiB).
-REMEMBERED_NUMBERS = 1 << 26
 
 
 class ChainEngine(GradientEngine):
@@ -78,13 +74,8 @@ class ChainEngine(GradientEngine):
         """records: the most that calls have, which bounds the blocks to be tried out; 0: any."""
         super().__init__(module, clip=clip, norm=norm, device=device, loss=loss)
         self._layers = layers
-        # As they are computed in `_blocks`.
-        self._inner = layers
-        if len(layers) == 1 and layers[0].bias is not None:
-            only = layers[0]
-            self._inner = (Layer(only.fan_in + 1, only.fan_out, only.weight, None, None),)
         self._classes = layers[-1].fan_out
-        self._numbers = self._inner[0].fan_in + 2 * sum(layer.fan_out for layer in layers)
+        self._numbers = layers[0].fan_in + 2 * sum(layer.fan_out for layer in layers)
         most = LINEAR_BLOCK_NUMBERS if len(layers) == 1 else BLOCK_NUMBERS
         tiles = max(1, round(most / self._numbers / LANES))
         self._block_rows = LANES * (min(tiles, -(-records // LANES)) if records else tiles)
@@ -92,34 +83,27 @@ class ChainEngine(GradientEngine):
         self._known: Remembered | None = None
 
     def remember(self, inputs: Tensor) -> None:
-        """Keep what can be computed of these records, [N, ...], which must not change from here on.
+        """Keep the lengths of these records, [N, ...], which must not change from here on.
 
-        That is their lengths, and a copy with a column of ones if the model is one layer with a
-        bias. Calls whose inputs are a slice of them then need not compute it again.
+        Calls whose inputs are a slice of them then need not compute them again.
         """
         records = inputs.reshape(len(inputs), -1)
-        if not records.is_contiguous():
-            return
-        width = self._inner[0].fan_in
-        wide = None
-        if width > records.shape[1] and len(records) * width <= REMEMBERED_NUMBERS:
-            wide = torch.empty(len(records), width, device=self.device)
-            widen(records.to(self.device), wide)
-        powers = None
-        if self.clip == "record":
-            powers = torch.empty(len(records), device=self.device)
-            scratch = torch.empty(min(len(records), self._block_rows), width, device=self.device)
-            for start in range(0, len(records), self._block_rows):
-                part = records[start : start + self._block_rows].to(self.device)
-                terms = scratch[: len(part)]
-                widen(part, terms)
-                powers_of(terms, self.norm, terms, out=powers[start : start + len(part)])
-        self._known = Remembered(records, wide, powers)
+        if records.is_contiguous() and self.clip == "record":
+            self._known = Remembered(records, self._powers(records))
+
+    def _powers(self, records: Tensor) -> Tensor:
+        """Squared l2 norms, or l1 norms, of the records, [N]."""
+        powers = torch.empty(len(records), device=self.device)
+        for start in range(0, len(records), self._block_rows):
+            part = records[start : start + self._block_rows].to(self.device)
+            own = powers[start : start + len(part)]
+            powers_of(part, self.norm, torch.empty_like(part), out=own)
+        return powers
 
     @cached_property
     def _steady(self) -> Steady:
         """Tried out on this machine when it is first needed."""
-        shapes = tuple((layer.fan_in, layer.fan_out) for layer in self._inner)
+        shapes = tuple((layer.fan_in, layer.fan_out) for layer in self._layers)
         with steady_arithmetic(self.device):
             return steady_products(shapes, self._block_rows, self.device)
 
@@ -156,13 +140,8 @@ class ChainEngine(GradientEngine):
         if self.loss is None:
             check_labels(labels, self._classes)
         views = [views_of(parameters, layer) for layer in self._layers]
-        weight, bias = views[0]
-        if self._inner is not self._layers and bias is not None:
-            views = [(torch.cat([weight, bias[:, None]], dim=1), None)]
         limits = radius / NORM_INFLATION if per_record else None
-        powers = None
-        if self._known is not None:
-            records, powers = self._known.of(records)
+        powers = None if self._known is None else self._known.of(records)
         ragged = sorted_records(bounds)
         if ragged is None:
             for block in blocks(bounds, self._block_rows, self._per_block, LANES):
@@ -202,10 +181,10 @@ class ChainEngine(GradientEngine):
 
         `powers`: what is known of the records' lengths, [N].
         """
-        space = self._workspace(block, narrow=records.shape[1] < self._inner[0].fan_in)
+        space = self._workspace(block)
         x = records[block.start : block.stop]
         if space.records is not None:
-            widen(x, space.records[: space.count])
+            space.records[: space.count] = x
             space.records[space.count :] = 0.0
             x = space.records
         slopes = self._forward(views, x, space)
@@ -301,8 +280,8 @@ class ChainEngine(GradientEngine):
             space.input_length[space.count :] = 0.0
         of_input = space.input_length
         total: Tensor | None = None
-        for depth, layer in enumerate(self._inner):
-            if depth == len(self._inner) - 1:
+        for depth, layer in enumerate(self._layers):
+            if depth == len(self._layers) - 1:
                 of_error = column_powers(space.error, self.norm, space.error_terms)
             else:
                 of_error = powers_of(space.lower[depth], self.norm, space.terms[depth])
@@ -315,48 +294,38 @@ class ChainEngine(GradientEngine):
         return total.sqrt_() if self.norm == 2 else total
 
     def _write(self, clients: Tensor, layer: Layer, error: Tensor, x: Tensor, add: bool) -> None:
-        """Write (or add) one layer of client rows: error [k, fan_out, n] times x [k, n, fan_in].
-
-        x may have a last column of ones more.
-        """
+        """Write (or add) one layer of client rows: error [k, fan_out, n] times x [k, n, fan_in]."""
         weight, bias = views_of(clients, layer)
         count, size = x.shape[:2]
-        small = size > 1 and size * layer.fan_in * layer.fan_out < SMALL_PRODUCT and not add
-        ones = small and x.shape[2] > layer.fan_in
-        if bias is not None and not ones:
+        if bias is not None:
             if add:
                 bias += error.sum(2)
             else:
                 bias.copy_(error[:, :, 0] if size == 1 else error.sum(2))
-        if small:
-            chunk = min(count, max(1, BLOCK_NUMBERS // (4 * layer.fan_in * layer.fan_out)))
-            shape = chunk, layer.fan_out, x.shape[2]
-            space = pooled(self._pool(), x, "product", *shape)
-            for start in range(0, count, chunk):
-                piece = slice(start, start + chunk)
-                product = torch.bmm(error[piece], x[piece], out=space[: count - start])
-                copy_rows(product[:, :, : layer.fan_in], weight[piece])
-                if bias is not None and ones:
-                    copy_rows(product[:, :, layer.fan_in], bias[piece])
-            return
-        x = x[:, :, : layer.fan_in]
         if add:
             weight.baddbmm_(error, x)
         elif size == 1:
             torch.mul(error, x, out=weight)
+        elif size * layer.fan_in * layer.fan_out < SMALL_PRODUCT:
+            chunk = min(count, max(1, BLOCK_NUMBERS // (4 * layer.fan_in * layer.fan_out)))
+            space = pooled(self._pool(), x, "product", chunk, layer.fan_out, layer.fan_in)
+            for start in range(0, count, chunk):
+                piece = slice(start, start + chunk)
+                product = torch.bmm(error[piece], x[piece], out=space[: count - start])
+                copy_rows(product, weight[piece])
         else:
             torch.bmm(error, x, out=weight)
 
-    def _workspace(self, block: Block, narrow: bool) -> Workspace:
-        """This thread's workspace for blocks of that shape; `narrow`: records come without ones."""
+    def _workspace(self, block: Block) -> Workspace:
+        """This thread's workspace for blocks of that shape."""
         spaces: dict[object, Workspace] = self._scratch.__dict__.setdefault("spaces", {})
-        key = narrow, *((part.count, part.size, part.total) for part in block.segments)
+        key = tuple((part.count, part.size, part.total) for part in block.segments)
         if key not in spaces:
             if len(spaces) >= WORKSPACES:
                 spaces.clear()
             like = torch.empty(0, device=self.device)
-            copy = narrow or self._steady is not Steady.WHOLE
-            spaces[key] = Workspace(self._inner, block, self._pool(), like, copy)
+            copy = self._steady is not Steady.WHOLE
+            spaces[key] = Workspace(self._layers, block, self._pool(), like, copy)
         return spaces[key]
 
     def _pool(self) -> Pool:

@@ -93,9 +93,3 @@ def times_slope(
         torch.ops.aten.tanh_backward.grad_input(error, outputs, grad_input=error)
     elif type(activation) is nn.Sigmoid:
         torch.ops.aten.sigmoid_backward.grad_input(error, outputs, grad_input=error)
-
-
-def widen(records: Tensor, target: Tensor) -> None:
-    """Copy records [n, fan_in] to the target, whose last column becomes ones if it has one more."""
-    target[:, : records.shape[1]] = records
-    target[:, records.shape[1] :] = 1.0

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from fl_shuffle.gradients.chain import ChainEngine
 from fl_shuffle.gradients.engine import NORM_INFLATION, Loss, check_labels
-from fl_shuffle.gradients.kernels import powers_of
-from fl_shuffle.gradients.remembered import Remembered
 from fl_shuffle.gradients.structure import Layer
 
 # The weights are read again for every fourth record: they must stay in the second-level cache.
 LARGEST_WEIGHTS = 1 << 16
+# A record's errors are squared and added one after the other: with more classes the sum could be
+# off by more than NORM_INFLATION makes up for.
+LARGEST_CLASSES = 32
 # Below so many multiplications a round, loading the compiled loop takes longer than it saves.
 WORTH_COMPILING = 1 << 24
 _NOTHING = np.empty(0, np.float32)
@@ -32,6 +33,7 @@ def compiles(
         and device.type == "cpu"
         and loss is None
         and weights <= LARGEST_WEIGHTS
+        and layers[0].fan_out <= LARGEST_CLASSES
         and records * weights >= WORTH_COMPILING
     )
 
@@ -59,12 +61,6 @@ class CompiledLinear(ChainEngine):
     def path(self) -> str:
         return "closed-form linear, compiled"
 
-    def remember(self, inputs: Tensor) -> None:
-        """Keep the lengths of these records, [N, ...], which must not change from here on."""
-        records = inputs.reshape(len(inputs), -1)
-        if records.is_contiguous() and self.clip == "record":
-            self._known = Remembered(records, None, self._powers(records))
-
     def _blocks(
         self,
         parameters: Tensor,
@@ -79,7 +75,7 @@ class CompiledLinear(ChainEngine):
         records = self._records(inputs).contiguous()
         powers = _NOTHING
         if per_record:
-            known = None if self._known is None else self._known.of(records)[1]
+            known = None if self._known is None else self._known.of(records)
             powers = (self._powers(records) if known is None else known).numpy()
         limits = np.empty(len(bounds) - 1, np.float32)
         np.divide(radius.numpy(), np.float32(NORM_INFLATION), out=limits)
@@ -105,12 +101,8 @@ class CompiledLinear(ChainEngine):
             check_labels(labels, self._classes)
 
     def _powers(self, records: Tensor) -> Tensor:
-        """Squared l2 norms, or l1 norms, of the records, [N]; a bias counts as one more input."""
-        powers = torch.empty(len(records))
-        for start in range(0, len(records), self._block_rows):
-            part = records[start : start + self._block_rows]
-            own = powers[start : start + len(part)]
-            powers_of(part, self.norm, torch.empty_like(part), out=own)
+        """A bias counts as the weight of one more input, always 1."""
+        powers = super()._powers(records)
         return powers if self._layers[0].bias is None else powers.add_(1.0)
 
     def _panels(self, parameters: NDArray[np.float32]) -> NDArray[np.float32]:

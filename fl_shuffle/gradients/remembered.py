@@ -9,14 +9,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Remembered:
-    """Records [N, fan_in], the same with a last column of ones if kept, powers of their lengths."""
+    """Records [N, fan_in] and the powers [N] of their lengths."""
 
     records: Tensor
-    wide: Tensor | None
-    powers: Tensor | None
+    powers: Tensor
 
-    def of(self, records: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What is kept of these records (themselves if nothing is) and of their lengths."""
+    def of(self, records: Tensor) -> Tensor | None:
+        """The powers of these records if they are a slice of those."""
         base = self.records
         shift = int(records.storage_offset()) - int(base.storage_offset())
         first, rest = divmod(shift, base.shape[1])
@@ -27,8 +26,4 @@ class Remembered:
             and first >= 0
             and first + len(records) <= len(base)
         )
-        if not inside:
-            return records, None
-        own = slice(first, first + len(records))
-        wide = records if self.wide is None else self.wide[own]
-        return wide, None if self.powers is None else self.powers[own]
+        return self.powers[first : first + len(records)] if inside else None

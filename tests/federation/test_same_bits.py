@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from fl_shuffle.flower import strategy
+from fl_shuffle.gradients import linear
+from fl_shuffle.randomizers import noise_cpu
 from tests.federation.conftest import Launch, model_bytes, summary
 
 KINDS = {
@@ -23,10 +25,16 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+COMPILED = ("client unit", "record unit", "laplace", "weighted", "ragged", "part", "local steps")
+
+
+@pytest.mark.parametrize(
+    ("kind", "compiled"), [*((kind, False) for kind in KINDS), *((kind, True) for kind in COMPILED)]
+)
 def test_packing_jobs_and_chunks_do_not_matter(
-    kind: str, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, compiled: bool, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(linear, "WORTH_COMPILING", 0 if compiled else 1 << 62)
     assert launch("one", *KINDS[kind], "run.jobs=1") == 0
     assert launch("again", *KINDS[kind], "run.jobs=1") == 0
     assert launch("many", *KINDS[kind], "run.jobs=5") == 0
@@ -35,6 +43,18 @@ def test_packing_jobs_and_chunks_do_not_matter(
     first = model_bytes(tmp_path / "one")
     for name in ("again", "many", "single"):
         assert model_bytes(tmp_path / name) == first, name
+
+
+def test_compiled_noise_gives_the_same_bits(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for noise in ("gaussian", "laplace"):
+        models = []
+        for limit in (0, 1 << 62):
+            monkeypatch.setattr(noise_cpu, "COMPILED_FROM", limit)
+            assert launch(f"{noise} {limit}", f"privacy.randomizer={noise}") == 0
+            models.append(model_bytes(tmp_path / f"{noise} {limit}"))
+        assert models[0] == models[1]
 
 
 def test_another_seed_gives_another_model(launch: Launch, tmp_path: Path) -> None:

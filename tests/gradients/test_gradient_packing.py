@@ -225,22 +225,6 @@ def test_processors_that_need_other_forms_get_the_same_gradients(
     )
 
 
-def test_records_too_many_to_keep_twice_give_the_same_bits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    x, y, offsets, radius = data([5, 70, 5, 1], 3)
-    kept = make_gradient_engine(MODELS["linear"], clip="record")
-    kept.remember(x)
-    monkeypatch.setattr(chain, "REMEMBERED_NUMBERS", 1)
-    measured = make_gradient_engine(MODELS["linear"], clip="record")
-    measured.remember(x)
-    theta = PARAMETERS["linear"]
-    assert torch.equal(
-        kept.client_means(theta, x, y, offsets, radius),
-        measured.client_means(theta, x, y, offsets, radius),
-    )
-
-
 @pytest.mark.parametrize(("clip", "norm"), [("record", 1), ("record", 2), ("average", 2)])
 def test_remembered_records_give_the_same_bits(clip: str, norm: int) -> None:
     x, y, offsets, radius = data([5, 70, 5, 1, 300, 33], 3)
