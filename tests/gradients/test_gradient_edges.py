@@ -218,3 +218,22 @@ def test_denormal_numbers_count_as_zero_in_here_and_nowhere_else(records: int) -
         assert tiny * one == 0.0
     finally:
         torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "path"),
+    [
+        (nn.Linear(60, 32), {"records": 10_000}, "closed-form linear, compiled"),
+        (nn.Linear(60, 32), {"records": 5_000}, "closed-form linear"),
+        (nn.Linear(60, 33), {"records": 1 << 40}, "closed-form linear"),
+        (nn.Linear(6_600, 10), {"records": 1 << 40}, "closed-form linear"),
+        (
+            nn.Linear(60, 10),
+            {"records": 1 << 40, "loss": lambda a, b: a.square().sum(1)},
+            "closed-form linear",
+        ),
+        (nn.Sequential(nn.Linear(60, 9), nn.Linear(9, 9)), {"records": 1 << 40}, "closed-form mlp"),
+    ],
+)
+def test_what_is_compiled(module: nn.Module, options: dict, path: str) -> None:
+    assert make_gradient_engine(module, clip="record", **options).path == path
