@@ -56,11 +56,7 @@ class Worker:
         self._scale = _common(plan.weight * plan.scale)
         self._step, self._clip = _common(plan.step), _common(plan.clip)
         self._user = self._user_randomizer()
-
-    @property
-    def gradient_path(self) -> str:
-        """How per-record gradients are computed, for the log."""
-        return self._engine.path
+        self._path_noted = False
 
     def classes_of(self, clients: NDArray[np.int64]) -> list[ClientClass]:
         """What one report of each of these clients is to an accountant."""
@@ -74,6 +70,10 @@ class Worker:
         """
         clients = request.clients
         rows, spoilt = self.means(clients, parameters.to(self._device))
+        if not self._path_noted:
+            # Some paths are chosen on the first records.
+            self._path_noted = True
+            log.info("gradients: %s", self._engine.path)
         if spoilt.clients:
             # For whoever keeps this data. The reply must not tell.
             log.warning(

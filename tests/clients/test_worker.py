@@ -139,6 +139,21 @@ def test_local_steps_that_overflow_are_a_zero_mean() -> None:
     assert torch.equal(rows[1:], clean[1:])
 
 
+@pytest.mark.parametrize(
+    ("model", "path"),
+    [("linear", "closed-form linear"), ("mlp", "closed-form mlp"), ("own", "torch.func")],
+)
+def test_the_log_says_once_how_gradients_are_computed(
+    model: str, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = configured(model=model)
+    player = Worker(config, task_of(config))
+    caplog.set_level(logging.INFO, logger="fl_shuffle.client")
+    for number in (1, 2):
+        player.reports(TrainRequest(number, 0, 4), parameters_of(config))
+    assert [record.message for record in caplog.records] == [f"gradients: {path}"]
+
+
 @pytest.mark.parametrize("privacy", [{}, {"clip": "average"}, {"unit": "client"}])
 def test_everybody_sends_a_report_and_only_the_log_tells(
     privacy: dict[str, Any], caplog: pytest.LogCaptureFixture

@@ -29,6 +29,8 @@ def test_a_run_directory_holds_everything(
     run = tmp_path / "run"
     assert {"config.json", "ledger.sqlite", "metrics.csv", "model.safetensors", "run.log",
             "summary.json"} <= {path.name for path in run.iterdir()}  # fmt: skip
+    said = (run / "run.log").read_text(encoding="utf-8")
+    assert "INFO fl_shuffle.client: gradients: closed-form linear\n" in said
     rows = list(csv.DictReader((run / "metrics.csv").open()))
     assert [row["round"] for row in rows] == ["1", "2", "3"]
     proven = [float(row["proven_epsilon"]) for row in rows]
