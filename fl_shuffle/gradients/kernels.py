@@ -13,6 +13,10 @@ from fl_shuffle.gradients.workspace import LANES
 
 Views = tuple[Tensor, Tensor | None]
 
+# At least what each square below float32's range, which counts as zero, was worth. Sums of squares
+# with it are never too small: tiny errors times huge inputs are clipped like any other gradient.
+FLUSHED = 2.0**-125
+
 # In-place activations whose slope follows from their output.
 FROM_OUTPUT: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
     nn.ReLU: torch.relu_,
@@ -47,7 +51,7 @@ def powers_of(values: Tensor, norm: int, terms: Tensor, out: Tensor | None = Non
     """Squared l2 norms, or l1 norms, of the rows; `terms` is scratch of the same shape."""
     if norm == 2:
         lengths: Tensor = torch.linalg.vector_norm(values, dim=1, out=out)
-        return lengths.square_()
+        return lengths.square_().add_(values.shape[1] * FLUSHED)
     return torch.sum(torch.abs(values, out=terms), 1, out=out)
 
 
@@ -62,7 +66,7 @@ def copy_rows(values: Tensor, target: Tensor) -> None:
 def column_powers(values: Tensor, norm: int, terms: Tensor) -> Tensor:
     """The same of the columns."""
     if norm == 2:
-        return torch.mul(values, values, out=terms).sum(0)
+        return torch.mul(values, values, out=terms).sum(0).add_(values.shape[0] * FLUSHED)
     return torch.abs(values, out=terms).sum(0)
 
 

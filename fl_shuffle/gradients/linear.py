@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -18,6 +20,8 @@ LARGEST_WEIGHTS = 1 << 16
 # A record's errors are squared and added one after the other: with more classes the sum could be
 # off by more than NORM_INFLATION makes up for.
 LARGEST_CLASSES = 32
+# A client's mean is one chain of float32 sums; of more records it would be too inexact.
+MOST_RECORDS = 512
 # Below so many multiplications a round, loading the compiled loop takes longer than it saves.
 WORTH_COMPILING = 1 << 24
 _NOTHING = np.empty(0, np.float32)
@@ -71,12 +75,40 @@ class CompiledLinear(ChainEngine):
         rows: Tensor,
         per_record: bool,
     ) -> None:
+        for first, last, long in _stretches(bounds):
+            part = slice(int(bounds[first]), int(bounds[last]))
+            own = radius[first:last] if radius.dim() else radius
+            compute = super()._blocks if long else self._compiled
+            compute(
+                parameters,
+                inputs[part],
+                labels[part],
+                bounds[first : last + 1] - bounds[first],
+                own,
+                rows[first:last],
+                per_record,
+            )
+
+    def _compiled(
+        self,
+        parameters: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        bounds: NDArray[np.int64],
+        radius: Tensor,
+        rows: Tensor,
+        per_record: bool,
+    ) -> None:
+        """`_blocks` for clients of at most MOST_RECORDS records."""
         # NumPy from here on: its calls are cheaper, and a request has few hundred microseconds.
         records = self._records(inputs).contiguous()
         powers = _NOTHING
         if per_record:
             known = None if self._known is None else self._known.of(records)
             powers = (self._powers(records) if known is None else known).numpy()
+            if self._layers[0].bias is not None:
+                # A bias is the weight of one more input, always 1.
+                powers = powers + np.float32(1.0)
         limits = np.empty(len(bounds) - 1, np.float32)
         np.divide(radius.numpy(), np.float32(NORM_INFLATION), out=limits)
         layer = self._layers[0]
@@ -100,11 +132,6 @@ class CompiledLinear(ChainEngine):
         if not known_labels:
             check_labels(labels, self._classes)
 
-    def _powers(self, records: Tensor) -> Tensor:
-        """A bias counts as the weight of one more input, always 1."""
-        powers = super()._powers(records)
-        return powers if self._layers[0].bias is None else powers.add_(1.0)
-
     def _panels(self, parameters: NDArray[np.float32]) -> NDArray[np.float32]:
         """Weights of LANES classes each, turned round, and their biases, as the loop wants them."""
         layer, lanes = self._layers[0], self._lanes
@@ -127,3 +154,11 @@ class CompiledLinear(ChainEngine):
             )
         memory: tuple[NDArray[np.float32], NDArray[np.float32]] = self._own.memory
         return memory
+
+
+def _stretches(bounds: NDArray[np.int64]) -> Iterator[tuple[int, int, bool]]:
+    """(first, last + 1, whether they have more than MOST_RECORDS) of neighbouring clients."""
+    long = np.diff(bounds) > MOST_RECORDS
+    cuts = [0, *(np.flatnonzero(long[1:] != long[:-1]) + 1).tolist(), len(long)]
+    for first, last in pairwise(cuts):
+        yield first, last, bool(long[first])

@@ -18,6 +18,7 @@ from fl_shuffle.compiled.products import (
     outer_16x1,
     outer_16x5,
 )
+from fl_shuffle.gradients import kernels
 
 TILE = 64
 """Records at a time: they and their errors stay in the first-level cache."""
@@ -36,6 +37,7 @@ ROUNDER_BITS = _word(ROUNDER.view(_word))
 EXPONENT_BIAS, MANTISSA_BITS = _word(127), _word(23)
 # e^r = 1 + r + r^2 (D0 + D1 r + ... + D5 r^5)
 D0, D1, D2, D3, D4, D5 = (_real(1.0 / n) for n in (2, 6, 24, 120, 720, 5040))
+FLUSHED = _real(kernels.FLUSHED)
 # exp is zero below this: 1.6e-38, and nearly where float32 loses digits.
 LOWEST = _real(-87.0)
 
@@ -95,7 +97,7 @@ def _add_product(
         c += 1
 
 
-@kernel(products)
+@kernel(products, kernels)
 def linear_means(
     x: Any,
     labels: Any,
@@ -171,8 +173,9 @@ def linear_means(
             owner += 1
         if norm != 0:
             length = best
+            least = _real(classes) * FLUSHED if norm == 2 else ZERO
             for r in range(TILE):
-                length[r] = ZERO
+                length[r] = least
             for c in range(classes):
                 own = error[c]
                 if norm == 2:

@@ -237,3 +237,33 @@ def test_denormal_numbers_count_as_zero_in_here_and_nowhere_else(records: int) -
 )
 def test_what_is_compiled(module: nn.Module, options: dict, path: str) -> None:
     assert make_gradient_engine(module, clip="record", **options).path == path
+
+
+@pytest.mark.parametrize("records", [0, 1 << 40])
+@pytest.mark.parametrize(
+    ("feature", "radius"), [(1.5e19, 0.5), (1e17, 1e-3), (1e9, 1e-12), (1e18, 1e-12)]
+)
+def test_tiny_errors_of_huge_inputs_are_clipped_too(
+    records: int, feature: float, radius: float
+) -> None:
+    """Squares of errors below 1e-19 are zero in float32; the gradient need not be short."""
+    theta = torch.zeros(6)
+    theta[4] = 44.5  # softmax of the other class: 4.7e-20
+    x, y = torch.tensor([[0.0, feature]]), torch.zeros(1, dtype=torch.int64)
+    engine = make_gradient_engine(nn.Linear(2, 2), clip="record", records=records)
+    row = engine.client_means(theta, x, y, np.array([0, 1]), radius).double()
+    assert 0.0 < float(torch.linalg.vector_norm(row)) <= radius
+
+
+@pytest.mark.parametrize("size", [512, 513, 20_000])
+def test_long_clients_are_as_exact_as_short_ones(size: int) -> None:
+    """Equal records: rounding errors that add up would show most."""
+    torch.manual_seed(2)
+    module = nn.Linear(4, 10)
+    engine = make_gradient_engine(module, clip="record", records=1 << 40)
+    x, y = torch.randn(1, 4), torch.tensor([3])
+    one = engine.client_means(flat(module), x, y, np.array([0, 1]), 0.5)
+    many = engine.client_means(
+        flat(module), x.repeat(size, 1), y.repeat(size), np.array([0, size]), 0.5
+    )
+    assert relative_difference(many, one.double()) < 1e-5

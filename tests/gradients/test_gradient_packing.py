@@ -225,6 +225,26 @@ def test_processors_that_need_other_forms_get_the_same_gradients(
     )
 
 
+@pytest.mark.parametrize("clip", ["record", "average", "none"])
+def test_long_and_short_clients_share_a_compiled_call(clip: str) -> None:
+    name = "linear, compiled"
+    problem = data([5, 600, 513, 1, 512, 70, 2000, 33], 5)
+    engine = make_gradient_engine(MODELS[name], clip=clip, records=records_of(name))
+    if clip == "record":
+        engine.remember(problem[0])
+    theta = PARAMETERS[name]
+    together = engine.client_means(theta, *problem[:3], clip_radius=problem[3])
+    for packs in ([[k] for k in range(8)], [[7, 2, 0], [5, 1], [6, 3, 4]]):
+        assert torch.equal(packed(engine, theta, problem, packs), together)
+    plain = make_gradient_engine(MODELS[name], clip=clip)
+    torch.testing.assert_close(
+        together,
+        plain.client_means(theta, *problem[:3], clip_radius=problem[3]),
+        rtol=1e-4,
+        atol=1e-6,
+    )
+
+
 @pytest.mark.parametrize(("clip", "norm"), [("record", 1), ("record", 2), ("average", 2)])
 def test_remembered_records_give_the_same_bits(clip: str, norm: int) -> None:
     x, y, offsets, radius = data([5, 70, 5, 1, 300, 33], 3)
