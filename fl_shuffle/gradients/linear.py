@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from fl_shuffle.gradients.chain import ChainEngine
 from fl_shuffle.gradients.engine import NORM_INFLATION, Loss, check_labels
 from fl_shuffle.gradients.structure import Layer
+from fl_shuffle.gradients.workspace import pooled
 
 # The weights are read again for every fourth record: they must stay in the second-level cache.
 LARGEST_WEIGHTS = 1 << 16
@@ -59,7 +59,6 @@ class CompiledLinear(ChainEngine):
         from fl_shuffle.gradients.linear_kernel import TILE, linear_means
 
         self._loop, self._lanes, self._tile = linear_means, LANES, TILE
-        self._own = threading.local()
 
     @property
     def path(self) -> str:
@@ -113,12 +112,15 @@ class CompiledLinear(ChainEngine):
         np.divide(radius.numpy(), np.float32(NORM_INFLATION), out=limits)
         layer = self._layers[0]
         span = (len(rows) - 1) * rows.stride(0) + self.dimension
-        error, scratch = self._working_memory()
+        weights = self._panels(parameters.numpy())
+        classes = len(weights) // (layer.fan_in + 1) * self._lanes
+        error = pooled(self._pool(), records, "tile errors", classes, self._tile)
+        scratch = pooled(self._pool(), records, "tile scratch", 4, self._tile)
         known_labels = self._loop(
             records.numpy(),
             labels.contiguous().numpy(),
             np.ascontiguousarray(bounds),
-            self._panels(parameters.numpy()),
+            weights,
             layer.fan_out,
             limits,
             powers,
@@ -126,8 +128,8 @@ class CompiledLinear(ChainEngine):
             torch.as_strided(rows, (span,), (1,)).numpy(),
             rows.stride(0),
             -1 if layer.bias is None else layer.bias,
-            error,
-            scratch,
+            error.numpy(),
+            scratch.numpy(),
         )
         if not known_labels:
             check_labels(labels, self._classes)
@@ -143,17 +145,6 @@ class CompiledLinear(ChainEngine):
             laid[: layer.fan_out, -1] = parameters[end:]
         turned = laid.reshape(panels, lanes, -1).transpose(0, 2, 1)
         return np.ascontiguousarray(turned).reshape(-1, lanes)
-
-    def _working_memory(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """This thread's."""
-        if "memory" not in self._own.__dict__:
-            panels = -(-self._layers[0].fan_out // self._lanes)
-            self._own.memory = (
-                np.zeros((panels * self._lanes, self._tile), np.float32),
-                np.zeros((4, self._tile), np.float32),
-            )
-        memory: tuple[NDArray[np.float32], NDArray[np.float32]] = self._own.memory
-        return memory
 
 
 def _stretches(bounds: NDArray[np.int64]) -> Iterator[tuple[int, int, bool]]:

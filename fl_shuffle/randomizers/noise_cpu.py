@@ -62,11 +62,6 @@ class Layout:
         return slice(tile * self.width, min((tile + 1) * self.width, self.dimension))
 
 
-def per_row(values: float | NDArray[np.float64], rows: slice) -> float | NDArray[np.float64]:
-    """The part of a per-row quantity that belongs to `rows`, as a column."""
-    return values[rows, None] if isinstance(values, np.ndarray) else values
-
-
 class AesWords:
     """AES-128 of the counters of clients and tiles, as signed words."""
 
@@ -207,7 +202,7 @@ def _add_normal_64(
         part = rows[:, start : start + half]
         noise = factor[:, : part.shape[1]]
         np.multiply(radius[:, : part.shape[1]], noise, out=noise)
-        _round_into(part, noise, magic)
+        noise_laws.round_into(part, noise, magic)
 
 
 def _add_laplace_64(
@@ -226,15 +221,7 @@ def _add_laplace_64(
     np.multiply(size, scale[:, None], out=size)
     noise = size[:, : rows.shape[1]]
     np.copysign(noise, uniform[:, : rows.shape[1]], out=noise)
-    _round_into(rows, noise, magic)
-
-
-def _round_into(
-    rows: NDArray[np.float32], noise: NDArray[np.float64], magic: NDArray[np.float64]
-) -> None:
-    np.add(noise, rows, out=noise)
-    np.add(noise, magic[:, None], out=noise)
-    np.subtract(noise, magic[:, None], out=rows, casting="same_kind")
+    noise_laws.round_into(rows, noise, magic)
 
 
 _LAWS_64 = {"normal": _add_normal_64, "laplace": _add_laplace_64}

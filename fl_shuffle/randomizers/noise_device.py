@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_shuffle.randomizers.noise_cpu import Layout, per_row
+from fl_shuffle.randomizers.noise_cpu import Layout
 
 WORDS_PER_BLOCK = 1 << 22
 _MASK = 0xFFFFFFFF
@@ -74,8 +74,8 @@ def draw_device(
                 integers = integers.view(torch.int64)
             part = target[rows, layout.columns(tile)]
             noise = _law_device(law, integers)[:, : part.shape[1]]
-            noise.mul_(_column(per_row(scale, rows), noise))
-            _place_device(noise, part, None if step is None else per_row(step, rows))
+            noise.mul_(_column(_per_row(scale, rows), noise))
+            _place_device(noise, part, None if step is None else _per_row(step, rows))
 
 
 def _column(value: float | NDArray[np.float64], like: torch.Tensor) -> torch.Tensor:
@@ -104,3 +104,8 @@ def _place_device(
     exponent = 23 if noise.dtype == torch.float32 else 52
     magic = _column(1.5 * 2.0**exponent * np.asarray(step), noise)
     part.copy_(noise.add_(part).add_(magic).sub_(magic))
+
+
+def _per_row(values: float | NDArray[np.float64], rows: slice) -> float | NDArray[np.float64]:
+    """The part of a per-row quantity that belongs to `rows`, as a column."""
+    return values[rows, None] if isinstance(values, np.ndarray) else values

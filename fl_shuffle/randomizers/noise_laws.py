@@ -96,20 +96,21 @@ def add_normal(words: Words, rows: Floats, scale: Floats, magic: Floats) -> None
     radius = np.sqrt(MINUS_TWO * logarithm(u)) * scale[:, None]
     for start, factor in zip((0, half), cosine_and_sine(words[:, half:]), strict=True):
         part = rows[:, start : start + half]
-        _round_into(part, (radius * factor)[:, : part.shape[1]], magic)
+        round_into(part, (radius * factor)[:, : part.shape[1]], magic)
 
 
 def add_laplace(words: Words, rows: Floats, scale: Floats, magic: Floats) -> None:
     """The same with Laplace variates: |ln U| with the word's sign."""
     uniform = _uniform(words[:, : rows.shape[1]])
     size = logarithm(np.abs(uniform)) * scale[:, None]
-    _round_into(rows, np.copysign(size, uniform), magic)
+    round_into(rows, np.copysign(size, uniform), magic)
 
 
-def _round_into(rows: Floats, noise: Floats, magic: Floats) -> None:
+def round_into(rows: Floats, noise: NDArray[Any], magic: NDArray[Any]) -> None:
+    """rows <- round(rows + noise), in the noise's precision; the noise is overwritten."""
     np.add(rows, noise, out=noise)
     np.add(noise, magic[:, None], out=noise)
-    np.subtract(noise, magic[:, None], out=rows)
+    np.subtract(noise, magic[:, None], out=rows, casting="same_kind")
 
 
 LAWS = {"normal": add_normal, "laplace": add_laplace}
