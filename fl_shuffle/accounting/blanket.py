@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.participation import ASSUMPTION, with_absence
 from fl_shuffle.accounting.privacy_loss import Case
 from fl_shuffle.accounting.randomizers_finite import MAX_EPSILON0, Randomizer
 from fl_shuffle.accounting.search import crossing, largest_real, smallest_integer
@@ -55,11 +56,13 @@ class _Setting:
         if law is not None:
             own = ((case.blanket_mass, self.others),)
             classes = own if self.hiding is None else self.hiding
-            blanket = [(self.participation * gamma, count) for gamma, count in classes]
-            hidden = amplified_delta(law, blanket, relative_error=self.relative_error)
-        q = self.participation
-        delta = min(1.0, q * (hidden.delta + exposed * (1.0 + 1e-12)))
-        return DeltaBound(delta, q * (hidden.error + 2e-12 * exposed))
+            law, blanket = with_absence(law, classes, self.participation, epsilon)
+            hidden = amplified_delta(
+                law, blanket, relative_error=self.relative_error, best_effort=True
+            )
+        exposed *= self.participation
+        delta = min(1.0, hidden.delta + exposed * (1.0 + 1e-12))
+        return DeltaBound(delta, hidden.error + 2e-12 * exposed)
 
 
 def _setting(
@@ -103,7 +106,7 @@ def _guarantee(
 ) -> Guarantee:
     assumptions = ["n reports arrive, each shuffled whole with independent randomness"]
     if setting.participation < 1.0:
-        assumptions.append("clients take part independently; who is absent sends nothing")
+        assumptions.append(ASSUMPTION)
     return Guarantee(
         epsilon=epsilon,
         delta=delta,
@@ -134,10 +137,12 @@ def blanket_delta(
     """Delta of the shuffle of `n` reports at central budget `epsilon` (nats, >= 0).
 
     `others` lists (randomizer, count) of the n - 1 other clients when their budgets differ; they
-    must share the blanket law (same k, same noise scale). `participation` < 1: each of n clients
-    takes part independently with that public probability (Poisson), n counts the invited.
+    must share the blanket law (same k, same noise scale). `participation` = q < 1: each of n
+    clients takes part by its own coin with that public probability, and who did stays secret; n
+    counts all who may. Where it is public, take n as the number of reports that came, and q = 1.
 
-    Raises `InvalidValueError`, `NotApplicableError`, `PrecisionError`.
+    Where the accuracy cannot be had a coarser bound is returned, at worst the local one;
+    `numerical_error` tells. Raises `InvalidValueError`, `NotApplicableError`.
 
     >>> from fl_shuffle.accounting.randomizers_finite import KRandomizedResponse
     >>> f"{blanket_delta(KRandomizedResponse(1.0, 10), 1000, 0.0792072).delta:.3e}"

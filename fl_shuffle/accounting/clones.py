@@ -55,7 +55,7 @@ def clone_curve(
         if epsilon >= budget:
             return DeltaBound(0.0, 0.0)
         law = clone_law(budget, epsilon)
-        return amplified_delta(law, classes, relative_error=relative_error)
+        return amplified_delta(law, classes, relative_error=relative_error, best_effort=True)
 
     return curve
 

@@ -25,7 +25,9 @@ def _certified(case: Case, n: int, epsilon: float, relative_error: float) -> Del
     law = case.law(epsilon)
     if law is None:
         return DeltaBound(exposed, 1e-12 * exposed)
-    bound = amplified_delta(law, [(case.blanket_mass, n - 1)], relative_error=relative_error)
+    bound = amplified_delta(
+        law, [(case.blanket_mass, n - 1)], relative_error=relative_error, best_effort=True
+    )
     return DeltaBound(bound.delta + exposed, bound.error + 1e-12 * exposed)
 
 

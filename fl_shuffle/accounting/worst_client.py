@@ -80,7 +80,9 @@ def _curve(
     def curve(epsilon: float) -> DeltaBound:
         if epsilon >= epsilon0:
             return DeltaBound(0.0, 0.0)
-        return amplified_delta(family(epsilon), classes, relative_error=relative_error)
+        return amplified_delta(
+            family(epsilon), classes, relative_error=relative_error, best_effort=True
+        )
 
     return curve
 
