@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fl_shuffle.accounting.guarantee import Guarantee, Status
-from fl_shuffle.accounting.participation import ASSUMPTION, with_absence
+from fl_shuffle.accounting.participation import ASSUMPTION, require_participation, with_absence
 from fl_shuffle.accounting.privacy_loss import Case
 from fl_shuffle.accounting.randomizers_finite import MAX_EPSILON0, Randomizer
-from fl_shuffle.accounting.search import crossing, largest_real, smallest_integer
+from fl_shuffle.accounting.search import LOG_TOLERANCE, crossing, largest_real, smallest_integer
 from fl_shuffle.accounting.stop_loss import MAX_REPORTS, DeltaBound, amplified_delta
 from fl_shuffle.errors import (
     InvalidValueError,
@@ -49,6 +49,19 @@ class _Setting:
         results = [self._case_delta(case, min(epsilon, MAX_EPSILON)) for case in self.cases]
         return max(results, key=lambda bound: bound.delta)
 
+    def unhidden(self, epsilon: float) -> float:
+        """The part of the bound in which nobody else hides the client: cheap, and below it."""
+        values = []
+        for case in self.cases:
+            own = ((case.blanket_mass, self.others),)
+            q = self.participation
+            log_alone = 0.0
+            for gamma, count in own if self.hiding is None else self.hiding:
+                mass = 1.0 - q + q * gamma
+                log_alone += count * math.log1p(-min(mass, 1.0)) if mass < 1.0 else -math.inf
+            values.append(q * math.exp(log_alone) * case.local_delta(epsilon))
+        return max(values)
+
     def _case_delta(self, case: Case, epsilon: float) -> DeltaBound:
         exposed = case.exposed(epsilon)
         law = case.law(epsilon)
@@ -73,9 +86,7 @@ def _setting(
     relative_error: float,
 ) -> _Setting:
     count = require_integer("n", n, minimum=1, maximum=MAX_REPORTS)
-    rate = require_real(
-        "participation", participation, minimum=0.0, maximum=1.0, exclusive_minimum=True
-    )
+    rate = require_participation(participation)
     hiding = None
     if others is not None:
         hiding = tuple(
@@ -182,13 +193,28 @@ def blanket_epsilon(
         return seen[epsilon].delta
 
     maximum = min(randomizer.local_epsilon, MAX_EPSILON)
-    _, epsilon = crossing(curve, target, maximum, "below")
+    minimum = _where_it_falls(setting.unhidden, target * (1.0 + 1e-6), maximum)
+    epsilon = None
+    if minimum < maximum * (1.0 - 1e-7):
+        tolerance = min(LOG_TOLERANCE, relative_error)
+        _, epsilon = crossing(curve, target, maximum, "below", minimum=minimum, tolerance=tolerance)
     if epsilon is None and maximum == randomizer.local_epsilon:
         epsilon = maximum * (1.0 + 1e-12)
         return _guarantee(randomizer, setting, epsilon, target, 0.0)
     if epsilon is None:
         return _guarantee(randomizer, setting, math.inf, target, 0.0)
     return _guarantee(randomizer, setting, epsilon, target, seen[epsilon].error)
+
+
+def _where_it_falls(function: Callable[[float], float], target: float, maximum: float) -> float:
+    """A point up to which the falling `function` exceeds `target`, 0 if it starts below it."""
+    low, high = 0.0, maximum
+    if function(low) <= target:
+        return 0.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if function(middle) > target else (low, middle)
+    return low
 
 
 def smallest_cohort(

@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.participation import with_absence
 from fl_shuffle.accounting.privacy_loss import AtomicLaw
 from fl_shuffle.accounting.search import crossing
 from fl_shuffle.accounting.stop_loss import DeltaBound, amplified_delta
@@ -42,11 +43,13 @@ def clone_curve(
     epsilon0: float,
     hiding: Sequence[tuple[float, int]],
     *,
+    participation: float = 1.0,
     relative_error: float = RELATIVE_ERROR,
 ) -> Curve:
     """delta(epsilon) of an eps0-client among others that clone with the given probabilities.
 
-    `hiding` lists (clone probability, count) of the other clients.
+    `hiding` lists (clone probability, count) of the other clients. `participation` < 1: each client
+    sends its report with that probability only, and who did stays secret.
     """
     budget = require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
     classes = tuple(hiding)
@@ -54,8 +57,8 @@ def clone_curve(
     def curve(epsilon: float) -> DeltaBound:
         if epsilon >= budget:
             return DeltaBound(0.0, 0.0)
-        law = clone_law(budget, epsilon)
-        return amplified_delta(law, classes, relative_error=relative_error, best_effort=True)
+        law, masses = with_absence(clone_law(budget, epsilon), classes, participation, epsilon)
+        return amplified_delta(law, masses, relative_error=relative_error, best_effort=True)
 
     return curve
 

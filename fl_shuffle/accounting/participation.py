@@ -21,6 +21,7 @@ import numpy as np
 
 from fl_shuffle.accounting.moment import UNIT
 from fl_shuffle.accounting.privacy_loss import AmplificationLaw, AtomicLaw, MixtureLaw
+from fl_shuffle.errors import require_real
 
 ASSUMPTION = (
     "secret check-in: each client takes part by its own coin with the stated probability, "
@@ -31,7 +32,7 @@ ASSUMPTION = (
 def with_absence(
     law: AmplificationLaw, blanket: Sequence[tuple[float, int]], rate: float, epsilon: float
 ) -> tuple[AmplificationLaw, list[tuple[float, int]]]:
-    """The law of L and the (mass, count) of the others when each takes part with probability `rate`.
+    """The law of L and the others' (mass, count) when each takes part with probability `rate`.
 
     `law` is the client's law of L at `epsilon` when it does take part, `blanket` the masses of the
     others when they do. Rounded so that delta can only grow. `rate` in (0, 1].
@@ -54,3 +55,8 @@ def with_absence(
     constant = AtomicLaw(np.array([alone]), np.array([1.0]))
     parts = ((present, scale * up, law), (absent, 1.0, constant))
     return MixtureLaw(parts), masses
+
+
+def require_participation(rate: float) -> float:
+    """`rate` as a float in (0, 1], or `InvalidValueError`."""
+    return require_real("participation", rate, minimum=0.0, maximum=1.0, exclusive_minimum=True)

@@ -16,7 +16,7 @@ from scipy.special import log_ndtr
 from fl_shuffle.errors import PrecisionError
 
 LOG_TOLERANCE = 2e-4
-"""The epsilon searches stop once the curve is within this relative distance of the target."""
+"""The epsilon searches stop once the curve is this close (relative) to the target, unless told."""
 MAX_EVALUATIONS = 200
 
 
@@ -43,27 +43,33 @@ def _coordinate(value: float) -> float:
 
 
 def crossing(
-    curve: Callable[[float], float], target: float, maximum: float, side: Literal["above", "below"]
+    curve: Callable[[float], float],
+    target: float,
+    maximum: float,
+    side: Literal["above", "below"],
+    *,
+    minimum: float = 0.0,
+    tolerance: float = LOG_TOLERANCE,
 ) -> tuple[float, float | None]:
     """Bracket the epsilon where a nonincreasing `curve` falls to `target`.
 
-    Returns (above, below): the curve exceeds the target at `above` (0 if it never does, then
-    `below` is 0 too) and does not at `below`, which is None if it exceeds the target even at
-    `maximum`. The one on `side` was evaluated and is where the curve is within `LOG_TOLERANCE` of
+    Returns (above, below): the curve exceeds the target at `above` (`minimum` if it never does,
+    then `below` is that too) and does not at `below`, which is None if it exceeds the target even
+    at `maximum`. The one on `side` was evaluated and is where the curve is within `tolerance` of
     the target, or as close as floating point allows; the other may be far (infinite). Raises
     `PrecisionError` if the curve is not monotone enough to be bracketed.
     """
-    at_zero = curve(0.0)
-    if at_zero <= target:
-        return 0.0, 0.0
-    low, high = 0.0, math.inf
+    at_start = curve(minimum)
+    if at_start <= target:
+        return minimum, minimum
+    low, high = minimum, math.inf
     floor = _coordinate(target)
-    width = LOG_TOLERANCE / (2.0 * max(floor, 1e-3))
+    width = tolerance / (2.0 * max(floor, 1e-3))
     goal = floor + (0.5 if side == "below" else -0.5) * width
-    before, before_y = 0.0, _coordinate(at_zero)
-    point = 0.5 * maximum
-    if at_zero < 0.9:
-        point = min(gaussian_epsilon(target, 2.5 * at_zero), maximum)
+    before, before_y = minimum, _coordinate(at_start)
+    point = 0.5 * (minimum + maximum)
+    if at_start < 0.9 and minimum == 0.0:
+        point = min(gaussian_epsilon(target, 2.5 * at_start), maximum)
     for _ in range(MAX_EVALUATIONS):
         value = curve(point)
         y = _coordinate(value)

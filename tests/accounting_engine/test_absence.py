@@ -63,8 +63,8 @@ def test_bounds_bracket_every_neighbouring_pair(
                 randomizer, n, epsilon, both_directions=True, participation=rate
             ).delta
             assert lower * (1.0 - 1e-12) <= worst <= upper * (1.0 + 1e-12)
-            public = rate * math.exp(0.0) * max(
-                case.local_delta(epsilon) for case in randomizer.cases()
+            public = (
+                rate * math.exp(0.0) * max(case.local_delta(epsilon) for case in randomizer.cases())
             )
             assert upper <= public * (1.0 + 1e-9)
 
