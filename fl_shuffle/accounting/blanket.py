@@ -17,7 +17,7 @@ from fl_shuffle.accounting.participation import ASSUMPTION, require_participatio
 from fl_shuffle.accounting.privacy_loss import Case
 from fl_shuffle.accounting.randomizers_finite import MAX_EPSILON0, Randomizer
 from fl_shuffle.accounting.search import LOG_TOLERANCE, crossing, largest_real, smallest_integer
-from fl_shuffle.accounting.stop_loss import MAX_REPORTS, DeltaBound, amplified_delta
+from fl_shuffle.accounting.stop_loss import MAX_REPORTS, DeltaBound, amplified_delta, usual_error
 from fl_shuffle.errors import (
     InvalidValueError,
     NotApplicableError,
@@ -25,7 +25,6 @@ from fl_shuffle.errors import (
     require_real,
 )
 
-DEFAULT_RELATIVE_ERROR = 2e-4
 MAX_EPSILON = 100.0
 """Above this the curve is taken at this point, which is safe: it falls with epsilon."""
 METHOD = "blanket"
@@ -42,7 +41,7 @@ class _Setting:
     """(gamma, count) of the others; None: n - 1 copies of the client's own randomizer."""
     others: int
     participation: float
-    relative_error: float
+    relative_error: float | None
 
     def delta(self, epsilon: float) -> DeltaBound:
         """Upper bound on the worst case's delta."""
@@ -83,7 +82,7 @@ def _setting(
     n: int,
     others: Others | None,
     participation: float,
-    relative_error: float,
+    relative_error: float | None,
 ) -> _Setting:
     count = require_integer("n", n, minimum=1, maximum=MAX_REPORTS)
     rate = require_participation(participation)
@@ -143,7 +142,7 @@ def blanket_delta(
     *,
     others: Others | None = None,
     participation: float = 1.0,
-    relative_error: float = DEFAULT_RELATIVE_ERROR,
+    relative_error: float | None = None,
 ) -> Guarantee:
     """Delta of the shuffle of `n` reports at central budget `epsilon` (nats, >= 0).
 
@@ -178,7 +177,7 @@ def blanket_epsilon(
     *,
     others: Others | None = None,
     participation: float = 1.0,
-    relative_error: float = DEFAULT_RELATIVE_ERROR,
+    relative_error: float | None = None,
 ) -> Guarantee:
     """The smallest epsilon found at which delta(epsilon) <= `delta` has been certified.
 
@@ -196,8 +195,15 @@ def blanket_epsilon(
     minimum = _where_it_falls(setting.unhidden, target * (1.0 + 1e-6), maximum)
     epsilon = None
     if minimum < maximum * (1.0 - 1e-7):
-        tolerance = min(LOG_TOLERANCE, relative_error)
-        _, epsilon = crossing(curve, target, maximum, "below", minimum=minimum, tolerance=tolerance)
+        tolerance = relative_error or usual_error(setting.cases[0].law(0.0))
+        _, epsilon = crossing(
+            curve,
+            target,
+            maximum,
+            "below",
+            minimum=minimum,
+            tolerance=min(LOG_TOLERANCE, tolerance),
+        )
     if epsilon is None and maximum == randomizer.local_epsilon:
         epsilon = maximum * (1.0 + 1e-12)
         return _guarantee(randomizer, setting, epsilon, target, 0.0)
@@ -224,7 +230,7 @@ def smallest_cohort(
     *,
     participation: float = 1.0,
     maximum: int = MAX_REPORTS,
-    relative_error: float = DEFAULT_RELATIVE_ERROR,
+    relative_error: float | None = None,
 ) -> int:
     """The smallest number of reports found that certifies (epsilon, delta).
 
@@ -256,7 +262,7 @@ def largest_local_budget(
     *,
     participation: float = 1.0,
     maximum: float = 20.0,
-    relative_error: float = DEFAULT_RELATIVE_ERROR,
+    relative_error: float | None = None,
 ) -> float:
     """The largest epsilon0 found at which `family(epsilon0)` is certified (epsilon, delta).
 

@@ -18,15 +18,14 @@ import math
 from collections.abc import Callable, Sequence
 
 from fl_shuffle.accounting.guarantee import Guarantee, Status
-from fl_shuffle.accounting.participation import with_absence
+from fl_shuffle.accounting.participation import ASSUMPTION, require_participation, with_absence
 from fl_shuffle.accounting.privacy_loss import AtomicLaw
-from fl_shuffle.accounting.search import crossing
-from fl_shuffle.accounting.stop_loss import DeltaBound, amplified_delta
+from fl_shuffle.accounting.search import LOG_TOLERANCE, crossing
+from fl_shuffle.accounting.stop_loss import RELATIVE_ERROR, DeltaBound, amplified_delta
 from fl_shuffle.errors import require_integer, require_real
 
 MAX_EPSILON0 = 200.0
 MAX_CLIENTS = 10**12
-RELATIVE_ERROR = 2e-4
 
 Curve = Callable[[float], DeltaBound]
 
@@ -44,7 +43,7 @@ def clone_curve(
     hiding: Sequence[tuple[float, int]],
     *,
     participation: float = 1.0,
-    relative_error: float = RELATIVE_ERROR,
+    relative_error: float | None = None,
 ) -> Curve:
     """delta(epsilon) of an eps0-client among others that clone with the given probabilities.
 
@@ -94,17 +93,25 @@ def standard_clone(
     epsilon: float | None = None,
     delta: float | None = None,
     delta0: float = 0.0,
+    participation: float = 1.0,
+    relative_error: float | None = None,
 ) -> Guarantee:
     """The standard clone bound, exactly one of `epsilon` and `delta` given; proven.
 
     Holds for every randomizer that is (epsilon0, delta0)-DP, shared by all `clients`. With
     delta0 > 0 the penalty of Theorem 3.8 is added and the local profile is a ceiling; epsilon is
-    infinite when nothing gets below `delta`.
+    infinite when nothing gets below `delta`. `participation`: see `clone_curve`.
     """
     n = require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS)
     local = require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
     extra = require_real("delta0", delta0, minimum=0.0, maximum=1.0, exclusive_maximum=True)
-    pure = clone_curve(local, [(math.exp(-local), n - 1)])
+    rate = require_participation(participation)
+    pure = clone_curve(
+        local,
+        [(math.exp(-local), n - 1)],
+        participation=rate,
+        relative_error=relative_error,
+    )
 
     def curve(eps: float) -> DeltaBound:
         bound = pure(eps)
@@ -114,7 +121,9 @@ def standard_clone(
         ceiling = local_delta(eps, local, extra)
         return DeltaBound(min(total, ceiling), bound.error if total < ceiling else 0.0)
 
-    eps, total, error = solve(curve, local, epsilon=epsilon, delta=delta)
+    eps, total, error = solve(
+        curve, local, epsilon=epsilon, delta=delta, relative_error=relative_error
+    )
     theorem = "Theorem 3.8" if extra > 0.0 else "standard clone"
     return Guarantee(
         epsilon=eps,
@@ -127,14 +136,20 @@ def standard_clone(
             if extra > 0.0
             else "all clients use one pure epsilon0-DP randomizer",
             "n reports arrive, each shuffled whole with independent randomness",
+            *((ASSUMPTION,) if rate < 1.0 else ()),
         ),
         numerical_error=error,
-        details={"epsilon0": local, "delta0": extra, "clients": n},
+        details={"epsilon0": local, "delta0": extra, "clients": n, "participation": rate},
     )
 
 
 def solve(
-    curve: Curve, local_epsilon: float, *, epsilon: float | None, delta: float | None
+    curve: Curve,
+    local_epsilon: float,
+    *,
+    epsilon: float | None,
+    delta: float | None,
+    relative_error: float | None = None,
 ) -> tuple[float, float, float]:
     """(epsilon, delta, numerical error) on a certified nonincreasing curve, on the safe side.
 
@@ -168,6 +183,12 @@ def solve(
     sliver = maximum * (1.0 - 1e-6)
     if maximum > 50.0 and value(sliver) > target:
         return maximum, target, seen[maximum].error
-    _, found = crossing(value, target, maximum, "below")
+    _, found = crossing(
+        value,
+        target,
+        maximum,
+        "below",
+        tolerance=min(LOG_TOLERANCE, relative_error or RELATIVE_ERROR),
+    )
     result = maximum if found is None else found
     return result, target, seen[result].error

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.moment import UNIT, Moment
-from fl_shuffle.accounting.privacy_loss import AmplificationLaw, AtomicLaw, FloatArray
+from fl_shuffle.accounting.privacy_loss import AmplificationLaw, AtomicLaw, FloatArray, MixtureLaw
 from fl_shuffle.accounting.saddle import saddle_point
 
-MAX_ATOMS = 60_000
+MAX_ATOMS = 30_000
 LOG_NEGLIGIBLE = -645.0
 """The engine answers such bounds by Chernoff alone: no refinement is needed."""
 LARGE = 8_000
@@ -40,6 +41,7 @@ def round_up_convex(
     nodes = _first_nodes(law)
     atoms, extra = _atoms_on(law, nodes)
     best = atoms, math.inf, extra
+    stretched = False
     for _ in range(12):
         atoms, extra = _atoms_on(law, nodes)
         theta = saddle_point(atoms, classes)
@@ -53,8 +55,11 @@ def round_up_convex(
             break
         pieces = np.cbrt(cells) * math.sqrt(float(np.sum(np.cbrt(cells))) / (0.6 * tolerance))
         pieces = np.maximum(np.ceil(np.minimum(pieces, 4096.0)), 1.0)
-        if float(np.sum(pieces)) > MAX_ATOMS:
-            break
+        excess = float(np.sum(pieces)) / MAX_ATOMS
+        if excess > 1.0:
+            if stretched:
+                break
+            pieces, stretched = np.maximum(np.floor(pieces / excess), 1.0), True
         nodes = _divided(nodes, pieces.astype(np.int64))
     return best
 
@@ -64,7 +69,15 @@ def _first_nodes(law: AmplificationLaw) -> FloatArray:
     reach = max(abs(low), abs(high))
     geometric = reach * np.geomspace(1e-6, 1.0, 100)
     grid = np.concatenate([np.linspace(low, high, 100), geometric, -geometric, [0.0]])
+    if isinstance(law, MixtureLaw):
+        # An atom on a node costs nothing.
+        atomic = [scale * part.values for _, scale, part in law.parts if _few(part)]
+        grid = np.concatenate([grid, *atomic])
     return np.unique(np.concatenate([[low], grid[(grid > low) & (grid < high)], [high]]))
+
+
+def _few(law: AmplificationLaw) -> TypeGuard[AtomicLaw]:
+    return isinstance(law, AtomicLaw) and law.values.size <= LARGE
 
 
 def _atoms_on(law: AmplificationLaw, nodes: FloatArray) -> tuple[AtomicLaw, float]:

@@ -19,17 +19,16 @@ from fl_shuffle.accounting.participation import ASSUMPTION, require_participatio
 from fl_shuffle.accounting.privacy_loss import AtomicLaw, Case
 from fl_shuffle.accounting.randomizers_finite import Randomizer
 from fl_shuffle.accounting.search import LOG_TOLERANCE, crossing
-from fl_shuffle.accounting.stop_loss import MAX_REPORTS, DeltaBound, amplified_delta
+from fl_shuffle.accounting.stop_loss import MAX_REPORTS, DeltaBound, amplified_delta, usual_error
 from fl_shuffle.errors import NotApplicableError, require_integer, require_real
 
-DEFAULT_RELATIVE_ERROR = 2e-4
 MAX_COUNTED = 1_000_000
 MAX_EPSILON = 100.0
 """Above this nothing is claimed: the lower bound is zero."""
 
 
 def _certified(
-    case: Case, n: int, epsilon: float, participation: float, relative_error: float
+    case: Case, n: int, epsilon: float, participation: float, relative_error: float | None
 ) -> DeltaBound:
     """Bracket of the exact divergence of one dataset; above `MAX_EPSILON` nothing is claimed."""
     if epsilon > MAX_EPSILON:
@@ -115,7 +114,7 @@ def lower_bound_delta(
     *,
     both_directions: bool = False,
     participation: float = 1.0,
-    relative_error: float = DEFAULT_RELATIVE_ERROR,
+    relative_error: float | None = None,
 ) -> Guarantee:
     """A delta that the shuffle of `n` reports certainly reaches at `epsilon`; rounded down.
 
@@ -141,7 +140,7 @@ def lower_bound_epsilon(
     *,
     both_directions: bool = False,
     participation: float = 1.0,
-    relative_error: float = DEFAULT_RELATIVE_ERROR,
+    relative_error: float | None = None,
 ) -> Guarantee:
     """The largest epsilon found at which the shuffle certainly exceeds `delta`; zero if none."""
     target = require_real(
@@ -150,9 +149,10 @@ def lower_bound_epsilon(
     count = require_integer("n", n, minimum=1, maximum=MAX_REPORTS)
     rate = require_participation(participation)
     maximum = min(randomizer.local_epsilon, MAX_EPSILON)
-    tolerance = min(LOG_TOLERANCE, relative_error)
+    cases = _witnesses(randomizer, both_directions)
+    tolerance = min(LOG_TOLERANCE, relative_error or usual_error(cases[0].law(0.0)))
     best, error = 0.0, 0.0
-    for case in _witnesses(randomizer, both_directions):
+    for case in cases:
         seen: dict[float, DeltaBound] = {}
 
         def curve(epsilon: float, case: Case = case, seen: dict[float, DeltaBound] = seen) -> float:

@@ -51,7 +51,7 @@ def gspa_exact_answer(query: BoundQuery) -> Guarantee:
     status, reason = _gspa_status(query)
     return answer_from_curve(
         query,
-        gspa_exact_curve(query.local_budgets),
+        gspa_exact_curve(query.local_budgets, relative_error=query.relative_error),
         max(query.local_budgets).epsilon0,
         status,
         "Chen, Cao, Ge 2024 (GSPA), Theorem 1, at finite n",

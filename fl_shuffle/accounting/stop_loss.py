@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_shuffle.accounting.blanket_counts import TiltedCounts, tilted_counts
-from fl_shuffle.accounting.convex_rounding import round_up_convex
+from fl_shuffle.accounting.convex_rounding import LARGE, round_up_convex
 from fl_shuffle.accounting.enumeration import enumerated_delta, outcomes
 from fl_shuffle.accounting.moment import UNIT, Moment, class_arrays
 from fl_shuffle.accounting.privacy_loss import AmplificationLaw, AtomicLaw
@@ -25,6 +25,8 @@ from fl_shuffle.errors import PrecisionError, require_integer, require_real
 
 MAX_WORK = 3e8
 """Nodes times nanoseconds for each: about a third of a second of one core."""
+RELATIVE_ERROR, CONTINUOUS_ERROR = 1e-6, 2e-4
+"""What is allowed unless told: to laws given by atoms, and to those that must be rounded first."""
 FEW_OUTCOMES = 20_000
 """With no more outcomes than this they are all added up: faster than the integral, and exact."""
 MAX_REPORTS = 10**12
@@ -58,10 +60,11 @@ def amplified_delta(
     law: AmplificationLaw,
     blanket: Sequence[tuple[float, int]],
     *,
-    relative_error: float = 1e-4,
+    relative_error: float | None = None,
     best_effort: bool = False,
 ) -> DeltaBound:
-    """Upper bound on E[L_1 1{L_1 + sum_j B_j L_j > 0}], relative excess at most `relative_error`.
+    """Upper bound on E[L_1 1{L_1 + sum_j B_j L_j > 0}], relative excess at most `relative_error`
+    (by default `usual_error`).
 
     `blanket` lists (gamma, count) for the *other* reports; gamma = 0 contributes nothing. All
     numerical errors are added to the result. The local value E[(L_1)_+] is never exceeded.
@@ -69,6 +72,8 @@ def amplified_delta(
     Where the accuracy cannot be had: the best bound found with `best_effort` (`error` says how far
     it may be off, at worst it is the local value), else `PrecisionError`, naming the limiting term.
     """
+    if relative_error is None:
+        relative_error = usual_error(law)
     tolerance = require_real("relative_error", relative_error, minimum=1e-9, maximum=0.5)
     classes = _merged(blanket)
     local = float(law.stop_loss(np.zeros(1))[0]) * (1.0 + 16.0 * UNIT)
@@ -96,6 +101,12 @@ def amplified_delta(
         spread = max(error - (delta - local), local * 32.0 * UNIT)
         return DeltaBound(min(local, 1.0), min(spread, local))
     return DeltaBound(min(delta, 1.0), error)
+
+
+def usual_error(law: AmplificationLaw | None) -> float:
+    """The relative error that costs nothing that is felt."""
+    exact = law is None or (isinstance(law, AtomicLaw) and law.values.size <= LARGE)
+    return RELATIVE_ERROR if exact else CONTINUOUS_ERROR
 
 
 def _merged(blanket: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
