@@ -16,7 +16,13 @@ from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.participation import ASSUMPTION, require_participation, with_absence
 from fl_shuffle.accounting.privacy_loss import Case
 from fl_shuffle.accounting.randomizers_finite import MAX_EPSILON0, Randomizer
-from fl_shuffle.accounting.search import LOG_TOLERANCE, crossing, largest_real, smallest_integer
+from fl_shuffle.accounting.search import (
+    LOG_TOLERANCE,
+    crossing,
+    last_above,
+    largest_real,
+    smallest_integer,
+)
 from fl_shuffle.accounting.stop_loss import MAX_REPORTS, DeltaBound, amplified_delta, usual_error
 from fl_shuffle.errors import (
     InvalidValueError,
@@ -192,7 +198,7 @@ def blanket_epsilon(
         return seen[epsilon].delta
 
     maximum = min(randomizer.local_epsilon, MAX_EPSILON)
-    minimum = _where_it_falls(setting.unhidden, target * (1.0 + 1e-6), maximum)
+    minimum = last_above(setting.unhidden, target, maximum)
     epsilon = None
     if minimum < maximum * (1.0 - 1e-7):
         tolerance = relative_error or usual_error(setting.cases[0].law(0.0))
@@ -210,17 +216,6 @@ def blanket_epsilon(
     if epsilon is None:
         return _guarantee(randomizer, setting, math.inf, target, 0.0)
     return _guarantee(randomizer, setting, epsilon, target, seen[epsilon].error)
-
-
-def _where_it_falls(function: Callable[[float], float], target: float, maximum: float) -> float:
-    """A point up to which the falling `function` exceeds `target`, 0 if it starts below it."""
-    low, high = 0.0, maximum
-    if function(low) <= target:
-        return 0.0
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if function(middle) > target else (low, middle)
-    return low
 
 
 def smallest_cohort(

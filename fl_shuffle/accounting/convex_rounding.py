@@ -22,6 +22,7 @@ from fl_shuffle.accounting.saddle import saddle_point
 MAX_ATOMS = 30_000
 LOG_NEGLIGIBLE = -645.0
 """The engine answers such bounds by Chernoff alone: no refinement is needed."""
+STEP = 1e-3
 LARGE = 8_000
 """Atomic laws larger than this are rounded too: the engine's time grows with their size."""
 
@@ -41,7 +42,6 @@ def round_up_convex(
     nodes = _first_nodes(law)
     atoms, extra = _atoms_on(law, nodes)
     best = atoms, math.inf, extra
-    stretched = False
     for _ in range(12):
         atoms, extra = _atoms_on(law, nodes)
         theta = saddle_point(atoms, classes)
@@ -53,13 +53,12 @@ def round_up_convex(
             best = atoms, inflation, extra
         if inflation <= tolerance:
             break
-        pieces = np.cbrt(cells) * math.sqrt(float(np.sum(np.cbrt(cells))) / (0.6 * tolerance))
+        # Step by step: coarse cells say little about where the finest ones are needed.
+        goal = 0.6 * max(tolerance, min(inflation, 1.0) * STEP)
+        pieces = np.cbrt(cells) * math.sqrt(float(np.sum(np.cbrt(cells))) / goal)
         pieces = np.maximum(np.ceil(np.minimum(pieces, 4096.0)), 1.0)
-        excess = float(np.sum(pieces)) / MAX_ATOMS
-        if excess > 1.0:
-            if stretched:
-                break
-            pieces, stretched = np.maximum(np.floor(pieces / excess), 1.0), True
+        if float(np.sum(pieces)) > MAX_ATOMS:
+            break
         nodes = _divided(nodes, pieces.astype(np.int64))
     return best
 

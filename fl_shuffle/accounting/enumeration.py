@@ -74,7 +74,7 @@ def _blanket_counts(classes: Classes) -> FloatArray:
     return law
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def _counts(kinds: int, least: int, most: int) -> FloatArray:
     """Every way `least`..`most` reports can fall into `kinds` kinds [ways, kinds]."""
     rest = np.arange(least, most + 1)

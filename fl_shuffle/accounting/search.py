@@ -100,6 +100,21 @@ def crossing(
     )
 
 
+def last_above(function: Callable[[float], float], target: float, maximum: float) -> float:
+    """A point up to which the falling `function` exceeds `target`, 0 if it starts below it.
+
+    `function` is a cheap bound from below on a curve: there is no need to compute that any earlier.
+    """
+    target *= 1.0 + 1e-6
+    low, high = 0.0, maximum
+    if function(low) <= target:
+        return 0.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if function(middle) > target else (low, middle)
+    return low
+
+
 def smallest_integer(holds: Callable[[int], bool], low: int, high: int) -> int | None:
     """The smallest tested n in [low, high] at which `holds`, a nondecreasing predicate, is true.
 
