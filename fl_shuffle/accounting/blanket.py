@@ -19,8 +19,8 @@ from fl_shuffle.accounting.randomizers_finite import MAX_EPSILON0, Randomizer
 from fl_shuffle.accounting.search import (
     LOG_TOLERANCE,
     crossing,
-    last_above,
     largest_real,
+    last_above,
     smallest_integer,
 )
 from fl_shuffle.accounting.stop_loss import MAX_REPORTS, DeltaBound, amplified_delta, usual_error

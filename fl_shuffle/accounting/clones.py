@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.participation import ASSUMPTION, require_participation, with_absence
 from fl_shuffle.accounting.privacy_loss import AtomicLaw
-from fl_shuffle.accounting.search import LOG_TOLERANCE, crossing
+from fl_shuffle.accounting.search import LOG_TOLERANCE, crossing, last_above
 from fl_shuffle.accounting.stop_loss import RELATIVE_ERROR, DeltaBound, amplified_delta
 from fl_shuffle.errors import require_integer, require_real
 
@@ -121,8 +121,19 @@ def standard_clone(
         ceiling = local_delta(eps, local, extra)
         return DeltaBound(min(total, ceiling), bound.error if total < ceiling else 0.0)
 
+    def unhidden(eps: float) -> float:
+        """The outcomes without a clone or an absence."""
+        alone = (n - 1) * math.log1p(-min(1.0 - rate + rate * math.exp(-local), 1.0 - 1e-16))
+        top = -math.expm1(min(eps - local, 0.0)) / (1.0 + math.exp(-local))
+        return rate * math.exp(alone) * top * (1.0 - 1e-9)
+
     eps, total, error = solve(
-        curve, local, epsilon=epsilon, delta=delta, relative_error=relative_error
+        curve,
+        local,
+        epsilon=epsilon,
+        delta=delta,
+        relative_error=relative_error,
+        unhidden=unhidden,
     )
     theorem = "Theorem 3.8" if extra > 0.0 else "standard clone"
     return Guarantee(
@@ -150,12 +161,14 @@ def solve(
     epsilon: float | None,
     delta: float | None,
     relative_error: float | None = None,
+    unhidden: Callable[[float], float] | None = None,
 ) -> tuple[float, float, float]:
     """(epsilon, delta, numerical error) on a certified nonincreasing curve, on the safe side.
 
     From `epsilon`: delta there. From `delta`: the smallest epsilon found at which the curve has
     been evaluated and is not above it, infinite if none up to the local budget is. A curve
     with a penalty that grows with epsilon is searched from its lowest tested point downwards.
+    `unhidden` is a cheap falling function that the curve is nowhere below.
     """
     if epsilon is not None:
         budget = require_real("epsilon", epsilon, minimum=0.0, maximum=2.0 * MAX_EPSILON0)
@@ -183,11 +196,15 @@ def solve(
     sliver = maximum * (1.0 - 1e-6)
     if maximum > 50.0 and value(sliver) > target:
         return maximum, target, seen[maximum].error
+    minimum = 0.0 if unhidden is None else last_above(unhidden, target, maximum)
+    if minimum >= maximum * (1.0 - 1e-7):
+        return maximum, target, 0.0
     _, found = crossing(
         value,
         target,
         maximum,
         "below",
+        minimum=minimum,
         tolerance=min(LOG_TOLERANCE, relative_error or RELATIVE_ERROR),
     )
     result = maximum if found is None else found

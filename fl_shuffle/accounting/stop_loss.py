@@ -28,7 +28,7 @@ MAX_WORK = 1e8
 RELATIVE_ERROR, CONTINUOUS_ERROR = 1e-6, 2e-4
 """What is allowed unless told: to laws given by atoms, and to those that must be rounded first."""
 FEW_OUTCOMES = 150_000
-"""With no more outcomes than this they are all added up: about as fast as the integral, and exact."""
+"""With no more outcomes than this they are all added up: as fast as the integral, and exact."""
 MAX_REPORTS = 10**12
 NEGLIGIBLE = 1e-140
 NEGLIGIBLE_MASS = 1e-100
@@ -60,11 +60,11 @@ def amplified_delta(
     law: AmplificationLaw,
     blanket: Sequence[tuple[float, int]],
     *,
-    relative_error: float | None = None,
+    relative_error: float | None = 1e-4,
     best_effort: bool = False,
 ) -> DeltaBound:
     """Upper bound on E[L_1 1{L_1 + sum_j B_j L_j > 0}], relative excess at most `relative_error`
-    (by default `usual_error`).
+    (None: `usual_error`).
 
     `blanket` lists (gamma, count) for the *other* reports; gamma = 0 contributes nothing. All
     numerical errors are added to the result. The local value E[(L_1)_+] is never exceeded.
