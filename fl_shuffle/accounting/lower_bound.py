@@ -19,7 +19,12 @@ from fl_shuffle.accounting.participation import ASSUMPTION, require_participatio
 from fl_shuffle.accounting.privacy_loss import AtomicLaw, Case
 from fl_shuffle.accounting.randomizers_finite import Randomizer
 from fl_shuffle.accounting.search import LOG_TOLERANCE, crossing
-from fl_shuffle.accounting.stop_loss import MAX_REPORTS, DeltaBound, amplified_delta, usual_error
+from fl_shuffle.accounting.stop_loss import (
+    CONTINUOUS_ERROR,
+    MAX_REPORTS,
+    DeltaBound,
+    amplified_delta,
+)
 from fl_shuffle.errors import NotApplicableError, require_integer, require_real
 
 MAX_COUNTED = 1_000_000
@@ -37,8 +42,9 @@ def _certified(
     law = case.law(epsilon)
     if law is None:
         return DeltaBound(exposed, 1e-12 * exposed)
+    accuracy = CONTINUOUS_ERROR if relative_error is None else relative_error
     law, others = with_absence(law, [(case.blanket_mass, n - 1)], participation, epsilon)
-    bound = amplified_delta(law, others, relative_error=relative_error, best_effort=True)
+    bound = amplified_delta(law, others, relative_error=accuracy, best_effort=True)
     lower = bound.lower
     if lower < 0.5 * bound.delta and isinstance(law, AtomicLaw) and case.blanket_mass == 1.0:
         lower = max(lower, _two_outcomes(law, n))
@@ -150,7 +156,7 @@ def lower_bound_epsilon(
     rate = require_participation(participation)
     maximum = min(randomizer.local_epsilon, MAX_EPSILON)
     cases = _witnesses(randomizer, both_directions)
-    tolerance = min(LOG_TOLERANCE, relative_error or usual_error(cases[0].law(0.0)))
+    tolerance = min(LOG_TOLERANCE, relative_error or CONTINUOUS_ERROR)
     best, error = 0.0, 0.0
     for case in cases:
         seen: dict[float, DeltaBound] = {}

@@ -23,8 +23,8 @@ from fl_shuffle.accounting.saddle import positive_draws, rare_saddle_point, sadd
 from fl_shuffle.accounting.spectral import TiltedLaw, trapezoid
 from fl_shuffle.errors import PrecisionError, require_integer, require_real
 
-MAX_WORK = 1e8
-"""Nodes times nanoseconds for each: about a tenth of a second of one core."""
+MAX_WORK, PATIENT_WORK = 1e8, 2e9
+"""Nodes times nanoseconds for each: with `best_effort`, and where a refusal is the alternative."""
 RELATIVE_ERROR, CONTINUOUS_ERROR = 1e-6, 2e-4
 """What is allowed unless told: to laws given by atoms, and to those that must be rounded first."""
 FEW_OUTCOMES = 150_000
@@ -92,7 +92,9 @@ def amplified_delta(
             f"{atoms.values.size} atoms (inflation {rounding:.2g}); ask for a larger relative_error"
         )
     rest = max(tolerance - 0.3 * tolerance * (rounding > 0.0), 0.3 * rounding)
-    result, obstacle = _certified_sum(atoms, classes, min(rest, 0.5))
+    result, obstacle = _certified_sum(
+        atoms, classes, min(rest, 0.5), MAX_WORK if best_effort else PATIENT_WORK
+    )
     if obstacle and not best_effort:
         raise PrecisionError(obstacle)
     delta = result.delta + top
@@ -120,7 +122,7 @@ def _merged(blanket: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
 
 
 def _certified_sum(
-    law: AtomicLaw, classes: Sequence[tuple[float, int]], tolerance: float
+    law: AtomicLaw, classes: Sequence[tuple[float, int]], tolerance: float, work: float
 ) -> tuple[DeltaBound, str]:
     """Sum at the saddle point; if positive draws are rare, over the outcomes that have one.
 
@@ -138,7 +140,7 @@ def _certified_sum(
     found = []
     obstacle = ""
     for point, only_loud in attempts:
-        bound, obstacle = _sum_at(law, classes, tolerance, point, only_loud=only_loud)
+        bound, obstacle = _sum_at(law, classes, tolerance, point, work, only_loud=only_loud)
         if not obstacle:
             return bound, ""
         found.append(bound)
@@ -150,6 +152,7 @@ def _sum_at(
     classes: Sequence[tuple[float, int]],
     tolerance: float,
     theta: float,
+    work: float,
     *,
     only_loud: bool,
 ) -> tuple[DeltaBound, str]:
@@ -184,7 +187,7 @@ def _sum_at(
         sd = ratio / theta
         cut = _cut(sd, theta, weight, 0.01 * tolerance * guess)
         nodes = cut / sd * period / (2.0 * math.pi)
-        excess = nodes * (600.0 + 10.0 * counts.width + 0.3 * law.values.size) / MAX_WORK
+        excess = nodes * (600.0 + 10.0 * counts.width + 0.3 * law.values.size) / work
         if excess > 1.0:
             if last or excess > 1e3:
                 break

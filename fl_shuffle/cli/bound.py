@@ -21,6 +21,7 @@ SUMMARY = "Compute a privacy bound for shuffled reports."
 QUERY_NAMES = (
     *("randomizer", "k", "cap", "method", "epsilon0", "delta0", "clients", "epsilon", "delta"),
     *("rounds", "joint", "parallel", "unit", "records", "calibration"),
+    *("participation", "relative_error"),
 )
 
 
@@ -51,6 +52,18 @@ def add_query_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", type=int, metavar="B", help="records averaged in one report")
     parser.add_argument(
         "--calibration", choices=("classical", "analytic"), help="how Gaussian noise is scaled"
+    )
+    parser.add_argument(
+        "--participation",
+        type=float,
+        metavar="Q",
+        help="each of the clients takes part by its own coin, and who did stays secret (1)",
+    )
+    parser.add_argument(
+        "--relative-error",
+        type=float,
+        metavar="R",
+        help="numerical excess allowed to computed bounds, relative to delta (1e-6; noise 2e-4)",
     )
     parser.add_argument(
         "--budgets", metavar="FILE.csv", help="personal budgets: client_id,epsilon,delta"

@@ -97,7 +97,7 @@ def _upper_over_lower(query: BoundQuery, results: dict[str, Guarantee]) -> float
 
     numbers = {name: asked_number(query, value) for name, value in results.items()}
     upper = [numbers[name] for name, value in results.items() if value.status is Status.PROVEN]
-    # girgis-lower is about binary randomized response, whatever randomizer was asked for.
+    # girgis-lower is about one randomizer, not about the named one unless that is binary.
     lower = [numbers[name] for name in ("lower", "attack") if name in numbers]
     if not upper or max(lower, default=0.0) <= 0.0:
         return None
