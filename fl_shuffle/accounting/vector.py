@@ -30,6 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from fl_shuffle.accounting.gaussian import gaussian_epsilon, gaussian_mu, gaussian_profile
 from fl_shuffle.accounting.gaussian_law import GaussianLaw
 from fl_shuffle.accounting.laplace import laplace_epsilon, laplace_profile
+from fl_shuffle.accounting.participation import require_participation, with_absence
 from fl_shuffle.accounting.privacy_loss import AmplificationLaw
 from fl_shuffle.accounting.randomizers_continuous import LaplaceLaw
 from fl_shuffle.accounting.stop_loss import MAX_REPORTS, amplified_delta
@@ -106,7 +107,8 @@ class VectorCurve:
     `classes` describes the whole batch, the client included. Clients with other noise or scale are
     ignored (they do not help and do not harm). Values are upper bounds valid in both directions.
     `concentrate` trades up to 0.5% of epsilon for speed where many classes make a large batch: the
-    number of blanket reports is replaced by one it hardly ever falls below.
+    number of blanket reports is replaced by one it hardly ever falls below. `participation` < 1:
+    each client of the batch sends its report with that probability, and who did stays secret.
 
     Raises `InvalidValueError` if the client's class is empty.
     """
@@ -118,6 +120,7 @@ class VectorCurve:
         *,
         relative_error: float = RELATIVE_ERROR,
         concentrate: bool = False,
+        participation: float = 1.0,
     ) -> None:
         require_integer("index", index, minimum=0, maximum=len(classes) - 1)
         self.own = classes[index]
@@ -126,6 +129,7 @@ class VectorCurve:
             "relative_error", relative_error, minimum=1e-6, maximum=0.5
         )
         self._concentrate = concentrate
+        self._rate = require_participation(participation)
         merged: dict[float, int] = {}
         for position, other in enumerate(classes):
             if (other.noise, other.scale) == (self.own.noise, self.own.scale):
@@ -184,7 +188,7 @@ class VectorCurve:
             variance = (math.expm1(3.0 * c) / 3.0) - 2.0 * math.expm1(c) - math.expm1(-c)
             variance += math.exp(-c) * math.expm1(2.0 * c) ** 2
             variance *= math.exp(-2.0 * c)
-        return math.sqrt(variance / (1.0 + self._expected_blanket(6.0, reference)))
+        return math.sqrt(self._rate * variance / (1.0 + self._expected_blanket(6.0, reference)))
 
     @property
     def predicted_mu(self) -> float:
@@ -201,10 +205,14 @@ class VectorCurve:
     def local_delta(self, epsilon: float) -> float:
         """The exact curve of the client's own noise, the shuffler ignored."""
         profile = gaussian_profile if self.own.noise == "gaussian" else laplace_profile
-        return float(profile(epsilon, self.own.ratio))
+        return self._rate * float(profile(epsilon, self.own.ratio))
 
     def local_epsilon(self, delta: float) -> float:
         """The exact local epsilon at `delta`, rounded up."""
+        if delta >= self._rate:
+            return 0.0
+        # The smallest eps with q delta_local(eps) <= delta.
+        delta = delta / self._rate * (1.0 if self._rate == 1.0 else 1.0 - 1e-12)
         if self.own.noise == "gaussian":
             return gaussian_epsilon(delta, self.own.ratio)
         return laplace_epsilon(delta, self.own.ratio)
@@ -224,7 +232,7 @@ class VectorCurve:
         if self.own.noise == "laplace":
             law: AmplificationLaw = LaplaceLaw(self._reference.own, epsilon)
             guess = float(gaussian_profile(epsilon, self._mu))
-            return self._engine(law, self._masses(0.0), local, guess)
+            return self._engine(law, self._masses(0.0), epsilon, local, guess)
         depth, guess = self._best_depth(epsilon, local)
         total = self._at_depth(epsilon, local, depth, guess)
         again, guess = self._best_depth(epsilon, local)
@@ -233,9 +241,13 @@ class VectorCurve:
         return total
 
     def _engine(
-        self, law: AmplificationLaw, masses: FloatArray, local: float, guess: float
+        self, law: AmplificationLaw, masses: FloatArray, epsilon: float, local: float, guess: float
     ) -> float:
         counts = self._reference.counts
+        classes = list(zip(masses.tolist(), counts.tolist(), strict=True))
+        if self._rate < 1.0:
+            law, classes = with_absence(law, classes, self._rate, epsilon)
+            masses = np.array([mass for mass, _ in classes])
         if self._concentrate and counts.size > 2:
             # P(M < m) local + E(mean of m + 1 copies)_+ : the latter falls with m.
             mean = float(masses @ counts)
@@ -246,7 +258,7 @@ class VectorCurve:
             if below <= MAX_CONCENTRATION * mean:
                 rare = local * math.exp(-exponent)
                 return rare + self._certified(law, [(1.0, math.floor(mean - below))])
-        return self._certified(law, list(zip(masses.tolist(), counts.tolist(), strict=True)))
+        return self._certified(law, classes)
 
     def _certified(self, law: AmplificationLaw, blanket: list[tuple[float, int]]) -> float:
         """The engine's bound; infinite (so that the local curve decides) where it gives none."""
@@ -262,7 +274,7 @@ class VectorCurve:
         # The top of the law is cut where what is left adds a tenth of the allowed error to delta.
         tail = 0.1 * self._relative_error * min(guess, local)
         law = GaussianLaw(self._reference.own, epsilon, tail=max(tail, 1e-290))
-        blanket = self._engine(law, self._masses(depth), local, guess)
+        blanket = self._engine(law, self._masses(depth), epsilon, local, guess)
         if 0.0 < blanket < 0.9:
             fitted = gaussian_mu(epsilon, blanket)
             self._mu = fitted * math.sqrt(self._weight(depth) / self._weight(6.0))
@@ -279,7 +291,7 @@ class VectorCurve:
         counts = self._reference.counts
         exponent = depths[None, :] * reach + 0.5 * reach**2
         missed = np.where(reach > 0.0, gaussian_profile(exponent, reach), 0.0)
-        result: FloatArray = counts @ (np.exp(-np.minimum(exponent, 700.0)) * missed)
+        result: FloatArray = self._rate * (counts @ (np.exp(-np.minimum(exponent, 700.0)) * missed))
         return result * (1.0 + 1e-9)
 
     @cached_property
@@ -287,7 +299,8 @@ class VectorCurve:
         """For every candidate depth: the leak, the chance of no blanket report, and their mean."""
         masses = np.stack([self._masses(depth) for depth in DEPTHS], axis=1)
         counts = self._reference.counts
-        alone = np.exp(counts @ np.log1p(-np.minimum(masses, 1.0 - 1e-12)))
+        hiding = 1.0 - self._rate + self._rate * masses
+        alone = np.exp(counts @ np.log1p(-np.minimum(hiding, 1.0 - 1e-12)))
         return self._leak(DEPTHS), alone, counts @ masses
 
     def _best_depth(self, epsilon: float, local: float) -> tuple[float, float]:

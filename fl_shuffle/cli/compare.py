@@ -63,6 +63,7 @@ def _print_table(
     from rich.table import Table
 
     from fl_shuffle.accounting.methods import asked_number
+    from fl_shuffle.accounting.participation import ASSUMPTION
 
     asked = "epsilon" if query.delta is not None else "delta"
     given = f"delta = {query.delta:g}" if asked == "epsilon" else f"epsilon = {query.epsilon:g}"
@@ -80,6 +81,8 @@ def _print_table(
         table.add_row(name, f"{number:.6g}", value.status.value, value.source)
     console = Console(width=None)
     console.print(table)
+    if query.participation < 1.0:
+        console.print(f"assumes {ASSUMPTION}", markup=False, highlight=False)
     ratio = _upper_over_lower(query, results)
     if ratio is not None:
         console.print(
