@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from fl_shuffle.accounting.composition import Composition
 from fl_shuffle.accounting.gaussian import gaussian_epsilon, gaussian_mu
@@ -141,6 +142,7 @@ def plan_noise(
     def curve(scale: float) -> VectorCurve:
         return _worst_view(noise, scale, shape, step, participation)
 
+    @cache
     def cost(scale: float, nodes: float) -> float:
         return _shuffled_epsilon(curve(scale), rounds, delta, nodes)
 
@@ -185,11 +187,19 @@ def _smallest_scale(
 
     good, bad = without, SMALLEST_SHARE * without
     correction = 1.0
+    seen: dict[float, float] = {}
     for _ in range(MAX_TRIALS):
-        scale = _solve(predicted, target * (1.0 - 0.3 * CLOSE) / correction, bad, good)
+        aim = target * (1.0 - 0.3 * CLOSE)
+        if good in seen and math.isfinite(seen.get(bad, math.inf)):
+            # Between two certified costs: a straight line in logarithms.
+            rise = math.log(seen[good] / seen[bad])
+            share = math.log(aim / seen[bad]) / rise if rise < 0.0 else 0.5
+            scale = bad * (good / bad) ** min(max(share, 0.05), 0.95)
+        else:
+            scale = _solve(predicted, aim / correction, bad, good)
         if scale >= good:
             return good
-        value = cost(scale, FINE_NODES)
+        value = seen[scale] = cost(scale, FINE_NODES)
         if value <= target:
             good = scale
             if value >= target * (1.0 - CLOSE):

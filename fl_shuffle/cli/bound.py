@@ -135,15 +135,14 @@ def _solve(name: str, values: dict[str, Any], *, as_json: bool) -> int:
         )
     query.require_pure()
     epsilon = query.epsilon or 0.0
-    options = {"participation": query.participation}
     epsilon0, _, clients = query.local
     if name == "clients":
         clients = smallest_cohort(
             make_randomizer(query, epsilon0),
             epsilon,
             delta,
+            participation=query.participation,
             relative_error=query.relative_error,
-            **options,
         )
     else:
         epsilon0 = largest_local_budget(
@@ -151,11 +150,13 @@ def _solve(name: str, values: dict[str, Any], *, as_json: bool) -> int:
             clients,
             epsilon,
             delta,
+            participation=query.participation,
             relative_error=query.relative_error,
-            **options,
         )
     solved = replace(query, clients=clients, epsilon0=epsilon0)
-    result = blanket_delta(make_randomizer(solved, epsilon0), clients, epsilon, **options)
+    result = blanket_delta(
+        make_randomizer(solved, epsilon0), clients, epsilon, participation=query.participation
+    )
     value = clients if name == "clients" else epsilon0
     if as_json:
         print(json.dumps({name: value, **result.to_dict(), "target_delta": delta}))
