@@ -14,11 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+import clients.app
 import clients.task
 from clients.data import Records, load_records, make_partition
+from fl_shuffle import launch as launch_module
 from fl_shuffle.cli import main
 from fl_shuffle.config import DataSection, parse_config
 from fl_shuffle.errors import DataError
+from fl_shuffle.flower.grid import InProcessGrid
+from fl_shuffle.flower.records import Layout, TrainRequest
+from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.report.record import read_run
 from tests.federation.conftest import Launch, summary
 
@@ -238,3 +243,59 @@ def test_classes_must_be_declared_and_hold_the_public_test_labels() -> None:
 def two_classes(section: DataSection) -> Records:
     images, labels = records()
     return Records(images, labels, images, labels, classes=2)
+
+
+def pixels(section: DataSection) -> Records:
+    images = np.full((CLIENTS * EACH, 8, 8), 16, np.uint8)
+    images[held.get("bad", slice(0))] = 200
+    labels = np.arange(len(images)) % CLASSES
+    test = np.full((4, 8, 8), held.get("test", 16), np.uint8)
+    return Records(images, labels, test, labels[:4], CLASSES)
+
+
+def test_a_pixel_out_of_range_ends_nobodys_run(
+    launch: Launch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = (f"data.source={__name__}:pixels", f"data.clients={CLIENTS}")
+    play(launch, "clean", *own, "data.features=raw")
+    play(launch, "bad", *own, "data.features=raw", bad=0)
+    capsys.readouterr()
+    with pytest.raises(AssertionError):
+        play(launch, "test", *own, "data.features=raw", test=17)
+    assert "largest pixel 17" in capsys.readouterr().err
+    held.clear()
+
+
+@pytest.mark.parametrize("error", [DataError, RuntimeError])
+def test_a_client_tells_nobody_what_is_wrong_with_its_records(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuses(context: object) -> None:
+        raise error("record 17 is odd")
+
+    monkeypatch.setattr(clients.app, "worker_for", refuses)
+    config = parse_config({"data": {"clients": 4}})
+    grid = InProcessGrid(clients.app.app, {RESOLVED: config.to_json()}, nodes=1)
+    try:
+        model = Layout.flat(3).record(np.zeros(3, np.float32))
+        reply = next(iter(grid.send_and_receive([TrainRequest(1, 0, 4).message(model, 2)])))
+    finally:
+        grid.close()
+    assert reply.has_error() and not reply.error.reason
+    assert "record 17 is odd" in caplog.text
+
+
+def test_in_a_simulation_the_terminal_shows_what_clients_warn_of_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = logging.getLogger("fl_shuffle.client")
+    monkeypatch.setattr(log, "propagate", False)
+    with launch_module._clients_heard():
+        for number in range(3):
+            log.warning("round %d: odd", number)
+            log.info("round %d: path", number)
+        log.warning("another")
+    log.warning("nobody listens")
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("warning: round 0: odd\nwarning: another\n")
+    assert "path" not in said.err
