@@ -95,7 +95,7 @@ class FeatureMap(ABC):
         # One record's pixels must not end everybody's run, so they are cut off and not refused.
         return array if top == np.iinfo(np.uint8).max else np.minimum(array, np.uint8(top))
 
-    def require_range(self, images: NDArray[np.uint8]) -> None:
+    def require_range(self, images: NDArray[Any]) -> None:
         """Raise `DataError` for pixels above the full one; for public images only."""
         top = PIXEL_MAXIMUM[self.image_side]
         if images.size and int(images.max()) > top:

@@ -18,7 +18,7 @@ from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
 from fl_shuffle.flower.strategy import ShuffleStrategy
 from fl_shuffle.runs import RunPlace, directory, new_directory, unfinished_config
 from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data
-from fl_shuffle.runs.directory import RunDirectory
+from fl_shuffle.runs.directory import RunDirectory, discard_unused
 from tests.federation.conftest import Launch, model_bytes
 from tests.federation.test_runs import Crash, crash_in_round
 
@@ -226,3 +226,12 @@ def test_a_state_folder_that_cannot_be_written_stops_no_run(
     monkeypatch.setenv(STATE_VARIABLE, str(tmp_path / "file"))
     assert launch("run") == 0
     assert "cannot be written: --resume will not be able to check" in caplog.text
+
+
+def test_a_folder_in_which_no_run_began_is_removed(launch: Launch, tmp_path: Path) -> None:
+    RunDirectory.claim(tmp_path / "unused").close()
+    discard_unused(tmp_path / "unused")
+    assert not (tmp_path / "unused").exists()
+    assert launch("run") == 0
+    discard_unused(tmp_path / "run")
+    assert (tmp_path / "run" / "summary.json").is_file()

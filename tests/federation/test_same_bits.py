@@ -77,3 +77,4 @@ def test_flowers_ray_engine_gives_the_same_bits(launch: Launch, tmp_path: Path) 
     assert {path.name for path in (tmp_path / "here").iterdir()} == {
         path.name for path in (tmp_path / "ray").iterdir()
     }
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "ray").iterdir()} == {0o600}
