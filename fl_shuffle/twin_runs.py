@@ -1,0 +1,325 @@
+"""Twin runs: does a run publish anything of its data beside the reports?
+
+The configured federation, server and clients as they are, runs on the data and on neighbouring data
+sets (one record replaced), with one seed, into the same folder one after the other. Its clients
+compute their reports; these are then replaced by numbers that hang on round and client alone, so
+that the model, and all that follows from it, is the same. Whatever still differs is published
+beside the reports: see `fl_shuffle.audit.published` for what is compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import logging
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, Context, Message, RecordDict
+from numpy.typing import NDArray
+
+from clients.data import Records, load_records, make_partition
+from clients.task import Features, forget_data, make_features
+from fl_shuffle.audit.games import Clock
+from fl_shuffle.audit.published import Difference, Published, compare, fields_of, leaves, lines
+from fl_shuffle.config import Config, DataSection
+from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.flower.records import REPORT_RECORD, REPORTS, array_record
+from fl_shuffle.launch import simulate
+from fl_shuffle.plugins import load_attribute
+from fl_shuffle.progress import make_display
+from fl_shuffle.report.page import write_report
+
+ROUNDS = 2
+HERE = __name__
+PLACE = "run"
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """How one record differs: its label so far above the largest one (`label`; negative: that
+    label), another's picture (`picture`), or this number in place of its features (`feature`)."""
+
+    name: str
+    label: int | None = None
+    picture: bool = False
+    feature: float | None = None
+    held_out: bool = False
+
+
+NEIGHBOURS = (
+    Neighbour("another record of another class", label=0, picture=True),
+    Neighbour("a feature that is NaN", feature=float("nan")),
+    Neighbour("a feature that is infinite", feature=float("inf")),
+    Neighbour("a feature of 3e38, whose gradient is not finite", feature=3e38),
+    Neighbour("a label one above the largest, another class count", label=1),
+    Neighbour("a label far out of range", label=1000),
+    Neighbour("a label below zero", label=-1),
+)
+HELD_OUT = Neighbour("another label of a held-out record", label=0, held_out=True)
+
+
+@dataclass
+class _World:
+    """What the run that is going on is made of, and what it was seen to send."""
+
+    section: DataSection
+    client_app: Any
+    neighbour: Neighbour | None
+    record: int
+    row: int
+    messages: dict[str, str] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_world: _World | None = None
+
+
+def _now() -> _World:
+    if _world is None:
+        raise RuntimeError(f"{HERE} is for the audit's own runs")
+    return _world
+
+
+def records(section: DataSection) -> Records:
+    """The audited configuration's records, one of them replaced."""
+    world = _now()
+    own = load_records(dataclasses.replace(section, source=world.section.source, validation=0.0))
+    neighbour, record = world.neighbour, world.record
+    if neighbour is None:
+        return own
+    images, labels = own.train_images, own.train_labels
+    if neighbour.picture:
+        images = images.copy()
+        images[record] = images[_of_another_class(labels, record)]
+    if neighbour.label is not None:
+        labels = labels.copy()
+        labels[record] = _label(neighbour.label, labels, record)
+    return dataclasses.replace(own, train_images=images, train_labels=labels)
+
+
+def _label(shift: int, labels: NDArray[np.int64], record: int) -> int:
+    if shift == 0:
+        return int(labels[_of_another_class(labels, record)])
+    return shift if shift < 0 else int(labels.max()) + shift
+
+
+def _of_another_class(labels: NDArray[np.int64], record: int) -> int:
+    return int(np.argmax(labels != labels[record]))
+
+
+def numbered(section: DataSection) -> Records:
+    """Every training record's image is its number: shows where records end up."""
+    own = load_records(dataclasses.replace(section, source=_now().section.source, validation=0.0))
+    return dataclasses.replace(own, train_images=np.arange(len(own.train_labels))[:, None])
+
+
+class _Poisoned:
+    """The configured features; one row of the training records' is overwritten."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+        self._inner: Features | None = None
+        self._first = True
+
+    @property
+    def data_dependent(self) -> bool:
+        return self._inner is not None and self._inner.data_dependent
+
+    def fit(self, images: NDArray[Any]) -> None:
+        """As the configured features."""
+        section = dataclasses.replace(_now().section, feature_options=self._options)
+        self._inner = make_features(section, images.shape[1:])
+        self._inner.fit(images)
+
+    def transform(self, images: NDArray[Any]) -> NDArray[np.float32]:
+        """As the configured features; the training records come first."""
+        assert self._inner is not None
+        found = self._inner.transform(images)
+        world = _now()
+        if self._first and world.neighbour is not None and world.neighbour.feature is not None:
+            found = found.copy()
+            found[world.row] = world.neighbour.feature
+        self._first = False
+        return found
+
+
+def features(**options: Any) -> Features:
+    """See `_Poisoned`."""
+    return _Poisoned(options)
+
+
+def client(message: Message, context: Context) -> Message:
+    """The configured client; what it got and sends is kept, its reports are replaced."""
+    world = _now()
+    reply: Message = world.client_app(message, context)
+    seen = {f"request: {where}": value for where, value in _seen(message)}
+    seen |= {f"reply: {where}": value for where, value in _seen(reply)}
+    if not reply.has_error() and REPORT_RECORD in reply.content.array_records:
+        arrays = reply.content.array_records[REPORT_RECORD]
+        if REPORTS in arrays:
+            own = arrays[REPORTS].numpy()
+            usable = np.isfinite(own).reshape(len(own), -1).all(axis=1)
+            seen["reply: usable reports"] = repr(usable.tolist())
+            reply.content[REPORT_RECORD] = array_record(
+                {REPORTS: _stand_in(own, usable, message)}, shared=False
+            )
+    with world.lock:
+        place = f"message to node {message.metadata.dst_node_id}, round {message.metadata.group_id}"
+        number = sum(key.startswith(place) and key.endswith("number") for key in world.messages)
+        seen["number"] = str(number)
+        world.messages.update((f"{place}, {number}: {key}", value) for key, value in seen.items())
+    return reply
+
+
+def _stand_in(
+    own: NDArray[np.float32], usable: NDArray[np.bool_], message: Message
+) -> NDArray[np.float32]:
+    """Reports of the same shape that hang on the request alone; a row that could not be used stays
+    so."""
+    request = repr([value for key, value in _seen(message) if key.startswith("config")])
+    seed = int.from_bytes(hashlib.sha256(request.encode()).digest()[:8], "big")
+    # Whole multiples of 2^-10, so that sums are exact in every order.
+    whole = np.random.Generator(np.random.PCG64(seed)).integers(-64, 65, size=own.shape)
+    return np.asarray(np.where(usable[:, None], whole / 1024.0, np.nan), dtype=np.float32)
+
+
+def _seen(message: Message) -> Iterator[tuple[str, str]]:
+    """All of a message but the numbers in its reports, and the times and names Flower gives it."""
+    yield "type", message.metadata.message_type
+    yield "group", message.metadata.group_id
+    if message.has_error():
+        yield "error", f"{message.error.code}: {message.error.reason}"
+        return
+    content: RecordDict = message.content
+    yield "records", repr(list(content))
+    for name, arrays in content.array_records.items():
+        yield f"arrays {name}", repr(list(arrays))
+        for key, array in arrays.items():
+            yield f"array {name}.{key}", _array(array, hidden=name == REPORT_RECORD)
+    for name, metrics in content.metric_records.items():
+        yield f"metrics {name}", repr(dict(metrics))
+    for name, configs in content.config_records.items():
+        yield f"config {name}", repr(dict(configs))
+
+
+def _array(array: Array, *, hidden: bool) -> str:
+    kind = f"{array.dtype} {tuple(array.shape)} {array.stype}"
+    return kind if hidden else f"{kind} {hashlib.sha256(array.data).hexdigest()}"
+
+
+def audit_published(config: Config, clock: Clock) -> Published:
+    """Run the twins, as many as the clock allows (at least one), and compare what they publish.
+
+    Engine, seeds and length are the audit's own: in-process, seeded, ROUNDS rounds at most.
+    Raises `FlShuffleError` if the audited configuration itself cannot run.
+    """
+    section = config.data
+    notes = []
+    audited = dataclasses.replace(
+        config,
+        run=dataclasses.replace(
+            config.run,
+            rounds=min(ROUNDS, config.run.rounds),
+            entropy="seeded",
+            engine="in-process",
+            device="cpu",
+            out=PLACE,
+        ),
+        data=dataclasses.replace(
+            section, source=f"{HERE}:records", features=f"{HERE}:features"
+        ),
+        app=dataclasses.replace(config.app, client=f"{HERE}:client"),
+    )
+    inner = load_attribute(config.app.client, field="app.client")
+    with tempfile.TemporaryDirectory(prefix="fl-shuffle-twins-") as home:
+        place = Path(home) / PLACE
+
+        def play(neighbour: Neighbour | None, record: int) -> dict[str, str]:
+            with _living(_World(section, inner, neighbour, record, 0)):
+                return _published(audited, place, raising=neighbour is None)
+
+        first = play(None, 0)
+        own, held = _places(section)
+        tried, differences = [], list[Difference]()
+        neighbours = [*NEIGHBOURS, *([HELD_OUT] if held is not None else [])]
+        for neighbour in neighbours:
+            if tried and clock.over():
+                break
+            record = held if neighbour.held_out and held is not None else own
+            differences += compare(neighbour.name, first, play(neighbour, record))
+            tried.append(neighbour.name)
+    if len(tried) < len(neighbours):
+        notes.append(
+            f"the time was up: {len(neighbours) - len(tried)} neighbouring data sets were not tried"
+        )
+    return Published(
+        tuple(tried),
+        len(first),
+        sum(key.endswith(": number") for key in first),
+        tuple(differences),
+        tuple(notes),
+    )
+
+
+@contextlib.contextmanager
+def _living(world: _World) -> Iterator[None]:
+    global _world
+    forget_data()
+    quiet = logging.NullHandler()
+    log = logging.getLogger("fl_shuffle")
+    log.addHandler(quiet)
+    _world = world
+    try:
+        yield
+    finally:
+        _world = None
+        log.removeHandler(quiet)
+        forget_data()
+
+
+def _published(config: Config, place: Path, *, raising: bool) -> dict[str, str]:
+    """Run once; everything that can be seen of it. The folder is gone afterwards."""
+    screen = io.StringIO()
+    found = {}
+    try:
+        with contextlib.redirect_stdout(screen):
+            simulate(config, place, make_display(quiet=False, as_json=True))
+    except FlShuffleError as error:
+        if raising:
+            raise
+        found["error"] = str(error)
+    except Exception as error:
+        if raising:
+            raise
+        found["error"] = repr(error)
+    for number, line in enumerate(screen.getvalue().splitlines()):
+        found.update((f"screen, line {number}: {key}", v) for key, v in leaves(json.loads(line)))
+    found |= fields_of(place)
+    if not raising and "error" in found:
+        pass
+    elif place.is_dir():
+        page = write_report(place)
+        text = page.read_text(encoding="utf-8")
+        found |= {f"report page: {where}": value for where, value in lines(text)}
+    shutil.rmtree(place, ignore_errors=True)
+    return found | _now().messages
+
+
+def _places(section: DataSection) -> tuple[int, int | None]:
+    """The number of the first client's first record, and of a held-out one if there is any."""
+    world = _World(section, None, None, 0, 0)
+    with _living(world):
+        kept = load_records(dataclasses.replace(section, source=f"{HERE}:numbered"))
+        order = make_partition(section, kept.train_labels).order
+    held = int(kept.test_images[0, 0]) if section.validation else None
+    return int(kept.train_images[order[0], 0]), held
