@@ -30,7 +30,15 @@ from numpy.typing import NDArray
 from clients.data import Records, load_records, make_partition
 from clients.task import Features, forget_data, make_features
 from fl_shuffle.audit.games import Clock
-from fl_shuffle.audit.published import Difference, Published, compare, fields_of, leaves, lines
+from fl_shuffle.audit.published import (
+    ERROR,
+    Difference,
+    Published,
+    compare,
+    fields_of,
+    leaves,
+    lines,
+)
 from fl_shuffle.config import Config, DataSection
 from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.flower.records import REPORT_RECORD, REPORTS, array_record
@@ -40,6 +48,7 @@ from fl_shuffle.progress import make_display
 from fl_shuffle.report.page import write_report
 
 ROUNDS = 2
+NODES = 2
 HERE = __name__
 PLACE = "run"
 
@@ -70,24 +79,26 @@ HELD_OUT = Neighbour("another label of a held-out record", label=0, held_out=Tru
 
 @dataclass
 class _World:
-    """What the run that is going on is made of, and what it was seen to send."""
+    """What the run that is going on is made of, and what it was seen to send; `fitted`: its feature
+    map learned from the records."""
 
     section: DataSection
     client_app: Any
     neighbour: Neighbour | None
     record: int
-    row: int
+    fitted: bool = False
     messages: dict[str, str] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-_world: _World | None = None
+# The apps find by it what they are part of: one audit at a time.
+_worlds: list[_World] = []
 
 
 def _now() -> _World:
-    if _world is None:
+    if not _worlds:
         raise RuntimeError(f"{HERE} is for the audit's own runs")
-    return _world
+    return _worlds[-1]
 
 
 def records(section: DataSection) -> Records:
@@ -130,16 +141,14 @@ class _Poisoned:
         self._options = options
         self._inner: Features | None = None
         self._first = True
-
-    @property
-    def data_dependent(self) -> bool:
-        return self._inner is not None and self._inner.data_dependent
+        self.data_dependent = False
 
     def fit(self, images: NDArray[Any]) -> None:
         """As the configured features."""
         section = dataclasses.replace(_now().section, feature_options=self._options)
         self._inner = make_features(section, images.shape[1:])
         self._inner.fit(images)
+        self.data_dependent = _now().fitted = self._inner.data_dependent
 
     def transform(self, images: NDArray[Any]) -> NDArray[np.float32]:
         """As the configured features; the training records come first."""
@@ -148,7 +157,8 @@ class _Poisoned:
         world = _now()
         if self._first and world.neighbour is not None and world.neighbour.feature is not None:
             found = found.copy()
-            found[world.row] = world.neighbour.feature
+            # The first client's first record.
+            found[0] = world.neighbour.feature
         self._first = False
         return found
 
@@ -168,17 +178,25 @@ def client(message: Message, context: Context) -> Message:
         arrays = reply.content.array_records[REPORT_RECORD]
         if REPORTS in arrays:
             own = arrays[REPORTS].numpy()
-            usable = np.isfinite(own).reshape(len(own), -1).all(axis=1)
+            usable = np.asarray(np.isfinite(own.reshape(len(own), -1)).all(axis=1))
             seen["reply: usable reports"] = repr(usable.tolist())
             reply.content[REPORT_RECORD] = array_record(
                 {REPORTS: _stand_in(own, usable, message)}, shared=False
             )
+    # Named by what is asked: nodes answer at the same time.
+    place = f"message, round {message.metadata.group_id}, {_asked(message)}"
     with world.lock:
-        place = f"message to node {message.metadata.dst_node_id}, round {message.metadata.group_id}"
-        number = sum(key.startswith(place) and key.endswith("number") for key in world.messages)
-        seen["number"] = str(number)
-        world.messages.update((f"{place}, {number}: {key}", value) for key, value in seen.items())
+        if f"{place}: node" in world.messages:
+            place += ", again"
+        seen["node"] = str(message.metadata.dst_node_id)
+        world.messages.update((f"{place}: {key}", value) for key, value in seen.items())
     return reply
+
+
+def _asked(message: Message) -> str:
+    """A short name for the request's settings: whom it asks, and for what."""
+    settings = repr([(key, value) for key, value in _seen(message) if key.startswith("config")])
+    return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 
 def _stand_in(
@@ -186,10 +204,9 @@ def _stand_in(
 ) -> NDArray[np.float32]:
     """Reports of the same shape that hang on the request alone; a row that could not be used stays
     so."""
-    request = repr([value for key, value in _seen(message) if key.startswith("config")])
-    seed = int.from_bytes(hashlib.sha256(request.encode()).digest()[:8], "big")
+    draw = np.random.Generator(np.random.PCG64(int(_asked(message), 16)))
     # Whole multiples of 2^-10, so that sums are exact in every order.
-    whole = np.random.Generator(np.random.PCG64(seed)).integers(-64, 65, size=own.shape)
+    whole = draw.integers(-64, 65, size=own.shape)
     return np.asarray(np.where(usable[:, None], whole / 1024.0, np.nan), dtype=np.float32)
 
 
@@ -220,7 +237,8 @@ def _array(array: Array, *, hidden: bool) -> str:
 def audit_published(config: Config, clock: Clock) -> Published:
     """Run the twins, as many as the clock allows (at least one), and compare what they publish.
 
-    Engine, seeds and length are the audit's own: in-process, seeded, ROUNDS rounds at most.
+    Engine, seeds and length are the audit's own: in-process, seeded, NODES nodes, ROUNDS rounds at
+    most.
     Raises `FlShuffleError` if the audited configuration itself cannot run.
     """
     section = config.data
@@ -233,30 +251,37 @@ def audit_published(config: Config, clock: Clock) -> Published:
             entropy="seeded",
             engine="in-process",
             device="cpu",
-            out=PLACE,
+            jobs=NODES,
         ),
-        data=dataclasses.replace(
-            section, source=f"{HERE}:records", features=f"{HERE}:features"
-        ),
+        data=dataclasses.replace(section, source=f"{HERE}:records", features=f"{HERE}:features"),
         app=dataclasses.replace(config.app, client=f"{HERE}:client"),
     )
     inner = load_attribute(config.app.client, field="app.client")
     with tempfile.TemporaryDirectory(prefix="fl-shuffle-twins-") as home:
         place = Path(home) / PLACE
 
-        def play(neighbour: Neighbour | None, record: int) -> dict[str, str]:
-            with _living(_World(section, inner, neighbour, record, 0)):
-                return _published(audited, place, raising=neighbour is None)
+        def play(neighbour: Neighbour | None, record: int) -> tuple[dict[str, str], _World]:
+            world = _World(section, inner, neighbour, record)
+            with _living(world):
+                return _published(audited, place, raising=neighbour is None), world
 
-        first = play(None, 0)
+        first, world = play(None, 0)
         own, held = _places(section)
-        tried, differences = [], list[Difference]()
-        neighbours = [*NEIGHBOURS, *([HELD_OUT] if held is not None else [])]
+        tried, differences = list[str](), list[Difference]()
+        neighbours = list(NEIGHBOURS)
+        if world.fitted:
+            # Its warning says so; what a label does must still not be seen.
+            neighbours = [dataclasses.replace(one, picture=False) for one in neighbours]
+            notes.append("features are fitted on the records: what that fit tells is not covered")
+        if held is not None and _declares(first, "validation"):
+            notes.append("held-out records decide accuracy and loss: the run says so")
+        elif held is not None:
+            neighbours.append(HELD_OUT)
         for neighbour in neighbours:
             if tried and clock.over():
                 break
             record = held if neighbour.held_out and held is not None else own
-            differences += compare(neighbour.name, first, play(neighbour, record))
+            differences += compare(neighbour.name, first, play(neighbour, record)[0])
             tried.append(neighbour.name)
     if len(tried) < len(neighbours):
         notes.append(
@@ -265,24 +290,31 @@ def audit_published(config: Config, clock: Clock) -> Published:
     return Published(
         tuple(tried),
         len(first),
-        sum(key.endswith(": number") for key in first),
+        sum(key.endswith(": node") for key in first),
         tuple(differences),
         tuple(notes),
     )
 
 
+def _declares(found: dict[str, str], word: str) -> bool:
+    """Whether one of the run's published warnings has this word."""
+    return any(
+        where.startswith("summary.json: warnings[") and word in text
+        for where, text in found.items()
+    )
+
+
 @contextlib.contextmanager
 def _living(world: _World) -> Iterator[None]:
-    global _world
     forget_data()
     quiet = logging.NullHandler()
     log = logging.getLogger("fl_shuffle")
     log.addHandler(quiet)
-    _world = world
+    _worlds.append(world)
     try:
         yield
     finally:
-        _world = None
+        _worlds.remove(world)
         log.removeHandler(quiet)
         forget_data()
 
@@ -297,19 +329,16 @@ def _published(config: Config, place: Path, *, raising: bool) -> dict[str, str]:
     except FlShuffleError as error:
         if raising:
             raise
-        found["error"] = str(error)
+        found[ERROR] = str(error)
     except Exception as error:
         if raising:
             raise
-        found["error"] = repr(error)
+        found[ERROR] = repr(error)
     for number, line in enumerate(screen.getvalue().splitlines()):
         found.update((f"screen, line {number}: {key}", v) for key, v in leaves(json.loads(line)))
     found |= fields_of(place)
-    if not raising and "error" in found:
-        pass
-    elif place.is_dir():
-        page = write_report(place)
-        text = page.read_text(encoding="utf-8")
+    if ERROR not in found:
+        text = write_report(place).read_text(encoding="utf-8")
         found |= {f"report page: {where}": value for where, value in lines(text)}
     shutil.rmtree(place, ignore_errors=True)
     return found | _now().messages
@@ -317,7 +346,7 @@ def _published(config: Config, place: Path, *, raising: bool) -> dict[str, str]:
 
 def _places(section: DataSection) -> tuple[int, int | None]:
     """The number of the first client's first record, and of a held-out one if there is any."""
-    world = _World(section, None, None, 0, 0)
+    world = _World(section, None, None, 0)
     with _living(world):
         kept = load_records(dataclasses.replace(section, source=f"{HERE}:numbered"))
         order = make_partition(section, kept.train_labels).order

@@ -155,8 +155,9 @@ def sign_p_value(values: Vector, axis: int) -> tuple[float, int]:
 
 
 def detectable_correlation(products: int, level: float, power_spread: float) -> float:
-    """The smallest correlation of Gaussian noise that `sign_p_value` sees at `level`, with the
-    probability whose normal quantile is `power_spread`: signs agree with chance 1/2 + asin(r)/pi."""
+    """The smallest correlation r of Gaussian noise that `sign_p_value` sees at `level`, with the
+    probability whose normal quantile is `power_spread`: signs agree with chance 1/2 + asin(r)/pi.
+    """
     if not products:
         return math.inf
     excess = (float(stats.norm.isf(level / 2.0)) + power_spread) * 0.5 / math.sqrt(products)

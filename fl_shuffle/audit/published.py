@@ -26,6 +26,7 @@ VOLATILE = ("seconds", "accounting_seconds", "started", "finished")
 CLOCKED = "a time"
 TIME_OF_DAY = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?([.,]\d+)?([+-]\d\d:\d\d| UTC)?")
 SHOWN = 60
+ERROR = "the run ends with an error"
 # A checkpoint is written when the clock says so: of two runs the same rounds' are compared.
 CHECKPOINT = "checkpoint of round"
 
@@ -77,11 +78,14 @@ class Published:
 
 
 def compare(neighbour: str, first: Fields, second: Fields) -> list[Difference]:
-    """Every field that is not the same in both."""
+    """Every field that is not the same in both. Of a run that ended with an error, what it did not
+    come to write is no difference of its own."""
     found = []
-    for where in sorted({*first, *second}):
+    for where in sorted({*first, *second}, key=lambda where: (where != ERROR, where)):
         values = first.get(where), second.get(where)
-        if values[0] != values[1] and not (CHECKPOINT in where and None in values):
+        unwritten = values[1] is None and ERROR in second
+        by_the_clock = CHECKPOINT in where and None in values
+        if values[0] != values[1] and not unwritten and not by_the_clock:
             found.append(Difference(neighbour, where, *values))
     return found
 
@@ -181,6 +185,8 @@ def _row(table: str, number: int, row: dict[str, Any]) -> Iterator[tuple[str, st
     if table == "checkpoint":
         place = f"{CHECKPOINT} {row['round']}"
     for column, value in row.items():
+        where = f"{place}.{column}"
         if isinstance(value, bytes):
-            value = f"{len(value)} bytes, {hashlib.sha256(value).hexdigest()}"
-        yield f"{place}.{column}", masked(column, value)
+            yield where, f"{len(value)} bytes, {hashlib.sha256(value).hexdigest()}"
+        else:
+            yield where, masked(column, value)

@@ -19,7 +19,7 @@ DEFAULT_TRIALS = 1000
 DEFAULT_REPORTS = 1_000_000
 PUBLISHED_SHARE = 0.3
 """The share of the time for the runs on neighbouring data."""
-MOST_LEAKS = 12
+SHOWN_LEAKS = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -218,14 +218,13 @@ def _published_lines(report: AuditReport) -> list[str]:
     notes = [f"    {text}" for text in found.notes]
     if not found.differences:
         return [what + "no difference but times", *notes]
-    leaks = [f"    {difference.text()}" for difference in found.differences[:MOST_LEAKS]]
-    more = len(found.differences) - len(leaks)
-    return [
-        what + f"{len(found.differences):,} DIFFERENCES: the guarantee does not cover them",
-        *leaks,
-        *([f"    and {more:,} more (--json lists all)"] if more else []),
-        *notes,
-    ]
+    lines = [what + f"{len(found.differences):,} DIFFERENCES: no guarantee covers them"]
+    for name in found.neighbours:
+        leaks = [leak for leak in found.differences if leak.neighbour == name]
+        lines += [f"    {leak.text()}" for leak in leaks[:SHOWN_LEAKS]]
+        if len(leaks) > SHOWN_LEAKS:
+            lines.append(f"      and {len(leaks) - SHOWN_LEAKS:,} more (all with --json)")
+    return lines + notes
 
 
 def _check_lines(check: Check) -> list[str]:
