@@ -24,7 +24,7 @@ Mask = NDArray[np.bool_]
 NODES = 2
 ROUNDS, FEWEST_ROUNDS = 64, 8
 # A sequential round asks the clients one by one.
-MOST_REPORTS = {"aggregate": 4_000_000, "sequential": 40_000}
+MOST_REPORTS = {"aggregate": 4_000_000, "sequential": 10_000}
 # A mark is written in two coordinates, each of them small enough for float32.
 DIGIT = 1 << 16
 PATHS = {"aggregate": "a whole batch", "sequential": "one report at a time"}

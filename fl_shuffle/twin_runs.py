@@ -18,7 +18,7 @@ import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,6 @@ from fl_shuffle.audit.published import (
     compare,
     fields_of,
     leaves,
-    lines,
 )
 from fl_shuffle.config import Config, DataSection
 from fl_shuffle.errors import FlShuffleError
@@ -45,7 +44,6 @@ from fl_shuffle.flower.records import REPORT_RECORD, REPORTS, array_record
 from fl_shuffle.launch import simulate
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.progress import make_display
-from fl_shuffle.report.page import write_report
 
 ROUNDS = 2
 NODES = 2
@@ -234,8 +232,12 @@ def _array(array: Array, *, hidden: bool) -> str:
     return kind if hidden else f"{kind} {hashlib.sha256(array.data).hexdigest()}"
 
 
-def audit_published(config: Config, clock: Clock) -> Published:
-    """Run the twins, as many as the clock allows (at least one), and compare what they publish.
+def audit_published(
+    config: Config, clock: Clock, neighbours: Sequence[Neighbour] = NEIGHBOURS
+) -> Published:
+    """Run the twins, as many as the clock allows (at least one), and compare what they publish:
+    the run directory, every message and the screen. (The report page is made of the run directory
+    alone.)
 
     Engine, seeds and length are the audit's own: in-process, seeded, NODES nodes, ROUNDS rounds at
     most.
@@ -268,7 +270,7 @@ def audit_published(config: Config, clock: Clock) -> Published:
         first, world = play(None, 0)
         own, held = _places(section)
         tried, differences = list[str](), list[Difference]()
-        neighbours = list(NEIGHBOURS)
+        neighbours = list(neighbours)
         if world.fitted:
             # Its warning says so; what a label does must still not be seen.
             neighbours = [dataclasses.replace(one, picture=False) for one in neighbours]
@@ -337,9 +339,6 @@ def _published(config: Config, place: Path, *, raising: bool) -> dict[str, str]:
     for number, line in enumerate(screen.getvalue().splitlines()):
         found.update((f"screen, line {number}: {key}", v) for key, v in leaves(json.loads(line)))
     found |= fields_of(place)
-    if ERROR not in found:
-        text = write_report(place).read_text(encoding="utf-8")
-        found |= {f"report page: {where}": value for where, value in lines(text)}
     shutil.rmtree(place, ignore_errors=True)
     return found | _now().messages
 

@@ -1,8 +1,8 @@
 """What two runs published, taken apart field by field and compared.
 
 The rule: two runs of one configuration and one seed, on neighbouring data, whose reports are made
-equal, publish the same: every file's name, mode and content, every message, the screen, and the
-report page. Only what a clock or a counter says may differ (`VOLATILE`), and it must look like it.
+equal, publish the same: every file's name, mode and content, every message, and the screen. Only
+times may differ, in fields that hold nothing else (`VOLATILE`), and they must look like times.
 """
 
 from __future__ import annotations
