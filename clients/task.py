@@ -151,7 +151,7 @@ def _load_data(section: DataSection) -> _Data:
     if key not in _data_cache:
         _data_cache.clear()
         records = load_records(section)
-        partition = make_partition(section, records.train_labels)
+        partition = make_partition(section, records.train_labels, records.classes)
         images = records.train_images[partition.order]
         features = make_features(section, images.shape[1:])
         features.fit(images)

@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import logging
+import os
 import shutil
 import tempfile
 import threading
@@ -27,11 +28,12 @@ import numpy as np
 from flwr.app import Array, Context, Message, RecordDict
 from numpy.typing import NDArray
 
-from clients.data import Records, load_records, make_partition
-from clients.task import Features, forget_data, make_features
+from clients.data import Records, load_records
+from clients.task import Features, forget_data, load_task, make_features
 from fl_shuffle.audit.games import Clock
 from fl_shuffle.audit.published import (
     ERROR,
+    MESSAGE,
     Difference,
     Published,
     compare,
@@ -44,6 +46,8 @@ from fl_shuffle.flower.records import REPORT_RECORD, REPORTS, array_record
 from fl_shuffle.launch import simulate
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.progress import make_display
+from fl_shuffle.runs import RunPlace
+from fl_shuffle.runs.data_check import STATE_VARIABLE
 
 ROUNDS = 2
 NODES = 2
@@ -53,8 +57,9 @@ PLACE = "run"
 
 @dataclass(frozen=True)
 class Neighbour:
-    """How one record differs: its label so far above the largest one (`label`; negative: that
-    label), another's picture (`picture`), or this number in place of its features (`feature`)."""
+    """How one record differs: its label (`label`: that of another class for 0, this one for a
+    negative number, else so far above the largest), another's picture (`picture`), or this number
+    in place of its features (`feature`)."""
 
     name: str
     label: int | None = None
@@ -112,14 +117,14 @@ def records(section: DataSection) -> Records:
         images[record] = images[_of_another_class(labels, record)]
     if neighbour.label is not None:
         labels = labels.copy()
-        labels[record] = _label(neighbour.label, labels, record)
+        labels[record] = _label(neighbour.label, own, record)
     return dataclasses.replace(own, train_images=images, train_labels=labels)
 
 
-def _label(shift: int, labels: NDArray[np.int64], record: int) -> int:
+def _label(shift: int, own: Records, record: int) -> int:
     if shift == 0:
-        return int(labels[_of_another_class(labels, record)])
-    return shift if shift < 0 else int(labels.max()) + shift
+        return int(own.train_labels[_of_another_class(own.train_labels, record)])
+    return shift if shift < 0 else own.classes - 1 + shift
 
 
 def _of_another_class(labels: NDArray[np.int64], record: int) -> int:
@@ -129,7 +134,8 @@ def _of_another_class(labels: NDArray[np.int64], record: int) -> int:
 def numbered(section: DataSection) -> Records:
     """Every training record's image is its number: shows where records end up."""
     own = load_records(dataclasses.replace(section, source=_now().section.source, validation=0.0))
-    return dataclasses.replace(own, train_images=np.arange(len(own.train_labels))[:, None])
+    train, test = (np.arange(len(part))[:, None] for part in (own.train_labels, own.test_labels))
+    return dataclasses.replace(own, train_images=train, test_images=test)
 
 
 class _Poisoned:
@@ -182,7 +188,7 @@ def client(message: Message, context: Context) -> Message:
                 {REPORTS: _stand_in(own, usable, message)}, shared=False
             )
     # Named by what is asked: nodes answer at the same time.
-    place = f"message, round {message.metadata.group_id}, {_asked(message)}"
+    place = f"{MESSAGE}, round {message.metadata.group_id}, {_asked(message)}"
     with world.lock:
         if f"{place}: node" in world.messages:
             place += ", again"
@@ -259,7 +265,10 @@ def audit_published(
         app=dataclasses.replace(config.app, client=f"{HERE}:client"),
     )
     inner = load_attribute(config.app.client, field="app.client")
-    with tempfile.TemporaryDirectory(prefix="fl-shuffle-twins-") as home:
+    with (
+        tempfile.TemporaryDirectory(prefix="fl-shuffle-twins-") as home,
+        _state_in(Path(home) / "state"),
+    ):
         place = Path(home) / PLACE
 
         def play(neighbour: Neighbour | None, record: int) -> tuple[dict[str, str], _World]:
@@ -268,7 +277,7 @@ def audit_published(
                 return _published(audited, place, raising=neighbour is None), world
 
         first, world = play(None, 0)
-        own, held = _places(section)
+        own, held = _places(config)
         tried, differences = list[str](), list[Difference]()
         neighbours = list(neighbours)
         if world.fitted:
@@ -307,6 +316,19 @@ def _declares(found: dict[str, str], word: str) -> bool:
 
 
 @contextlib.contextmanager
+def _state_in(folder: Path) -> Iterator[None]:
+    """What the runs keep outside of their directory goes with them, too."""
+    before = os.environ.get(STATE_VARIABLE)
+    os.environ[STATE_VARIABLE] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ[STATE_VARIABLE]
+        if before is not None:
+            os.environ[STATE_VARIABLE] = before
+
+
+@contextlib.contextmanager
 def _living(world: _World) -> Iterator[None]:
     forget_data()
     quiet = logging.NullHandler()
@@ -327,7 +349,7 @@ def _published(config: Config, place: Path, *, raising: bool) -> dict[str, str]:
     found = {}
     try:
         with contextlib.redirect_stdout(screen):
-            simulate(config, place, make_display(quiet=False, as_json=True))
+            simulate(config, RunPlace(place), make_display(quiet=False, as_json=True))
     except FlShuffleError as error:
         if raising:
             raise
@@ -343,11 +365,16 @@ def _published(config: Config, place: Path, *, raising: bool) -> dict[str, str]:
     return found | _now().messages
 
 
-def _places(section: DataSection) -> tuple[int, int | None]:
+def _places(config: Config) -> tuple[int, int | None]:
     """The number of the first client's first record, and of a held-out one if there is any."""
-    world = _World(section, None, None, 0)
-    with _living(world):
-        kept = load_records(dataclasses.replace(section, source=f"{HERE}:numbered"))
-        order = make_partition(section, kept.train_labels).order
-    held = int(kept.test_images[0, 0]) if section.validation else None
-    return int(kept.train_images[order[0], 0]), held
+    section = config.data
+    found = dataclasses.replace(
+        config,
+        data=dataclasses.replace(
+            section, source=f"{HERE}:numbered", features="none", feature_options={}
+        ),
+    )
+    with _living(_World(section, None, None, 0)):
+        task = load_task(found)
+    held = int(task.test_inputs[0, 0]) if section.validation else None
+    return int(task.inputs[0, 0]), held

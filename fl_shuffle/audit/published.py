@@ -2,7 +2,8 @@
 
 The rule: two runs of one configuration and one seed, on neighbouring data, whose reports are made
 equal, publish the same: every file's name, mode and content, every message, and the screen. Only
-times may differ, in fields that hold nothing else (`VOLATILE`), and they must look like times.
+times and the run's random identifier may differ, in fields that hold nothing else, and they must
+look like what they are.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ Fields = Mapping[str, str]
 VOLATILE = ("seconds", "accounting_seconds", "started", "finished")
 """Names of fields that hold a time: of day as ISO text, or seconds."""
 CLOCKED = "a time"
+IDENTIFIER = "run"
+"""The name of the field that holds a run's random identifier."""
 TIME_OF_DAY = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?([.,]\d+)?([+-]\d\d:\d\d| UTC)?")
 SHOWN = 60
+MESSAGE = "message"
 ERROR = "the run ends with an error"
 # A checkpoint is written when the clock says so: of two runs the same rounds' are compared.
 CHECKPOINT = "checkpoint of round"
@@ -81,7 +85,10 @@ def compare(neighbour: str, first: Fields, second: Fields) -> list[Difference]:
     """Every field that is not the same in both. Of a run that ended with an error, what it did not
     come to write is no difference of its own."""
     found = []
-    for where in sorted({*first, *second}, key=lambda where: (where != ERROR, where)):
+    # What is said of the run as a whole, then what a message says, explains the rest best.
+    for where in sorted(
+        {*first, *second}, key=lambda w: (w != ERROR, not w.startswith(MESSAGE), w)
+    ):
         values = first.get(where), second.get(where)
         unwritten = values[1] is None and ERROR in second
         by_the_clock = CHECKPOINT in where and None in values
@@ -141,8 +148,11 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def masked(name: str, value: Any) -> str:
-    """The value as text; a time as the word for it, if its field may hold one."""
+    """The value as text; a time or a run's identifier as the word for it, if its field may hold
+    one."""
     text = value if isinstance(value, str) else repr(value)
+    if name == IDENTIFIER and re.fullmatch("[0-9a-f]{32}", text):
+        return "an identifier"
     if name not in VOLATILE:
         return text
     if TIME_OF_DAY.fullmatch(text):

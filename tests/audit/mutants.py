@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -165,7 +164,7 @@ def size_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def wrong(self: Run, *arguments: Any) -> None:
         ones = int(load_task(self.config).labels.sum())
-        Path(self.directory / "padding.bin").write_bytes(bytes(ones))
+        (self._directory.path / "padding.bin").write_bytes(bytes(ones))
         right(self, *arguments)
 
     monkeypatch.setattr(Run, "finish", wrong)
