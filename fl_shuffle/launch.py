@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +54,43 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
         run_config=run_config,
     )
     try:
-        server_app(grid, context)
+        with _clients_heard():
+            server_app(grid, context)
     finally:
         grid.close()
     return 0
+
+
+class _FirstOfAKind(logging.Handler):
+    """Prints to the terminal, each kind of message once: clients repeat themselves every round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if str(record.msg) not in self._said:
+            self._said.add(str(record.msg))
+            print(f"{record.levelname.lower()}: {self.format(record)}", file=sys.stderr)
+
+
+@contextmanager
+def _clients_heard() -> Iterator[None]:
+    """Show what the clients' side warns of: in a simulation its data are the user's own.
+
+    Only on the terminal (nothing of it may reach the run directory), and only where nobody has set
+    logging up.
+    """
+    log = logging.getLogger("fl_shuffle.client")
+    if log.hasHandlers():
+        yield
+        return
+    handler = _FirstOfAKind()
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> int:
