@@ -58,18 +58,20 @@ PLACE = "run"
 @dataclass(frozen=True)
 class Neighbour:
     """How one record differs: its label (`label`: that of another class for 0, this one for a
-    negative number, else so far above the largest), another's picture (`picture`), or this number
-    in place of its features (`feature`)."""
+    negative number, else so far above the largest), another's picture (`picture`), the largest
+    pixels its type holds (`extreme`), or this number in place of its features (`feature`)."""
 
     name: str
     label: int | None = None
     picture: bool = False
+    extreme: bool = False
     feature: float | None = None
     held_out: bool = False
 
 
 NEIGHBOURS = (
     Neighbour("another record of another class", label=0, picture=True),
+    Neighbour("a picture of the largest pixels its type holds", extreme=True),
     Neighbour("a feature that is NaN", feature=float("nan")),
     Neighbour("a feature that is infinite", feature=float("inf")),
     Neighbour("a feature of 3e38, whose gradient is not finite", feature=3e38),
@@ -115,6 +117,10 @@ def records(section: DataSection) -> Records:
     if neighbour.picture:
         images = images.copy()
         images[record] = images[_of_another_class(labels, record)]
+    if neighbour.extreme:
+        images = images.copy()
+        kind: Any = images.dtype
+        images[record] = np.iinfo(kind).max if np.issubdtype(kind, np.integer) else np.inf
     if neighbour.label is not None:
         labels = labels.copy()
         labels[record] = _label(neighbour.label, own, record)
@@ -282,7 +288,9 @@ def audit_published(
         neighbours = list(neighbours)
         if world.fitted:
             # Its warning says so; what a label does must still not be seen.
-            neighbours = [dataclasses.replace(one, picture=False) for one in neighbours]
+            neighbours = [
+                dataclasses.replace(one, picture=False) for one in neighbours if not one.extreme
+            ]
             notes.append("features are fitted on the records: what that fit tells is not covered")
         if held is not None and _declares(first, "validation"):
             notes.append("held-out records decide accuracy and loss: the run says so")
