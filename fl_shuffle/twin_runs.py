@@ -150,7 +150,7 @@ class _Poisoned:
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
         self._inner: Features | None = None
-        self._first = True
+        self._training: NDArray[Any] | None = None
         self.data_dependent = False
 
     def fit(self, images: NDArray[Any]) -> None:
@@ -158,18 +158,19 @@ class _Poisoned:
         section = dataclasses.replace(_now().section, feature_options=self._options)
         self._inner = make_features(section, images.shape[1:])
         self._inner.fit(images)
+        self._training = images
         self.data_dependent = _now().fitted = self._inner.data_dependent
 
     def transform(self, images: NDArray[Any]) -> NDArray[np.float32]:
-        """As the configured features; the training records come first."""
+        """As the configured features."""
         assert self._inner is not None
         found = self._inner.transform(images)
-        world = _now()
-        if self._first and world.neighbour is not None and world.neighbour.feature is not None:
+        neighbour = _now().neighbour
+        # The records that were fitted on are the training records, the first client's first one
+        # first.
+        if images is self._training and neighbour is not None and neighbour.feature is not None:
             found = found.copy()
-            # The first client's first record.
-            found[0] = world.neighbour.feature
-        self._first = False
+            found[0] = neighbour.feature
         return found
 
 
