@@ -195,7 +195,7 @@ def published(settings: Config, neighbours: Sequence[Neighbour] = NEIGHBOURS) ->
     found = audit_published(settings, Clock(600.0), neighbours)
     assert found.neighbours == tuple(neighbour.name for neighbour in neighbours)
     assert found.fields > 300
-    assert found.messages == 4
+    assert found.messages >= settings.run.rounds
     return found
 
 
@@ -226,8 +226,10 @@ def test_nothing_is_published_beside_the_reports() -> None:
     ids=["hash in the ledger", "size of a file", "loss in a reply", "no report", "an exception"],
 )
 def test_a_leak_is_seen(patch: Patch, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = [one for one in NEIGHBOURS if one.picture or "NaN" in one.name]
+    assert len(chosen) == 2
     patch(monkeypatch)
-    assert any(where in leak.where for leak in published(digits(), NEIGHBOURS[:2]).differences)
+    assert any(where in leak.where for leak in published(digits(), chosen).differences)
 
 
 # --- The command -------------------------------------------------------------------------------
