@@ -121,6 +121,13 @@ def load_task(config: Config) -> Task:
         return _cache[key]
 
 
+def forget_data() -> None:
+    """Drop what this process keeps of tasks and data: the next `load_task` reads them again."""
+    with _lock:
+        _cache.clear()
+        _data_cache.clear()
+
+
 def _build(config: Config) -> Task:
     data = _load_data(config.data)
     budgets = make_budgets(config.budgets, config.data.clients)
