@@ -28,9 +28,7 @@ def proven_answer(query: BoundQuery) -> Guarantee:
 
     classes = _report_classes(query, "for other randomizers use blanket, for any randomizer clone")
     library = RoundLibrary()
-    histories = [
-        {library.round_type(classes, index): query.rounds} for index in range(len(classes))
-    ]
+    histories = [{RoundType.of(classes, index): query.rounds} for index in range(len(classes))]
     epsilon, delta = epsilon_and_delta(
         query,
         lambda delta: max(library.epsilon(history, delta) for history in histories),

@@ -28,7 +28,7 @@ GAUSSIAN = [ReportClass("gaussian", 10.0, 1.0, 2.0, 1000)]
 def test_reference_values_of_many_rounds() -> None:
     """Local 0.5, n = 1000, delta 1e-6: 0.05801 for one round; 0.4708 for fifty, on a fine grid."""
     library = RoundLibrary()
-    kind = library.round_type(LAPLACE, 0)
+    kind = RoundType.of(LAPLACE, 0)
     assert library.epsilon({kind: 1}, 1e-6) == pytest.approx(0.05801, rel=1e-3)
     fifty = library.epsilon({kind: 50}, 1e-6)
     assert 0.4708 * 0.999 <= fifty <= 0.4708 * 1.01
@@ -37,7 +37,7 @@ def test_reference_values_of_many_rounds() -> None:
 
 def test_history_grows_and_never_beats_or_exceeds_what_it_should() -> None:
     library = RoundLibrary()
-    kind = library.round_type(GAUSSIAN, 0)
+    kind = RoundType.of(GAUSSIAN, 0)
     values = [library.epsilon({kind: t}, 1e-6) for t in (1, 2, 5, 20, 100)]
     assert values == sorted(values)
     for times, value in zip((1, 2, 5, 20, 100), values, strict=True):
@@ -48,9 +48,9 @@ def test_history_grows_and_never_beats_or_exceeds_what_it_should() -> None:
 def test_without_credit_the_local_composition_is_exact() -> None:
     library = RoundLibrary()
     lonely = [ReportClass("gaussian", 10.0, 1.0, 2.0, 1)]
-    kind = library.round_type(lonely, 0)
+    kind = RoundType.of(lonely, 0)
     assert library.epsilon({kind: 50}, 1e-5) == gaussian_epsilon(1e-5, 0.2 * math.sqrt(50))
-    alone = library.round_type([ReportClass("laplace", 4.0, 1.0, 2.0, 1)], 0)
+    alone = RoundType.of([ReportClass("laplace", 4.0, 1.0, 2.0, 1)], 0)
     assert library.epsilon({alone: 7}, 1e-5) == laplace_epsilon(1e-5, 0.5, 7)
     assert library.profile({alone: 1}, [0.2])[0] == pytest.approx(-math.expm1(-0.15))
 
@@ -58,8 +58,8 @@ def test_without_credit_the_local_composition_is_exact() -> None:
 def test_rounds_with_and_without_credit_compose() -> None:
     """A round in which nobody else arrived costs its local loss, and is not forgotten."""
     library = RoundLibrary()
-    full = library.round_type(GAUSSIAN, 0)
-    lonely = library.round_type([ReportClass("gaussian", 10.0, 1.0, 2.0, 1)], 0)
+    full = RoundType.of(GAUSSIAN, 0)
+    lonely = RoundType.of([ReportClass("gaussian", 10.0, 1.0, 2.0, 1)], 0)
     both = library.epsilon({full: 20, lonely: 1}, 1e-6)
     assert both > library.epsilon({full: 20}, 1e-6)
     assert both > library.epsilon({lonely: 1}, 1e-6) * 0.999
@@ -103,13 +103,13 @@ def test_slightly_different_batches_share_a_few_types() -> None:
     exact: dict[int, int] = {}
     for _ in range(200):
         count = int(rng.binomial(2000, 0.5))
-        kind = library.round_type([ReportClass("laplace", 4.0, 1.0, 2.0, count)], 0)
+        kind = RoundType.of([ReportClass("laplace", 4.0, 1.0, 2.0, count)], 0)
         assert sum(n for _, n in kind.others) <= count - 1
         spent[kind] = spent.get(kind, 0) + 1
         exact[count] = exact.get(count, 0) + 1
     assert len(spent) <= 8 < len(exact)
     typical = RoundLibrary()
-    kind = typical.round_type(LAPLACE, 0)
+    kind = RoundType.of(LAPLACE, 0)
     assert library.epsilon(spent, 1e-6) == pytest.approx(
         typical.epsilon({kind: 200}, 1e-6), rel=0.03
     )
@@ -117,7 +117,7 @@ def test_slightly_different_batches_share_a_few_types() -> None:
 
 def test_a_history_survives_json() -> None:
     library = RoundLibrary()
-    kinds = [library.round_type(GAUSSIAN, 0), library.round_type(LAPLACE, 0)]
+    kinds = [RoundType.of(GAUSSIAN, 0), RoundType.of(LAPLACE, 0)]
     spent = {kinds[0]: 3, kinds[1]: 2}
     restored = spent_from_json(json.loads(json.dumps(spent_to_json(spent))))
     assert restored == spent
@@ -132,7 +132,7 @@ def test_a_history_survives_json() -> None:
 
 def test_trade_off_and_profile_of_a_history() -> None:
     library = RoundLibrary()
-    spent = {library.round_type(GAUSSIAN, 0): 30}
+    spent = {RoundType.of(GAUSSIAN, 0): 30}
     epsilon = library.epsilon(spent, 1e-6)
     assert library.profile(spent, [epsilon])[0] <= 1e-6 * 1.01
     curve = library.trade_off(spent, np.linspace(0.0, 1.0, 11))
