@@ -31,6 +31,7 @@ from torch import Tensor
 
 from fl_shuffle import __version__
 from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.assumptions import run_assumptions
 from fl_shuffle.accounting.events import Spend
 from fl_shuffle.accounting.ledger import SCHEMA_VERSION, Ledger
 from fl_shuffle.accounting.ledger_reader import read_ledger
@@ -94,6 +95,10 @@ class Run:
         self.ledger = ledger
         self.resumed = resumed
         self.warnings = warnings_of(config, facts)
+        self.assumptions = run_assumptions(
+            entropy=config.run.entropy,
+            known_law=all(own.noise != "user" for own in facts.plan.classes),
+        )
         self.started = time.time()
         self.accountant = Accountant(
             facts.plan.classes,
@@ -208,6 +213,7 @@ class Run:
             "columns": _columns(spend) if spend else {},
             "gspa_mu": spend.mu_total if spend else None,
             "warnings": list(self.warnings),
+            "assumptions": list(self.assumptions),
             "accounting_seconds": self.book.seconds,
             "seconds": time.time() - self.started,
         }
@@ -296,6 +302,9 @@ def open_run(config: Config, facts: RunFacts, directory: Path | None) -> Iterato
         log.warning(text)
         if not resumed:
             ledger.note(0, "warning", text)
+    if not resumed:
+        for text in run.assumptions:
+            ledger.note(0, "assumption", text)
     _tell("start", run)
     try:
         yield run

@@ -48,6 +48,13 @@ def test_a_run_directory_holds_everything(
     assert {"seed", "data_fingerprint", "libraries", "code_version", "config"} <= set(meta)
     shown = capsys.readouterr().out
     assert "proven" in shown and "as published" in shown and str(run) in shown
+    # What the numbers take for granted is said on screen, in the summary and in the ledger.
+    with sqlite3.connect(run / "ledger.sqlite") as db:
+        noted = db.execute("SELECT text FROM notes WHERE kind = 'assumption'").fetchall()
+    assumed = final["assumptions"]
+    assert isinstance(assumed, list) and noted == [(text,) for text in assumed]
+    assert all(f"assumed: {text}" in shown for text in assumed)
+    assert "readings and no guarantee" in assumed[0] and "seeded" in assumed[1]
 
 
 def test_json_output_is_one_object_per_line(
