@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from fl_shuffle.accounting.composition import Composition, DominatingPair
 from fl_shuffle.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_profile
+from fl_shuffle.accounting.repetition import composed
 from fl_shuffle.accounting.rounds import RoundLibrary, RoundType
+from fl_shuffle.accounting.stop_loss import DeltaBound
 from fl_shuffle.accounting.vector import ReportClass
 from fl_shuffle.errors import InvalidValueError
 
@@ -31,6 +33,47 @@ def test_gaussian_rounds_against_the_closed_form(mu: float, rounds: int, delta: 
     truth = gaussian_epsilon(delta, mu * math.sqrt(rounds))
     found = Composition([(gaussian_pair(mu), rounds)]).epsilon(delta)
     assert truth * (1 - 1e-9) <= found <= truth * 1.005 + 1e-6
+
+
+@pytest.mark.parametrize("mu", [0.01, 0.1, 0.3])
+@pytest.mark.parametrize("rounds", [2, 7, 50, 2000])
+@pytest.mark.parametrize("delta", [1e-5, 1e-9])
+def test_many_rounds_of_a_curve_lose_two_in_a_hundred_thousand(
+    mu: float, rounds: int, delta: float
+) -> None:
+    truth = gaussian_epsilon(delta, mu * math.sqrt(rounds))
+    asked = []
+
+    def curve(epsilon: float) -> DeltaBound:
+        asked.append(epsilon)
+        return DeltaBound(float(gaussian_profile(epsilon, mu)), 0.0)
+
+    whole = composed(curve, 30.0 * mu, rounds)
+    assert truth * (1 - 1e-9) <= whole.epsilon(delta) <= truth * (1 + 2e-5)
+    assert delta * (1 - 1e-9) <= whole.delta(truth) and len(asked) < 800
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.05, 3.0), st.floats(0.0, 1.0), st.integers(2, 6), st.floats(0.01, 0.9))
+def test_rounds_of_a_finite_randomizer_against_enumeration(
+    epsilon0: float, mixed: float, rounds: int, share: float
+) -> None:
+    """Three outcomes, mirrored: never below the exact composition, and close above it."""
+    high = math.exp(epsilon0) / (1.0 + math.exp(epsilon0)) * (1.0 - mixed)
+    p = np.array([high, mixed, 1.0 - mixed - high])
+
+    def curve(epsilon: float) -> DeltaBound:
+        return DeltaBound(float(np.maximum(p - math.exp(epsilon) * p[::-1], 0.0).sum()), 0.0)
+
+    whole = composed(curve, epsilon0, rounds)
+    epsilon = share * rounds * epsilon0
+    exact = 0.0
+    for up in range(rounds + 1):
+        for down in range(rounds + 1 - up):
+            ways = math.comb(rounds, up) * math.comb(rounds - up, down)
+            mass = ways * p[0] ** up * p[2] ** down * p[1] ** (rounds - up - down)
+            exact += mass * max(0.0, -math.expm1(epsilon - (up - down) * epsilon0))
+    assert exact * (1 - 1e-9) <= whole.delta(epsilon) <= exact * 1.002 + 1e-9
 
 
 @settings(max_examples=25, deadline=None)
