@@ -115,6 +115,9 @@ def positive_parts(law: AmplificationLaw, most: int, relative_error: float) -> F
 
 def _tilted_sd(law: AtomicLaw, theta: float) -> float:
     weights = law.probabilities * np.exp(theta * law.values)
-    weights /= float(np.sum(weights))
+    total = float(np.sum(weights))
+    if not 0.0 < total < math.inf:
+        raise PrecisionError("the tilted amplification variable is beyond double precision")
+    weights /= total
     mean = float(weights @ law.values)
     return math.sqrt(max(float(weights @ (law.values - mean) ** 2), 1e-300))
