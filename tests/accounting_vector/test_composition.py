@@ -245,3 +245,28 @@ def test_more_rounds_never_cost_less(mu: float, count: int) -> None:
         assert np.all(misses < 1.0 - np.array([0.01, 0.1, 0.5]))
     at = [library.epsilon({kind: times}, 1e-3) for times in (1, 2, 3, 10, 100)]
     assert at == sorted(at) and at[1] < 3.0 * at[3]
+
+
+def test_a_filter_for_general_pairs_does_not_exist() -> None:
+    """The counterexample of docs/proofs.md: the second round follows from the first one's outcome."""
+
+    def response(epsilon: float, chance: float = 1.0) -> list[tuple[float, float]]:
+        likely = 1.0 / (1.0 + math.exp(-epsilon))
+        return [
+            (epsilon, chance * likely),
+            (-epsilon, chance * (1.0 - likely)),
+            (0.0, 1.0 - chance),
+        ]
+
+    def divergence(law: list[tuple[float, float]], epsilon: float) -> float:
+        return sum(mass * max(0.0, -math.expm1(epsilon - loss)) for loss, mass in law)
+
+    first, a, b = response(0.5), response(0.5), response(4.0, 0.16)
+    fixed = [
+        sum(mass * divergence(second, 0.5 - loss) for loss, mass in first) for second in (a, b)
+    ]
+    chosen = sum(
+        mass * divergence(a if loss > 0.0 else b, 0.5 - loss) for loss, mass in first if mass > 0.0
+    )
+    assert fixed == pytest.approx([0.1524, 0.1523], abs=6e-5)
+    assert chosen == pytest.approx(0.2088, abs=6e-5)
