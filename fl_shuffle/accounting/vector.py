@@ -298,7 +298,8 @@ class VectorCurve:
 
     def _certified(self, law: AmplificationLaw, blanket: list[tuple[float, int]]) -> float:
         """The engine's bound; infinite (so that the local curve decides) where it gives none."""
-        for allowed in sorted({self._relative_error, FALLBACK_ERROR}, reverse=True):
+        asked = self._relative_error
+        for allowed in dict.fromkeys((asked, max(asked, FALLBACK_ERROR))):
             try:
                 return amplified_delta(law, blanket, relative_error=allowed).delta
             except PrecisionError:
