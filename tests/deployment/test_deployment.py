@@ -68,6 +68,7 @@ def test_supernodes_give_the_in_process_bits(tmp_path: Path) -> None:
         status = flower.wait(flower.submit(config, there), seconds=900)
         assert status == "finished:completed", flower.log("link")[-3000:]
     assert {path.name for path in here.iterdir()} == {path.name for path in there.iterdir()}
+    assert {path.stat().st_mode & 0o777 for path in there.iterdir()} == {0o600}
     assert (here / "model.safetensors").read_bytes() == (there / "model.safetensors").read_bytes()
     assert ledger(here) == ledger(there)
     said = (there / "run.log").read_text()
