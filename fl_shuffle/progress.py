@@ -197,6 +197,7 @@ def footer(summary: dict[str, Any]) -> list[str]:
     if lower is not None:
         ratio = float(summary["proven_epsilon"]) / float(lower)
         lines.append(f"            proven / lower = {ratio:.3g}: so much could a better proof gain")
+    lines += [f"assumed: {text}" for text in summary["assumptions"]]
     lines.append(f"run directory: {summary['run_directory']}")
     return lines
 

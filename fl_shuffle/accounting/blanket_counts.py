@@ -245,7 +245,7 @@ class ExplicitCounts:
         self._classes = _Classes(gammas, counts, moment)
         self._mean = float(np.sum(counts * self._classes.masses))
         self.log_scale = self._classes.log_factor + moment.log
-        law, first, tail = _poisson_binomial(counts, self._classes.masses)
+        law, first, tail = poisson_binomial(counts, self._classes.masses)
         self._weights = PMF_INFLATION * law / (first + 1.0 + np.arange(law.size))
         self._first = first
         self.width = law.size
@@ -334,7 +334,7 @@ def _binomial(count: int, mass: float) -> tuple[FloatArray, int, float]:
     return law, low, missing
 
 
-def _poisson_binomial(counts: FloatArray, masses: FloatArray) -> tuple[FloatArray, int, float]:
+def poisson_binomial(counts: FloatArray, masses: FloatArray) -> tuple[FloatArray, int, float]:
     """A window of the law of a sum of independent binomials: (law, first value, missing mass)."""
     law = np.ones(1)
     first = 0

@@ -40,10 +40,10 @@ def round_up_convex(
     if isinstance(law, AtomicLaw) and law.values.size <= LARGE:
         return law, 0.0, 0.0
     nodes = _first_nodes(law)
-    atoms, extra = _atoms_on(law, nodes)
+    atoms, extra = atoms_on(law, nodes)
     best = atoms, math.inf, extra
     for _ in range(12):
-        atoms, extra = _atoms_on(law, nodes)
+        atoms, extra = atoms_on(law, nodes)
         theta = saddle_point(atoms, classes)
         if _log_moment(atoms, classes, theta) < LOG_NEGLIGIBLE:
             return atoms, 0.0, extra
@@ -79,7 +79,7 @@ def _few(law: AmplificationLaw) -> TypeGuard[AtomicLaw]:
     return isinstance(law, AtomicLaw) and law.values.size <= LARGE
 
 
-def _atoms_on(law: AmplificationLaw, nodes: FloatArray) -> tuple[AtomicLaw, float]:
+def atoms_on(law: AmplificationLaw, nodes: FloatArray) -> tuple[AtomicLaw, float]:
     """Interpolate g on `nodes`; shift all atoms up by what certifies the floats."""
     transform = law.stop_loss(nodes)
     top = float(transform[-1])

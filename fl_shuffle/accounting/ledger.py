@@ -46,9 +46,8 @@ CREATE TABLE client_spend (
     client_id INTEGER PRIMARY KEY, rounds INTEGER NOT NULL, proven REAL, local REAL);
 CREATE TABLE checkpoint (only INTEGER PRIMARY KEY CHECK (only = 0), round INTEGER NOT NULL,
     state BLOB NOT NULL);
-CREATE VIEW client_rounds AS
-    SELECT clients.client_id, round_classes.* FROM round_classes JOIN clients USING (class_id);
 """
+# round_classes speaks of each class's most exposed client; a client's own numbers: client_spend.
 
 COLUMN_NAMES = ("gspa", "specific", "proven", "local", "lower")
 

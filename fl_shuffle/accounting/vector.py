@@ -27,6 +27,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_shuffle.accounting.blanket_counts import PMF_INFLATION, poisson_binomial
+from fl_shuffle.accounting.few_blankets import blanket_values
 from fl_shuffle.accounting.gaussian import gaussian_epsilon, gaussian_mu, gaussian_profile
 from fl_shuffle.accounting.gaussian_law import GaussianLaw
 from fl_shuffle.accounting.laplace import laplace_epsilon, laplace_profile
@@ -56,6 +58,10 @@ MAX_EXPONENT = 500.0
 MAX_CONCENTRATION = 0.01
 HEAVY, FEW = 0.4, 200.0
 FALLBACK_ERROR = 2e-3
+TABLE_ERROR = 1e-3
+"""From this relative error on, few blanket reports are looked up in a table (`few_blankets`)."""
+MAX_TABLE = 256
+TABLE_TAIL = 1e-18
 NEGLIGIBLE = 1e-40
 """Where the local curve is below this there is nothing left to amplify."""
 
@@ -147,6 +153,16 @@ class VectorCurve:
             # Few, heavy-tailed terms are dear; 2% of delta is far below 1% of epsilon.
             self._relative_error = max(self._relative_error, 0.02)
         self._seen: dict[float, float] = {}
+        self._table = self._table_size()
+        self._number_laws: dict[bytes, tuple[FloatArray, int, float]] = {}
+
+    def _table_size(self) -> int:
+        """Up to how many blanket reports are looked up: a power of two; 0 for none."""
+        if not self.credit or self._relative_error < TABLE_ERROR or self._rate < 1.0:
+            return 0
+        mean = self._expected_blanket(5.0)
+        needed = mean + 4.0 * math.sqrt(mean) + 4.0
+        return 1 << math.ceil(math.log2(needed)) if needed <= MAX_TABLE else 0
 
     def _has_credit(self) -> bool:
         needed = MIN_BLANKET if self._reference.own < FAR_APART else MIN_BLANKET_FAR
@@ -200,6 +216,7 @@ class VectorCurve:
         other = copy(self)
         other._relative_error = relative_error
         other._seen = {}
+        other._table = other._table_size()
         return other
 
     def local_delta(self, epsilon: float) -> float:
@@ -235,6 +252,8 @@ class VectorCurve:
             return self._engine(law, self._masses(0.0), epsilon, local, guess)
         depth, guess = self._best_depth(epsilon, local)
         total = self._at_depth(epsilon, local, depth, guess)
+        if self._table:
+            return total
         again, guess = self._best_depth(epsilon, local)
         if abs(again - depth) > 0.2:
             total = min(total, self._at_depth(epsilon, local, again, guess))
@@ -244,6 +263,10 @@ class VectorCurve:
         self, law: AmplificationLaw, masses: FloatArray, epsilon: float, local: float, guess: float
     ) -> float:
         counts = self._reference.counts
+        if self._table:
+            looked_up = self._looked_up(epsilon, masses)
+            if looked_up is not None:
+                return looked_up
         classes = list(zip(masses.tolist(), counts.tolist(), strict=True))
         if self._rate < 1.0:
             law, classes = with_absence(law, classes, self._rate, epsilon)
@@ -260,9 +283,30 @@ class VectorCurve:
                 return rare + self._certified(law, [(1.0, math.floor(mean - below))])
         return self._certified(law, classes)
 
+    def _looked_up(self, epsilon: float, masses: FloatArray) -> float | None:
+        """The same expectation from the table of all numbers of blanket reports; None without one.
+
+        More reports than the table has count as its last entry: values fall with their number.
+        """
+        own, most = self._reference.own, self._table
+        try:
+            values = blanket_values(
+                self.own.noise, own, epsilon, TABLE_TAIL, most, self._relative_error
+            )
+        except PrecisionError:
+            return None
+        key = masses.tobytes()
+        if key not in self._number_laws:
+            counts = self._reference.counts.astype(np.float64)
+            self._number_laws[key] = poisson_binomial(counts[masses > 0.0], masses[masses > 0.0])
+        law, first, missing = self._number_laws[key]
+        at = np.minimum(first + np.arange(law.size), most)
+        return float(law @ values[at]) * PMF_INFLATION + missing * float(values[0])
+
     def _certified(self, law: AmplificationLaw, blanket: list[tuple[float, int]]) -> float:
         """The engine's bound; infinite (so that the local curve decides) where it gives none."""
-        for allowed in sorted({self._relative_error, FALLBACK_ERROR}, reverse=True):
+        asked = self._relative_error
+        for allowed in dict.fromkeys((asked, max(asked, FALLBACK_ERROR))):
             try:
                 return amplified_delta(law, blanket, relative_error=allowed).delta
             except PrecisionError:
@@ -280,7 +324,7 @@ class VectorCurve:
             self._mu = fitted * math.sqrt(self._weight(depth) / self._weight(6.0))
         # Moving a client's report law by total variation t moves delta by at most kappa t.
         kappa = math.expm1(epsilon) + 2.0 * local
-        return blanket + kappa * float(self._leak(np.array([depth]))[0])
+        return blanket + kappa * float(self._depth_table[0][round(depth / DEPTHS[1])])
 
     def _weight(self, depth: float) -> float:
         return 1.0 + self._expected_blanket(depth)

@@ -30,9 +30,7 @@ def proven_answer(query: BoundQuery) -> Guarantee:
     if query.participation < 1.0 or query.relative_error is not None:
         return _certified_answer(query, classes)
     library = RoundLibrary()
-    histories = [
-        {library.round_type(classes, index): query.rounds} for index in range(len(classes))
-    ]
+    histories = [{RoundType.of(classes, index): query.rounds} for index in range(len(classes))]
     epsilon, delta = epsilon_and_delta(
         query,
         lambda delta: max(library.epsilon(history, delta) for history in histories),

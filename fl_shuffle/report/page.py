@@ -136,6 +136,13 @@ def _warnings(run: RunRecord) -> list[str]:
             f"again, give {_number(run.recounted)}: it was changed, or written by another "
             "version of the accountant",
         )
+    if run.differing.size:
+        texts.insert(
+            0,
+            f"{run.differing.size:,} clients, counted again, spent something else than the ledger "
+            f"says (the first is client {run.differing[0]}): it was changed, or written by another "
+            "version of the accountant",
+        )
     return [f'<p class="warning">{escape(text)}</p>' for text in dict.fromkeys(texts)]
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle import __version__
+from fl_shuffle.accounting.assumptions import run_assumptions
 from fl_shuffle.accounting.ledger import SCHEMA_VERSION
 from fl_shuffle.config import Config
 from fl_shuffle.plan import RandomizerPlan
@@ -87,6 +88,12 @@ def lifetimes(config: Config, facts: RunFacts) -> NDArray[np.float64] | None:
         return None
     limits = np.full(len(facts.plan), np.inf if common is None else common)
     return limits if facts.lifetime is None else np.minimum(limits, facts.lifetime)
+
+
+def assumptions_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
+    """What the proven numbers take for granted, in plain words."""
+    known = all(own.noise != "user" for own in facts.plan.classes)
+    return run_assumptions(entropy=config.run.entropy, known_law=known)
 
 
 def warnings_of(config: Config, facts: RunFacts) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ from fl_shuffle.runs.events import (
 )
 from fl_shuffle.runs.facts import (
     RunFacts,
+    assumptions_of,
     finished_at,
     ledger_meta,
     lifetimes,
@@ -113,6 +114,8 @@ class Run:
             log.warning(text)
         for text in fresh:
             self.ledger.note(0, "warning", text)
+        for text in assumptions_of(self.config, self.facts) if new else ():
+            self.ledger.note(0, "assumption", text)
         self._observer(RunStarted(self._directory.path, self.config, self.warnings))
 
     def on_round(self, outcome: RoundOutcome) -> None:

@@ -13,7 +13,7 @@ from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.events import Spend
 from fl_shuffle.config import Config
 from fl_shuffle.flower.strategy import RoundOutcome
-from fl_shuffle.runs.facts import RunFacts, publishes_times, test_data_of
+from fl_shuffle.runs.facts import RunFacts, assumptions_of, publishes_times, test_data_of
 
 
 def summarize(
@@ -49,6 +49,7 @@ def summarize(
         "gspa_mu": spend.mu_total if spend else None,
         "records_not_covered": facts.records_not_covered,
         "warnings": list(warnings),
+        "assumptions": list(assumptions_of(config, facts)),
         "accounting_seconds": accounting_seconds if times else None,
         "seconds": time.time() - started if times else None,
     }
