@@ -42,8 +42,9 @@ from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords, without_non
 from fl_shuffle.gradients.rounding import length_error, move_error_float32, move_error_float64
 from fl_shuffle.gradients.structure import Layer
 
-# Products over so many records at most are added up in float32, those of more in float64.
-TILE = 64
+# Products over so many records are one float32 sum; so many of these sums are added pairwise, in
+# float32 too, and what is longer in float64.
+TILE, TILES = 32, 8
 # Layers with fewer weights multiply in float64: their products are little of the work.
 NARROW = 1 << 12
 # Products of clients that are made in one batched call: so many numbers.
@@ -94,7 +95,7 @@ class ChainEngine(GradientEngine):
     def _move_error(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         if all(map(_narrow, self._layers)):
             return move_error_float64(sizes)
-        return np.maximum(move_error_float64(sizes), move_error_float32(sizes, TILE))
+        return np.maximum(move_error_float64(sizes), move_error_float32(sizes, TILE, TILES))
 
     def _batch(
         self, parameters: Tensor, inputs: Tensor, labels: Tensor, bounds: NDArray[np.int64]
@@ -115,7 +116,7 @@ class ChainEngine(GradientEngine):
         tally: NonfiniteRecords,
     ) -> None:
         views = [views_of(parameters, layer) for layer in self._layers]
-        if len(batch.sizes) == 1 and len(batch.labels) > min(TILE, self.packing.records):
+        if len(batch.sizes) == 1 and len(batch.labels) > min(TILE * TILES, self.packing.records):
             self._long_client(views, batch, limits, rows[0], tally)
             return
         segments, order = segments_of(batch.sizes)
@@ -275,33 +276,58 @@ class ChainEngine(GradientEngine):
         Products are made in arrays of their own: what a kernel does may depend on the address.
         """
         weight, bias = views_of(rows, layer)
-        if segment.size > TILE and not _narrow(layer):
-            total = self._buffer("total", self.dimension, dtype=torch.float64)
+        tiles = 1 if _narrow(layer) else -(-segment.size // TILE)
+        if tiles > TILES:
             for k in range(segment.count):
-                total.zero_()
+                total = self._buffer("total", self.dimension, dtype=torch.float64).zero_()
                 self._add(total, layer, error[k], x[k])
-                own_weight, own_bias = views_of(total, layer)
-                place = segment.places(k, k + 1)
-                weight[place] = own_weight.float()
-                if bias is not None and own_bias is not None:
-                    bias[place] = own_bias.float()
+                for mine, own in zip(views_of(total, layer), (weight, bias), strict=True):
+                    if mine is not None and own is not None:
+                        _store(mine[None], own, segment.places(k, k + 1))
             return
-        kind = torch.float64 if _narrow(layer) and segment.size > 1 else torch.float32
-        if bias is not None:
-            sums = error[:, :, 0] if segment.size == 1 else error.sum(2, dtype=kind)
-            _store(sums, bias, segment.clients)
-        chunk = max(1, BATCH_NUMBERS // (layer.fan_in * layer.fan_out))
-        chunk = min(segment.count, chunk)
-        space = self._buffer("product", chunk, layer.fan_out, layer.fan_in, dtype=kind)
-        for start in range(0, segment.count, chunk):
-            stop = min(start + chunk, segment.count)
-            left, right = error[start:stop], x[start:stop]
-            product = space[: stop - start]
-            if segment.size == 1:
-                torch.mul(left, right, out=product)
-            else:
-                torch.bmm(left.to(kind), right.to(kind), out=product)
-            _store(product, weight, segment.places(start, stop))
+        together = max(1, BATCH_NUMBERS // (tiles * layer.fan_in * layer.fan_out))
+        for start in range(0, segment.count, together):
+            stop = min(start + together, segment.count)
+            own = segment.places(start, stop)
+            product, sums = self._products(layer, error[start:stop], x[start:stop])
+            _store(product, weight, own)
+            if bias is not None:
+                _store(sums, bias, own)
+
+    def _products(self, layer: Layer, error: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """error [k, fan_out, n] times x [k, n, fan_in], and the errors' sums [k, fan_out].
+
+        n is at most TILE * TILES, except for narrow layers.
+        """
+        count, _, size = error.shape
+        shape = layer.fan_out, layer.fan_in
+        if size == 1:
+            product = self._buffer("product", count, *shape)
+            return torch.mul(error, x, out=product), error[:, :, 0]
+        if _narrow(layer):
+            product = self._buffer("product", count, *shape, dtype=torch.float64)
+            torch.bmm(error.double(), x.double(), out=product)
+            return product, error.sum(2, dtype=torch.float64)
+        tiles = -(-size // TILE)
+        step = -(-size // tiles)
+        if step * tiles > size:
+            # Records of zero add nothing.
+            error = nn.functional.pad(error, (0, step * tiles - size))
+            x = nn.functional.pad(x, (0, 0, 0, step * tiles - size))
+        products = self._buffer("product", count * tiles, *shape)
+        # Clients lie side by side, and so do the tiles of each.
+        left = error.transpose(0, 1).reshape(layer.fan_out, count * tiles, step).transpose(0, 1)
+        torch.bmm(left, x.reshape(count * tiles, step, -1), out=products)
+        sums = left.sum(2)
+        if tiles == 1:
+            return products, sums
+        products = products.view(count, tiles, *shape)
+        left_over = tiles
+        while left_over > 1:
+            half = left_over // 2
+            products[:, :half] += products[:, left_over - half : left_over]
+            left_over -= half
+        return products[:, 0], sums.view(count, tiles, -1).sum(1, dtype=torch.float64)
 
     def _add(self, total: Tensor, layer: Layer, error: Tensor, x: Tensor) -> None:
         """total [d] (float64) += one layer's sum over records: error [fan_out, n], x [n, fan_in]."""
@@ -311,12 +337,12 @@ class ChainEngine(GradientEngine):
             if bias is not None:
                 bias += error.sum(1, dtype=torch.float64)
             return
-        product = self._buffer("product", layer.fan_out, layer.fan_in)
-        for tile in equal_pieces(len(x), TILE):
-            torch.mm(error[:, tile], x[tile], out=product)
-            weight += product
+        for piece in equal_pieces(len(x), TILE * TILES):
+            product, sums = self._products(layer, error[None, :, piece], x[None, piece])
+            # Faster than a sum of mixed types.
+            weight += self._buffer("exact", *weight.shape, dtype=torch.float64).copy_(product[0])
             if bias is not None:
-                bias += error[:, tile].sum(1)
+                bias += sums[0]
 
     def _block_update(
         self, parameters: Tensor, batch: Batch, steps: int, learning_rate: float, rows: Tensor

@@ -22,8 +22,9 @@ from fl_shuffle.gradients import kernels
 
 TILE = 64
 """Records at a time: they and their errors stay in the first-level cache."""
-CHAIN = 8
-"""Records of a client that are added up in float32, before their sum joins a float64 one."""
+CHAIN, UNCLIPPED_CHAIN = 8, 512
+"""Records of a client that are added up in float32, before their sum joins a float64 one. Where
+records are not clipped, nothing is promised of how far one of them moves the sum."""
 
 _real, _word = np.float32, np.int32
 ZERO, ONE, NOT_A_NUMBER = _real(0.0), _real(1.0), _real(np.nan)
@@ -175,17 +176,18 @@ def _lengths(error: Any, classes: Any, norm: Any, length: Any) -> Any:
 
 
 @inlined
-def _close_chain(out: Any, total: Any, at: Any, done: Any, size: Any) -> Any:
+def _close_chain(out: Any, total: Any, at: Any, first: Any, last: Any) -> Any:
     """A chain's sum, at out[at:], joins the client's `total`, which ends there as the mean."""
-    if done <= CHAIN:
+    own = out[at : at + total.size]
+    if first:
         for i in range(total.size):
-            total[i] = out[at + i]
+            total[i] = own[i]
+    elif not last:
+        for i in range(total.size):
+            total[i] += own[i]
     else:
         for i in range(total.size):
-            total[i] += out[at + i]
-    if done == size:
-        for i in range(total.size):
-            out[at + i] = _real(total[i])
+            own[i] = total[i] + own[i]
 
 
 @kernel(products, kernels)
@@ -218,6 +220,7 @@ def linear_means(
     # A bias is the weight of one more input, always 1.
     ones = np.ones((TILE, 1), np.float32)
     one_more = ONE if shape.biased else ZERO
+    chain = CHAIN if norm != 0 else UNCLIPPED_CHAIN
     client, found = 0, 0
     for start in range(0, records, TILE):
         count = min(TILE, records - start)
@@ -271,22 +274,22 @@ def linear_means(
             before = start + done - begin
             # To the end of the client, of the tile, or of the chain; a record that counts as zero
             # is a stretch of its own, of which nothing is added.
-            stop = min(end - start, count, done + CHAIN - before % CHAIN)
+            stop = min(end - start, count, done + chain - before % chain)
             added = stop - done
             if found > 0:
                 added = 0
                 while done + added < stop and not zeros[start + done + added]:
                     added += 1
                 stop = max(done + 1, done + added)
-            fresh = 1 if before % CHAIN == 0 else 0
+            fresh = 1 if before % chain == 0 else 0
             at, row = client * shape.stride, start + done
             _add_product(error, classes, done, added, x, row, features, out, at, fresh)
             if shape.biased:
                 bias_at = at + classes * features
                 _add_product(error, classes, done, added, ones, 0, 1, out, bias_at, fresh)
             after, size = before + stop - done, end - begin
-            if size > CHAIN and (after % CHAIN == 0 or after == size):
-                _close_chain(out, total, at, after, size)
+            if size > chain and (after % chain == 0 or after == size):
+                _close_chain(out, total, at, after <= chain, after == size)
             done = stop
             if after == size:
                 client += 1

@@ -26,19 +26,27 @@ def length_error(terms: int, norm: int) -> float:
     return (terms + 8) * HALF_ULP * (0.5 if norm == 2 else 1.0)
 
 
-def move_error_float32(records: NDArray[np.int64], tile: int) -> NDArray[np.float64]:
-    """Sums of at most `tile` records in float32, their sum over tiles in float64, the mean float32.
+def move_error_float32(
+    records: NDArray[np.int64], tile: int, tiles: int = 1
+) -> NDArray[np.float64]:
+    """Sums of `tile` records in float32, of `tiles` such sums pairwise in float32, of these in
+    float64; the mean float32.
 
     A record replaced changes the roundings of its own tile, at most 1 + 2 + ... + t units of the
-    longest record's last place in whatever order, and t for the products; and, if there are more
-    tiles, those of the float64 sum and of its conversion.
+    longest record's last place in whatever order, and t for the products; of the pairs that its
+    tile goes into, at most 2 t + 4 t + ..., all records last; and, if there are more tiles, of the
+    float64 sum and of its conversion.
     """
     inside = np.minimum(records, tile).astype(np.float64)
-    own = np.where(inside > 1, inside * (inside + 3.0) / 2.0 * HALF_ULP, 0.0)
-    return own + np.where(records > tile, move_error_float64(records), 0.0)
+    own = np.where(inside > 1, inside * (inside + 3.0) / 2.0, 0.0)
+    together = np.minimum(records, tile * tiles)
+    levels = np.ceil(np.log2(np.ceil(together / tile)))
+    pairs = np.where(levels > 0, together + (2.0**levels - 2.0) * tile, 0.0)
+    far = np.where(records > tile * tiles, move_error_float64(records), 0.0)
+    return np.asarray((own + pairs) * HALF_ULP + far)
 
 
 def move_error_float64(records: NDArray[np.int64]) -> NDArray[np.float64]:
     """Sums of all records in float64, the mean float32."""
     count = records.astype(np.float64)
-    return np.where(count > 1, count * (HALF_ULP + (count + 3.0) * HALF_ULP_64), 0.0)
+    return np.asarray(np.where(count > 1, count * (HALF_ULP + (count + 3.0) * HALF_ULP_64), 0.0))
