@@ -8,7 +8,6 @@ gradients scaled by the clipping factors with the layer's inputs.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,15 +24,13 @@ from fl_shuffle.gradients.blocks import (
     equal_pieces,
     segments_of,
 )
+from fl_shuffle.gradients.client_sums import TILE, TILES, ClientSums, narrow
 from fl_shuffle.gradients.engine import Batch, GradientEngine, Loss, aligned, clip_factor
 from fl_shuffle.gradients.kernels import (
-    Buffers,
     Views,
     activate,
     affine,
-    buffer,
     column_powers,
-    copy_rows,
     powers_of,
     times_slope,
     views_of,
@@ -41,14 +38,6 @@ from fl_shuffle.gradients.kernels import (
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords, without_nonfinite_
 from fl_shuffle.gradients.rounding import length_error, move_error_float32, move_error_float64
 from fl_shuffle.gradients.structure import Layer
-
-# Products over so many records are one float32 sum; so many of these sums are added pairwise, in
-# float32 too, and what is longer in float64.
-TILE, TILES = 32, 8
-# Layers with fewer weights multiply in float64: their products are little of the work.
-NARROW = 1 << 12
-# Products of clients that are made in one batched call: so many numbers.
-BATCH_NUMBERS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -79,7 +68,7 @@ class ChainEngine(GradientEngine):
     ) -> None:
         super().__init__(module, clip=clip, norm=norm, device=device, loss=loss)
         self._layers = layers
-        self._of_thread = threading.local()
+        self._sums = ClientSums(self.dimension, device)
 
     @property
     def path(self) -> str:
@@ -93,7 +82,7 @@ class ChainEngine(GradientEngine):
         return length_error(widest + len(self._layers), self.norm)
 
     def _move_error(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-        if all(map(_narrow, self._layers)):
+        if all(map(narrow, self._layers)):
             return move_error_float64(sizes)
         return np.maximum(move_error_float64(sizes), move_error_float32(sizes, TILE, TILES))
 
@@ -136,7 +125,7 @@ class ChainEngine(GradientEngine):
             tally.add(given, batch.sizes)
         for segment in segments:
             for depth, layer in enumerate(self._layers):
-                self._write(rows, layer, segment, *_of_segment(done, depth, segment))
+                self._sums.write(rows, layer, segment, *_of_segment(done, depth, segment))
 
     def _long_client(
         self,
@@ -147,7 +136,7 @@ class ChainEngine(GradientEngine):
         tally: NonfiniteRecords,
     ) -> None:
         """One client's mean, over pieces of its records, in float64."""
-        total = self._buffer("total", self.dimension, dtype=torch.float64).zero_()
+        total = self._sums.buffer("total", self.dimension, dtype=torch.float64).zero_()
         size = len(batch.labels)
         share = torch.full((1,), 1.0 / size, device=self.device)
         found = torch.zeros(size, dtype=torch.bool)
@@ -159,7 +148,7 @@ class ChainEngine(GradientEngine):
             if done.nonfinite is not None:
                 found[piece] = done.nonfinite.cpu()
             for depth, layer in enumerate(self._layers):
-                self._add(total, layer, done.errors[depth], done.inputs[depth])
+                self._sums.add(total, layer, done.errors[depth], done.inputs[depth])
         row.copy_(total)
         if bool(found.any()):
             tally.add(found, batch.sizes)
@@ -177,7 +166,7 @@ class ChainEngine(GradientEngine):
         Errors come out times `shares` [n], records clipped to `limits` [n] unless it is None.
         """
         count = len(batch.labels)
-        x = self._buffer("records", count, self._layers[0].fan_in)
+        x = self._sums.buffer("records", count, self._layers[0].fan_in)
         if index is None:
             x.copy_(batch.inputs)
             labels, unusable = batch.labels, batch.unusable
@@ -186,7 +175,7 @@ class ChainEngine(GradientEngine):
             labels = batch.labels[index]
             unusable = None if batch.unusable is None else batch.unusable[index]
         inputs, slopes = self._forward(views, x)
-        logits = self._buffer("logits", self._layers[-1].fan_out, count)
+        logits = self._sums.buffer("logits", self._layers[-1].fan_out, count)
         weight, bias = views[-1]
         torch.mm(weight, inputs[-1].T, out=logits)
         if bias is not None:
@@ -205,14 +194,12 @@ class ChainEngine(GradientEngine):
             errors *= weights[:, None]
         return Pass(inputs, [*(errors.T for errors in lower), error], marks)
 
-    def _forward(
-        self, views: list[Views], x: Tensor
-    ) -> tuple[list[Tensor], list[Tensor | None]]:
+    def _forward(self, views: list[Views], x: Tensor) -> tuple[list[Tensor], list[Tensor | None]]:
         """Each layer's inputs [n, fan_in]; slopes of activations that need theirs kept."""
         inputs, slopes = [x], list[Tensor | None]()
         for depth, layer in enumerate(self._layers[:-1]):
             weight, bias = views[depth]
-            hidden = self._buffer(f"hidden {depth}", len(x), layer.fan_out)
+            hidden = self._sums.buffer(f"hidden {depth}", len(x), layer.fan_out)
             affine(bias, inputs[-1], weight.T, hidden)
             slopes.append(activate(layer.activation, hidden))
             inputs.append(hidden)
@@ -220,7 +207,7 @@ class ChainEngine(GradientEngine):
 
     def _output_error(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The gradients [C, n] of each record's loss with respect to its logits [C, n]."""
-        error = self._buffer("error", *logits.shape)
+        error = self._sums.buffer("error", *logits.shape)
         if self.loss is None:
             torch.softmax(logits, 0, out=error)
             error.scatter_add_(0, labels[None], self._minus_one.expand(1, len(labels)))
@@ -245,7 +232,7 @@ class ChainEngine(GradientEngine):
         found: list[Tensor] = []
         upper = error.T
         for depth in range(len(self._layers) - 2, -1, -1):
-            lower = self._buffer(f"lower {depth}", len(upper), self._layers[depth].fan_out)
+            lower = self._sums.buffer(f"lower {depth}", len(upper), self._layers[depth].fan_out)
             torch.mm(upper, views[depth + 1][0], out=lower)
             activation = self._layers[depth].activation
             times_slope(lower, activation, inputs[depth + 1], slopes[depth])
@@ -257,92 +244,20 @@ class ChainEngine(GradientEngine):
         """Norms [n] of the records' gradients over all parameters."""
         total: Tensor | None = None
         for depth, layer in enumerate(self._layers):
-            of_input = powers_of(inputs[depth], self.norm, self._like("terms", inputs[depth]))
+            of_input = powers_of(
+                inputs[depth], self.norm, self._sums.buffer("terms", *inputs[depth].shape)
+            )
             if layer.bias is not None:
                 of_input.add_(1.0)
             if depth == len(self._layers) - 1:
                 of_error = column_powers(error, self.norm)
             else:
-                of_error = powers_of(lower[depth], self.norm, self._like("terms", lower[depth]))
+                of_error = powers_of(
+                    lower[depth], self.norm, self._sums.buffer("terms", *lower[depth].shape)
+                )
             total = of_error.mul_(of_input) if total is None else total.addcmul_(of_error, of_input)
         assert total is not None
         return total.sqrt_() if self.norm == 2 else total
-
-    def _write(
-        self, rows: Tensor, layer: Layer, segment: Segment, error: Tensor, x: Tensor
-    ) -> None:
-        """One layer of a segment's rows: error [k, fan_out, n] times x [k, n, fan_in].
-
-        Products are made in arrays of their own: what a kernel does may depend on the address.
-        """
-        weight, bias = views_of(rows, layer)
-        tiles = 1 if _narrow(layer) else -(-segment.size // TILE)
-        if tiles > TILES:
-            for k in range(segment.count):
-                total = self._buffer("total", self.dimension, dtype=torch.float64).zero_()
-                self._add(total, layer, error[k], x[k])
-                for mine, own in zip(views_of(total, layer), (weight, bias), strict=True):
-                    if mine is not None and own is not None:
-                        _store(mine[None], own, segment.places(k, k + 1))
-            return
-        together = max(1, BATCH_NUMBERS // (tiles * layer.fan_in * layer.fan_out))
-        for start in range(0, segment.count, together):
-            stop = min(start + together, segment.count)
-            own = segment.places(start, stop)
-            product, sums = self._products(layer, error[start:stop], x[start:stop])
-            _store(product, weight, own)
-            if bias is not None:
-                _store(sums, bias, own)
-
-    def _products(self, layer: Layer, error: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """error [k, fan_out, n] times x [k, n, fan_in], and the errors' sums [k, fan_out].
-
-        n is at most TILE * TILES, except for narrow layers.
-        """
-        count, _, size = error.shape
-        shape = layer.fan_out, layer.fan_in
-        if size == 1:
-            product = self._buffer("product", count, *shape)
-            return torch.mul(error, x, out=product), error[:, :, 0]
-        if _narrow(layer):
-            product = self._buffer("product", count, *shape, dtype=torch.float64)
-            torch.bmm(error.double(), x.double(), out=product)
-            return product, error.sum(2, dtype=torch.float64)
-        tiles = -(-size // TILE)
-        step = -(-size // tiles)
-        if step * tiles > size:
-            # Records of zero add nothing.
-            error = nn.functional.pad(error, (0, step * tiles - size))
-            x = nn.functional.pad(x, (0, 0, 0, step * tiles - size))
-        products = self._buffer("product", count * tiles, *shape)
-        # Clients lie side by side, and so do the tiles of each.
-        left = error.transpose(0, 1).reshape(layer.fan_out, count * tiles, step).transpose(0, 1)
-        torch.bmm(left, x.reshape(count * tiles, step, -1), out=products)
-        sums = left.sum(2)
-        if tiles == 1:
-            return products, sums
-        products = products.view(count, tiles, *shape)
-        left_over = tiles
-        while left_over > 1:
-            half = left_over // 2
-            products[:, :half] += products[:, left_over - half : left_over]
-            left_over -= half
-        return products[:, 0], sums.view(count, tiles, -1).sum(1, dtype=torch.float64)
-
-    def _add(self, total: Tensor, layer: Layer, error: Tensor, x: Tensor) -> None:
-        """total [d] (float64) += one layer's sum over records: error [fan_out, n], x [n, fan_in]."""
-        weight, bias = views_of(total, layer)
-        if _narrow(layer):
-            weight.addmm_(error.double(), x.double())
-            if bias is not None:
-                bias += error.sum(1, dtype=torch.float64)
-            return
-        for piece in equal_pieces(len(x), TILE * TILES):
-            product, sums = self._products(layer, error[None, :, piece], x[None, piece])
-            # Faster than a sum of mixed types.
-            weight += self._buffer("exact", *weight.shape, dtype=torch.float64).copy_(product[0])
-            if bias is not None:
-                bias += sums[0]
 
     def _block_update(
         self, parameters: Tensor, batch: Batch, steps: int, learning_rate: float, rows: Tensor
@@ -363,7 +278,9 @@ class ChainEngine(GradientEngine):
             for start in range(0, segment.count, room):
                 stop = min(start + room, segment.count)
                 some, shape = segment.places(start, stop), (stop - start, segment.size)
-                records = slice(segment.row + start * segment.size, segment.row + stop * segment.size)
+                records = slice(
+                    segment.row + start * segment.size, segment.row + stop * segment.size
+                )
                 own = rows[some] + parameters
                 given = aligned(x[records]).view(*shape, -1)
                 classes = labels[records].view(shape)
@@ -396,7 +313,7 @@ class ChainEngine(GradientEngine):
         gradient = torch.empty_like(own)
         everyone = Segment(slice(0, count), count, size, 0)
         for depth in range(len(self._layers) - 1, -1, -1):
-            self._write(gradient, self._layers[depth], everyone, error, inputs[depth])
+            self._sums.write(gradient, self._layers[depth], everyone, error, inputs[depth])
             if depth > 0:
                 lower = torch.bmm(error.transpose(1, 2), views_of(own, self._layers[depth])[0])
                 activation = self._layers[depth - 1].activation
@@ -408,32 +325,10 @@ class ChainEngine(GradientEngine):
     def _minus_one(self) -> Tensor:
         return torch.full((1, 1), -1.0, device=self.device)
 
-    def _buffer(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """This thread's array of that name, type and shape."""
-        buffers: Buffers = self._of_thread.__dict__
-        if "like" not in buffers:
-            buffers["like"] = torch.empty(0, device=self.device)
-        return buffer(buffers, buffers["like"].to(dtype), f"{name} {dtype}", *shape)
-
-    def _like(self, name: str, values: Tensor) -> Tensor:
-        return self._buffer(name, *values.shape)
-
-
-def _narrow(layer: Layer) -> bool:
-    return layer.fan_in * layer.fan_out <= NARROW
-
 
 def _of_segment(done: Pass, depth: int, segment: Segment) -> tuple[Tensor, Tensor]:
     """The segment's errors [k, fan_out, n] and inputs [k, n, fan_in] of one layer."""
     records = slice(segment.row, segment.row + segment.count * segment.size)
     error, x = done.errors[depth][:, records], done.inputs[depth][records]
     shape = segment.count, segment.size
-    return error.unflatten(1, shape).transpose(0, 1), x.view(*shape, -1)
-
-
-def _store(values: Tensor, target: Tensor, clients: slice | Tensor) -> None:
-    """target[clients] = values."""
-    if isinstance(clients, slice):
-        copy_rows(values, target[clients])
-    else:
-        target[clients.to(target.device)] = values.to(target.dtype)
+    return error.view(len(error), *shape).transpose(0, 1), x.view(*shape, -1)

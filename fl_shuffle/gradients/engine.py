@@ -155,9 +155,7 @@ class GradientEngine(ABC):
         Less by what rounding may add, to a record's length and, for a client of sizes[k] records,
         to the move of its mean (`rounding`, docs/gradients.md).
         """
-        allowance = (
-            (1.0 + self._length_error()) * (1.0 + self._move_error(sizes)) * OTHER_ROUNDINGS
-        )
+        allowance = (1.0 + self._length_error()) * (1.0 + self._move_error(sizes)) * OTHER_ROUNDINGS
         return np.asarray(clip_radius / allowance, dtype=np.float64)
 
     @abstractmethod
@@ -235,7 +233,8 @@ class GradientEngine(ABC):
                 tally.add_clients(1)
                 continue
             limit = limits[k] if limits.dim() else limits
-            row *= float(limit / length) if bool(length > limit) else 1.0
+            if bool(length > limit):
+                row.mul_(float(limit / length))
 
     def _check(
         self,

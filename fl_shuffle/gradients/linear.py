@@ -92,8 +92,8 @@ class CompiledLinear(ChainEngine):
             self.norm if limits is not None else 0,
             np.ones(len(rows), np.float32) if limits is None else limits.numpy(),
             torch.as_strided(rows, (span,), (1,)).numpy(),
-            self._buffer("tile", panels * self._lanes + 4, self._kernel.TILE).zero_().numpy(),
-            self._buffer("total", self.dimension, dtype=torch.float64).numpy(),
+            self._sums.buffer("tile", panels * self._lanes + 4, self._kernel.TILE).zero_().numpy(),
+            self._sums.buffer("total", self.dimension, dtype=torch.float64).numpy(),
             zeros,
         )
         if found:
