@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 RecordGradients = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(parameters [d], inputs [R, ...], labels [R]) -> gradients [R, d]."""
 
+# Records of a client that go through autograd together, where none is clipped.
+PIECE = 512
 UNDECIDED = "to be chosen with the first parameters"
 
 
@@ -178,13 +180,21 @@ class GeneralEngine(GradientEngine):
         """Gradient [d] of the mean loss of a client's records; NaN if one of them is unusable."""
         if batch.unusable is not None and bool(batch.unusable.any()):
             return torch.full_like(parameters, torch.nan)
-        return self._gradient(parameters, aligned(batch.inputs), aligned(batch.labels))
+        size = len(batch.labels)
+        total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
+        for piece in equal_pieces(size, PIECE):
+            inputs, labels = aligned(batch.inputs[piece]), aligned(batch.labels[piece])
+            total += self._gradient(parameters, inputs, labels, size)
+        return total.float()
 
-    def _gradient(self, parameters: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Gradient [d] of the records' mean loss."""
+    def _gradient(
+        self, parameters: Tensor, inputs: Tensor, labels: Tensor, size: int = 1
+    ) -> Tensor:
+        """Gradient [d] of the sum of the records' losses over `size`."""
         with torch.enable_grad():
             leaf = parameters.detach().clone().requires_grad_()
-            (gradient,) = torch.autograd.grad(self._losses(leaf, inputs, labels).mean(), leaf)
+            loss = self._losses(leaf, inputs, labels).sum() / size
+            (gradient,) = torch.autograd.grad(loss, leaf)
         return gradient
 
     def _by_loop(self, parameters: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
