@@ -29,8 +29,8 @@ class Worker:
 
     The report of a client depends on the seed, the round, the client, the broadcast model, and, in
     its last bits, on the block of clients that the round's packing puts it in: requests are made of
-    whole blocks (`fl_shuffle.gradients.Packing`). `bits`: see `noise_bits`, which is what is used unless
-    another word size is given.
+    whole blocks (`fl_shuffle.gradients.Packing`). `bits`: see `noise_bits`, which is what is used
+    unless another word size is given.
     """
 
     def __init__(

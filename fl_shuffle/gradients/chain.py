@@ -191,7 +191,7 @@ class ChainEngine(GradientEngine):
             marks = without_nonfinite_(weights, error.T, *inputs, *lower)
         error *= weights
         for errors in lower:
-            errors *= weights[:, None]
+            errors.mul_(weights[:, None])
         return Pass(inputs, [*(errors.T for errors in lower), error], marks)
 
     def _forward(self, views: list[Views], x: Tensor) -> tuple[list[Tensor], list[Tensor | None]]:

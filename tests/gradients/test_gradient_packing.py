@@ -50,9 +50,7 @@ def engine_of(name: str, clip: str, norm: int = 2) -> GradientEngine:
 def rows_of(engine: GradientEngine, name: str, problem: tuple, steps: int) -> Tensor:
     x, y, offsets, radius = problem
     if steps > 1:
-        return engine.local_update(
-            PARAMETERS[name], x, y, offsets, steps=steps, learning_rate=0.2
-        )
+        return engine.local_update(PARAMETERS[name], x, y, offsets, steps=steps, learning_rate=0.2)
     return engine.client_means(PARAMETERS[name], x, y, offsets, radius)
 
 
