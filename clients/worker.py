@@ -84,6 +84,10 @@ class Worker:
                 len(clients),
                 f", in {nonfinite.records} records" if nonfinite.records else "",
             )
+        # Reports leave from the processor. Noise that protects somebody is drawn there, too: the
+        # generator of other devices is not a cryptographic one (docs/noise.md).
+        if self._config.run.entropy == "system":
+            rows = rows.cpu()
         self.randomize_(rows, clients, request.round_number)
         return rows.cpu().numpy()
 
@@ -94,7 +98,7 @@ class Worker:
             self._seeds.key(round_number, "noise"),
             rows.shape[1],
             bits=self._bits,
-            device=self._device,
+            device=rows.device,
         )
         if self._user is not None:
             self._user(rows, clients, stream)

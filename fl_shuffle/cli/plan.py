@@ -274,7 +274,8 @@ def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
         from clients.data import load_records, make_partition
 
         source = load_records(config.data)
-        records = np.diff(make_partition(config.data, source.train_labels).offsets)
+        parts = make_partition(config.data, source.train_labels, source.classes)
+        records = parts.sizes
     plan = make_plan(config, make_budgets(config.budgets, config.data.clients), records)
     counts = np.bincount(plan.class_of, minlength=len(plan.classes)).tolist()
     if any(kind.noise not in NOISES for kind in plan.classes):

@@ -96,6 +96,7 @@ def test_supernodes_that_hold_clients_give_the_in_process_values(tmp_path: Path)
         status = flower.wait(flower.submit(config, there), seconds=900)
         assert status == "finished:completed", flower.log("link")[-3000:]
     assert {path.name for path in here.iterdir()} == {path.name for path in there.iterdir()}
+    assert {path.stat().st_mode & 0o777 for path in there.iterdir()} == {0o600}
     # Blocks are cut within each holder's clients: means are equal to rounding, reports to the grid.
     ours, theirs = (load_file(run / "model.safetensors") for run in (here, there))
     for name, values in ours.items():
