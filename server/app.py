@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -10,6 +11,7 @@ from clients.models import flatten_parameters, load_parameters
 from clients.task import load_task
 from fl_shuffle.flower.settings import config_of
 from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
+from fl_shuffle.gradients import packing_of
 from fl_shuffle.optimizer import ServerOptimizer
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.runs import DataFacts, RunFacts, RunPlace, observer_of, open_run
@@ -27,6 +29,7 @@ def main(grid: Grid, context: Context) -> None:
     task = load_task(config)
     model = task.model(config)
     initial = flatten_parameters(model)
+    packing, sizes = packing_of(model), np.diff(task.offsets)
     facts = RunFacts(
         task.plan,
         initial.numel(),
@@ -60,6 +63,7 @@ def main(grid: Grid, context: Context) -> None:
             seeds=SeedTree(config.run.seed if config.run.entropy == "seeded" else None),
             min_reports=config.privacy.min_reports,
             group=task.plan.group,
+            cut=lambda clients: packing.starts(sizes[clients]),
             analyzer=None
             if config.server.analyzer == "mean"
             else load_attribute(config.server.analyzer, field="server.analyzer"),

@@ -20,7 +20,7 @@ from clients.worker import Worker
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.config import Config, parse_config
 from fl_shuffle.flower.records import TrainRequest
-from fl_shuffle.gradients import Spoilt
+from fl_shuffle.gradients import NonfiniteRecords
 from fl_shuffle.plan import make_plan
 from fl_shuffle.randomizers.noise import NoiseStream
 
@@ -222,7 +222,7 @@ def test_noise_that_protects_somebody_is_drawn_on_the_processor(
             return torch.zeros(self.shape)
 
     rows = torch.empty((4, 27), device="meta").as_subclass(Rows)
-    monkeypatch.setattr(player, "means", lambda *_: (rows, Spoilt(0)))
+    monkeypatch.setattr(player, "means", lambda *_: (rows, NonfiniteRecords(0)))
     monkeypatch.setattr(player, "_device", torch.device("meta"))
     monkeypatch.setattr(worker, "NoiseStream", Watched)
     if entropy == "seeded":
