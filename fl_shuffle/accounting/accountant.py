@@ -16,7 +16,7 @@ from fl_shuffle.accounting.events import ClientClass, Column, Spend
 from fl_shuffle.accounting.gaussian import gaussian_epsilon
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.histories import Histories, Spent, contains
-from fl_shuffle.accounting.likelihood_attack import attack_epsilon
+from fl_shuffle.accounting.likelihood_attack import batch_epsilon
 from fl_shuffle.accounting.local import (
     local_epsilon,
     local_epsilons,
@@ -308,17 +308,15 @@ class Accountant:
     def _attacked(self, index: int, rounds: int) -> float:
         """What the likelihood-ratio attack certainly reaches against this class; 0 if nothing.
 
-        Every round is counted with everybody's report: fewer hide less. Where noise scales differ
-        it is not certain that the attacker can tell them apart, so nothing is claimed.
+        Every round is counted with everybody's report: fewer hide less.
         """
-        own = self._classes[index]
-        if len({(kind.noise, kind.scale) for kind in self._classes}) > 1 or own.noise == "user":
+        if any(kind.noise == "user" for kind in self._classes):
             return 0.0
         batch = [
             ReportClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, int(count))
             for kind, count in zip(self._classes, self._everybody, strict=True)
         ]
-        return attack_epsilon(RoundType.of(batch, index), rounds, self._delta)
+        return batch_epsilon(batch, index, rounds, self._delta, self._dimension)
 
     def _gspa_mu(self, counts: dict[int, int]) -> float | None:
         """Theorem 2 of the paper for one round; None where its sum is empty (one report)."""

@@ -102,31 +102,27 @@ def _proven(
 
 
 def attack_answer(query: BoundQuery) -> Guarantee:
-    """An epsilon that a computed attack on the worst client certainly reaches, or a delta (T = 1).
+    """An epsilon that a computed attack on the worst client certainly reaches, or a delta.
 
-    The reports are those of `proven_answer`. Over several rounds only epsilon at a delta is
-    computed; `NotApplicableError` otherwise, and where no attack of ours succeeds.
+    The reports are those of `proven_answer`. `NotApplicableError` where no attack of ours succeeds.
     """
-    from fl_shuffle.accounting.likelihood_attack import attack_epsilon
+    from fl_shuffle.accounting.likelihood_attack import attack_delta, attack_epsilon
     from fl_shuffle.accounting.rounds import RoundType
-    from fl_shuffle.accounting.vector_lower import ASSUMPTIONS, vector_lower_delta
 
     classes = _report_classes(query, "for other randomizers use lower")
-    indices = range(len(classes))
+    kinds = [RoundType.of(classes, index) for index in range(len(classes))]
 
     def epsilon_at(delta: float) -> float:
-        kinds = [RoundType.of(classes, index) for index in indices]
         epsilon = max(attack_epsilon(kind, query.rounds, delta) for kind in kinds)
         if epsilon == 0.0:
             raise NotApplicableError(f"attack: none that we compute reaches delta = {delta:g}")
         return epsilon
 
     def delta_at(epsilon: float) -> float:
-        if query.rounds > 1:
-            raise NotApplicableError(
-                "attack: over several rounds epsilon is computed, not delta: give --delta"
-            )
-        return max(vector_lower_delta(classes, index, epsilon).delta for index in indices)
+        delta = max(attack_delta(kind, query.rounds, epsilon) for kind in kinds)
+        if delta == 0.0:
+            raise NotApplicableError(f"attack: none that we compute reaches epsilon = {epsilon:g}")
+        return delta
 
     epsilon, delta = epsilon_and_delta(query, epsilon_at, delta_at)
     return Guarantee(
@@ -135,7 +131,10 @@ def attack_answer(query: BoundQuery) -> Guarantee:
         method=query.method,
         status=Status.LOWER_BOUND,
         source="likelihood-ratio attack on a chosen data set, its errors counted against it",
-        assumptions=ASSUMPTIONS,
+        assumptions=(
+            "the others' means lie where they hide the client least",
+            "the dimension is at least two, and large enough to tell other noise scales apart",
+        ),
         unit=query.unit,
         details=_details(query, classes),
     )
