@@ -316,7 +316,7 @@ class Accountant:
             ReportClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, int(count))
             for kind, count in zip(self._classes, self._everybody, strict=True)
         ]
-        return batch_epsilon(batch, index, rounds, self._delta, self._dimension)
+        return batch_epsilon(batch, index, rounds, self._delta, self._dimension or 1)
 
     def _gspa_mu(self, counts: dict[int, int]) -> float | None:
         """Theorem 2 of the paper for one round; None where its sum is empty (one report)."""

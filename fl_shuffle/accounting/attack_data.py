@@ -56,19 +56,17 @@ class Batch:
     """A shuffled batch as one client's attacker sees it, in widths of that client's noise.
 
     Relation: one unit of the client is replaced, which moves its mean by `move`. `dimension` is
-    that of the reports; None: two at least, and no use is made of more.
+    that of the reports; what one coordinate shows holds in any dimension.
     """
 
     noise: str
     radius: float
     move: float
     others: tuple[Group, ...]
-    dimension: int | None
+    dimension: int
 
     @classmethod
-    def of(
-        cls, classes: Sequence[ReportClass], index: int, dimension: int | None = None
-    ) -> Batch | None:
+    def of(cls, classes: Sequence[ReportClass], index: int, dimension: int = 1) -> Batch | None:
         """The batch around a client of class `index`; None where kinds of noise are mixed."""
         own = classes[index]
         merged: dict[tuple[float, float], int] = {}
@@ -122,7 +120,7 @@ def data_sets(batch: Batch) -> list[DataSet]:
         found = _unequal_scales(batch)
     else:
         found = [_one_end(batch)]
-        if batch.noise == "laplace" and batch.others and batch.dimension != 1:
+        if batch.noise == "laplace" and batch.others and batch.dimension > 1:
             found.append(_corner(batch))
     return [item for data in found for item in (data, data.reversed())]
 
@@ -151,7 +149,7 @@ def _corner(batch: Batch) -> DataSet:
 
 def _unequal_scales(batch: Batch) -> list[DataSet]:
     """Others at one end, told apart by the size of what lies across the line if there is any."""
-    across = 0 if batch.dimension is None else min(batch.dimension - 1, MOST_ACROSS)
+    across = min(batch.dimension - 1, MOST_ACROSS)
     groups, left_out = batch.others, 0.0
     bins = SIZE_CELLS if len(groups) <= FEW_GROUPS else COARSE_SIZE_CELLS
     sizes = _sizes(batch.noise, across, [1.0, *(group.scale for group in groups)], bins)
@@ -220,7 +218,8 @@ def _sizes(noise: str, across: int, scales: Sequence[float], bins: int) -> Float
     below, above = gammainc(shape, at), gammaincc(shape, at)
     # Differences of the smaller of the two keep their digits.
     lower, upper = np.diff(below, axis=1), -np.diff(above, axis=1)
-    return np.maximum(np.where(at[:, 1:] < shape, lower, upper), 0.0)
+    chosen: FloatArray = np.where(at[:, 1:] < shape, lower, upper)
+    return np.maximum(chosen, 0.0)
 
 
 def cell_probabilities(noise: str, edges: FloatArray) -> FloatArray:

@@ -91,6 +91,11 @@ def proof_over_attack(proven: float | None, lower: float | None) -> float | None
     return proven / lower
 
 
+def ratio_line(ratio: float) -> str:
+    """How every output words `proof_over_attack`."""
+    return f"proven / lower = {ratio:.3g}: so much could a better proof gain, or a better attack"
+
+
 def _json_number(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

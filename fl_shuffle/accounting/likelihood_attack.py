@@ -51,12 +51,11 @@ NEARLY_BEST = 0.8
 """Data sets whose signal is at least this share of the best one's are all evaluated."""
 
 
-def attack_epsilon(
-    kind: RoundType, rounds: int, delta: float, dimension: int | None = None
-) -> float:
+def attack_epsilon(kind: RoundType, rounds: int, delta: float, dimension: int = 1) -> float:
     """A lower bound on epsilon at `delta` of `rounds` rounds of `kind`; zero if the attack fails.
 
-    Relation: replace-one, the worst data set of those tried. Rounded down.
+    Relation: replace-one, the worst data set of those tried. Rounded down. Reports of two and more
+    dimensions allow other data sets; what holds in one holds in all.
     """
     return batch_epsilon(_classes(kind), 0, rounds, delta, dimension)
 
@@ -66,7 +65,7 @@ def batch_epsilon(
     index: int,
     rounds: int,
     delta: float,
-    dimension: int | None = None,
+    dimension: int = 1,
 ) -> float:
     """`attack_epsilon` against a client of class `index`; noise scales may differ."""
     require_integer("rounds", rounds, minimum=1)
@@ -77,9 +76,7 @@ def batch_epsilon(
     return max((scores.epsilon(rounds, target) for scores in found), default=0.0)
 
 
-def attack_delta(
-    kind: RoundType, rounds: int, epsilon: float, dimension: int | None = None
-) -> float:
+def attack_delta(kind: RoundType, rounds: int, epsilon: float, dimension: int = 1) -> float:
     """A lower bound on delta at `epsilon` (nats) of `rounds` rounds of `kind`. Rounded down."""
     require_integer("rounds", rounds, minimum=1)
     budget = require_real("epsilon", epsilon, minimum=0.0, maximum=500.0)

@@ -13,9 +13,11 @@ from functools import cache
 
 from fl_shuffle.accounting.composition import Composition
 from fl_shuffle.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from fl_shuffle.accounting.guarantee import proof_over_attack
 from fl_shuffle.accounting.laplace import laplace_epsilon
+from fl_shuffle.accounting.likelihood_attack import attack_epsilon
 from fl_shuffle.accounting.participation import require_participation
-from fl_shuffle.accounting.rounds import DENSE, shuffled_pair
+from fl_shuffle.accounting.rounds import DENSE, RoundType, shuffled_pair
 from fl_shuffle.accounting.vector import NOISES, ReportClass, VectorCurve
 from fl_shuffle.errors import (
     InvalidValueError,
@@ -61,7 +63,8 @@ class NoisePlan:
     its standard deviation; `average_deviation` that of the mean of all reports. `epsilon` is what
     the accountant will certify for the worst client over all rounds at `delta`; `local_epsilon` the
     same without a shuffler. `report_epsilon` is the local budget of one report at `report_delta`.
-    `scale_without_shuffler` is what the same target would need if nobody shuffled.
+    `scale_without_shuffler` is what the same target would need if nobody shuffled. `lower_epsilon`
+    is what an attack on reports with this noise certainly reaches; None where none is computed.
     """
 
     noise: str
@@ -75,6 +78,12 @@ class NoisePlan:
     report_delta: float
     scale_without_shuffler: float
     credit: bool
+    lower_epsilon: float | None
+
+    @property
+    def proven_over_lower(self) -> float | None:
+        """How far the certified epsilon is from what an attack certainly reaches."""
+        return proof_over_attack(self.epsilon, self.lower_epsilon)
 
 
 def plan_cost(classes: Sequence[ReportClass], rounds: int, delta: float) -> list[ClassCost]:
@@ -152,6 +161,10 @@ def plan_noise(
     total = sum(count for _, count in shape)
     deviation = scale * clip * (1.0 if noise == "gaussian" else math.sqrt(2.0))
     certified = min(local, cost(scale, FINE_NODES)) if scale < without else local
+    lower = None
+    if participation == 1.0:
+        view = RoundType.of(_worst_batch(noise, scale, shape, step), 0)
+        lower = attack_epsilon(view, rounds, delta)
     return NoisePlan(
         noise=noise,
         scale=scale * clip,
@@ -166,6 +179,7 @@ def plan_noise(
         report_delta=report_delta if noise == "gaussian" else 0.0,
         scale_without_shuffler=without * clip,
         credit=scale < without,
+        lower_epsilon=lower,
     )
 
 
@@ -232,19 +246,26 @@ def _worst_view(
     step: float,
     participation: float,
 ) -> VectorCurve:
-    """A curve above every client's: the largest ball, the others without their best hider."""
+    """A curve above every client's."""
+    return VectorCurve(
+        _worst_batch(noise, scale, shape, step),
+        relative_error=RELATIVE_ERROR,
+        concentrate=len(shape) > 1,
+        participation=participation,
+    )
+
+
+def _worst_batch(
+    noise: str, scale: float, shape: Sequence[tuple[float, int]], step: float
+) -> list[ReportClass]:
+    """A client in the largest ball, and the others without their best hider."""
     ordered = sorted(shape)
     (smallest, count), *rest = ordered
     largest = ordered[-1][0]
     own = ReportClass(noise, scale, largest, step * largest, 1)
     others = [ReportClass(noise, scale, smallest, 0.0, count - 1)]
     others += [ReportClass(noise, scale, share, 0.0, number) for share, number in rest]
-    return VectorCurve(
-        [own, *others],
-        relative_error=RELATIVE_ERROR,
-        concentrate=len(shape) > 1,
-        participation=participation,
-    )
+    return [own, *others]
 
 
 def _shuffled_epsilon(curve: VectorCurve, rounds: int, delta: float, nodes: float) -> float:

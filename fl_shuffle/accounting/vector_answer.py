@@ -133,7 +133,7 @@ def attack_answer(query: BoundQuery) -> Guarantee:
         source="likelihood-ratio attack on a chosen data set, its errors counted against it",
         assumptions=(
             "the others' means lie where they hide the client least",
-            "the dimension is at least two, and large enough to tell other noise scales apart",
+            "the dimension is large enough to tell reports with another noise scale apart",
         ),
         unit=query.unit,
         details=_details(query, classes),

@@ -93,6 +93,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.jsonl is not None:
         return _stream(arguments)
+
     values = given_values(arguments)
     if arguments.solve_for is not None:
         return _solve(arguments.solve_for, values, as_json=arguments.json)

@@ -103,7 +103,8 @@ def _noise(arguments: argparse.Namespace) -> int:
         **{name: value for name, value in options.items() if value is not None},
     )
     if arguments.json:
-        print(json.dumps({name: _json(value) for name, value in asdict(plan).items()}))
+        body = {name: _json(value) for name, value in asdict(plan).items()}
+        print(json.dumps({**body, "proven_over_lower": plan.proven_over_lower}))
     else:
         _print_plan(plan, arguments.rounds)
         if arguments.participation not in (None, 1.0):
@@ -128,6 +129,8 @@ def parse_classes(text: str) -> list[tuple[float, int]]:
 
 
 def _print_plan(plan: NoisePlan, rounds: int) -> None:
+    from fl_shuffle.accounting.guarantee import ratio_line
+
     name = "sigma" if plan.noise == "gaussian" else "scale b"
     print(f"noise per coordinate: {plan.noise} {name} = {plan.scale:.6g}")
     print(f"  one report: standard deviation {plan.deviation:.4g} per coordinate")
@@ -150,6 +153,8 @@ def _print_plan(plan: NoisePlan, rounds: int) -> None:
             "shuffling adds nothing here: at the noise this target needs, other clients' reports "
             "do not hide this one better than its own noise does"
         )
+    if plan.proven_over_lower is not None:
+        print(ratio_line(plan.proven_over_lower))
 
 
 def _config(arguments: argparse.Namespace, *more: str) -> Config:

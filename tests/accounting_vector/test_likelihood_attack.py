@@ -7,10 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_shuffle.accounting.likelihood_attack import Scores, attack_epsilon
+from fl_shuffle.accounting.attack_data import Batch, data_sets
+from fl_shuffle.accounting.likelihood_attack import (
+    Scores,
+    attack_delta,
+    attack_epsilon,
+    batch_epsilon,
+)
 from fl_shuffle.accounting.rounds import RoundLibrary, RoundType
 from fl_shuffle.accounting.vector import ReportClass
-from fl_shuffle.accounting.vector_lower import scenes, vector_lower_epsilon
+from fl_shuffle.accounting.vector_lower import vector_lower_epsilon
 from fl_shuffle.errors import InvalidValueError
 
 LIBRARY = RoundLibrary()
@@ -22,32 +28,61 @@ def equal(noise: str, ratio: float, clients: int, step: float = 2.0) -> RoundTyp
 
 
 @pytest.mark.parametrize(("noise", "ratio"), [("gaussian", 0.4), ("laplace", 1.0)])
-@pytest.mark.parametrize(("clients", "rounds"), [(1, 1), (20, 3), (50, 10)])
+@pytest.mark.parametrize(("clients", "rounds"), [(1, 1), (20, 3), (60, 10)])
 def test_probabilities_are_those_of_a_simulation(
     noise: str, ratio: float, clients: int, rounds: int
 ) -> None:
-    """400,000 sums, a false alarm once in about 10^5 runs; a shift of 0.5% would be seen."""
-    kind = equal(noise, ratio, clients)
-    scores = Scores(kind, max(scenes(kind), key=lambda scene: scene[1] - scene[0]))
+    classes = [ReportClass(noise, 2.0 / ratio, 1.0, 2.0, clients)]
+    check_against_sums(classes, 1, rounds)
+
+
+@pytest.mark.parametrize(
+    ("noise", "dimension"), [("gaussian", 40), ("gaussian", 1), ("laplace", 6)]
+)
+def test_probabilities_where_scales_and_radii_differ(noise: str, dimension: int) -> None:
+    classes = [
+        ReportClass(noise, 3.0, 1.0, 0.8, 4),
+        ReportClass(noise, 3.3, 0.5, 0.1, 9),
+        ReportClass(noise, 6.0, 0.7, 0.7, 7),
+    ]
+    check_against_sums(classes, dimension, 3)
+
+
+def test_probabilities_of_corners() -> None:
+    check_against_sums([ReportClass("laplace", 1.0, 1.0, 2.0, 12)], 2, 4)
+
+
+def check_against_sums(classes: list[ReportClass], dimension: int, rounds: int) -> None:
+    """100,000 sums of scores ; a false alarm once in about 10^5 tests, a shift of 0.8% would be
+    seen."""
+    batch = Batch.of(classes, 0, dimension)
+    assert batch is not None
+    data = data_sets(batch)[-1]
+    scores = Scores(data)
     rng = np.random.default_rng(5)
-    size = 400_000
-    means, variances = scores._moments(rounds)
+    size = 100_000
+    means, variances = scores.moments(rounds)
     sd = math.sqrt(max(variances))
     noise_sd = 0.05 * sd
-    period = 2.0 * (means[1] - means[0]) + 30.0 * sd
-    shift = 0.5 * (means[0] + means[1])
+    period = 2.0 * float(means[1] - means[0]) + 30.0 * sd
+    shift = 0.5 * float(means[0] + means[1])
     thresholds = sd * np.array([-1.0, 0.0, 0.5, 1.5])
-    transforms = scores._transform(noise_sd, period)
-    for index, own in enumerate(scores._means):
+    transforms = scores.transforms(noise_sd, period)
+    for index in (0, 1):
         total = rng.normal(0.0, noise_sd, size)
-        for law, count in ((scores._base, (clients - 1) * rounds), (own, rounds)):
-            # A sum of `count` scores: multinomial counts of the cells, in pieces that fit memory.
+        counts = [*data.counts.astype(int), 1 - index, index]
+        for law, count in zip(scores.laws, counts, strict=True):
+            times = count * rounds
+            below = np.append(np.cumsum(law)[:-1], 1.0)
             for part in np.array_split(np.arange(size), 20):
-                drawn = rng.multinomial(count, law.probabilities, len(part))
-                total[part] += drawn @ law.values
+                if times < law.size:
+                    cells = np.searchsorted(below, rng.random((len(part), times)), side="right")
+                    total[part] += scores.score[cells].sum(axis=1)
+                else:
+                    total[part] += rng.multinomial(times, law, len(part)) @ scores.score
         wrapped = (total[:, None] - shift - thresholds) % period
         seen = np.mean(wrapped < 0.5 * period, axis=0)
-        computed, error = transforms.above(thresholds, shift, (clients - 1) * rounds, rounds, index)
+        computed, error = transforms.above(thresholds, shift, rounds, index)
         assert error < 1e-9
         tolerance = 4.9 * np.sqrt(computed * (1.0 - computed) / size) + 1e-6
         assert np.all(np.abs(seen - computed) <= tolerance)
