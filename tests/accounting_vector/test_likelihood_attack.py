@@ -28,7 +28,7 @@ def equal(noise: str, ratio: float, clients: int, step: float = 2.0) -> RoundTyp
 
 
 @pytest.mark.parametrize(("noise", "ratio"), [("gaussian", 0.4), ("laplace", 1.0)])
-@pytest.mark.parametrize(("clients", "rounds"), [(1, 1), (20, 3), (60, 10)])
+@pytest.mark.parametrize(("clients", "rounds"), [(1, 1), (20, 3), (30, 5)])
 def test_probabilities_are_those_of_a_simulation(
     noise: str, ratio: float, clients: int, rounds: int
 ) -> None:
@@ -144,6 +144,51 @@ def test_nothing_is_claimed_where_nothing_is_certain() -> None:
     assert attack_epsilon(fixed, 5, 1e-6) == 0.0
     far = RoundType.of([ReportClass("gaussian", 1.0, 30.0, 60.0, 10)], 0)
     assert attack_epsilon(far, 1, 1e-6) == 0.0
+
+
+def test_delta_and_epsilon_are_one_curve() -> None:
+    kind = equal("gaussian", 0.3, 100)
+    epsilon = attack_epsilon(kind, 5, 1e-5)
+    assert attack_delta(kind, 5, epsilon) == pytest.approx(1e-5, rel=0.02)
+    assert attack_delta(kind, 5, 0.5 * epsilon) > 1e-5 > attack_delta(kind, 5, 1.5 * epsilon)
+
+
+# Classical calibration at (eps0, 1e-5), delta = 1e-6: what other computations of it reached.
+KNOWN = [
+    (0.5, 1_000, 1, 1, 0.01001),
+    (1.0, 10_000, 1, 1, 0.00611),
+    (4.0, 10_000, 1, 1, 0.0334),
+    (2.0, 1_000_000, 1, 1, 0.001056),
+    (3.738, 10_000, 1, 50, 0.2450),
+    (0.5, 10_000, 2, 1, 0.00288),
+    (1.0, 10_000, 6, 1, 0.0298),
+    (0.5, 10_000, 12, 1, 0.0156),
+]
+
+
+@pytest.mark.parametrize(("epsilon0", "clients", "records", "rounds", "known"), KNOWN)
+def test_known_values(
+    epsilon0: float, clients: int, records: int, rounds: int, known: float
+) -> None:
+    step = 2.0 / records
+    mu = epsilon0 / math.sqrt(2.0 * math.log(1.25e5))
+    kind = equal("gaussian", mu, clients, step)
+    assert known <= attack_epsilon(kind, rounds, 1e-6) <= 1.01 * known
+
+
+def test_a_corner_reveals_more_than_an_end_to_laplace_reports() -> None:
+    classes = [ReportClass("laplace", 0.5, 1.0, 2.0, 10_000)]
+    line, plane = (batch_epsilon(classes, 0, 50, 1e-6, d) for d in (1, 2))
+    assert plane > 1.1 * line
+    assert plane <= LIBRARY.epsilon({RoundType.of(classes, 0): 50}, 1e-6)
+
+
+def test_reports_of_many_dimensions_give_their_noise_scale_away() -> None:
+    """60 scales: on a line they hide one another, in 600 dimensions hardly."""
+    classes = [ReportClass("gaussian", 1.0 + 0.03 * i, 0.2, 0.1, 1) for i in range(60)]
+    line, space = (batch_epsilon(classes, 0, 20, 1e-5, d) for d in (1, 600))
+    alone = LIBRARY.local_epsilon({RoundType.of(classes, 0): 20}, 1e-5)
+    assert 1.5 * line < space <= alone
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, math.nan, math.inf])
