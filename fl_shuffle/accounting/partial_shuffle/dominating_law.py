@@ -29,9 +29,10 @@ from fl_shuffle.accounting.privacy_loss import FloatArray
 
 CELLS = 100
 SLACK = 4.0 * ACCURACY
-MAX_KAPPA = 1.2
+MAX_KAPPA = 1.6
 KAPPA_STEP = 1e-3
-COLLAPSES = (-1.0, -0.4)
+COLLAPSES = (-1.0, -0.5, -0.25, -0.1, 0.0, 0.1, 0.2, 0.35, 0.5)
+TRIED = 2
 """Candidates for ln(x1)/mu."""
 
 
@@ -110,10 +111,11 @@ class CollapsedLaw:
 def upper_curves(t: FloatArray, epsilon: float, mu: float) -> tuple[FloatArray, FloatArray]:
     """(B1, B2) at t <= 0, rounded up."""
     a, drift = math.exp(epsilon), math.expm1(epsilon)
-    depth = -t
+    depth = np.maximum(-t, 0.0)
     squared = lognormal.squared_excess(np.array([a, 1.0 / a]), mu)
     steps = squared[1] - lognormal.squared_excess((1.0 + depth) / a, mu)
     first = squared[0] - 2.0 * drift * depth + depth**2 + a * a * np.maximum(steps, 0.0)
+    first = np.where(t > 0.0, lognormal.squared_excess(a + np.maximum(t, 0.0), mu), first)
     variance = a * a * lognormal.variance(mu)
     # Absolute: the parts of B1 are at most the variance and depth^2 in size.
     error = SLACK * (squared[0] + squared[1])
@@ -144,19 +146,14 @@ def certified(epsilon: float, mu: float, kappa: float, x1: float) -> bool:
     """Whether the law with these parameters is certified to dominate in third order."""
     a, drift = math.exp(epsilon), math.expm1(epsilon)
     scale = a * kappa
-    if not (kappa >= 1.0 and 1.0 - a + scale * (x1 - 1.0) <= 0.0):
+    if not kappa >= 1.0:
         return False
-    one = np.array([x1])
-    kept = float(lognormal.tail(one, mu)[0])
-    first = float(lognormal.excess(one, mu)[0])
-    collapsed = (1.0 - first - x1 * kept) / (1.0 - kept)
-    # What collapsing takes away: E[(X - m)^2; X < x1] = E(x1 - X)_+^2 - P(X < x1) (x1 - m)^2.
-    lost = float(lognormal.squared_deficit(one, mu)[0]) - (1.0 - kept) * (x1 - collapsed) ** 2
+    collapsed, lost = _collapse(mu, x1)
     whole = lognormal.variance(mu)
-    if kappa * kappa * (whole - max(lost, 0.0) - SLACK * whole) < whole:
+    if kappa * kappa * (whole - lost - SLACK * whole) < whole:
         return False
     floor = -drift + scale * (collapsed - 1.0)
-    nodes = np.linspace(floor - SLACK, 0.0, CELLS + 1)
+    nodes = np.linspace(floor - SLACK, max(0.0, scale * (x1 - 1.0) - drift), CELLS + 1)
     value, slope = squared_transform(nodes[1:], epsilon, mu, kappa, x1)
     width = np.diff(nodes)
     at_left = value - slope * width * (1.0 - SLACK)
@@ -169,13 +166,20 @@ def certified(epsilon: float, mu: float, kappa: float, x1: float) -> bool:
 def choose_law(epsilon: float, mu: float, cut: float) -> CollapsedLaw | None:
     """A certified law with a small spread; None where none is found.
 
-    A higher collapse point needs a larger kappa but leaves less skewness: the candidates are
-    compared by two terms of the exponential moment at the rate that matters.
+    A higher collapse point needs a larger kappa but leaves less skewness. Candidates are ranked with
+    the kappa that the variance needs; the best few are certified and compared again.
     """
-    best: tuple[float, CollapsedLaw] | None = None
+    ranked = []
     for collapse in COLLAPSES:
         x1 = math.exp(mu * collapse)
-        kappa = _least_kappa(epsilon, mu, x1)
+        needed = _variance_kappa(mu, x1)
+        if needed < MAX_KAPPA:
+            ranked.append((_spread_score(epsilon, mu, needed, x1), needed, x1))
+    best: tuple[float, CollapsedLaw] | None = None
+    for score, needed, x1 in sorted(ranked)[:TRIED]:
+        if best is not None and score >= best[0]:
+            break
+        kappa = _least_kappa(epsilon, mu, x1, needed)
         if kappa is None:
             continue
         score = _spread_score(epsilon, mu, kappa, x1)
@@ -184,10 +188,13 @@ def choose_law(epsilon: float, mu: float, cut: float) -> CollapsedLaw | None:
     return None if best is None else best[1]
 
 
-def _least_kappa(epsilon: float, mu: float, x1: float) -> float | None:
-    low, high = 1.0, 1.0 + KAPPA_STEP
+def _least_kappa(epsilon: float, mu: float, x1: float, needed: float) -> float | None:
+    """A certified kappa, not below `needed` and at most `KAPPA_STEP` above one that is not."""
+    low = high = needed
+    step = KAPPA_STEP
     while not certified(epsilon, mu, high, x1):
-        low, high = high, 1.0 + 3.0 * (high - 1.0)
+        low, high = high, high + step
+        step *= 3.0
         if high > MAX_KAPPA:
             return None
     while high - low > KAPPA_STEP:
@@ -199,24 +206,31 @@ def _least_kappa(epsilon: float, mu: float, x1: float) -> float | None:
     return high
 
 
-def _spread_score(epsilon: float, mu: float, kappa: float, x1: float) -> float:
-    """Second and third cumulant of L', the third weighted with the rate eps / variance."""
+def _variance_kappa(mu: float, x1: float) -> float:
+    """The kappa with Var L' = a^2 V (1 + a little)."""
+    lost = _collapse(mu, x1)[1]
+    whole = lognormal.variance(mu)
+    return math.sqrt(whole / (whole - lost - 2.0 * SLACK * whole)) * (1.0 + 1e-12)
+
+
+def _collapse(mu: float, x1: float) -> tuple[float, float]:
+    """E[X | X < x1], and the variance that collapsing takes away, rounded up."""
     one = np.array([x1])
     kept = float(lognormal.tail(one, mu)[0])
     first = float(lognormal.excess(one, mu)[0])
-    gap = 1.0 - x1
-    # Central moments of the collapsed X from those above x1.
-    second = float(lognormal.squared_excess(one, mu)[0]) - 2.0 * gap * first + gap**2 * kept
     collapsed = (1.0 - first - x1 * kept) / (1.0 - kept)
-    square = second + (1.0 - kept) * (collapsed - 1.0) ** 2
-    growth = lognormal.variance(mu)
-    whole = growth**2 * (growth + 3.0)
-    values = np.exp(mu * (np.linspace(-8.0, math.log(x1) / mu + 0.5 * mu, 60)) - 0.5 * mu * mu)
-    below = np.trapezoid(
-        (values - 1.0) ** 3 * np.exp(-0.5 * (np.log(values) / mu + 0.5 * mu) ** 2),
-        np.log(values) / mu,
-    ) / math.sqrt(2.0 * math.pi)
-    third = whole - float(below) + (1.0 - kept) * (collapsed - 1.0) ** 3
-    scale = math.exp(epsilon) * kappa
-    rate = math.expm1(epsilon) / growth
-    return scale**2 * square / 2.0 + rate * scale**3 * third / 6.0
+    # E[(X - m)^2; X < x1] = E(x1 - X)_+^2 - P(X < x1) (x1 - m)^2.
+    lost = float(lognormal.squared_deficit(one, mu)[0]) - (1.0 - kept) * (x1 - collapsed) ** 2
+    return collapsed, max(lost, 0.0)
+
+
+def _spread_score(epsilon: float, mu: float, kappa: float, x1: float) -> float:
+    """E e^(rate (L' - mean)) - 1 at the rate that matters, about; only used to compare."""
+    rate = math.expm1(epsilon) / lognormal.variance(mu)
+    scale = math.exp(epsilon) * kappa * min(rate, 30.0 / math.exp(7.0 * mu))
+    w = np.linspace(-8.0, 8.0, 161)
+    weights = np.exp(-0.5 * w * w) * (w[1] - w[0]) / math.sqrt(2.0 * math.pi)
+    ratio = np.exp(mu * w - 0.5 * mu * mu)
+    collapsed, _ = _collapse(mu, x1)
+    exponent = scale * (np.where(ratio < x1, collapsed, ratio) - 1.0)
+    return float(weights @ (np.expm1(exponent) - exponent)) / (rate * rate)
