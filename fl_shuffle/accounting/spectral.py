@@ -159,7 +159,7 @@ def trapezoid(
     if only_loud:
         nodes, first_skipped = np.arange(last + 1), None
     else:
-        nodes, first_skipped = _select(law, counts, deviation, h, last)
+        nodes, first_skipped = loud_nodes(law, counts, deviation, h, last)
     k = nodes.astype(np.float64) * h
     y = law.characteristic(nodes, h)
     if only_loud:
@@ -207,7 +207,7 @@ def trapezoid(
     )
 
 
-def _select(
+def loud_nodes(
     law: TiltedLaw, counts: TiltedCounts, deviation: float, h: float, last: int
 ) -> tuple[NDArray[np.int64], int | None]:
     """Which nodes 0..last must be evaluated; the smallest skipped node, if any.
