@@ -105,34 +105,48 @@ class PartialShuffle:
         missing = ((1.0 - self.keep) * self.omega).sum()
         return float((self.local + self.a - 1.0) * missing / m)
 
-    def head_cost(self, m: float, zeta_h: float) -> float:
-        """Stage 4, added: g_k(h) capped again at zeta_h."""
-        excess = (np.maximum(self.g - zeta_h, 0.0) * self.omega).sum()
-        return float((self.local + self.a - 1.0) * excess / m**2)
-
     def slot_cost(self, m: float, zeta_t: float) -> float:
         """Stage 4, added: g_k(t_k) capped again at zeta_t."""
         gain = np.maximum(self.p - self.a * self.q, 0.0)
         return float((gain * np.maximum(self.g - zeta_t, 0.0)).sum() / m**2)
 
-    def independent(self, m: float, zeta_h: float, zeta_t: float) -> float:
-        """Stage 4, kept: (1/m) E(sum of L + eta_t L^+ + eta_h L^-)_+, independent terms."""
+    def _main(self, m: float, zeta_t: float, head: np.ndarray) -> float:
+        """(1/m) E(sum of L_k + (zeta_t/m) L_k^+ + (head_k/m) L_k^-)_+."""
         gain, fall = np.maximum(self.loss_at, 0.0), np.maximum(-self.loss_at, 0.0)
-        terms = self.loss_at + (zeta_t * gain + zeta_h * fall) / m
+        terms = self.loss_at + (zeta_t * gain + head * fall) / m
         return float(self.weight @ np.maximum(terms.sum(axis=1), 0.0) / m)
 
-    def bound(self, m: float, zeta_h: float, zeta_t: float) -> float:
-        """The end of the swap argument, before L is replaced by a worst law."""
-        return (
-            self.independent(m, zeta_h, zeta_t)
-            + self.floor_cost(m)
-            + self.cap_cost(m)
-            + self.head_cost(m, zeta_h)
-            + self.slot_cost(m, zeta_t)
-        )
+    def independent(self, m: float, zeta_t: float) -> float:
+        """Stage 4, kept: independent terms given the published report h."""
+        return sum(self.omega[h] * self._main(m, zeta_t, self.g[:, h]) for h in range(self.k))
+
+    def comonotone(self, m: float, zeta_t: float) -> float:
+        """Stage 5: every head weight replaced by its quantile at one uniform variable."""
+        breaks = [0.0, 1.0]
+        quantiles = []
+        for row in self.g:
+            order = np.argsort(row)
+            levels = np.cumsum(self.omega[order])
+            quantiles.append((row[order], levels))
+            breaks.extend(levels[:-1])
+        cells = np.unique(breaks)
+        answer = 0.0
+        for low, high in itertools.pairwise(cells):
+            middle = (low + high) / 2
+            head = np.array([v[min(np.searchsorted(c, middle), self.k - 1)] for v, c in quantiles])
+            answer += (high - low) * self._main(m, zeta_t, head)
+        return answer
+
+    def single_head(self, m: float, zeta_t: float) -> float:
+        """Stage 5, coarser: every head weight replaced by the cap."""
+        return self._main(m, zeta_t, np.full(self.others, self.zeta))
+
+    def costs(self, m: float, zeta_t: float) -> float:
+        """All that is added to the main term."""
+        return self.floor_cost(m) + self.cap_cost(m) + self.slot_cost(m, zeta_t)
 
 
-def law_with_stop_loss(points: np.ndarray, values: np.ndarray, mean: float) -> np.ndarray:
+def stop_loss_law(points: np.ndarray, values: np.ndarray, mean: float) -> np.ndarray:
     """Masses at `points` of the law whose E(L - t)_+ is linear between them with these values."""
     slopes = np.concatenate([[-1.0], np.diff(values) / np.diff(points), [0.0]])
     first = values[0] - (mean - points[0])
