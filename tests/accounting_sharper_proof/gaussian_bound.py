@@ -76,8 +76,9 @@ class Law:
 
     @property
     def floor(self) -> float:
-        part = float(ndtr(-(np.log(self.x1) / self.mu - self.mu / 2)))
-        return 1 - self.a + self.scale * ((1 - part) / (1 - self.kept) - 1)
+        end = np.log(self.x1) / self.mu
+        collapsed = float(ndtr(end - self.mu / 2) / ndtr(end + self.mu / 2))
+        return 1 - self.a + self.scale * (collapsed - 1)
 
     def uncut_squared(self, t):
         """E(L' - t)_+^2 before the cut."""
