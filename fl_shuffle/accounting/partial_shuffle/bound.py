@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import ndtri
@@ -11,37 +11,41 @@ from scipy.special import ndtri
 from fl_shuffle.accounting.convex_rounding import round_up_convex
 from fl_shuffle.accounting.gaussian import gaussian_profile
 from fl_shuffle.accounting.partial_shuffle import lognormal
-from fl_shuffle.accounting.partial_shuffle.dominating_law import choose_law
+from fl_shuffle.accounting.partial_shuffle.collapsed_atoms import ToppedLaw, collapse
+from fl_shuffle.accounting.partial_shuffle.convex_order_law import gaussian_law, squared_tail
 from fl_shuffle.accounting.partial_shuffle.second_order import squared_excess_of_sum
 from fl_shuffle.accounting.partial_shuffle.swap import Swap, choose_swap
-from fl_shuffle.accounting.privacy_loss import AtomicLaw, FloatArray
+from fl_shuffle.accounting.moment import Moment
+from fl_shuffle.accounting.privacy_loss import AmplificationLaw, AtomicLaw
 from fl_shuffle.accounting.saddle import saddle_point
 from fl_shuffle.errors import PrecisionError
 
 OFFSETS = np.geomspace(0.5, 1.6, 9)
-BENDS = np.geomspace(0.3, 3.0, 16)
 COST_SHARE = 0.006
-TAIL_SHARE = 1e-4
+TAIL_SHARE = 1e-3
 ROUNDING = 1e-3
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What the theorem needs of a batch, in noise widths.
+    """What the theorem needs of a batch of Gaussian reports, in noise widths.
 
     `move`: client 1's two means lie at most this apart; `spread`: each of them lies at most this far
-    from any other client's mean; `reach`: others' means to omega's; `own`: client 1's to omega's.
+    from any other client's mean; `diameter` of a ball that holds them all; `reach`: others' means to
+    omega's; `own`: client 1's to omega's. `count` others.
     """
 
     count: int
     move: float
     spread: float
+    diameter: float
     reach: float
     own: float
 
     @property
     def predicted_mu(self) -> float:
-        return math.sqrt(lognormal.variance(self.spread) / self.count)
+        """A normal approximation of the curve: not a bound, only a scale."""
+        return math.sqrt(variance_bound(self, 0.0) / self.count)
 
 
 def third_order_delta(setting: Setting, epsilon: float, guess: float) -> float:
@@ -51,7 +55,8 @@ def third_order_delta(setting: Setting, epsilon: float, guess: float) -> float:
     if not local > 0.0:
         return math.inf
     drift = math.expm1(epsilon)
-    rate = drift / lognormal.variance(mu)
+    variance = variance_bound(setting, epsilon)
+    rate = max(drift / variance, 1.0 / math.sqrt(n * variance))
     swap = choose_swap(
         count=n,
         reach=setting.reach,
@@ -63,24 +68,58 @@ def third_order_delta(setting: Setting, epsilon: float, guess: float) -> float:
     )
     if swap is None:
         return math.inf
-    cut, cut_cost = _cut(mu, epsilon, TAIL_SHARE * guess)
-    law = choose_law(epsilon, mu, cut)
-    if law is None:
+    found = _convex_atoms(setting, epsilon, TAIL_SHARE * guess)
+    if found is None:
         return math.inf
-    try:
-        atoms, _, top = round_up_convex(law, [(1.0, n - 1)], ROUNDING)
-    except PrecisionError:
-        return math.inf
+    atoms, tail = found
     total = 0.0
-    for loss, weight in zip(swap.losses, swap.weights, strict=True):
-        total += weight * _main_term(atoms, n, swap.gain, float(loss))
-    if not math.isfinite(total):
-        return math.inf
-    # The rounding's own remainder is a stop-loss at its top atom; it enters like the cut.
-    cut_cost += top
-    gain = swap.gain + float(swap.losses[-1])
-    total = total / swap.smallest + n / swap.smallest * (1.0 + gain) * cut_cost + swap.cost
-    return total * (1.0 + 1e-12)
+    for loss, weight in zip(swap.losses.tolist(), swap.weights.tolist(), strict=True):
+        lifted = _lifted(atoms, swap.gain, loss)
+        mean = -(1.0 - loss) * drift + (swap.gain + loss) * local
+        second = (1.0 + swap.gain) ** 2 * (variance + drift * drift)
+        lower = collapse(lifted, second - mean * mean, mean, rate)
+        if lower is None:
+            return math.inf
+        total += weight * _main_term(lower, n)
+    total = (total + n * (1.0 + swap.gain) * tail) / swap.smallest + swap.cost
+    return total * (1.0 + 1e-12) if math.isfinite(total) else math.inf
+
+
+def _convex_atoms(setting: Setting, epsilon: float, share: float) -> tuple[AtomicLaw, float] | None:
+    """Atoms dominating every min(L_k, K), as far as the third order needs it; E(L_k - K)_+."""
+    cut, _ = _cut(setting.spread, epsilon, share)
+    law = gaussian_law(epsilon, setting.move, setting.spread, cut)
+    tries = np.geomspace(0.02, 1.0, 80) * cut
+    low_enough = tries[law.stop_loss(tries) <= share]
+    if low_enough.size:
+        law = replace(law, upper=float(low_enough[0]))
+    try:
+        top = ToppedLaw(law, squared_tail(law, setting.spread))
+        atoms, _, extra = round_up_convex(top, [(1.0, setting.count - 1)], ROUNDING)
+    except PrecisionError:
+        return None
+    return atoms, extra + float(law.stop_loss(np.array([law.upper]))[0])
+
+
+def _lifted(atoms: AtomicLaw, gain: float, loss: float) -> AtomicLaw:
+    """L + gain L^+ + loss L^-, rounded up: convex and increasing in L."""
+    values = np.where(atoms.values > 0.0, (1.0 + gain) * atoms.values, (1.0 - loss) * atoms.values)
+    return AtomicLaw(values + 1e-15 * np.abs(values), atoms.probabilities)
+
+
+def variance_bound(setting: Setting, epsilon: float) -> float:
+    """Var L_k at most, for all means allowed by `setting`."""
+    a, drift = math.exp(epsilon), math.expm1(epsilon)
+    mu, d = setting.spread, min(setting.move, 2.0 * setting.spread)
+    ball = a * a * lognormal.variance(setting.diameter)
+    near, growth = math.exp(-mu * d), math.expm1(d * d)
+    base, whole = -drift * drift, math.exp(mu * mu)
+    cases = (
+        drift * drift * math.expm1(mu * mu) - 2.0 * a * whole * math.expm1(-0.5 * d * d),
+        base + whole * ((near - a) ** 2 + near * near * growth),
+        base + whole * ((1.0 - a * near) ** 2 + a * a * near * near * growth),
+    )
+    return min(ball, max(cases)) * (1.0 + 1e-9)
 
 
 def _cut(mu: float, epsilon: float, share: float) -> tuple[float, float]:
@@ -91,23 +130,8 @@ def _cut(mu: float, epsilon: float, share: float) -> tuple[float, float]:
     return cut, float(lognormal.excess(np.array([a + cut]), mu)[0]) * (1.0 + 1e-9)
 
 
-def _main_term(atoms: AtomicLaw, count: int, gain: float, loss: float) -> float:
-    """An upper bound on F(gain, loss): min over q of E(q + sum phi(L'))_+^2 / (4q).
-
-    L + gain L^+ + loss L^- = (1 - loss) L + (gain + loss) L^+ <= phi(L) with
-    phi(x) = (1 - loss) x + (gain + loss) (x + b)_+^2 / (4b); (phi - t)_+^2 has a nonnegative
-    nondecreasing second derivative.
-    """
-    values = atoms.values
-    scale = math.sqrt(float(atoms.probabilities @ values**2))
-    bends = BENDS * scale
-    squares = np.maximum(values[None, :] + bends[:, None], 0.0) ** 2 / (4.0 * bends[:, None])
-    bend = int(np.argmin(squares @ atoms.probabilities))
-    shifted = ((1.0 - loss) * values + (gain + loss) * squares[bend]) * 1.0
-    shifted = shifted + 8.0 * np.finfo(np.float64).eps * np.abs(shifted)
-    law = AtomicLaw(shifted, atoms.probabilities)
-    if law.mean >= 0.0:
-        return math.inf
+def _main_term(law: AtomicLaw, count: int) -> float:
+    """An upper bound on E(sum)_+: min over q of E(q + sum)_+^2 / (4q)."""
     theta = saddle_point(law, [(1.0, count - 1)])
     offsets = OFFSETS / theta
     found = squared_excess_of_sum(law, count, theta, offsets)

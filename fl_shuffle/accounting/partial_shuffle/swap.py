@@ -2,21 +2,30 @@
 
 Client 1's report is swapped with that of one of N others, chosen with probability w_k(Y_k) / S, where
 w_k = min(Z_k, zeta), Z_k = omega / R_k, S = sum_j w_j(Y_j). R_k has its mean within c noise widths of
-omega's, client 1 within `own`. Then, with b_k = 1/D_k clamped to [1/M, 1/m], beta = M/m^2,
+omega's, client 1 within `own`. Published are h = Y_k and, with labels, the reports t after the swap:
+relative to omega(h) prod R_j(t_j) the signed density P - aQ becomes sum_k f_k(h) L_k(t_k) / D_k with
+f_k = min(1, zeta/Z_k(h)), D_k = w_k(h) + S(t) - w_k(t_k). For every m > 0
 
-    delta <= (1/m) E_g F(eta^+, eta(g)) + H E(1 - S/m)_+ + (N/M) (H + a - 1) E(1 - M/D)_+
-             + (N/m) beta E_P(Z - zeta^+)_+ + (N/m) P(g > z) [(1 + eta^+) H + u (H + a - 1)],
+    delta <= (1/m) E_g F(zeta^+/m, eta(g)) + H E(1 - S/m)_+ + (N/m) (H + a - 1) E(Z - zeta)_+
+             + (N/m^2) E_P(Z - zeta^+)_+,
 
-    F(eta^+, eta) = E( sum_k [L_k + eta^+ L_k^+ + eta L_k^-] )_+,   eta^+ = beta zeta^+,
-    eta(g) = beta max(1, e^(cg + c^2/2)),  g standard normal,  zeta = e^(cz + c^2/2),
-    u = (M/m - 1 + beta zeta)_+.
+    F(eta^+, eta) = E( sum_k [L_k + eta^+ L_k^+ + eta L_k^-] )_+,
+    eta(g) = min(zeta, max(1, e^(cg + c^2/2))) / m,  g standard normal.
+
+* 1/D_k <= 1/max(D_k, m) + (1/D_k - 1/m)_+. Undoing the swap, the last costs H E(1 - S/m)_+.
+* f_k <= 1 on L_k^+; on L_k^- leaving it out costs (1/m) E(1 - f_k) (H + a - 1), E_omega(1 - f_k) =
+  E(Z_k - zeta)_+.
+* With b = 1/max(S, m): b (1 - w_k(h)/m) <= 1/max(D_k, m) <= b (1 + w_k(t_k)/m), and b <= 1/m.
+* w_k(t_k) is cut at zeta^+; the excess costs (1/m^2) E[L_k^+ (Z_k - zeta^+)_+] each.
+* One h serves all k. For fixed l_k >= 0, sum_k l_k w_k(h) is at most, in increasing convex order, the
+  same sum with all w_k functions of one g (comonotone), and the quantile function of Z_k(h) is at
+  most max(1, e^(cg + c^2/2)): e^(ug + u^2/2) is convex in u, so its largest value is at 0 or c.
 
 F is convex in eta, so its mean over g is at most its interpolation on a few nodes with the weights
 of the law of max(1, e^(cg + c^2/2)) spread to them, mean kept.
 
-Tails. E(m - S)_+ grows when Z_k grows in convex order (z -> -min(z, zeta) is convex), so all c_k may be
-taken to be c. E e^(-lambda w) is bounded by spreading w to a grid with its mean kept. For the upper
-tail e^(lambda min(z, zeta)) is first replaced by its convex majorant, linear beyond zeta. Then
+Tail of S. E(m - S)_+ grows when Z_k grows in convex order (z -> -min(z, zeta) is convex), so all c_k may
+be taken to be c. E e^(-lambda w) is bounded by spreading w to a grid with its mean kept, and
 E(m - S)_+ <= E e^(lambda (m - S)) / (e lambda).
 """
 
@@ -27,14 +36,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 
 from fl_shuffle.accounting.partial_shuffle.lognormal import excess
 from fl_shuffle.accounting.privacy_loss import FloatArray
 
 STEP = 0.05
 FACTORS = np.geomspace(0.2, 3.0, 24)
-"""Rates tried in the exponential inequalities, around the normal approximation's."""
+"""Rates tried in the exponential inequality, around the normal approximation's."""
 ROUND_OFF = 1e-9
 MAX_WEIGHT = 1e8
 
@@ -45,8 +54,6 @@ class Swap:
 
     smallest: float
     """m"""
-    largest: float
-    """M"""
     gain: float
     """eta^+"""
     losses: FloatArray
@@ -74,37 +81,24 @@ def choose_swap(
     """
     drift = math.expm1(epsilon)
     c = max(reach, 1e-6)
-    share = 0.25 * goal
-    rare = share / (2.0 * (1.3 * local + 0.4 * (local + drift)))
-    z = float(-ndtri(min(rare, 0.3)))
-    zeta = math.exp(c * z + 0.5 * c * c)
-    if zeta > MAX_WEIGHT:
+    share = goal / 3.0
+    zeta, over = _cap(c, 1.0, MAX_WEIGHT, 0.8 * share / (local + drift))
+    if zeta >= MAX_WEIGHT:
         return None
-    smallest = _smallest(count, c, z, math.log(share / local))
-    if smallest is None:
+    found = _smallest(count, c, zeta, math.log(share / local))
+    if found is None:
         return None
-    m, below = smallest
-    largest = _largest(count, c, z, math.log(share * count / (local + drift)))
-    if largest is None:
-        return None
-    top, above = largest
-    beta = top / (m * m)
-    plus, cut = _cap(c, max(own, 0.0), zeta, share * m / (count * beta))
-    gain = beta * plus
-    surplus = max(top / m - 1.0 + beta * zeta, 0.0)
-    # P(g > z), rounded up: ndtr is accurate to a few units in the last place.
-    bad = count / m * float(ndtr(-z)) * (1.0 + 1e-12)
-    cost = local * below + (local + drift) / count * above + count * beta / m * cut
-    cost += bad * ((1.0 + gain) * local + surplus * (local + drift))
-    if sensitivity * beta * zeta < 0.01:
-        losses, weights = np.array([beta * zeta]), np.ones(1)
+    m, below = found
+    plus, cut = _cap(c, math.exp(c * own + c * c), zeta, share * m * m / count)
+    cost = local * below + count / m * (local + drift) * over + count / (m * m) * cut
+    if sensitivity * zeta / m < 0.01:
+        losses, weights = np.array([zeta / m]), np.ones(1)
     else:
-        middle = math.exp(c * min(2.5, 0.6 * z) + 0.5 * c * c)
-        nodes = np.array([1.0, middle, zeta])
-        losses, weights = beta * nodes, _spread(nodes, c)
-    if losses[-1] >= 0.5 or gain >= 0.5:
+        nodes = np.array([1.0, max(zeta**0.45, 1.0 + 0.3 * (zeta - 1.0)), zeta])
+        losses, weights = nodes / m, _spread(nodes, c)
+    if losses[-1] >= 0.5 or plus / m >= 0.5:
         return None
-    return Swap(m, top, gain, losses, weights, cost * (1.0 + 1e-9))
+    return Swap(m, plus / m, losses, weights, cost * (1.0 + 1e-9))
 
 
 def _spread(nodes: FloatArray, c: float) -> FloatArray:
@@ -116,50 +110,44 @@ def _spread(nodes: FloatArray, c: float) -> FloatArray:
     return np.append(1.0, tail) - np.append(tail, 0.0)
 
 
-def _cap(c: float, own: float, zeta: float, allowed: float) -> tuple[float, float]:
-    """zeta^+ <= zeta and E_P(Z - zeta^+)_+, at most `allowed` if it can be: ln Z ~ N(c^2/2 + c own, c^2)."""
-    mean = math.exp(c * c + c * own)
-    caps = np.exp(np.linspace(0.0, math.log(zeta), 80))
+def _cap(c: float, mean: float, most: float, allowed: float) -> tuple[float, float]:
+    """A cap <= `most` and E(mean X - cap)_+ <= `allowed`, if it can be had; X lognormal, mean one.
+
+    Z has this law: under R with mean 1, under P at distance `own` with mean e^(c own + c^2).
+    """
+    top = min(math.log(most), math.log(mean) + 9.0 * c)
+    caps = np.exp(np.linspace(0.0, top, 120))
     cut = mean * excess(caps / mean, c) * (1.0 + 1e-9)
-    cut[-1] = 0.0  # no weight is above zeta
+    if cut[-1] > allowed:
+        return most, 0.0
     first = int(np.argmax(cut <= allowed))
     return float(caps[first]), float(cut[first])
 
 
 @lru_cache(maxsize=64)
-def _capped_weights(c: float, z: float) -> tuple[FloatArray, FloatArray, float]:
-    """Values and probabilities that dominate min(Z, zeta) in convex order; E(Z - zeta)_+."""
-    zeta = math.exp(c * z + 0.5 * c * c)
-    steps = np.exp(c * np.arange(-9.0, z + c, STEP) - 0.5 * c * c)
+def _capped_weights(c: float, zeta: float) -> tuple[FloatArray, FloatArray]:
+    """Values and probabilities that dominate min(Z, zeta) in convex order."""
+    steps = np.exp(c * np.arange(-9.0, 9.0 + 2.0 * c, STEP) - 0.5 * c * c)
     values = np.concatenate([[0.0], steps[steps < zeta * (1.0 - 1e-3 * c)], [zeta]])
-    over = float(excess(np.array([zeta]), c)[0]) * (1.0 + 1e-9)
-    transform = np.append(1.0, excess(values[1:], c)) - over
+    transform = np.append(1.0, excess(values[1:], c))
+    transform -= transform[-1] * (1.0 + 1e-9)
     transform[-1] = 0.0
     tail = -np.diff(transform) / np.diff(values)
     tail = np.minimum(np.maximum.accumulate(tail[::-1])[::-1], 1.0)
-    probabilities = np.append(1.0, tail) - np.append(tail, 0.0)
-    return values, probabilities, over
+    return values, np.append(1.0, tail) - np.append(tail, 0.0)
 
 
-def _log_moments(c: float, z: float, rates: FloatArray) -> FloatArray:
-    """log E e^(-rate (w - 1)) from above, for every rate (both signs), with round-off."""
-    values, probabilities, over = _capped_weights(c, z)
-    rise = np.expm1(-np.multiply.outer(rates, values - 1.0)) @ probabilities
-    top = np.maximum(-rates, 0.0) * over * np.exp(np.maximum(-rates, 0.0) * (values[-1] - 1.0))
-    result: FloatArray = np.log1p(rise + top) + ROUND_OFF * np.abs(rates) * c
-    return result
-
-
-def _rates(count: int, c: float, log_goal: float) -> FloatArray:
-    spread = math.sqrt(math.expm1(c * c) * count)
-    return FACTORS * math.sqrt(2.0 * max(-log_goal, 1.0)) / spread
-
-
-def _smallest(count: int, c: float, z: float, log_goal: float) -> tuple[float, float] | None:
+def _smallest(count: int, c: float, zeta: float, log_goal: float) -> tuple[float, float] | None:
     """m, and a bound on E(1 - S/m)_+ near e^`log_goal`."""
-    rates = _rates(count, c, log_goal)
+    values, probabilities = _capped_weights(c, zeta)
+    typical = math.sqrt(2.0 * max(-log_goal, 1.0) / (math.expm1(c * c) * count))
+    rates = FACTORS * typical
     rates = rates[rates * c < 60.0]
-    log_moment = count * (_log_moments(c, z, rates) - rates)
+    if rates.size == 0:
+        return None
+    # log E e^(-rate (w - 1)), with round-off; then of e^(-rate S).
+    each = np.log1p(np.expm1(-np.multiply.outer(rates, values - 1.0)) @ probabilities)
+    log_moment = count * (each + ROUND_OFF * rates * c - rates)
     # With x = rate m the bound is e^(x + log_moment - 1) / x: the largest x that keeps the goal.
     level = log_goal - log_moment + 1.0
     good = level > 1.1
@@ -174,19 +162,3 @@ def _smallest(count: int, c: float, z: float, log_goal: float) -> tuple[float, f
     exponent = float(rates[best] * m + log_moment[best]) - 1.0
     slack = 1e-12 * (float(rates[best]) * m + 1.0)
     return m, math.exp(exponent + slack) / (float(rates[best]) * m)
-
-
-def _largest(count: int, c: float, z: float, log_goal: float) -> tuple[float, float] | None:
-    """M >= N, and a bound on E(D - M)_+, D = zeta and N - 1 weights, near e^`log_goal`."""
-    zeta = math.exp(c * z + 0.5 * c * c)
-    rates = _rates(count, c, log_goal - math.log(count))
-    rates = rates[rates * zeta < 300.0]
-    if rates.size == 0:
-        return None
-    log_moment = (count - 1) * (_log_moments(c, z, -rates) + rates)
-    needed = zeta + (log_moment - 1.0 - np.log(rates) - log_goal) / rates
-    best = int(np.argmin(needed))
-    top = max(float(needed[best]), float(count))
-    exponent = float(log_moment[best] - rates[best] * (top - zeta)) - 1.0
-    slack = 1e-12 * (float(rates[best]) * top + 1.0)
-    return top, math.exp(exponent + slack) / float(rates[best])
