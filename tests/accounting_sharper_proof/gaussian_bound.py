@@ -103,7 +103,7 @@ class Law:
         )
         return float((self.uncut_squared(t) / least).min())
 
-    def atoms(self, order: int = 400) -> tuple[np.ndarray, np.ndarray]:
+    def atoms(self, order: int = 160) -> tuple[np.ndarray, np.ndarray]:
         """Quadrature nodes and masses of the cut law (the two atoms are exact)."""
         mu = self.mu
         start = np.log(self.x1) / mu + mu / 2
@@ -155,30 +155,29 @@ def saddle(values, masses, count: int) -> float:
 
 @dataclass(frozen=True)
 class Swap:
-    """m, the weight cap zeta, the cap zeta_t of client 1's slot; `heads`: law of g(h) <= zeta (or one node)."""
+    """m, the weight cap zeta, client 1's cap zeta_t, the Chernoff rate, a head weight between 1 and zeta."""
 
     m: float
     zeta: float
     zeta_t: float
+    rate: float
+    middle: float
 
 
 def floor_probability(mu: float, count: int, swap: Swap, order: int = 400) -> float:
-    """A Chernoff bound on E(1 - S/m)_+, all others at distance c = mu/2."""
+    """E(1 - S/m)_+ <= e^(rate m - 1)/(rate m) E e^(-rate S), all others at distance c = mu/2."""
     c = mu / 2
     x, w = roots_legendre(order)
-    z = 12 * x
-    mass = 12 * w * np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
-    weight = np.minimum(np.exp(c * z - c * c / 2), swap.zeta)
-    best = np.inf
-    for rate in np.geomspace(1e-4, 3.0, 120) * min(1.0, 1 / c):
-        log = (
-            rate * swap.m
-            - 1
-            - np.log(rate * swap.m)
-            + count * np.log(mass @ np.exp(-rate * weight))
-        )
-        best = min(best, log)
-    return float(np.exp(best))
+    end = np.log(swap.zeta) / c + c / 2
+    low = -12.0
+    z = low + (end - low) * (x + 1) / 2
+    mass = w * (end - low) / 2 * np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
+    log_moment = np.log(
+        mass @ np.exp(-swap.rate * np.exp(c * z - c * c / 2))
+        + float(ndtr(-end)) * np.exp(-swap.rate * swap.zeta)
+    )
+    scaled = swap.rate * swap.m
+    return float(np.exp(scaled - 1 + count * log_moment) / scaled)
 
 
 def swap_costs(mu: float, count: int, a: float, swap: Swap) -> float:
@@ -197,32 +196,26 @@ def bent(values, eta: float, eta_h: float, b: float):
     return (1 - eta_h) * values + (eta + eta_h) * np.maximum(values + b, 0.0) ** 2 / (4 * b)
 
 
-def head_weights(mu: float, zeta: float, order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Quadrature for min(zeta, max(1, e^(cg + c^2/2))), g standard normal."""
+def head_weights(mu: float, swap: Swap) -> tuple[np.ndarray, np.ndarray]:
+    """min(zeta, max(1, e^(cg + c^2/2))), g standard normal, spread to (1, middle, zeta), mean kept."""
     c = mu / 2
-    x, w = roots_legendre(order)
-    low, high = -c / 2, np.log(zeta) / c - c / 2
-    g = low + (high - low) * (x + 1) / 2
-    mass = w * (high - low) / 2 * np.exp(-g * g / 2) / np.sqrt(2 * np.pi)
-    return (
-        np.concatenate([[1.0], np.exp(c * g + c * c / 2), [zeta]]),
-        np.concatenate([[float(ndtr(low))], mass, [float(ndtr(-high))]]),
-    )
+    grown = np.exp(c * c)
+    nodes = np.array([1.0, swap.middle, swap.zeta])
+    transform = grown * excess(nodes / grown, c)
+    transform = transform - transform[-1]
+    tail = -np.diff(transform) / np.diff(nodes)
+    return nodes, np.append(1.0, tail) - np.append(tail, 0.0)
 
 
 def delta_bound(
-    mu: float, count: int, epsilon: float, swap: Swap, law: Law, q: float, b: float, heads: int = 12
+    mu: float, count: int, epsilon: float, swap: Swap, law: Law, q: float, b: float
 ) -> float:
-    """The theorem's right-hand side at these parameters. heads = 0: one head weight, zeta."""
+    """The theorem's right-hand side at these parameters."""
     a = float(np.exp(epsilon))
     values, masses = law.atoms()
-    if heads:
-        head, weight = head_weights(mu, swap.zeta, heads)
-    else:
-        head, weight = np.array([swap.zeta]), np.ones(1)
     main = 0.0
-    for h, w in zip(head, weight, strict=True):
-        shaped = bent(values, swap.zeta_t / swap.m, h / swap.m, b)
-        main += w * squared_sum(shaped, masses, count, q) / (4 * q)
+    for head, weight in zip(*head_weights(mu, swap), strict=True):
+        shaped = bent(values, swap.zeta_t / swap.m, head / swap.m, b)
+        main += weight * squared_sum(shaped, masses, count, q) / (4 * q)
     cut = (1 + swap.zeta_t / swap.m) * float(excess(a + law.cut, mu))
     return main / swap.m + count / swap.m * cut + swap_costs(mu, count, a, swap)
