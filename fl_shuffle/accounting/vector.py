@@ -30,6 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from fl_shuffle.accounting.gaussian import gaussian_epsilon, gaussian_mu, gaussian_profile
 from fl_shuffle.accounting.gaussian_law import GaussianLaw
 from fl_shuffle.accounting.laplace import laplace_epsilon, laplace_profile
+from fl_shuffle.accounting.partial_shuffle.curve import PartialShuffleCurve
 from fl_shuffle.accounting.privacy_loss import AmplificationLaw
 from fl_shuffle.accounting.randomizers_continuous import LaplaceLaw
 from fl_shuffle.accounting.stop_loss import MAX_REPORTS, amplified_delta
@@ -55,6 +56,7 @@ MAX_EXPONENT = 500.0
 MAX_CONCENTRATION = 0.01
 HEAVY, FEW = 0.4, 200.0
 FALLBACK_ERROR = 2e-3
+CLEARLY = 0.8
 NEGLIGIBLE = 1e-40
 """Where the local curve is below this there is nothing left to amplify."""
 
@@ -136,15 +138,24 @@ class VectorCurve:
         self.anonymity = 1 + int(counts.sum())
         """Reports with the same noise, the client's own included."""
         self._reference = self._best_reference(radii, counts)
-        self.credit = self._has_credit()
-        """Whether the theorem gives the shuffler any credit; if not the curve is the local one."""
-        self._mu = self._predicted_mu(self._reference) if self.credit else 0.0
+        self._blanket = self._has_blanket()
+        self._sharper: PartialShuffleCurve | None = None
+        if self.own.noise == "gaussian" and self.own.ratio > 0.0:
+            scale = self.own.scale
+            self._sharper = PartialShuffleCurve(
+                self.own.ratio, self.own.radius / scale, radii / scale, counts
+            )
+            if not self._sharper.credit:
+                self._sharper = None
+        self.credit = self._blanket or self._sharper is not None
+        """Whether any theorem gives the shuffler credit; if not the curve is the local one."""
+        self._mu = self._predicted_mu(self._reference) if self._blanket else math.inf
         if self._reference.own > HEAVY and self._expected_blanket(6.0) < FEW:
             # Few, heavy-tailed terms are dear; 2% of delta is far below 1% of epsilon.
             self._relative_error = max(self._relative_error, 0.02)
         self._seen: dict[float, float] = {}
 
-    def _has_credit(self) -> bool:
+    def _has_blanket(self) -> bool:
         needed = MIN_BLANKET if self._reference.own < FAR_APART else MIN_BLANKET_FAR
         if self.own.ratio == 0.0 or self._expected_blanket(6.0) < needed:
             return False
@@ -189,7 +200,9 @@ class VectorCurve:
     @property
     def predicted_mu(self) -> float:
         """A normal approximation of the shuffled curve: not a bound, only a scale."""
-        return self._mu if self.credit else self.own.ratio
+        if not self.credit:
+            return self.own.ratio
+        return self._mu if self._sharper is None else min(self._mu, self._sharper.predicted_mu)
 
     def loosened(self, relative_error: float) -> VectorCurve:
         """The same curve with a larger numerical excess, and cheaper."""
@@ -221,6 +234,13 @@ class VectorCurve:
         return min(value for at, value in self._seen.items() if at <= budget)
 
     def _shuffled(self, epsilon: float, local: float) -> float:
+        best = math.inf if self._sharper is None else self._sharper.delta(epsilon)
+        # The blanket is not computed where even its normal approximation is clearly above.
+        if self._blanket and best > CLEARLY * float(gaussian_profile(epsilon, self._mu)):
+            best = min(best, self._blanket_bound(epsilon, local))
+        return best
+
+    def _blanket_bound(self, epsilon: float, local: float) -> float:
         if self.own.noise == "laplace":
             law: AmplificationLaw = LaplaceLaw(self._reference.own, epsilon)
             guess = float(gaussian_profile(epsilon, self._mu))
@@ -317,7 +337,7 @@ class VectorCurve:
         if not self.credit or high == 0.0:
             return high
         low = 0.0
-        point = min(gaussian_epsilon(target, self._mu), high)
+        point = min(gaussian_epsilon(target, self.predicted_mu), high)
         for step in range(60):
             value = self.delta(point)
             if value <= target:

@@ -98,11 +98,16 @@ class GaussianSplitLaw:
         return np.where(negative, self.mean - t + result, result)
 
 
-def gaussian_law(
-    epsilon: float, move: float, spread: float, upper: float
-) -> ConvexOrderLaw | GaussianSplitLaw:
-    """L* for Gaussian reports: the pair `move` apart, others within `spread`; cut at `upper`."""
+GaussianLaw = ConvexOrderLaw | GaussianSplitLaw
+
+
+def gaussian_law(epsilon: float, move: float, spread: float) -> GaussianLaw:
+    """L* for Gaussian reports: the pair `move` apart, others within `spread` >= `move`.
+
+    Cut far out: the caller lowers `upper`.
+    """
     a = math.exp(epsilon)
+    upper = math.exp(spread * (spread + 12.0) - 0.5 * spread * spread)
     lower = -max(a * math.exp(spread * (spread + 7.0) - 0.5 * spread * spread) - 1.0, 0.2 * spread)
     if move != spread:
         return GaussianSplitLaw(epsilon, move, spread, lower, upper)
@@ -113,7 +118,7 @@ def gaussian_law(
     return ConvexOrderLaw(epsilon, profile, lower, upper)
 
 
-def squared_tail(law: ConvexOrderLaw | GaussianSplitLaw, spread: float) -> float:
+def squared_tail(law: GaussianLaw, spread: float) -> float:
     """At least E(L_k - K)_+^2 for Gaussian reports, K = `law.upper`.
 
     It is 2 int_K^inf E(L_k - t)_+ dt. Up to a point G > 1 the integrand is at most the convex S, whose

@@ -91,7 +91,7 @@ def choose_swap(
     m, below = found
     plus, cut = _cap(c, math.exp(c * own + c * c), zeta, share * m * m / count)
     cost = local * below + count / m * (local + drift) * over + count / (m * m) * cut
-    if sensitivity * zeta / m < 0.01:
+    if sensitivity * zeta / m < 0.01 or zeta < 1.001:
         losses, weights = np.array([zeta / m]), np.ones(1)
     else:
         nodes = np.array([1.0, max(zeta**0.45, 1.0 + 0.3 * (zeta - 1.0)), zeta])
