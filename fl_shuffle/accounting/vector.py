@@ -57,6 +57,7 @@ MAX_CONCENTRATION = 0.01
 HEAVY, FEW = 0.4, 200.0
 FALLBACK_ERROR = 2e-3
 CLEARLY = 0.8
+FITTED_STEPS = 4
 NEGLIGIBLE = 1e-40
 """Where the local curve is below this there is nothing left to amplify."""
 
@@ -337,19 +338,27 @@ class VectorCurve:
         if not self.credit or high == 0.0:
             return high
         low = 0.0
+        at_low, at_high = 1.0, target * 0.5
         point = min(gaussian_epsilon(target, self.predicted_mu), high)
         for step in range(60):
             value = self.delta(point)
             if value <= target:
-                high = point
+                high, at_high = point, value
                 if value >= target * (1.0 - tolerance) or point == 0.0:
                     break
             else:
-                low = point
+                low, at_low = point, value
             if high - low <= 1e-9 * high:
                 break
-            fitted = gaussian_mu(point, value) if 0.0 < value < 0.9 else 0.0
-            point = gaussian_epsilon(target * (1.0 - 0.5 * tolerance), fitted) if fitted else high
+            aim = target * (1.0 - 0.5 * tolerance)
+            if step < FITTED_STEPS:
+                fitted = gaussian_mu(point, value) if 0.0 < value < 0.9 else 0.0
+                point = gaussian_epsilon(aim, fitted) if fitted else high
+            else:
+                # Between the two ends sqrt(-log delta) is nearly linear in epsilon.
+                ends = [math.sqrt(-math.log(max(min(v, 0.99), 1e-300))) for v in (at_low, at_high)]
+                share = (math.sqrt(-math.log(aim)) - ends[0]) / max(ends[1] - ends[0], 1e-12)
+                point = low + min(max(share, 0.02), 0.98) * (high - low)
             if not low < point < high or step % 8 == 7:
                 point = 0.5 * (low + high)
         return high
