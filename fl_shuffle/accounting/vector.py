@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from fl_shuffle.accounting.gaussian import gaussian_epsilon, gaussian_mu, gaussian_profile
 from fl_shuffle.accounting.gaussian_law import GaussianLaw
 from fl_shuffle.accounting.laplace import laplace_epsilon, laplace_profile
-from fl_shuffle.accounting.partial_shuffle.curve import PartialShuffleCurve
+from fl_shuffle.accounting.partial_shuffle.curve import LaplaceShuffleCurve, PartialShuffleCurve
 from fl_shuffle.accounting.privacy_loss import AmplificationLaw
 from fl_shuffle.accounting.randomizers_continuous import LaplaceLaw
 from fl_shuffle.accounting.stop_loss import MAX_REPORTS, amplified_delta
@@ -140,14 +140,10 @@ class VectorCurve:
         """Reports with the same noise, the client's own included."""
         self._reference = self._best_reference(radii, counts)
         self._blanket = self._has_blanket()
-        self._sharper: PartialShuffleCurve | None = None
-        if self.own.noise == "gaussian" and self.own.ratio > 0.0:
-            scale = self.own.scale
-            self._sharper = PartialShuffleCurve(
-                self.own.ratio, self.own.radius / scale, radii / scale, counts
-            )
-            if not self._sharper.credit:
-                self._sharper = None
+        scale = self.own.scale
+        kind = PartialShuffleCurve if self.own.noise == "gaussian" else LaplaceShuffleCurve
+        sharper = kind(self.own.ratio, self.own.radius / scale, radii / scale, counts)
+        self._sharper = sharper if sharper.credit else None
         self.credit = self._blanket or self._sharper is not None
         """Whether any theorem gives the shuffler credit; if not the curve is the local one."""
         self._mu = self._predicted_mu(self._reference) if self._blanket else math.inf

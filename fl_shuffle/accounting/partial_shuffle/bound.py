@@ -16,6 +16,7 @@ from fl_shuffle.accounting.partial_shuffle.convex_order_law import (
     gaussian_law,
     squared_tail,
 )
+from fl_shuffle.accounting.partial_shuffle.lifting import lifted
 from fl_shuffle.accounting.partial_shuffle.prediction import predict
 from fl_shuffle.accounting.partial_shuffle.second_order import squared_excess_of_sum
 from fl_shuffle.accounting.partial_shuffle.swap import choose_swap
@@ -97,21 +98,15 @@ def _with_goal(
     tail = extra + left
     total = 0.0
     for loss, weight in zip(swap.losses.tolist(), swap.weights.tolist(), strict=True):
-        lifted = _lifted(atoms, swap.gain, loss)
+        terms = lifted(atoms, swap.gain, loss)
         mean = -(1.0 - loss) * drift + (swap.gain + loss) * local
         second = (1.0 + swap.gain) ** 2 * (variance + drift * drift)
-        lower = collapse(lifted, second - mean * mean, mean, rate)
+        lower = collapse(terms, second - mean * mean, mean, rate)
         if lower is None:
             return math.inf
         total += weight * _main_term(lower, n)
     total = (total + n * (1.0 + swap.gain) * tail) / swap.smallest + swap.cost
     return total * (1.0 + 1e-12) if math.isfinite(total) else math.inf
-
-
-def _lifted(atoms: AtomicLaw, gain: float, loss: float) -> AtomicLaw:
-    """L + gain L^+ + loss L^-, rounded up: convex and increasing in L."""
-    values = np.where(atoms.values > 0.0, (1.0 + gain) * atoms.values, (1.0 - loss) * atoms.values)
-    return AtomicLaw(values + 1e-15 * np.abs(values), atoms.probabilities)
 
 
 def variance_bound(setting: Setting, epsilon: float) -> float:

@@ -1,4 +1,4 @@
-"""The sharper curve of one client in one batch of Gaussian vector reports."""
+"""The sharper curve of one client in one batch of vector reports, Gaussian or Laplace."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle.accounting.laplace import laplace_profile
 from fl_shuffle.accounting.partial_shuffle.bound import Setting, third_order_delta
+from fl_shuffle.accounting.partial_shuffle.convex_order_law import LaplaceSplitLaw
+from fl_shuffle.accounting.partial_shuffle.profile import laplace
+from fl_shuffle.accounting.partial_shuffle.profile_bound import convex_order_delta
 from fl_shuffle.accounting.privacy_loss import FloatArray
 
 MIN_OTHERS = 10
 MAX_SPREAD = 3.0
 """Beyond this many noise widths likelihood ratios vary too much to hide anybody."""
+MAX_LAPLACE = 12.0
 MAX_SHARE = 0.98
 
 
@@ -56,3 +61,36 @@ class PartialShuffleCurve:
         if self._setting is None:
             return math.inf
         return third_order_delta(self._setting, epsilon)
+
+
+class LaplaceShuffleCurve:
+    """The same for Laplace reports, by convex order alone: any dimension, l1 norms in noise scales."""
+
+    def __init__(
+        self, move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
+    ) -> None:
+        self._move = move
+        self._best: tuple[int, float, float] | None = None
+        self.predicted_mu = math.inf
+        for reach, count in zip(radii.tolist(), np.cumsum(counts).tolist(), strict=True):
+            spread = max(radius + reach, move)
+            if count < MIN_OTHERS or spread > MAX_LAPLACE or reach == 0.0:
+                continue
+            # Two independent halves of the pair's variance against a report `spread` away.
+            mu = 2.0 * math.exp(0.5 * spread) * -math.expm1(-0.5 * move) / math.sqrt(count)
+            if mu < self.predicted_mu:
+                self.predicted_mu, self._best = mu, (count, spread, reach)
+
+    @property
+    def credit(self) -> bool:
+        """Whether the theorem is expected to say more than the local curve."""
+        return self._best is not None and self.predicted_mu < MAX_SHARE * self._move
+
+    def delta(self, epsilon: float) -> float:
+        """An upper bound on the divergence at `epsilon` >= 0, both directions; may be infinite."""
+        if self._best is None or epsilon >= self._move:
+            return math.inf
+        count, spread, reach = self._best
+        law = LaplaceSplitLaw(epsilon, self._move, spread)
+        local = float(laplace_profile(epsilon, self._move)) * (1.0 + 1e-12)
+        return convex_order_delta(law, None, local, laplace(reach), count)
