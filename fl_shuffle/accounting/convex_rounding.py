@@ -40,7 +40,7 @@ def round_up_convex(
     nodes = _first_nodes(law)
     inflation = math.inf
     for _ in range(12):
-        atoms, extra = _atoms_on(law, nodes)
+        atoms, extra = atoms_on(law, nodes)
         theta = saddle_point(atoms, classes)
         if _log_moment(atoms, classes, theta) < LOG_NEGLIGIBLE:
             return atoms, 0.0, extra
@@ -67,7 +67,7 @@ def _first_nodes(law: AmplificationLaw) -> FloatArray:
     return np.unique(np.concatenate([[low], grid[(grid > low) & (grid < high)], [high]]))
 
 
-def _atoms_on(law: AmplificationLaw, nodes: FloatArray) -> tuple[AtomicLaw, float]:
+def atoms_on(law: AmplificationLaw, nodes: FloatArray) -> tuple[AtomicLaw, float]:
     """Interpolate g on `nodes`; shift all atoms up by what certifies the floats."""
     transform = law.stop_loss(nodes)
     top = float(transform[-1])

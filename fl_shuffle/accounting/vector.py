@@ -30,6 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from fl_shuffle.accounting.gaussian import gaussian_epsilon, gaussian_mu, gaussian_profile
 from fl_shuffle.accounting.gaussian_law import GaussianLaw
 from fl_shuffle.accounting.laplace import laplace_epsilon, laplace_profile
+from fl_shuffle.accounting.partial_shuffle.curve import LaplaceShuffleCurve, PartialShuffleCurve
 from fl_shuffle.accounting.privacy_loss import AmplificationLaw
 from fl_shuffle.accounting.randomizers_continuous import LaplaceLaw
 from fl_shuffle.accounting.stop_loss import MAX_REPORTS, amplified_delta
@@ -55,6 +56,8 @@ MAX_EXPONENT = 500.0
 MAX_CONCENTRATION = 0.01
 HEAVY, FEW = 0.4, 200.0
 FALLBACK_ERROR = 2e-3
+CLEARLY = 0.8
+FITTED_STEPS = 4
 NEGLIGIBLE = 1e-40
 """Where the local curve is below this there is nothing left to amplify."""
 
@@ -136,15 +139,20 @@ class VectorCurve:
         self.anonymity = 1 + int(counts.sum())
         """Reports with the same noise, the client's own included."""
         self._reference = self._best_reference(radii, counts)
-        self.credit = self._has_credit()
-        """Whether the theorem gives the shuffler any credit; if not the curve is the local one."""
-        self._mu = self._predicted_mu(self._reference) if self.credit else 0.0
+        self._blanket = self._has_blanket()
+        scale = self.own.scale
+        kind = PartialShuffleCurve if self.own.noise == "gaussian" else LaplaceShuffleCurve
+        sharper = kind(self.own.ratio, self.own.radius / scale, radii / scale, counts)
+        self._sharper = sharper if sharper.credit else None
+        self.credit = self._blanket or self._sharper is not None
+        """Whether any theorem gives the shuffler credit; if not the curve is the local one."""
+        self._mu = self._predicted_mu(self._reference) if self._blanket else math.inf
         if self._reference.own > HEAVY and self._expected_blanket(6.0) < FEW:
             # Few, heavy-tailed terms are dear; 2% of delta is far below 1% of epsilon.
             self._relative_error = max(self._relative_error, 0.02)
         self._seen: dict[float, float] = {}
 
-    def _has_credit(self) -> bool:
+    def _has_blanket(self) -> bool:
         needed = MIN_BLANKET if self._reference.own < FAR_APART else MIN_BLANKET_FAR
         if self.own.ratio == 0.0 or self._expected_blanket(6.0) < needed:
             return False
@@ -189,7 +197,9 @@ class VectorCurve:
     @property
     def predicted_mu(self) -> float:
         """A normal approximation of the shuffled curve: not a bound, only a scale."""
-        return self._mu if self.credit else self.own.ratio
+        if not self.credit:
+            return self.own.ratio
+        return self._mu if self._sharper is None else min(self._mu, self._sharper.predicted_mu)
 
     def loosened(self, relative_error: float) -> VectorCurve:
         """The same curve with a larger numerical excess, and cheaper."""
@@ -221,6 +231,13 @@ class VectorCurve:
         return min(value for at, value in self._seen.items() if at <= budget)
 
     def _shuffled(self, epsilon: float, local: float) -> float:
+        best = math.inf if self._sharper is None else self._sharper.delta(epsilon)
+        # The blanket is not computed where even its normal approximation is clearly above.
+        if self._blanket and best > CLEARLY * float(gaussian_profile(epsilon, self._mu)):
+            best = min(best, self._blanket_bound(epsilon, local))
+        return best
+
+    def _blanket_bound(self, epsilon: float, local: float) -> float:
         if self.own.noise == "laplace":
             law: AmplificationLaw = LaplaceLaw(self._reference.own, epsilon)
             guess = float(gaussian_profile(epsilon, self._mu))
@@ -317,19 +334,27 @@ class VectorCurve:
         if not self.credit or high == 0.0:
             return high
         low = 0.0
-        point = min(gaussian_epsilon(target, self._mu), high)
+        at_low, at_high = 1.0, target * 0.5
+        point = min(gaussian_epsilon(target, self.predicted_mu), high)
         for step in range(60):
             value = self.delta(point)
             if value <= target:
-                high = point
+                high, at_high = point, value
                 if value >= target * (1.0 - tolerance) or point == 0.0:
                     break
             else:
-                low = point
+                low, at_low = point, value
             if high - low <= 1e-9 * high:
                 break
-            fitted = gaussian_mu(point, value) if 0.0 < value < 0.9 else 0.0
-            point = gaussian_epsilon(target * (1.0 - 0.5 * tolerance), fitted) if fitted else high
+            aim = target * (1.0 - 0.5 * tolerance)
+            if step < FITTED_STEPS:
+                fitted = gaussian_mu(point, value) if 0.0 < value < 0.9 else 0.0
+                point = gaussian_epsilon(aim, fitted) if fitted else high
+            else:
+                # Between the two ends sqrt(-log delta) is nearly linear in epsilon.
+                ends = [math.sqrt(-math.log(max(min(v, 0.99), 1e-300))) for v in (at_low, at_high)]
+                share = (math.sqrt(-math.log(aim)) - ends[0]) / max(ends[1] - ends[0], 1e-12)
+                point = low + min(max(share, 0.02), 0.98) * (high - low)
             if not low < point < high or step % 8 == 7:
                 point = 0.5 * (low + high)
         return high

@@ -6,23 +6,28 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import ndtri
 
 from fl_shuffle.accounting.convex_rounding import round_up_convex
 from fl_shuffle.accounting.gaussian import gaussian_profile
 from fl_shuffle.accounting.partial_shuffle import lognormal
 from fl_shuffle.accounting.partial_shuffle.collapsed_atoms import ToppedLaw, collapse
-from fl_shuffle.accounting.partial_shuffle.convex_order_law import gaussian_law, squared_tail
+from fl_shuffle.accounting.partial_shuffle.convex_order_law import (
+    GaussianLaw,
+    gaussian_law,
+    squared_tail,
+)
+from fl_shuffle.accounting.partial_shuffle.lifting import lifted
+from fl_shuffle.accounting.partial_shuffle.prediction import predict
 from fl_shuffle.accounting.partial_shuffle.second_order import squared_excess_of_sum
-from fl_shuffle.accounting.partial_shuffle.swap import Swap, choose_swap
-from fl_shuffle.accounting.moment import Moment
-from fl_shuffle.accounting.privacy_loss import AmplificationLaw, AtomicLaw
+from fl_shuffle.accounting.partial_shuffle.swap import choose_swap
+from fl_shuffle.accounting.privacy_loss import AtomicLaw
 from fl_shuffle.accounting.saddle import saddle_point
 from fl_shuffle.errors import PrecisionError
 
 OFFSETS = np.geomspace(0.5, 1.6, 9)
 COST_SHARE = 0.006
-TAIL_SHARE = 1e-3
+NEGLIGIBLE = 1e-100
+PASSES, CLOSE = 2, 3.0
 ROUNDING = 1e-3
 
 
@@ -48,13 +53,29 @@ class Setting:
         return math.sqrt(variance_bound(self, 0.0) / self.count)
 
 
-def third_order_delta(setting: Setting, epsilon: float, guess: float) -> float:
+def third_order_delta(setting: Setting, epsilon: float) -> float:
     """The bound through the third-order comparison; infinite where no parameters are found."""
-    mu, n = setting.spread, setting.count
     local = float(gaussian_profile(epsilon, setting.move)) * (1.0 + 1e-12)
-    if not local > 0.0:
+    if not local > NEGLIGIBLE:
         return math.inf
-    drift = math.expm1(epsilon)
+    variance = variance_bound(setting, epsilon)
+    law = gaussian_law(epsilon, setting.move, setting.spread)
+    cut, guess = predict(law, setting.count, variance)
+    law = replace(law, upper=cut)
+    best = math.inf
+    for _ in range(PASSES):
+        best = min(best, _with_goal(setting, epsilon, local, law, guess))
+        if best <= CLOSE * guess or math.isinf(best):
+            break
+        guess = 0.5 * best
+    return best
+
+
+def _with_goal(
+    setting: Setting, epsilon: float, local: float, law: GaussianLaw, guess: float
+) -> float:
+    """The bound with costs that suit a result near `guess`."""
+    n, drift = setting.count, math.expm1(epsilon)
     variance = variance_bound(setting, epsilon)
     rate = max(drift / variance, 1.0 / math.sqrt(n * variance))
     swap = choose_swap(
@@ -68,43 +89,24 @@ def third_order_delta(setting: Setting, epsilon: float, guess: float) -> float:
     )
     if swap is None:
         return math.inf
-    found = _convex_atoms(setting, epsilon, TAIL_SHARE * guess)
-    if found is None:
+    try:
+        left = float(law.stop_loss(np.array([law.upper]))[0])
+        top = ToppedLaw(law, squared_tail(law, setting.spread), left)
+        atoms, _, extra = round_up_convex(top, [(1.0, n - 1)], ROUNDING)
+    except PrecisionError:
         return math.inf
-    atoms, tail = found
+    tail = extra + left
     total = 0.0
     for loss, weight in zip(swap.losses.tolist(), swap.weights.tolist(), strict=True):
-        lifted = _lifted(atoms, swap.gain, loss)
+        terms = lifted(atoms, swap.gain, loss)
         mean = -(1.0 - loss) * drift + (swap.gain + loss) * local
         second = (1.0 + swap.gain) ** 2 * (variance + drift * drift)
-        lower = collapse(lifted, second - mean * mean, mean, rate)
+        lower = collapse(terms, second - mean * mean, mean, rate)
         if lower is None:
             return math.inf
         total += weight * _main_term(lower, n)
     total = (total + n * (1.0 + swap.gain) * tail) / swap.smallest + swap.cost
     return total * (1.0 + 1e-12) if math.isfinite(total) else math.inf
-
-
-def _convex_atoms(setting: Setting, epsilon: float, share: float) -> tuple[AtomicLaw, float] | None:
-    """Atoms dominating every min(L_k, K), as far as the third order needs it; E(L_k - K)_+."""
-    cut, _ = _cut(setting.spread, epsilon, share)
-    law = gaussian_law(epsilon, setting.move, setting.spread, cut)
-    tries = np.geomspace(0.02, 1.0, 80) * cut
-    low_enough = tries[law.stop_loss(tries) <= share]
-    if low_enough.size:
-        law = replace(law, upper=float(low_enough[0]))
-    try:
-        top = ToppedLaw(law, squared_tail(law, setting.spread))
-        atoms, _, extra = round_up_convex(top, [(1.0, setting.count - 1)], ROUNDING)
-    except PrecisionError:
-        return None
-    return atoms, extra + float(law.stop_loss(np.array([law.upper]))[0])
-
-
-def _lifted(atoms: AtomicLaw, gain: float, loss: float) -> AtomicLaw:
-    """L + gain L^+ + loss L^-, rounded up: convex and increasing in L."""
-    values = np.where(atoms.values > 0.0, (1.0 + gain) * atoms.values, (1.0 - loss) * atoms.values)
-    return AtomicLaw(values + 1e-15 * np.abs(values), atoms.probabilities)
 
 
 def variance_bound(setting: Setting, epsilon: float) -> float:
@@ -120,14 +122,6 @@ def variance_bound(setting: Setting, epsilon: float) -> float:
         base + whole * ((1.0 - a * near) ** 2 + a * a * near * near * growth),
     )
     return min(ball, max(cases)) * (1.0 + 1e-9)
-
-
-def _cut(mu: float, epsilon: float, share: float) -> tuple[float, float]:
-    """K with E(L_k - K)_+ <= h(a + K) near `share`, and that value."""
-    reach = mu - float(ndtri(max(share, 1e-300)))
-    a = math.exp(epsilon)
-    cut = max(math.exp(mu * reach - 0.5 * mu * mu) - a, 0.1 * mu)
-    return cut, float(lognormal.excess(np.array([a + cut]), mu)[0]) * (1.0 + 1e-9)
 
 
 def _main_term(law: AtomicLaw, count: int) -> float:

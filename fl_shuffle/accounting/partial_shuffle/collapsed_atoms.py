@@ -36,10 +36,8 @@ class ToppedLaw:
 
     law: AmplificationLaw
     square: float
-
-    @property
-    def _left(self) -> float:
-        return float(self.law.stop_loss(np.array([self.law.upper]))[0])
+    left: float
+    """law.stop_loss(K)"""
 
     @property
     def lower(self) -> float:
@@ -47,8 +45,7 @@ class ToppedLaw:
 
     @property
     def upper(self) -> float:
-        left = self._left
-        return self.law.upper + (self.square / left if left > 0.0 else 0.0)
+        return self.law.upper + (self.square / self.left if self.left > 0.0 else 0.0)
 
     @property
     def mean(self) -> float:
@@ -57,9 +54,9 @@ class ToppedLaw:
     def stop_loss(self, t: FloatArray) -> FloatArray:
         """E(L - t)_+, linear above K."""
         t = np.atleast_1d(np.asarray(t, dtype=np.float64))
-        start, left = self.law.upper, self._left
+        start = self.law.upper
         share = np.maximum(self.upper - t, 0.0) / max(self.upper - start, 1e-300)
-        return np.where(t < start, self.law.stop_loss(np.minimum(t, start)), left * share)
+        return np.where(t < start, self.law.stop_loss(np.minimum(t, start)), self.left * share)
 
 
 class _Upper:
@@ -145,12 +142,14 @@ def _stretched(
     def holds(stretch: float) -> bool:
         upper = _Upper(values * stretch, p)
         low = point[0] * stretch
+        # The variance speaks of thresholds up to zero, and of those below both means.
+        if low > min(zero, -surplus):
+            return False
         nodes = np.linspace(low, max(float(values[0]), 0.0), CELLS + 1)
         square, slope = upper(nodes[1:])
         at_left = square + 2.0 * slope * np.diff(nodes) - SLACK * variance
         good = np.zeros(CELLS, dtype=bool)
         # L_k's mean lies `surplus` below the centre.
-        # The variance speaks of thresholds up to zero.
         second = np.where(nodes <= zero, variance + (surplus + nodes) ** 2, math.inf)
         for curve in (bounds(nodes)[0], second):
             right = square >= curve[1:] + SLACK * variance

@@ -98,11 +98,53 @@ class GaussianSplitLaw:
         return np.where(negative, self.mean - t + result, result)
 
 
-def gaussian_law(
-    epsilon: float, move: float, spread: float, upper: float
-) -> ConvexOrderLaw | GaussianSplitLaw:
-    """L* for Gaussian reports: the pair `move` apart, others within `spread`; cut at `upper`."""
+@dataclass(frozen=True)
+class LaplaceSplitLaw:
+    """L* for Laplace reports: the pair `move` apart in l1, others up to `spread` >= `move` away.
+
+    With h(s) = 1 - sqrt(s) e^(-move/2) and the like for `spread`, Cauchy's inequality gives the best
+    theta: S(t) = (1 - sqrt(a e^-move + t e^-spread))_+, and for t < 0 a times the same with 1/a, |t|/a.
+    """
+
+    epsilon: float
+    move: float
+    spread: float
+
+    @property
+    def mean(self) -> float:
+        return -math.expm1(self.epsilon)
+
+    @property
+    def upper(self) -> float:
+        return max(-math.expm1(self.epsilon - self.move) * math.exp(self.spread), 1e-12)
+
+    @property
+    def lower(self) -> float:
+        return -math.exp(self.spread + self.epsilon) * -math.expm1(-self.epsilon - self.move) - 1e-12
+
+    def stop_loss(self, t: FloatArray) -> FloatArray:
+        """S(t), through log of the root: relative accuracy up to the top."""
+        t = np.atleast_1d(np.asarray(t, dtype=np.float64))
+        negative = t < 0.0
+        scale = np.where(negative, math.exp(self.epsilon), 1.0)
+        # 1 - (a e^-move + t e^-spread) as a sum without cancellation.
+        own = np.where(negative, -self.epsilon, self.epsilon) - self.move
+        room = -np.expm1(own) - np.abs(t) / scale * math.exp(-self.spread)
+        value = scale * np.where(room > 0.0, room / (1.0 + np.sqrt(1.0 - np.maximum(room, 0.0))), 0.0)
+        result: FloatArray = np.where(negative, self.mean - t + value, value) + 4e-16
+        return np.where(t >= self.upper, 0.0, result)
+
+
+GaussianLaw = ConvexOrderLaw | GaussianSplitLaw
+
+
+def gaussian_law(epsilon: float, move: float, spread: float) -> GaussianLaw:
+    """L* for Gaussian reports: the pair `move` apart, others within `spread` >= `move`.
+
+    Cut far out: the caller lowers `upper`.
+    """
     a = math.exp(epsilon)
+    upper = math.exp(spread * (spread + 12.0) - 0.5 * spread * spread)
     lower = -max(a * math.exp(spread * (spread + 7.0) - 0.5 * spread * spread) - 1.0, 0.2 * spread)
     if move != spread:
         return GaussianSplitLaw(epsilon, move, spread, lower, upper)
@@ -113,7 +155,7 @@ def gaussian_law(
     return ConvexOrderLaw(epsilon, profile, lower, upper)
 
 
-def squared_tail(law: ConvexOrderLaw | GaussianSplitLaw, spread: float) -> float:
+def squared_tail(law: GaussianLaw, spread: float) -> float:
     """At least E(L_k - K)_+^2 for Gaussian reports, K = `law.upper`.
 
     It is 2 int_K^inf E(L_k - t)_+ dt. Up to a point G > 1 the integrand is at most the convex S, whose

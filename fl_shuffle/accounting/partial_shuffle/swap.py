@@ -85,13 +85,13 @@ def choose_swap(
     zeta, over = _cap(c, 1.0, MAX_WEIGHT, 0.8 * share / (local + drift))
     if zeta >= MAX_WEIGHT:
         return None
-    found = _smallest(count, c, zeta, math.log(share / local))
+    found = floor_of_sum(*_capped_weights(c, zeta), count, math.log(share / local))
     if found is None:
         return None
     m, below = found
     plus, cut = _cap(c, math.exp(c * own + c * c), zeta, share * m * m / count)
     cost = local * below + count / m * (local + drift) * over + count / (m * m) * cut
-    if sensitivity * zeta / m < 0.01:
+    if sensitivity * zeta / m < 0.01 or zeta < 1.001:
         losses, weights = np.array([zeta / m]), np.ones(1)
     else:
         nodes = np.array([1.0, max(zeta**0.45, 1.0 + 0.3 * (zeta - 1.0)), zeta])
@@ -129,25 +129,31 @@ def _capped_weights(c: float, zeta: float) -> tuple[FloatArray, FloatArray]:
     """Values and probabilities that dominate min(Z, zeta) in convex order."""
     steps = np.exp(c * np.arange(-9.0, 9.0 + 2.0 * c, STEP) - 0.5 * c * c)
     values = np.concatenate([[0.0], steps[steps < zeta * (1.0 - 1e-3 * c)], [zeta]])
-    transform = np.append(1.0, excess(values[1:], c))
-    transform -= transform[-1] * (1.0 + 1e-9)
+    return spread_atoms(values, np.append(1.0, excess(values[1:], c)))
+
+
+def spread_atoms(values: FloatArray, transform: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """min(Z, last value), spread to `values` (from 0 up), for E(Z - t)_+ = `transform` there."""
+    transform = transform - transform[-1] * (1.0 + 1e-9)
     transform[-1] = 0.0
     tail = -np.diff(transform) / np.diff(values)
-    tail = np.minimum(np.maximum.accumulate(tail[::-1])[::-1], 1.0)
+    tail = np.clip(np.maximum.accumulate(tail[::-1])[::-1], 0.0, 1.0)
     return values, np.append(1.0, tail) - np.append(tail, 0.0)
 
 
-def _smallest(count: int, c: float, zeta: float, log_goal: float) -> tuple[float, float] | None:
-    """m, and a bound on E(1 - S/m)_+ near e^`log_goal`."""
-    values, probabilities = _capped_weights(c, zeta)
-    typical = math.sqrt(2.0 * max(-log_goal, 1.0) / (math.expm1(c * c) * count))
-    rates = FACTORS * typical
-    rates = rates[rates * c < 60.0]
+def floor_of_sum(
+    values: FloatArray, probabilities: FloatArray, count: int, log_goal: float
+) -> tuple[float, float] | None:
+    """m, and a bound on E(1 - S/m)_+ near e^`log_goal`, S a sum of `count` such weights."""
+    mean = float(probabilities @ values)
+    spread = math.sqrt(float(probabilities @ (values - mean) ** 2))
+    rates = FACTORS * math.sqrt(2.0 * max(-log_goal, 1.0) / count) / spread
+    rates = rates[rates * spread < 60.0]
     if rates.size == 0:
         return None
     # log E e^(-rate (w - 1)), with round-off; then of e^(-rate S).
     each = np.log1p(np.expm1(-np.multiply.outer(rates, values - 1.0)) @ probabilities)
-    log_moment = count * (each + ROUND_OFF * rates * c - rates)
+    log_moment = count * (each + ROUND_OFF * rates * spread - rates)
     # With x = rate m the bound is e^(x + log_moment - 1) / x: the largest x that keeps the goal.
     level = log_goal - log_moment + 1.0
     good = level > 1.1
