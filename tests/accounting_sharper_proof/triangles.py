@@ -24,6 +24,17 @@ def tail_moments(u: np.ndarray, w: np.ndarray, a: np.ndarray, t: np.ndarray) -> 
     return over @ _MASS, over**2 @ _MASS
 
 
+def shaped_square(
+    u: np.ndarray, w: np.ndarray, a: float, t: np.ndarray, gain: float, loss: float
+) -> np.ndarray:
+    """E(phi(L) - t)_+^2, phi(x) = x + gain x^+ + loss x^-."""
+    first = np.exp(u @ _NODES.T - (u**2).sum(axis=1)[:, None] / 2)
+    second = np.exp(w @ _NODES.T - (w**2).sum(axis=1)[:, None] / 2)
+    values = first - a * second
+    values = np.where(values > 0.0, (1 + gain) * values, (1 - loss) * values)
+    return np.maximum(values - t[:, None], 0.0) ** 2 @ _MASS
+
+
 def variance(u: np.ndarray, w: np.ndarray, a: np.ndarray) -> np.ndarray:
     """Var L in closed form."""
     uu, ww, uw = (u * u).sum(axis=1), (w * w).sum(axis=1), (u * w).sum(axis=1)
