@@ -47,7 +47,7 @@ def hockey(p: np.ndarray, q: np.ndarray, s: float) -> float:
 
 
 class PartialShuffle:
-    """Every stage of the swap argument for one data set, one omega, one cap zeta and one floor m."""
+    """Every stage of the swap argument for one data set, one omega and one cap zeta."""
 
     def __init__(self, p, q, r, omega, a: float, zeta: float) -> None:
         self.p, self.q, self.r, self.omega, self.a, self.zeta = p, q, r, omega, a, zeta
@@ -74,7 +74,7 @@ class PartialShuffle:
         return float(answer)
 
     def swapped_by_definition(self) -> float:
-        """The same from the joint law of (h, t), assembled draw by draw: a check of the formula itself."""
+        """The same from the joint law of (h, t), assembled draw by draw."""
         joint = np.zeros((self.k, *(self.k,) * self.others))
         for y in itertools.product(range(self.k), repeat=self.others):
             chance = np.prod([self.r[j, y[j]] for j in range(self.others)])
@@ -88,7 +88,7 @@ class PartialShuffle:
         return float(np.maximum(joint, 0.0).sum())
 
     def floor_cost(self, m: float) -> float:
-        """Stage 2, added: 1/D_k cut at 1/m costs H E(1 - S/m)_+ with S over the original reports."""
+        """Stage 2, added: H E(1 - S/m)_+, S over the original reports."""
         return float(self.local * (self.weight @ np.maximum(1.0 - self.total / m, 0.0)))
 
     def floored(self, m: float) -> float:
@@ -155,7 +155,7 @@ def stop_loss_law(points: np.ndarray, values: np.ndarray, mean: float) -> np.nda
 
 
 def sum_positive_part(points: np.ndarray, masses: np.ndarray, count: int) -> float:
-    """E(sum of `count` iid copies)_+ by repeated merging of equal sums (exact up to 1e-12 grouping)."""
+    """E(sum of `count` iid copies)_+ by repeated merging of equal sums."""
     law = {0.0: 1.0}
     for _ in range(count):
         grown: dict[float, float] = {}

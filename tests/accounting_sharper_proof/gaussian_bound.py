@@ -1,4 +1,4 @@
-"""The partial-shuffle bound for Gaussian reports, client unit, evaluated plainly (no certified error terms).
+"""The partial-shuffle bound for Gaussian reports, client unit, without certified error terms.
 
 Independent of the product: closed forms through scipy's normal distribution, the dominating law's
 moment generating function by Gauss-Legendre quadrature, the sum by a contour integral. Every free
@@ -58,7 +58,7 @@ def variance_curve(t, a, mu):
 
 @dataclass(frozen=True)
 class Law:
-    """1 - a + a kappa (X - 1), {X < x1} collapsed to its mean; above `cut`: root mean square (cut = inf: none)."""
+    """1 - a + a kappa (X - 1), {X < x1} collapsed; above `cut` the root mean square (inf: none)."""
 
     mu: float
     a: float
@@ -93,7 +93,7 @@ class Law:
         return low + self.scale**2 * high
 
     def certificate(self, points: int = 4000) -> float:
-        """The least E(L' - t)_+^2 / min(B1, B2) on a fine grid of t: at least one where L' dominates."""
+        """The least E(L' - t)_+^2 / min(B1, B2) on a grid of t; at least one if L' dominates."""
         reach = 6 * np.sqrt(np.expm1(self.mu**2)) * self.a
         t = np.concatenate(
             [np.linspace(self.floor - reach, 0, points), np.linspace(0, 2 * reach, points // 4)]
@@ -155,7 +155,7 @@ def saddle(values, masses, count: int) -> float:
 
 @dataclass(frozen=True)
 class Swap:
-    """m, the weight cap zeta, client 1's cap zeta_t, the Chernoff rate, a head weight between 1 and zeta."""
+    """m, the caps zeta and zeta_t, the Chernoff rate, a head weight between 1 and zeta."""
 
     m: float
     zeta: float
@@ -197,7 +197,7 @@ def bent(values, eta: float, eta_h: float, b: float):
 
 
 def head_weights(mu: float, swap: Swap) -> tuple[np.ndarray, np.ndarray]:
-    """min(zeta, max(1, e^(cg + c^2/2))), g standard normal, spread to (1, middle, zeta), mean kept."""
+    """min(zeta, max(1, e^(cg + c^2/2))), spread to (1, middle, zeta) with its mean kept."""
     c = mu / 2
     grown = np.exp(c * c)
     nodes = np.array([1.0, swap.middle, swap.zeta])

@@ -1,11 +1,11 @@
-"""Makes tests/golden/partial_shuffle.json: run by hand, `python tests/accounting_sharper_proof/make_golden.py`.
+"""Makes tests/golden/partial_shuffle.json. Run by hand, as a script.
 
-For each point two numbers in 30-digit arithmetic (mpmath), from formulas only and with no code of the
-package:
+For each point two numbers in 30-digit arithmetic (mpmath), from formulas only, with no code of
+the package:
 
-* `lower`: the exact divergence of one data set (all others at one end of the ball, client 1 at either
-  end): (1/n) E(sum of n copies of 1 - aX)_+. No valid bound is below it.
-* `upper`: the right-hand side of docs/proofs.md, section 11, at the free parameters stored beside it
+* `lower`: the exact divergence of one data set (all others at one end of the ball, client 1 at
+  either end): (1/n) E(sum of n copies of 1 - aX)_+. No valid bound is below it.
+* `upper`: the right-hand side of docs/proofs.md, section 11, at the free parameters beside it
   (found by a search in `gaussian_bound.py`). The package chooses its own parameters and a finer
   comparison, and adds its numerical error: it must not be above.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +85,7 @@ def panel(low: mpf, high: mpf, rule: list[tuple[mpf, mpf]]) -> list[tuple[mpf, m
 
 
 def contour(atoms: list[tuple[mpf, mpf]], count: int, shift: mpf, power: int) -> mpf:
-    """E(shift + S)_+^(power - 1), power 2 or 3: (1/2 pi) int (power - 1)! e^(s shift) M(s)^count / s^power."""
+    """E(shift + S)_+^(power - 1), power 2 or 3, as a contour integral."""
     values = np.array([float(x) for x, _ in atoms])
     masses = np.array([float(w) for _, w in atoms])
     low, high = 1e-8, 500.0 / max(abs(values[-1]), abs(values[0]))
@@ -110,7 +111,7 @@ def exact_lower(mu: mpf, count: int, a: mpf, rule: list[tuple[mpf, mpf]]) -> mpf
     """All others at P's mean: n iid terms 1 - aX."""
     reports = count + 1
     edges = [mpf(e) for e in (-11, -6, -2, 2, 6, 11)]
-    nodes = [node for low, high in zip(edges, edges[1:]) for node in panel(low, high, rule)]
+    nodes = [node for low, high in pairwise(edges) for node in panel(low, high, rule)]
     atoms = [(1 - a * mp.exp(mu * z - mu * mu / 2), w) for z, w in nodes]
     total = mp.fsum(w for _, w in atoms)
     atoms = [(x, w / total) for x, w in reversed(atoms)]
@@ -135,7 +136,7 @@ def upper(mu: mpf, count: int, a: mpf, found: dict[str, float], rule) -> mpf:
     bend = mp.log(mp.mpf(max(1 + (-b - 1 + a) / scale, mpf("1e-9")))) / mu + mu / 2
     edges = sorted({start + mu / 2, end, *([bend] if start + mu / 2 < bend < end else [])})
     atoms = [(1 - a + scale * (collapsed - 1), 1 - kept)]
-    for low, high in zip(edges, edges[1:]):
+    for low, high in pairwise(edges):
         atoms += [
             (1 - a + scale * (mp.exp(mu * z - mu * mu / 2) - 1), w)
             for z, w in panel(low, high, rule)
@@ -147,7 +148,7 @@ def upper(mu: mpf, count: int, a: mpf, found: dict[str, float], rule) -> mpf:
     low, high = mpf(-12), mp.log(zeta) / c + c / 2
     moment = mp.fsum(
         w * mp.exp(-rate * mp.exp(c * z - c * c / 2))
-        for start_at, end_at in zip([low, mpf(-4), mpf(0)], [mpf(-4), mpf(0), high])
+        for start_at, end_at in pairwise([low, mpf(-4), mpf(0), high])
         for z, w in panel(start_at, end_at, rule)
     ) + normal_tail(high) * mp.exp(-rate * zeta)
     cost = local * mp.exp(rate * m - 1 + count * mp.log(moment)) / (rate * m)
@@ -161,10 +162,11 @@ def upper(mu: mpf, count: int, a: mpf, found: dict[str, float], rule) -> mpf:
     tail = [(transform[i] - transform[i + 1]) / (nodes[i + 1] - nodes[i]) for i in range(2)]
     weights = [1 - tail[0], tail[0] - tail[1], tail[1]]
     main = mpf(0)
-    for head, weight in zip(nodes, weights):
+    for head, weight in zip(nodes, weights, strict=True):
         gain, loss = slot / m, head / m
         shaped = [
-            ((1 - loss) * x + (gain + loss) * max(x + b, mpf(0)) ** 2 / (4 * b), w) for x, w in atoms
+            ((1 - loss) * x + (gain + loss) * max(x + b, mpf(0)) ** 2 / (4 * b), w)
+            for x, w in atoms
         ]
         main += weight * contour(shaped, count, q, 3) / (4 * q)
     return main / m + cost
@@ -195,7 +197,7 @@ def search(mu: float, count: int, epsilon: float) -> dict[str, float]:
         law = Law(mu, a, kappa, x1, cut)
         theta = (a - 1) / variance
 
-        def unpack(x: np.ndarray) -> tuple[Swap, float, float]:
+        def unpack(x: np.ndarray, theta: float = theta) -> tuple[Swap, float, float]:
             zeta = math.exp(c * x[0] + c * c / 2)
             slot = math.exp(c * min(x[1], x[0]) + c * c / 2)
             spread = math.sqrt(count * math.expm1(c * c))
@@ -203,7 +205,7 @@ def search(mu: float, count: int, epsilon: float) -> dict[str, float]:
             swap = Swap(m, zeta, slot, x[2] * math.exp(x[5]) / spread, zeta**0.5)
             return swap, math.exp(x[3]) / theta, math.exp(x[4]) * math.sqrt(variance)
 
-        def goal(x: np.ndarray) -> float:
+        def goal(x: np.ndarray, law: Law = law) -> float:
             swap, q, b = unpack(x)
             if swap.m < 0.1 * count or swap.zeta >= swap.m or swap.zeta_t < 1 or x[0] < 1:
                 return 50.0
@@ -211,21 +213,29 @@ def search(mu: float, count: int, epsilon: float) -> dict[str, float]:
             return math.log(value) if value > 0 else 50.0
 
         first = np.array([4.6, 3.6, 4.6, 0.0, 0.0, 0.0])
-        result = minimize(goal, first, method="Nelder-Mead", options={"maxiter": 130, "xatol": 0.02, "fatol": 1e-4})
+        result = minimize(
+            goal,
+            first,
+            method="Nelder-Mead",
+            options={"maxiter": 130, "xatol": 0.02, "fatol": 1e-4},
+        )
         if result.fun < best[0]:
             swap, q, b = unpack(result.x)
-            best = result.fun, {
-                "m": swap.m,
-                "zeta": swap.zeta,
-                "zeta_t": swap.zeta_t,
-                "rate": swap.rate,
-                "middle": swap.middle,
-                "kappa": kappa,
-                "x1": x1,
-                "cut": cut,
-                "q": q,
-                "b": b,
-            }
+            best = (
+                result.fun,
+                {
+                    "m": swap.m,
+                    "zeta": swap.zeta,
+                    "zeta_t": swap.zeta_t,
+                    "rate": swap.rate,
+                    "middle": swap.middle,
+                    "kappa": kappa,
+                    "x1": x1,
+                    "cut": cut,
+                    "q": q,
+                    "b": b,
+                },
+            )
     return best[1]
 
 

@@ -27,7 +27,7 @@ from fl_shuffle.accounting.partial_shuffle.lifting import lifted
 from fl_shuffle.accounting.privacy_loss import AtomicLaw
 
 QUADRATURE = 2e-3
-"""Relative error allowed to the quadrature of E(L - t)_+^2 (its integrand has a kink in its slope)."""
+"""Relative error allowed to the quadrature of E(L - t)_+^2."""
 MUS = np.geomspace(0.02, 1.2, 8)
 
 
@@ -40,7 +40,9 @@ def levels(rng: np.random.Generator, mu: float, a: float, count: int) -> np.ndar
 def certified(setting: Setting, epsilon: float, gain: float, loss: float) -> AtomicLaw:
     """The package's law for phi(min(L, K)), phi(x) = x + gain x^+ + loss x^-, by its own steps."""
     law = gaussian_law(epsilon, setting.move, setting.spread)
-    levels = np.geomspace(0.1 * setting.move, 50.0 * setting.spread * math.exp(6 * setting.spread), 400)
+    levels = np.geomspace(
+        0.1 * setting.move, 50.0 * setting.spread * math.exp(6 * setting.spread), 400
+    )
     cut = float(levels[np.argmax(law.stop_loss(levels) < 1e-7 * setting.move)])
     law = replace(law, upper=cut)
     left = float(law.stop_loss(np.array([cut]))[0])
@@ -59,11 +61,16 @@ def certified(setting: Setting, epsilon: float, gain: float, loss: float) -> Ato
 @pytest.mark.parametrize("share_of_move", [1.0, 0.3, 0.05])
 @pytest.mark.parametrize("mu", MUS)
 def test_certified_laws_dominate_triangles(mu: float, share_of_move: float) -> None:
-    """E(phi(L) - t)_+^2 <= E(L' - t)_+^2 for the client unit, and for the record unit (a short move)."""
+    """E(phi(L) - t)_+^2 <= E(L' - t)_+^2, client unit and record unit (a short move)."""
     rng = np.random.default_rng([1610, int(1e6 * mu), int(100 * share_of_move)])
     largest = 0.0
     move = share_of_move * mu
-    for share, gain, loss in ((0.01, 0.0, 0.0), (0.1, 0.02, 0.1), (0.5, 0.0, 0.01), (1.0, 0.3, 0.0)):
+    for share, gain, loss in (
+        (0.01, 0.0, 0.0),
+        (0.1, 0.02, 0.1),
+        (0.5, 0.0, 0.01),
+        (1.0, 0.3, 0.0),
+    ):
         epsilon = share * move
         setting = Setting(1000, move, mu, mu, mu / 2, mu / 2)
         law = certified(setting, epsilon, gain, loss)
@@ -157,9 +164,7 @@ def record_variance(mu: float, move: float, a: float) -> float:
         (near, mu * mu, mu * (mu - move)),
         (mu * mu, near, mu * (mu - move)),
     ]
-    return max(
-        math.expm1(u) - 2 * a * math.expm1(x) + a * a * math.expm1(w) for u, w, x in corners
-    )
+    return max(math.expm1(u) - 2 * a * math.expm1(x) + a * a * math.expm1(w) for u, w, x in corners)
 
 
 def test_variance_of_record_triples() -> None:

@@ -53,7 +53,9 @@ def test_two_oracles_agree() -> None:
         assert value == pytest.approx(float(point["upper"]), rel=1e-4)
 
 
-@pytest.mark.parametrize(("local", "reports"), [(0.5, 10**4), (1.0, 10**4), (2.0, 10**4), (4.0, 10**5)])
+@pytest.mark.parametrize(
+    ("local", "reports"), [(0.5, 10**4), (1.0, 10**4), (2.0, 10**4), (4.0, 10**5)]
+)
 def test_lowered_by_a_tenth_an_attack_refutes_it(local: float, reports: int) -> None:
     mu = local / math.sqrt(2.0 * math.log(1.25e5))
     classes = [ReportClass("gaussian", 1.0, mu / 2, mu, reports)]
@@ -98,7 +100,7 @@ def test_pure_profile_against_every_binary_data_set(epsilon0: float, others: int
 
 
 def test_pure_profile_stays_above_many_symbols() -> None:
-    """k-ary response, n = 50, eps0 = 4: a data set reaches 3.806 at 1e-6 (measured elsewhere, exact).
+    """k-ary response, n = 50, eps0 = 4: some data set reaches 3.806 at 1e-6.
 
     The profile knows nothing of k, so no bound from it may go below.
     """
@@ -141,7 +143,9 @@ def test_two_rounds_exactly() -> None:
                 binom.pmf(np.arange(ones + 1), ones, high),
                 binom.pmf(np.arange(others - ones + 1), others - ones, 1 - high),
             )
-            rounds.append((np.convolve(base, [1 - high, high]), np.convolve(base, [high, 1 - high])))
+            rounds.append(
+                (np.convolve(base, [1 - high, high]), np.convolve(base, [high, 1 - high]))
+            )
         p = np.multiply.outer(rounds[0][0], rounds[1][0])
         q = np.multiply.outer(rounds[0][1], rounds[1][1])
         for epsilon in (0.05, 0.2, 0.4, 0.8):

@@ -1,7 +1,7 @@
 """L = (P - aQ)/R for three Gaussian means in a plane, by quadrature; independent of the product.
 
-`u`, `w`: means of P and Q seen from R's, in noise widths, shape [cases, 2]. Only the span of u and w
-matters, so a plane is every dimension.
+`u`, `w`: means of P and Q seen from R's, in noise widths, shape [cases, 2]. Only the span of u and
+w matters, so a plane is every dimension.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ _KEPT = _MASS > 1e-12
 _NODES, _MASS = _NODES[_KEPT], _MASS[_KEPT] / _MASS.sum()
 
 
-def tail_moments(u: np.ndarray, w: np.ndarray, a: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """E(L - t)_+ and E(L - t)_+^2, one t a case. The square is smooth enough for 4 digits, or so."""
+def tail_moments(
+    u: np.ndarray, w: np.ndarray, a: np.ndarray, t: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """E(L - t)_+ and E(L - t)_+^2, one t a case; the square to about three digits."""
     first = np.exp(u @ _NODES.T - (u**2).sum(axis=1)[:, None] / 2)
     second = np.exp(w @ _NODES.T - (w**2).sum(axis=1)[:, None] / 2)
     over = np.maximum(first - a[:, None] * second - t[:, None], 0.0)
@@ -48,15 +50,19 @@ def in_disc(rng: np.random.Generator, count: int, radius: float) -> np.ndarray:
     return length[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
 
-def client_triples(rng: np.random.Generator, count: int, mu: float) -> tuple[np.ndarray, np.ndarray]:
-    """Three means in a disc of diameter mu: a third anywhere, a third collinear, a third near the ends."""
+def client_triples(
+    rng: np.random.Generator, count: int, mu: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Three means in a disc of diameter mu: anywhere, collinear, or near the ends."""
     p, q, r = (in_disc(rng, count, mu / 2) for _ in range(3))
     third = count // 3
     for points in (p, q, r):
         points[:third, 1] = 0.0
     ends = np.array([[-mu / 2, 0.0], [mu / 2, 0.0]])
     for points in (p, q, r):
-        points[third : 2 * third] = ends[rng.integers(0, 2, third)] * (1 - 0.1 * rng.random((third, 1)) ** 2)
+        points[third : 2 * third] = ends[rng.integers(0, 2, third)] * (
+            1 - 0.1 * rng.random((third, 1)) ** 2
+        )
     return p - r, q - r
 
 
