@@ -115,8 +115,8 @@ def _cap(c: float, mean: float, most: float, allowed: float) -> tuple[float, flo
 
     Z has this law: under R with mean 1, under P at distance `own` with mean e^(c own + c^2).
     """
-    top = min(math.log(most), math.log(mean) + 9.0 * c)
-    caps = np.exp(np.linspace(0.0, top, 120))
+    top = min(math.log(most), math.log(mean) + 14.0 * c)
+    caps = np.exp(np.linspace(0.0, top, 180))
     cut = mean * excess(caps / mean, c) * (1.0 + 1e-9)
     if cut[-1] > allowed:
         return most, 0.0
@@ -127,7 +127,7 @@ def _cap(c: float, mean: float, most: float, allowed: float) -> tuple[float, flo
 @lru_cache(maxsize=64)
 def _capped_weights(c: float, zeta: float) -> tuple[FloatArray, FloatArray]:
     """Values and probabilities that dominate min(Z, zeta) in convex order."""
-    steps = np.exp(c * np.arange(-9.0, 9.0 + 2.0 * c, STEP) - 0.5 * c * c)
+    steps = np.exp(c * np.arange(-9.0, 14.0 + 2.0 * c, STEP) - 0.5 * c * c)
     values = np.concatenate([[0.0], steps[steps < zeta * (1.0 - 1e-3 * c)], [zeta]])
     return spread_atoms(values, np.append(1.0, excess(values[1:], c)))
 
