@@ -20,7 +20,7 @@ SUMMARY = "Compute a privacy bound for shuffled reports."
 
 QUERY_NAMES = (
     *("randomizer", "k", "cap", "method", "epsilon0", "delta0", "clients", "epsilon", "delta"),
-    *("rounds", "joint", "parallel", "unit", "records", "calibration"),
+    *("rounds", "joint", "parallel", "unit", "records", "calibration", "profile"),
 )
 
 

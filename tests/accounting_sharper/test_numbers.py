@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -38,7 +39,9 @@ def client_curve(epsilon0: float, clients: int) -> VectorCurve:
     return VectorCurve([ReportClass("gaussian", 1.0, 0.5 * mu, mu, clients)], relative_error=2e-3)
 
 
-def record_curve(epsilon0: float, records: int, clients: int, noise: str = "gaussian") -> VectorCurve:
+def record_curve(
+    epsilon0: float, records: int, clients: int, noise: str = "gaussian"
+) -> VectorCurve:
     move = epsilon0 / CLASSICAL if noise == "gaussian" else epsilon0
     return VectorCurve(
         [ReportClass(noise, 1.0, 0.5 * records * move, move, clients)], relative_error=2e-3
@@ -64,9 +67,7 @@ def test_one_record_of_several(
 
 @pytest.mark.parametrize(("mu", "attack", "reached"), [(0.7716, 0.245, 0.29), (0.8256, 0.0, 0.40)])
 def test_fifty_rounds_of_ten_thousand_clients(mu: float, attack: float, reached: float) -> None:
-    curve = VectorCurve(
-        [ReportClass("gaussian", 1.0, 0.5 * mu, mu, 10**4)], relative_error=2e-3
-    )
+    curve = VectorCurve([ReportClass("gaussian", 1.0, 0.5 * mu, mu, 10**4)], relative_error=2e-3)
     assert attack <= Composition([(shuffled_pair(curve), 50)]).epsilon(DELTA) <= reached
 
 
@@ -80,11 +81,13 @@ def test_curves_fall_with_epsilon_and_with_clients() -> None:
         curve, larger = client_curve(epsilon0, clients), client_curve(epsilon0, 2 * clients)
         grid = [step * curve.predicted_mu for step in (0.0, 0.3, 1.0, 2.5, 4.0, 6.0)]
         values = [curve.delta(epsilon) for epsilon in grid]
-        assert all(late <= early for early, late in zip(values, values[1:], strict=False))
+        assert all(late <= early for early, late in pairwise(values))
         assert all(
             larger.delta(epsilon) < value for epsilon, value in zip(grid, values, strict=True)
         )
-        assert all(value <= curve.local_delta(epsilon) for epsilon, value in zip(grid, values, strict=True))
+        assert all(
+            value <= curve.local_delta(epsilon) for epsilon, value in zip(grid, values, strict=True)
+        )
 
 
 def test_the_widest_others_are_left_out_where_that_pays() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -62,13 +63,7 @@ def test_squared_excess_and_deficit(mu: float, w: float) -> None:
         return (ratio - s) ** 2 * math.exp(-0.5 * v * v) / math.sqrt(2.0 * math.pi)
 
     cuts = [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 13.0, 20.0]
-    above = sum(
-        quad(density, w + a, w + b, epsabs=0.0, epsrel=1e-11)[0]
-        for a, b in zip(cuts, cuts[1:], strict=False)
-    )
-    below = sum(
-        quad(density, w - b, w - a, epsabs=0.0, epsrel=1e-11)[0]
-        for a, b in zip(cuts, cuts[1:], strict=False)
-    )
+    above = sum(quad(density, w + a, w + b, epsabs=0.0, epsrel=1e-11)[0] for a, b in pairwise(cuts))
+    below = sum(quad(density, w - b, w - a, epsabs=0.0, epsrel=1e-11)[0] for a, b in pairwise(cuts))
     assert float(lognormal.squared_excess(np.array([s]), mu)[0]) == pytest.approx(above, rel=1e-7)
     assert float(lognormal.squared_deficit(np.array([s]), mu)[0]) == pytest.approx(below, rel=1e-7)

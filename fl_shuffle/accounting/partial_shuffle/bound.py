@@ -35,9 +35,9 @@ ROUNDING = 1e-3
 class Setting:
     """What the theorem needs of a batch of Gaussian reports, in noise widths.
 
-    `move`: client 1's two means lie at most this apart; `spread`: each of them lies at most this far
-    from any other client's mean; `diameter` of a ball that holds them all; `reach`: others' means to
-    omega's; `own`: client 1's to omega's. `count` others.
+    `move`: client 1's two means lie at most this apart; `spread`: each of them lies at most this
+    far from any other client's mean; `diameter` of a ball that holds them all; `reach`: others'
+    means to omega's; `own`: client 1's to omega's. `count` others.
     """
 
     count: int

@@ -1,4 +1,4 @@
-"""Method `profile`: the shuffled guarantee of any randomizer whose local privacy profile is known."""
+"""Method `profile`: the shuffled guarantee of any randomizer of known local profile."""
 
 from __future__ import annotations
 

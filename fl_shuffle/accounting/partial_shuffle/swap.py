@@ -1,10 +1,11 @@
 """Constants of the random swap: what concentration costs, with every tail bounded.
 
-Client 1's report is swapped with that of one of N others, chosen with probability w_k(Y_k) / S, where
-w_k = min(Z_k, zeta), Z_k = omega / R_k, S = sum_j w_j(Y_j). R_k has its mean within c noise widths of
-omega's, client 1 within `own`. Published are h = Y_k and, with labels, the reports t after the swap:
-relative to omega(h) prod R_j(t_j) the signed density P - aQ becomes sum_k f_k(h) L_k(t_k) / D_k with
-f_k = min(1, zeta/Z_k(h)), D_k = w_k(h) + S(t) - w_k(t_k). For every m > 0
+Client 1's report is swapped with that of one of N others, chosen with probability w_k(Y_k) / S,
+where w_k = min(Z_k, zeta), Z_k = omega / R_k, S = sum_j w_j(Y_j). R_k has its mean within c
+noise widths of omega's, client 1 within `own`. Published are h = Y_k and, with labels, the
+reports t after the swap: relative to omega(h) prod R_j(t_j) the signed density P - aQ becomes
+sum_k f_k(h) L_k(t_k) / D_k with f_k = min(1, zeta/Z_k(h)), D_k = w_k(h) + S(t) - w_k(t_k). For
+every m > 0
 
     delta <= (1/m) E_g F(zeta^+/m, eta(g)) + H E(1 - S/m)_+ + (N/m) (H + a - 1) E(Z - zeta)_+
              + (N/m^2) E_P(Z - zeta^+)_+,
@@ -17,16 +18,17 @@ f_k = min(1, zeta/Z_k(h)), D_k = w_k(h) + S(t) - w_k(t_k). For every m > 0
   E(Z_k - zeta)_+.
 * With b = 1/max(S, m): b (1 - w_k(h)/m) <= 1/max(D_k, m) <= b (1 + w_k(t_k)/m), and b <= 1/m.
 * w_k(t_k) is cut at zeta^+; the excess costs (1/m^2) E[L_k^+ (Z_k - zeta^+)_+] each.
-* One h serves all k. For fixed l_k >= 0, sum_k l_k w_k(h) is at most, in increasing convex order, the
+* One h serves all k. For fixed l_k >= 0, sum_k l_k w_k(h) is at most, in increasing convex
+order, the
   same sum with all w_k functions of one g (comonotone), and the quantile function of Z_k(h) is at
   most max(1, e^(cg + c^2/2)): e^(ug + u^2/2) is convex in u, so its largest value is at 0 or c.
 
 F is convex in eta, so its mean over g is at most its interpolation on a few nodes with the weights
 of the law of max(1, e^(cg + c^2/2)) spread to them, mean kept.
 
-Tail of S. E(m - S)_+ grows when Z_k grows in convex order (z -> -min(z, zeta) is convex), so all c_k may
-be taken to be c. E e^(-lambda w) is bounded by spreading w to a grid with its mean kept, and
-E(m - S)_+ <= E e^(lambda (m - S)) / (e lambda).
+Tail of S. E(m - S)_+ grows when Z_k grows in convex order (z -> -min(z, zeta) is convex), so all
+c_k may be taken to be c. E e^(-lambda w) is bounded by spreading w to a grid with its mean kept,
+and E(m - S)_+ <= E e^(lambda (m - S)) / (e lambda).
 """
 
 from __future__ import annotations
@@ -36,7 +38,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtri
 
 from fl_shuffle.accounting.partial_shuffle.lognormal import excess
 from fl_shuffle.accounting.privacy_loss import FloatArray
@@ -74,7 +75,7 @@ def choose_swap(
     goal: float,
     sensitivity: float,
 ) -> Swap | None:
-    """Constants for `count` others within `reach` and a cost of about `goal`; None if there are none.
+    """Constants for `count` others within `reach` at a cost of about `goal`; None if none.
 
     `local` is H = H_a(P, Q). `sensitivity` says how fast the result grows with eta (relative, for
     all N terms): where the worst eta hardly matters a single node is taken.
@@ -107,7 +108,8 @@ def _spread(nodes: FloatArray, c: float) -> FloatArray:
     transform = growth * excess(nodes / growth, c) * (1.0 + 1e-9)
     transform -= transform[-1] / (1.0 + 1e-9)
     tail = np.minimum(-np.diff(transform) / np.diff(nodes), 1.0)
-    return np.append(1.0, tail) - np.append(tail, 0.0)
+    weights: FloatArray = np.append(1.0, tail) - np.append(tail, 0.0)
+    return weights
 
 
 def _cap(c: float, mean: float, most: float, allowed: float) -> tuple[float, float]:
