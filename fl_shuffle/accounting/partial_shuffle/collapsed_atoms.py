@@ -26,7 +26,6 @@ CELLS = 120
 STRETCHES = (1.0, 1.006, 1.012, 1.02, 1.03, 1.045, 1.06, 1.08, 1.1, 1.13, 1.17, 1.22)
 MAX_STRETCH = 1.5
 STRETCH_STEP = 1e-3
-TRIED = 4
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def collapse(atoms: AtomicLaw, variance: float, mean: float, rate: float) -> Ato
             ranked.append((_score(rate * kappa, values[j:], p[j:], low[j], rest[j]), kappa, j))
     bounds = _Upper(values, p)
     best: tuple[float, AtomicLaw] | None = None
-    for score, kappa, j in sorted(set(ranked))[:TRIED]:
+    for score, kappa, j in sorted(set(ranked)):
         if best is not None and score >= best[0]:
             break
         point = float(low[j]), float(rest[j])

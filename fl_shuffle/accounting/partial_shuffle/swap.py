@@ -18,10 +18,9 @@ every m > 0
   E(Z_k - zeta)_+.
 * With b = 1/max(S, m): b (1 - w_k(h)/m) <= 1/max(D_k, m) <= b (1 + w_k(t_k)/m), and b <= 1/m.
 * w_k(t_k) is cut at zeta^+; the excess costs (1/m^2) E[L_k^+ (Z_k - zeta^+)_+] each.
-* One h serves all k. For fixed l_k >= 0, sum_k l_k w_k(h) is at most, in increasing convex
-order, the
-  same sum with all w_k functions of one g (comonotone), and the quantile function of Z_k(h) is at
-  most max(1, e^(cg + c^2/2)): e^(ug + u^2/2) is convex in u, so its largest value is at 0 or c.
+* One h serves all k. For fixed l_k >= 0, sum_k l_k w_k(h) is, in increasing convex order, at most
+  the same sum with all w_k functions of one g (comonotone), and the quantile function of Z_k(h) is
+  at most max(1, e^(cg + c^2/2)): e^(ug + u^2/2) is convex in u, so largest at u = 0 or u = c.
 
 F is convex in eta, so its mean over g is at most its interpolation on a few nodes with the weights
 of the law of max(1, e^(cg + c^2/2)) spread to them, mean kept.
