@@ -28,7 +28,7 @@ OFFSETS = np.geomspace(0.5, 1.6, 9)
 COST_SHARE = 0.006
 NEGLIGIBLE = 1e-100
 PASSES, CLOSE = 2, 3.0
-ROUNDING = 1e-3
+ROUNDING = 3e-3
 
 
 @dataclass(frozen=True)

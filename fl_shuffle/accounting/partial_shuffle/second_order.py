@@ -32,8 +32,8 @@ from fl_shuffle.accounting.moment import UNIT, Moment
 from fl_shuffle.accounting.privacy_loss import AtomicLaw, FloatArray
 from fl_shuffle.accounting.spectral import SKIP_LEVEL, TiltedLaw, loud_nodes
 
-SMOOTHING = 0.01
-"""Standard deviation of V in units of 1/theta: raises the result by 5e-5."""
+SMOOTHING = 0.03
+"""Standard deviation of V in units of 1/theta: raises the result by 5e-4."""
 CUT = 6.0
 MAX_NODES = 400_000
 

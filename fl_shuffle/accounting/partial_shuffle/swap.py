@@ -46,6 +46,8 @@ FACTORS = np.geomspace(0.2, 3.0, 24)
 """Rates tried in the exponential inequality, around the normal approximation's."""
 ROUND_OFF = 1e-9
 MAX_WEIGHT = 1e8
+NOTHING, MUCH = 0.01, 0.3
+"""What the worst eta does to log delta: one node below the first, three above the second."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +93,12 @@ def choose_swap(
     m, below = found
     plus, cut = _cap(c, math.exp(c * own + c * c), zeta, share * m * m / count)
     cost = local * below + count / m * (local + drift) * over + count / (m * m) * cut
-    if sensitivity * zeta / m < 0.01 or zeta < 1.001:
+    worst = sensitivity * zeta / m
+    if worst < NOTHING or zeta < 1.001:
         losses, weights = np.array([zeta / m]), np.ones(1)
     else:
-        nodes = np.array([1.0, max(zeta**0.45, 1.0 + 0.3 * (zeta - 1.0)), zeta])
+        middle = [zeta**0.5] if worst > MUCH else []
+        nodes = np.array([1.0, *middle, zeta])
         losses, weights = nodes / m, _spread(nodes, c)
     if losses[-1] >= 0.5 or plus / m >= 0.5:
         return None
