@@ -20,6 +20,7 @@ from fl_shuffle.accounting.answers import (
     variation_ratio_answer,
 )
 from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.partial_shuffle.profile_answer import profile_answer
 from fl_shuffle.accounting.published_answers import (
     echo_answer,
     gdp_asymptotic_answer,
@@ -108,6 +109,7 @@ METHODS: dict[str, Method] = _registry(
     ),
     Method("blanket", "the randomizer's own privacy blanket, solved exactly", blanket_answer),
     Method("clone", "standard clone, any randomizer, solved exactly", clone_answer),
+    Method("profile", "any randomizer, from its local privacy profile alone", profile_answer),
     Method("gspa-exact", "GSPA's reduction solved at finite n", gspa_exact_answer),
     Method("bennett", "privacy blanket, Bennett tail", lambda q: moments_answer(q, "bennett")),
     Method(

@@ -39,6 +39,7 @@ class BoundQuery:
     which each client uses one. `budgets` gives personal budgets instead of epsilon0, delta0.
     `clients` is the number of reports shuffled in each of `rounds` rounds. `unit`, `records` and
     `calibration` describe vector reports (Gaussian or Laplace noise) for the method `proven`.
+    `profile` lists (epsilon, delta) pairs that all hold for one report, for the method `profile`.
 
     Raises `InvalidValueError` for a field outside its range, and for missing or clashing fields.
     """
@@ -59,6 +60,7 @@ class BoundQuery:
     records: int = 1
     calibration: str = "classical"
     budgets: tuple[LocalBudget, ...] = ()
+    profile: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.randomizer is not None:
@@ -86,6 +88,15 @@ class BoundQuery:
                 exclusive_minimum=True,
                 exclusive_maximum=True,
             )
+        if self.profile:
+            # Methods that know one pair take the one with the smallest delta.
+            smallest = min(self.profile, key=lambda pair: (pair[1], pair[0]))
+            if self.epsilon0 not in (None, smallest[0]) or self.budgets:
+                raise InvalidValueError(
+                    "profile", self.profile, "must not be given beside epsilon0 or budgets"
+                )
+            object.__setattr__(self, "epsilon0", smallest[0])
+            object.__setattr__(self, "delta0", smallest[1])
         self._check_clients()
         self._check_shape()
 
@@ -182,6 +193,8 @@ class BoundQuery:
             given["parallel"] = _parallel(given["parallel"])
         if "budgets" in given:
             given["budgets"] = _budgets(given["budgets"])
+        if "profile" in given:
+            given["profile"] = _profile(given["profile"])
         return cls(**given)
 
 
@@ -202,6 +215,23 @@ def _parallel(value: object) -> tuple[tuple[str, float], ...]:
                 "parallel", value, "must look like NAME:WEIGHT,NAME:WEIGHT"
             ) from None
     return tuple(parts)
+
+
+def _profile(value: object) -> tuple[tuple[float, float], ...]:
+    if isinstance(value, str):
+        value = [item.split(":") for item in value.split(",")]
+    try:
+        if not isinstance(value, Sequence):
+            raise TypeError
+        pairs = tuple((float(epsilon), float(delta)) for epsilon, delta in value)
+    except (TypeError, ValueError):
+        raise InvalidValueError(
+            "profile", value, "must list pairs: EPSILON:DELTA,EPSILON:DELTA"
+        ) from None
+    for epsilon, delta in pairs:
+        require_real("profile epsilon", epsilon, minimum=0.0, maximum=MAX_EPSILON0)
+        require_real("profile delta", delta, minimum=0.0, maximum=1.0)
+    return pairs
 
 
 def _budgets(value: object) -> tuple[LocalBudget, ...]:

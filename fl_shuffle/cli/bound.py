@@ -20,7 +20,7 @@ SUMMARY = "Compute a privacy bound for shuffled reports."
 
 QUERY_NAMES = (
     *("randomizer", "k", "cap", "method", "epsilon0", "delta0", "clients", "epsilon", "delta"),
-    *("rounds", "joint", "parallel", "unit", "records", "calibration"),
+    *("rounds", "joint", "parallel", "unit", "records", "calibration", "profile"),
 )
 
 
@@ -37,6 +37,11 @@ def add_query_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cap", type=float, metavar="P", help="cap probability of privunit (0.5)")
     parser.add_argument("--epsilon0", type=float, metavar="X", help="local epsilon of one report")
     parser.add_argument("--delta0", type=float, metavar="Y", help="local delta of one report (0)")
+    parser.add_argument(
+        "--profile",
+        metavar="EPSILON:DELTA,...",
+        help="local guarantees that all hold for one report (method profile)",
+    )
     parser.add_argument("--clients", type=int, metavar="N", help="number of shuffled reports")
     parser.add_argument("--delta", type=float, metavar="D", help="ask for epsilon at this delta")
     parser.add_argument("--epsilon", type=float, metavar="E", help="ask for delta at this epsilon")
@@ -105,6 +110,8 @@ def read_query(values: dict[str, Any]) -> BoundQuery:
         values["method"] = "blanket" if named else "clone"
         if not named and values.get("budgets") is not None:
             values["method"] = "gspa-exact"
+        if values.get("profile") is not None:
+            values["method"] = "profile"
         if values.get("randomizer") == "gaussian":
             values["method"] = "proven"
     return BoundQuery.from_mapping(values)

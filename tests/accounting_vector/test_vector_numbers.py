@@ -17,13 +17,13 @@ def gaussian_batch(epsilon0: float, n: int) -> list[ReportClass]:
     return [ReportClass("gaussian", classical_sigma(epsilon0, 1e-5, 2.0), 1.0, 2.0, n)]
 
 
-# Local (epsilon0, 1e-5), n, bound with the factor 1 + e^eps on the penalty, exact on a dataset.
+# Local (epsilon0, 1e-5), n, proven, exact on a dataset.
 REFERENCE = [
-    (0.5, 10**4, 0.0034, 0.0028),
-    (1.0, 10**3, 0.0296, 0.0215),
-    (1.0, 10**4, 0.0087, 0.0061),
-    (2.0, 10**4, 0.0260, 0.0136),
-    (4.0, 10**4, 0.1075, None),
+    (0.5, 10**4, 0.00294, 0.0028),
+    (1.0, 10**3, 0.0229, 0.0215),
+    (1.0, 10**4, 0.00638, 0.0061),
+    (2.0, 10**4, 0.0142, 0.0136),
+    (4.0, 10**4, 0.0360, None),
 ]
 
 
@@ -31,17 +31,16 @@ REFERENCE = [
 def test_gaussian_reference_values(
     epsilon0: float, n: int, reference: float, lower: float | None
 ) -> None:
-    """The sharper penalty makes ours 2 to 4% smaller than the reference, never larger."""
+    """Not above what was reached before, and near what an attack certainly gets."""
     classes = gaussian_batch(epsilon0, n)
     upper = VectorCurve(classes).epsilon(1e-6)
-    assert 0.95 * reference < upper < 1.002 * reference
+    assert 0.9 * reference < upper < 1.01 * reference
     assert upper < gaussian_epsilon(1e-6, 2.0 / classes[0].scale)
     if lower is not None:
         certain = vector_lower_epsilon(classes, 0, 1e-6).epsilon
         assert certain == pytest.approx(lower, rel=0.015)
         assert certain < upper
-        if epsilon0 <= 1.0:
-            assert upper <= 1.5 * certain
+        assert upper <= 1.08 * certain
 
 
 def laplace(radius: float, count: int, scale: float = 1.0) -> ReportClass:

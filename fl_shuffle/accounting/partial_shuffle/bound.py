@@ -28,16 +28,16 @@ OFFSETS = np.geomspace(0.5, 1.6, 9)
 COST_SHARE = 0.006
 NEGLIGIBLE = 1e-100
 PASSES, CLOSE = 2, 3.0
-ROUNDING = 1e-3
+ROUNDING = 3e-3
 
 
 @dataclass(frozen=True)
 class Setting:
     """What the theorem needs of a batch of Gaussian reports, in noise widths.
 
-    `move`: client 1's two means lie at most this apart; `spread`: each of them lies at most this far
-    from any other client's mean; `diameter` of a ball that holds them all; `reach`: others' means to
-    omega's; `own`: client 1's to omega's. `count` others.
+    `move`: client 1's two means lie at most this apart; `spread`: each of them lies at most this
+    far from any other client's mean; `diameter` of a ball that holds them all; `reach`: others'
+    means to omega's; `own`: client 1's to omega's. `count` others.
     """
 
     count: int

@@ -1,13 +1,15 @@
 """Third-order domination from convex order and a variance: collapse the lower part of L*.
 
-Let B1(t) = E(L* - t)_+^2 for atoms L* that dominate every L_k in convex order, and Var L_k <= v. Every
-L_k has E(L_k - t)_+^2 <= min{B1(t), v + (1 - a - t)^2}. The law here keeps the atoms of L* above t0,
-collapses the rest to their mean, and stretches everything by kappa >= 1 about the mean. What is kept
-is L*'s upper tail, which is what decides; the lower part gives way to the smaller variance.
+Let B1(t) = E(L* - t)_+^2 for atoms L* that dominate every L_k in convex order, and Var L_k <= v.
+Every L_k has E(L_k - t)_+^2 <= min{B1(t), v + (1 - a - t)^2}. The law here keeps the atoms of L*
+above t0, collapses the rest to their mean, and stretches everything by kappa >= 1 about the
+mean. What is kept is L*'s upper tail, which is what decides; the lower part gives way to the
+smaller variance.
 
 Certificate, with psi'(t) = E(L' - t)_+^2: above max(t0, mean) every kept atom has moved up, so
-psi' >= B1. Below the collapsed atom psi' = Var L' + (mean - t)^2, and Var L' >= v. In between, on each
-cell of a partition, psi' lies above its tangent at the right end and the two bounds below chords.
+psi' >= B1. Below the collapsed atom psi' = Var L' + (mean - t)^2, and Var L' >= v. In between,
+on each cell of a partition, psi' lies above its tangent at the right end and the two bounds
+below chords.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ CELLS = 120
 STRETCHES = (1.0, 1.006, 1.012, 1.02, 1.03, 1.045, 1.06, 1.08, 1.1, 1.13, 1.17, 1.22)
 MAX_STRETCH = 1.5
 STRETCH_STEP = 1e-3
-TRIED = 4
 
 
 @dataclass(frozen=True)
 class ToppedLaw:
     """`law` up to its `upper` = K, and above it one atom that keeps E(L - K)_+ and E(L - K)_+^2.
 
-    It dominates min(L_k, K) in third order if `square` >= E(L_k - K)_+^2 and law.stop_loss dominates.
+    It dominates min(L_k, K) in third order if `square` >= E(L_k - K)_+^2 and law.stop_loss
+    dominates.
     """
 
     law: AmplificationLaw
@@ -80,7 +82,7 @@ class _Upper:
 
 
 def collapse(atoms: AtomicLaw, variance: float, mean: float, rate: float) -> AtomicLaw | None:
-    """Atoms L' with E(L_k - t)_+^2 <= E(L' - t)_+^2 wherever L* and `variance` say so; None if none.
+    """Atoms L' that dominate every L_k in third order, from L* and `variance`; None if none found.
 
     `mean` is 1 - a. `rate` is the exponential rate that matters; it ranks the candidates.
     """
@@ -108,17 +110,19 @@ def collapse(atoms: AtomicLaw, variance: float, mean: float, rate: float) -> Ato
             ranked.append((_score(rate * kappa, values[j:], p[j:], low[j], rest[j]), kappa, j))
     bounds = _Upper(values, p)
     best: tuple[float, AtomicLaw] | None = None
-    for score, kappa, j in sorted(set(ranked))[:TRIED]:
+    for score, kappa, j in sorted(set(ranked)):
         if best is not None and score >= best[0]:
             break
         point = float(low[j]), float(rest[j])
-        found = _stretched(bounds, values[j:], p[j:], point, kappa, variance, centre - mean, -centre)
+        found = _stretched(
+            bounds, values[j:], p[j:], point, kappa, variance, centre - mean, -centre
+        )
         if found is None:
             continue
-        score = _score(rate * found, values[j:], p[j:], *point)
-        if best is None or score < best[0]:
+        final = _score(rate * found, values[j:], p[j:], *point)
+        if best is None or final < best[0]:
             new = np.concatenate([[point[0]], values[j:]]) * found + centre
-            best = score, AtomicLaw(new + 1e-14 * np.abs(new), np.concatenate([[point[1]], p[j:]]))
+            best = final, AtomicLaw(new + 1e-14 * np.abs(new), np.concatenate([[point[1]], p[j:]]))
     return None if best is None else best[1]
 
 

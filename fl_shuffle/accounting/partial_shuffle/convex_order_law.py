@@ -3,11 +3,11 @@
 With H_s(P, Q) <= h(s) for the differing client's pair and H_s(P, R), H_s(Q, R) <= g(s) against any
 other client's report, for every theta in (0, 1)
 
-    E(L - t)_+ = int (P - aQ - tR)_+ <= theta h(a/theta) + (1 - theta) g(t/(1 - theta)),       t > 0,
-    E(t - L)_+ <= theta a h(1/(theta a)) + (1 - theta) a g(|t|/((1 - theta) a)),                t < 0,
+    E(L - t)_+ = int (P - aQ - tR)_+ <= theta h(a/theta) + (1-theta) g(t/(1-theta)),       t > 0,
+    E(t - L)_+ <= theta a h(1/(theta a)) + (1-theta) a g(|t|/((1-theta) a)),               t < 0,
 
-and E L = 1 - a. Where h = g the best theta is a/(a + t), 1/(1 + |t|): h(a + t) and a h((1 + |t|)/a). Any
-theta is valid. Below one, h(s) = 1 - s + s h(1/s).
+and E L = 1 - a. Where h = g the best theta is a/(a + t), 1/(1 + |t|): h(a + t) and a h((1 +
+|t|)/a). Any theta is valid. Below one, h(s) = 1 - s + s h(1/s).
 """
 
 from __future__ import annotations
@@ -95,15 +95,17 @@ class GaussianSplitLaw:
         result = np.exp(log_theta) * gaussian_profile(own - log_theta, d)
         result += np.exp(log_rest) * gaussian_profile(other - log_rest, mu)
         result = np.minimum(result, 1.0) * np.exp(scale) * ROUND_UP
-        return np.where(negative, self.mean - t + result, result)
+        total: FloatArray = np.where(negative, self.mean - t + result, result)
+        return total
 
 
 @dataclass(frozen=True)
 class LaplaceSplitLaw:
     """L* for Laplace reports: the pair `move` apart in l1, others up to `spread` >= `move` away.
 
-    With h(s) = 1 - sqrt(s) e^(-move/2) and the like for `spread`, Cauchy's inequality gives the best
-    theta: S(t) = (1 - sqrt(a e^-move + t e^-spread))_+, and for t < 0 a times the same with 1/a, |t|/a.
+    With h(s) = 1 - sqrt(s) e^(-move/2) and the like for `spread`, Cauchy's inequality gives the
+    best theta: S(t) = (1 - sqrt(a e^-move + t e^-spread))_+, and for t < 0 a times the same with
+    1/a, |t|/a.
     """
 
     epsilon: float
@@ -120,7 +122,9 @@ class LaplaceSplitLaw:
 
     @property
     def lower(self) -> float:
-        return -math.exp(self.spread + self.epsilon) * -math.expm1(-self.epsilon - self.move) - 1e-12
+        return (
+            -math.exp(self.spread + self.epsilon) * -math.expm1(-self.epsilon - self.move) - 1e-12
+        )
 
     def stop_loss(self, t: FloatArray) -> FloatArray:
         """S(t), through log of the root: relative accuracy up to the top."""
@@ -130,7 +134,9 @@ class LaplaceSplitLaw:
         # 1 - (a e^-move + t e^-spread) as a sum without cancellation.
         own = np.where(negative, -self.epsilon, self.epsilon) - self.move
         room = -np.expm1(own) - np.abs(t) / scale * math.exp(-self.spread)
-        value = scale * np.where(room > 0.0, room / (1.0 + np.sqrt(1.0 - np.maximum(room, 0.0))), 0.0)
+        value = scale * np.where(
+            room > 0.0, room / (1.0 + np.sqrt(1.0 - np.maximum(room, 0.0))), 0.0
+        )
         result: FloatArray = np.where(negative, self.mean - t + value, value) + 4e-16
         return np.where(t >= self.upper, 0.0, result)
 
@@ -158,8 +164,8 @@ def gaussian_law(epsilon: float, move: float, spread: float) -> GaussianLaw:
 def squared_tail(law: GaussianLaw, spread: float) -> float:
     """At least E(L_k - K)_+^2 for Gaussian reports, K = `law.upper`.
 
-    It is 2 int_K^inf E(L_k - t)_+ dt. Up to a point G > 1 the integrand is at most the convex S, whose
-    trapezoidal sum is above its integral; beyond, (L_k - G)_+ <= (P/R_k - G)_+.
+    It is 2 int_K^inf E(L_k - t)_+ dt. Up to a point G > 1 the integrand is at most the convex S,
+    whose trapezoidal sum is above its integral; beyond, (L_k - G)_+ <= (P/R_k - G)_+.
     """
     start = law.upper
     reach = math.log(start + math.exp(law.epsilon)) / spread + 0.5 * spread

@@ -25,8 +25,8 @@ class PartialShuffleCurve:
     """Upper bounds on delta from partial shuffles; infinite where the theorem gives none.
 
     Everything in noise widths: `move` between the client's two means, its `radius`, the others'
-    `radii` with their `counts`. The widest others are left out where that predicts less: a bound with
-    fewer reports is a bound.
+    `radii` with their `counts`. The widest others are left out where that predicts less: a bound
+    with fewer reports is a bound.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class PartialShuffleCurve:
             if count < MIN_OTHERS or spread > MAX_SPREAD:
                 continue
             setting = Setting(count, move, spread, max(2.0 * widest, spread), reach, radius)
-            known = self._setting
+            known: Setting | None = self._setting
             if known is None or setting.predicted_mu < known.predicted_mu:
                 self._setting = setting
         self._mu = math.inf if self._setting is None else self._setting.predicted_mu
@@ -64,7 +64,7 @@ class PartialShuffleCurve:
 
 
 class LaplaceShuffleCurve:
-    """The same for Laplace reports, by convex order alone: any dimension, l1 norms in noise scales."""
+    """The same for Laplace reports in any dimension, by convex order; l1 norms in noise scales."""
 
     def __init__(
         self, move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]

@@ -64,8 +64,10 @@ def squared_excess(s: FloatArray, mu: float) -> FloatArray:
     s = np.asarray(s, dtype=np.float64)
     v, density = _edge(s, mu)
     above = density * _second_difference(np.maximum(v, -3.0), mu)
-    below = variance(mu) + (1.0 - s) ** 2 - density * _second_difference(
-        2.0 * mu - np.minimum(v, 3.0), mu
+    below = (
+        variance(mu)
+        + (1.0 - s) ** 2
+        - density * _second_difference(2.0 * mu - np.minimum(v, 3.0), mu)
     )
     result: FloatArray = np.where(v > 0.0, above, below)
     return result

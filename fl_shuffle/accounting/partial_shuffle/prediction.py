@@ -13,6 +13,7 @@ RATES = np.geomspace(0.03, 1.6, 28)
 NODES = 140
 THIRD_ORDER = 0.5 * math.e
 SMALLEST = 1e-250
+SMALLEST_TAIL = 1e-45
 
 
 class _Law(Protocol):
@@ -51,6 +52,7 @@ def predict(law: _Law, count: int, variance: float) -> tuple[float, float]:
     spread = 2.0 * math.pi * (count * variance + 2.0 / rates[:, 0] ** 2)
     logs -= 0.5 * np.log(spread)[:, None] + math.log(count)
     main = np.exp(np.minimum(np.min(logs, axis=0), 0.0))
-    total = THIRD_ORDER * main + tops[1:]
+    # A cut so far out that nothing is left would only unbalance the numbers.
+    total = np.where(tops[1:] >= SMALLEST_TAIL, THIRD_ORDER * main + tops[1:], math.inf)
     best = int(np.argmin(total))
-    return float(above[1:][best]), max(float(total[best]), SMALLEST)
+    return float(above[1:][best]), min(max(float(total[best]), SMALLEST), 1.0)

@@ -66,7 +66,7 @@ class LocalProfile:
 
 
 def approximate(epsilon0: float, delta0: float = 0.0) -> LocalProfile:
-    """Any (epsilon0, delta0)-DP randomizer: delta0 + (1 - delta0)(e^eps0 - s)_+/(1 + e^eps0), s >= 1."""
+    """Any (epsilon0, delta0)-DP randomizer: delta0 + (1-delta0)(e^eps0 - s)_+/(1 + e^eps0)."""
     return points([(epsilon0, delta0)])
 
 

@@ -15,13 +15,13 @@ import math
 import numpy as np
 
 from fl_shuffle.accounting.convex_rounding import atoms_on, round_up_convex
+from fl_shuffle.accounting.moment import Moment
 from fl_shuffle.accounting.partial_shuffle.convex_order_law import ConvexOrderLaw
 from fl_shuffle.accounting.partial_shuffle.lifting import lifted
 from fl_shuffle.accounting.partial_shuffle.profile import LocalProfile
 from fl_shuffle.accounting.partial_shuffle.swap import floor_of_sum, spread_atoms
 from fl_shuffle.accounting.privacy_loss import AmplificationLaw, AtomicLaw, FloatArray
 from fl_shuffle.accounting.saddle import saddle_point
-from fl_shuffle.accounting.moment import Moment
 from fl_shuffle.accounting.stop_loss import amplified_delta
 from fl_shuffle.errors import PrecisionError
 
@@ -47,10 +47,10 @@ def convex_order_delta(
     hiding: LocalProfile,
     count: int,
 ) -> float:
-    """The bound for a law L* that dominates every L_k in convex order; infinite where none is found.
+    """The bound for a law L* that dominates every L_k in convex order; infinite if none is found.
 
-    `local` is H_a(P, Q), `hiding` a profile of omega against any other client's report. `kinks`: the
-    ratios at which the profile behind `law` bends, if it is piecewise linear.
+    `local` is H_a(P, Q), `hiding` a profile of omega against any other client's report. `kinks`:
+    the ratios at which the profile behind `law` bends, if it is piecewise linear.
     """
     if count < MIN_OTHERS or not local > 0.0:
         return math.inf
@@ -76,9 +76,7 @@ def convex_order_delta(
     return total * (1.0 + 1e-9)
 
 
-def _atoms(
-    law: AmplificationLaw, kinks: FloatArray | None, count: int
-) -> tuple[AtomicLaw, float]:
+def _atoms(law: AmplificationLaw, kinks: FloatArray | None, count: int) -> tuple[AtomicLaw, float]:
     """Atoms that dominate min(L*, K), and E(L* - K)_+."""
     if kinks is None:
         atoms, _, extra = round_up_convex(law, [(1.0, count - 1)], 0.3 * RELATIVE_ERROR)

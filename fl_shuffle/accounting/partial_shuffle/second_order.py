@@ -6,9 +6,9 @@ E(q + S)_+^2 <= E(q + S + V)_+^2, and for every theta > 0, with s = theta + ik,
     E(q + S + V)_+^2 = (1/2 pi) int e^(sq) M(s)^N e^(v s^2/2) 2/s^3 dk,    M(s) = E e^(sL),
 
 because (x)_+^2 is the inverse transform of 2/s^3 on that line. The trapezoidal rule with step h
-returns, by Poisson's formula, the sum over all integers j of e^(-j theta T) E(q + S + V + jT)_+^2 with
-T = 2 pi/h: every copy is nonnegative, so *aliasing only raises* the value and needs no bound. What
-is added:
+returns, by Poisson's formula, the sum over all integers j of e^(-j theta T) E(q + S + V +
+jT)_+^2 with T = 2 pi/h: every copy is nonnegative, so *aliasing only raises* the value and needs
+no bound. What is added:
 
 * the sum beyond k = K: at most (2/pi) e^(v theta^2/2) e^(-v K^2/2) / (v K^4), relative to
   e^(theta q) M(theta)^N, as |M(s)| <= M(theta) and the terms decrease;
@@ -32,8 +32,8 @@ from fl_shuffle.accounting.moment import UNIT, Moment
 from fl_shuffle.accounting.privacy_loss import AtomicLaw, FloatArray
 from fl_shuffle.accounting.spectral import SKIP_LEVEL, TiltedLaw, loud_nodes
 
-SMOOTHING = 0.01
-"""Standard deviation of V in units of 1/theta: raises the result by 5e-5."""
+SMOOTHING = 0.03
+"""Standard deviation of V in units of 1/theta: raises the result by 5e-4."""
 CUT = 6.0
 MAX_NODES = 400_000
 
@@ -79,7 +79,9 @@ def squared_excess_of_sum(
     phases = np.exp(1j * np.multiply.outer(offsets, k))
     value = scale * (phases @ terms).real
     drift = UNIT * tilted.rounding * k * counts.sensitivity(y) + 40.0 * UNIT
-    roundoff = scale * (float(np.sum(size * drift)) + 2.0 * UNIT * offsets * float(np.sum(size * k)))
+    roundoff = scale * (
+        float(np.sum(size * drift)) + 2.0 * UNIT * offsets * float(np.sum(size * k))
+    )
     end = last * h
     added = front * 2.0 / math.pi * math.exp(-0.5 * v * end * end) / (v * end**4)
     if first_skipped is not None:
@@ -101,7 +103,9 @@ def _period(
     relative: float,
 ) -> float:
     """A period whose copies are small. It decides the tightness alone: copies only raise."""
-    log_value = log_mass + theta * offset - math.log(math.sqrt(2.0 * math.pi) * max(deviation, 1.0 / theta))
+    log_value = (
+        log_mass + theta * offset - math.log(math.sqrt(2.0 * math.pi) * max(deviation, 1.0 / theta))
+    )
     goal = math.log(relative) + log_value + math.log(2.0 / theta**3)
     mean = count * abs(law.mean)
     below = 4.0 / theta
@@ -113,7 +117,9 @@ def _period(
         rate = theta + steps / max(deviation, 1e-3 / theta)
         if rate * law.values[-1] > 600.0:
             break
-        log_far = count * Moment.of(law, rate).log + rate * offset + math.log(2.0) - 2.0 * math.log(rate)
+        log_far = (
+            count * Moment.of(law, rate).log + rate * offset + math.log(2.0) - 2.0 * math.log(rate)
+        )
         above = min(above, (log_far - goal) / (rate - theta))
     if not math.isfinite(above):
         above = 40.0 / theta + 12.0 * deviation

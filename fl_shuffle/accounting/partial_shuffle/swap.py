@@ -1,10 +1,11 @@
 """Constants of the random swap: what concentration costs, with every tail bounded.
 
-Client 1's report is swapped with that of one of N others, chosen with probability w_k(Y_k) / S, where
-w_k = min(Z_k, zeta), Z_k = omega / R_k, S = sum_j w_j(Y_j). R_k has its mean within c noise widths of
-omega's, client 1 within `own`. Published are h = Y_k and, with labels, the reports t after the swap:
-relative to omega(h) prod R_j(t_j) the signed density P - aQ becomes sum_k f_k(h) L_k(t_k) / D_k with
-f_k = min(1, zeta/Z_k(h)), D_k = w_k(h) + S(t) - w_k(t_k). For every m > 0
+Client 1's report is swapped with that of one of N others, chosen with probability w_k(Y_k) / S,
+where w_k = min(Z_k, zeta), Z_k = omega / R_k, S = sum_j w_j(Y_j). R_k has its mean within c
+noise widths of omega's, client 1 within `own`. Published are h = Y_k and, with labels, the
+reports t after the swap: relative to omega(h) prod R_j(t_j) the signed density P - aQ becomes
+sum_k f_k(h) L_k(t_k) / D_k with f_k = min(1, zeta/Z_k(h)), D_k = w_k(h) + S(t) - w_k(t_k). For
+every m > 0
 
     delta <= (1/m) E_g F(zeta^+/m, eta(g)) + H E(1 - S/m)_+ + (N/m) (H + a - 1) E(Z - zeta)_+
              + (N/m^2) E_P(Z - zeta^+)_+,
@@ -17,16 +18,16 @@ f_k = min(1, zeta/Z_k(h)), D_k = w_k(h) + S(t) - w_k(t_k). For every m > 0
   E(Z_k - zeta)_+.
 * With b = 1/max(S, m): b (1 - w_k(h)/m) <= 1/max(D_k, m) <= b (1 + w_k(t_k)/m), and b <= 1/m.
 * w_k(t_k) is cut at zeta^+; the excess costs (1/m^2) E[L_k^+ (Z_k - zeta^+)_+] each.
-* One h serves all k. For fixed l_k >= 0, sum_k l_k w_k(h) is at most, in increasing convex order, the
-  same sum with all w_k functions of one g (comonotone), and the quantile function of Z_k(h) is at
-  most max(1, e^(cg + c^2/2)): e^(ug + u^2/2) is convex in u, so its largest value is at 0 or c.
+* One h serves all k. For fixed l_k >= 0, sum_k l_k w_k(h) is, in increasing convex order, at most
+  the same sum with all w_k functions of one g (comonotone), and the quantile function of Z_k(h) is
+  at most max(1, e^(cg + c^2/2)): e^(ug + u^2/2) is convex in u, so largest at u = 0 or u = c.
 
 F is convex in eta, so its mean over g is at most its interpolation on a few nodes with the weights
 of the law of max(1, e^(cg + c^2/2)) spread to them, mean kept.
 
-Tail of S. E(m - S)_+ grows when Z_k grows in convex order (z -> -min(z, zeta) is convex), so all c_k may
-be taken to be c. E e^(-lambda w) is bounded by spreading w to a grid with its mean kept, and
-E(m - S)_+ <= E e^(lambda (m - S)) / (e lambda).
+Tail of S. E(m - S)_+ grows when Z_k grows in convex order (z -> -min(z, zeta) is convex), so all
+c_k may be taken to be c. E e^(-lambda w) is bounded by spreading w to a grid with its mean kept,
+and E(m - S)_+ <= E e^(lambda (m - S)) / (e lambda).
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtri
 
 from fl_shuffle.accounting.partial_shuffle.lognormal import excess
 from fl_shuffle.accounting.privacy_loss import FloatArray
@@ -46,6 +46,8 @@ FACTORS = np.geomspace(0.2, 3.0, 24)
 """Rates tried in the exponential inequality, around the normal approximation's."""
 ROUND_OFF = 1e-9
 MAX_WEIGHT = 1e8
+NOTHING, MUCH = 0.01, 0.3
+"""What the worst eta does to log delta: one node below the first, three above the second."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def choose_swap(
     goal: float,
     sensitivity: float,
 ) -> Swap | None:
-    """Constants for `count` others within `reach` and a cost of about `goal`; None if there are none.
+    """Constants for `count` others within `reach` at a cost of about `goal`; None if none.
 
     `local` is H = H_a(P, Q). `sensitivity` says how fast the result grows with eta (relative, for
     all N terms): where the worst eta hardly matters a single node is taken.
@@ -91,10 +93,12 @@ def choose_swap(
     m, below = found
     plus, cut = _cap(c, math.exp(c * own + c * c), zeta, share * m * m / count)
     cost = local * below + count / m * (local + drift) * over + count / (m * m) * cut
-    if sensitivity * zeta / m < 0.01 or zeta < 1.001:
+    worst = sensitivity * zeta / m
+    if worst < NOTHING or zeta < 1.001:
         losses, weights = np.array([zeta / m]), np.ones(1)
     else:
-        nodes = np.array([1.0, max(zeta**0.45, 1.0 + 0.3 * (zeta - 1.0)), zeta])
+        middle = [zeta**0.5] if worst > MUCH else []
+        nodes = np.array([1.0, *middle, zeta])
         losses, weights = nodes / m, _spread(nodes, c)
     if losses[-1] >= 0.5 or plus / m >= 0.5:
         return None
@@ -107,7 +111,8 @@ def _spread(nodes: FloatArray, c: float) -> FloatArray:
     transform = growth * excess(nodes / growth, c) * (1.0 + 1e-9)
     transform -= transform[-1] / (1.0 + 1e-9)
     tail = np.minimum(-np.diff(transform) / np.diff(nodes), 1.0)
-    return np.append(1.0, tail) - np.append(tail, 0.0)
+    weights: FloatArray = np.append(1.0, tail) - np.append(tail, 0.0)
+    return weights
 
 
 def _cap(c: float, mean: float, most: float, allowed: float) -> tuple[float, float]:
@@ -115,8 +120,8 @@ def _cap(c: float, mean: float, most: float, allowed: float) -> tuple[float, flo
 
     Z has this law: under R with mean 1, under P at distance `own` with mean e^(c own + c^2).
     """
-    top = min(math.log(most), math.log(mean) + 9.0 * c)
-    caps = np.exp(np.linspace(0.0, top, 120))
+    top = min(math.log(most), math.log(mean) + 14.0 * c)
+    caps = np.exp(np.linspace(0.0, top, 180))
     cut = mean * excess(caps / mean, c) * (1.0 + 1e-9)
     if cut[-1] > allowed:
         return most, 0.0
@@ -127,7 +132,7 @@ def _cap(c: float, mean: float, most: float, allowed: float) -> tuple[float, flo
 @lru_cache(maxsize=64)
 def _capped_weights(c: float, zeta: float) -> tuple[FloatArray, FloatArray]:
     """Values and probabilities that dominate min(Z, zeta) in convex order."""
-    steps = np.exp(c * np.arange(-9.0, 9.0 + 2.0 * c, STEP) - 0.5 * c * c)
+    steps = np.exp(c * np.arange(-9.0, 14.0 + 2.0 * c, STEP) - 0.5 * c * c)
     values = np.concatenate([[0.0], steps[steps < zeta * (1.0 - 1e-3 * c)], [zeta]])
     return spread_atoms(values, np.append(1.0, excess(values[1:], c)))
 
