@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 
 from clients.worker import Worker
 from fl_shuffle.config import Config
-from fl_shuffle.errors import ConfigError, FlShuffleError
+from fl_shuffle.errors import ConfigError, DataError, FlShuffleError
 from fl_shuffle.flower.client_record import ClientRecord
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED
 from fl_shuffle.flower.records import (
@@ -63,12 +63,14 @@ def train(message: Message, context: Context) -> Message:
     try:
         worker = worker_for(context)
         reports = worker.reports(request, parameters)
+    except DataError:
+        # What is wrong with records is between them and whoever keeps them.
+        return _failed(message, request)
     except FlShuffleError:
         raise
     except Exception:
         # Flower would send the exception's text, which may quote private records, to the server.
-        log.exception("round %d failed on this node", request.round_number)
-        return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
+        return _failed(message, request)
     if record is not None:
         sent = record.debit(
             str(context.run_id),
@@ -78,6 +80,12 @@ def train(message: Message, context: Context) -> Message:
         )
         reports[~sent] = np.nan
     return reply_with_reports(message, reports)
+
+
+def _failed(message: Message, request: TrainRequest) -> Message:
+    """Log the exception here, and reply that there was one."""
+    log.exception("round %d failed on this node", request.round_number)
+    return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
 
 
 @app.query()

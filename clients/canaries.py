@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clients.models import flatten_parameters
+from clients.rehearsal import play_orders
 from clients.task import Task, load_task
 from clients.worker import Worker
 from fl_shuffle.audit.findings import Clipping
+from fl_shuffle.audit.order import SeenOrders
 from fl_shuffle.audit.score import position_error
 from fl_shuffle.audit.source import Scene
 from fl_shuffle.budgets import Budgets, make_budgets
@@ -96,17 +98,20 @@ class Canaries:
         self._rows = torch.zeros((len(self.plan), dimension))
         self._rows[:, 0] = torch.from_numpy(self._unweighted)
         self._everyone = np.arange(len(self.plan))
-        self._worker = self._worker_for(self.plan, self._budgets)
+        # Two nodes share the clients, as in a federation: noise must not hang on the packing.
+        halves = [part for part in np.array_split(self._everyone, 2) if len(part)]
+        self._nodes = [(part, self._worker_for(self.plan, self._budgets)) for part in halves]
         # Clones have the target's id only in the plan: their noise is theirs alone.
         self._clones: tuple[int, Worker] | None = None
 
     def play(self, number: int) -> tuple[Tensor, Tensor]:
         """See `CanarySource.play`."""
         rows = self._rows.clone()
-        self._worker.randomize_(rows, self._everyone, number)
+        for clients, worker in self._nodes:
+            worker.randomize_(rows[int(clients[0]) : int(clients[-1]) + 1], clients, number)
         other = torch.zeros((1, self.dimension))
         other[0, 0] = float(self._target_means[1])
-        self._worker.randomize_(other, np.array([self.scene.target]), number)
+        self._nodes[0][1].randomize_(other, np.array([self.scene.target]), number)
         return rows, other[0]
 
     def clones(self, number: int, count: int, *, one: bool) -> Tensor:
@@ -119,6 +124,11 @@ class Canaries:
         rows[:, 0] = float(self._target_means[int(one)])
         self._clones[1].randomize_(rows, np.arange(count), number)
         return rows
+
+    def orders(self) -> SeenOrders | None:
+        """See `CanarySource.orders`."""
+        config = self._config
+        return play_orders(len(self.plan), config.training.schedule, config.run.seed)
 
     def _worker_for(self, plan: RandomizerPlan, budgets: Budgets) -> Worker:
         empty = torch.zeros((0, 1)), torch.zeros(0, dtype=torch.int64)

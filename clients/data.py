@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.config import DataSection
-from fl_shuffle.errors import DataError
+from fl_shuffle.errors import DataError, require_integer
 from fl_shuffle.plugins import load_attribute
 
 Images = NDArray[np.generic]
 Labels = NDArray[np.int64]
 
 DATA_VARIABLE = "FL_SHUFFLE_DATA"
+UNDECLARED = 0
 MNIST_FILES = {
     "train-images-idx3-ubyte": 16 + 60_000 * 784,
     "train-labels-idx1-ubyte": 8 + 60_000,
@@ -34,14 +35,28 @@ THREE_WAYS = (
 
 @dataclass(frozen=True)
 class Records:
-    """Train and test records: images [N, ...] and labels [N] in 0 .. classes-1."""
+    """Train and test records: images [N, ...], labels [N] in 0 .. classes-1, and `classes`.
+
+    `classes` is declared, never counted: it shapes the model that every client is sent, and must
+    not hang on private labels. A training label outside of it is its holder's mistake: nobody is
+    told, and the record counts as one without a finite gradient does. Test records are public.
+    Raises `DataError` for shapes that do not fit and for a missing `classes`.
+    """
 
     train_images: Images
     train_labels: Labels
     test_images: Images
     test_labels: Labels
+    classes: int = UNDECLARED
 
     def __post_init__(self) -> None:
+        if self.classes == UNDECLARED:
+            raise DataError(
+                "Records.classes is missing: declare how many classes the labels have, as "
+                "Records(..., classes=10); it is published with the model's shape and is not read "
+                "from the labels"
+            )
+        require_integer("Records.classes", self.classes, minimum=1)
         for part in ("train", "test"):
             images, labels = getattr(self, f"{part}_images"), getattr(self, f"{part}_labels")
             if len(images) != len(labels) or labels.ndim != 1 or not len(labels):
@@ -49,16 +64,15 @@ class Records:
                     f"{part} data: {len(images)} images and {labels.shape} labels; "
                     "there must be one label per image and at least one record"
                 )
-            if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
-                raise DataError(f"{part} labels must be whole numbers >= 0, got {labels.dtype}")
-
-    @property
-    def classes(self) -> int:
-        return int(max(self.train_labels.max(), self.test_labels.max())) + 1
+            if not np.issubdtype(labels.dtype, np.integer):
+                raise DataError(f"{part} labels must be whole numbers, got {labels.dtype}")
 
     def fingerprint(self) -> str:
-        """A digest of every byte of the data, for the ledger."""
-        digest = hashlib.blake2b(digest_size=16)
+        """A digest of every byte of the data. Never publish it: see `fl_shuffle.runs.data_check`.
+
+        Whoever knows all records but one finds that one by trying values.
+        """
+        digest = hashlib.blake2b(str(self.classes).encode(), digest_size=16)
         for array in (self.train_images, self.train_labels, self.test_images, self.test_labels):
             digest.update(str((array.shape, array.dtype)).encode())
             digest.update(np.ascontiguousarray(array).data)
@@ -80,6 +94,7 @@ def load_records(section: DataSection) -> Records:
                 "it must return clients.data.Records"
             )
         records = answer
+    _require_test_labels(records)
     if not section.validation:
         return records
     order = np.random.Generator(np.random.Philox(key=[section.seed, 0x56414C])).permutation(
@@ -92,7 +107,19 @@ def load_records(section: DataSection) -> Records:
         records.train_labels[keep],
         records.train_images[out],
         records.train_labels[out],
+        records.classes,
     )
+
+
+def _require_test_labels(records: Records) -> None:
+    """Only the source's own test records: they are public, as an error about them is."""
+    labels = records.test_labels
+    outside = (labels < 0) | (labels >= records.classes)
+    if outside.any():
+        raise DataError(
+            f"test label {labels[outside][0]} is not in 0 .. {records.classes - 1}; "
+            "correct it, or Records.classes"
+        )
 
 
 def _digits() -> Records:
@@ -112,7 +139,7 @@ def _digits() -> Records:
         raise DataError(f"{path} cannot be read ({error}); reinstall scikit-learn") from None
     images, labels = table[:, :64].reshape(-1, 8, 8), table[:, 64].astype(np.int64)
     test = np.arange(len(labels)) % 5 == 4
-    return Records(images[~test], labels[~test], images[test], labels[test])
+    return Records(images[~test], labels[~test], images[test], labels[test], classes=10)
 
 
 def _mnist(configured: str) -> Records:
@@ -149,7 +176,7 @@ def _mnist(configured: str) -> Records:
         kind = type(error).__name__
         raise DataError(f"MNIST in {raw} cannot be read ({kind} {error}); {THREE_WAYS}") from None
     train, test = ((part.data.numpy(), part.targets.numpy().astype(np.int64)) for part in parts)
-    return Records(*train, *test)
+    return Records(*train, *test, classes=10)
 
 
 @dataclass(frozen=True)
@@ -164,13 +191,15 @@ class Partition:
         return np.diff(self.offsets)
 
 
-def make_partition(section: DataSection, labels: Labels) -> Partition:
+def make_partition(section: DataSection, labels: Labels, classes: int) -> Partition:
     """Cut the training records into `clients` parts; the same section gives the same parts.
 
     `iid`: a random order cut in pieces. `dirichlet`: each client draws class proportions from
     Dirichlet(alpha). `shards`: records sorted by label are cut into clients x shards_per_client
     runs dealt at random. `ordered`: client after client, as the source has them. Sizes are equal (a
     remainder stays unused) or drawn log-normally (`unequal`, each client at least one record).
+    `classes` is the number that the source declares; a label outside of it is dealt as some other.
+    `dirichlet` and `shards` look at private labels: guarantees are about the partition they give.
     Raises `DataError` for more clients than records.
     """
     clients, total = section.clients, len(labels)
@@ -192,7 +221,7 @@ def make_partition(section: DataSection, labels: Labels) -> Partition:
     if section.partition == "shards":
         order = _shards(section, labels, sizes, rng)
     elif section.partition == "dirichlet":
-        order = _dirichlet(section.alpha, labels, sizes, rng)
+        order = _dirichlet(section.alpha, labels, classes, sizes, rng)
     elif section.partition == "ordered":
         order = np.arange(sizes.sum())
     else:
@@ -227,10 +256,14 @@ def _shards(
 
 
 def _dirichlet(
-    alpha: float, labels: Labels, sizes: NDArray[np.int64], rng: np.random.Generator
+    alpha: float,
+    labels: Labels,
+    classes: int,
+    sizes: NDArray[np.int64],
+    rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    classes = int(labels.max()) + 1
-    pools = [list(rng.permutation(np.flatnonzero(labels == label))) for label in range(classes)]
+    inside = np.mod(labels, classes)
+    pools = [list(rng.permutation(np.flatnonzero(inside == label))) for label in range(classes)]
     chosen: list[int] = []
     for size in sizes:
         share = rng.dirichlet(np.full(classes, alpha))

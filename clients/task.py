@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clients.data import Partition, load_records, make_partition
-from clients.features import build_features
+from clients.features import FeatureMap, build_features
 from clients.models import build_model
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.config import Config, DataSection
@@ -121,6 +121,13 @@ def load_task(config: Config) -> Task:
         return _cache[key]
 
 
+def forget_data() -> None:
+    """Drop what this process keeps of tasks and data: the next `load_task` reads them again."""
+    with _lock:
+        _cache.clear()
+        _data_cache.clear()
+
+
 def _build(config: Config) -> Task:
     data = _load_data(config.data)
     budgets = make_budgets(config.budgets, config.data.clients)
@@ -144,15 +151,18 @@ def _load_data(section: DataSection) -> _Data:
     if key not in _data_cache:
         _data_cache.clear()
         records = load_records(section)
-        partition = make_partition(section, records.train_labels)
+        partition = make_partition(section, records.train_labels, records.classes)
         images = records.train_images[partition.order]
         features = make_features(section, images.shape[1:])
         features.fit(images)
+        test_inputs = features.transform(records.test_images)
+        if isinstance(features, FeatureMap) and not section.validation:
+            features.require_range(records.test_images)
         _data_cache[key] = _Data(
             inputs=torch.from_numpy(features.transform(images)),
             labels=torch.from_numpy(records.train_labels[partition.order]),
             partition=partition,
-            test_inputs=torch.from_numpy(features.transform(records.test_images)),
+            test_inputs=torch.from_numpy(test_inputs),
             test_labels=torch.from_numpy(records.test_labels),
             classes=records.classes,
             features_use_data=features.data_dependent,

@@ -14,7 +14,7 @@ from clients.task import Task, load_task
 from fl_shuffle.accounting.events import ClientClass
 from fl_shuffle.config import Config
 from fl_shuffle.flower.records import TrainRequest
-from fl_shuffle.gradients import Spoilt, make_gradient_engine, mend_
+from fl_shuffle.gradients import NonfiniteRecords, make_gradient_engine
 from fl_shuffle.plan import noise_bits
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.randomizers.noise import NoiseStream
@@ -27,9 +27,10 @@ log = logging.getLogger("fl_shuffle.client")
 class Worker:
     """Computes the reports of any range of the federation's clients.
 
-    The report of a client depends on the seed, the round, the client and the broadcast model, not
-    on which clients are computed beside it. `bits`: see `noise_bits`, which is what is used unless
-    another word size is given.
+    The report of a client depends on the seed, the round, the client, the broadcast model, and, in
+    its last bits, on the block of clients that the round's packing puts it in: requests are made of
+    whole blocks (`fl_shuffle.gradients.Packing`). `bits`: see `noise_bits`, which is what is used
+    unless another word size is given.
     """
 
     def __init__(
@@ -50,7 +51,6 @@ class Worker:
         self._seeds = SeedTree(config.run.seed if config.run.entropy == "seeded" else None)
         self._inputs = self._task.inputs.to(self._device)
         self._labels = self._task.labels.to(self._device)
-        self._engine.remember(self._inputs)
         plan = self._task.plan
         self._weighted = bool((plan.weight != 1.0).any())
         self._scale = _common(plan.weight * plan.scale)
@@ -69,21 +69,25 @@ class Worker:
         Everybody sends one, whatever their data: see `means`.
         """
         clients = request.clients
-        rows, spoilt = self.means(clients, parameters.to(self._device))
+        rows, nonfinite = self.means(clients, parameters.to(self._device))
         if not self._path_noted:
             # Some paths are chosen on the first records.
             self._path_noted = True
             log.info("gradients: %s", self._engine.path)
-        if spoilt.clients:
+        if nonfinite.clients:
             # For whoever keeps this data. The reply must not tell.
             log.warning(
-                "round %d: %d of %d clients have gradients that are not finite%s; they count as "
-                "zero, and the reports are sent",
+                "round %d: %d of %d clients have gradients that are not finite, or labels that are "
+                "no class%s; they count as zero, and the reports are sent",
                 request.round_number,
-                spoilt.clients,
+                nonfinite.clients,
                 len(clients),
-                f", in {spoilt.records} records" if spoilt.records else "",
+                f", in {nonfinite.records} records" if nonfinite.records else "",
             )
+        # Reports leave from the processor. Noise that protects somebody is drawn there, too: the
+        # generator of other devices is not a cryptographic one (docs/noise.md).
+        if self._config.run.entropy == "system":
+            rows = rows.cpu()
         self.randomize_(rows, clients, request.round_number)
         return rows.cpu().numpy()
 
@@ -94,7 +98,7 @@ class Worker:
             self._seeds.key(round_number, "noise"),
             rows.shape[1],
             bits=self._bits,
-            device=self._device,
+            device=rows.device,
         )
         if self._user is not None:
             self._user(rows, clients, stream)
@@ -142,7 +146,9 @@ class Worker:
         local = np.concatenate([[0], np.cumsum(ends - starts)])
         return self._inputs[index], self._labels[index], local
 
-    def means(self, clients: NDArray[np.int64], parameters: Tensor) -> tuple[Tensor, Spoilt]:
+    def means(
+        self, clients: NDArray[np.int64], parameters: Tensor
+    ) -> tuple[Tensor, NonfiniteRecords]:
         """Clipped means, float32 [k, d], all finite, and how many of them had to be made so.
 
         What is not finite counts as zero: with clip "record" the record, so that one record moves
@@ -150,7 +156,7 @@ class Worker:
         """
         plan, training = self._task.plan, self._config.training
         inputs, labels, offsets = self._records(clients)
-        clip = plan.clip[clients]
+        nonfinite = NonfiniteRecords()
         if training.local_steps > 1:
             rows = self._engine.local_update(
                 parameters,
@@ -162,13 +168,15 @@ class Worker:
             ).neg_()
         else:
             radius = _of(self._clip, clients)
-            rows = self._engine.client_means(parameters, inputs, labels, offsets, radius)
-        spoilt = mend_(self._engine, rows, parameters, inputs, labels, offsets, clip)
+            rows = self._engine.client_means(
+                parameters, inputs, labels, offsets, radius, nonfinite=nonfinite
+            )
         if self._config.clip == "update":
-            spoilt = Spoilt(int((~clip_rows(rows, clip, plan.norm)).sum()))
+            valid = clip_rows(rows, plan.clip[clients], plan.norm)
+            nonfinite.add_clients(int((~valid).sum()))
         if plan.client_clip is not None:
             clip_rows(rows, plan.client_clip, plan.norm)
-        return rows, spoilt
+        return rows, nonfinite
 
 
 def _common(values: NDArray[np.float64]) -> float | NDArray[np.float64]:

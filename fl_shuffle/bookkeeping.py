@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import time
 from typing import Any
 
@@ -14,8 +13,6 @@ from numpy.typing import NDArray
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.events import Spend
 from fl_shuffle.accounting.ledger import Ledger
-
-log = logging.getLogger("fl_shuffle.privacy")
 
 Mask = NDArray[np.bool_]
 
@@ -30,7 +27,8 @@ class RunBook:
     where there is none) bounds each client's own: a client whose next report would exceed it stops
     taking part. `replayable` says that a round repeated after a crash releases the same bits (a
     seeded run), so that a late checkpoint costs no privacy. In a `sequential` round every report is
-    used as it comes: it counts as released once it is reserved.
+    used as it comes: it counts as released once it is reserved. `times`: how long a round took is
+    written down (how long a client computes may depend on its records).
     """
 
     def __init__(
@@ -42,6 +40,7 @@ class RunBook:
         lifetime: NDArray[np.float64] | None,
         replayable: bool,
         sequential: bool = False,
+        times: bool = True,
     ) -> None:
         self._accountant = accountant
         self._ledger = ledger
@@ -49,6 +48,7 @@ class RunBook:
         self._lifetime = lifetime
         self._replayable = replayable
         self._sequential = sequential
+        self._times = times
         self._checkpoint_every = CHECKPOINT_SECONDS if replayable else 0.0
         self._last_checkpoint = -np.inf
         self._expected = 0
@@ -101,7 +101,9 @@ class RunBook:
             return None
         self._accountant.commit(round_number, present)
         counts = self._accountant.class_counts(present)
-        self._ledger.record(spend, counts, self._expected, present, seconds)
+        self._ledger.record(
+            spend, counts, self._expected, present, seconds if self._times else None
+        )
         if spend.n_reports < self._expected:
             lost = self._expected - spend.n_reports
             self._ledger.note(round_number, "dropped", f"{lost} clients sent no usable report")

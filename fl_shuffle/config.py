@@ -139,6 +139,11 @@ class DataSection:
     validation: float = _real(0.0, minimum=0.0, maximum=0.5)
     seed: int = _integer(0, minimum=0)
 
+    @property
+    def dealt_by_label(self) -> bool:
+        """Whether the labels decide which client holds which records."""
+        return self.partition in ("dirichlet", "shards")
+
 
 @dataclass(frozen=True)
 class ModelSection:
@@ -249,6 +254,19 @@ class Config:
         if self.privacy.clip != "auto":
             return self.privacy.clip
         return "record" if self.privacy.unit == "record" else "update"
+
+    @property
+    def relation(self) -> str:
+        """The neighbouring relation of the guarantee.
+
+        Where the partition is computed from the labels it is one of data sets that are cut into
+        clients already: what the partition tells of the labels is not covered.
+        """
+        return (
+            "replace-one after the partition by label"
+            if self.data.dealt_by_label
+            else ("replace-one")
+        )
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Plain nested tables; unset optional values are left out, as TOML has no null."""

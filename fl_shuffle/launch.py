@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fl_shuffle.config import Config
-from fl_shuffle.errors import ConfigError, RunError
+from fl_shuffle.errors import ConfigError
 from fl_shuffle.plugins import load_attribute
-from fl_shuffle.runs import listening, new_directory
+from fl_shuffle.runs import Observer, RunFinished, RunPlace, new_directory, unobserved
+from fl_shuffle.runs.directory import discard_unused
 
-Listener = Callable[[str, Any], None]
 
+def simulate(config: Config, place: RunPlace | None = None, observer: Observer = unobserved) -> int:
+    """Run the configuration to its end, by default in a new directory below `run.out`.
 
-def simulate(config: Config, directory: Path | None, listener: Listener) -> int:
-    """Run the configuration to its end; returns the exit code. Progress goes to `listener`.
-
+    Returns the exit code. `observer` is called with every event of the run.
     Raises `FlShuffleError` for everything the user can mend.
     """
     if config.run.device == "cuda":
@@ -26,23 +29,23 @@ def simulate(config: Config, directory: Path | None, listener: Listener) -> int:
 
         if not torch.cuda.is_available():
             raise ConfigError("run.device = 'cuda': this machine has no usable GPU; use cpu")
-    path = directory or new_directory(Path(config.run.out))
+    place = place or RunPlace()
     config = _absolute_paths(config)
     if config.run.engine == "ray":
-        return _simulate_on_ray(config, path, listener)
-    return _simulate_in_process(config, path, listener)
+        return _simulate_on_ray(config, place, observer)
+    return _simulate_in_process(config, place, observer)
 
 
-def _simulate_in_process(config: Config, path: Path, listener: Listener) -> int:
+def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) -> int:
     from flwr.app import Context, RecordDict
 
     from fl_shuffle.flower.grid import InProcessGrid
-    from fl_shuffle.flower.settings import RESOLVED, RUN_DIRECTORY
+    from fl_shuffle.flower.settings import RESOLVED
 
     server_app = load_attribute(config.app.server, field="app.server")
     client_app = load_attribute(config.app.client, field="app.client")
-    run_config: dict[str, Any] = {RESOLVED: config.to_json(), RUN_DIRECTORY: str(path)}
-    grid = InProcessGrid(client_app, run_config, nodes=worker_count(config))
+    run_config: dict[str, Any] = {RESOLVED: config.to_json(), **place.run_config()}
+    grid = InProcessGrid(client_app, run_config, nodes=worker_count(config), observer=observer)
     context = Context(
         run_id=grid.run.run_id,
         node_id=1,
@@ -51,25 +54,57 @@ def _simulate_in_process(config: Config, path: Path, listener: Listener) -> int:
         run_config=run_config,
     )
     try:
-        with listening(listener):
+        with _clients_heard():
             server_app(grid, context)
     finally:
         grid.close()
-        close = getattr(listener, "close", None)
-        if close is not None:
-            close()
     return 0
 
 
-def _simulate_on_ray(config: Config, path: Path, listener: Listener) -> int:
+class _FirstOfAKind(logging.Handler):
+    """Prints to the terminal, each kind of message once: clients repeat themselves every round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if str(record.msg) not in self._said:
+            self._said.add(str(record.msg))
+            print(f"{record.levelname.lower()}: {self.format(record)}", file=sys.stderr)
+
+
+@contextmanager
+def _clients_heard() -> Iterator[None]:
+    """Show what the clients' side warns of: in a simulation its data are the user's own.
+
+    Only on the terminal (nothing of it may reach the run directory), and only where nobody has set
+    logging up.
+    """
+    log = logging.getLogger("fl_shuffle.client")
+    if log.hasHandlers():
+        yield
+        return
+    handler = _FirstOfAKind()
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> int:
     from clients.task import load_task
     from fl_shuffle.flower.ray_engine import run_on_ray
 
     load_task(config)  # whatever the user can mend is said here, not in a worker's log
-    summary = run_on_ray(config, path, nodes=worker_count(config))
-    if summary is None:
-        raise RunError(f"the Ray run failed; its log is in {path / 'engine.log'}")
-    listener("finish", summary)
+    directory = place.directory or new_directory(Path(config.run.out))
+    place = RunPlace(directory, place.resume)
+    try:
+        summary = run_on_ray(config, place.run_config(), directory, nodes=worker_count(config))
+    finally:
+        discard_unused(directory)
+    observer(RunFinished(summary))
     return 0
 
 

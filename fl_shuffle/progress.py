@@ -10,35 +10,40 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from fl_shuffle.flower.strategy import RoundOutcome
-    from fl_shuffle.runs import Run
+    from fl_shuffle.runs import RunEvent, RunStarted
 
 ROWS = 12
 HEADINGS = ("round", "reports", "accuracy", "loss", "GSPA eps", "proven eps", "left")
 
 
 class Display:
-    """Plain lines; the base of the other displays. Called as `display(kind, value)` by a run."""
+    """Plain lines; the base of the other displays. A run calls it with its events."""
 
     def __init__(self, out: TextIO, *, rounds_too: bool = True) -> None:
         self._out = out
         self._rounds_too = rounds_too
-        self._run: Run | None = None
+        self._run: RunStarted | None = None
         self._seconds: deque[float] = deque(maxlen=20)
 
-    def __call__(self, kind: str, value: Any) -> None:
-        if kind == "start":
-            self._run = value
-            self._start(value)
-        elif kind == "round":
-            self._seconds.append(value.seconds)
-            self._round(value)
+    def __call__(self, event: RunEvent) -> None:
+        from fl_shuffle.runs import RoundFinished, RunFinished
+
+        if isinstance(event, RoundFinished):
+            self._seconds.append(event.outcome.seconds)
+            self._round(event.outcome)
+        elif isinstance(event, RunFinished):
+            self._finish(event.summary)
         else:
-            self._finish(value)
+            self._run = event
+            self._start(event)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
 
     def _print(self, text: str) -> None:
         print(text, file=self._out, flush=True)
 
-    def _start(self, run: Run) -> None:
+    def _start(self, run: RunStarted) -> None:
         if self._rounds_too:
             self._print("\n".join(header(run)))
             self._print("  ".join(f"{name:>10}" for name in HEADINGS))
@@ -79,7 +84,7 @@ class LiveDisplay(Display):
         self._live = Live(console=self._console, refresh_per_second=8)
         self._rows: deque[tuple[str, ...]] = deque(maxlen=ROWS)
 
-    def _start(self, run: Run) -> None:
+    def _start(self, run: RunStarted) -> None:
         self._print("\n".join(header(run)))
         self._live.start()
 
@@ -106,13 +111,16 @@ class LiveDisplay(Display):
 class JsonDisplay(Display):
     """One JSON object per round, then the summary: for machines."""
 
-    def _start(self, run: Run) -> None:
+    def _start(self, run: RunStarted) -> None:
         self._print(
             json.dumps({"event": "start", "run_directory": str(run.directory),
                         "warnings": list(run.warnings)})
         )  # fmt: skip
 
     def _round(self, outcome: RoundOutcome) -> None:
+        assert self._run is not None
+        # How long a client computes may depend on its records.
+        times = self._run.config.run.entropy == "seeded"
         columns = {
             f"{name}_epsilon": _finite(column.worst)
             for name, column in outcome.spend.columns.items()
@@ -126,7 +134,7 @@ class JsonDisplay(Display):
                     **outcome.metrics,
                     **columns,
                     "delta": outcome.spend.delta,
-                    "seconds": outcome.seconds,
+                    **({"seconds": outcome.seconds} if times else {}),
                 }
             )
         )
@@ -144,7 +152,7 @@ def make_display(*, quiet: bool, as_json: bool) -> Display:
     return LiveDisplay(sys.stdout)
 
 
-def header(run: Run) -> list[str]:
+def header(run: RunStarted) -> list[str]:
     """What is about to run, and what the numbers will not cover."""
     config = run.config
     lines = [
@@ -163,11 +171,19 @@ def footer(summary: dict[str, Any]) -> list[str]:
     if summary["stopped_early"]:
         lines.append(summary["stopped_early"])
     if accuracy is not None:
-        lines.append(f"test accuracy {accuracy:.2%} after {summary['rounds']} rounds")
+        lines.append(
+            f"test accuracy {accuracy:.2%} after {summary['rounds']} rounds "
+            f"(test records: {summary['test_data']})"
+        )
     lines.append(
         f"privacy: epsilon <= {number(summary['proven_epsilon'])} at delta = {summary['delta']:g} "
         f"for the worst client (proven, unit = {summary['unit']}, {summary['relation']})"
     )
+    if summary["records_not_covered"]:
+        lines.append(
+            f"         NOT COVERED: {summary['records_not_covered']} private records "
+            "(see the notes above)"
+        )
     shares = ", ".join(
         f"{name} {number(value)}" for name, value in summary["proven_epsilon_quantiles"].items()
     )
@@ -181,6 +197,7 @@ def footer(summary: dict[str, Any]) -> list[str]:
     if lower is not None:
         ratio = float(summary["proven_epsilon"]) / float(lower)
         lines.append(f"            proven / lower = {ratio:.3g}: so much could a better proof gain")
+    lines += [f"assumed: {text}" for text in summary["assumptions"]]
     lines.append(f"run directory: {summary['run_directory']}")
     return lines
 

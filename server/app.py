@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+import numpy as np
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from clients.models import flatten_parameters, load_parameters
 from clients.task import load_task
-from fl_shuffle.flower.settings import RUN_DIRECTORY, config_of
+from fl_shuffle.flower.settings import config_of
 from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
+from fl_shuffle.gradients import packing_of
 from fl_shuffle.optimizer import ServerOptimizer
 from fl_shuffle.plugins import load_attribute
-from fl_shuffle.runs import RunFacts, open_run
+from fl_shuffle.runs import DataFacts, RunFacts, RunPlace, observer_of, open_run
 from fl_shuffle.seeds import SeedTree
 from server.evaluation import evaluator
 
@@ -28,16 +28,25 @@ def main(grid: Grid, context: Context) -> None:
     torch.set_num_threads(1)
     task = load_task(config)
     model = task.model(config)
-    directory = str(context.run_config.get(RUN_DIRECTORY, ""))
     initial = flatten_parameters(model)
+    packing, sizes = packing_of(model), np.diff(task.offsets)
     facts = RunFacts(
         task.plan,
-        task.features_use_data,
-        task.fingerprint,
         initial.numel(),
-        task.budgets.lifetime,
+        DataFacts(
+            source=config.data.source,
+            records=len(task.labels),
+            shape=tuple(task.inputs.shape[1:]),
+            classes=task.classes,
+            test_records=len(task.test_labels),
+            held_out=len(task.test_labels) if config.data.validation else 0,
+        ),
+        features_use_data=task.features_use_data,
+        fingerprint=task.fingerprint,
+        lifetime=task.budgets.lifetime,
     )
-    with open_run(config, facts, Path(directory) if directory else None) as run:
+    place = RunPlace.of(context.run_config)
+    with open_run(config, facts, place, observer_of(grid)) as run:
         optimizer = ServerOptimizer(config.server, initial)
         first_round = run.restore(optimizer)
         strategy = ShuffleStrategy(
@@ -54,6 +63,7 @@ def main(grid: Grid, context: Context) -> None:
             seeds=SeedTree(config.run.seed if config.run.entropy == "seeded" else None),
             min_reports=config.privacy.min_reports,
             group=task.plan.group,
+            cut=lambda clients: packing.starts(sizes[clients]),
             analyzer=None
             if config.server.analyzer == "mean"
             else load_attribute(config.server.analyzer, field="server.analyzer"),

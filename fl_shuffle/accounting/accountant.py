@@ -186,7 +186,7 @@ class Accountant:
         """Both histories with this round added; kept, since preview and commit ask alike."""
         ahead = self._ahead
         if ahead is None or not np.array_equal(ahead[0], present):
-            types = self._view.round_types(self._library, present)
+            types = self._view.round_types(present)
             published = {
                 index: kind
                 for index, count in self.class_counts(present).items()

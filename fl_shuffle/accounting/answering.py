@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.participation import ASSUMPTION
 from fl_shuffle.accounting.query import BoundQuery
 from fl_shuffle.accounting.stop_loss import DeltaBound
 from fl_shuffle.errors import NotApplicableError
@@ -29,7 +30,11 @@ def answer_from_curve(
     notes: tuple[str, ...] = ()
     if query.rounds == 1:
         epsilon, delta, error = solve(
-            curve, local_epsilon, epsilon=query.epsilon, delta=query.delta
+            curve,
+            local_epsilon,
+            epsilon=query.epsilon,
+            delta=query.delta,
+            relative_error=query.relative_error,
         )
     else:
         epsilon, delta, error = *_composed(query, curve, local_epsilon), 0.0
@@ -40,7 +45,7 @@ def answer_from_curve(
         method=query.method,
         status=status,
         source=source,
-        assumptions=(SHUFFLED, *assumptions, *notes),
+        assumptions=(SHUFFLED, *secrecy(query), *assumptions, *notes),
         numerical_error=error,
         unit=query.unit,
         details=query_details(query),
@@ -71,8 +76,13 @@ def epsilon_and_delta(
     return epsilon, delta_at(epsilon)
 
 
+def secrecy(query: BoundQuery) -> tuple[str, ...]:
+    """What has to be assumed where clients may be absent."""
+    return (ASSUMPTION,) if query.participation < 1.0 else ()
+
+
 def query_details(query: BoundQuery) -> dict[str, object]:
-    names = ("randomizer", "k", "epsilon0", "delta0", "clients", "rounds", "joint")
+    names = ("randomizer", "k", "epsilon0", "delta0", "clients", "rounds", "joint", "participation")
     found = {name: getattr(query, name) for name in names}
     if query.budgets:
         found["budget_classes"] = len(query.budgets)

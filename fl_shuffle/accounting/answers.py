@@ -32,15 +32,30 @@ def blanket_answer(query: BoundQuery) -> Guarantee:
         return _personal_blanket(query)
     epsilon0, _, clients = query.local
     randomizer = make_randomizer(query, epsilon0)
+    q = query.participation
     if query.rounds == 1:
         if query.delta is not None:
-            result = blanket_epsilon(randomizer, clients, query.delta)
+            result = blanket_epsilon(
+                randomizer,
+                clients,
+                query.delta,
+                participation=q,
+                relative_error=query.relative_error,
+            )
         else:
-            result = blanket_delta(randomizer, clients, query.epsilon or 0.0)
+            result = blanket_delta(
+                randomizer,
+                clients,
+                query.epsilon or 0.0,
+                participation=q,
+                relative_error=query.relative_error,
+            )
         return replace(result, unit=query.unit, details={**result.details, **query_details(query)})
 
     def curve(epsilon: float) -> DeltaBound:
-        value = blanket_delta(randomizer, clients, epsilon)
+        value = blanket_delta(
+            randomizer, clients, epsilon, participation=q, relative_error=query.relative_error
+        )
         return DeltaBound(value.delta, value.numerical_error)
 
     return answer_from_curve(
@@ -67,6 +82,8 @@ def _personal_blanket(query: BoundQuery) -> Guarantee:
         query.budgets,
         lambda epsilon0: make_randomizer(query, epsilon0).cases()[0].law,  # type: ignore[arg-type, return-value]
         lambda own, other: make_randomizer(query, other.epsilon0).cases()[0].blanket_mass,
+        participation=query.participation,
+        relative_error=query.relative_error,
     )
     return answer_from_curve(
         query,
@@ -86,9 +103,21 @@ def lower_answer(query: BoundQuery) -> Guarantee:
     epsilon0, _, clients = query.local
     randomizer = make_randomizer(query, epsilon0)
     if query.delta is not None:
-        result = lower_bound_epsilon(randomizer, clients, query.delta)
+        result = lower_bound_epsilon(
+            randomizer,
+            clients,
+            query.delta,
+            participation=query.participation,
+            relative_error=query.relative_error,
+        )
     else:
-        result = lower_bound_delta(randomizer, clients, query.epsilon or 0.0)
+        result = lower_bound_delta(
+            randomizer,
+            clients,
+            query.epsilon or 0.0,
+            participation=query.participation,
+            relative_error=query.relative_error,
+        )
     return replace(result, unit=query.unit, details={**result.details, **query_details(query)})
 
 
@@ -133,10 +162,21 @@ def clone_answer(query: BoundQuery) -> Guarantee:
     if query.rounds == 1 or delta0 > 0.0:
         require_one_round(query)
         result = standard_clone(
-            epsilon0, clients, epsilon=query.epsilon, delta=query.delta, delta0=delta0
+            epsilon0,
+            clients,
+            epsilon=query.epsilon,
+            delta=query.delta,
+            delta0=delta0,
+            participation=query.participation,
+            relative_error=query.relative_error,
         )
         return replace(result, unit=query.unit, details=query_details(query))
-    curve = clone_curve(epsilon0, [(math.exp(-epsilon0), clients - 1)])
+    curve = clone_curve(
+        epsilon0,
+        [(math.exp(-epsilon0), clients - 1)],
+        participation=query.participation,
+        relative_error=query.relative_error,
+    )
     source = "Feldman, McMillan, Talwar 2022, standard clone"
     return answer_from_curve(query, curve, epsilon0, Status.PROVEN, source, (ONE_RANDOMIZER,))
 
@@ -163,7 +203,11 @@ def _personal_clone(query: BoundQuery) -> Guarantee:
             "which local budgets alone do not give: name krr or laplace, or use one cohort"
         )
     curve = worst_client_curve(
-        query.budgets, lambda epsilon0: lambda epsilon: clone_law(epsilon0, epsilon), hiding
+        query.budgets,
+        lambda epsilon0: lambda epsilon: clone_law(epsilon0, epsilon),
+        hiding,
+        participation=query.participation,
+        relative_error=query.relative_error,
     )
     return answer_from_curve(
         query,
@@ -246,7 +290,7 @@ def variation_ratio_answer(query: BoundQuery) -> Guarantee:
             f"report falls on a third category with probability {remainder:.3g}, which the "
             "reduction treats as revealing nothing; use blanket"
         )
-    curve = clone_curve(epsilon0, [(2.0 * low, clients - 1)])
+    curve = clone_curve(epsilon0, [(2.0 * low, clients - 1)], relative_error=query.relative_error)
     source = "Wang et al. 2025, where its decomposition is exact"
     return answer_from_curve(query, curve, epsilon0, Status.PROVEN, source, (ONE_RANDOMIZER,))
 

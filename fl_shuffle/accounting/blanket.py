@@ -13,10 +13,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.participation import ASSUMPTION, require_participation, with_absence
 from fl_shuffle.accounting.privacy_loss import Case
 from fl_shuffle.accounting.randomizers_finite import MAX_EPSILON0, Randomizer
-from fl_shuffle.accounting.search import crossing, largest_real, smallest_integer
-from fl_shuffle.accounting.stop_loss import MAX_REPORTS, DeltaBound, amplified_delta
+from fl_shuffle.accounting.search import (
+    LOG_TOLERANCE,
+    crossing,
+    largest_real,
+    last_above,
+    smallest_integer,
+)
+from fl_shuffle.accounting.stop_loss import MAX_REPORTS, DeltaBound, amplified_delta, usual_error
 from fl_shuffle.errors import (
     InvalidValueError,
     NotApplicableError,
@@ -24,7 +31,6 @@ from fl_shuffle.errors import (
     require_real,
 )
 
-DEFAULT_RELATIVE_ERROR = 2e-4
 MAX_EPSILON = 100.0
 """Above this the curve is taken at this point, which is safe: it falls with epsilon."""
 METHOD = "blanket"
@@ -41,12 +47,25 @@ class _Setting:
     """(gamma, count) of the others; None: n - 1 copies of the client's own randomizer."""
     others: int
     participation: float
-    relative_error: float
+    relative_error: float | None
 
     def delta(self, epsilon: float) -> DeltaBound:
         """Upper bound on the worst case's delta."""
         results = [self._case_delta(case, min(epsilon, MAX_EPSILON)) for case in self.cases]
         return max(results, key=lambda bound: bound.delta)
+
+    def unhidden(self, epsilon: float) -> float:
+        """The part of the bound in which nobody else hides the client: cheap, and below it."""
+        values = []
+        for case in self.cases:
+            own = ((case.blanket_mass, self.others),)
+            q = self.participation
+            log_alone = 0.0
+            for gamma, count in own if self.hiding is None else self.hiding:
+                mass = 1.0 - q + q * gamma
+                log_alone += count * math.log1p(-min(mass, 1.0)) if mass < 1.0 else -math.inf
+            values.append(q * math.exp(log_alone) * case.local_delta(epsilon))
+        return max(values)
 
     def _case_delta(self, case: Case, epsilon: float) -> DeltaBound:
         exposed = case.exposed(epsilon)
@@ -55,11 +74,13 @@ class _Setting:
         if law is not None:
             own = ((case.blanket_mass, self.others),)
             classes = own if self.hiding is None else self.hiding
-            blanket = [(self.participation * gamma, count) for gamma, count in classes]
-            hidden = amplified_delta(law, blanket, relative_error=self.relative_error)
-        q = self.participation
-        delta = min(1.0, q * (hidden.delta + exposed * (1.0 + 1e-12)))
-        return DeltaBound(delta, q * (hidden.error + 2e-12 * exposed))
+            law, blanket = with_absence(law, classes, self.participation, epsilon)
+            hidden = amplified_delta(
+                law, blanket, relative_error=self.relative_error, best_effort=True
+            )
+        exposed *= self.participation
+        delta = min(1.0, hidden.delta + exposed * (1.0 + 1e-12))
+        return DeltaBound(delta, hidden.error + 2e-12 * exposed)
 
 
 def _setting(
@@ -67,12 +88,10 @@ def _setting(
     n: int,
     others: Others | None,
     participation: float,
-    relative_error: float,
+    relative_error: float | None,
 ) -> _Setting:
     count = require_integer("n", n, minimum=1, maximum=MAX_REPORTS)
-    rate = require_real(
-        "participation", participation, minimum=0.0, maximum=1.0, exclusive_minimum=True
-    )
+    rate = require_participation(participation)
     hiding = None
     if others is not None:
         hiding = tuple(
@@ -103,7 +122,7 @@ def _guarantee(
 ) -> Guarantee:
     assumptions = ["n reports arrive, each shuffled whole with independent randomness"]
     if setting.participation < 1.0:
-        assumptions.append("clients take part independently; who is absent sends nothing")
+        assumptions.append(ASSUMPTION)
     return Guarantee(
         epsilon=epsilon,
         delta=delta,
@@ -129,15 +148,17 @@ def blanket_delta(
     *,
     others: Others | None = None,
     participation: float = 1.0,
-    relative_error: float = DEFAULT_RELATIVE_ERROR,
+    relative_error: float | None = None,
 ) -> Guarantee:
     """Delta of the shuffle of `n` reports at central budget `epsilon` (nats, >= 0).
 
     `others` lists (randomizer, count) of the n - 1 other clients when their budgets differ; they
-    must share the blanket law (same k, same noise scale). `participation` < 1: each of n clients
-    takes part independently with that public probability (Poisson), n counts the invited.
+    must share the blanket law (same k, same noise scale). `participation` = q < 1: each of n
+    clients takes part by its own coin with that public probability, and who did stays secret; n
+    counts all who may. Where it is public, take n as the number of reports that came, and q = 1.
 
-    Raises `InvalidValueError`, `NotApplicableError`, `PrecisionError`.
+    Where the accuracy cannot be had a coarser bound is returned, at worst the local one;
+    `numerical_error` tells. Raises `InvalidValueError`, `NotApplicableError`.
 
     >>> from fl_shuffle.accounting.randomizers_finite import KRandomizedResponse
     >>> f"{blanket_delta(KRandomizedResponse(1.0, 10), 1000, 0.0792072).delta:.3e}"
@@ -162,7 +183,7 @@ def blanket_epsilon(
     *,
     others: Others | None = None,
     participation: float = 1.0,
-    relative_error: float = DEFAULT_RELATIVE_ERROR,
+    relative_error: float | None = None,
 ) -> Guarantee:
     """The smallest epsilon found at which delta(epsilon) <= `delta` has been certified.
 
@@ -177,7 +198,18 @@ def blanket_epsilon(
         return seen[epsilon].delta
 
     maximum = min(randomizer.local_epsilon, MAX_EPSILON)
-    _, epsilon = crossing(curve, target, maximum, "below")
+    minimum = last_above(setting.unhidden, target, maximum)
+    epsilon = None
+    if minimum < maximum * (1.0 - 1e-7):
+        tolerance = relative_error or usual_error(setting.cases[0].law(0.0))
+        _, epsilon = crossing(
+            curve,
+            target,
+            maximum,
+            "below",
+            minimum=minimum,
+            tolerance=min(LOG_TOLERANCE, tolerance),
+        )
     if epsilon is None and maximum == randomizer.local_epsilon:
         epsilon = maximum * (1.0 + 1e-12)
         return _guarantee(randomizer, setting, epsilon, target, 0.0)
@@ -193,7 +225,7 @@ def smallest_cohort(
     *,
     participation: float = 1.0,
     maximum: int = MAX_REPORTS,
-    relative_error: float = DEFAULT_RELATIVE_ERROR,
+    relative_error: float | None = None,
 ) -> int:
     """The smallest number of reports found that certifies (epsilon, delta).
 
@@ -225,7 +257,7 @@ def largest_local_budget(
     *,
     participation: float = 1.0,
     maximum: float = 20.0,
-    relative_error: float = DEFAULT_RELATIVE_ERROR,
+    relative_error: float | None = None,
 ) -> float:
     """The largest epsilon0 found at which `family(epsilon0)` is certified (epsilon, delta).
 

@@ -48,6 +48,8 @@ class TiltedCounts(Protocol):
     """|evaluate(y)| <= discard_factor * e^(-R^2/2) with R = `decay(y)`."""
     missing: float
     """Upper bound on E(S)_+ weight left out, relative to e^log_scale / (e theta)."""
+    width: int
+    """Terms added up for one value of H."""
     zero_atom: float
     """Weight of a fictitious atom at S = 0 that `evaluate` includes; to be subtracted."""
 
@@ -78,6 +80,13 @@ def complex_expm1(z: ComplexArray) -> ComplexArray:
     result: ComplexArray = (
         rise - 2.0 * (1.0 + rise) * half * half + 1j * (1.0 + rise) * np.sin(z.imag)
     )
+    return result
+
+
+def _power(z: ComplexArray, exponent: float) -> ComplexArray:
+    """(1 + z)^exponent; part by part, because -infinity times a complex number is NaN."""
+    logarithm = complex_log1p(z)
+    result: ComplexArray = np.exp(exponent * logarithm.real + 1j * (exponent * logarithm.imag))
     return result
 
 
@@ -124,6 +133,7 @@ class BinomialCounts:
     """
 
     missing = 0.0
+    width = 1
 
     def __init__(self, gamma: float, others: int, moment: Moment) -> None:
         self._classes = _Classes(np.array([gamma]), np.array([others + 1.0]), moment)
@@ -142,12 +152,15 @@ class BinomialCounts:
         return Transform(power, np.abs(power), None)
 
     def difference(self, y: ComplexArray, step: ComplexArray) -> Transform:
-        """(1 + r y)^n ((1 + r step/(1 + r y))^n - 1)."""
+        """(1 + r y)^n ((1 + r step/(1 + r y))^n - 1), or plainly where the first is small."""
         mass = float(self._classes.masses[0])
-        ratio = mass * step / (1.0 + mass * y)
-        growth = float(self._classes.counts[0]) * complex_log1p(ratio)
-        values = self._classes.power(y) * complex_expm1(growth)
-        return Transform(values, np.abs(values), None)
+        start, end = 1.0 + mass * y, 1.0 + mass * (y + step)
+        far = np.abs(start) < 0.5 * np.abs(end)
+        ratio = mass * step / np.where(far, 1.0, start)
+        growth = float(self._classes.counts[0]) * complex_log1p(np.where(far, 0.0, ratio))
+        before, after = self._classes.power(y), self._classes.power(y + step)
+        values = np.where(far, after - before, before * complex_expm1(growth))
+        return Transform(values, np.where(far, 2.0 * np.abs(after), np.abs(values)), None)
 
 
 class PolynomialCounts:
@@ -162,6 +175,7 @@ class PolynomialCounts:
 
     def __init__(self, gammas: FloatArray, counts: FloatArray, moment: Moment) -> None:
         self._classes = _Classes(gammas, counts, moment)
+        self.width = 4 * counts.size
         masses = self._classes.masses
         self.centre = 1.0 + float(np.sum(counts * masses))
         variance = float(np.sum(counts * masses * (1.0 - masses)))
@@ -231,9 +245,10 @@ class ExplicitCounts:
         self._classes = _Classes(gammas, counts, moment)
         self._mean = float(np.sum(counts * self._classes.masses))
         self.log_scale = self._classes.log_factor + moment.log
-        law, first, tail = _poisson_binomial(counts, self._classes.masses)
+        law, first, tail = poisson_binomial(counts, self._classes.masses)
         self._weights = PMF_INFLATION * law / (first + 1.0 + np.arange(law.size))
         self._first = first
+        self.width = law.size
         self.missing = tail
         self.total = float(np.sum(self._weights))
         self.discard_factor = 1.0
@@ -255,7 +270,7 @@ class ExplicitCounts:
         for weight in self._weights[-2::-1]:
             total *= unit
             total += weight
-        shift = np.exp((self._first + 1.0) * complex_log1p(y))
+        shift = _power(y, self._first + 1.0)
         return self._transform(total * shift, np.abs(shift) * self.total)
 
     def _transform(self, values: ComplexArray, size: FloatArray) -> Transform:
@@ -264,20 +279,30 @@ class ExplicitCounts:
         return Transform(values, modulus, np.asarray(2.0 * (PMF_INFLATION - 1.0) * values))
 
     def difference(self, y: ComplexArray, step: ComplexArray) -> Transform:
-        """By synthetic division: (p(u) - p(v))/(u - v) has coefficients of one sign."""
+        """By synthetic division: (p(u) - p(v))/(u - v) has coefficients of one sign.
+
+        Where v is small beside u there is nothing to cancel: plainly the difference.
+        """
         v, u = 1.0 + y, 1.0 + y + step
-        at_v = np.full(y.shape, self._weights[-1], dtype=np.complex128)
+        far = np.abs(v) < 0.5 * np.abs(u)
+        at_u = np.full(y.shape, self._weights[-1], dtype=np.complex128)
+        at_v = at_u.copy()
         quotient = np.zeros(y.shape, dtype=np.complex128)
         for weight in self._weights[-2::-1]:
             quotient *= u
             quotient += at_v
             at_v *= v
             at_v += weight
-        power = (self._first + 1.0) * complex_log1p(y)
-        growth = complex_expm1((self._first + 1.0) * complex_log1p(step / v))
-        values = np.exp(power) * (growth * (at_v + step * quotient) + step * quotient)
+            at_u *= u
+            at_u += weight
+        front = self._first + 1.0
+        power = _power(y, front)
+        ratio = step / np.where(far, 1.0, v)
+        growth = complex_expm1(front * complex_log1p(np.where(far, 0.0, ratio)))
+        near = power * (growth * (at_v + step * quotient) + step * quotient)
+        values = np.where(far, _power(y + step, front) * at_u - power * at_v, near)
         highest = self._first + float(self._weights.size)
-        return self._transform(values, np.abs(step) * highest * self.total)
+        return self._transform(values, np.abs(step) * (4.0 * highest) * self.total)
 
 
 def _binomial(count: int, mass: float) -> tuple[FloatArray, int, float]:
@@ -309,7 +334,7 @@ def _binomial(count: int, mass: float) -> tuple[FloatArray, int, float]:
     return law, low, missing
 
 
-def _poisson_binomial(counts: FloatArray, masses: FloatArray) -> tuple[FloatArray, int, float]:
+def poisson_binomial(counts: FloatArray, masses: FloatArray) -> tuple[FloatArray, int, float]:
     """A window of the law of a sum of independent binomials: (law, first value, missing mass)."""
     law = np.ones(1)
     first = 0

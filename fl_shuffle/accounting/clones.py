@@ -18,14 +18,14 @@ import math
 from collections.abc import Callable, Sequence
 
 from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.participation import ASSUMPTION, require_participation, with_absence
 from fl_shuffle.accounting.privacy_loss import AtomicLaw
-from fl_shuffle.accounting.search import crossing
-from fl_shuffle.accounting.stop_loss import DeltaBound, amplified_delta
+from fl_shuffle.accounting.search import LOG_TOLERANCE, crossing, last_above
+from fl_shuffle.accounting.stop_loss import RELATIVE_ERROR, DeltaBound, amplified_delta
 from fl_shuffle.errors import require_integer, require_real
 
 MAX_EPSILON0 = 200.0
 MAX_CLIENTS = 10**12
-RELATIVE_ERROR = 2e-4
 
 Curve = Callable[[float], DeltaBound]
 
@@ -42,11 +42,13 @@ def clone_curve(
     epsilon0: float,
     hiding: Sequence[tuple[float, int]],
     *,
-    relative_error: float = RELATIVE_ERROR,
+    participation: float = 1.0,
+    relative_error: float | None = None,
 ) -> Curve:
     """delta(epsilon) of an eps0-client among others that clone with the given probabilities.
 
-    `hiding` lists (clone probability, count) of the other clients.
+    `hiding` lists (clone probability, count) of the other clients. `participation` < 1: each client
+    sends its report with that probability only, and who did stays secret.
     """
     budget = require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
     classes = tuple(hiding)
@@ -54,8 +56,8 @@ def clone_curve(
     def curve(epsilon: float) -> DeltaBound:
         if epsilon >= budget:
             return DeltaBound(0.0, 0.0)
-        law = clone_law(budget, epsilon)
-        return amplified_delta(law, classes, relative_error=relative_error)
+        law, masses = with_absence(clone_law(budget, epsilon), classes, participation, epsilon)
+        return amplified_delta(law, masses, relative_error=relative_error, best_effort=True)
 
     return curve
 
@@ -91,17 +93,25 @@ def standard_clone(
     epsilon: float | None = None,
     delta: float | None = None,
     delta0: float = 0.0,
+    participation: float = 1.0,
+    relative_error: float | None = None,
 ) -> Guarantee:
     """The standard clone bound, exactly one of `epsilon` and `delta` given; proven.
 
     Holds for every randomizer that is (epsilon0, delta0)-DP, shared by all `clients`. With
     delta0 > 0 the penalty of Theorem 3.8 is added and the local profile is a ceiling; epsilon is
-    infinite when nothing gets below `delta`.
+    infinite when nothing gets below `delta`. `participation`: see `clone_curve`.
     """
     n = require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS)
     local = require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
     extra = require_real("delta0", delta0, minimum=0.0, maximum=1.0, exclusive_maximum=True)
-    pure = clone_curve(local, [(math.exp(-local), n - 1)])
+    rate = require_participation(participation)
+    pure = clone_curve(
+        local,
+        [(math.exp(-local), n - 1)],
+        participation=rate,
+        relative_error=relative_error,
+    )
 
     def curve(eps: float) -> DeltaBound:
         bound = pure(eps)
@@ -111,7 +121,20 @@ def standard_clone(
         ceiling = local_delta(eps, local, extra)
         return DeltaBound(min(total, ceiling), bound.error if total < ceiling else 0.0)
 
-    eps, total, error = solve(curve, local, epsilon=epsilon, delta=delta)
+    def unhidden(eps: float) -> float:
+        """The outcomes without a clone or an absence."""
+        alone = (n - 1) * math.log1p(-min(1.0 - rate + rate * math.exp(-local), 1.0 - 1e-16))
+        top = -math.expm1(min(eps - local, 0.0)) / (1.0 + math.exp(-local))
+        return rate * math.exp(alone) * top * (1.0 - 1e-9)
+
+    eps, total, error = solve(
+        curve,
+        local,
+        epsilon=epsilon,
+        delta=delta,
+        relative_error=relative_error,
+        unhidden=unhidden,
+    )
     theorem = "Theorem 3.8" if extra > 0.0 else "standard clone"
     return Guarantee(
         epsilon=eps,
@@ -124,20 +147,28 @@ def standard_clone(
             if extra > 0.0
             else "all clients use one pure epsilon0-DP randomizer",
             "n reports arrive, each shuffled whole with independent randomness",
+            *((ASSUMPTION,) if rate < 1.0 else ()),
         ),
         numerical_error=error,
-        details={"epsilon0": local, "delta0": extra, "clients": n},
+        details={"epsilon0": local, "delta0": extra, "clients": n, "participation": rate},
     )
 
 
 def solve(
-    curve: Curve, local_epsilon: float, *, epsilon: float | None, delta: float | None
+    curve: Curve,
+    local_epsilon: float,
+    *,
+    epsilon: float | None,
+    delta: float | None,
+    relative_error: float | None = None,
+    unhidden: Callable[[float], float] | None = None,
 ) -> tuple[float, float, float]:
     """(epsilon, delta, numerical error) on a certified nonincreasing curve, on the safe side.
 
     From `epsilon`: delta there. From `delta`: the smallest epsilon found at which the curve has
     been evaluated and is not above it, infinite if none up to the local budget is. A curve
     with a penalty that grows with epsilon is searched from its lowest tested point downwards.
+    `unhidden` is a cheap falling function that the curve is nowhere below.
     """
     if epsilon is not None:
         budget = require_real("epsilon", epsilon, minimum=0.0, maximum=2.0 * MAX_EPSILON0)
@@ -165,6 +196,16 @@ def solve(
     sliver = maximum * (1.0 - 1e-6)
     if maximum > 50.0 and value(sliver) > target:
         return maximum, target, seen[maximum].error
-    _, found = crossing(value, target, maximum, "below")
+    minimum = 0.0 if unhidden is None else last_above(unhidden, target, maximum)
+    if minimum >= maximum * (1.0 - 1e-7):
+        return maximum, target, 0.0
+    _, found = crossing(
+        value,
+        target,
+        maximum,
+        "below",
+        minimum=minimum,
+        tolerance=min(LOG_TOLERANCE, relative_error or RELATIVE_ERROR),
+    )
     result = maximum if found is None else found
     return result, target, seen[result].error

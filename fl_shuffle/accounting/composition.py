@@ -30,7 +30,7 @@ ComplexArray = NDArray[np.complex128]
 CELLS_PER_SD = 12.0
 """The lattice is at least this many times finer than one round's spread of the privacy loss."""
 WINDOW_SDS = 20.0
-MAX_LATTICE = 1 << 18
+MAX_LATTICE = 1 << 20
 TILT_LADDER = 1.25
 LADDER_DOWN = 40
 MARKOV_LADDER = 2.0
@@ -57,6 +57,8 @@ class DominatingPair:
     losses: FloatArray
     masses: FloatArray
     infinite: float
+    grid: float = 0.0
+    """A step whose multiples all losses are, where one is known: no need to round them."""
     _spectra: dict[tuple[float, int, float], ComplexArray] = field(default_factory=dict, repr=False)
     _lattices: dict[float, tuple[NDArray[np.int64], FloatArray]] = field(
         default_factory=dict, repr=False
@@ -65,13 +67,17 @@ class DominatingPair:
     _moments: dict[float, tuple[float, float, float]] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def from_curve(cls, epsilons: ArrayLike, deltas: ArrayLike) -> DominatingPair:
+    def from_curve(
+        cls, epsilons: ArrayLike, deltas: ArrayLike, *, grid: float = 0.0
+    ) -> DominatingPair:
         """The least pair that dominates every mechanism whose curve is at most `deltas`.
 
         `epsilons` increase from 0 and `deltas` are upper bounds there, valid in *both* directions
         (data set D against D' and D' against D). Then u(-eps) = 1 - e^-eps + e^-eps u(eps) bounds
         the curve at negative eps. The true curve is convex in e^eps and below u at the nodes, hence
         below the lower convex envelope of the nodes and below the chords between them.
+
+        `grid` may name a step of which all `epsilons` are multiples.
 
         Raises `InvalidValueError` unless `epsilons` starts at 0, increases, stays below 600, and
         `deltas` lie in [0, 1].
@@ -91,7 +97,7 @@ class DominatingPair:
         # s_i the slope in alpha = e^eps after node i, and slope 0 after the last.
         positive = eps[eps > 0.0]
         if positive.size == 0:
-            return cls(np.zeros(1), np.array([1.0 - u[-1]]), float(u[-1]))
+            return cls(np.zeros(1), np.array([1.0 - u[-1]]), float(u[-1]), grid)
         if eps[0] > 0.0:
             # Zero is not a vertex: the chord joins the two mirror images of the first vertex.
             mirrored = -math.expm1(-eps[0]) + math.exp(-eps[0]) * u[0]
@@ -113,6 +119,7 @@ class DominatingPair:
             np.concatenate([-positive[::-1], [0.0], positive]),
             np.concatenate([mirror[::-1], [centre], masses]),
             certain,
+            grid,
         )
 
     def delta(self, epsilon: float) -> float:
@@ -216,8 +223,10 @@ class Composition:
         if spreads:
             # The finest part decides, unless it hardly matters for the whole.
             typical = math.sqrt(min(v for v in spreads if v >= 1e-4 * max(spreads)))
-            step = 2.0 ** math.floor(math.log2(typical / CELLS_PER_SD))
-            self._step = step
+            grids = {pair.grid for pair, _ in self._parts}
+            common = grids.pop() if len(grids) == 1 else 0.0
+            finest = typical / CELLS_PER_SD
+            self._step = common if 0.0 < common <= finest else 2.0 ** math.floor(math.log2(finest))
         largest = max((float(pair.losses[-1]) for pair, _ in self._parts), default=0.0)
         self._largest = max(largest, 1e-300)
         self._laws: dict[float, tuple[FloatArray, FloatArray, float]] = {}

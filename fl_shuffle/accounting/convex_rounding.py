@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.moment import UNIT, Moment
-from fl_shuffle.accounting.privacy_loss import AmplificationLaw, AtomicLaw, FloatArray
+from fl_shuffle.accounting.privacy_loss import AmplificationLaw, AtomicLaw, FloatArray, MixtureLaw
 from fl_shuffle.accounting.saddle import saddle_point
-from fl_shuffle.errors import PrecisionError
 
-MAX_ATOMS = 60_000
+MAX_ATOMS = 30_000
 LOG_NEGLIGIBLE = -645.0
 """The engine answers such bounds by Chernoff alone: no refinement is needed."""
+STEP = 1e-3
 LARGE = 8_000
 """Atomic laws larger than this are rounded too: the engine's time grows with their size."""
 
@@ -33,12 +34,14 @@ def round_up_convex(
 
     The inflation is estimated at the saddle point (its direction is certain, its size is not). The
     amount to add is E(L - upper)_+ plus whatever floating point could not certify otherwise.
-    A law that already has at most `LARGE` atoms is returned unchanged.
+    A law that already has at most `LARGE` atoms is returned unchanged. Where so fine a rounding
+    takes more than `MAX_ATOMS`, the best one found is returned, with its larger inflation.
     """
     if isinstance(law, AtomicLaw) and law.values.size <= LARGE:
         return law, 0.0, 0.0
     nodes = _first_nodes(law)
-    inflation = math.inf
+    atoms, extra = atoms_on(law, nodes)
+    best = atoms, math.inf, extra
     for _ in range(12):
         atoms, extra = atoms_on(law, nodes)
         theta = saddle_point(atoms, classes)
@@ -46,17 +49,18 @@ def round_up_convex(
             return atoms, 0.0, extra
         cells = _cell_inflation(law, nodes, atoms, classes, theta)
         inflation = math.expm1(min(50.0, float(np.sum(cells))))
+        if inflation <= best[1]:
+            best = atoms, inflation, extra
         if inflation <= tolerance:
-            return atoms, inflation, extra
-        pieces = np.cbrt(cells) * math.sqrt(float(np.sum(np.cbrt(cells))) / (0.6 * tolerance))
+            break
+        # Step by step: coarse cells say little about where the finest ones are needed.
+        goal = 0.6 * max(tolerance, min(inflation, 1.0) * STEP)
+        pieces = np.cbrt(cells) * math.sqrt(float(np.sum(np.cbrt(cells))) / goal)
         pieces = np.maximum(np.ceil(np.minimum(pieces, 4096.0)), 1.0)
         if float(np.sum(pieces)) > MAX_ATOMS:
             break
         nodes = _divided(nodes, pieces.astype(np.int64))
-    raise PrecisionError(
-        f"relative error {tolerance:g} cannot be reached: limited by rounding the law to "
-        f"{nodes.size} atoms (inflation {inflation:.2g}); ask for a larger relative_error"
-    )
+    return best
 
 
 def _first_nodes(law: AmplificationLaw) -> FloatArray:
@@ -64,7 +68,15 @@ def _first_nodes(law: AmplificationLaw) -> FloatArray:
     reach = max(abs(low), abs(high))
     geometric = reach * np.geomspace(1e-6, 1.0, 100)
     grid = np.concatenate([np.linspace(low, high, 100), geometric, -geometric, [0.0]])
+    if isinstance(law, MixtureLaw):
+        # An atom on a node costs nothing.
+        atomic = [scale * part.values for _, scale, part in law.parts if _few(part)]
+        grid = np.concatenate([grid, *atomic])
     return np.unique(np.concatenate([[low], grid[(grid > low) & (grid < high)], [high]]))
+
+
+def _few(law: AmplificationLaw) -> TypeGuard[AtomicLaw]:
+    return isinstance(law, AtomicLaw) and law.values.size <= LARGE
 
 
 def atoms_on(law: AmplificationLaw, nodes: FloatArray) -> tuple[AtomicLaw, float]:

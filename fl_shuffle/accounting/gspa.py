@@ -87,7 +87,9 @@ def binary_response_mu(budgets: Sequence[LocalBudget]) -> float:
     return math.tanh(0.5 * top.epsilon0) / math.sqrt(variance)
 
 
-def gspa_exact_curve(budgets: Sequence[LocalBudget], *, relative_error: float = 2e-4) -> Curve:
+def gspa_exact_curve(
+    budgets: Sequence[LocalBudget], *, relative_error: float | None = None
+) -> Curve:
     """The reduction at finite n for the worst client: delta(epsilon), rounded up.
 
     Client j hides client i with probability 2 (1 - delta_j)/(1 + e^eps_j). The chance delta_i with

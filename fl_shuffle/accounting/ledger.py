@@ -9,6 +9,7 @@ simulation committing a round and reserving the next one is one transaction (see
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from fl_shuffle.accounting.events import ClientClass, Spend
 from fl_shuffle.errors import RunError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -45,9 +46,8 @@ CREATE TABLE client_spend (
     client_id INTEGER PRIMARY KEY, rounds INTEGER NOT NULL, proven REAL, local REAL);
 CREATE TABLE checkpoint (only INTEGER PRIMARY KEY CHECK (only = 0), round INTEGER NOT NULL,
     state BLOB NOT NULL);
-CREATE VIEW client_rounds AS
-    SELECT clients.client_id, round_classes.* FROM round_classes JOIN clients USING (class_id);
 """
+# round_classes speaks of each class's most exposed client; a client's own numbers: client_spend.
 
 COLUMN_NAMES = ("gspa", "specific", "proven", "local", "lower")
 
@@ -67,9 +67,19 @@ class Ledger:
         classes: Iterable[ClientClass],
         class_of: NDArray[np.int64],
     ) -> Ledger:
-        """A new ledger that holds the plan. Raises `RunError` if the file already exists."""
-        if path.exists():
-            raise RunError(f"{path} already exists; choose another --out, or --resume the run")
+        """A new ledger that holds the plan, in a file that its owner alone may read.
+
+        Raises `RunError` if the file already exists or cannot be created.
+        """
+        try:
+            # SQLite's own side files take this file's mode.
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            raise RunError(
+                f"{path} already exists; choose another --out, or --resume the run"
+            ) from None
+        except OSError as error:
+            raise RunError(f"{path} cannot be created: {error.strerror}") from None
         ledger = cls(_connect(path), path)
         members = np.bincount(class_of)
         with ledger._db:
@@ -123,7 +133,7 @@ class Ledger:
         self._db.commit()
 
     def meta(self) -> dict[str, Any]:
-        """The run's facts: configuration, versions, seed, data fingerprint."""
+        """The run's facts: configuration, versions, seed, sizes and shapes of the data."""
         try:
             rows = self._db.execute("SELECT key, value FROM meta").fetchall()
         except sqlite3.DatabaseError as error:
@@ -161,11 +171,12 @@ class Ledger:
         counts: Mapping[int, int],
         expected_reports: int,
         present: NDArray[np.bool_],
-        seconds: float,
+        seconds: float | None,
     ) -> None:
         """Stage what a round really was; the next `reserve` or `flush` makes it durable.
 
-        It belongs to the latest attempt at that round.
+        It belongs to the latest attempt at that round. `seconds` is None where times are not
+        published.
         """
         worst = [_real(spend.columns[name].worst) for name in COLUMN_NAMES]
         self._db.execute(

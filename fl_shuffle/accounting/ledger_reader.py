@@ -26,7 +26,8 @@ class LedgerRecord:
     `class_of` [clients] indexes `classes`. `rounds`, `reports` and each of `epsilon[name]` have one
     entry per committed round; epsilons are cumulative, for the worst client, NaN where a column
     does not apply. `attempts` lists (round, mask of clients) per release, in order; `notes` lists
-    (round, kind, text).
+    (round, kind, text). `spend` is every client's (rounds, proven, local) [clients, 3] as recorded
+    at the run's end, None before that.
     """
 
     meta: dict[str, Any]
@@ -37,6 +38,7 @@ class LedgerRecord:
     epsilon: dict[str, NDArray[np.float64]]
     attempts: tuple[tuple[int, NDArray[np.bool_]], ...]
     notes: tuple[tuple[int, str, str], ...]
+    spend: NDArray[np.float64] | None
 
 
 def read_ledger(path: Path) -> LedgerRecord:
@@ -58,6 +60,8 @@ def read_ledger(path: Path) -> LedgerRecord:
         if meta["config"]["run"]["entropy"] == "seeded":
             # A repeated attempt releases the same bits again: it counts once.
             attempts = list(dict(attempts).items())
+        spend = select("SELECT rounds, proven, local FROM client_spend ORDER BY client_id")
+        recorded = np.array(spend.fetchall(), dtype=np.float64)
         return LedgerRecord(
             meta=meta,
             classes=tuple(
@@ -73,6 +77,7 @@ def read_ledger(path: Path) -> LedgerRecord:
             epsilon={name: values[:, 2 + i] for i, name in enumerate(COLUMN_NAMES)},
             attempts=tuple(attempts),
             notes=tuple(select("SELECT round, kind, text FROM notes ORDER BY rowid")),
+            spend=recorded if len(recorded) else None,
         )
 
 

@@ -38,13 +38,16 @@ from fl_shuffle.errors import FlShuffleError, NotApplicableError, require_choice
 class Method:
     """One bound: its name, what it is in a line, and how it answers.
 
-    `of_records`: it knows that epsilon0 may be about one of several records in a report.
+    `of_records`: it knows that epsilon0 may be about one of several records in a report. `absence`:
+    it knows that clients may be absent in secret. `computed`: it has a numerical error to choose.
     """
 
     name: str
     summary: str
     answer: Callable[[BoundQuery], Guarantee]
     of_records: bool = False
+    absence: bool = False
+    computed: bool = False
 
 
 def bound(query: BoundQuery) -> Guarantee:
@@ -56,6 +59,16 @@ def bound(query: BoundQuery) -> Guarantee:
     """
     require_choice("method", query.method, METHODS)
     method = METHODS[query.method]
+    if query.participation < 1.0 and not method.absence:
+        raise NotApplicableError(
+            f"{query.method} is stated for clients that all take part: use blanket, clone, proven "
+            "or lower, or participation = 1"
+        )
+    if query.relative_error is not None and not method.computed:
+        raise NotApplicableError(
+            f"{query.method} is a formula: relative_error = {query.relative_error:g} would change "
+            "nothing; leave it out"
+        )
     answer = method.answer(query)
     one_of_many = query.unit == "record" and query.records > 1
     if one_of_many and not method.of_records and answer.status is not Status.AS_PUBLISHED:
@@ -74,11 +87,12 @@ def compare(query: BoundQuery) -> dict[str, Guarantee | FlShuffleError]:
     bounds, then those that do not apply.
     """
     answers: dict[str, Guarantee | FlShuffleError] = {}
-    for name in METHODS:
+    for name, method in METHODS.items():
+        error = query.relative_error if method.computed else None
         try:
-            answers[name] = bound(replace(query, method=name))
-        except FlShuffleError as error:
-            answers[name] = error
+            answers[name] = bound(replace(query, method=name, relative_error=error))
+        except FlShuffleError as refusal:
+            answers[name] = refusal
     return dict(sorted(answers.items(), key=lambda item: _rank(query, item[1])))
 
 
@@ -105,12 +119,29 @@ def _registry(*methods: Method) -> dict[str, Method]:
 
 METHODS: dict[str, Method] = _registry(
     Method(
-        "proven", "vector reports: noise on a ball, any dimension", proven_answer, of_records=True
+        "proven",
+        "vector reports: noise on a ball, any dimension",
+        proven_answer,
+        of_records=True,
+        absence=True,
+        computed=True,
     ),
-    Method("blanket", "the randomizer's own privacy blanket, solved exactly", blanket_answer),
-    Method("clone", "standard clone, any randomizer, solved exactly", clone_answer),
+    Method(
+        "blanket",
+        "the randomizer's own privacy blanket, solved exactly",
+        blanket_answer,
+        absence=True,
+        computed=True,
+    ),
+    Method(
+        "clone",
+        "standard clone, any randomizer, solved exactly",
+        clone_answer,
+        absence=True,
+        computed=True,
+    ),
     Method("profile", "any randomizer, from its local privacy profile alone", profile_answer),
-    Method("gspa-exact", "GSPA's reduction solved at finite n", gspa_exact_answer),
+    Method("gspa-exact", "GSPA's reduction solved at finite n", gspa_exact_answer, computed=True),
     Method("bennett", "privacy blanket, Bennett tail", lambda q: moments_answer(q, "bennett")),
     Method(
         "hoeffding", "privacy blanket, Hoeffding tail", lambda q: moments_answer(q, "hoeffding")
@@ -118,7 +149,10 @@ METHODS: dict[str, Method] = _registry(
     Method("feldman2022", "standard clone, closed form", feldman2022_answer),
     Method("feldman2023", "stronger clone, closed form, where it stands", feldman2023_answer),
     Method(
-        "variation-ratio", "variation-ratio reduction, where it is sound", variation_ratio_answer
+        "variation-ratio",
+        "variation-ratio reduction, where it is sound",
+        variation_ratio_answer,
+        computed=True,
     ),
     Method("erlingsson2019", "first amplification bound, closed form", erlingsson_answer),
     Method("rdp", "exact Renyi divergence of the clone pair", lambda q: rdp_answer(q, "rdp")),
@@ -129,7 +163,13 @@ METHODS: dict[str, Method] = _registry(
     Method("echo", "Echo of Neighbors, as published", echo_answer),
     Method("rdp-asymptotic", "asymptotic Renyi form", lambda q: rdp_answer(q, "asymptotic")),
     Method("gdp-asymptotic", "asymptotic Gaussian-DP form", gdp_asymptotic_answer),
-    Method("lower", "exact divergence of a dataset of the randomizer", lower_answer),
+    Method(
+        "lower",
+        "exact divergence of a dataset of the randomizer",
+        lower_answer,
+        absence=True,
+        computed=True,
+    ),
     Method(
         "attack", "vector reports: what a computed attack reaches", attack_answer, of_records=True
     ),

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from fl_shuffle.accounting.composition import Composition
 from fl_shuffle.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from fl_shuffle.accounting.laplace import laplace_epsilon
+from fl_shuffle.accounting.participation import require_participation
 from fl_shuffle.accounting.rounds import DENSE, shuffled_pair
 from fl_shuffle.accounting.vector import NOISES, ReportClass, VectorCurve
 from fl_shuffle.errors import (
@@ -113,12 +115,14 @@ def plan_noise(
     unit: str = "client",
     records: int = 1,
     report_delta: float = 1e-5,
+    participation: float = 1.0,
 ) -> NoisePlan:
     """The smallest common noise (within 1% of epsilon) that gives every client (epsilon, delta).
 
     `clients` is their number, or (share of `clip`, count) classes when clients clip to different
     radii. One report moves by 2 clip when a client is replaced, by 2 clip / `records` when one of
-    `records` separately clipped records is. Relation: replace-one of one `unit`.
+    `records` separately clipped records is. Relation: replace-one of one `unit`. `participation`
+    < 1: each client sends a report in each round with that probability, and who did stays secret.
 
     Raises `NotApplicableError` if the target cannot be reached by any noise.
     """
@@ -130,13 +134,15 @@ def plan_noise(
     require_choice("unit", unit, UNITS)
     require_real("clip", clip, minimum=0.0, exclusive_minimum=True, maximum=1e12)
     require_integer("records", records, minimum=1)
+    require_participation(participation)
     shape = _shares(clients)
     step = 2.0 / (records if unit == "record" else 1)
     without = _local_scale(noise, step * max(share for share, _ in shape), rounds, target, delta)
 
     def curve(scale: float) -> VectorCurve:
-        return _worst_view(noise, scale, shape, step)
+        return _worst_view(noise, scale, shape, step, participation)
 
+    @cache
     def cost(scale: float, nodes: float) -> float:
         return _shuffled_epsilon(curve(scale), rounds, delta, nodes)
 
@@ -150,7 +156,7 @@ def plan_noise(
         noise=noise,
         scale=scale * clip,
         deviation=deviation,
-        average_deviation=deviation / math.sqrt(total),
+        average_deviation=deviation / math.sqrt(total * participation),
         epsilon=certified,
         delta=delta,
         local_epsilon=local,
@@ -181,11 +187,19 @@ def _smallest_scale(
 
     good, bad = without, SMALLEST_SHARE * without
     correction = 1.0
+    seen: dict[float, float] = {}
     for _ in range(MAX_TRIALS):
-        scale = _solve(predicted, target * (1.0 - 0.3 * CLOSE) / correction, bad, good)
+        aim = target * (1.0 - 0.3 * CLOSE)
+        if good in seen and math.isfinite(seen.get(bad, math.inf)):
+            # Between two certified costs: a straight line in logarithms.
+            rise = math.log(seen[good] / seen[bad])
+            share = math.log(aim / seen[bad]) / rise if rise < 0.0 else 0.5
+            scale = bad * (good / bad) ** min(max(share, 0.05), 0.95)
+        else:
+            scale = _solve(predicted, aim / correction, bad, good)
         if scale >= good:
             return good
-        value = cost(scale, FINE_NODES)
+        value = seen[scale] = cost(scale, FINE_NODES)
         if value <= target:
             good = scale
             if value >= target * (1.0 - CLOSE):
@@ -212,7 +226,11 @@ def _solve(function: Callable[[float], float], goal: float, low: float, high: fl
 
 
 def _worst_view(
-    noise: str, scale: float, shape: Sequence[tuple[float, int]], step: float
+    noise: str,
+    scale: float,
+    shape: Sequence[tuple[float, int]],
+    step: float,
+    participation: float,
 ) -> VectorCurve:
     """A curve above every client's: the largest ball, the others without their best hider."""
     ordered = sorted(shape)
@@ -221,7 +239,12 @@ def _worst_view(
     own = ReportClass(noise, scale, largest, step * largest, 1)
     others = [ReportClass(noise, scale, smallest, 0.0, count - 1)]
     others += [ReportClass(noise, scale, share, 0.0, number) for share, number in rest]
-    return VectorCurve([own, *others], relative_error=RELATIVE_ERROR, concentrate=len(shape) > 1)
+    return VectorCurve(
+        [own, *others],
+        relative_error=RELATIVE_ERROR,
+        concentrate=len(shape) > 1,
+        participation=participation,
+    )
 
 
 def _shuffled_epsilon(curve: VectorCurve, rounds: int, delta: float, nodes: float) -> float:

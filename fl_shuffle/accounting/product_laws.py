@@ -49,7 +49,7 @@ class JointComposition(FiniteRandomizer):
         tables = []
         for part in self.parts:
             if isinstance(part, FiniteRandomizer):
-                tables.append((part.coordinate_pairs(), part.witnesses()))
+                tables.append((part.coordinate_pairs(), part.coordinate_witnesses()))
             elif isinstance(part, LaplaceRandomizer):
                 tables.append(((part.dominating_pair(cells),), (part.binned_witness(cells),)))
             else:
@@ -159,7 +159,7 @@ class ParallelComposition(FiniteRandomizer):
         return _unions(self._table(), lambda part: part.coordinate_pairs(), None)
 
     def witnesses(self) -> tuple[OutcomePair, ...]:
-        return _unions(self._table(), lambda part: part.witnesses(), 1.0)
+        return _unions(self._table(), lambda part: part.coordinate_witnesses(), 1.0)
 
     def cases(self) -> tuple[Case, ...]:
         if self._finite() is not None:

@@ -51,7 +51,7 @@ def gspa_exact_answer(query: BoundQuery) -> Guarantee:
     status, reason = _gspa_status(query)
     return answer_from_curve(
         query,
-        gspa_exact_curve(query.local_budgets),
+        gspa_exact_curve(query.local_budgets, relative_error=query.relative_error),
         max(query.local_budgets).epsilon0,
         status,
         "Chen, Cao, Ge 2024 (GSPA), Theorem 1, at finite n",
@@ -160,6 +160,13 @@ def girgis_lower_answer(query: BoundQuery) -> Guarantee:
     require_one_round(query)
     query.require_pure()
     epsilon0, _, clients = query.local
+    binary = query.randomizer is None or (query.randomizer == "krr" and query.k == 2)
+    if not binary or query.parallel or query.joint > 1:
+        raise NotApplicableError(
+            "girgis-lower is what binary randomized response reaches (krr with k = 2, or no "
+            "randomizer named: some randomizer of this budget reaches it); other randomizers may "
+            "lie below it: use lower"
+        )
     orders = sorted({round(1.1**i) for i in range(8, 90)})
     floors = [(float(s), renyi.girgis_lower_rdp(epsilon0, clients, float(s))) for s in orders]
 

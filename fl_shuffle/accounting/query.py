@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from fl_shuffle.accounting.participation import require_participation
 from fl_shuffle.accounting.personal import LocalBudget, check_budgets, client_count
 from fl_shuffle.errors import (
     InvalidValueError,
@@ -26,6 +27,7 @@ MAX_EPSILON0 = 200.0
 MAX_EPSILON = 400.0
 MAX_CLIENTS = 10**12
 MAX_ROUNDS = 10**6
+MIN_RELATIVE_ERROR, MAX_RELATIVE_ERROR = 1e-9, 0.5
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,13 @@ class BoundQuery:
     `epsilon0`, `delta0` are the local budget of one report (nats); with `joint` = K the report
     holds K answers that share epsilon0 evenly; `parallel` lists (name, weight) of randomizers of
     which each client uses one. `budgets` gives personal budgets instead of epsilon0, delta0.
-    `clients` is the number of reports shuffled in each of `rounds` rounds. `unit`, `records` and
-    `calibration` describe vector reports (Gaussian or Laplace noise) for the method `proven`.
+    `clients` is the number of reports shuffled in each of `rounds` rounds. `participation` = q < 1:
+    each of `clients` takes part in a round by its own coin with probability q, and nobody who sees
+    the reports learns who did (secret check-in); who takes part publicly is counted in `clients`.
+    `relative_error` is the numerical excess allowed to a computed bound, relative to delta (by
+    default 1e-6 where reports have finitely many kinds, 2e-4 for Laplace noise, 5e-4 for `proven`).
+    `unit`, `records` and `calibration` describe vector reports (Gaussian or Laplace noise) for the
+    method `proven`.
     `profile` lists (epsilon, delta) pairs that all hold for one report, for the method `profile`.
 
     Raises `InvalidValueError` for a field outside its range, and for missing or clashing fields.
@@ -61,6 +68,8 @@ class BoundQuery:
     calibration: str = "classical"
     budgets: tuple[LocalBudget, ...] = ()
     profile: tuple[tuple[float, float], ...] = ()
+    participation: float = 1.0
+    relative_error: float | None = None
 
     def __post_init__(self) -> None:
         if self.randomizer is not None:
@@ -70,6 +79,14 @@ class BoundQuery:
         require_integer("rounds", self.rounds, minimum=1, maximum=MAX_ROUNDS)
         require_integer("joint", self.joint, minimum=1, maximum=64)
         require_integer("records", self.records, minimum=1, maximum=MAX_CLIENTS)
+        require_participation(self.participation)
+        if self.relative_error is not None:
+            require_real(
+                "relative_error",
+                self.relative_error,
+                minimum=MIN_RELATIVE_ERROR,
+                maximum=MAX_RELATIVE_ERROR,
+            )
         require_real("delta0", self.delta0, minimum=0.0, maximum=1.0, exclusive_maximum=True)
         if self.k is not None:
             require_integer("k", self.k, minimum=2, maximum=MAX_CLIENTS)

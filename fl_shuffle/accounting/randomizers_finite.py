@@ -2,9 +2,9 @@
 
 Each gives its blanket mass gamma, the pairs of inputs that can be worst (as `OutcomePair`), and the
 datasets whose exact divergence serves as a lower bound: the differing client holds x0 or x1, all
-others hold one common value. Sources: Su, Cheng and Wang 2025, Section 5 and Table 1 (k-RR, binary
-local hashing, RAPPOR, OUE, Hadamard response); the finite-domain unary encodings and the matrix are
-the same construction carried out without the large-domain limit.
+others hold one common value or draw theirs from a mix. Sources: Su, Cheng and Wang 2025, Section 5
+and Table 1 (k-RR, binary local hashing, RAPPOR, OUE, Hadamard response); the finite-domain unary
+encodings and the matrix are the same construction carried out without the large-domain limit.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from fl_shuffle.accounting.outcome_pair import OutcomePair
 from fl_shuffle.accounting.privacy_loss import Case, FloatArray
 from fl_shuffle.errors import InvalidValueError, require_integer, require_real
 
+MIXES = (0.25, 0.5, 0.75)
+"""Shares of one value where the others hold a mix of two."""
 MAX_EPSILON0 = 200.0
 """Local budgets above this protect nothing and overflow when exponentiated and multiplied."""
 
@@ -87,7 +89,11 @@ class FiniteRandomizer(ABC):
 
     @abstractmethod
     def witnesses(self) -> tuple[OutcomePair, ...]:
-        """Pairs against the law of a common input of all others: the bound is then exact."""
+        """Pairs against the report law of the others: a common input, or inputs drawn from a mix.
+
+        For a common input the divergence is exact. For a mix it is that of the average over the
+        data sets it draws, which some of them reach: divergences are jointly convex.
+        """
 
     def coordinate_pairs(self) -> tuple[OutcomePair, ...]:
         """Candidates when this is one part of a composition, where inputs may also agree.
@@ -96,6 +102,10 @@ class FiniteRandomizer(ABC):
         they need no candidate when all inputs have the same marginal law.
         """
         return self.pairs()
+
+    def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
+        """The witnesses to combine when this is one part of a composition: fewer are enough."""
+        return self.witnesses()
 
     def cases(self) -> tuple[Case, ...]:
         return tuple(pair.case() for pair in self.pairs())
@@ -142,23 +152,33 @@ class KRandomizedResponse(FiniteRandomizer):
         return (cap_pair(self.epsilon0, 1.0 / self.k),)
 
     def witnesses(self) -> tuple[OutcomePair, ...]:
-        """k >= 3: all others hold a third value. k = 2: all others hold x1."""
-        high = math.exp(self.epsilon0)
+        """All others hold a third value, x1 or x0, or mixes of these; k = 2 knows no third.
+
+        One more witness: each other holds one of the k - 2 values beside x0 and x1 at random.
+        """
+        e, high = self.epsilon0, math.exp(self.epsilon0)
         low = 1.0 / (high + self.k - 1.0)
-        e = self.epsilon0
+        x0, x1 = np.array([high * low, low, low, 0.0]), np.array([low, high * low, low, 0.0])
+        third = np.array([low, low, high * low, 0.0])
+        rest = np.array([0.0, 0.0, 0.0, max(self.k - 3, 0) * low])
+        loss = [e, -e, 0.0, 0.0]
         if self.k == 2:
-            own, other = [high * low, low], [low, high * low]
-            return (OutcomePair.of(own, other, other, [e, -e], blanket_mass=1.0),)
-        rest = (self.k - 3) * low
-        return (
-            OutcomePair.of(
-                [high * low, low, low, rest],
-                [low, high * low, low, rest],
-                [low, low, high * low, rest],
-                [e, -e, 0.0, 0.0],
-                blanket_mass=1.0,
-            ),
-        )
+            x0[2] = x1[2] = 0.0
+            mixes = [x1, x0, *_mixes(x0, x1)]
+        else:
+            beside = (1.0 - 2.0 * low) / (self.k - 2.0)
+            anything = np.array([low, low, beside, (self.k - 3) * beside])
+            mixes = [third, x1, x0, *_mixes(x0, x1), *_mixes(x1, third), *_mixes(x0, third)]
+            mixes = [*(law + rest for law in mixes), anything]
+        p, q = x0 + rest, x1 + rest
+        return tuple(OutcomePair.of(p, q, law, loss, blanket_mass=1.0) for law in mixes)
+
+    def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
+        return self.witnesses()[:1]
+
+
+def _mixes(first: FloatArray, second: FloatArray) -> list[FloatArray]:
+    return [(1.0 - share) * first + share * second for share in MIXES]
 
 
 def cap_pair(epsilon0: float, share: float) -> OutcomePair:
@@ -227,9 +247,13 @@ class CapRandomizer(FiniteRandomizer):
         return (cap_pair(self.epsilon0, self.cap_probability),)
 
     def witnesses(self) -> tuple[OutcomePair, ...]:
-        """All others hold the antipodal input x1."""
+        """All others hold the antipodal input x1, or x0, or a mix of the two."""
         pair = cap_pair(self.epsilon0, self.cap_probability)
-        return (OutcomePair(pair.p, pair.q, pair.q, pair.loss, 1.0),)
+        others = [pair.q, pair.p, *_mixes(pair.p, pair.q)]
+        return tuple(OutcomePair(pair.p, pair.q, law, pair.loss, 1.0) for law in others)
+
+    def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
+        return self.witnesses()[:1]
 
 
 @dataclass(frozen=True)
@@ -258,17 +282,19 @@ class _Bits:
         )
 
     def witnesses(self, domain: int | None) -> tuple[OutcomePair, ...]:
-        """All others hold a third input (or x1 in a domain of two)."""
+        """All others hold a third input (unless there are two), x1, x0, or a mix of these two."""
         bits = (0, 1)
         factor = (self.zero, self.one)
         chance = (1.0 - self.base, self.base)
         rows = []
         for a, b, c in product(bits, bits, bits):
-            third = factor[b] if domain == 2 else factor[c]
             weight = chance[a] * chance[b] * chance[c]
-            rows.append((weight * factor[a], weight * factor[b], weight * third, a - b))
-        p, q, others, sign = (np.array(column) for column in zip(*rows, strict=True))
-        return (OutcomePair.of(p, q, others, sign * self.epsilon0, blanket_mass=1.0),)
+            rows.append((*(weight * factor[bit] for bit in (a, b, c)), a - b))
+        x0, x1, third, sign = (np.array(column) for column in zip(*rows, strict=True))
+        others = [x1, x0, *_mixes(x0, x1)]
+        others = others if domain == 2 else [third, *others]
+        loss = sign * self.epsilon0
+        return tuple(OutcomePair.of(x0, x1, law, loss, blanket_mass=1.0) for law in others)
 
 
 def _domain(k: int | None) -> int | None:
@@ -309,6 +335,9 @@ class BinaryLocalHashing(FiniteRandomizer):
 
     def witnesses(self) -> tuple[OutcomePair, ...]:
         return self._bits().witnesses(None)
+
+    def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
+        return self.witnesses()[:1]
 
 
 @dataclass(frozen=True)
@@ -359,6 +388,9 @@ class Rappor(FiniteRandomizer):
     def witnesses(self) -> tuple[OutcomePair, ...]:
         return self._bits().witnesses(self.k)
 
+    def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
+        return self.witnesses()[:1]
+
 
 @dataclass(frozen=True)
 class OptimizedUnaryEncoding(FiniteRandomizer):
@@ -392,6 +424,9 @@ class OptimizedUnaryEncoding(FiniteRandomizer):
 
     def witnesses(self) -> tuple[OutcomePair, ...]:
         return self._bits().witnesses(self.k)
+
+    def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
+        return self.witnesses()[:1]
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,9 @@ FloatArray = NDArray[np.float64]
 NODES_PER_SD = 5.0
 """Points of a round's curve per standard deviation of its privacy loss (0.4% in epsilon)."""
 PAIR_RELATIVE_ERROR = 2e-3
-DENSE, THINNING = 5.0, 1.2
+DENSE = 5.0
+THIN_AFTER = 4
+"""Beyond `DENSE` standard deviations the distance of points doubles after so many of them."""
 MAX_STALLED = 4
 FAR = 4.5
 FAR_RELATIVE_ERROR = 0.1
@@ -41,12 +43,10 @@ ENOUGH = 1e-12
 """Below this the curve is no longer computed but bounded by its last value and the local one."""
 FLOOR = 1e-16
 """A curve is followed down to here; the rest is counted as certain loss."""
-EXACT_TYPES = 4
-"""So many batches of a class are accounted exactly before similar ones start to share a type."""
+EXACT_REPORTS = 128
+"""Batches with at most so many others are accounted exactly; larger ones share a type with some."""
 FEW_BALLS = 8
 """With more balls than this a large batch is accounted through its total number of hiders."""
-SLACK = 0.03
-"""How much larger (relative) the standard deviation of a shared type may be."""
 MAX_PAIR_RATIO = 12.0
 Spent = Mapping["RoundType", int]
 
@@ -94,18 +94,28 @@ class RoundType:
             concentrate=len(others) > FEW_BALLS,
         )
 
-    def thinned(self) -> RoundType:
-        """A worse type that batches like this one are likely to be matched with.
+    def lessened(self, whole: RoundType) -> RoundType:
+        """A type that batches like this one share, not better than it; a function of the two alone.
 
-        The number of reports within every radius drops by 1% and two thirds of its square root:
-        about what independent participation makes it vary.
+        `whole` is the view if every client had reported: within every radius the number of reports
+        kept is one share of the whole, a round number of about the root of the batch's size. At
+        most `EXACT_REPORTS` others, or the whole batch: the type itself.
         """
-        within = np.cumsum([count for _, count in self.others])
-        kept = np.floor(within * 0.99 - np.sqrt(within) / 1.5).clip(0).astype(np.int64)
-        kept = np.maximum.accumulate(kept) if kept.size else kept
+        total = sum(count for _, count in self.others)
+        if total <= EXACT_REPORTS or self == whole:
+            return self
+        everybody = sum(count for _, count in whole.others)
+        within = np.cumsum([count for _, count in whole.others])
+        radii = np.array([radius for radius, _ in whole.others])
+        mine = np.array(self.others, dtype=np.float64).reshape(-1, 2)
+        present = np.concatenate([[0.0], np.cumsum(mine[:, 1])])
+        here = present[np.searchsorted(mine[:, 0], radii, side="right")]
+        unit = 2.0 ** math.floor(0.5 * math.log2(total))
+        share = unit * math.floor(float(np.min(here / within)) * everybody / unit) / everybody
+        kept = np.minimum(np.floor(share * within), here).astype(np.int64)
         counts = np.diff(kept, prepend=0)
-        pairs = zip(self.others, counts.tolist(), strict=True)
-        others = tuple((radius, count) for (radius, _), count in pairs if count > 0)
+        pairs = zip(radii.tolist(), counts.tolist(), strict=True)
+        others = tuple((radius, count) for radius, count in pairs if count > 0)
         return RoundType(self.noise, self.scale, self.radius, self.sensitivity, others)
 
     def not_better_than(self, other: RoundType) -> bool:
@@ -171,33 +181,9 @@ class RoundLibrary:
     """
 
     def __init__(self) -> None:
-        self._types: dict[tuple[str, float, float, float], list[RoundType]] = {}
-        self._matched: dict[RoundType, RoundType] = {}
         self._curves: dict[RoundType, VectorCurve] = {}
         self._pairs: dict[RoundType, DominatingPair | None] = {}
         self._epsilons: dict[tuple[frozenset[tuple[RoundType, int]], float], float] = {}
-
-    def round_type(self, classes: Sequence[ReportClass], index: int) -> RoundType:
-        """The type to account this batch under, for a client of class `index`.
-
-        The batch itself, or a type met earlier that is not better and nearly as good.
-        """
-        exact = RoundType.of(classes, index)
-        if exact not in self._matched:
-            self._matched[exact] = self._match(exact)
-        return self._matched[exact]
-
-    def _match(self, exact: RoundType) -> RoundType:
-        known = self._types.setdefault(exact._client, [])
-        usable = [kind for kind in known if kind.not_better_than(exact)]
-        if usable:
-            best = min(usable, key=lambda kind: self.curve(kind).predicted_mu)
-            goal = exact.curve().predicted_mu
-            if self.curve(best).predicted_mu <= goal * (1.0 + SLACK):
-                return best
-        created = exact if len(known) < EXACT_TYPES else exact.thinned()
-        known.append(created)
-        return created
 
     def curve(self, kind: RoundType) -> VectorCurve:
         """The one-round curve of `kind`."""
@@ -210,7 +196,8 @@ class RoundLibrary:
         if kind not in self._pairs:
             curve = self.curve(kind)
             if curve.credit:
-                self._pairs[kind] = shuffled_pair(curve)
+                # A curve's values depend on what it was asked before: a fresh one.
+                self._pairs[kind] = shuffled_pair(kind.curve())
             elif kind.own.ratio > MAX_PAIR_RATIO:
                 self._pairs[kind] = None
             elif kind.noise == "laplace":
@@ -279,7 +266,7 @@ class RoundLibrary:
         best = np.array([self._local_delta(spent, float(value)) for value in grid])
         once = [kind for kind, times in spent.items() if times > 0]
         if len(once) == 1 and spent[once[0]] == 1:
-            curve = self.curve(once[0])
+            curve = once[0].curve()
             return np.array([curve.delta(float(value)) for value in grid])
         composed = self.composition(spent)
         return best if composed is None else np.minimum(best, composed.profile(grid))
@@ -329,18 +316,24 @@ def shuffled_pair(
     """
     curve.delta(2.0 * curve.predicted_mu)
     loose = curve.loosened(FAR_RELATIVE_ERROR)
-    step = curve.predicted_mu / per_sd
+    mu = curve.predicted_mu
+    # Powers of two: batches that are much alike share their points, and so the work; and all points
+    # lie on the composition's lattice, which then loses nothing.
+    step = 2.0 ** math.floor(math.log2(mu / per_sd))
+    thinned = 0
     epsilons = [0.0]
     deltas = [curve.delta(0.0)]
     stalled = 0
     while deltas[-1] > floor and epsilons[-1] < MAX_LOSS - step:
-        step *= 1.0 if epsilons[-1] < dense * curve.predicted_mu else THINNING
+        if epsilons[-1] >= dense * mu:
+            thinned += 1
+            step *= 2.0 if thinned % THIN_AFTER == 0 else 1.0
         epsilons.append(epsilons[-1] + step)
         if deltas[-1] < ENOUGH:
             # The true curve falls, so the last value and the local curve both still hold.
             deltas.append(min(deltas[-1], curve.local_delta(epsilons[-1])))
         else:
-            near = epsilons[-1] < FAR * curve.predicted_mu
+            near = epsilons[-1] < FAR * mu
             deltas.append(min(deltas[-1], (curve if near else loose).delta(epsilons[-1])))
         stalled = stalled + 1 if deltas[-1] == deltas[-2] else 0
         if stalled == MAX_STALLED:

@@ -13,11 +13,14 @@ from typing import Literal
 
 from scipy.special import log_ndtr
 
+from fl_shuffle.accounting.gaussian import gaussian_epsilon as exact_gaussian_epsilon
+from fl_shuffle.accounting.gaussian import gaussian_mu
 from fl_shuffle.errors import PrecisionError
 
 LOG_TOLERANCE = 2e-4
-"""The epsilon searches stop once the curve is within this relative distance of the target."""
+"""The epsilon searches stop once the curve is this close (relative) to the target, unless told."""
 MAX_EVALUATIONS = 200
+FITTED_STEPS = 4
 
 
 def gaussian_epsilon(delta: float, mu: float) -> float:
@@ -43,27 +46,33 @@ def _coordinate(value: float) -> float:
 
 
 def crossing(
-    curve: Callable[[float], float], target: float, maximum: float, side: Literal["above", "below"]
+    curve: Callable[[float], float],
+    target: float,
+    maximum: float,
+    side: Literal["above", "below"],
+    *,
+    minimum: float = 0.0,
+    tolerance: float = LOG_TOLERANCE,
 ) -> tuple[float, float | None]:
     """Bracket the epsilon where a nonincreasing `curve` falls to `target`.
 
-    Returns (above, below): the curve exceeds the target at `above` (0 if it never does, then
-    `below` is 0 too) and does not at `below`, which is None if it exceeds the target even at
-    `maximum`. The one on `side` was evaluated and is where the curve is within `LOG_TOLERANCE` of
+    Returns (above, below): the curve exceeds the target at `above` (`minimum` if it never does,
+    then `below` is that too) and does not at `below`, which is None if it exceeds the target even
+    at `maximum`. The one on `side` was evaluated and is where the curve is within `tolerance` of
     the target, or as close as floating point allows; the other may be far (infinite). Raises
     `PrecisionError` if the curve is not monotone enough to be bracketed.
     """
-    at_zero = curve(0.0)
-    if at_zero <= target:
-        return 0.0, 0.0
-    low, high = 0.0, math.inf
+    at_start = curve(minimum)
+    if at_start <= target:
+        return minimum, minimum
+    low, high = minimum, math.inf
     floor = _coordinate(target)
-    width = LOG_TOLERANCE / (2.0 * max(floor, 1e-3))
+    width = tolerance / (2.0 * max(floor, 1e-3))
     goal = floor + (0.5 if side == "below" else -0.5) * width
-    before, before_y = 0.0, _coordinate(at_zero)
-    point = 0.5 * maximum
-    if at_zero < 0.9:
-        point = min(gaussian_epsilon(target, 2.5 * at_zero), maximum)
+    before, before_y = minimum, _coordinate(at_start)
+    point = 0.5 * (minimum + maximum)
+    if at_start < 0.9 and minimum == 0.0:
+        point = min(gaussian_epsilon(target, 2.5 * at_start), maximum)
     for _ in range(MAX_EVALUATIONS):
         value = curve(point)
         y = _coordinate(value)
@@ -92,6 +101,54 @@ def crossing(
         f"the curve could not be bracketed at {target:g} within {MAX_EVALUATIONS} evaluations; "
         "ask for a smaller relative_error"
     )
+
+
+def last_above(function: Callable[[float], float], target: float, maximum: float) -> float:
+    """A point up to which the falling `function` exceeds `target`, 0 if it starts below it.
+
+    `function` is a cheap bound from below on a curve: there is no need to compute that any earlier.
+    """
+    target *= 1.0 + 1e-6
+    low, high = 0.0, maximum
+    if function(low) <= target:
+        return 0.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if function(middle) > target else (low, middle)
+    return low
+
+
+def near_crossing(
+    curve: Callable[[float], float], target: float, first: float, high: float, tolerance: float
+) -> float:
+    """The smallest epsilon found with curve(epsilon) <= `target`, starting from `first`.
+
+    `high` satisfies it and need not be evaluated. The curve at the result is within `tolerance`
+    (relative) of the target, unless it jumps there.
+    """
+    low, at_low, at_high = 0.0, 1.0, 0.5 * target
+    point, aim = first, target * (1.0 - 0.5 * tolerance)
+    for step in range(60):
+        value = curve(point)
+        if value <= target:
+            high, at_high = point, value
+            if value >= target * (1.0 - tolerance) or point == 0.0:
+                break
+        else:
+            low, at_low = point, value
+        if high - low <= 1e-9 * high:
+            break
+        if step < FITTED_STEPS:
+            fitted = gaussian_mu(point, value) if 0.0 < value < 0.9 else 0.0
+            point = exact_gaussian_epsilon(aim, fitted) if fitted else high
+        else:
+            # Between two points sqrt(-log delta) is nearly linear in epsilon.
+            start, end = _coordinate(min(at_low, 0.99)), _coordinate(max(at_high, 1e-300))
+            share = (_coordinate(aim) - start) / max(end - start, 1e-12)
+            point = low + min(max(share, 0.02), 0.98) * (high - low)
+        if not low < point < high or step % 8 == 7:
+            point = 0.5 * (low + high)
+    return high
 
 
 def smallest_integer(holds: Callable[[int], bool], low: int, high: int) -> int | None:

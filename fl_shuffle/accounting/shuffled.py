@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.events import ClientClass
-from fl_shuffle.accounting.rounds import RoundLibrary, RoundType
+from fl_shuffle.accounting.rounds import RoundType
 from fl_shuffle.accounting.vector import ReportClass
 
 Mask = NDArray[np.bool_]
@@ -51,6 +51,7 @@ class ShuffledView:
         self.account_of = group_of_class[class_of]
         self._classes = tuple(classes)
         everybody = np.ones(len(class_of), dtype=bool)
+        self._whole = self._batch(self._counts(everybody))
         # More reports never hide less, so who gets no credit from everybody never gets any.
         self._creditable = () if self._sequential else self._credited(self._counts(everybody))
 
@@ -79,17 +80,20 @@ class ShuffledView:
             and RoundType.of(batch, index).curve().credit
         )
 
-    def round_types(self, library: RoundLibrary, present: Mask) -> dict[int, RoundType]:
+    def round_types(self, present: Mask) -> dict[int, RoundType]:
         """Group -> how this round looks to its clients, for every group that may ever get credit.
 
-        Such a group is listed in every round, credited or not: its history must be complete.
+        Such a group is listed in every round, credited or not: its history must be complete. The
+        types depend on who is present and on nothing that was asked before.
         """
         if not self._creditable:
             return {}
         counts = self._counts(present)
         batch = self._batch(counts)
         return {
-            index: library.round_type(batch, index) for index in self._creditable if counts[index]
+            index: RoundType.of(batch, index).lessened(RoundType.of(self._whole, index))
+            for index in self._creditable
+            if counts[index]
         }
 
     def no_credit_reason(self) -> str | None:

@@ -18,7 +18,7 @@ E(x + V)_+ - x_+ <= sqrt(v) phi(x / sqrt(v)).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,13 +66,11 @@ class TiltedLaw:
             rounding=float(weights @ (spread * np.abs(law.values))),
         )
 
-    def positive_part(self, k: FloatArray) -> ComplexArray:
-        """E_theta[e^(ikL) 1{L > 0}]: only such draws can make the sum positive."""
+    def positive_part(self, nodes: NDArray[np.int64], step: float) -> ComplexArray:
+        """E_theta[e^(ikL) 1{L > 0}], k = nodes * step: only such draws make the sum positive."""
         positive = self.values > 0.0
-        phase = np.multiply.outer(k, self.values[positive])
-        turned: ComplexArray = np.exp(1j * phase)
-        result: ComplexArray = turned @ self.weights[positive].astype(np.complex128)
-        return result
+        part = replace(self, values=self.values[positive], weights=self.weights[positive])
+        return part.characteristic(nodes, step) + float(np.sum(part.weights))
 
     def characteristic(self, nodes: NDArray[np.int64], step: float) -> ComplexArray:
         """E_theta[e^(ikL)] - 1 at k = nodes * step, with small relative error even where tiny.
@@ -163,7 +161,7 @@ def trapezoid(
     k = nodes.astype(np.float64) * h
     y = law.characteristic(nodes, h)
     if only_loud:
-        loud = law.positive_part(k)
+        loud = law.positive_part(nodes, h)
         transform = counts.difference(y - loud, loud)
     else:
         transform = counts.evaluate(y)

@@ -15,14 +15,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_shuffle.accounting.blanket_counts import TiltedCounts, tilted_counts
-from fl_shuffle.accounting.convex_rounding import round_up_convex
+from fl_shuffle.accounting.convex_rounding import LARGE, round_up_convex
+from fl_shuffle.accounting.enumeration import enumerated_delta, outcomes
 from fl_shuffle.accounting.moment import UNIT, Moment, class_arrays
 from fl_shuffle.accounting.privacy_loss import AmplificationLaw, AtomicLaw
 from fl_shuffle.accounting.saddle import positive_draws, rare_saddle_point, saddle_point
 from fl_shuffle.accounting.spectral import TiltedLaw, trapezoid
 from fl_shuffle.errors import PrecisionError, require_integer, require_real
 
-MAX_NODES = 2_000_000
+MAX_WORK, PATIENT_WORK = 1e8, 2e9
+"""Nodes times nanoseconds for each: with `best_effort`, and where a refusal is the alternative."""
+RELATIVE_ERROR, CONTINUOUS_ERROR = 1e-6, 2e-4
+"""What is allowed unless told: to laws given by atoms, and to those that must be rounded first."""
+FEW_OUTCOMES = 150_000
+"""With no more outcomes than this they are all added up: as fast as the integral, and exact."""
 MAX_REPORTS = 10**12
 NEGLIGIBLE = 1e-140
 NEGLIGIBLE_MASS = 1e-100
@@ -54,15 +60,20 @@ def amplified_delta(
     law: AmplificationLaw,
     blanket: Sequence[tuple[float, int]],
     *,
-    relative_error: float = 1e-4,
+    relative_error: float | None = 1e-4,
+    best_effort: bool = False,
 ) -> DeltaBound:
-    """Upper bound on E[L_1 1{L_1 + sum_j B_j L_j > 0}], relative excess at most `relative_error`.
+    """Upper bound on E[L_1 1{L_1 + sum_j B_j L_j > 0}], relative excess at most `relative_error`
+    (None: `usual_error`).
 
     `blanket` lists (gamma, count) for the *other* reports; gamma = 0 contributes nothing. All
     numerical errors are added to the result. The local value E[(L_1)_+] is never exceeded.
 
-    Raises `PrecisionError`, naming the limiting term, if the accuracy cannot be had.
+    Where the accuracy cannot be had: the best bound found with `best_effort` (`error` says how far
+    it may be off, at worst it is the local value), else `PrecisionError`, naming the limiting term.
     """
+    if relative_error is None:
+        relative_error = usual_error(law)
     tolerance = require_real("relative_error", relative_error, minimum=1e-9, maximum=0.5)
     classes = _merged(blanket)
     local = float(law.stop_loss(np.zeros(1))[0]) * (1.0 + 16.0 * UNIT)
@@ -71,13 +82,33 @@ def amplified_delta(
     if local < NEGLIGIBLE:
         # Squares of such losses underflow; the local value is as good as any.
         return DeltaBound(local, local)
+    if isinstance(law, AtomicLaw) and outcomes(law, classes) <= FEW_OUTCOMES:
+        low, high = enumerated_delta(law, classes)
+        return DeltaBound(min(high, local, 1.0), max(min(high, local, 1.0) - low, 0.0))
     atoms, rounding, top = round_up_convex(law, classes, 0.3 * tolerance)
-    result = _certified_sum(atoms, classes, tolerance - 0.3 * tolerance * (rounding > 0.0))
+    if rounding > 0.3 * tolerance and not best_effort:
+        raise PrecisionError(
+            f"relative error {tolerance:g} cannot be reached: limited by rounding the law to "
+            f"{atoms.values.size} atoms (inflation {rounding:.2g}); ask for a larger relative_error"
+        )
+    rest = max(tolerance - 0.3 * tolerance * (rounding > 0.0), 0.3 * rounding)
+    result, obstacle = _certified_sum(
+        atoms, classes, min(rest, 0.5), MAX_WORK if best_effort else PATIENT_WORK
+    )
+    if obstacle and not best_effort:
+        raise PrecisionError(obstacle)
     delta = result.delta + top
     error = result.error + top + delta * rounding
     if delta >= local:
-        return DeltaBound(min(local, 1.0), max(error - (delta - local), local * 32.0 * UNIT))
+        spread = max(error - (delta - local), local * 32.0 * UNIT)
+        return DeltaBound(min(local, 1.0), min(spread, local))
     return DeltaBound(min(delta, 1.0), error)
+
+
+def usual_error(law: AmplificationLaw | None) -> float:
+    """The relative error that costs nothing that is felt."""
+    exact = law is None or (isinstance(law, AtomicLaw) and law.values.size <= LARGE)
+    return RELATIVE_ERROR if exact else CONTINUOUS_ERROR
 
 
 def _merged(blanket: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
@@ -91,11 +122,12 @@ def _merged(blanket: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
 
 
 def _certified_sum(
-    law: AtomicLaw, classes: Sequence[tuple[float, int]], tolerance: float
-) -> DeltaBound:
+    law: AtomicLaw, classes: Sequence[tuple[float, int]], tolerance: float, work: float
+) -> tuple[DeltaBound, str]:
     """Sum at the saddle point; if positive draws are rare, over the outcomes that have one.
 
-    The latter also helps when sums pile up next to zero.
+    The latter also helps when sums pile up next to zero. The smallest bound found and, where none
+    is as accurate as asked, why not.
     """
     theta = saddle_point(law, classes)
     attempts = [(theta, False)]
@@ -105,13 +137,14 @@ def _certified_sum(
         rare_theta = rare_saddle_point(law, classes)
         if positive_draws(law, classes, rare_theta) < RARE:
             attempts.insert(0, (rare_theta, True))
-    for point, only_loud in attempts[:-1]:
-        try:
-            return _sum_at(law, classes, tolerance, point, only_loud=only_loud)
-        except PrecisionError:
-            continue
-    point, only_loud = attempts[-1]
-    return _sum_at(law, classes, tolerance, point, only_loud=only_loud)
+    found = []
+    obstacle = ""
+    for point, only_loud in attempts:
+        bound, obstacle = _sum_at(law, classes, tolerance, point, work, only_loud=only_loud)
+        if not obstacle:
+            return bound, ""
+        found.append(bound)
+    return min(found, key=lambda bound: bound.delta), obstacle
 
 
 def _sum_at(
@@ -119,32 +152,47 @@ def _sum_at(
     classes: Sequence[tuple[float, int]],
     tolerance: float,
     theta: float,
+    work: float,
     *,
     only_loud: bool,
-) -> DeltaBound:
+) -> tuple[DeltaBound, str]:
+    """The bound on the line through `theta`, and why it is not as accurate as asked if it is not.
+
+    Without any sum within reach it is Chernoff's: E(S)_+ <= E e^(theta S) / (e theta).
+    """
     tilted = TiltedLaw.of(law, theta)
     counts = tilted_counts(classes, tilted.moment, tolerance, exact=only_loud)
     deviation = _deviation(tilted, classes)
     front = math.sqrt(2.0 * math.pi * (deviation**2 + 2.0 / theta**2)) * theta**2
+    scale_error = tilted.moment.log_total_error(classes)
+    scale_error += UNIT * (8.0 * abs(counts.log_scale) + 16.0)
+    tail = (counts.total * (1.0 + 1e-9) + counts.missing) / (math.e * theta)
+    chernoff = counts.log_scale + math.log(tail) + math.log1p(scale_error)
+    whole = math.exp(min(chernoff, 0.0)) if chernoff > LOG_VANISHING else math.exp(LOG_VANISHING)
+    best = DeltaBound(whole, whole)
     weight = counts.total
     if only_loud:
-        loud = tilted.positive_part(np.zeros(1))
+        loud = tilted.positive_part(np.zeros(1, dtype=np.int64), 1.0)
         weight = float(counts.difference(-loud, loud).values[0].real)
     if not weight > 0.0:
-        raise PrecisionError("the weight of the counts drowns in round-off")
+        return best, "the weight of the counts drowns in round-off"
     guess = weight / front
-    chernoff = counts.log_scale + math.log(weight / theta) - 1.0
     if chernoff < LOG_VANISHING:
-        vanishing = math.exp(LOG_VANISHING)
-        return DeltaBound(vanishing, vanishing)
+        return best, ""
     ratio = math.sqrt(0.4 * tolerance)
+    coarse = False
     last: dict[str, float] = {}
     for _ in range(12):
         period = _period(law, tilted, classes, counts, 0.02 * tolerance * guess)
         sd = ratio / theta
         cut = _cut(sd, theta, weight, 0.01 * tolerance * guess)
-        if cut / sd * period > 2.0 * math.pi * MAX_NODES:
-            break
+        nodes = cut / sd * period / (2.0 * math.pi)
+        excess = nodes * (600.0 + 10.0 * counts.width + 0.3 * law.values.size) / work
+        if excess > 1.0:
+            if last or excess > 1e3:
+                break
+            # One sum that is within reach: a bound, if not as accurate as asked.
+            ratio, sd, coarse = ratio * excess, sd * excess, True
         total = trapezoid(
             tilted,
             counts,
@@ -157,17 +205,18 @@ def _sum_at(
         )
         piled = 0.0 if only_loud else counts.zero_atom
         atom = piled * sd / math.sqrt(2.0 * math.pi) * (1.0 - 128.0 * UNIT)
-        scale_error = tilted.moment.log_total_error(classes)
-        scale_error += UNIT * (8.0 * abs(counts.log_scale) + 16.0)
         missing = counts.missing / (math.e * theta)
         added = total.cut + total.skipped + total.roundoff + missing
         upper = (total.value - atom + added) * (1.0 + scale_error)
         smoothing = max(total.smoothing - atom, 0.0)
         error = smoothing + total.excess + 2.0 * added + 2.0 * scale_error * upper
         error += 0.02 * tolerance * guess
-        if upper > 0.0 and error <= tolerance * upper:
-            delta = math.exp(counts.log_scale) * upper
-            return DeltaBound(max(delta, 5e-324), math.exp(counts.log_scale) * error)
+        if upper > 0.0:
+            delta = max(math.exp(counts.log_scale) * upper, 5e-324)
+            bound = DeltaBound(delta, min(math.exp(counts.log_scale) * error, delta))
+            if error <= tolerance * upper:
+                return bound, ""
+            best = min(best, bound, key=lambda each: each.delta)
         last = {
             "smoothing": smoothing,
             "rounding of the blanket-count weights": total.excess,
@@ -177,13 +226,17 @@ def _sum_at(
             "blanket-count tail": missing,
         }
         limiting = max(last, key=lambda name: last[name])
-        if limiting in ("round-off", "blanket-count tail", "rounding of the blanket-count weights"):
+        if coarse or limiting in (
+            "round-off",
+            "blanket-count tail",
+            "rounding of the blanket-count weights",
+        ):
             break
         guess = min(guess, max(upper, guess * 1e-3))
         if smoothing > 0.3 * tolerance * upper:
             ratio *= min(0.5, max(0.02, 0.3 * tolerance * max(upper, 1e-3 * guess) / smoothing))
     limiting = max(last, key=lambda name: last[name]) if last else "smoothing"
-    raise PrecisionError(
+    return best, (
         f"relative error {tolerance:g} cannot be reached at delta near "
         f"{math.exp(counts.log_scale) * guess:.3g}: limited by {limiting}; "
         "ask for a larger relative_error, or a smaller epsilon"

@@ -27,12 +27,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_shuffle.accounting.blanket_counts import PMF_INFLATION, poisson_binomial
+from fl_shuffle.accounting.few_blankets import blanket_values
 from fl_shuffle.accounting.gaussian import gaussian_epsilon, gaussian_mu, gaussian_profile
 from fl_shuffle.accounting.gaussian_law import GaussianLaw
 from fl_shuffle.accounting.laplace import laplace_epsilon, laplace_profile
 from fl_shuffle.accounting.partial_shuffle.curve import LaplaceShuffleCurve, PartialShuffleCurve
+from fl_shuffle.accounting.participation import require_participation, with_absence
 from fl_shuffle.accounting.privacy_loss import AmplificationLaw
 from fl_shuffle.accounting.randomizers_continuous import LaplaceLaw
+from fl_shuffle.accounting.search import near_crossing
 from fl_shuffle.accounting.stop_loss import MAX_REPORTS, amplified_delta
 from fl_shuffle.errors import (
     InvalidValueError,
@@ -57,7 +61,10 @@ MAX_CONCENTRATION = 0.01
 HEAVY, FEW = 0.4, 200.0
 FALLBACK_ERROR = 2e-3
 CLEARLY = 0.8
-FITTED_STEPS = 4
+TABLE_ERROR = 1e-3
+"""From this relative error on, few blanket reports are looked up in a table (`few_blankets`)."""
+MAX_TABLE = 256
+TABLE_TAIL = 1e-18
 NEGLIGIBLE = 1e-40
 """Where the local curve is below this there is nothing left to amplify."""
 
@@ -109,7 +116,8 @@ class VectorCurve:
     `classes` describes the whole batch, the client included. Clients with other noise or scale are
     ignored (they do not help and do not harm). Values are upper bounds valid in both directions.
     `concentrate` trades up to 0.5% of epsilon for speed where many classes make a large batch: the
-    number of blanket reports is replaced by one it hardly ever falls below.
+    number of blanket reports is replaced by one it hardly ever falls below. `participation` < 1:
+    each client of the batch sends its report with that probability, and who did stays secret.
 
     Raises `InvalidValueError` if the client's class is empty.
     """
@@ -121,6 +129,7 @@ class VectorCurve:
         *,
         relative_error: float = RELATIVE_ERROR,
         concentrate: bool = False,
+        participation: float = 1.0,
     ) -> None:
         require_integer("index", index, minimum=0, maximum=len(classes) - 1)
         self.own = classes[index]
@@ -129,6 +138,7 @@ class VectorCurve:
             "relative_error", relative_error, minimum=1e-6, maximum=0.5
         )
         self._concentrate = concentrate
+        self._rate = require_participation(participation)
         merged: dict[float, int] = {}
         for position, other in enumerate(classes):
             if (other.noise, other.scale) == (self.own.noise, self.own.scale):
@@ -143,7 +153,8 @@ class VectorCurve:
         scale = self.own.scale
         kind = PartialShuffleCurve if self.own.noise == "gaussian" else LaplaceShuffleCurve
         sharper = kind(self.own.ratio, self.own.radius / scale, radii / scale, counts)
-        self._sharper = sharper if sharper.credit else None
+        # Secret check-in is known to the blanket alone.
+        self._sharper = sharper if sharper.credit and self._rate == 1.0 else None
         self.credit = self._blanket or self._sharper is not None
         """Whether any theorem gives the shuffler credit; if not the curve is the local one."""
         self._mu = self._predicted_mu(self._reference) if self._blanket else math.inf
@@ -151,6 +162,16 @@ class VectorCurve:
             # Few, heavy-tailed terms are dear; 2% of delta is far below 1% of epsilon.
             self._relative_error = max(self._relative_error, 0.02)
         self._seen: dict[float, float] = {}
+        self._table = self._table_size()
+        self._number_laws: dict[bytes, tuple[FloatArray, int, float]] = {}
+
+    def _table_size(self) -> int:
+        """Up to how many blanket reports are looked up: a power of two; 0 for none."""
+        if not self._blanket or self._relative_error < TABLE_ERROR or self._rate < 1.0:
+            return 0
+        mean = self._expected_blanket(5.0)
+        needed = mean + 4.0 * math.sqrt(mean) + 4.0
+        return 1 << math.ceil(math.log2(needed)) if needed <= MAX_TABLE else 0
 
     def _has_blanket(self) -> bool:
         needed = MIN_BLANKET if self._reference.own < FAR_APART else MIN_BLANKET_FAR
@@ -192,7 +213,7 @@ class VectorCurve:
             variance = (math.expm1(3.0 * c) / 3.0) - 2.0 * math.expm1(c) - math.expm1(-c)
             variance += math.exp(-c) * math.expm1(2.0 * c) ** 2
             variance *= math.exp(-2.0 * c)
-        return math.sqrt(variance / (1.0 + self._expected_blanket(6.0, reference)))
+        return math.sqrt(self._rate * variance / (1.0 + self._expected_blanket(6.0, reference)))
 
     @property
     def predicted_mu(self) -> float:
@@ -206,15 +227,20 @@ class VectorCurve:
         other = copy(self)
         other._relative_error = relative_error
         other._seen = {}
+        other._table = other._table_size()
         return other
 
     def local_delta(self, epsilon: float) -> float:
         """The exact curve of the client's own noise, the shuffler ignored."""
         profile = gaussian_profile if self.own.noise == "gaussian" else laplace_profile
-        return float(profile(epsilon, self.own.ratio))
+        return self._rate * float(profile(epsilon, self.own.ratio))
 
     def local_epsilon(self, delta: float) -> float:
         """The exact local epsilon at `delta`, rounded up."""
+        if delta >= self._rate:
+            return 0.0
+        # The smallest eps with q delta_local(eps) <= delta.
+        delta = delta / self._rate * (1.0 if self._rate == 1.0 else 1.0 - 1e-12)
         if self.own.noise == "gaussian":
             return gaussian_epsilon(delta, self.own.ratio)
         return laplace_epsilon(delta, self.own.ratio)
@@ -241,18 +267,28 @@ class VectorCurve:
         if self.own.noise == "laplace":
             law: AmplificationLaw = LaplaceLaw(self._reference.own, epsilon)
             guess = float(gaussian_profile(epsilon, self._mu))
-            return self._engine(law, self._masses(0.0), local, guess)
+            return self._engine(law, self._masses(0.0), epsilon, local, guess)
         depth, guess = self._best_depth(epsilon, local)
         total = self._at_depth(epsilon, local, depth, guess)
+        if self._table:
+            return total
         again, guess = self._best_depth(epsilon, local)
         if abs(again - depth) > 0.2:
             total = min(total, self._at_depth(epsilon, local, again, guess))
         return total
 
     def _engine(
-        self, law: AmplificationLaw, masses: FloatArray, local: float, guess: float
+        self, law: AmplificationLaw, masses: FloatArray, epsilon: float, local: float, guess: float
     ) -> float:
         counts = self._reference.counts
+        if self._table:
+            looked_up = self._looked_up(epsilon, masses)
+            if looked_up is not None:
+                return looked_up
+        classes = list(zip(masses.tolist(), counts.tolist(), strict=True))
+        if self._rate < 1.0:
+            law, classes = with_absence(law, classes, self._rate, epsilon)
+            masses = np.array([mass for mass, _ in classes])
         if self._concentrate and counts.size > 2:
             # P(M < m) local + E(mean of m + 1 copies)_+ : the latter falls with m.
             mean = float(masses @ counts)
@@ -263,11 +299,32 @@ class VectorCurve:
             if below <= MAX_CONCENTRATION * mean:
                 rare = local * math.exp(-exponent)
                 return rare + self._certified(law, [(1.0, math.floor(mean - below))])
-        return self._certified(law, list(zip(masses.tolist(), counts.tolist(), strict=True)))
+        return self._certified(law, classes)
+
+    def _looked_up(self, epsilon: float, masses: FloatArray) -> float | None:
+        """The same expectation from the table of all numbers of blanket reports; None without one.
+
+        More reports than the table has count as its last entry: values fall with their number.
+        """
+        own, most = self._reference.own, self._table
+        try:
+            values = blanket_values(
+                self.own.noise, own, epsilon, TABLE_TAIL, most, self._relative_error
+            )
+        except PrecisionError:
+            return None
+        key = masses.tobytes()
+        if key not in self._number_laws:
+            counts = self._reference.counts.astype(np.float64)
+            self._number_laws[key] = poisson_binomial(counts[masses > 0.0], masses[masses > 0.0])
+        law, first, missing = self._number_laws[key]
+        at = np.minimum(first + np.arange(law.size), most)
+        return float(law @ values[at]) * PMF_INFLATION + missing * float(values[0])
 
     def _certified(self, law: AmplificationLaw, blanket: list[tuple[float, int]]) -> float:
         """The engine's bound; infinite (so that the local curve decides) where it gives none."""
-        for allowed in sorted({self._relative_error, FALLBACK_ERROR}, reverse=True):
+        asked = self._relative_error
+        for allowed in dict.fromkeys((asked, max(asked, FALLBACK_ERROR))):
             try:
                 return amplified_delta(law, blanket, relative_error=allowed).delta
             except PrecisionError:
@@ -279,13 +336,13 @@ class VectorCurve:
         # The top of the law is cut where what is left adds a tenth of the allowed error to delta.
         tail = 0.1 * self._relative_error * min(guess, local)
         law = GaussianLaw(self._reference.own, epsilon, tail=max(tail, 1e-290))
-        blanket = self._engine(law, self._masses(depth), local, guess)
+        blanket = self._engine(law, self._masses(depth), epsilon, local, guess)
         if 0.0 < blanket < 0.9:
             fitted = gaussian_mu(epsilon, blanket)
             self._mu = fitted * math.sqrt(self._weight(depth) / self._weight(6.0))
         # Moving a client's report law by total variation t moves delta by at most kappa t.
         kappa = math.expm1(epsilon) + 2.0 * local
-        return blanket + kappa * float(self._leak(np.array([depth]))[0])
+        return blanket + kappa * float(self._depth_table[0][round(depth / DEPTHS[1])])
 
     def _weight(self, depth: float) -> float:
         return 1.0 + self._expected_blanket(depth)
@@ -296,7 +353,7 @@ class VectorCurve:
         counts = self._reference.counts
         exponent = depths[None, :] * reach + 0.5 * reach**2
         missed = np.where(reach > 0.0, gaussian_profile(exponent, reach), 0.0)
-        result: FloatArray = counts @ (np.exp(-np.minimum(exponent, 700.0)) * missed)
+        result: FloatArray = self._rate * (counts @ (np.exp(-np.minimum(exponent, 700.0)) * missed))
         return result * (1.0 + 1e-9)
 
     @cached_property
@@ -304,7 +361,8 @@ class VectorCurve:
         """For every candidate depth: the leak, the chance of no blanket report, and their mean."""
         masses = np.stack([self._masses(depth) for depth in DEPTHS], axis=1)
         counts = self._reference.counts
-        alone = np.exp(counts @ np.log1p(-np.minimum(masses, 1.0 - 1e-12)))
+        hiding = 1.0 - self._rate + self._rate * masses
+        alone = np.exp(counts @ np.log1p(-np.minimum(hiding, 1.0 - 1e-12)))
         return self._leak(DEPTHS), alone, counts @ masses
 
     def _best_depth(self, epsilon: float, local: float) -> tuple[float, float]:
@@ -333,28 +391,5 @@ class VectorCurve:
         high = self.local_epsilon(target)
         if not self.credit or high == 0.0:
             return high
-        low = 0.0
-        at_low, at_high = 1.0, target * 0.5
-        point = min(gaussian_epsilon(target, self.predicted_mu), high)
-        for step in range(60):
-            value = self.delta(point)
-            if value <= target:
-                high, at_high = point, value
-                if value >= target * (1.0 - tolerance) or point == 0.0:
-                    break
-            else:
-                low, at_low = point, value
-            if high - low <= 1e-9 * high:
-                break
-            aim = target * (1.0 - 0.5 * tolerance)
-            if step < FITTED_STEPS:
-                fitted = gaussian_mu(point, value) if 0.0 < value < 0.9 else 0.0
-                point = gaussian_epsilon(aim, fitted) if fitted else high
-            else:
-                # Between the two ends sqrt(-log delta) is nearly linear in epsilon.
-                ends = [math.sqrt(-math.log(max(min(v, 0.99), 1e-300))) for v in (at_low, at_high)]
-                share = (math.sqrt(-math.log(aim)) - ends[0]) / max(ends[1] - ends[0], 1e-12)
-                point = low + min(max(share, 0.02), 0.98) * (high - low)
-            if not low < point < high or step % 8 == 7:
-                point = 0.5 * (low + high)
-        return high
+        first = min(gaussian_epsilon(target, self.predicted_mu), high)
+        return near_crossing(self.delta, target, first, high, tolerance)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fl_shuffle.accounting.answering import epsilon_and_delta
+from fl_shuffle.accounting.answering import epsilon_and_delta, secrecy
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.personal import LocalBudget
 from fl_shuffle.accounting.query import BoundQuery
@@ -27,25 +27,74 @@ def proven_answer(query: BoundQuery) -> Guarantee:
     from fl_shuffle.accounting.rounds import RoundLibrary, RoundType
 
     classes = _report_classes(query, "for other randomizers use blanket, for any randomizer clone")
+    if query.participation < 1.0 or query.relative_error is not None:
+        return _certified_answer(query, classes)
     library = RoundLibrary()
-    histories = [
-        {library.round_type(classes, index): query.rounds} for index in range(len(classes))
-    ]
+    histories = [{RoundType.of(classes, index): query.rounds} for index in range(len(classes))]
     epsilon, delta = epsilon_and_delta(
         query,
         lambda delta: max(library.epsilon(history, delta) for history in histories),
         lambda epsilon: max(float(library.profile(spent, [epsilon])[0]) for spent in histories),
     )
     credit = any(RoundType.of(classes, i).curve().credit for i in range(len(classes)))
+    return _proven(query, classes, epsilon, delta, credit)
+
+
+def _certified_answer(query: BoundQuery, classes: list[ReportClass]) -> Guarantee:
+    """The same with secret check-in, or with a relative error that was asked for."""
+    from fl_shuffle.accounting.composition import Composition
+    from fl_shuffle.accounting.rounds import MAX_PAIR_RATIO, RoundLibrary, RoundType, shuffled_pair
+    from fl_shuffle.accounting.vector import RELATIVE_ERROR, VectorCurve
+
+    error = query.relative_error or RELATIVE_ERROR
+    curves = [
+        VectorCurve(classes, index, relative_error=error, participation=query.participation)
+        for index in range(len(classes))
+    ]
+    if query.rounds == 1:
+        epsilon, delta = epsilon_and_delta(
+            query,
+            lambda delta: max(curve.epsilon(delta, tolerance=min(1e-3, error)) for curve in curves),
+            lambda epsilon: max(curve.delta(epsilon) for curve in curves),
+        )
+    else:
+        # The local guarantee over all rounds holds whoever takes part.
+        library = RoundLibrary()
+        histories = [{RoundType.of(classes, index): query.rounds} for index in range(len(classes))]
+        whole = [
+            Composition([(shuffled_pair(curve), query.rounds)])
+            for curve in curves
+            if curve.credit or curve.own.ratio <= MAX_PAIR_RATIO
+        ]
+        if len(whole) < len(curves):
+            raise NotApplicableError(
+                f"{query.method}: over several rounds the local noise is too small to compose with "
+                "participation or relative_error; leave them out"
+            )
+        epsilon, delta = epsilon_and_delta(
+            query,
+            lambda delta: max(
+                min(each.epsilon(delta), library.local_epsilon(spent, delta))
+                for each, spent in zip(whole, histories, strict=True)
+            ),
+            lambda epsilon: max(each.delta(epsilon) for each in whole),
+        )
+    return _proven(query, classes, epsilon, delta, any(curve.credit for curve in curves))
+
+
+def _proven(
+    query: BoundQuery, classes: list[ReportClass], epsilon: float, delta: float, credit: bool
+) -> Guarantee:
     return Guarantee(
         epsilon=epsilon,
         delta=delta,
         method=query.method,
         status=Status.PROVEN,
-        source="blanket bound for noise on a ball, worst pair, minimum with the exact local curve",
+        source="partial shuffles or blanket for noise on a ball, minimum with the exact local curve",
         assumptions=(
             "n reports arrive, each shuffled whole, unscaled and unlabelled, independent noise",
             "each round is shuffled afresh; parameters depend on public outputs only",
+            *secrecy(query),
         ),
         unit=query.unit,
         details={**_details(query, classes), "shuffling_helps": credit},
@@ -98,6 +147,7 @@ def _details(query: BoundQuery, classes: list[ReportClass]) -> dict[str, object]
         "clients": query.clients,
         "rounds": query.rounds,
         "records": query.records,
+        "participation": query.participation,
         "calibration": query.calibration,
         "budget_classes": len(classes),
     }

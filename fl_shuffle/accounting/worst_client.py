@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from fl_shuffle.accounting.clones import Curve
+from fl_shuffle.accounting.participation import with_absence
 from fl_shuffle.accounting.personal import LocalBudget, check_budgets
 from fl_shuffle.accounting.privacy_loss import LawFamily
 from fl_shuffle.accounting.stop_loss import DeltaBound, amplified_delta
@@ -20,7 +21,8 @@ def worst_client_curve(
     law: Callable[[float], LawFamily],
     hiding: Callable[[LocalBudget, LocalBudget], float],
     *,
-    relative_error: float = 2e-4,
+    participation: float = 1.0,
+    relative_error: float | None = None,
 ) -> Curve:
     """delta(epsilon) of the worst client, rounded up.
 
@@ -28,11 +30,19 @@ def worst_client_curve(
     the probability that the other's report hides the own one, which must not grow with either
     budget. Up to 16 distinct budgets: the maximum over clients. Above: the largest budget with the
     best hiding client removed from the others, which is at least as exposed as any client.
+    `participation` < 1: secret check-in of every client with that probability.
     """
     classes = check_budgets(budgets)
     if len(classes) <= EXACT_CLASSES:
         curves = [
-            client_curve(classes, own, law, hiding, relative_error=relative_error)
+            client_curve(
+                classes,
+                own,
+                law,
+                hiding,
+                participation=participation,
+                relative_error=relative_error,
+            )
             for own in classes
         ]
         return lambda epsilon: max(
@@ -45,7 +55,7 @@ def worst_client_curve(
         (mass, other.count - (index == best))
         for index, (mass, other) in enumerate(zip(masses, classes, strict=True))
     ]
-    return _curve(own.epsilon0, law, others, relative_error)
+    return _curve(own.epsilon0, law, others, participation, relative_error)
 
 
 def client_curve(
@@ -54,14 +64,15 @@ def client_curve(
     law: Callable[[float], LawFamily],
     hiding: Callable[[LocalBudget, LocalBudget], float],
     *,
-    relative_error: float = 2e-4,
+    participation: float = 1.0,
+    relative_error: float | None = None,
 ) -> Curve:
     """delta(epsilon) of one client with the budget `own`, which must be one of the classes."""
     others = [
         (hiding(own, other), other.count - (_key(other) == _key(own)))
         for other in check_budgets(budgets)
     ]
-    return _curve(own.epsilon0, law, others, relative_error)
+    return _curve(own.epsilon0, law, others, participation, relative_error)
 
 
 def _key(budget: LocalBudget) -> tuple[float, float]:
@@ -72,7 +83,8 @@ def _curve(
     epsilon0: float,
     law: Callable[[float], LawFamily],
     others: Iterable[tuple[float, int]],
-    relative_error: float,
+    participation: float,
+    relative_error: float | None,
 ) -> Curve:
     family = law(epsilon0)
     classes = safe_groups(others, GROUPS)
@@ -80,7 +92,8 @@ def _curve(
     def curve(epsilon: float) -> DeltaBound:
         if epsilon >= epsilon0:
             return DeltaBound(0.0, 0.0)
-        return amplified_delta(family(epsilon), classes, relative_error=relative_error)
+        variable, masses = with_absence(family(epsilon), classes, participation, epsilon)
+        return amplified_delta(variable, masses, relative_error=relative_error, best_effort=True)
 
     return curve
 

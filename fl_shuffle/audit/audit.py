@@ -17,7 +17,7 @@ from fl_shuffle.audit.confidence import (
     mu_lower,
     smallest_detectable_mu,
 )
-from fl_shuffle.audit.findings import AuditReport, Clipping, Finding, Point
+from fl_shuffle.audit.findings import AuditReport, Check, Clipping, Finding, Point
 from fl_shuffle.audit.games import (
     Clock,
     Plays,
@@ -27,6 +27,9 @@ from fl_shuffle.audit.games import (
     play_rounds,
     sample_reports,
 )
+from fl_shuffle.audit.independence import noise_checks, play_noise
+from fl_shuffle.audit.order import order_check
+from fl_shuffle.audit.published import Published
 from fl_shuffle.audit.score import CERTAIN, length_rule, position_error, report_scales
 from fl_shuffle.audit.source import CanarySource
 from fl_shuffle.errors import require_integer, require_real
@@ -43,6 +46,10 @@ POWER_SPREAD = 1.6449
 MOST_SHRINK = 64.0
 # The error probability is shared by three tests: single reports, whole rounds, the mu test.
 TESTS = 3
+# Order, two clients, two rounds, two coordinates. What they look for leaves no doubt where it is.
+CHECKS = 4
+CHECKS_SHARE = 0.01
+"""The share of the error probability that all checks together get."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +86,12 @@ def run_audit(
     rounds: int,
     settings: AuditSettings,
     clipping: Clipping | None = None,
+    published: Published | None = None,
 ) -> AuditReport:
     """Play every game that applies; `rounds` is the length of the run whose claims are tested."""
     started = time.monotonic()
     audit = _Audit(source, claims, unit, delta, rounds, settings)
+    checks = audit.checks()
     findings = audit.findings()
     return AuditReport(
         name=name,
@@ -92,8 +101,10 @@ def run_audit(
         noise=source.plan.noise,
         confidence=settings.confidence,
         findings=tuple(findings),
+        checks=tuple(checks),
         recognition=audit.recognition,
         clipping=clipping,
+        published=published,
         notes=tuple(audit.notes),
         seconds=time.monotonic() - started,
     )
@@ -115,9 +126,25 @@ class _Audit:
         self._deltas = (delta, *(value for value in OTHER_DELTAS if value > delta))
         self._rounds = rounds
         self._settings = settings
-        self._alpha = (1.0 - settings.confidence) / TESTS
+        error = 1.0 - settings.confidence
+        self._alpha = (1.0 - CHECKS_SHARE) * error / TESTS
+        self._level = CHECKS_SHARE * error / CHECKS
         self.recognition: dict[str, object] = {}
         self.notes: list[str] = []
+
+    def checks(self) -> list[Check]:
+        """What every claim takes for granted: a random order, and noise that is used once."""
+        source = self._source
+        found = []
+        seen = source.orders()
+        if seen is None:
+            self.notes.append("a single client: there is no order to look at")
+        else:
+            generator = SeedTree(self._settings.seed).numpy_generator("audit", "order")
+            found.append(order_check(seen, source.scene.target, self._level, generator))
+        if source.plan.noise in NOISES:
+            found += noise_checks(play_noise(source), self._level)
+        return found
 
     def findings(self) -> list[Finding]:
         source, settings = self._source, self._settings

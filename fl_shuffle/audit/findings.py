@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fl_shuffle.audit.published import Published
+
 ROUNDING = 1e-3
 """A float32 mean of 10,000 records may be off by this share of one record's effect."""
 MARGIN = 1e-6
@@ -103,6 +105,46 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Check:
+    """One test of what every guarantee takes for granted; it refutes it if `p_value` <= `level`.
+
+    `level` is this test's share of the audit's error probability. `power` says in words what it
+    would have caught with probability 95%.
+    """
+
+    game: str
+    method: str
+    rounds: int
+    plays: int
+    p_value: float
+    level: float
+    power: str
+    note: str = ""
+
+    @property
+    def refuted(self) -> bool:
+        return self.p_value <= self.level
+
+    @property
+    def verdict(self) -> str:
+        return "REFUTED: the proven bound does not apply" if self.refuted else "not refuted"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "game": self.game,
+            "method": self.method,
+            "rounds": self.rounds,
+            "plays": self.plays,
+            "p_value": self.p_value,
+            "level": self.level,
+            "refuted": self.refuted,
+            "power": self.power,
+            "note": self.note,
+        }
+
+
+@dataclass(frozen=True)
 class Clipping:
     """The run's own gradient code on hostile records: its largest mean as a share of the radius the
     accountant assumes, and the largest change by one unit as a share of the sensitivity."""
@@ -127,16 +169,22 @@ class AuditReport:
     noise: str
     confidence: float
     findings: tuple[Finding, ...]
+    checks: tuple[Check, ...] = ()
     recognition: Mapping[str, Any] = field(default_factory=dict)
     clipping: Clipping | None = None
+    published: Published | None = None
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
     @property
     def breaks_proven(self) -> bool:
-        """Whether a claim was refuted, or the clipping does not keep what the claims rest on."""
+        """Whether a claim was refuted, or what all claims rest on: clipping, fresh noise, a random
+        order, and that nothing but the reports tells of the data."""
         unclipped = self.clipping is not None and not self.clipping.holds
-        return unclipped or any(finding.breaks_proven for finding in self.findings)
+        leaking = self.published is not None and bool(self.published.differences)
+        refuted = any(check.refuted for check in self.checks)
+        broken = any(finding.breaks_proven for finding in self.findings)
+        return unclipped or leaking or refuted or broken
 
     @property
     def breaks_published(self) -> bool:
@@ -153,10 +201,12 @@ class AuditReport:
             "noise": self.noise,
             "confidence": self.confidence,
             "findings": [finding.to_dict() for finding in self.findings],
+            "checks": [check.to_dict() for check in self.checks],
             "recognition": dict(self.recognition),
             "clipping": None
             if self.clipping is None
             else {"radius_share": self.clipping.radius, "sensitivity_share": self.clipping.move},
+            "published": None if self.published is None else self.published.to_dict(),
             "notes": list(self.notes),
             "breaks_published": self.breaks_published,
             "breaks_proven": self.breaks_proven,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fl_shuffle.audit.order import SeenOrders
 from fl_shuffle.plan import RandomizerPlan
 
 Vector = NDArray[np.float64]
@@ -50,3 +51,7 @@ class CanarySource(Protocol):
 
     def clones(self, number: int, count: int, *, one: bool) -> Tensor:
         """`count` independent reports [count, d] of clients like the target, in either dataset."""
+
+    def orders(self) -> SeenOrders | None:
+        """The order in which the run's analyzer gets the reports, in several rounds; None for fewer
+        than two clients."""

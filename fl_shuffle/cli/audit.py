@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fl_shuffle.audit.audit import AuditSettings
-    from fl_shuffle.audit.findings import AuditReport, Finding
+    from fl_shuffle.audit.findings import AuditReport, Check, Finding
     from fl_shuffle.config import Config
 
 SUMMARY = "Try to break the privacy claims with canaries: empirical lower bounds on epsilon."
 
 DEFAULT_TRIALS = 1000
 DEFAULT_REPORTS = 1_000_000
+PUBLISHED_SHARE = 0.3
+"""The share of the time for the runs on neighbouring data."""
+SHOWN_LEAKS = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -140,6 +143,12 @@ def _audit(
     from fl_shuffle.audit.audit import run_audit
     from fl_shuffle.audit.claims import accountant_claims
 
+    published = None
+    if dimension is None:
+        from fl_shuffle.audit.games import Clock
+        from fl_shuffle.twin_runs import audit_published
+
+        published = audit_published(config, Clock(PUBLISHED_SHARE * settings.seconds))
     source = Canaries(config, dimension=dimension, seed=settings.seed)
     return run_audit(
         name,
@@ -150,6 +159,7 @@ def _audit(
         rounds=config.run.rounds,
         settings=settings,
         clipping=check_clipping(config) if dimension is None else None,
+        published=published,
     )
 
 
@@ -172,6 +182,12 @@ def _show(report: AuditReport, *, as_json: bool, short: bool) -> None:
             f"  budget classes told apart by report size: {report.recognition['accuracy']:.4%} of "
             f"{report.recognition['reports_classified']:,} reports right"
         )
+    for line in _published_lines(report):
+        print(f"  {line}")
+    for check in report.checks:
+        if not short or check.refuted:
+            for line in _check_lines(check):
+                print(f"  {line}")
     for finding in report.findings:
         if (
             short
@@ -189,6 +205,35 @@ def _show(report: AuditReport, *, as_json: bool, short: bool) -> None:
         f"({report.seconds:.1f} s)",
         flush=True,
     )
+
+
+def _published_lines(report: AuditReport) -> list[str]:
+    found = report.published
+    if found is None:
+        return []
+    what = (
+        f"{found.fields:,} published fields and {found.messages:,} messages of runs on "
+        f"{len(found.neighbours)} neighbouring data sets, reports made equal: "
+    )
+    notes = [f"    {text}" for text in found.notes]
+    if not found.differences:
+        return [what + "no difference but times", *notes]
+    lines = [what + f"{len(found.differences):,} DIFFERENCES: no guarantee covers them"]
+    for name in found.neighbours:
+        leaks = [leak for leak in found.differences if leak.neighbour == name]
+        lines += [f"    {leak.text()}" for leak in leaks[:SHOWN_LEAKS]]
+        if len(leaks) > SHOWN_LEAKS:
+            lines.append(f"      and {len(leaks) - SHOWN_LEAKS:,} more (all with --json)")
+    return lines + notes
+
+
+def _check_lines(check: Check) -> list[str]:
+    note = f"; {check.note}" if check.note else ""
+    return [
+        f"{check.game}: {check.verdict}",
+        f"    p = {_number(check.p_value)}, refuted at {_number(check.level)}",
+        f"    {check.method}; {check.plays:,} rounds; power: {check.power}{note}",
+    ]
 
 
 def _best(finding: Finding, report: AuditReport) -> bool:

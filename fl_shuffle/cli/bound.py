@@ -21,6 +21,7 @@ SUMMARY = "Compute a privacy bound for shuffled reports."
 QUERY_NAMES = (
     *("randomizer", "k", "cap", "method", "epsilon0", "delta0", "clients", "epsilon", "delta"),
     *("rounds", "joint", "parallel", "unit", "records", "calibration", "profile"),
+    *("participation", "relative_error"),
 )
 
 
@@ -58,6 +59,18 @@ def add_query_arguments(parser: argparse.ArgumentParser) -> None:
         "--calibration", choices=("classical", "analytic"), help="how Gaussian noise is scaled"
     )
     parser.add_argument(
+        "--participation",
+        type=float,
+        metavar="Q",
+        help="each of the clients takes part by its own coin, and who did stays secret (1)",
+    )
+    parser.add_argument(
+        "--relative-error",
+        type=float,
+        metavar="R",
+        help="numerical excess allowed to computed bounds, relative to delta (1e-6; noise 2e-4)",
+    )
+    parser.add_argument(
         "--budgets", metavar="FILE.csv", help="personal budgets: client_id,epsilon,delta"
     )
 
@@ -70,6 +83,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="which bound (default: blanket if a randomizer is named, "
         "else clone; gspa-exact with budgets alone); `fl-shuffle compare` lists them",
     )
+    parser.add_argument(
+        "--solve-for",
+        choices=("clients", "epsilon0"),
+        help="given both --epsilon and --delta: the fewest clients, or the largest local budget",
+    )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print exactly one JSON object")
     output.add_argument(
@@ -81,6 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.jsonl is not None:
         return _stream(arguments)
     values = given_values(arguments)
+    if arguments.solve_for is not None:
+        return _solve(arguments.solve_for, values, as_json=arguments.json)
     start = time.perf_counter()
     result = answer(values)
     seconds = time.perf_counter() - start
@@ -88,6 +108,70 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps({**result.to_dict(), "seconds": seconds}))
     else:
         print(result)
+        if result.details.get("participation", 1.0) != 1.0:
+            from fl_shuffle.accounting.participation import ASSUMPTION
+
+            print(f"assumes {ASSUMPTION}")
+    return 0
+
+
+def _solve(name: str, values: dict[str, Any], *, as_json: bool) -> int:
+    """The fewest clients or the largest epsilon0 that `blanket` certifies as (epsilon, delta)."""
+    from dataclasses import replace
+
+    from fl_shuffle.accounting.blanket import (
+        blanket_delta,
+        largest_local_budget,
+        smallest_cohort,
+    )
+    from fl_shuffle.accounting.participation import ASSUMPTION
+    from fl_shuffle.accounting.query import make_randomizer
+
+    if name in values:
+        raise ConfigError(f"--solve-for {name}: --{name} is what is asked for; leave it out")
+    if values.get("epsilon") is None or values.get("delta") is None:
+        raise ConfigError(f"--solve-for {name} needs the target: --epsilon and --delta")
+    delta = values.pop("delta")
+    query = read_query({**values, name: 1})
+    if query.method != "blanket" or query.rounds > 1 or query.budgets:
+        raise ConfigError(
+            f"--solve-for {name} is offered for one round of one named randomizer (method "
+            "blanket); for noise over many rounds see `fl-shuffle plan`"
+        )
+    query.require_pure()
+    epsilon = query.epsilon or 0.0
+    epsilon0, _, clients = query.local
+    if name == "clients":
+        clients = smallest_cohort(
+            make_randomizer(query, epsilon0),
+            epsilon,
+            delta,
+            participation=query.participation,
+            relative_error=query.relative_error,
+        )
+    else:
+        epsilon0 = largest_local_budget(
+            lambda budget: make_randomizer(query, budget),
+            clients,
+            epsilon,
+            delta,
+            participation=query.participation,
+            relative_error=query.relative_error,
+        )
+    solved = replace(query, clients=clients, epsilon0=epsilon0)
+    result = blanket_delta(
+        make_randomizer(solved, epsilon0), clients, epsilon, participation=query.participation
+    )
+    value = clients if name == "clients" else epsilon0
+    if as_json:
+        print(json.dumps({name: value, **result.to_dict(), "target_delta": delta}))
+        return 0
+    at = f"epsilon0 = {epsilon0:g}" if name == "clients" else f"{clients} clients"
+    shown = f"clients >= {value}" if name == "clients" else f"epsilon0 <= {value:.6g}"
+    print(f"{shown} for epsilon <= {epsilon:g} at delta = {delta:g} with {at}")
+    print(result)
+    if query.participation < 1.0:
+        print(f"assumes {ASSUMPTION}")
     return 0
 
 

@@ -63,6 +63,7 @@ def _print_table(
     from rich.table import Table
 
     from fl_shuffle.accounting.methods import asked_number
+    from fl_shuffle.accounting.participation import ASSUMPTION
 
     asked = "epsilon" if query.delta is not None else "delta"
     given = f"delta = {query.delta:g}" if asked == "epsilon" else f"epsilon = {query.epsilon:g}"
@@ -80,6 +81,8 @@ def _print_table(
         table.add_row(name, f"{number:.6g}", value.status.value, value.source)
     console = Console(width=None)
     console.print(table)
+    if query.participation < 1.0:
+        console.print(f"assumes {ASSUMPTION}", markup=False, highlight=False)
     ratio = _upper_over_lower(query, results)
     if ratio is not None:
         console.print(
@@ -97,7 +100,7 @@ def _upper_over_lower(query: BoundQuery, results: dict[str, Guarantee]) -> float
 
     numbers = {name: asked_number(query, value) for name, value in results.items()}
     upper = [numbers[name] for name, value in results.items() if value.status is Status.PROVEN]
-    # girgis-lower is about binary randomized response, whatever randomizer was asked for.
+    # girgis-lower is about one randomizer, not about the named one unless that is binary.
     lower = [numbers[name] for name in ("lower", "attack") if name in numbers]
     if not upper or max(lower, default=0.0) <= 0.0:
         return None

@@ -43,6 +43,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="personal clips under one common noise: share of the clip and number of clients",
     )
     parser.add_argument(
+        "--participation",
+        type=float,
+        metavar="Q",
+        help="each client takes part in a round by its own coin, and who did stays secret (1)",
+    )
+    parser.add_argument(
         "--levels",
         metavar="K,K,...",
         help="with CONFIG: what rounding the budgets down to K levels would gain and lose",
@@ -52,6 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 TARGET_FLAGS = (
     *("clients", "epsilon", "delta", "unit", "records", "randomizer", "clip", "classes"),
+    "participation",
 )
 
 
@@ -71,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _noise(arguments: argparse.Namespace) -> int:
+    from fl_shuffle.accounting.participation import ASSUMPTION
     from fl_shuffle.accounting.planning import plan_noise
 
     if arguments.epsilon is None or arguments.delta is None or arguments.rounds is None:
@@ -85,6 +93,7 @@ def _noise(arguments: argparse.Namespace) -> int:
         "clip": arguments.clip,
         "unit": arguments.unit,
         "records": arguments.records,
+        "participation": arguments.participation,
     }
     plan = plan_noise(
         arguments.epsilon,
@@ -97,6 +106,8 @@ def _noise(arguments: argparse.Namespace) -> int:
         print(json.dumps({name: _json(value) for name, value in asdict(plan).items()}))
     else:
         _print_plan(plan, arguments.rounds)
+        if arguments.participation not in (None, 1.0):
+            print(f"assumes {ASSUMPTION}")
     return 0
 
 
@@ -274,7 +285,8 @@ def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
         from clients.data import load_records, make_partition
 
         source = load_records(config.data)
-        records = np.diff(make_partition(config.data, source.train_labels).offsets)
+        parts = make_partition(config.data, source.train_labels, source.classes)
+        records = parts.sizes
     plan = make_plan(config, make_budgets(config.budgets, config.data.clients), records)
     counts = np.bincount(plan.class_of, minlength=len(plan.classes)).tolist()
     if any(kind.noise not in NOISES for kind in plan.classes):

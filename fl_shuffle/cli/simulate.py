@@ -32,6 +32,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="NAME", help="where clients compute: cpu or cuda")
     parser.add_argument("--out", metavar="DIR", help="run directory (default: runs/DATE-TIME)")
     parser.add_argument("--resume", metavar="DIR", help="go on with an unfinished run")
+    parser.add_argument(
+        "--data-unchanged",
+        action="store_true",
+        help="with --resume: vouch for the data where they cannot be compared",
+    )
     parser.add_argument("--quiet", action="store_true", help="print only the final summary")
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object per round and a final one"
@@ -39,30 +44,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fl_shuffle.config import Config, load_config, parse_config
-    from fl_shuffle.errors import ConfigError, RunError
+    from fl_shuffle.config import load_config
+    from fl_shuffle.errors import ConfigError
     from fl_shuffle.launch import simulate
     from fl_shuffle.progress import make_display
-    from fl_shuffle.runs import claim_directory
+    from fl_shuffle.runs import RunPlace, unfinished_config
+    from fl_shuffle.runs.directory import require_free
 
-    config: Config
+    if arguments.data_unchanged and not arguments.resume:
+        raise ConfigError("--data-unchanged goes with --resume DIR")
     if arguments.resume:
         if arguments.config or arguments.out:
             raise ConfigError("--resume DIR takes its configuration from DIR; give no other")
-        directory: Path | None = Path(arguments.resume).resolve()
-        assert directory is not None
-        if not (directory / "config.json").is_file():
-            raise RunError(f"--resume {arguments.resume}: there is no config.json in it")
-        if (directory / "summary.json").exists():
-            raise RunError(f"--resume {arguments.resume}: that run is finished")
-        config = parse_config(json.loads((directory / "config.json").read_text(encoding="utf-8")))
+        directory = Path(arguments.resume).resolve()
+        config = unfinished_config(directory)
+        place = RunPlace(directory, "data-unchanged" if arguments.data_unchanged else "yes")
     else:
         if not arguments.config:
             raise ConfigError("name a configuration, for example configs/quickstart.toml")
         config = load_config(arguments.config, [*arguments.set, *_overrides(arguments)])
-        directory = claim_directory(Path(arguments.out)) if arguments.out else None
+        out = Path(arguments.out).resolve() if arguments.out else None
+        if out is not None:
+            require_free(out)
+        place = RunPlace(out)
     display = make_display(quiet=arguments.quiet, as_json=arguments.json)
-    return simulate(config, directory, display)
+    try:
+        return simulate(config, place, display)
+    finally:
+        display.close()
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:

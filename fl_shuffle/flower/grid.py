@@ -11,6 +11,7 @@ import secrets
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
 
 import torch
 from flwr.app import Context, Error, Message, RecordDict
@@ -22,7 +23,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fl_shuffle.errors import FlShuffleError
 
-log = logging.getLogger("fl_shuffle.engine")
+log = logging.getLogger("fl_shuffle.client.engine")
 
 Take = Callable[[int, Message], None]
 """What is done with a reply: (position of the request, reply)."""
@@ -53,10 +54,20 @@ class InProcessGrid(Grid):
 
     Each worker thread computes with one torch thread: results then do not depend on the number of
     workers. A ClientApp that raises yields an error reply without text; the exception goes to this
-    process's log only. A `FlShuffleError` is the user's to see and is raised here.
+    process's client log only. A `FlShuffleError` is the user's to see and is raised here.
+
+    `observer` is who watches the run: the ServerApp finds it here and tells it what happens.
     """
 
-    def __init__(self, client_app: ClientApp, run_config: Mapping[str, object], nodes: int) -> None:
+    def __init__(
+        self,
+        client_app: ClientApp,
+        run_config: Mapping[str, object],
+        nodes: int,
+        *,
+        observer: Callable[[Any], None] | None = None,
+    ) -> None:
+        self.observer = observer
         self._app = client_app
         self._run = Run.create_empty(run_id=secrets.randbits(62))
         adopt_task_identity(self._run.run_id)

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fl_shuffle.config import Config
 from fl_shuffle.errors import RunError
-from fl_shuffle.flower.settings import APP_ROOT, RESOLVED, RUN_DIRECTORY
+from fl_shuffle.flower.settings import APP_ROOT, RESOLVED
 
 OFFLINE = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -33,30 +34,52 @@ START_SECONDS = 60.0
 POLL_SECONDS = 0.5
 
 
-def run_on_ray(config: Config, directory: Path, *, nodes: int) -> dict[str, Any] | None:
-    """Run to the end on `nodes` Flower nodes; the run's summary, or None if the run failed.
+def run_on_ray(
+    config: Config, run_config: Mapping[str, str], directory: Path, *, nodes: int
+) -> dict[str, Any]:
+    """Run to the end on `nodes` Flower nodes; the run's summary. `run_config` names `directory`.
 
-    Raises `RunError` if the engine cannot be started. What it prints goes to `engine.log` in the
-    run directory.
+    Raises `RunError` if the engine cannot be started or the run failed. What Flower, Ray and the
+    clients print may quote private records: it goes to a private temporary folder, never to the run
+    directory, and is kept only if the run failed; the error says where.
     """
     if not (APP_ROOT / "pyproject.toml").is_file():
         raise RunError(
             f"the ray engine needs the app's source tree: {APP_ROOT} has no pyproject.toml; "
             "run from a clone of the repository"
         )
-    directory.mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(prefix="fl-shuffle-flwr-") as home,
-        (directory / "engine.log").open("w", encoding="utf-8") as log,
-    ):
+    home = tempfile.mkdtemp(prefix="fl-shuffle-flwr-")
+    keep = Path(tempfile.mkdtemp(prefix="fl-shuffle-log-")) / "engine.log"
+    done = False
+    try:
+        summary = _run(config, run_config, directory, Path(home), keep, nodes)
+        done = summary is not None
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+        if done:
+            shutil.rmtree(keep.parent, ignore_errors=True)
+    if summary is None:
+        raise RunError(f"the Ray run failed; its log is in {keep}")
+    return summary
+
+
+def _run(
+    config: Config,
+    run_config: Mapping[str, str],
+    directory: Path,
+    home: Path,
+    log_file: Path,
+    nodes: int,
+) -> dict[str, Any] | None:
+    with log_file.open("w", encoding="utf-8") as log:
         # Flower's programs start one another by name.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-        environment = {**os.environ, **OFFLINE, "FLWR_HOME": home, "PATH": path}
-        with _superlink(Path(home), environment, log):
-            run_id = _submit(config, directory, Path(home), environment, nodes, log)
-            status = _wait(run_id, Path(home), environment)
+        environment = {**os.environ, **OFFLINE, "FLWR_HOME": str(home), "PATH": path}
+        with _superlink(home, environment, log):
+            run_id = _submit(config, run_config, home, environment, nodes, log)
+            status = _wait(run_id, home, environment)
             log.write(f"status: {status}\n")
-            _flwr(["log", run_id, CONNECTION, "--show"], Path(home), environment, log)
+            _flwr(["log", run_id, CONNECTION, "--show"], home, environment, log)
     summary = directory / "summary.json"
     if status != "finished:completed" or not summary.is_file():
         return None
@@ -86,7 +109,7 @@ def _superlink(home: Path, environment: dict[str, str], log: Any) -> Iterator[No
         deadline = time.monotonic() + START_SECONDS
         while not _listens(port):
             if process.poll() is not None or time.monotonic() > deadline:
-                raise RunError("Flower's SuperLink did not start; see engine.log")
+                raise RunError(f"Flower's SuperLink did not start; see {log.name}")
             time.sleep(0.2)
         yield
     finally:
@@ -100,16 +123,16 @@ def _superlink(home: Path, environment: dict[str, str], log: Any) -> Iterator[No
 
 def _submit(
     config: Config,
-    directory: Path,
+    run_config: Mapping[str, str],
     home: Path,
     environment: dict[str, str],
     nodes: int,
     log: Any,
 ) -> str:
     settings = home / "run-config.toml"
+    values = {RESOLVED: config.to_json(), **run_config}
     settings.write_text(
-        f"{RESOLVED} = {json.dumps(config.to_json())}\n"
-        f"{RUN_DIRECTORY} = {json.dumps(str(directory))}\n",
+        "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()),
         encoding="utf-8",
     )
     answer = _flwr(

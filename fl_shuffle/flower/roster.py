@@ -20,7 +20,7 @@ from fl_shuffle.errors import InvalidValueError, require_integer
 from fl_shuffle.flower.exchange import exchange, wait_for_nodes
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED, InProcessGrid
 
-log = logging.getLogger("fl_shuffle.engine")
+log = logging.getLogger("fl_shuffle.run.nodes")
 
 Mask = NDArray[np.bool_]
 
@@ -58,8 +58,24 @@ def require_held(requested: NDArray[np.int64], context: Context, clients: int) -
 def reply_with_holding(question: Message, context: Context, clients: int) -> Message:
     """A node's answer to the server's question which clients it holds."""
     held = held_clients(context.node_config, clients)
-    record = ConfigRecord({"first": held.start, "count": len(held)})
+    return reply_with_range(question, held.start, len(held))
+
+
+def reply_with_range(question: Message, first: int, count: int) -> Message:
+    """The answer that a node plays clients `first` .. `first` + `count` - 1, and nothing else."""
+    record = ConfigRecord({"first": first, "count": count})
     return Message(RecordDict({HOLDING_RECORD: record}), reply_to=question)
+
+
+def holding_in(reply: Message) -> tuple[int, int] | None:
+    """(first, count) in a node's answer, or None if it names no range."""
+    record = reply.content.config_records.get(HOLDING_RECORD)
+    if record is None:
+        return None
+    first, count = record.get("first"), record.get("count")
+    if not isinstance(first, int) or not isinstance(count, int) or min(first, count) < 0:
+        return None
+    return first, count
 
 
 class Roster:
@@ -137,12 +153,7 @@ def _holding_of(reply: Message, clients: int) -> range | None:
     """The clients a reply claims; all of them where the app has no answer; None: unusable."""
     if reply.has_error():
         return range(clients) if reply.error.code == CLIENT_APP_RAISED else None
-    record = reply.content.config_records.get(HOLDING_RECORD)
-    if record is None:
+    held = holding_in(reply)
+    if held is None or sum(held) > clients:
         return None
-    first, count = record.get("first"), record.get("count")
-    if not isinstance(first, int) or not isinstance(count, int):
-        return None
-    if first < 0 or count < 0 or first + count > clients:
-        return None
-    return range(first, first + count)
+    return range(held[0], sum(held))

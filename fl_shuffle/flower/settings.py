@@ -19,7 +19,6 @@ RESOLVED = "resolved"
 CONFIG_FILE = "config"
 OVERRIDES = "overrides"
 DATA = "data"
-RUN_DIRECTORY = "run-directory"
 APP_ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +29,8 @@ from fl_shuffle.seeds import SeedTree
 from fl_shuffle.shuffler import Analyzer, ReportBatch
 
 Mask = NDArray[np.bool_]
+Cut = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+"""Ascending client ids -> where blocks begin among them, and the end."""
 
 # A reply's reports stay below this many bytes, so that memory does not grow with the population.
 # Much smaller ones cost more: a request has a fixed price.
@@ -87,8 +89,11 @@ class ShuffleStrategy(Strategy):
     of the round; `sequential` ones apply the reports one at a time in a fresh uniformly random
     order, the next client seeing the model after the previous report.
 
-    The same run gives the same bits on every engine: noise is keyed by client, sums are exact;
-    `group` reports have an exact sum in float32 already (see `exact_group`).
+    The same run gives the same bits on every engine: noise is keyed by client, sums are exact, and
+    requests are made of whole blocks of clients. `cut` names the blocks: given a round's clients in
+    ascending order (those of one holder, in a deployment), the positions at which blocks begin, and
+    the end; without it every client is a block. `group` reports have an exact sum in float32
+    already (see `exact_group`).
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class ShuffleStrategy(Strategy):
         seeds: SeedTree,
         min_reports: int = 2,
         group: int = 1,
+        cut: Cut | None = None,
         analyzer: Analyzer | None = None,
         evaluate: Callable[[int, Tensor], dict[str, float]] | None = None,
         on_round: Callable[[RoundOutcome], None] | None = None,
@@ -112,6 +118,7 @@ class ShuffleStrategy(Strategy):
         self._seeds = seeds
         self._min_reports = min_reports
         self._group = group
+        self._cut = cut or _every_client
         self._analyzer = analyzer
         self._evaluate = evaluate
         self._on_round = on_round
@@ -156,7 +163,7 @@ class ShuffleStrategy(Strategy):
         queues = []
         for held, nodes in self._roster.pools(grid):
             chosen = allowed if held is None else allowed & held
-            requests = _requests(number, chosen, dimension, len(nodes))
+            requests = _requests(number, chosen, dimension, len(nodes), self._cut)
             queues.append([(request, nodes[i % len(nodes)]) for i, request in enumerate(requests)])
         return [turn for turns in zip_longest(*queues) for turn in turns if turn is not None]
 
@@ -270,12 +277,25 @@ class ShuffleStrategy(Strategy):
         """Nothing to log: the run's header says what is run."""
 
 
-def _requests(number: int, allowed: Mask, dimension: int, nodes: int) -> Iterator[TrainRequest]:
-    """Ranges of allowed clients in ascending order: equally many per node, none above a chunk."""
+def _every_client(clients: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.arange(len(clients) + 1)
+
+
+def _requests(
+    number: int, allowed: Mask, dimension: int, nodes: int, cut: Cut
+) -> Iterator[TrainRequest]:
+    """Whole blocks of allowed clients in ascending order, about equally many clients a request:
+    none above a chunk, unless one block is, and each node as many as any other."""
     chosen = np.flatnonzero(allowed)
+    if not len(chosen):
+        return
     most = max(1, CHUNK_BYTES // (4 * dimension))
     # Where the last turn is not shared by all nodes, some of them would only wait.
     turns = -(-len(chosen) // (most * nodes))
-    pieces = min(turns * nodes, len(chosen))
-    for part in np.array_split(chosen, pieces) if pieces else []:
-        yield TrainRequest.covering(number, part)
+    starts = cut(chosen)
+    wanted = np.arange(turns * nodes + 1) * (len(chosen) / (turns * nodes))
+    # The nearest block's start, and each of them once.
+    after = np.searchsorted(starts, wanted).clip(1, len(starts) - 1)
+    low, high = starts[after - 1], starts[after]
+    for first, last in pairwise(np.unique(np.where(wanted - low < high - wanted, low, high))):
+        yield TrainRequest.covering(number, chosen[first:last])

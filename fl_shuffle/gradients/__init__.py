@@ -1,7 +1,15 @@
 """Clipped gradient means of many virtual clients at once; see `docs/gradients.md`."""
 
+from fl_shuffle.gradients.blocks import Packing, packing_of
 from fl_shuffle.gradients.engine import GradientEngine, Loss
 from fl_shuffle.gradients.factory import make_gradient_engine
-from fl_shuffle.gradients.spoilt import Spoilt, mend_
+from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 
-__all__ = ["GradientEngine", "Loss", "Spoilt", "make_gradient_engine", "mend_"]
+__all__ = [
+    "GradientEngine",
+    "Loss",
+    "NonfiniteRecords",
+    "Packing",
+    "make_gradient_engine",
+    "packing_of",
+]

@@ -1,4 +1,10 @@
-"""How a call's records are cut into blocks that stay in the processor's cache."""
+"""The canonical packing: which clients are computed together, whatever the engine.
+
+Libraries round a product differently in another shape. So a round's clients are cut into blocks by
+a rule that knows the list of clients, their numbers of records and the model, and nothing of
+engines, nodes, threads or memory; a block is always computed as one unit, in arrays that start at
+aligned addresses. Requests are made of whole blocks.
+"""
 
 from __future__ import annotations
 
@@ -7,92 +13,102 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fl_shuffle.gradients.structure import Layer, chain_of
+
+# Numbers in one block of activations: few enough for the caches, many enough that the fixed cost of
+# two dozen kernel calls per block does not show.
+BLOCK_NUMBERS = 1 << 20
+# Without hidden layers a block of that size would be a large part of a round, and cores would wait.
+LINEAR_BLOCK_NUMBERS = 1 << 18
+# Numbers in one block's rows: they are one reply at least.
+ROW_NUMBERS = 1 << 22
+# Gradients of single records held at once: at most so many numbers, and so many records.
+CHUNK_NUMBERS = 1 << 23
+CHUNK_RECORDS = 32
+
+
+@dataclass(frozen=True)
+class Packing:
+    """At most `records` records and `clients` clients in a block; a larger client is one alone."""
+
+    records: int
+    clients: int
+
+    def starts(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where each block begins, and the end: [blocks + 1] positions in a list of clients.
+
+        sizes [K]: the clients' numbers of records, in the list's order. A block takes clients while
+        they fit, so that a list that begins at a block's start is cut as the whole list is.
+        """
+        ends = np.cumsum(sizes)
+        starts, filled, position = [0], 0, 0
+        while position < len(sizes):
+            fitting = int(np.searchsorted(ends, filled + self.records, side="right"))
+            position = min(max(fitting, position + 1), position + self.clients)
+            filled = int(ends[position - 1])
+            starts.append(position)
+        return np.array(starts, dtype=np.int64)
+
+
+def packing_of(module: nn.Module) -> Packing:
+    """The packing of a model's clients."""
+    layers = chain_of(module)
+    dimension = sum(parameter.numel() for parameter in module.parameters())
+    if layers is None:
+        records = min(CHUNK_RECORDS, CHUNK_NUMBERS // dimension)
+    else:
+        most = LINEAR_BLOCK_NUMBERS if len(layers) == 1 else BLOCK_NUMBERS
+        records = most // activations_of(layers)
+    return Packing(max(1, records), max(1, ROW_NUMBERS // dimension))
+
+
+def activations_of(layers: tuple[Layer, ...]) -> int:
+    """Numbers that one record takes on its way forth and back."""
+    return layers[0].fan_in + 2 * sum(layer.fan_out for layer in layers)
 
 
 @dataclass(frozen=True)
 class Segment:
-    """`count` clients from row `client` on, `size` records each, from row `row` of the block.
+    """`count` clients of `size` records each, from row `row` of the block's records on.
 
-    Each client's mean is over `total` records: more than `size` where this is one tile of a large
-    client. `add`: the gradient joins what an earlier tile wrote.
+    `clients`: their places in the block.
     """
 
-    client: int
+    clients: slice | Tensor
     count: int
     size: int
     row: int
-    total: int
-    add: bool
+
+    def places(self, start: int, stop: int) -> slice | Tensor:
+        """The places of its clients start .. stop - 1."""
+        if isinstance(self.clients, slice):
+            return slice(self.clients.start + start, self.clients.start + stop)
+        return self.clients[start:stop]
 
 
-@dataclass(frozen=True)
-class Block:
-    """Records [start, stop) of the call."""
-
-    start: int
-    stop: int
-    segments: tuple[Segment, ...]
-
-
-@dataclass(frozen=True)
-class Sorted:
-    """Clients by size: their `order` [K], their records' `index` [N], their `bounds` [K+1]."""
-
-    order: NDArray[np.int64]
-    index: NDArray[np.int64]
-    bounds: NDArray[np.int64]
-
-
-def sorted_records(bounds: NDArray[np.int64]) -> Sorted | None:
-    """Clients sorted by size, so that equal ones sit together; None if they already are."""
-    sizes = bounds[1:] - bounds[:-1]
-    if bool((sizes[1:] >= sizes[:-1]).all()):
-        return None
+def segments_of(sizes: NDArray[np.int64]) -> tuple[list[Segment], NDArray[np.int64] | None]:
+    """A block's clients by size, and the order [n] this puts its records in (None: as they are)."""
+    if bool((sizes == sizes[0]).all()):
+        return [Segment(slice(0, len(sizes)), len(sizes), int(sizes[0]), 0)], None
     order = np.argsort(sizes, kind="stable")
-    ordered = np.concatenate([[0], np.cumsum(sizes[order])])
-    shift = np.repeat(bounds[:-1][order] - ordered[:-1], sizes[order])
-    return Sorted(order, np.arange(bounds[-1]) + shift, ordered)
+    ordered = sizes[order]
+    begins = np.cumsum(sizes) - sizes
+    rows = np.cumsum(ordered) - ordered
+    index = np.arange(int(sizes.sum())) + np.repeat(begins[order] - rows, ordered)
+    changes = np.flatnonzero(np.diff(ordered)) + 1
+    found = [
+        Segment(torch.from_numpy(order[a:b]), b - a, int(ordered[a]), int(rows[a]))
+        for a, b in pairwise([0, *changes.tolist(), len(sizes)])
+    ]
+    return found, index
 
 
-def equal_runs(bounds: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-    """(first, last + 1, size) of each run of neighbouring clients of equal size."""
-    sizes = bounds[1:] - bounds[:-1]
-    changes = np.flatnonzero(sizes[1:] != sizes[:-1]) + 1
-    cuts = [0, *changes.tolist(), len(sizes)]
-    for first, last in pairwise(cuts):
-        yield first, last, int(sizes[first])
-
-
-def blocks(
-    bounds: NDArray[np.int64], rows: int, clients: int | None = None, grain: int = 1
-) -> Iterator[Block]:
-    """Cut clients into blocks of at most `rows` records and `clients` clients, in order.
-
-    A client of more than `rows` records is cut, by its size alone, into tiles of about equal
-    length, multiples of `grain` but for the last, one block each. Other blocks hold whole clients.
-    `rows` must be a multiple of `grain`.
-    """
-    pending: list[Segment] = []
-    origin, filled, held = 0, 0, 0
-    most = rows if clients is None else clients
-    for first, last, size in equal_runs(bounds):
-        client = first
-        while client < last:
-            room = min((rows - filled) // size, most - held)
-            if room >= 1:
-                count = min(room, last - client)
-                pending.append(Segment(client, count, size, filled, size, add=False))
-                client, filled, held = client + count, filled + count * size, held + count
-                continue
-            if pending:
-                yield Block(origin, origin + filled, tuple(pending))
-                pending, origin, filled, held = [], origin + filled, 0, 0
-                continue
-            step = grain * -(-size // (-(-size // rows) * grain))
-            for low, high in pairwise([*range(0, size, step), size]):
-                segment = Segment(client, 1, high - low, 0, size, add=low > 0)
-                yield Block(origin + low, origin + high, (segment,))
-            client, origin = client + 1, origin + size
-    if pending:
-        yield Block(origin, origin + filled, tuple(pending))
+def equal_pieces(size: int, most: int) -> Iterator[slice]:
+    """`size` records in pieces of about equal length, `most` at most; depends on `size` alone."""
+    step = -(-size // -(-size // most))
+    for start in range(0, size, step):
+        yield slice(start, min(start + step, size))

@@ -6,13 +6,18 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_shuffle.errors import DataError, InvalidValueError, require_integer, require_real
+from fl_shuffle.errors import InvalidValueError, require_integer, require_real
+from fl_shuffle.gradients.blocks import packing_of
+from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
+from fl_shuffle.gradients.rounding import MEAN_SLACK, OTHER_ROUNDINGS
 from fl_shuffle.gradients.structure import check_module
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -20,9 +25,6 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 SMALLEST_RADIUS = 1e-12
 LARGEST_RADIUS = 1e12
-# A record's float32 norm is raised by this factor before clipping, more than its worst error, so
-# that the clipped gradient is never longer than the radius.
-NORM_INFLATION = 1.0 + 2.0**-18
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -30,17 +32,42 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits, labels, reduction="none")
 
 
-class GradientEngine(ABC):
-    """Means of clipped gradients, one row per client, the same bits whatever clients share a call.
+@dataclass(frozen=True)
+class Batch:
+    """Clients of `sizes` [k] records each: `inputs` [n, ...] and `labels` [n], client by client.
 
-    A client's row depends on the parameters, its own records in their order, and its radius. All
-    arithmetic is float32 on one thread (of the processor) or on the given device.
+    `unusable` [n] marks records whose label is no class (their label here is 0); None if none is.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    unusable: Tensor | None
+    sizes: NDArray[np.int64]
+
+    def part(self, first: int, last: int, start: int, stop: int) -> Batch:
+        """The clients first .. last - 1, whose records are start .. stop - 1."""
+        records = slice(start, stop)
+        return Batch(
+            self.inputs[records],
+            self.labels[records],
+            None if self.unusable is None else self.unusable[records],
+            self.sizes[first:last],
+        )
+
+
+class GradientEngine(ABC):
+    """Means of clipped gradients, one row per client.
+
+    A client's row depends on the parameters, its own records in their order, its radius, and, in
+    its last bits, on the block it is computed in (`packing`). Arithmetic is float32 on one thread
+    (of the processor) or on the given device; what is added up over records is float64.
     """
 
     def __init__(
         self, module: nn.Module, *, clip: str, norm: int, device: torch.device, loss: Loss | None
     ) -> None:
         self.dimension = check_module(module)
+        self.packing = packing_of(module)
         self.clip = clip
         self.norm = norm
         self.device = device
@@ -51,12 +78,6 @@ class GradientEngine(ABC):
     def path(self) -> str:
         """How gradients are computed, for the log."""
 
-    def remember(self, inputs: Tensor) -> None:  # noqa: B027
-        """These records, [N, ...], will be asked for again and again, and will not change.
-
-        An engine may keep what it can compute of them once; results stay the same.
-        """
-
     def client_means(
         self,
         parameters: Tensor,
@@ -65,28 +86,37 @@ class GradientEngine(ABC):
         offsets: Tensor | NDArray[np.int64],
         clip_radius: Tensor | NDArray[np.float64] | float = 1.0,
         out: Tensor | None = None,
+        nonfinite: NonfiniteRecords | None = None,
     ) -> Tensor:
         """float32 [K, d]: row k is client k's mean gradient over its records.
 
         parameters: float32 [d], in `module.parameters()` order. inputs [N, ...] and labels [N]:
         client k owns rows offsets[k]:offsets[k+1], at least one. clip_radius: one number or [K],
-        unused for clip "none". Clip "record" clips every record's whole gradient to the radius
-        before averaging; "average" clips the mean. Pass `out` [K, d] to reuse memory.
+        unused for clip "none". Clip "record" clips every record's whole gradient to
+        `record_radius` before averaging, so that replacing one of B records moves the row by at
+        most 2 clip_radius / B, rounding included; "average" clips the mean. Pass `out` [K, d] to
+        reuse memory. A call that begins where a block begins, and ends where one ends, gives its
+        clients the bits that a call with all of them does.
 
-        A client with a record whose gradient is NaN, infinite, or too long for float32 gets a row
-        of NaN (with clip "none": a row with some entry not finite); other rows are untouched.
-        Give such a row a value before noise is added (`mend_`): to leave its client out would
-        tell of the record.
-        Raises `InvalidValueError` for shapes, types or radii that do not fit, `DataError` for
-        labels that are not classes.
+        A record whose gradient is NaN, infinite, or too long for float32, or whose label is no
+        class, counts as zero with clip "record"; its client's mean is zero with clip "average";
+        with clip "none" some entry of the row is not finite. Other rows are untouched, and
+        `nonfinite` counts them, for the client's own log.
+        Raises `InvalidValueError` for shapes, types or radii that do not fit.
         """
         bounds = self._check(parameters, inputs, labels, offsets)
         rows = self._rows(len(bounds) - 1, out)
         radius = self._radius(clip_radius, len(bounds) - 1)
         with steady_arithmetic(self.device), torch.no_grad():
-            self._means(parameters, inputs, labels, bounds, radius, rows)
+            batch = self._batch(parameters, inputs, labels, bounds)
+            limits = None
+            if self.clip == "record":
+                limits = torch.from_numpy(self.record_radius(radius, batch.sizes)).float()
+                limits = limits.to(self.device)
+            tally = nonfinite or NonfiniteRecords()
+            self._means(aligned(parameters), batch, limits, rows, tally)
             if self.clip == "average":
-                _clip_means(rows, radius, self.norm)
+                self._clip_means(rows, radius, tally)
         return rows
 
     def local_update(
@@ -103,41 +133,108 @@ class GradientEngine(ABC):
         """float32 [K, d]: how far `steps` full-batch gradient steps carry each client.
 
         Every client starts from `parameters` and descends its own mean loss; row k is its last
-        parameters minus `parameters`. Nothing is clipped. One step equals -learning_rate times the
-        mean gradient, bit for bit. A client whose gradient is not finite gets such a row.
+        parameters minus `parameters`. Nothing is clipped. A client whose gradient is not finite
+        gets such a row.
         """
         require_integer("steps", steps, minimum=1)
         require_real("learning_rate", learning_rate, minimum=0.0, exclusive_minimum=True)
         bounds = self._check(parameters, inputs, labels, offsets)
         rows = self._rows(len(bounds) - 1, out)
         with steady_arithmetic(self.device), torch.no_grad():
-            self._update(parameters, inputs, labels, bounds, steps, learning_rate, rows)
+            batch = self._batch(parameters, inputs, labels, bounds)
+            theta = aligned(parameters)
+            for part, first, last in self._blocks(batch):
+                self._block_update(theta, part, steps, learning_rate, rows[first:last])
         return rows
 
+    def record_radius(
+        self, clip_radius: NDArray[np.float64] | float, sizes: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """The norm [K] to which records are clipped: a little less than the clients' clip_radius.
+
+        Less by what rounding may add, to a record's length and, for a client of sizes[k] records,
+        to the move of its mean (`rounding`, docs/gradients.md).
+        """
+        allowance = (1.0 + self._length_error()) * (1.0 + self._move_error(sizes)) * OTHER_ROUNDINGS
+        return np.asarray(clip_radius / allowance, dtype=np.float64)
+
     @abstractmethod
+    def _length_error(self) -> float:
+        """Bound of the relative error of a record's computed length."""
+
+    @abstractmethod
+    def _move_error(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What rounding adds to the move of a mean of so many records, as a share of it."""
+
+    @abstractmethod
+    def _block_means(
+        self,
+        parameters: Tensor,
+        batch: Batch,
+        limits: Tensor | None,
+        rows: Tensor,
+        tally: NonfiniteRecords,
+    ) -> None:
+        """Write the means of a block, records clipped to `limits` [k] unless it is None.
+
+        Clipped records that are not finite count as zero, and are counted in `tally`.
+        """
+
+    @abstractmethod
+    def _block_update(
+        self, parameters: Tensor, batch: Batch, steps: int, learning_rate: float, rows: Tensor
+    ) -> None:
+        """Write the updates of a block."""
+
+    @abstractmethod
+    def _classes(self, parameters: Tensor, inputs: Tensor) -> int:
+        """How many classes the module tells apart."""
+
     def _means(
         self,
         parameters: Tensor,
-        inputs: Tensor,
-        labels: Tensor,
-        bounds: NDArray[np.int64],
-        radius: Tensor,
+        batch: Batch,
+        limits: Tensor | None,
         rows: Tensor,
+        tally: NonfiniteRecords,
     ) -> None:
-        """Write the means (clipped per record if self.clip is "record")."""
+        """Write the means of a call, block by block."""
+        for part, first, last in self._blocks(batch):
+            own = None if limits is None else limits[first:last]
+            self._block_means(parameters, part, own, rows[first:last], tally)
 
-    @abstractmethod
-    def _update(
-        self,
-        parameters: Tensor,
-        inputs: Tensor,
-        labels: Tensor,
-        bounds: NDArray[np.int64],
-        steps: int,
-        learning_rate: float,
-        rows: Tensor,
+    def _blocks(self, batch: Batch) -> Iterator[tuple[Batch, int, int]]:
+        """The call's blocks, each with its first and last + 1 client."""
+        bounds = np.concatenate([[0], np.cumsum(batch.sizes)])
+        for first, last in pairwise(self.packing.starts(batch.sizes).tolist()):
+            yield batch.part(first, last, int(bounds[first]), int(bounds[last])), first, last
+
+    def _batch(
+        self, parameters: Tensor, inputs: Tensor, labels: Tensor, bounds: NDArray[np.int64]
+    ) -> Batch:
+        unusable = None
+        if self.loss is None:
+            classes = self._classes(parameters, inputs)
+            low, high = (int(value) for value in torch.aminmax(labels))
+            if low < 0 or high >= classes:
+                unusable = (labels < 0) | (labels >= classes)
+                labels = labels.masked_fill(unusable, 0)
+        return Batch(inputs, labels, unusable, np.diff(bounds))
+
+    def _clip_means(
+        self, rows: Tensor, radius: NDArray[np.float64] | float, tally: NonfiniteRecords
     ) -> None:
-        """Write the updates."""
+        limits = torch.as_tensor(radius / MEAN_SLACK, dtype=torch.float64, device=self.device)
+        # A row at a time: a float64 copy of all would be as large as two requests.
+        for k, row in enumerate(rows):
+            length = torch.linalg.vector_norm(row, self.norm, dtype=torch.float64)
+            if not bool(torch.isfinite(length)):
+                row.zero_()
+                tally.add_clients(1)
+                continue
+            limit = limits[k] if limits.dim() else limits
+            if bool(length > limit):
+                row.mul_(float(limit / length))
 
     def _check(
         self,
@@ -176,45 +273,35 @@ class GradientEngine(ABC):
             )
         return out
 
-    def _radius(self, radius: Tensor | NDArray[np.float64] | float, clients: int) -> Tensor:
-        """float32, one number or [K], on the engine's device."""
-        values = torch.as_tensor(radius, dtype=torch.float32, device=self.device)
-        if values.dim() != 0 and tuple(values.shape) != (clients,):
+    def _radius(
+        self, radius: Tensor | NDArray[np.float64] | float, clients: int
+    ) -> NDArray[np.float64] | float:
+        """float64, one number or [K]."""
+        if isinstance(radius, Tensor):
+            radius = radius.detach().cpu().numpy()
+        values = np.asarray(radius, dtype=np.float64)
+        if values.ndim != 0 and values.shape != (clients,):
             raise InvalidValueError(
                 "clip_radius", list(values.shape), f"must be one number or [{clients}]"
             )
-        if isinstance(radius, float):
-            smallest = largest = radius
-        else:
-            smallest, largest = (float(value) for value in torch.aminmax(values))
-        if not (smallest >= SMALLEST_RADIUS and largest <= LARGEST_RADIUS):
+        if not bool(((values >= SMALLEST_RADIUS) & (values <= LARGEST_RADIUS)).all()):
             raise InvalidValueError(
                 "clip_radius",
                 radius,
                 f"must lie in [{SMALLEST_RADIUS:g}, {LARGEST_RADIUS:g}]",
             )
-        return values
-
-
-def check_labels(labels: Tensor, classes: int) -> None:
-    """Raise `DataError` unless every label is a class number below `classes`."""
-    low, high = (int(value) for value in torch.aminmax(labels))
-    if low < 0 or high >= classes:
-        raise DataError(
-            f"labels lie in {low}..{high}, the module tells {classes} classes apart: "
-            f"labels must lie in 0..{classes - 1}"
-        )
-
-
-def _clip_means(rows: Tensor, radius: Tensor, norm: int) -> None:
-    lengths = torch.linalg.vector_norm(rows, norm, dim=1)
-    rows *= clip_factor(lengths, radius / NORM_INFLATION)[:, None]
+        return values if values.ndim else float(values)
 
 
 def clip_factor(lengths: Tensor, limit: Tensor) -> Tensor:
     """min(1, limit / length), NaN where the length is not finite."""
     factor = torch.div(limit, lengths).clamp_(max=1.0)
     return factor.add_(lengths, alpha=0.0)
+
+
+def aligned(values: Tensor) -> Tensor:
+    """A fresh copy: some kernels round by the address of what they read."""
+    return values.clone(memory_format=torch.contiguous_format)
 
 
 @contextmanager

@@ -24,12 +24,12 @@ def make_gradient_engine(
     loss: Loss | None = None,
     records: int = 0,
 ) -> GradientEngine:
-    """The fastest engine for `module`, with results equal to 1e-5 whichever it is.
+    """The fastest engine for `module`, with results equal to rounding whichever it is.
 
     clip: "record", "average" (of the mean, as published protocols do) or "none"; norm: 1 or 2;
     loss: None for cross entropy, or a callable (logits [N, C], labels [N]) -> losses [N].
-    records: the most that one call has, or a round of all clients; 0 if that is not known. Results
-    have the same bits only where it is the same.
+    records: how many a round of all clients has, which decides whether compiling pays; 0 if that
+    is not known. Results have the same bits only where it is the same.
     Raises `InvalidValueError` for modules whose records have no gradients of their own, see
     `check_module`.
     """
@@ -37,10 +37,7 @@ def make_gradient_engine(
     require_integer("norm", norm, minimum=1, maximum=2)
     place = torch.device(device)
     layers = chain_of(module)
-    if layers is not None and compiles(layers, place, loss, records):
-        return CompiledLinear(module, layers, clip=clip, norm=norm)
-    if layers is not None:
-        return ChainEngine(
-            module, layers, clip=clip, norm=norm, device=place, loss=loss, records=records
-        )
-    return GeneralEngine(module, clip=clip, norm=norm, device=place, loss=loss)
+    if layers is None:
+        return GeneralEngine(module, clip=clip, norm=norm, device=place, loss=loss)
+    engine = CompiledLinear if compiles(layers, place, loss, records) else ChainEngine
+    return engine(module, layers, clip=clip, norm=norm, device=place, loss=loss)

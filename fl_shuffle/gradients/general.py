@@ -15,33 +15,34 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fl_shuffle.errors import InvalidValueError
-from fl_shuffle.gradients.blocks import blocks
+from fl_shuffle.gradients.blocks import equal_pieces
 from fl_shuffle.gradients.engine import (
-    NORM_INFLATION,
+    Batch,
     GradientEngine,
     Loss,
-    check_labels,
+    aligned,
     clip_factor,
     cross_entropy,
 )
+from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords, without_nonfinite_
+from fl_shuffle.gradients.rounding import HALF_ULP_64, move_error_float64
 
 log = logging.getLogger(__name__)
 
 RecordGradients = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(parameters [d], inputs [R, ...], labels [R]) -> gradients [R, d]."""
 
-# Per-record gradients held at once: at most so many numbers, and so many records.
-CHUNK_NUMBERS = 1 << 23
-CHUNK_RECORDS = 32
-UNDECIDED = "to be chosen on the first records"
+# Records of a client that go through autograd together, where none is clipped.
+PIECE = 512
+UNDECIDED = "to be chosen with the first parameters"
 
 
 class GeneralEngine(GradientEngine):
-    """Materialises per-record gradients, `CHUNK_RECORDS` at a time, always in the same shape.
+    """Materialises per-record gradients, one block of records at a time, always in the same shape.
 
-    The path is the first of torch.func (vmap), Opacus and a loop over records that runs on the
-    first records it is given and agrees there with autograd, one record at a time. Every thread
-    works on its own copy of the module.
+    The path is the first of torch.func (vmap), Opacus and a loop over records that runs on made-up
+    records and agrees there with autograd, one record at a time: it does not depend on the data.
+    Every thread works on its own copy of the module.
     """
 
     def __init__(
@@ -50,8 +51,7 @@ class GeneralEngine(GradientEngine):
         super().__init__(module, clip=clip, norm=norm, device=device, loss=loss)
         self._module = copy.deepcopy(module).to(device).float()
         self._shapes = {name: value.shape for name, value in self._module.named_parameters()}
-        self._chunk = max(1, min(CHUNK_RECORDS, CHUNK_NUMBERS // self.dimension))
-        self._classes = 0
+        self._outputs = 0
         self._path = UNDECIDED if clip == "record" else "autograd per client"
         self._lock = threading.Lock()
         self._local = threading.local()
@@ -60,67 +60,65 @@ class GeneralEngine(GradientEngine):
     def path(self) -> str:
         return self._path
 
-    def _means(
-        self,
-        parameters: Tensor,
-        inputs: Tensor,
-        labels: Tensor,
-        bounds: NDArray[np.int64],
-        radius: Tensor,
-        rows: Tensor,
-    ) -> None:
-        self._prepare(parameters, inputs, labels)
-        if self.clip != "record":
-            for client, (start, stop) in enumerate(pairwise(bounds)):
-                # A copy, because kernels may round by the alignment of what they read.
-                rows[client] = self._mean(
-                    parameters, inputs[start:stop].clone(), labels[start:stop]
-                )
-            return
-        limits_of = (radius / NORM_INFLATION).expand(len(rows))
-        gradients_of = self._record_gradients()
-        for block in blocks(bounds, self._chunk):
-            members = slice(block.start, block.stop)
-            x = _padded(inputs[members], self._chunk)
-            y = _padded(labels[members], self._chunk)
-            gradients = gradients_of(parameters, x, y).detach()
-            lengths = torch.linalg.vector_norm(gradients, self.norm, dim=1)
-            for part in block.segments:
-                records = slice(part.row, part.row + part.count * part.size)
-                limits = limits_of[part.client : part.client + part.count]
-                factor = clip_factor(lengths[records], limits.repeat_interleave(part.size)) / float(
-                    part.total
-                )
-                scaled = gradients[records].mul_(factor[:, None])
-                for k in range(part.count):
-                    total = scaled[k * part.size : (k + 1) * part.size].sum(0)
-                    if part.add:
-                        rows[part.client + k] += total
-                    else:
-                        rows[part.client + k] = total
+    def _length_error(self) -> float:
+        return (self.dimension + 2) * HALF_ULP_64
 
-    def _update(
+    def _move_error(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+        return move_error_float64(sizes)
+
+    def _block_means(
         self,
         parameters: Tensor,
-        inputs: Tensor,
-        labels: Tensor,
-        bounds: NDArray[np.int64],
-        steps: int,
-        learning_rate: float,
+        batch: Batch,
+        limits: Tensor | None,
         rows: Tensor,
+        tally: NonfiniteRecords,
     ) -> None:
-        self._prepare(parameters, inputs, labels)
-        for client, (start, stop) in enumerate(pairwise(bounds)):
-            x, y = inputs[start:stop].clone(), labels[start:stop]
-            moved = self._mean(parameters, x, y) * -learning_rate
+        ends = np.cumsum(batch.sizes).tolist()
+        if limits is None:
+            for client, (start, stop) in enumerate(pairwise([0, *ends])):
+                rows[client] = self._mean(parameters, batch.part(client, client + 1, start, stop))
+            return
+        gradients_of = self._record_gradients(parameters, batch)
+        total = torch.zeros(rows.shape, dtype=torch.float64, device=self.device)
+        sizes = torch.from_numpy(batch.sizes).to(self.device)
+        owners = torch.arange(len(rows), device=self.device).repeat_interleave(sizes)
+        shares = sizes.reciprocal()
+        found = torch.zeros(ends[-1], dtype=torch.bool)
+        # One piece, unless the block is one long client.
+        for piece in equal_pieces(ends[-1], self.packing.records):
+            gradients = gradients_of(
+                parameters,
+                _padded(batch.inputs[piece], self.packing.records),
+                _padded(batch.labels[piece], self.packing.records),
+            ).detach()[: piece.stop - piece.start]
+            if batch.unusable is not None:
+                gradients[batch.unusable[piece]] = torch.nan
+            lengths = torch.linalg.vector_norm(gradients, self.norm, dim=1, dtype=torch.float64)
+            # A length beyond float32 counts as not finite.
+            factor = clip_factor(lengths.float(), limits[owners[piece]]) * shares[owners[piece]]
+            marks = without_nonfinite_(factor, gradients)
+            if marks is not None:
+                found[piece] = marks.cpu()
+            total.index_add_(0, owners[piece], gradients.mul_(factor[:, None]).double())
+        rows.copy_(total)
+        if bool(found.any()):
+            tally.add(found, batch.sizes)
+
+    def _block_update(
+        self, parameters: Tensor, batch: Batch, steps: int, learning_rate: float, rows: Tensor
+    ) -> None:
+        ends = np.cumsum(batch.sizes).tolist()
+        for client, (start, stop) in enumerate(pairwise([0, *ends])):
+            own = batch.part(client, client + 1, start, stop)
+            moved = self._mean(parameters, own) * -learning_rate
             for _ in range(steps - 1):
-                moved -= learning_rate * self._mean(parameters + moved, x, y)
+                moved -= learning_rate * self._mean(parameters + moved, own)
             rows[client] = moved
 
-    def _prepare(self, parameters: Tensor, inputs: Tensor, labels: Tensor) -> None:
-        """Check labels against the module's classes; choose the path once."""
+    def _classes(self, parameters: Tensor, inputs: Tensor) -> int:
         with self._lock:
-            if not self._classes:
+            if not self._outputs:
                 logits = self._logits(parameters, inputs[:1])
                 if logits.dim() != 2 or len(logits) != 1:
                     raise InvalidValueError(
@@ -128,14 +126,12 @@ class GeneralEngine(GradientEngine):
                         list(logits.shape),
                         "must be logits [N, C] for N records",
                     )
-                self._classes = logits.shape[1]
-            if self.loss is None:
-                check_labels(labels, self._classes)
-            if self._path == UNDECIDED:
-                self._path = self._choose(parameters, inputs[:2], labels[:2])
-                log.info("per-record gradients by %s", self._path)
+                self._outputs = logits.shape[1]
+        return self._outputs
 
-    def _choose(self, parameters: Tensor, inputs: Tensor, labels: Tensor) -> str:
+    def _choose(self, parameters: Tensor, inputs: Tensor) -> str:
+        labels = torch.zeros(2, dtype=torch.int64, device=self.device)
+        inputs = _made_up(inputs)
         expected = self._by_loop(parameters, inputs, labels)
         for name, gradients_of in (("torch.func", self._by_vmap), ("opacus", self._by_opacus)):
             try:
@@ -148,7 +144,12 @@ class GeneralEngine(GradientEngine):
             log.info("%s disagrees with autograd on this module", name)
         return "functional loop"
 
-    def _record_gradients(self) -> RecordGradients:
+    def _record_gradients(self, parameters: Tensor, batch: Batch) -> RecordGradients:
+        """The path's; chosen when it is first needed."""
+        with self._lock:
+            if self._path == UNDECIDED:
+                self._path = self._choose(parameters, batch.inputs)
+                log.info("per-record gradients by %s", self._path)
         if self._path == "torch.func":
             return self._by_vmap
         return self._by_opacus if self._path == "opacus" else self._by_loop
@@ -175,17 +176,31 @@ class GeneralEngine(GradientEngine):
         loss = self.loss or cross_entropy
         return loss(self._logits(parameters, inputs), labels)
 
-    def _mean(self, parameters: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Gradient [d] of the records' mean loss."""
+    def _mean(self, parameters: Tensor, batch: Batch) -> Tensor:
+        """Gradient [d] of the mean loss of a client's records; NaN if one of them is unusable."""
+        if batch.unusable is not None and bool(batch.unusable.any()):
+            return torch.full_like(parameters, torch.nan)
+        size = len(batch.labels)
+        total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
+        for piece in equal_pieces(size, PIECE):
+            inputs, labels = aligned(batch.inputs[piece]), aligned(batch.labels[piece])
+            total += self._gradient(parameters, inputs, labels, size)
+        return total.float()
+
+    def _gradient(
+        self, parameters: Tensor, inputs: Tensor, labels: Tensor, size: int = 1
+    ) -> Tensor:
+        """Gradient [d] of the sum of the records' losses over `size`."""
         with torch.enable_grad():
             leaf = parameters.detach().clone().requires_grad_()
-            (gradient,) = torch.autograd.grad(self._losses(leaf, inputs, labels).mean(), leaf)
+            loss = self._losses(leaf, inputs, labels).sum() / size
+            (gradient,) = torch.autograd.grad(loss, leaf)
         return gradient
 
     def _by_loop(self, parameters: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
         return torch.stack(
             [
-                self._mean(parameters, inputs[i : i + 1], labels[i : i + 1])
+                self._gradient(parameters, aligned(inputs[i : i + 1]), labels[i : i + 1])
                 for i in range(len(inputs))
             ]
         )
@@ -241,10 +256,17 @@ def _agree(found: Tensor, expected: Tensor) -> bool:
     return torch.allclose(found[finite], truth, rtol=1e-4, atol=1e-5 * float(truth.abs().max()))
 
 
+def _made_up(like: Tensor) -> Tensor:
+    """Two records of that type and shape: uniform numbers of a fixed seed, or zeros."""
+    shape = (2, *like.shape[1:])
+    if not like.is_floating_point():
+        return like.new_zeros(shape)
+    uniform = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    return uniform.to(like.device, like.dtype)
+
+
 def _padded(values: Tensor, count: int) -> Tensor:
-    """Zeros behind `values` up to `count` records."""
-    if len(values) == count:
-        return values
+    """A fresh array: zeros behind `values` up to `count` records."""
     result = values.new_zeros(count, *values.shape[1:])
     result[: len(values)] = values
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -9,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from fl_shuffle.gradients.structure import Layer
-from fl_shuffle.gradients.workspace import LANES
 
 Views = tuple[Tensor, Tensor | None]
+Buffers = dict[str, Tensor]
 
 # At least what each square below float32's range, which counts as zero, was worth. Sums of squares
 # with it are never too small: tiny errors times huge inputs are clipped like any other gradient.
@@ -25,6 +26,17 @@ FROM_OUTPUT: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
 }
 
 
+def buffer(buffers: Buffers, like: Tensor, name: str, *shape: int) -> Tensor:
+    """A contiguous view of the array of that name, which grows as needed; contents arbitrary.
+
+    Every view starts where the allocator put the array, at an aligned address.
+    """
+    size = math.prod(shape)
+    if name not in buffers or buffers[name].numel() < size:
+        buffers[name] = torch.empty(size, dtype=like.dtype, device=like.device)
+    return buffers[name][:size].view(shape)
+
+
 def views_of(parameters: Tensor, layer: Layer) -> Views:
     """Weight [..., fan_out, fan_in] and bias [..., fan_out] inside flat vectors [..., d]."""
     end = layer.weight + layer.fan_out * layer.fan_in
@@ -35,11 +47,6 @@ def views_of(parameters: Tensor, layer: Layer) -> Views:
     return weight, parameters[..., layer.bias : layer.bias + layer.fan_out]
 
 
-def tiles_of(rows: Tensor) -> Tensor:
-    """[tiles, LANES, width] of [padded, width]."""
-    return rows.view(-1, LANES, rows.shape[1])
-
-
 def affine(bias: Tensor | None, left: Tensor, right: Tensor, out: Tensor) -> None:
     if bias is None:
         torch.mm(left, right, out=out)
@@ -47,27 +54,27 @@ def affine(bias: Tensor | None, left: Tensor, right: Tensor, out: Tensor) -> Non
         torch.addmm(bias, left, right, out=out)
 
 
-def powers_of(values: Tensor, norm: int, terms: Tensor, out: Tensor | None = None) -> Tensor:
+def powers_of(values: Tensor, norm: int, terms: Tensor) -> Tensor:
     """Squared l2 norms, or l1 norms, of the rows; `terms` is scratch of the same shape."""
     if norm == 2:
-        lengths: Tensor = torch.linalg.vector_norm(values, dim=1, out=out)
+        lengths: Tensor = torch.linalg.vector_norm(values, dim=1)
         return lengths.square_().add_(values.shape[1] * FLUSHED)
-    return torch.sum(torch.abs(values, out=terms), 1, out=out)
+    return torch.sum(torch.abs(values, out=terms), 1)
+
+
+def column_powers(values: Tensor, norm: int) -> Tensor:
+    """The same of the columns."""
+    if norm == 2:
+        return torch.mul(values, values).sum(0).add_(values.shape[0] * FLUSHED)
+    return torch.abs(values).sum(0)
 
 
 def copy_rows(values: Tensor, target: Tensor) -> None:
     """NumPy's copy of what is still in the cache takes half the time of torch's."""
-    if values.is_cuda:
+    if values.is_cuda or values.dtype != target.dtype:
         target.copy_(values)
     else:
         np.copyto(target.numpy(), values.numpy())
-
-
-def column_powers(values: Tensor, norm: int, terms: Tensor) -> Tensor:
-    """The same of the columns."""
-    if norm == 2:
-        return torch.mul(values, values, out=terms).sum(0).add_(values.shape[0] * FLUSHED)
-    return torch.abs(values, out=terms).sum(0)
 
 
 def activate(activation: nn.Module | None, values: Tensor) -> Tensor | None:

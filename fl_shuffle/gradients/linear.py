@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_shuffle.gradients.chain import ChainEngine
-from fl_shuffle.gradients.engine import NORM_INFLATION, Loss, check_labels
+from fl_shuffle.gradients.engine import Batch, Loss
+from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
+from fl_shuffle.gradients.rounding import move_error_float32
 from fl_shuffle.gradients.structure import Layer
-from fl_shuffle.gradients.workspace import pooled
 
 # The weights are read again for every fourth record: they must stay in the second-level cache.
 LARGEST_WEIGHTS = 1 << 16
-# A record's errors are squared and added one after the other: with more classes the sum could be
-# off by more than NORM_INFLATION makes up for.
+# With more classes a panel's errors leave the first-level cache.
 LARGEST_CLASSES = 32
-# A client's mean is one chain of float32 sums; of more records it would be too inexact.
-MOST_RECORDS = 512
 # Below so many multiplications a round, loading the compiled loop takes longer than it saves.
 WORTH_COMPILING = 1 << 24
-_NOTHING = np.empty(0, np.float32)
 
 
 def compiles(
@@ -45,94 +39,75 @@ def compiles(
 class CompiledLinear(ChainEngine):
     """Modules Flatten? Linear, cross entropy, on the processor.
 
-    Every number of a client's row is one chain of operations over its own records in their order,
-    so packing does not show.
+    Every number of a client's row is a chain of operations over its own records in their order,
+    written out as such: blocks do not matter, and a call is one pass.
     """
 
     def __init__(
-        self, module: nn.Module, layers: tuple[Layer, ...], *, clip: str, norm: int
+        self,
+        module: nn.Module,
+        layers: tuple[Layer, ...],
+        *,
+        clip: str,
+        norm: int,
+        device: torch.device,
+        loss: Loss | None,
     ) -> None:
-        super().__init__(
-            module, layers, clip=clip, norm=norm, device=torch.device("cpu"), loss=None
-        )
+        super().__init__(module, layers, clip=clip, norm=norm, device=device, loss=loss)
         from fl_shuffle.compiled.products import LANES
-        from fl_shuffle.gradients.linear_kernel import TILE, linear_means
+        from fl_shuffle.gradients import linear_kernel
 
-        self._loop, self._lanes, self._tile = linear_means, LANES, TILE
+        self._kernel, self._lanes = linear_kernel, LANES
 
     @property
     def path(self) -> str:
         return "closed-form linear, compiled"
 
-    def _blocks(
-        self,
-        parameters: Tensor,
-        inputs: Tensor,
-        labels: Tensor,
-        bounds: NDArray[np.int64],
-        radius: Tensor,
-        rows: Tensor,
-        per_record: bool,
-    ) -> None:
-        for first, last, long in _stretches(bounds):
-            part = slice(int(bounds[first]), int(bounds[last]))
-            own = radius[first:last] if radius.dim() else radius
-            compute = super()._blocks if long else self._compiled
-            compute(
-                parameters,
-                inputs[part],
-                labels[part],
-                bounds[first : last + 1] - bounds[first],
-                own,
-                rows[first:last],
-                per_record,
-            )
+    def _move_error(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+        return move_error_float32(sizes, self._kernel.CHAIN)
 
-    def _compiled(
+    def _means(
         self,
         parameters: Tensor,
-        inputs: Tensor,
-        labels: Tensor,
-        bounds: NDArray[np.int64],
-        radius: Tensor,
+        batch: Batch,
+        limits: Tensor | None,
         rows: Tensor,
-        per_record: bool,
+        tally: NonfiniteRecords,
     ) -> None:
-        """`_blocks` for clients of at most MOST_RECORDS records."""
-        # NumPy from here on: its calls are cheaper, and a request has few hundred microseconds.
-        records = self._records(inputs).contiguous()
-        powers = _NOTHING
-        if per_record:
-            known = None if self._known is None else self._known.of(records)
-            powers = (self._powers(records) if known is None else known).numpy()
-            if self._layers[0].bias is not None:
-                # A bias is the weight of one more input, always 1.
-                powers = powers + np.float32(1.0)
-        limits = np.empty(len(bounds) - 1, np.float32)
-        np.divide(radius.numpy(), np.float32(NORM_INFLATION), out=limits)
+        labels = batch.labels
+        if batch.unusable is not None:
+            labels = labels.masked_fill(batch.unusable, -1)
         layer = self._layers[0]
         span = (len(rows) - 1) * rows.stride(0) + self.dimension
         weights = self._panels(parameters.numpy())
-        classes = len(weights) // (layer.fan_in + 1) * self._lanes
-        error = pooled(self._pool(), records, "tile errors", classes, self._tile)
-        scratch = pooled(self._pool(), records, "tile scratch", 4, self._tile)
-        known_labels = self._loop(
-            records.numpy(),
+        panels = len(weights) // (layer.fan_in + 1)
+        bounds = np.concatenate([[0], np.cumsum(batch.sizes)])
+        zeros = np.zeros(len(labels), np.bool_)
+        found = self._kernel.linear_means(
+            batch.inputs.contiguous().numpy(),
             labels.contiguous().numpy(),
-            np.ascontiguousarray(bounds),
+            bounds,
             weights,
-            layer.fan_out,
-            limits,
-            powers,
-            self.norm if per_record else 0,
+            self._kernel.Shape(layer.fan_out, rows.stride(0), layer.bias is not None),
+            self.norm if limits is not None else 0,
+            np.ones(len(rows), np.float32) if limits is None else limits.numpy(),
             torch.as_strided(rows, (span,), (1,)).numpy(),
-            rows.stride(0),
-            -1 if layer.bias is None else layer.bias,
-            error.numpy(),
-            scratch.numpy(),
+            self._sums.buffer("tile", panels * self._lanes + 4, self._kernel.TILE).zero_().numpy(),
+            self._sums.buffer("total", self.dimension, dtype=torch.float64).numpy(),
+            zeros,
         )
-        if not known_labels:
-            check_labels(labels, self._classes)
+        if found:
+            tally.add(torch.from_numpy(zeros), batch.sizes)
+
+    def _block_means(
+        self,
+        parameters: Tensor,
+        batch: Batch,
+        limits: Tensor | None,
+        rows: Tensor,
+        tally: NonfiniteRecords,
+    ) -> None:
+        self._means(parameters, batch, limits, rows, tally)
 
     def _panels(self, parameters: NDArray[np.float32]) -> NDArray[np.float32]:
         """Weights of LANES classes each, turned round, and their biases, as the loop wants them."""
@@ -145,11 +120,3 @@ class CompiledLinear(ChainEngine):
             laid[: layer.fan_out, -1] = parameters[end:]
         turned = laid.reshape(panels, lanes, -1).transpose(0, 2, 1)
         return np.ascontiguousarray(turned).reshape(-1, lanes)
-
-
-def _stretches(bounds: NDArray[np.int64]) -> Iterator[tuple[int, int, bool]]:
-    """(first, last + 1, whether they have more than MOST_RECORDS) of neighbouring clients."""
-    long = np.diff(bounds) > MOST_RECORDS
-    cuts = [0, *(np.flatnonzero(long[1:] != long[:-1]) + 1).tolist(), len(long)]
-    for first, last in pairwise(cuts):
-        yield first, last, bool(long[first])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,9 +22,12 @@ from fl_shuffle.gradients import kernels
 
 TILE = 64
 """Records at a time: they and their errors stay in the first-level cache."""
+CHAIN, UNCLIPPED_CHAIN = 8, 512
+"""Records of a client that are added up in float32, before their sum joins a float64 one. Where
+records are not clipped, nothing is promised of how far one of them moves the sum."""
 
 _real, _word = np.float32, np.int32
-ZERO, ONE = _real(0.0), _real(1.0)
+ZERO, ONE, NOT_A_NUMBER = _real(0.0), _real(1.0), _real(np.nan)
 # exp d = 2^n e^r with n whole and |r| <= ln(2) / 2; ln 2 in two parts, so that n ln 2 is exact.
 PER_OCTAVE, OCTAVE, OCTAVE_REST = (
     _real(1.0 / np.log(2.0)),
@@ -97,71 +100,144 @@ def _add_product(
         c += 1
 
 
+class Shape(NamedTuple):
+    """The model's classes, the distance of client rows in the flat output, and whether it has
+    biases (they follow the weights in a row)."""
+
+    classes: int
+    stride: int
+    biased: bool
+
+
+@inlined
+def _softmax(error: Any, classes: Any, best: Any, sums: Any) -> Any:
+    """Logits [classes, TILE] become probabilities, in place; best and sums [TILE] are scratch."""
+    # Loops over a tile's records run to its end: no tail, faster code.
+    first = error[0]
+    for r in range(TILE):
+        best[r] = first[r]
+        sums[r] = ZERO
+    for c in range(1, classes):
+        own = error[c]
+        for r in range(TILE):
+            best[r] = own[r] if own[r] > best[r] else best[r]
+    for c in range(classes):
+        own = error[c]
+        for r in range(TILE):
+            value = _exponential(own[r] - best[r])
+            own[r] = value
+            sums[r] += value
+    for r in range(TILE):
+        sums[r] = ONE / sums[r]
+    for c in range(classes):
+        own = error[c]
+        for r in range(TILE):
+            own[r] *= sums[r]
+
+
+@inlined
+def _power(x: Any, row: Any, features: Any, norm: Any) -> Any:
+    """Squared l2 norm, or l1 norm, of one record."""
+    a, b, c, d, e, f, g, h = ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO
+    whole = features // 8 * 8
+    if norm == 2:
+        for i in range(0, whole, 8):
+            a += x[row, i] * x[row, i]
+            b += x[row, i + 1] * x[row, i + 1]
+            c += x[row, i + 2] * x[row, i + 2]
+            d += x[row, i + 3] * x[row, i + 3]
+            e += x[row, i + 4] * x[row, i + 4]
+            f += x[row, i + 5] * x[row, i + 5]
+            g += x[row, i + 6] * x[row, i + 6]
+            h += x[row, i + 7] * x[row, i + 7]
+        for i in range(whole, features):
+            a += x[row, i] * x[row, i]
+        a += _real(features) * FLUSHED
+    else:
+        for i in range(features):
+            a += abs(x[row, i])
+    return ((a + b) + (c + d)) + ((e + f) + (g + h))
+
+
+@inlined
+def _lengths(error: Any, classes: Any, norm: Any, length: Any) -> Any:
+    """Squared l2 norms, or l1 norms, of the columns of error [classes, TILE]."""
+    least = _real(classes) * FLUSHED if norm == 2 else ZERO
+    for r in range(TILE):
+        length[r] = least
+    for c in range(classes):
+        own = error[c]
+        if norm == 2:
+            for r in range(TILE):
+                length[r] += own[r] * own[r]
+        else:
+            for r in range(TILE):
+                length[r] += abs(own[r])
+
+
+@inlined
+def _close_chain(out: Any, total: Any, at: Any, first: Any, last: Any) -> Any:
+    """A chain's sum, at out[at:], joins the client's `total`, which ends there as the mean."""
+    own = out[at : at + total.size]
+    if first:
+        for i in range(total.size):
+            total[i] = own[i]
+    elif not last:
+        for i in range(total.size):
+            total[i] += own[i]
+    else:
+        for i in range(total.size):
+            own[i] = total[i] + own[i]
+
+
 @kernel(products, kernels)
 def linear_means(
     x: Any,
     labels: Any,
     offsets: Any,
     weights: Any,
-    classes: int,
-    limits: Any,
-    powers: Any,
+    shape: Shape,
     norm: int,
+    limits: Any,
     out: Any,
-    stride: int,
-    bias_at: int,
-    error: Any,
-    scratch: Any,
-) -> bool:
-    """Client rows of the flat `out`, one each `stride`: weights [classes, f] first, then biases.
+    tile: Any,
+    total: Any,
+    zeros: Any,
+) -> int:
+    """Client rows of the flat `out`, one each `shape.stride`: weights [classes, f], then biases.
 
     x [n, f], labels [n], offsets [k + 1]. weights [panels * (f + 1), 16]: see `products.affine_4`.
     norm: in which records are clipped, 1 or 2; 0 for no clipping. limits [k]: the longest gradient
-    of one record. powers [n]: squared l2 norms (norm 2) or l1 norms (norm 1) of the inputs, one
-    added if there is a bias. bias_at: where biases start in a row, or -1. error [panels * 16, TILE]
-    and scratch [4, TILE] are working memory, finite at first. A record whose errors are NaN, or
-    whose gradient is to be clipped and too long for float32, makes its client's whole row NaN.
-    Returns False, with `out` half done, if a label is no class.
+    of one record. tile [panels * 16 + 4, TILE] is working memory, finite at first, and so is
+    total [d]. A record to be clipped whose errors are NaN, whose label is no class, or whose
+    gradient is too long for float32 counts as zero, and is marked in zeros [n]; if nothing is
+    clipped, its client's row has entries that are not finite. Returns how many were marked.
     """
     records, features = x.shape
-    panels = error.shape[0] // LANES
-    best, sums, factors, longest = scratch[0], scratch[1], scratch[2], scratch[3]
-    client = 0
+    classes = shape.classes
+    error = tile[:-4]
+    best, sums, factors, longest = tile[-4], tile[-3], tile[-2], tile[-1]
+    # A bias is the weight of one more input, always 1.
     ones = np.ones((TILE, 1), np.float32)
+    one_more = ONE if shape.biased else ZERO
+    chain = CHAIN if norm != 0 else UNCLIPPED_CHAIN
+    client, found = 0, 0
     for start in range(0, records, TILE):
         count = min(TILE, records - start)
         whole = count // 4 * 4
-        for panel in range(panels):
+        for panel in range(error.shape[0] // LANES):
             for r in range(0, whole, 4):
                 affine_4(x, start + r, weights, panel, error, r)
             for r in range(whole, count):
                 affine_1(x, start + r, weights, panel, error, r)
-        # Loops over a tile's records run to its end where they can: no tail, faster code.
-        first = error[0]
-        for r in range(TILE):
-            best[r] = first[r]
-            sums[r] = ZERO
-        for c in range(1, classes):
-            own = error[c]
-            for r in range(TILE):
-                best[r] = own[r] if own[r] > best[r] else best[r]
-        for c in range(classes):
-            own = error[c]
-            for r in range(TILE):
-                value = _exponential(own[r] - best[r])
-                own[r] = value
-                sums[r] += value
-        for r in range(TILE):
-            sums[r] = ONE / sums[r]
-        for c in range(classes):
-            own = error[c]
-            for r in range(TILE):
-                own[r] *= sums[r]
+        _softmax(error, classes, best, sums)
         for r in range(count):
             label = labels[start + r]
             if label < 0 or label >= classes:
-                return False
-            error[label, r] -= ONE
+                for c in range(classes):
+                    error[c, r] = NOT_A_NUMBER
+            else:
+                error[label, r] -= ONE
         done, owner = 0, client
         while done < count:
             begin, end = offsets[owner], offsets[owner + 1]
@@ -173,19 +249,9 @@ def linear_means(
             owner += 1
         if norm != 0:
             length = best
-            least = _real(classes) * FLUSHED if norm == 2 else ZERO
-            for r in range(TILE):
-                length[r] = least
-            for c in range(classes):
-                own = error[c]
-                if norm == 2:
-                    for r in range(TILE):
-                        length[r] += own[r] * own[r]
-                else:
-                    for r in range(TILE):
-                        length[r] += abs(own[r])
+            _lengths(error, classes, norm, length)
             for r in range(count):
-                length[r] *= powers[start + r]
+                length[r] *= _power(x, start + r, features, norm) + one_more
             if norm == 2:
                 for r in range(count):
                     length[r] = np.sqrt(length[r])
@@ -194,21 +260,37 @@ def linear_means(
                 factor = ONE if factor > ONE else factor
                 # Not finite where the length is not.
                 factors[r] *= factor + length[r] * ZERO
+            for r in range(count):
+                if not np.isfinite(factors[r]):
+                    zeros[start + r] = True
+                    found += 1
         for c in range(classes):
             own = error[c]
             for r in range(TILE):
                 own[r] *= factors[r]
         done = 0
         while done < count:
-            fresh = 1 if offsets[client] - start == done else 0
-            stop = min(offsets[client + 1] - start, count)
-            at = client * stride
-            row = start + done
-            _add_product(error, classes, done, stop - done, x, row, features, out, at, fresh)
-            if bias_at >= 0:
-                at += bias_at
-                _add_product(error, classes, done, stop - done, ones, 0, 1, out, at, fresh)
+            begin, end = offsets[client], offsets[client + 1]
+            before = start + done - begin
+            # To the end of the client, of the tile, or of the chain; a record that counts as zero
+            # is a stretch of its own, of which nothing is added.
+            stop = min(end - start, count, done + chain - before % chain)
+            added = stop - done
+            if found > 0:
+                added = 0
+                while done + added < stop and not zeros[start + done + added]:
+                    added += 1
+                stop = max(done + 1, done + added)
+            fresh = 1 if before % chain == 0 else 0
+            at, row = client * shape.stride, start + done
+            _add_product(error, classes, done, added, x, row, features, out, at, fresh)
+            if shape.biased:
+                bias_at = at + classes * features
+                _add_product(error, classes, done, added, ones, 0, 1, out, bias_at, fresh)
+            after, size = before + stop - done, end - begin
+            if size > chain and (after % chain == 0 or after == size):
+                _close_chain(out, total, at, after <= chain, after == size)
             done = stop
-            if offsets[client + 1] - start <= count:
+            if after == size:
                 client += 1
-    return True
+    return found

@@ -1,7 +1,7 @@
 """Noise on the CPU: AES-128 in counter mode, turned into variates in cache-sized blocks.
 
 32-bit words go through `noise_laws`, or its compiled form once there is enough to do; 64-bit words
-through NumPy and torch in float64.
+through NumPy and torch in float64, and to the grid as ideal noise would be (`noise_exact`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
-from fl_shuffle.randomizers import noise_laws
+from fl_shuffle.randomizers import noise_exact, noise_laws
 from fl_shuffle.randomizers.noise_laws import AddTo
 
 BLOCK_BYTES = 16
@@ -67,6 +67,7 @@ class AesWords:
 
     def __init__(self, key: bytes, layout: Layout) -> None:
         self._algorithm = algorithms.AES(key)
+        self.key = key
         self.layout = layout
         self._context: CipherContext | None = None
         self._next = -1
@@ -148,27 +149,44 @@ def draw_cpu(
 ) -> None:
     """target <- round(target + scale * noise, step), or scale * noise without a step."""
     layout = words.layout
-    real, dtype = (np.float32, np.int32) if layout.word_bytes == 4 else (np.float64, np.int64)
+    wide = layout.word_bytes == 8
+    real, dtype = (np.float64, np.int64) if wide else (np.float32, np.int32)
     if step is None:
         target[:] = 0.0
-    sizes = np.broadcast_to(np.asarray(scale), len(ids)).astype(real)
-    steps = 0.0 if step is None else _MAGIC[layout.word_bytes] * np.asarray(step)
-    magic = np.broadcast_to(steps, len(ids)).astype(real)
+    scales = np.broadcast_to(np.asarray(scale), len(ids)).astype(np.float64)
+    sizes = scales.astype(real)
+    steps = np.broadcast_to(0.0 if step is None else np.asarray(step), len(ids)).astype(np.float64)
+    magic = (_MAGIC * steps).astype(real)
     rows_per_block = max(1, WORDS_PER_BLOCK // layout.width)
     scratch = _scratch.raw[: rows_per_block * layout.width * layout.word_bytes]
     drawn = scratch.view(dtype).reshape(rows_per_block, layout.width)
-    wide = dtype is np.int64
-    add = _blockwise(_LAWS_64[law], target) if wide else _choice.on(law, target)
+    add = None if wide else _choice.on(law, target)
     for start in range(0, len(ids), rows_per_block):
         rows = slice(start, min(start + rows_per_block, len(ids)))
         for tile in range(layout.tiles):
             words.fill(ids[rows], tile, _scratch.raw)
             block = drawn[: rows.stop - start]
-            add(block, rows, layout.columns(tile), sizes[rows], magic[rows])
+            columns = layout.columns(tile)
+            if add is not None:
+                add(block, rows, columns, sizes[rows], magic[rows])
+                continue
+            clients = np.asarray(ids[rows], np.int64)
+            source = _Source(words.key, clients, tile, block.view(np.int64))
+            _ADD_64[law](source, target[rows, columns], scales[rows], steps[rows])
 
 
-_MAGIC = {4: 1.5 * 2.0**23, 8: 1.5 * 2.0**52}
-"""Adding and taking away this many steps rounds to a multiple of the step (float32, float64)."""
+_MAGIC = 1.5 * 2.0**23
+"""Adding and taking away this many steps rounds to a multiple of the step in float32."""
+
+
+@dataclass(frozen=True)
+class _Source:
+    """64-bit words [k, w] of one tile, and where their further bits come from."""
+
+    key: bytes
+    clients: NDArray[np.int64]
+    tile: int
+    words: NDArray[np.int64]
 
 
 def _floats(rows: int, columns: int) -> tuple[tuple[torch.Tensor, NDArray[np.float64]], ...]:
@@ -178,12 +196,13 @@ def _floats(rows: int, columns: int) -> tuple[tuple[torch.Tensor, NDArray[np.flo
 
 
 def _add_normal_64(
-    words: NDArray[np.int64],
+    source: _Source,
     rows: NDArray[np.float32],
     scale: NDArray[np.float64],
-    magic: NDArray[np.float64],
+    step: NDArray[np.float64],
 ) -> None:
-    """As `noise_laws.add_normal`, in float64."""
+    """As `noise_laws.add_normal`, in float64, rounded as the ideal sum is."""
+    words = source.words
     half = words.shape[1] // 2
     (flat_radius, radius), (flat_angle, angle), (flat_cosine, cosine) = _floats(len(rows), half)
     np.copyto(radius, words[:, :half], casting="unsafe")
@@ -198,20 +217,21 @@ def _add_normal_64(
     np.multiply(angle, math.pi * 2.0**-63, out=angle)
     torch.cos(flat_angle, out=flat_cosine)
     torch.sin(flat_angle, out=flat_angle)
-    for start, factor in ((0, cosine), (half, angle)):
-        part = rows[:, start : start + half]
+    for is_sine, factor in enumerate((cosine, angle)):
+        part = rows[:, is_sine * half : (is_sine + 1) * half]
         noise = factor[:, : part.shape[1]]
         np.multiply(radius[:, : part.shape[1]], noise, out=noise)
-        noise_laws.round_into(part, noise, magic)
+        _place_64(source, part, noise, scale, step, bool(is_sine))
 
 
 def _add_laplace_64(
-    words: NDArray[np.int64],
+    source: _Source,
     rows: NDArray[np.float32],
     scale: NDArray[np.float64],
-    magic: NDArray[np.float64],
+    step: NDArray[np.float64],
 ) -> None:
-    """As `noise_laws.add_laplace`, in float64."""
+    """As `noise_laws.add_laplace`, in float64, rounded as the ideal sum is."""
+    words = source.words
     (_, uniform), (flat_size, size), _ = _floats(len(rows), words.shape[1])
     np.copyto(uniform, words, casting="unsafe")
     np.multiply(uniform, 2.0**-63, out=uniform)
@@ -221,7 +241,39 @@ def _add_laplace_64(
     np.multiply(size, scale[:, None], out=size)
     noise = size[:, : rows.shape[1]]
     np.copysign(noise, uniform[:, : rows.shape[1]], out=noise)
-    noise_laws.round_into(rows, noise, magic)
+    _place_64(source, rows, noise, scale, step, None)
 
 
-_LAWS_64 = {"normal": _add_normal_64, "laplace": _add_laplace_64}
+def _place_64(
+    source: _Source,
+    part: NDArray[np.float32],
+    noise: NDArray[np.float64],
+    scale: NDArray[np.float64],
+    step: NDArray[np.float64],
+    is_sine: bool | None,
+) -> None:
+    """part <- the grid points of part + noise, as the ideal noise has them; or part + noise.
+
+    `is_sine` says which half of the normal pairs this is; None for Laplace variates.
+    """
+    np.add(part, noise, out=noise)
+    if not step[0] > 0.0:
+        np.copyto(part, noise, casting="same_kind")
+        return
+    rounded = np.rint(noise / step[:, None]) * step[:, None]
+    unsure = noise_exact.doubtful(noise, rounded, scale, step)
+    unsure |= noise_exact.coarse(source.words[:, : part.shape[1]])
+    half = source.words.shape[1] // 2
+    for row, place in np.argwhere(unsure).tolist():
+        more, rest = noise_exact.more_bits(source.key, int(source.clients[row]), source.tile, place)
+        angle = None
+        if is_sine is not None:
+            angle = int(source.words[row, half + place]), rest, is_sine
+        rounded[row, place] = noise_exact.exact_report(
+            float(part[row, place]), float(scale[row]), float(step[row]),
+            int(source.words[row, place]), more, angle,
+        )  # fmt: skip
+    np.copyto(part, rounded, casting="same_kind")
+
+
+_ADD_64 = {"normal": _add_normal_64, "laplace": _add_laplace_64}

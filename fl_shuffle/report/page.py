@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -54,10 +56,16 @@ def write_report(directory: Path, out: Path | None = None) -> Path:
     run = read_run(directory)
     path = directory / "report.html" if out is None else out
     try:
-        path.write_text(render(run), encoding="utf-8")
+        # As private as the run directory it tells of; whoever publishes it opens it up.
+        with open(path, "w", encoding="utf-8", opener=_private) as file:
+            file.write(render(run))
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror or error}") from None
     return path
+
+
+def _private(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
 
 
 def render(run: RunRecord) -> str:
@@ -86,13 +94,14 @@ def _head(run: RunRecord) -> str:
         f'<p class="quiet">{config["data"]["clients"]:,} clients, {len(run.ledger.rounds):,} of '
         f"{config['run']['rounds']:,} rounds, {escape(privacy['randomizer'])} reports, "
         f"{escape(config['training']['schedule'])} schedule; started {_time(meta['started'])}, "
-        f"{'finished ' + _time(meta['finished']) if 'finished' in meta else 'not finished'}</p>"
+        f"{_finished(meta)}</p>"
     )
     if run.spend is not None:
         lines.append(
             f'<p class="headline">epsilon &le; {_number(run.spend.headline)} at delta = '
             f"{privacy['target_delta']:g}</p><p>proven, for the worst client; unit of privacy: one "
-            f"{escape(privacy['unit'])}, replaced by any other. {_accuracy(run)}</p>"
+            f"{escape(privacy['unit'])}, replaced by any other ({escape(meta['relation'])}). "
+            f"{_accuracy(run)}{_not_covered(run)}</p>"
         )
     return "\n".join(lines)
 
@@ -101,7 +110,21 @@ def _accuracy(run: RunRecord) -> str:
     if not run.accuracy:
         return ""
     last = max(run.accuracy)
-    return f"Test accuracy {run.accuracy[last]:.2%} after round {last}."
+    return (
+        f"Test accuracy {run.accuracy[last]:.2%} after round {last} (test records: "
+        f"{escape(run.ledger.meta['test_data'])})."
+    )
+
+
+def _not_covered(run: RunRecord) -> str:
+    count = run.ledger.meta["records_not_covered"]
+    return f" <b>NOT COVERED: {count:,} private records, see below.</b>" if count else ""
+
+
+def _finished(meta: Mapping[str, Any]) -> str:
+    if "finished" not in meta:
+        return "not finished"
+    return "finished" if meta["finished"] is None else f"finished {_time(meta['finished'])}"
 
 
 def _warnings(run: RunRecord) -> list[str]:
@@ -111,6 +134,13 @@ def _warnings(run: RunRecord) -> list[str]:
             0,
             f"the ledger says proven epsilon {_number(run.recorded)}, but its rounds, counted "
             f"again, give {_number(run.recounted)}: it was changed, or written by another "
+            "version of the accountant",
+        )
+    if run.differing.size:
+        texts.insert(
+            0,
+            f"{run.differing.size:,} clients, counted again, spent something else than the ledger "
+            f"says (the first is client {run.differing[0]}): it was changed, or written by another "
             "version of the accountant",
         )
     return [f'<p class="warning">{escape(text)}</p>' for text in dict.fromkeys(texts)]
@@ -215,7 +245,7 @@ def _setup(run: RunRecord) -> str:
     meta = run.ledger.meta
     facts = {
         "seed": meta["seed"],
-        "data": meta["data_fingerprint"],
+        "data": _data(meta["data"]),
         "fl-shuffle": meta["code_version"],
         "python": meta["python"],
         **meta["libraries"],
@@ -228,6 +258,14 @@ def _setup(run: RunRecord) -> str:
     )
 
 
+def _data(facts: Mapping[str, Any]) -> str:
+    shape = " x ".join(map(str, facts["shape"]))
+    return (
+        f"{facts['source']}: {facts['records']:,} records of {shape}, {facts['classes']} classes, "
+        f"{facts['test_records']:,} test records"
+    )
+
+
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     top = "".join(f"<th>{escape(head)}</th>" for head in heads) if any(heads) else ""
     body = "".join(
@@ -237,6 +275,8 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _time(stamp: str) -> str:
+    if len(stamp) == len("2026-01-01"):
+        return f"on {stamp}"
     return f"{datetime.fromisoformat(stamp):%Y-%m-%d %H:%M:%S %Z}"
 
 

@@ -52,6 +52,17 @@ class RunRecord:
         return float(column[-1]) if column.size else None
 
     @property
+    def differing(self) -> NDArray[np.int64]:
+        """The clients whose recorded spend is not what their rounds give when counted again."""
+        recorded = self.ledger.spend
+        if recorded is None:
+            return np.empty(0, dtype=np.int64)
+        if len(recorded) != len(self.proven):
+            return np.arange(len(self.proven))
+        counted = np.stack([self.taken, self.proven, self.local], axis=1)
+        return np.flatnonzero(~np.isclose(recorded, counted, rtol=AGREEMENT, atol=0.0).all(axis=1))
+
+    @property
     def agrees(self) -> bool:
         """Whether the ledger's last number is what its rounds give when counted again."""
         if self.recounted is None or self.recorded is None:

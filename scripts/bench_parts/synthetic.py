@@ -18,4 +18,4 @@ def records(section: DataSection) -> Records:
     features = rng.standard_normal((total, FEATURES), dtype=np.float32)
     rule = rng.standard_normal((FEATURES, CLASSES), dtype=np.float32)
     labels = np.argmax(features @ rule, axis=1).astype(np.int64)
-    return Records(features[TEST:], labels[TEST:], features[:TEST], labels[:TEST])
+    return Records(features[TEST:], labels[TEST:], features[:TEST], labels[:TEST], CLASSES)

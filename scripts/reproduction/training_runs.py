@@ -84,6 +84,7 @@ def train(options: Options, name: str, *overrides: str) -> Outcome:
     """Run configs/NAME.toml with `section.key=value` overrides, or read its finished run."""
     from fl_shuffle.config import load_config
     from fl_shuffle.launch import simulate
+    from fl_shuffle.runs import RunPlace
 
     config = load_config(CONFIGS / f"{name}.toml", overrides_for(options, name, overrides))
     tables = config.to_dict()
@@ -94,7 +95,7 @@ def train(options: Options, name: str, *overrides: str) -> Outcome:
     if not (folder / "summary.json").is_file():
         if folder.exists():
             shutil.rmtree(folder)
-        simulate(config, folder, lambda kind, value: None)
+        simulate(config, RunPlace(folder))
     outcome = _read(folder, config.data.source, sum(config.model.hidden))
     epsilon = f"proven epsilon {outcome.proven:.4g}"
     options.say(f"{name} ({settings}): accuracy {outcome.accuracy:.2%}, {epsilon}")

@@ -213,18 +213,6 @@ def test_disjoint_supports_give_the_local_answer() -> None:
     assert lower_bound_delta(partly, 1000, 1.0).delta >= 0.49
 
 
-def test_participation_scales_the_bound_and_thins_the_blanket() -> None:
-    randomizer = KRandomizedResponse(1.0, 10)
-    pair = randomizer.pairs()[0]
-    law = pair.law(0.1)
-    assert law is not None
-    for rate in (0.01, 0.5):
-        expected = rate * amplified_delta(law, [(rate * pair.blanket_mass, 4999)]).delta
-        answer = blanket_delta(randomizer, 5000, 0.1, participation=rate)
-        assert answer.delta == pytest.approx(expected, rel=3e-4)
-        assert answer.delta <= rate * pair.case().local_delta(0.1)
-
-
 def test_cohort_and_budget_searches_are_safe_and_minimal() -> None:
     randomizer = KRandomizedResponse(1.0, 10)
     n = smallest_cohort(randomizer, 0.1, 1e-6)

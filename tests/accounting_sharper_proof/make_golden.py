@@ -5,7 +5,7 @@ the package:
 
 * `lower`: the exact divergence of one data set (all others at one end of the ball, client 1 at
   either end): (1/n) E(sum of n copies of 1 - aX)_+. No valid bound is below it.
-* `upper`: the right-hand side of docs/proofs.md, section 11, at the free parameters beside it
+* `upper`: the right-hand side of docs/proofs.md, section 13, at the free parameters beside it
   (found by a search in `gaussian_bound.py`). The package chooses its own parameters and a finer
   comparison, and adds its numerical error: it must not be above.
 """
@@ -119,7 +119,7 @@ def exact_lower(mu: mpf, count: int, a: mpf, rule: list[tuple[mpf, mpf]]) -> mpf
 
 
 def upper(mu: mpf, count: int, a: mpf, found: dict[str, float], rule) -> mpf:
-    """Section 11 at the parameters `found`."""
+    """Section 13 at the parameters `found`."""
     m, zeta, slot, rate, middle, kappa, x1, cut, q, b = (
         mpf(found[name])
         for name in ("m", "zeta", "zeta_t", "rate", "middle", "kappa", "x1", "cut", "q", "b")

@@ -1,6 +1,6 @@
 """The laws that replace L = (P - aQ)/R, against Gaussian triples by quadrature and in closed form.
 
-docs/proofs.md, section 10.
+docs/proofs.md, section 12.
 """
 
 from __future__ import annotations

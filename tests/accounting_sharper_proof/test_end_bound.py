@@ -1,6 +1,6 @@
 """The sharper theorem's numbers: golden values, attacks, exact small shuffles, two rounds.
 
-docs/proofs.md, section 11. tests/golden/partial_shuffle.json is made by make_golden.py (mpmath).
+docs/proofs.md, section 13. tests/golden/partial_shuffle.json is made by make_golden.py (mpmath).
 """
 
 from __future__ import annotations

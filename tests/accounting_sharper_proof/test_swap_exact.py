@@ -1,6 +1,6 @@
 """The swap argument against exact divergences: every stage bounds the one before, on any data set.
 
-docs/proofs.md, section 9. All sums are enumerations; the tightest cases are pinned too, so that a
+docs/proofs.md, section 11. All sums are enumerations; the tightest cases are pinned too, so that a
 bound lowered by a tenth would be caught.
 """
 

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from fl_shuffle.accounting.composition import Composition, DominatingPair
 from fl_shuffle.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_profile
+from fl_shuffle.accounting.repetition import composed
 from fl_shuffle.accounting.rounds import RoundLibrary, RoundType
+from fl_shuffle.accounting.stop_loss import DeltaBound
 from fl_shuffle.accounting.vector import ReportClass
 from fl_shuffle.errors import InvalidValueError
 
@@ -31,6 +33,47 @@ def test_gaussian_rounds_against_the_closed_form(mu: float, rounds: int, delta: 
     truth = gaussian_epsilon(delta, mu * math.sqrt(rounds))
     found = Composition([(gaussian_pair(mu), rounds)]).epsilon(delta)
     assert truth * (1 - 1e-9) <= found <= truth * 1.005 + 1e-6
+
+
+@pytest.mark.parametrize("mu", [0.01, 0.1, 0.3])
+@pytest.mark.parametrize("rounds", [2, 7, 50, 2000])
+@pytest.mark.parametrize("delta", [1e-5, 1e-9])
+def test_many_rounds_of_a_curve_lose_two_in_a_hundred_thousand(
+    mu: float, rounds: int, delta: float
+) -> None:
+    truth = gaussian_epsilon(delta, mu * math.sqrt(rounds))
+    asked = []
+
+    def curve(epsilon: float) -> DeltaBound:
+        asked.append(epsilon)
+        return DeltaBound(float(gaussian_profile(epsilon, mu)), 0.0)
+
+    whole = composed(curve, 30.0 * mu, rounds)
+    assert truth * (1 - 1e-9) <= whole.epsilon(delta) <= truth * (1 + 2e-5)
+    assert delta * (1 - 1e-9) <= whole.delta(truth) and len(asked) < 800
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.05, 3.0), st.floats(0.0, 1.0), st.integers(2, 6), st.floats(0.01, 0.9))
+def test_rounds_of_a_finite_randomizer_against_enumeration(
+    epsilon0: float, mixed: float, rounds: int, share: float
+) -> None:
+    """Three outcomes, mirrored: never below the exact composition, and close above it."""
+    high = math.exp(epsilon0) / (1.0 + math.exp(epsilon0)) * (1.0 - mixed)
+    p = np.array([high, mixed, 1.0 - mixed - high])
+
+    def curve(epsilon: float) -> DeltaBound:
+        return DeltaBound(float(np.maximum(p - math.exp(epsilon) * p[::-1], 0.0).sum()), 0.0)
+
+    whole = composed(curve, epsilon0, rounds)
+    epsilon = share * rounds * epsilon0
+    exact = 0.0
+    for up in range(rounds + 1):
+        for down in range(rounds + 1 - up):
+            ways = math.comb(rounds, up) * math.comb(rounds - up, down)
+            mass = ways * p[0] ** up * p[2] ** down * p[1] ** (rounds - up - down)
+            exact += mass * max(0.0, -math.expm1(epsilon - (up - down) * epsilon0))
+    assert exact * (1 - 1e-9) <= whole.delta(epsilon) <= exact * 1.002 + 1e-9
 
 
 @settings(max_examples=25, deadline=None)
@@ -202,3 +245,28 @@ def test_more_rounds_never_cost_less(mu: float, count: int) -> None:
         assert np.all(misses < 1.0 - np.array([0.01, 0.1, 0.5]))
     at = [library.epsilon({kind: times}, 1e-3) for times in (1, 2, 3, 10, 100)]
     assert at == sorted(at) and at[1] < 3.0 * at[3]
+
+
+def test_a_filter_for_general_pairs_does_not_exist() -> None:
+    """The counterexample of docs/proofs.md: the first outcome chooses the second round."""
+
+    def response(epsilon: float, chance: float = 1.0) -> list[tuple[float, float]]:
+        likely = 1.0 / (1.0 + math.exp(-epsilon))
+        return [
+            (epsilon, chance * likely),
+            (-epsilon, chance * (1.0 - likely)),
+            (0.0, 1.0 - chance),
+        ]
+
+    def divergence(law: list[tuple[float, float]], epsilon: float) -> float:
+        return sum(mass * max(0.0, -math.expm1(epsilon - loss)) for loss, mass in law)
+
+    first, a, b = response(0.5), response(0.5), response(4.0, 0.16)
+    fixed = [
+        sum(mass * divergence(second, 0.5 - loss) for loss, mass in first) for second in (a, b)
+    ]
+    chosen = sum(
+        mass * divergence(a if loss > 0.0 else b, 0.5 - loss) for loss, mass in first if mass > 0.0
+    )
+    assert fixed == pytest.approx([0.15245, 0.15238], abs=6e-6)
+    assert chosen == pytest.approx(0.2088, abs=1e-4)

@@ -9,7 +9,7 @@ import pytest
 
 from fl_shuffle.accounting.gaussian import gaussian_epsilon
 from fl_shuffle.accounting.planning import plan_cost, plan_noise
-from fl_shuffle.accounting.rounds import RoundLibrary
+from fl_shuffle.accounting.rounds import RoundLibrary, RoundType
 from fl_shuffle.accounting.vector import ReportClass
 from fl_shuffle.cli import main
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
@@ -31,7 +31,7 @@ def test_planned_noise_reaches_the_target_and_little_less_would_not(
 
     def accounted(scale: float) -> float:
         library = RoundLibrary()
-        kind = library.round_type([ReportClass(noise, scale, clip, sensitivity, clients)], 0)
+        kind = RoundType.of([ReportClass(noise, scale, clip, sensitivity, clients)], 0)
         return library.epsilon({kind: rounds}, delta)
 
     assert plan.credit
@@ -69,7 +69,7 @@ def test_cost_per_class_agrees_with_the_ledgers_accounting() -> None:
     costs = plan_cost(classes, 30, 1e-6)
     library = RoundLibrary()
     for cost in costs:
-        kind = library.round_type(classes, cost.index)
+        kind = RoundType.of(classes, cost.index)
         assert cost.epsilon == pytest.approx(library.epsilon({kind: 30}, 1e-6), rel=0.03)
         assert cost.epsilon <= cost.local
         assert (cost.clients, cost.anonymity, cost.credit) == (400, 800, True)

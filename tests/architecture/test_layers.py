@@ -29,12 +29,19 @@ LAYERS = [
     ["clients"],
     ["server"],
     ["fl_shuffle.launch", "fl_shuffle.progress"],
+    ["fl_shuffle.twin_runs"],
     ["fl_shuffle.cli"],
 ]
 
 # Which packages may import a library that is costly, or that would tie a layer down.
 CONFINED = {
-    "flwr": ("fl_shuffle.flower", "fl_shuffle.launch", "clients", "server"),
+    "flwr": (
+        "fl_shuffle.flower",
+        "fl_shuffle.launch",
+        "fl_shuffle.twin_runs",
+        "clients",
+        "server",
+    ),
     "torch": (
         "fl_shuffle.randomizers",
         "fl_shuffle.gradients",

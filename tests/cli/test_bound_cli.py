@@ -61,6 +61,36 @@ def test_bad_input_is_one_line_and_code_two(
     assert message in captured.err
 
 
+def test_solving_for_clients_and_for_the_local_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    target = [*KRR, "--epsilon", "0.1", "--delta", "1e-6", "--json"]
+    assert main(["bound", *target, "--epsilon0", "1", "--solve-for", "clients"]) == 0
+    fewest = json.loads(capsys.readouterr().out)
+    assert fewest["clients"] == fewest["details"]["clients"] > 100 and fewest["delta"] <= 1e-6
+    few = ["--epsilon0", "1", "--clients", str(fewest["clients"] - 1), "--epsilon", "0.1"]
+    assert main(["bound", *KRR, *few, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["delta"] > 1e-6
+    assert main(["bound", *target, "--clients", "10000", "--solve-for", "epsilon0"]) == 0
+    largest = json.loads(capsys.readouterr().out)
+    assert 1.0 < largest["epsilon0"] < 10.0 and largest["delta"] <= 1e-6
+    assert main(["bound", *target, "--clients", "9", "--solve-for", "clients"]) == 2
+    assert "leave it out" in capsys.readouterr().err
+
+
+def test_secret_check_in_states_its_assumption(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [*KRR, *QUERY, "--delta", "1e-6", "--participation", "0.1"]
+    assert main(["bound", *flags]) == 0
+    assert "assumes secret check-in" in capsys.readouterr().out
+    assert main(["bound", *flags, "--method", "rdp"]) == 2
+    assert "all take part" in capsys.readouterr().err
+    assert (
+        main(["bound", *QUERY, "--delta", "1e-6", "--method", "rdp", "--relative-error", "1e-3"])
+        == 2
+    )
+    assert "change nothing" in " ".join(capsys.readouterr().err.split())
+    assert main(["bound", *KRR, *QUERY, "--delta", "1e-6", "--method", "girgis-lower"]) == 2
+    assert "binary" in capsys.readouterr().err
+
+
 def _stream(
     lines: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *flags: str
 ) -> list[dict[str, object]]:

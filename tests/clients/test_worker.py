@@ -20,6 +20,7 @@ from clients.worker import Worker
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.config import Config, parse_config
 from fl_shuffle.flower.records import TrainRequest
+from fl_shuffle.gradients import NonfiniteRecords
 from fl_shuffle.plan import make_plan
 from fl_shuffle.randomizers.noise import NoiseStream
 
@@ -200,6 +201,35 @@ def test_noise_that_protects_somebody_has_64_bits(
     Canaries(config, dimension=5).play(1)
     assert drawn and set(drawn) == {bits}
     assert canaries.Worker is Worker
+
+
+@pytest.mark.parametrize(("entropy", "place"), [("seeded", "meta"), ("system", "cpu")])
+def test_noise_that_protects_somebody_is_drawn_on_the_processor(
+    entropy: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for a GPU: means come from the device `meta`, whose `cpu()` here is zeros."""
+    config = configured(entropy)
+    player = Worker(config, task_of(config))
+    drawn = []
+
+    class Watched(NoiseStream):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            drawn.append((self.device.type, self.generator))
+
+    class Rows(Tensor):
+        def cpu(self) -> Tensor:
+            return torch.zeros(self.shape)
+
+    rows = torch.empty((4, 27), device="meta").as_subclass(Rows)
+    monkeypatch.setattr(player, "means", lambda *_: (rows, NonfiniteRecords(0)))
+    monkeypatch.setattr(player, "_device", torch.device("meta"))
+    monkeypatch.setattr(worker, "NoiseStream", Watched)
+    if entropy == "seeded":
+        monkeypatch.setattr(worker, "randomize_rows_", lambda *_, **__: None)
+    reports = player.reports(TrainRequest(1, 0, 4), parameters_of(config))
+    assert drawn == [(place, "aes" if place == "cpu" else "philox")]
+    assert bool(reports.any()) == (entropy == "system")
 
 
 def test_seeded_noise_keeps_its_bits() -> None:

@@ -22,7 +22,7 @@ def everything(section: DataSection) -> Records:
     images = draw.integers(0, 17, (CLIENTS * EACH + 20, 8, 8)).astype(np.uint8)
     labels = np.arange(len(images)) % 4
     cut = CLIENTS * EACH
-    return Records(images[:cut], labels[:cut], images[cut:], labels[cut:])
+    return Records(images[:cut], labels[:cut], images[cut:], labels[cut:], classes=4)
 
 
 def second_site(section: DataSection) -> Records:
@@ -32,11 +32,11 @@ def second_site(section: DataSection) -> Records:
     rows = slice(held.start * EACH, held.stop * EACH)
     images, labels = np.zeros_like(whole.train_images), np.zeros_like(whole.train_labels)
     images[rows], labels[rows] = whole.train_images[rows], whole.train_labels[rows]
-    return Records(images, labels, whole.test_images, whole.test_labels)
+    return Records(images, labels, whole.test_images, whole.test_labels, whole.classes)
 
 
 def test_an_ordered_partition_keeps_the_sources_order() -> None:
-    parts = make_partition(DataSection(clients=4, partition="ordered"), np.zeros(22, np.int64))
+    parts = make_partition(DataSection(clients=4, partition="ordered"), np.zeros(22, np.int64), 1)
     assert parts.order.tolist() == list(range(20))
     assert parts.offsets.tolist() == [0, 5, 10, 15, 20]
 

@@ -31,16 +31,16 @@ def test_validation_is_taken_from_the_training_part() -> None:
 @pytest.mark.parametrize("partition", ["iid", "dirichlet", "shards"])
 def test_partitions_are_disjoint_equal_and_repeatable(partition: str) -> None:
     section = DataSection(clients=20, partition=partition)
-    parts = make_partition(section, LABELS)
+    parts = make_partition(section, LABELS, 10)
     assert parts.sizes.tolist() == [50] * 20
     assert len(np.unique(parts.order)) == len(parts.order) == 1000
-    assert (parts.order == make_partition(section, LABELS).order).all()
+    assert (parts.order == make_partition(section, LABELS, 10).order).all()
 
 
 def test_skew_is_skewed() -> None:
     def classes_per_client(partition: str, **options: object) -> float:
         section = DataSection(clients=20, partition=partition, **options)  # type: ignore[arg-type]
-        parts = make_partition(section, LABELS)
+        parts = make_partition(section, LABELS, 10)
         labels = LABELS[parts.order]
         spans = zip(parts.offsets[:-1], parts.offsets[1:], strict=True)
         return float(np.mean([len(np.unique(labels[a:b])) for a, b in spans]))
@@ -50,7 +50,7 @@ def test_skew_is_skewed() -> None:
 
 
 def test_unequal_sizes_leave_nobody_empty() -> None:
-    sizes = make_partition(DataSection(clients=100, sizes="unequal"), LABELS).sizes
+    sizes = make_partition(DataSection(clients=100, sizes="unequal"), LABELS, 10).sizes
     assert sizes.min() >= 1 and sizes.max() > 3 * sizes.min() and sizes.sum() <= 1000
 
 
@@ -65,7 +65,7 @@ def test_unequal_sizes_leave_nobody_empty() -> None:
 )
 def test_partitions_that_cannot_be(options: dict[str, object], words: str) -> None:
     with pytest.raises(DataError, match=words):
-        make_partition(DataSection(**options), LABELS)  # type: ignore[arg-type]
+        make_partition(DataSection(**options), LABELS, 10)  # type: ignore[arg-type]
 
 
 def test_mnist_that_is_missing_truncated_or_unreadable(tmp_path: Path) -> None:
@@ -109,11 +109,11 @@ def test_a_users_own_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "from clients.data import Records\n"
         "def good(section):\n"
         "    x, y = np.zeros((40, 8, 8), np.uint8), np.arange(40) % 4\n"
-        "    return Records(x, y, x, y)\n"
+        "    return Records(x, y, x, y, classes=4)\n"
         "def bad(section): return 3\n"
         "def ragged(section):\n"
         "    x, y = np.zeros((40, 8, 8), np.uint8), np.arange(39) % 4\n"
-        "    return Records(x, y, x, y)\n"
+        "    return Records(x, y, x, y, classes=4)\n"
     )
     monkeypatch.chdir(tmp_path)
     assert load_records(DataSection(source="my_data:good")).classes == 4

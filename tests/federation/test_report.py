@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 
+from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.ledger import Ledger
 from fl_shuffle.cli import main
 from fl_shuffle.report.record import read_run
@@ -83,6 +84,59 @@ def test_recounting_a_run_gives_every_client_its_recorded_spend(
     np.testing.assert_allclose(run.proven, recorded[:, 1], rtol=1e-12)
     np.testing.assert_allclose(run.local, recorded[:, 2], rtol=1e-12)
     assert run.agrees and run.proven.max() < 0.5 * run.local.max()
+
+
+@pytest.mark.parametrize("personalization", ["noise", "clipping"])
+def test_every_output_gives_every_client_the_same_spend(
+    personalization: str, launch: Launch, tmp_path: Path
+) -> None:
+    """Half the clients take part in a round, with three budgets: few batches are alike."""
+    budgets = tmp_path / "budgets.csv"
+    lines = [f"{client},{(1.0, 1.5, 2.0)[client % 3]},1e-5" for client in range(90)]
+    budgets.write_text("\n".join(["client_id,epsilon,delta", *lines]) + "\n")
+    settings = ("data.clients=90", "training.participation=0.5", "run.rounds=4",
+                f"privacy.personalization={personalization}")  # fmt: skip
+    assert launch("run", *settings, options=("--budgets", str(budgets))) == 0
+    run = read_run(tmp_path / "run")
+    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
+        rows = db.execute("SELECT rounds, proven, local FROM client_spend ORDER BY client_id")
+        recorded = np.array(rows.fetchall())
+        (headline,) = db.execute("SELECT proven FROM rounds WHERE round = 4").fetchone()
+        classes = dict(db.execute("SELECT class_id, proven FROM round_classes WHERE round = 4"))
+        class_of = np.array(db.execute("SELECT class_id FROM clients").fetchall()).ravel()
+    assert run.spend is not None and not run.differing.size and run.agrees
+    for name, values in (("rounds", run.taken), ("proven", run.proven), ("local", run.local)):
+        column = ("rounds", "proven", "local").index(name)
+        np.testing.assert_array_equal(recorded[:, column], values)
+    assert np.any(run.proven < 0.99 * run.local) and len(np.unique(run.taken)) > 2
+    # One by one, from the attendance alone.
+    accountant = Accountant(
+        run.ledger.classes, run.ledger.class_of, unit="client", schedule="aggregate", delta=1e-5,
+        rounds=4,
+    )  # fmt: skip
+    for number, present in run.ledger.attempts:
+        before = accountant.client_epsilons_after(number, present)
+        accountant.preview(number, np.roll(present, 1))
+        accountant.commit(number, present)
+        np.testing.assert_array_equal(before, accountant.client_totals()[1])
+    np.testing.assert_array_equal(before, recorded[:, 1])
+    final = summary(tmp_path / "run")
+    assert final["proven_epsilon"] == headline == run.spend.headline == recorded[:, 1].max()
+    assert final["proven_epsilon_quantiles"] == {
+        f"p{q}": pytest.approx(np.quantile(recorded[:, 1], q / 100)) for q in (10, 50, 90)
+    }
+    for index, proven in classes.items():
+        assert proven == recorded[class_of == index, 1].max()
+    shown = page(tmp_path / "run")
+    assert f"{headline:.4g} at" in shown.text and "counted again" not in shown.text
+
+
+def test_a_changed_client_is_reported(launch: Launch, tmp_path: Path) -> None:
+    assert launch("run") == 0
+    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
+        db.execute("UPDATE client_spend SET proven = proven * 0.999 WHERE client_id = 7")
+    shown = page(tmp_path / "run").text
+    assert "1 clients, counted again" in shown and "client 7" in shown
 
 
 def test_the_curves_of_the_worst_client_are_those_of_its_guarantee(

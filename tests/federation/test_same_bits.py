@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from fl_shuffle.flower import strategy
 from fl_shuffle.gradients import linear
 from fl_shuffle.randomizers import noise_cpu
 from tests.federation.conftest import Launch, model_bytes, summary
+
+CONVOLUTION = (
+    "model.kind=tests.federation.test_same_bits:convolution",
+    "data.features=raw",
+)
+
+
+class Convolution(nn.Module):
+    """A user's own model, for torch.func."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.side = round(math.prod(shape) ** 0.5)
+        self.convolution = nn.Conv2d(1, 4, 3)
+        self.head = nn.Linear(4 * (self.side - 2) ** 2, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        images = x.reshape(len(x), 1, self.side, self.side)
+        return self.head(torch.relu(self.convolution(images)).flatten(1))
+
+
+def convolution(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Convolution(shape, classes)
+
 
 KINDS = {
     "client unit": (),
@@ -20,7 +47,23 @@ KINDS = {
     "ragged": ("data.sizes=unequal",),
     "part": ("training.participation=0.7",),
     "sequential": ("training.schedule=sequential",),
-    "network": ("model.kind=mlp", "model.hidden=[16]", "privacy.unit=record"),
+    "network": ("model.kind=mlp", "model.hidden=[300]", "privacy.unit=record"),
+    "network, part, unequal": (
+        "model.kind=mlp",
+        "model.hidden=[300]",
+        "privacy.unit=client",
+        "training.participation=0.6",
+        "data.sizes=unequal",
+        "data.clients=150",
+    ),
+    "convolution": (*CONVOLUTION, "privacy.unit=record"),
+    "convolution, part, unequal": (
+        *CONVOLUTION,
+        "privacy.unit=client",
+        "training.participation=0.6",
+        "data.sizes=unequal",
+        "data.clients=150",
+    ),
     "local steps": ("training.local_steps=3",),
 }
 
@@ -36,12 +79,12 @@ def test_packing_jobs_and_chunks_do_not_matter(
 ) -> None:
     monkeypatch.setattr(linear, "WORTH_COMPILING", 0 if compiled else 1 << 62)
     assert launch("one", *KINDS[kind], "run.jobs=1") == 0
-    assert launch("again", *KINDS[kind], "run.jobs=1") == 0
-    assert launch("many", *KINDS[kind], "run.jobs=5") == 0
-    monkeypatch.setattr(strategy, "CHUNK_BYTES", 1)  # one client per message
+    assert launch("two", *KINDS[kind], "run.jobs=2") == 0
+    assert launch("many", *KINDS[kind], "run.jobs=4") == 0
+    monkeypatch.setattr(strategy, "CHUNK_BYTES", 1)  # one block per message
     assert launch("single", *KINDS[kind], "run.jobs=2") == 0
     first = model_bytes(tmp_path / "one")
-    for name in ("again", "many", "single"):
+    for name in ("two", "many", "single"):
         assert model_bytes(tmp_path / name) == first, name
 
 
@@ -67,12 +110,15 @@ def test_another_seed_gives_another_model(launch: Launch, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_flowers_ray_engine_gives_the_same_bits(launch: Launch, tmp_path: Path) -> None:
-    assert launch("here", "run.jobs=2") == 0
-    assert launch("ray", options=("--engine", "ray", "--jobs", "2")) == 0
+@pytest.mark.parametrize("kind", ["client unit", "network, part, unequal"])
+def test_flowers_ray_engine_gives_the_same_bits(kind: str, launch: Launch, tmp_path: Path) -> None:
+    assert launch("here", *KINDS[kind], "run.jobs=1") == 0
+    assert launch("ray", *KINDS[kind], options=("--engine", "ray", "--jobs", "2")) == 0
     assert model_bytes(tmp_path / "here") == model_bytes(tmp_path / "ray")
     ours, theirs = summary(tmp_path / "here"), summary(tmp_path / "ray")
     assert ours["proven_epsilon"] == theirs["proven_epsilon"]
-    assert {path.name for path in (tmp_path / "here").iterdir()} <= {
+    # Nothing of what Flower, Ray and the clients print.
+    assert {path.name for path in (tmp_path / "here").iterdir()} == {
         path.name for path in (tmp_path / "ray").iterdir()
     }
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "ray").iterdir()} == {0o600}

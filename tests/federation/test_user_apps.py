@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 
 from fl_shuffle.accounting.events import Column, Spend
@@ -16,7 +25,7 @@ from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.config import ServerSection
 from fl_shuffle.errors import InvalidValueError, PrivacyBudgetError
 from fl_shuffle.flower import LocalRandomizerMod, Schedule, ShuffleStrategy
-from fl_shuffle.flower.grid import InProcessGrid
+from fl_shuffle.flower.grid import CLIENT_APP_RAISED, InProcessGrid
 from fl_shuffle.flower.records import reports_of
 from fl_shuffle.optimizer import ServerOptimizer
 from fl_shuffle.seeds import SeedTree
@@ -161,3 +170,67 @@ def test_arrays_that_are_not_floating_are_refused() -> None:
             strategy(1, OpenBook()).start(grid, record)
     finally:
         grid.close()
+
+
+SECRET = "a secret in a record"
+
+
+def talking_app(mod: LocalRandomizerMod) -> ClientApp:
+    """An app that tells in every way it can."""
+    app = ClientApp(mods=[mod])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return Message(Error(code=77, reason=SECRET), reply_to=message)
+
+    @app.train("raising")
+    def raising(message: Message, context: Context) -> Message:
+        raise InvalidValueError("record", SECRET, SECRET)
+
+    @app.train("empty")
+    def empty(message: Message, context: Context) -> Message:
+        metrics = {"metrics": MetricRecord({"loss": 0.25})}
+        return Message(RecordDict(metrics), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"metrics": MetricRecord({"loss": 0.25})}), reply_to=message)
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        holding = ConfigRecord({"first": 2, "count": 3, "why": SECRET})
+        content = RecordDict({"holding": holding, "more": ConfigRecord({"text": SECRET})})
+        return Message(content, reply_to=message)
+
+    @app.query("raising")
+    def query_raising(message: Message, context: Context) -> Message:
+        raise RuntimeError(SECRET)
+
+    return app
+
+
+@pytest.mark.parametrize(
+    "kind", ["train", "train.raising", "train.empty", "evaluate", "query.raising", "query.none"]
+)
+def test_the_mod_lets_no_error_and_no_other_record_through(kind: str) -> None:
+    mod = LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)
+    grid = InProcessGrid(talking_app(mod), {}, nodes=1)
+    try:
+        message = grid.create_message(RecordDict({"arrays": initial()}), kind, 2, "1")
+        reply = next(iter(grid.send_and_receive([message])))
+    finally:
+        grid.close()
+    assert reply.has_error()
+    assert reply.error.code == CLIENT_APP_RAISED and not reply.error.reason
+
+
+def test_of_a_query_the_mod_passes_the_clients_range_only() -> None:
+    mod = LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)
+    grid = InProcessGrid(talking_app(mod), {}, nodes=1)
+    try:
+        message = grid.create_message(RecordDict(), "query", 2, "holdings")
+        reply = next(iter(grid.send_and_receive([message])))
+    finally:
+        grid.close()
+    assert list(reply.content) == ["holding"]
+    assert dict(reply.content.config_records["holding"]) == {"first": 2, "count": 3}

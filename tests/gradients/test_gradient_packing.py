@@ -1,4 +1,4 @@
-"""A client's row has the same bits whoever is computed beside it."""
+"""Blocks of clients: one rule, and the same bits however a call is put together from them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fl_shuffle.gradients import GradientEngine, chain, make_gradient_engine
-from fl_shuffle.gradients.blocks import blocks
-from fl_shuffle.gradients.steadiness import Steady
+from fl_shuffle.flower import strategy
+from fl_shuffle.gradients import GradientEngine, Packing, make_gradient_engine, packing_of
+from fl_shuffle.gradients.blocks import segments_of
 
 torch.manual_seed(8)
-MODELS = {
+MODELS: dict[str, nn.Module] = {
     **chains(),
     "wide": nn.Sequential(nn.Linear(13, 700), nn.ReLU(), nn.Linear(700, 10)),
     "deep": nn.Sequential(
@@ -29,6 +29,7 @@ MODELS = {
     "cells": Cells(),
 }
 PARAMETERS = {name: flat(model) for name, model in MODELS.items()}
+SIZES = [3, 17, 1, 300, 3, 64, 5, 5, 90, 1, 1, 33, 700, 2]
 
 
 def data(sizes: list[int], seed: int) -> tuple[Tensor, Tensor, np.ndarray, Tensor]:
@@ -39,233 +40,131 @@ def data(sizes: list[int], seed: int) -> tuple[Tensor, Tensor, np.ndarray, Tenso
     return x, y, offsets, 0.1 + torch.rand(len(sizes), generator=generator)
 
 
-def packed(
-    engine: GradientEngine,
-    theta: Tensor,
-    problem: tuple[Tensor, Tensor, np.ndarray, Tensor],
-    packs: list[list[int]],
-) -> Tensor:
-    """Rows of the clients, computed in these packs, whatever their order."""
+def engine_of(name: str, clip: str, norm: int = 2) -> GradientEngine:
+    engine = make_gradient_engine(MODELS[name], clip=clip, norm=norm, records=records_of(name))
+    # Small enough that the test's few records are several blocks.
+    engine.packing = Packing(min(100, engine.packing.records), 5)
+    return engine
+
+
+def rows_of(engine: GradientEngine, name: str, problem: tuple, steps: int) -> Tensor:
     x, y, offsets, radius = problem
-    rows = torch.full((len(radius), engine.dimension), torch.nan)
-    for pack in packs:
-        index = torch.cat([torch.arange(offsets[k], offsets[k + 1]) for k in pack])
-        local = offsets_of([int(offsets[k + 1] - offsets[k]) for k in pack])
-        rows[pack] = engine.client_means(theta, x[index], y[index], local, radius[pack])
-    return rows
+    if steps > 1:
+        return engine.local_update(PARAMETERS[name], x, y, offsets, steps=steps, learning_rate=0.2)
+    return engine.client_means(PARAMETERS[name], x, y, offsets, radius)
 
 
-@st.composite
-def packings(draw: st.DrawFn) -> tuple[list[int], list[list[int]], int]:
-    sizes = draw(
-        st.lists(st.sampled_from([1, 2, 3, 5, 16, 17, 60, 64, 91]), min_size=2, max_size=24)
-    )
-    if draw(st.booleans()):
-        sizes = [sizes[0]] * len(sizes)
-    order = draw(st.permutations(range(len(sizes))))
-    cuts = sorted(draw(st.sets(st.integers(1, len(sizes) - 1))))
-    return (
-        sizes,
-        [list(order[a:b]) for a, b in pairwise([0, *cuts, len(sizes)])],
-        draw(st.integers(0, 1000)),
-    )
+def part(problem: tuple, first: int, last: int, shift: int = 0) -> tuple:
+    """The clients first .. last - 1, their records in memory of another alignment."""
+    x, y, offsets, radius = problem
+    records = slice(int(offsets[first]), int(offsets[last]))
+    inputs, labels = x[records], y[records]
+    if shift:
+        inputs = torch.empty(shift + inputs.numel())[shift:].view_as(inputs).copy_(inputs)
+    return inputs, labels, offsets[first : last + 1] - offsets[first], radius[first:last]
+
+
+@pytest.mark.parametrize(("clip", "steps"), [("record", 1), ("average", 1), ("none", 3)])
+@pytest.mark.parametrize("name", MODELS)
+def test_whole_blocks_have_the_same_bits_in_any_call(name: str, clip: str, steps: int) -> None:
+    engine = engine_of(name, clip)
+    problem = data(SIZES, 6)
+    together = rows_of(engine, name, problem, steps)
+    assert bool(torch.isfinite(together).all())
+    starts = engine.packing.starts(np.array(SIZES))
+    assert len(starts) > 3
+    for first, last in pairwise(starts.tolist()):
+        alone = rows_of(engine, name, part(problem, first, last, shift=1), steps)
+        assert torch.equal(alone, together[first:last])
+    middle = int(starts[len(starts) // 2])
+    wide = torch.zeros(len(SIZES), engine.dimension + 7)
+    for first, last in ((0, middle), (middle, len(SIZES))):
+        cut = part(problem, first, last)
+        if clip == "record":
+            view = wide[first:last, 3:-4]
+            x, y, offsets, radius = cut
+            assert engine.client_means(PARAMETERS[name], x, y, offsets, radius, view) is view
+        else:
+            wide[first:last, 3:-4] = rows_of(engine, name, cut, steps)
+    assert torch.equal(wide[:, 3:-4], together)
+    assert not wide[:, :3].any()
+    assert not wide[:, -4:].any()
 
 
 @pytest.mark.parametrize("clip", ["record", "none"])
 @pytest.mark.parametrize("name", MODELS)
-def test_bits_do_not_depend_on_the_packing(name: str, clip: str) -> None:
-    engines = [
-        make_gradient_engine(MODELS[name], clip=clip, norm=norm, records=records_of(name))
-        for norm in (1, 2)
-    ]
-    theta = PARAMETERS[name]
-
-    @settings(max_examples=5 if name in ("convolution", "cells") else 12, deadline=None)
-    @given(packings(), st.sampled_from(engines))
-    def check(packing: tuple[list[int], list[list[int]], int], engine: GradientEngine) -> None:
-        sizes, packs, seed = packing
-        problem = data(sizes, seed)
-        together = packed(engine, theta, problem, [list(range(len(sizes)))])
-        assert bool(torch.isfinite(together).all())
-        assert torch.equal(together, packed(engine, theta, problem, packs))
-        alone = packed(engine, theta, problem, [[k] for k in range(len(sizes))])
-        assert torch.equal(together, alone)
-
-    check()
+def test_values_do_not_depend_on_the_packing(name: str, clip: str) -> None:
+    problem = data(SIZES, 7)
+    engine = engine_of(name, clip)
+    together = rows_of(engine, name, problem, 1).double()
+    scale = float(torch.linalg.vector_norm(together, dim=1).max())
+    for client in range(len(SIZES)):
+        alone = rows_of(engine, name, part(problem, client, client + 1), 1)[0]
+        assert float(torch.linalg.vector_norm(alone - together[client])) < 1e-5 * scale
 
 
-@pytest.mark.parametrize(
-    ("features", "hidden", "size", "clients"),
-    [(60, 1000, 600, 3), (60, 1000, 60, 30), (60, 0, 60, 400), (60, 0, 6, 3000), (60, 0, 1, 9000)],
-)
-@pytest.mark.parametrize("clip", ["record", "none"])
-@pytest.mark.parametrize("records", [0, 1 << 40])
-def test_bits_of_large_equal_packs(
-    features: int, hidden: int, size: int, clients: int, clip: str, records: int
-) -> None:
-    if hidden and records:
-        return  # The same path as without.
-    generator = torch.Generator().manual_seed(4)
-    torch.manual_seed(4)
-    module: nn.Module = nn.Linear(features, 10)
-    if hidden:
-        module = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 10))
-    theta = flat(module)
-    x = torch.randn(clients * size, features, generator=generator)
-    y = torch.randint(0, 10, (len(x),), generator=generator)
-    engine = make_gradient_engine(module, clip=clip, records=records)
-    together = engine.client_means(theta, x, y, offsets_of([size] * clients), 0.5)
-    edges = [0, 1, 2, clients // 3, clients // 2, clients - 1, clients]
-    for start, stop in pairwise(sorted(set(edges))):
-        members = slice(start * size, stop * size)
-        local = offsets_of([size] * (stop - start))
-        # An unaligned copy, as a gather in another pack would make.
-        shifted = torch.empty(1 + x[members].numel())[1:].view(-1, features).copy_(x[members])
-        assert torch.equal(
-            together[start:stop], engine.client_means(theta, shifted, y[members], local, 0.5)
-        )
-
-
-def test_bits_do_not_depend_on_threads_or_the_layout_of_out() -> None:
-    problem = data([60] * 50, 1)
-    x, y, offsets, radius = problem
-    for name in ("wide", "deep", "linear", "linear, compiled"):
-        engine = make_gradient_engine(MODELS[name], clip="record", records=records_of(name))
-        theta = PARAMETERS[name]
-        expected = engine.client_means(theta, x, y, offsets, radius)
+def test_threads_do_not_matter() -> None:
+    problem = data(SIZES, 1)
+    for name in ("wide", "deep", "linear", "linear, compiled", "convolution"):
+        engine = engine_of(name, "record")
+        expected = rows_of(engine, name, problem, 1)
         with ThreadPoolExecutor(4) as pool:
-            calls = [
-                pool.submit(packed, engine, theta, problem, [list(range(k, 50)), list(range(k))])
-                for k in range(1, 9)
-            ]
+            calls = [pool.submit(rows_of, engine, name, problem, 1) for _ in range(8)]
             assert all(torch.equal(call.result(), expected) for call in calls)
         threads = torch.get_num_threads()
         torch.set_num_threads(2)
         try:
-            assert torch.equal(engine.client_means(theta, x, y, offsets, radius), expected)
+            assert torch.equal(rows_of(engine, name, problem, 1), expected)
             assert torch.get_num_threads() == 2
         finally:
             torch.set_num_threads(threads)
-        wide = torch.zeros(50, engine.dimension + 7)
-        view = wide[:, 3:-4]
-        assert engine.client_means(theta, x, y, offsets, radius, view) is view
-        assert torch.equal(view, expected)
-        assert not wide[:, :3].any()
-        assert not wide[:, -4:].any()
-
-
-@pytest.mark.parametrize(
-    "name", ["linear", "linear, compiled", "wide", "deep", "tanh, gelu", "convolution"]
-)
-def test_bits_of_local_updates_do_not_depend_on_the_packing(name: str) -> None:
-    sizes = [3, 1, 40, 3, 3, 91, 1, 40]
-    x, y, offsets, _ = data(sizes, 6)
-    engine = make_gradient_engine(MODELS[name], clip="none", records=records_of(name))
-    theta = PARAMETERS[name]
-    together = engine.local_update(theta, x, y, offsets, steps=3, learning_rate=0.2)
-    for client, (start, stop) in enumerate(pairwise(offsets)):
-        local = np.array([0, stop - start])
-        alone = engine.local_update(
-            theta, x[start:stop], y[start:stop], local, steps=3, learning_rate=0.2
-        )
-        assert torch.equal(together[client], alone[0])
 
 
 @given(
-    st.lists(st.integers(1, 400), min_size=1, max_size=12),
-    st.integers(1, 4),
-    st.integers(1, 5),
-    st.sampled_from([1, 8, 64]),
+    st.lists(st.integers(1, 400), min_size=1, max_size=40), st.integers(1, 300), st.integers(1, 9)
 )
 @settings(max_examples=200, deadline=None)
-def test_blocks_cover_every_record_once(
-    sizes: list[int], factor: int, clients: int, grain: int
+def test_the_rule_of_blocks(sizes: list[int], records: int, clients: int) -> None:
+    packing = Packing(records, clients)
+    starts = packing.starts(np.array(sizes)).tolist()
+    assert (starts[0], starts[-1]) == (0, len(sizes))
+    for first, last in pairwise(starts):
+        assert 0 < last - first <= clients
+        assert sum(sizes[first:last]) <= records or last == first + 1
+        # From a block's start on, the list is cut as the whole list is.
+        rest = packing.starts(np.array(sizes[first:])) + first
+        assert rest.tolist() == [start for start in starts if start >= first]
+    segments, order = segments_of(np.array(sizes))
+    index = np.arange(sum(sizes)) if order is None else order
+    owners = np.repeat(np.arange(len(sizes)), sizes)[index]
+    for segment in segments:
+        rows = slice(segment.row, segment.row + segment.count * segment.size)
+        places = np.arange(len(sizes))[segment.places(0, segment.count)]
+        assert owners[rows].tolist() == np.repeat(places, segment.size).tolist()
+    assert sorted(index.tolist()) == list(range(sum(sizes)))
+
+
+@given(st.integers(0, 300), st.integers(1, 4), st.integers(1, 70), st.randoms())
+@settings(max_examples=100, deadline=None)
+def test_requests_are_whole_blocks_for_any_number_of_nodes(
+    count: int, nodes: int, records: int, random: object
 ) -> None:
-    bounds = offsets_of(sizes)
-    rows = factor * grain
-    covered = np.zeros(int(bounds[-1]), dtype=int)
-    seen = np.zeros(len(sizes), dtype=int)
-    for block in blocks(bounds, rows, clients, grain):
-        assert 0 < block.stop - block.start <= rows
-        end = 0
-        for part in block.segments:
-            assert part.row == end
-            end += part.count * part.size
-            for client in range(part.client, part.client + part.count):
-                assert part.total == sizes[client]
-                assert part.add == (seen[client] > 0)
-                seen[client] += part.size
-        assert end == block.stop - block.start
-        assert sum(part.count for part in block.segments) <= clients
-        covered[block.start : block.stop] += 1
-    assert (covered == 1).all()
-    assert (seen == sizes).all()
-
-
-@pytest.mark.parametrize("form", ["tiles", "clients"])
-@pytest.mark.parametrize("name", ["linear", "wide", "deep"])
-def test_processors_that_need_other_forms_get_the_same_gradients(
-    name: str, form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Products by tiles, or client by client, forced here: same values, and bits in any packing."""
-    problem = data([5, 70, 5, 1, 5, 300, 33, 17], 4)
-    together = [list(range(8))]
-    usual = packed(
-        make_gradient_engine(MODELS[name], clip="record"), PARAMETERS[name], problem, together
+    sizes = np.array([random.randint(1, 20) for _ in range(300)])  # type: ignore[attr-defined]
+    allowed = np.zeros(300, dtype=bool)
+    allowed[random.sample(range(300), count)] = True  # type: ignore[attr-defined]
+    packing, chosen = Packing(records, 7), np.flatnonzero(allowed)
+    requests = list(
+        strategy._requests(3, allowed, 10, nodes, lambda ids: packing.starts(sizes[ids]))
     )
-    monkeypatch.setattr(chain, "steady_products", lambda *_: Steady(form))
-    engine = make_gradient_engine(MODELS[name], clip="record")
-    rows = packed(engine, PARAMETERS[name], problem, together)
-    torch.testing.assert_close(rows, usual, rtol=1e-4, atol=1e-6)
-    for packs in ([[k] for k in range(8)], [[7, 2, 0], [5, 1], [6, 3, 4]]):
-        assert torch.equal(packed(engine, PARAMETERS[name], problem, packs), rows)
-    engine.remember(problem[0])
-    assert torch.equal(
-        engine.client_means(PARAMETERS[name], *problem[:3], clip_radius=problem[3]), rows
-    )
+    assert [c for request in requests for c in request.clients.tolist()] == chosen.tolist()
+    starts = set(packing.starts(sizes[chosen]).tolist())
+    edges = np.cumsum([0, *(len(request.clients) for request in requests)]).tolist()
+    assert set(edges) <= starts
+    assert len(requests) <= nodes
 
 
-@pytest.mark.parametrize("clip", ["record", "average", "none"])
-def test_long_and_short_clients_share_a_compiled_call(clip: str) -> None:
-    name = "linear, compiled"
-    problem = data([5, 600, 513, 1, 512, 70, 2000, 33], 5)
-    engine = make_gradient_engine(MODELS[name], clip=clip, records=records_of(name))
-    if clip == "record":
-        engine.remember(problem[0])
-    theta = PARAMETERS[name]
-    together = engine.client_means(theta, *problem[:3], clip_radius=problem[3])
-    for packs in ([[k] for k in range(8)], [[7, 2, 0], [5, 1], [6, 3, 4]]):
-        assert torch.equal(packed(engine, theta, problem, packs), together)
-    plain = make_gradient_engine(MODELS[name], clip=clip)
-    torch.testing.assert_close(
-        together,
-        plain.client_means(theta, *problem[:3], clip_radius=problem[3]),
-        rtol=1e-4,
-        atol=1e-6,
-    )
-
-
-@pytest.mark.parametrize(("clip", "norm"), [("record", 1), ("record", 2), ("average", 2)])
-def test_remembered_records_give_the_same_bits(clip: str, norm: int) -> None:
-    x, y, offsets, radius = data([5, 70, 5, 1, 300, 33], 3)
-    for name in ("linear", "linear, compiled", "wide", "convolution"):
-        plain, mindful = (
-            make_gradient_engine(MODELS[name], clip=clip, norm=norm, records=records_of(name))
-            for _ in "ab"
-        )
-        mindful.remember(x)
-        theta = PARAMETERS[name]
-        expected = plain.client_means(theta, x, y, offsets, radius)
-        assert torch.equal(mindful.client_means(theta, x, y, offsets, radius), expected)
-        for first, last in ((1, 3), (2, 6), (3, 4)):
-            members = slice(int(offsets[first]), int(offsets[last]))
-            local = offsets[first : last + 1] - offsets[first]
-            for inputs in (x[members], x[members].clone()):
-                rows = mindful.client_means(theta, inputs, y[members], local, radius[first:last])
-                assert torch.equal(rows, expected[first:last])
-        # Other records, in other memory, are measured anew.
-        doubled = 2.0 * x
-        assert torch.equal(
-            mindful.client_means(theta, doubled, y, offsets, radius),
-            plain.client_means(theta, doubled, y, offsets, radius),
-        )
+def test_a_block_is_no_more_than_a_reply_and_a_pass_hold() -> None:
+    assert packing_of(nn.Linear(60, 10)) == Packing(3276, 6875)
+    mlp = nn.Sequential(nn.Linear(60, 1000), nn.ReLU(), nn.Linear(1000, 10))
+    assert packing_of(mlp) == Packing(504, 59)
+    assert packing_of(Small()).records == 32

@@ -1,0 +1,22 @@
+"""What a run's proven numbers take for granted, in words; docs/proofs.md sections 0, 9 and 10."""
+
+from __future__ import annotations
+
+ARRIVALS = (
+    "which reports arrive depends neither on the data nor on what was released before. Where it "
+    "may (clients who leave because of the model they see), epsilons over the arrivals that "
+    "occurred, and target_epsilon or lifetime limits on them, are readings and no guarantee"
+)
+SEEDED = "the noise is the ideal one that the seeded 32-bit generator simulates"
+SYSTEM = (
+    "AES-128 in counter mode cannot be told from random bits; given that, reports are exactly "
+    "rounded continuous noise but for probability 2^-150 a coordinate"
+)
+UNKNOWN_LAW = "the user's randomizer has the local budget it declares"
+
+
+def run_assumptions(*, entropy: str, known_law: bool) -> tuple[str, ...]:
+    """The sentences that belong to a run with this `run.entropy`."""
+    if not known_law:
+        return ARRIVALS, UNKNOWN_LAW
+    return ARRIVALS, SEEDED if entropy == "seeded" else SYSTEM

@@ -1,0 +1,52 @@
+"""How far rounding can carry a clipped mean: the bounds that record radii are lowered by.
+
+Standard model of float32 and float64 arithmetic (Higham, Accuracy and Stability of Numerical
+Algorithms, 2nd ed., sections 2.2 and 4.2): every operation has relative error at most u, with or
+without fused multiply-adds, and a product of matrices adds an entry's terms in some order. Nothing
+else is assumed of a library or a processor. The argument is in docs/proofs.md, section 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+HALF_ULP = 2.0**-24
+HALF_ULP_64 = 2.0**-53
+
+# A handful of single roundings (a quotient, a product, the radius itself, 1/B), what counts as zero
+# below float32's range, and terms of second order: less than sixteen half ulps together.
+OTHER_ROUNDINGS = 1.0 + 2.0**-20
+# The same for a mean that is clipped as a whole, whose length is a float64 sum.
+MEAN_SLACK = 1.0 + 2.0**-21
+
+
+def length_error(terms: int, norm: int) -> float:
+    """Relative error of a float32 norm from `terms` non-negative ones added in some order."""
+    return (terms + 8) * HALF_ULP * (0.5 if norm == 2 else 1.0)
+
+
+def move_error_float32(
+    records: NDArray[np.int64], tile: int, tiles: int = 1
+) -> NDArray[np.float64]:
+    """Sums of `tile` records in float32, of `tiles` such sums pairwise in float32, of these in
+    float64; the mean float32.
+
+    A record replaced changes the roundings of its own tile, at most 1 + 2 + ... + t units of the
+    longest record's last place in whatever order, and t for the products; of the pairs that its
+    tile goes into, at most 2 t + 4 t + ..., all records last; and, if there are more tiles, of the
+    float64 sum and of its conversion.
+    """
+    inside = np.minimum(records, tile).astype(np.float64)
+    own = np.where(inside > 1, inside * (inside + 3.0) / 2.0, 0.0)
+    together = np.minimum(records, tile * tiles)
+    levels = np.ceil(np.log2(np.ceil(together / tile)))
+    pairs = np.where(levels > 0, together + (2.0**levels - 2.0) * tile, 0.0)
+    far = np.where(records > tile * tiles, move_error_float64(records), 0.0)
+    return np.asarray((own + pairs) * HALF_ULP + far)
+
+
+def move_error_float64(records: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Sums of all records in float64, the mean float32."""
+    count = records.astype(np.float64)
+    return np.asarray(np.where(count > 1, count * (HALF_ULP + (count + 3.0) * HALF_ULP_64), 0.0))

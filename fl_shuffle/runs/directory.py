@@ -1,0 +1,185 @@
+"""A run's directory: made for one run, locked while that run is open, readable by its owner alone.
+
+A directory is created exclusively, so that runs started in the same second get one each; one that
+exists is taken only if it is empty, and gone on with only when that is asked for. The lock is an
+advisory one (flock) on the file `lock` and ends with the process that holds it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import IO
+
+from fl_shuffle.errors import RunError
+
+CONFIG = "config.json"
+LEDGER = "ledger.sqlite"
+METRICS = "metrics.csv"
+MODEL = "model.safetensors"
+SUMMARY = "summary.json"
+LOG = "run.log"
+LOCK = "lock"
+
+PRIVATE_FILE = 0o600
+PRIVATE_FOLDER = 0o700
+
+
+def open_private(path: Path, mode: str) -> IO[str]:
+    """Open a text file that, if it is created here, its owner alone may read."""
+
+    def private(name: str, flags: int) -> int:
+        return os.open(name, flags, PRIVATE_FILE)
+
+    return open(path, mode, encoding="utf-8", newline="", opener=private)
+
+
+class RunDirectory:
+    """A locked run directory. Build with `create`, `claim` or `reopen`; `close` ends the lock."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def create(cls, out: Path) -> RunDirectory:
+        """A new one below `out`. Raises `RunError` if none can be made there."""
+        path = new_directory(out)
+        return cls(path, _locked(path))
+
+    @classmethod
+    def claim(cls, path: Path) -> RunDirectory:
+        """The one the user asked for, made here or still empty.
+
+        Raises `RunError` if it is a file, not empty, in use by another process, or cannot be made.
+        """
+        path = path.resolve()
+        require_free(path)
+        with _said_in_one_line(path):
+            path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        lock = _locked(path)
+        try:
+            # Again: another process may have been there between the first look and the lock.
+            require_free(path)
+            with _said_in_one_line(path):
+                path.chmod(PRIVATE_FOLDER)
+        except RunError:
+            os.close(lock)
+            raise
+        return cls(path, lock)
+
+    @classmethod
+    def reopen(cls, path: Path) -> RunDirectory:
+        """One that holds an unfinished run.
+
+        Raises `RunError` if it holds none, or another process goes on with it.
+        """
+        path = path.resolve()
+        require_unfinished(path)
+        lock = _locked(path)
+        try:
+            require_unfinished(path)
+        except RunError:
+            os.close(lock)
+            raise
+        return cls(path, lock)
+
+    def write(self, name: str, text: str) -> None:
+        """Write a whole file."""
+        with open_private(self.path / name, "w") as file:
+            file.write(text)
+
+    def append(self, name: str) -> IO[str]:
+        """Open a file to write at its end."""
+        return open_private(self.path / name, "a")
+
+    def close(self) -> None:
+        """Give the directory back."""
+        os.close(self._lock)
+
+
+def new_directory(out: Path) -> Path:
+    """Create a fresh directory below `out`, named by date and time; its absolute path.
+
+    Creation is exclusive: whoever comes second in the same second gets the next name. Raises
+    `RunError` if nothing can be created there.
+    """
+    with _said_in_one_line(out):
+        out.mkdir(parents=True, exist_ok=True)
+    stamp = _stamp()
+    for number in itertools.count(1):
+        path = out / (stamp if number == 1 else f"{stamp}-{number}")
+        with _said_in_one_line(path):
+            try:
+                path.mkdir(mode=PRIVATE_FOLDER)
+            except FileExistsError:
+                continue
+        return path.resolve()
+    raise AssertionError("unreachable")
+
+
+def require_free(path: Path) -> None:
+    """Raise `RunError` unless a new run may use `path`: nothing is there, or an empty folder."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise RunError(f"--out {path} is a file; name a folder")
+    if (path / LEDGER).exists() or (path / CONFIG).exists():
+        raise RunError(f"--out {path} already holds a run; choose another folder or --resume it")
+    with _said_in_one_line(path):
+        if any(entry.name != LOCK for entry in path.iterdir()):
+            raise RunError(f"--out {path} is not empty; choose a new folder")
+
+
+def require_unfinished(path: Path) -> None:
+    """Raise `RunError` unless `path` holds a run that was started and has not finished."""
+    if not (path / CONFIG).is_file():
+        raise RunError(f"--resume {path}: there is no {CONFIG} in it")
+    if not (path / LEDGER).is_file():
+        raise RunError(f"--resume {path}: there is no {LEDGER} in it; start a new run")
+    if (path / SUMMARY).exists():
+        raise RunError(f"--resume {path}: that run is finished")
+
+
+def discard_unused(path: Path) -> None:
+    """Remove a directory in which no run was started."""
+    with suppress(OSError):
+        if all(entry.name == LOCK for entry in path.iterdir()):
+            (path / LOCK).unlink(missing_ok=True)
+            path.rmdir()
+
+
+def _stamp() -> str:
+    return datetime.now().strftime("%Y%m%d-%H%M%S")
+
+
+def _locked(path: Path) -> int:
+    """The descriptor that holds the directory's lock."""
+    with _said_in_one_line(path):
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            raise RunError(
+                f"{path} is in use by another process; wait for it, or choose another folder"
+            ) from None
+        raise RunError(
+            f"{path} cannot be locked ({error.strerror}); choose a folder on another file system"
+        ) from None
+    return lock
+
+
+@contextmanager
+def _said_in_one_line(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{path} cannot be used as a run directory: {error.strerror}") from None

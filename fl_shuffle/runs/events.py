@@ -1,0 +1,52 @@
+"""What a run tells whoever watches it: three typed events, in order, to one observer.
+
+In this process the grid carries the observer to the ServerApp (`observer_of`); on Flower's own
+engines the ServerApp runs elsewhere and is watched through its run directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fl_shuffle.config import Config
+from fl_shuffle.flower.strategy import RoundOutcome
+
+
+@dataclass(frozen=True)
+class RunStarted:
+    """The run directory is open; `warnings` are what a reader of its numbers must know."""
+
+    directory: Path
+    config: Config
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RoundFinished:
+    """A round is released and written down."""
+
+    outcome: RoundOutcome
+
+
+@dataclass(frozen=True)
+class RunFinished:
+    """The run is over; `summary` is what summary.json holds."""
+
+    summary: dict[str, Any]
+
+
+RunEvent = RunStarted | RoundFinished | RunFinished
+Observer = Callable[[RunEvent], None]
+
+
+def unobserved(event: RunEvent) -> None:
+    """Nobody watches."""
+
+
+def observer_of(grid: object) -> Observer:
+    """Who watches the run that this grid plays; `unobserved` on Flower's own engines."""
+    found: Observer | None = getattr(grid, "observer", None)
+    return found or unobserved

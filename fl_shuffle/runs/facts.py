@@ -1,0 +1,158 @@
+"""What is known of a run before it starts: for its ledger, its screen and its summary.
+
+Everything here is the same for neighbouring data sets, but the fingerprint, which is not published.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import secrets
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle import __version__
+from fl_shuffle.accounting.assumptions import run_assumptions
+from fl_shuffle.accounting.ledger import SCHEMA_VERSION
+from fl_shuffle.config import Config
+from fl_shuffle.plan import RandomizerPlan
+
+LIBRARIES = ("flwr", "torch", "numpy", "numba", "scipy", "dp-accounting", "opacus")
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What a run publishes about its data: names, sizes and shapes.
+
+    `records` of the clients, each of `shape` as the model sees it; `held_out` of the source's
+    training records serve as test records; `classes` is what the source declares.
+    """
+
+    source: str
+    records: int
+    shape: tuple[int, ...]
+    classes: int
+    test_records: int
+    held_out: int
+
+    def published(self) -> dict[str, Any]:
+        """As it stands in the ledger."""
+        return {**asdict(self), "shape": list(self.shape)}
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What the apps know about a run beside its configuration.
+
+    `fingerprint` is a digest of the records: it may not be published (see `runs.data_check`).
+    """
+
+    plan: RandomizerPlan
+    dimension: int
+    data: DataFacts
+    features_use_data: bool
+    fingerprint: str
+    lifetime: NDArray[np.float64] | None = None
+
+    @property
+    def records_not_covered(self) -> int:
+        """Private records of which something exact is published, beside the reports."""
+        return self.data.held_out + (self.data.records if self.features_use_data else 0)
+
+
+def publishes_times(config: Config) -> bool:
+    """Whether a run writes down times: how long a client computes may depend on its records."""
+    return config.run.entropy == "seeded"
+
+
+def started_at(config: Config) -> str:
+    """Now, in UTC: to the microsecond, or only the day where times are not published."""
+    now = datetime.now(UTC)
+    return now.isoformat() if publishes_times(config) else now.date().isoformat()
+
+
+def finished_at(config: Config) -> str | None:
+    """Now, in UTC; None where times are not published."""
+    return datetime.now(UTC).isoformat() if publishes_times(config) else None
+
+
+def lifetimes(config: Config, facts: RunFacts) -> NDArray[np.float64] | None:
+    """Each client's lifetime epsilon [clients], inf where it has none; None if nobody has one."""
+    common = config.privacy.client_epsilon
+    if facts.lifetime is None and common is None:
+        return None
+    limits = np.full(len(facts.plan), np.inf if common is None else common)
+    return limits if facts.lifetime is None else np.minimum(limits, facts.lifetime)
+
+
+def assumptions_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
+    """What the proven numbers take for granted, in plain words."""
+    known = all(own.noise != "user" for own in facts.plan.classes)
+    return run_assumptions(entropy=config.run.entropy, known_law=known)
+
+
+def warnings_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
+    """What a reader of the numbers must know, in plain words."""
+    found = []
+    if facts.features_use_data:
+        found.append(
+            f"features = {config.data.features!r} are fitted on the training data: that fit is not "
+            "covered by the privacy guarantee"
+        )
+    if facts.data.held_out:
+        found.append(
+            f"data.validation = {config.data.validation:g}: accuracy and loss are exact numbers "
+            f"about {facts.data.held_out} of the source's private training records: these records "
+            "are NOT COVERED by the privacy guarantee"
+        )
+    if config.data.dealt_by_label:
+        found.append(
+            f"data.partition = {config.data.partition!r} deals records to clients by their labels: "
+            "the guarantee is for one unit replaced after that partition, and what the partition "
+            "itself tells of labels is not covered"
+        )
+    if not facts.plan.labelled_private:
+        found.append(
+            "NOT PRIVATE AS LABELLED: the noise follows the published formula, which takes the "
+            "sensitivity for smaller than it is; the true local epsilon is printed as proven"
+        )
+    if config.run.entropy == "seeded":
+        found.append(
+            "seeded noise and permutation (simulation only): whoever knows the seed can remove the "
+            "noise; set run.entropy = 'system' for real data"
+        )
+    return tuple(found)
+
+
+def test_data_of(facts: RunFacts) -> str:
+    """What the records are that accuracy and loss are measured on."""
+    return "held out of the private records" if facts.data.held_out else "public"
+
+
+def ledger_meta(config: Config, facts: RunFacts) -> dict[str, Any]:
+    """The facts that a new run's ledger begins with; `run` is its random identifier."""
+    versions = {}
+    for name in LIBRARIES:
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return {
+        "schema": SCHEMA_VERSION,
+        "run": secrets.token_hex(16),
+        "config": config.to_dict(),
+        "code_version": __version__,
+        "python": platform.python_version(),
+        "libraries": versions,
+        "seed": config.run.seed if config.run.entropy == "seeded" else "operating-system entropy",
+        "data": facts.data.published(),
+        "test_data": test_data_of(facts),
+        "records_not_covered": facts.records_not_covered,
+        "relation": config.relation,
+        "dimension": facts.dimension,
+        "labelled_private": facts.plan.labelled_private,
+        "started": started_at(config),
+    }

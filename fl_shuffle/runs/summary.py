@@ -1,0 +1,72 @@
+"""summary.json: the final numbers, each with its standing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.events import Spend
+from fl_shuffle.config import Config
+from fl_shuffle.flower.strategy import RoundOutcome
+from fl_shuffle.runs.facts import RunFacts, assumptions_of, publishes_times, test_data_of
+
+
+def summarize(
+    directory: Path,
+    config: Config,
+    facts: RunFacts,
+    accountant: Accountant,
+    last: RoundOutcome | None,
+    *,
+    warnings: Sequence[str],
+    stopped_early: str | None,
+    started: float,
+    accounting_seconds: float,
+) -> dict[str, Any]:
+    """The final numbers, JSON-ready; `started` is `time.time()` at the start."""
+    spend = last.spend if last else None
+    times = publishes_times(config)
+    _, proven, _ = accountant.client_totals()
+    quantiles = {f"p{int(100 * q)}": float(np.quantile(proven, q)) for q in (0.1, 0.5, 0.9)}
+    return {
+        "run_directory": str(directory),
+        "rounds": last.round_number if last else 0,
+        "stopped_early": stopped_early,
+        "accuracy": last.metrics.get("accuracy") if last else None,
+        "loss": last.metrics.get("loss") if last else None,
+        "test_data": test_data_of(facts),
+        "delta": config.privacy.target_delta,
+        "unit": config.privacy.unit,
+        "relation": config.relation,
+        "proven_epsilon": _finite(spend.headline) if spend else None,
+        "proven_epsilon_quantiles": {key: _finite(value) for key, value in quantiles.items()},
+        "columns": _columns(spend) if spend else {},
+        "gspa_mu": spend.mu_total if spend else None,
+        "records_not_covered": facts.records_not_covered,
+        "warnings": list(warnings),
+        "assumptions": list(assumptions_of(config, facts)),
+        "accounting_seconds": accounting_seconds if times else None,
+        "seconds": time.time() - started if times else None,
+    }
+
+
+def _columns(spend: Spend) -> dict[str, Any]:
+    return {
+        name: {
+            "epsilon": _finite(column.worst),
+            "status": str(column.status),
+            "source": column.source,
+            "note": column.note,
+        }
+        for name, column in spend.columns.items()
+    }
+
+
+def _finite(value: float | None) -> float | str | None:
+    """JSON has no infinity: it is written as the text "inf"."""
+    return value if value is None or np.isfinite(value) else str(value)

@@ -1,0 +1,14 @@
+"""What every test shares: runs keep what they know of their data in a folder of the tests' own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FL_SHUFFLE_STATE", str(tmp_path_factory.mktemp("state")))
+        yield

@@ -1,0 +1,153 @@
+"""64-bit reports: the grid points that ideal, continuous noise would give."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+
+from fl_shuffle.randomizers import noise_cpu, noise_exact
+from fl_shuffle.randomizers.noise import NoiseStream
+from fl_shuffle.randomizers.noise_cpu import AesWords, Layout
+from fl_shuffle.randomizers.vector import VectorRandomizer
+
+KEY = bytes(range(32))
+LAWS = {"gaussian": "normal", "laplace": "laplace"}
+
+
+def reports(noise: str, d: int = 301, rows: int = 7, scale: float = 0.3) -> torch.Tensor:
+    means = torch.linspace(-1.0, 1.0, rows * d).reshape(rows, d) / math.sqrt(d)
+    stream = NoiseStream(KEY, d, bits=64)
+    return VectorRandomizer(noise, scale, 1.0).randomize_(means, 5, stream)
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_the_exact_way_and_the_fast_way_agree(noise: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every report worked out to 400 bits with other further bits is what doubles gave."""
+    fast = reports(noise)
+    asked = []
+    exact = noise_exact.exact_report
+
+    def counting(*arguments: object) -> float:
+        asked.append(arguments)
+        return exact(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(noise_exact, "exact_report", counting)
+    monkeypatch.setattr(noise_exact, "TOLERANCE", 1.0)
+    assert torch.equal(reports(noise), fast)
+    assert len(asked) == fast.numel()
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_double_precision_is_within_the_tolerance(noise: str) -> None:
+    """Noise itself against 60 digits, over the whole range of words that are not coarse."""
+    rng = np.random.default_rng(0)
+    places = np.concatenate(
+        [2 ** rng.integers(40, 63, 400), [1 << 40, (1 << 63) - (1 << 43) - 1, 1 << 62, 3 << 61]]
+    ).astype(np.int64) | rng.integers(0, 1 << 40, 404)
+    places = places[~noise_exact.coarse(places)]
+    words = np.where(rng.random(len(places)) < 0.5, places, ~places)
+    angles = rng.integers(-(2**63), 2**63 - 1, len(words))
+    both = np.concatenate([words, angles])[None, :] if noise == "gaussian" else words[None, :]
+    target = np.zeros((1, both.shape[1]), np.float64)
+    source = noise_cpu._Source(KEY[:16], np.zeros(1, np.int64), 0, both)
+    # Without a step the noise itself is written; a float64 target keeps its digits.
+    noise_cpu._ADD_64[LAWS[noise]](source, target, np.ones(1), np.zeros(1))  # type: ignore[arg-type]
+    worst = 0.0
+    with mpmath.workdps(60):
+        for index, word in enumerate(words.tolist()):
+            place = word if word >= 0 else ~word
+            for inside in (0, 1):  # the ends of the word's interval
+                uniform = mpmath.mpf(place + inside) / 2**63
+                if noise == "laplace":
+                    ideal = [-mpmath.log(uniform) * (1 if word >= 0 else -1)]
+                    drawn = [target[0, index]]
+                else:
+                    radius = mpmath.sqrt(-2 * mpmath.log(uniform))
+                    turn = mpmath.pi * mpmath.mpf(int(angles[index]) + inside) / 2**63
+                    ideal = [radius * mpmath.cos(turn), radius * mpmath.sin(turn)]
+                    drawn = [target[0, index], target[0, len(words) + index]]
+                for a, b in zip(ideal, drawn, strict=True):
+                    worst = max(worst, abs(float(a - mpmath.mpf(float(b)))))
+    assert 2.0**-60 < worst < noise_exact.TOLERANCE / 16.0
+
+
+def test_sums_near_the_middle_are_worked_out_exactly() -> None:
+    """A mean that puts the sum 2^-50 noise widths beside the middle: doubles alone would guess."""
+    stream = NoiseStream(KEY, 2, bits=64)
+    layout = Layout.of(2, 64)
+    words = AesWords(stream._derive("laplace"), layout)
+    raw = np.empty(8 * layout.width + 16, np.uint8)
+    words.fill(range(3, 4), 0, raw)
+    first = int(raw[:8].view(np.int64)[0])
+    more, _ = noise_exact.more_bits(words.key, 3, 0, 0)
+    with mpmath.workdps(100):
+        place = mpmath.mpf(first if first >= 0 else ~first)
+        uniform = (place + mpmath.mpf(2 * more + 1) / 2**257) / 2**63
+        variate = -mpmath.log(uniform) * (1 if first >= 0 else -1)
+        step = 2.0**-16
+        middle = (mpmath.floor(variate / step) + mpmath.mpf(1) / 2) * step
+        for side in (-1, 1):
+            # The scale, a double, moves the sum by far less than a step.
+            scale = float(middle / variate * (1 + side * mpmath.mpf(2) ** -48))
+            nearest = int(mpmath.nint(mpmath.mpf(scale) * variate / step)) * step
+            got = stream.add_("laplace", torch.zeros(1, 2), 3, scale, step)
+            assert float(got[0, 0]) == nearest
+            assert noise_exact.exact_report(0.0, scale, step, first, more, None) == nearest
+
+
+def test_the_word_that_cannot_be_seen_in_a_double() -> None:
+    """Words next to zero and to the end: the further bits decide, and tails go on."""
+    assert noise_exact.coarse(np.array([0, -1, 2**63 - 1, -(2**63), 2**39])).all()
+    assert not noise_exact.coarse(np.array([2**40, -(2**40) - 1, 2**62])).any()
+    step = 2.0**-10
+    small = noise_exact.exact_report(0.0, 1.0, step, 0, 0, None)
+    assert small == pytest.approx((63 + 257) * math.log(2.0), abs=step)
+    assert noise_exact.exact_report(0.0, 1.0, step, -1, 1 << 255, None) == pytest.approx(
+        -64 * math.log(2.0), abs=step
+    )
+    assert noise_exact.exact_report(0.0, 1.0, 2.0**-40, 0, 0, None) == 2.0**-17
+
+
+def test_how_often_the_exact_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2e6 variates: about 6 per million (Poisson, false alarm below 1e-6)."""
+    asked = []
+    exact = noise_exact.exact_report
+
+    def counting(*arguments: object) -> float:
+        asked.append(1)
+        return exact(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(noise_exact, "exact_report", counting)
+    NoiseStream(KEY, 1000, bits=64).add_("normal", torch.zeros(2000, 1000), 0, 1.0, 2.0**-16)
+    # Doubtful 2 (2^-20 + 2^-28), coarse 2^-23 + 2^-20 each.
+    expected = 2e6 * (2 * (2.0**-20 + 2.0**-28) + 2.0**-23 + 2.0**-20)
+    assert abs(len(asked) - expected) < 5.5 * math.sqrt(expected) + 3
+
+
+@pytest.mark.parametrize("law", ["normal", "laplace"])
+def test_all_words_of_a_small_sampler_give_the_ideal_law(law: str) -> None:
+    """The map from (word, further bits) to grid points, enumerated: exact cell probabilities.
+
+    Words are taken from a coarse lattice of places and further bits; each stands for an equal share
+    of the uniform, so the ideal probability of a cell lies between the shares that certainly and
+    possibly fall into it.
+    """
+    step, parts = 0.25, 512
+    seen: dict[float, Fraction] = {}
+    for part in range(parts):
+        place = part * (2**63 // parts) + 2**63 // parts // 2
+        angle = (0, 0, False) if law == "normal" else None
+        report = noise_exact.exact_report(0.0, 1.0, step, place, 1 << 255, angle)
+        seen[report] = seen.get(report, Fraction(0)) + Fraction(1, parts)
+    total = Fraction(0)
+    for report in sorted(seen, reverse=True):
+        total += seen[report]
+        # P(variate > report - step/2): e^-x, and e^(-x^2/2) for the radius (angle 0).
+        edge = max(report - step / 2, 0.0)
+        ideal = math.exp(-edge) if law == "laplace" else math.exp(-0.5 * edge**2)
+        assert abs(float(total) - ideal) <= 1.0 / parts
