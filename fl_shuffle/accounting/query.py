@@ -27,6 +27,7 @@ MAX_EPSILON0 = 200.0
 MAX_EPSILON = 400.0
 MAX_CLIENTS = 10**12
 MAX_ROUNDS = 10**6
+PROFILE_POINTS = 300
 MIN_RELATIVE_ERROR, MAX_RELATIVE_ERROR = 1e-9, 0.5
 
 
@@ -234,8 +235,12 @@ def _parallel(value: object) -> tuple[tuple[str, float], ...]:
     return tuple(parts)
 
 
-def _profile(value: object) -> tuple[tuple[float, float], ...]:
+def _profile(given: object) -> tuple[tuple[float, float], ...]:
+    value = given
     if isinstance(value, str):
+        name, _, mu = value.partition(":")
+        if name == "gdp":
+            return _gaussian_pairs(mu)
         value = [item.split(":") for item in value.split(",")]
     try:
         if not isinstance(value, Sequence):
@@ -243,12 +248,26 @@ def _profile(value: object) -> tuple[tuple[float, float], ...]:
         pairs = tuple((float(epsilon), float(delta)) for epsilon, delta in value)
     except (TypeError, ValueError):
         raise InvalidValueError(
-            "profile", value, "must list pairs: EPSILON:DELTA,EPSILON:DELTA"
+            "profile", given, "must list pairs, EPSILON:DELTA,EPSILON:DELTA, or be gdp:MU"
         ) from None
     for epsilon, delta in pairs:
         require_real("profile epsilon", epsilon, minimum=0.0, maximum=MAX_EPSILON0)
         require_real("profile delta", delta, minimum=0.0, maximum=1.0)
     return pairs
+
+
+def _gaussian_pairs(mu: str) -> tuple[tuple[float, float], ...]:
+    """Points of the profile of mu-GDP, close enough that chords between them cost nothing."""
+    from fl_shuffle.accounting.gaussian import gaussian_delta, gaussian_epsilon
+
+    try:
+        shift = float(mu)
+    except ValueError:
+        raise InvalidValueError("profile", f"gdp:{mu}", "must be gdp: and a number") from None
+    require_real("profile gdp", shift, minimum=0.0, exclusive_minimum=True, maximum=5.0)
+    end = gaussian_epsilon(1e-30, shift)
+    grid = [end * step / PROFILE_POINTS for step in range(PROFILE_POINTS + 1)]
+    return tuple((epsilon, gaussian_delta(epsilon, shift)) for epsilon in grid)
 
 
 def _budgets(value: object) -> tuple[LocalBudget, ...]:

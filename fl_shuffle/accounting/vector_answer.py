@@ -90,7 +90,7 @@ def _proven(
         delta=delta,
         method=query.method,
         status=Status.PROVEN,
-        source="partial shuffles or blanket for noise on a ball, minimum with the exact local curve",
+        source="partial shuffles and blanket for noise on a ball, minimum with the local curve",
         assumptions=(
             "n reports arrive, each shuffled whole, unscaled and unlabelled, independent noise",
             "each round is shuffled afresh; parameters depend on public outputs only",

@@ -40,7 +40,7 @@ def add_query_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--delta0", type=float, metavar="Y", help="local delta of one report (0)")
     parser.add_argument(
         "--profile",
-        metavar="EPSILON:DELTA,...",
+        metavar="EPSILON:DELTA,...|gdp:MU",
         help="local guarantees that all hold for one report (method profile)",
     )
     parser.add_argument("--clients", type=int, metavar="N", help="number of shuffled reports")

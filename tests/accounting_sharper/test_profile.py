@@ -69,6 +69,11 @@ def test_more_points_say_more() -> None:
     assert many < 0.6 * few
 
 
+def test_gaussian_differential_privacy_by_name() -> None:
+    query = {"method": "profile", "profile": "gdp:0.2", "clients": 10**4, "delta": 1e-6}
+    assert bound(BoundQuery.from_mapping(query)).epsilon <= 0.0066
+
+
 def test_rounds_are_composed() -> None:
     once = ask(method="profile", epsilon0=0.5, clients=10**4)
     twenty = ask(method="profile", epsilon0=0.5, clients=10**4, rounds=20)
@@ -80,7 +85,7 @@ def test_one_client_is_only_locally_private() -> None:
     assert ask(method="profile", epsilon0=1.0, clients=1) == pytest.approx(1.0, abs=1e-4)
 
 
-@pytest.mark.parametrize("value", ["1", "1:x", "a:b", "-1:0.1", "1:2"])
+@pytest.mark.parametrize("value", ["1", "1:x", "a:b", "-1:0.1", "1:2", "gdp:x", "gdp:-1"])
 def test_bad_profiles_are_refused(value: str) -> None:
     with pytest.raises(InvalidValueError):
         BoundQuery.from_mapping({"profile": value, "clients": 10, "delta": 1e-6})

@@ -10,7 +10,7 @@ import numpy as np
 from fl_shuffle.accounting.convex_rounding import round_up_convex
 from fl_shuffle.accounting.gaussian import gaussian_profile
 from fl_shuffle.accounting.partial_shuffle import lognormal
-from fl_shuffle.accounting.partial_shuffle.collapsed_atoms import ToppedLaw, collapse
+from fl_shuffle.accounting.partial_shuffle.collapsed_atoms import Choice, ToppedLaw, collapse
 from fl_shuffle.accounting.partial_shuffle.convex_order_law import (
     GaussianLaw,
     gaussian_law,
@@ -97,13 +97,15 @@ def _with_goal(
         return math.inf
     tail = extra + left
     total = 0.0
+    hint: Choice | None = None
     for loss, weight in zip(swap.losses.tolist(), swap.weights.tolist(), strict=True):
         terms = lifted(atoms, swap.gain, loss)
         mean = -(1.0 - loss) * drift + (swap.gain + loss) * local
         second = (1.0 + swap.gain) ** 2 * (variance + drift * drift)
-        lower = collapse(terms, second - mean * mean, mean, rate)
-        if lower is None:
+        found = collapse(terms, second - mean * mean, mean, rate, hint)
+        if found is None:
             return math.inf
+        lower, hint = found
         total += weight * _main_term(lower, n)
     total = (total + n * (1.0 + swap.gain) * tail) / swap.smallest + swap.cost
     return total * (1.0 + 1e-12) if math.isfinite(total) else math.inf

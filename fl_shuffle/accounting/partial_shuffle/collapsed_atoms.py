@@ -22,10 +22,10 @@ import numpy as np
 from fl_shuffle.accounting.privacy_loss import AmplificationLaw, AtomicLaw, FloatArray
 
 SLACK = 1e-11
-CELLS = 120
+CELLS = 100
 STRETCHES = (1.0, 1.006, 1.012, 1.02, 1.03, 1.045, 1.06, 1.08, 1.1, 1.13, 1.17, 1.22)
 MAX_STRETCH = 1.5
-STRETCH_STEP = 1e-3
+STRETCH_STEP = 2e-3
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,17 @@ class _Upper:
         return second - t * (2.0 * first - t * mass), first - t * mass
 
 
-def collapse(atoms: AtomicLaw, variance: float, mean: float, rate: float) -> AtomicLaw | None:
+Choice = tuple[int, float]
+"""The first atom kept, and the stretch."""
+
+
+def collapse(
+    atoms: AtomicLaw, variance: float, mean: float, rate: float, hint: Choice | None = None
+) -> tuple[AtomicLaw, Choice] | None:
     """Atoms L' that dominate every L_k in third order, from L* and `variance`; None if none found.
 
-    `mean` is 1 - a. `rate` is the exponential rate that matters; it ranks the candidates.
+    `mean` is at least E L_k. `rate` is the exponential rate that matters; it ranks the candidates.
+    `hint` is a choice that was good for nearly the same law: it is taken if it is certified here.
     """
     centre = max(atoms.mean, mean)
     values = atoms.values - centre
@@ -92,7 +99,7 @@ def collapse(atoms: AtomicLaw, variance: float, mean: float, rate: float) -> Ato
     whole = float(p @ values**2)
     goal = variance * (1.0 + 4.0 * SLACK)
     if whole <= goal:
-        return atoms
+        return atoms, (0, 1.0)
     mass = np.cumsum(p[::-1])[::-1]
     first = np.cumsum((p * values)[::-1])[::-1]
     second = np.cumsum((p * values * values)[::-1])[::-1]
@@ -101,6 +108,25 @@ def collapse(atoms: AtomicLaw, variance: float, mean: float, rate: float) -> Ato
     low = -first / rest
     spread = second + rest * low * low
     inside = np.flatnonzero((rest > 1e-9) & (mass > 1e-9))
+    bounds = _Upper(values, p)
+
+    def certified(j: int, kappa: float, step: float) -> float | None:
+        point = float(low[j]), float(rest[j])
+        return _stretched(
+            bounds, values[j:], p[j:], point, kappa, step, variance, centre - mean, -centre
+        )
+
+    def law(j: int, stretch: float) -> tuple[AtomicLaw, Choice]:
+        new = np.concatenate([low[j : j + 1], values[j:]]) * stretch + centre
+        masses = np.concatenate([rest[j : j + 1], p[j:]])
+        return AtomicLaw(new + 1e-14 * np.abs(new), masses), (j, stretch)
+
+    if hint is not None and hint[0] in inside:
+        j = hint[0]
+        kappa = max(hint[1], math.sqrt(goal / float(spread[j])))
+        found = certified(j, kappa, 4.0 * STRETCH_STEP)
+        if found is not None:
+            return law(j, found)
     ranked = []
     for stretch in STRETCHES:
         fits = inside[spread[inside] * stretch * stretch >= goal]
@@ -108,22 +134,17 @@ def collapse(atoms: AtomicLaw, variance: float, mean: float, rate: float) -> Ato
             j = int(fits[-1])
             kappa = max(1.0, math.sqrt(goal / float(spread[j])))
             ranked.append((_score(rate * kappa, values[j:], p[j:], low[j], rest[j]), kappa, j))
-    bounds = _Upper(values, p)
-    best: tuple[float, AtomicLaw] | None = None
+    best: tuple[float, int, float] | None = None
     for score, kappa, j in sorted(set(ranked)):
         if best is not None and score >= best[0]:
             break
-        point = float(low[j]), float(rest[j])
-        found = _stretched(
-            bounds, values[j:], p[j:], point, kappa, variance, centre - mean, -centre
-        )
+        found = certified(j, kappa, STRETCH_STEP)
         if found is None:
             continue
-        final = _score(rate * found, values[j:], p[j:], *point)
+        final = _score(rate * found, values[j:], p[j:], float(low[j]), float(rest[j]))
         if best is None or final < best[0]:
-            new = np.concatenate([[point[0]], values[j:]]) * found + centre
-            best = final, AtomicLaw(new + 1e-14 * np.abs(new), np.concatenate([[point[1]], p[j:]]))
-    return None if best is None else best[1]
+            best = final, j, found
+    return None if best is None else law(best[1], best[2])
 
 
 def _score(rate: float, values: FloatArray, p: FloatArray, low: float, rest: float) -> float:
@@ -137,6 +158,7 @@ def _stretched(
     p: FloatArray,
     point: tuple[float, float],
     kappa: float,
+    first_step: float,
     variance: float,
     surplus: float,
     zero: float,
@@ -161,13 +183,13 @@ def _stretched(
         return bool(np.all(good))
 
     low = high = kappa
-    step = STRETCH_STEP
+    step = first_step
     while not holds(high):
         low, high = high, high + step
-        step *= 3.0
+        step *= 2.5
         if high > MAX_STRETCH:
             return None
-    while high - low > STRETCH_STEP:
+    while high - low > first_step:
         middle = 0.5 * (low + high)
         if holds(middle):
             high = middle

@@ -38,6 +38,8 @@ class PartialShuffleCurve:
             spread = max(radius + reach, move)
             if count < MIN_OTHERS or spread > MAX_SPREAD:
                 continue
+            if move > spread * (1.0 - 1e-9):
+                move = spread  # larger is safe, and the profiles then coincide
             setting = Setting(count, move, spread, max(2.0 * widest, spread), reach, radius)
             known: Setting | None = self._setting
             if known is None or setting.predicted_mu < known.predicted_mu:

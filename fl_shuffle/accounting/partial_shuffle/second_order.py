@@ -14,8 +14,8 @@ no bound. What is added:
   e^(theta q) M(theta)^N, as |M(s)| <= M(theta) and the terms decrease;
 * skipped blocks of frequencies, where |M(s)/M(theta)|^N <= `SKIP_LEVEL` is certified: at most
   SKIP_LEVEL (2/pi) e^(v theta^2/2) (1/(2 k0^2) + h/k0^3), k0 the first of them;
-* round-off: per node the modulus times (error of log M(s)^N + error of the phase kq + 40 units);
-  and the error of N log M(theta), a factor.
+* round-off: per node the modulus times (error of log M(s)^N + error of the phase kq + 40 units +
+  one unit for every node); and the error of N log M(theta), a factor.
 
 V costs at most v P(...) <= v, and about v theta^2 / 2 relative. No step depends on N.
 """
@@ -78,7 +78,7 @@ def squared_excess_of_sum(
     scale = front * h / (2.0 * math.pi)
     phases = np.exp(1j * np.multiply.outer(offsets, k))
     value = scale * (phases @ terms).real
-    drift = UNIT * tilted.rounding * k * counts.sensitivity(y) + 40.0 * UNIT
+    drift = UNIT * tilted.rounding * k * counts.sensitivity(y) + (40.0 + nodes.size) * UNIT
     roundoff = scale * (
         float(np.sum(size * drift)) + 2.0 * UNIT * offsets * float(np.sum(size * k))
     )
