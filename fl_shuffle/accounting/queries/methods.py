@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from fl_shuffle.accounting.bounds.partial_shuffle.profile_answer import profile_answer
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.queries.bound_query import BoundQuery
+from fl_shuffle.accounting.queries.profile_method import profile_answer
 from fl_shuffle.accounting.queries.published_methods import (
     echo_guarantee,
     gdp_asymptotic_guarantee,
