@@ -1,0 +1,263 @@
+"""What a run certainly loses: an attack on all its rounds at once, its error rates computed.
+
+The attacker knows the others' means and the client's two candidates; the data sets, and the cells
+into which a report falls, are those of `vector_data_sets`. He adds up a score of the cell over all
+reports of all rounds,
+
+    f = log( (sum_g n_g R_g + p_1) / (sum_g n_g R_g + p_0) ),   n_g others with law R_g,
+
+the likelihood ratio of a batch to first order (exact without others), and says "a_1" if the sum
+exceeds a threshold. The test is randomized by a little Gaussian noise: a choice of the attacker, as
+the cells are, so the error rates are exactly those of an attack. They come from the Fourier series
+of the sum modulo a period, again the attacker's choice, and their numerical error is subtracted.
+With alpha, beta the errors, any guarantee has beta >= 1 - delta - e^eps alpha, hence
+
+    eps >= log( (P_1(sum > x) - delta) / P_0(sum > x) )   for every threshold x.
+
+More others only hide better: an attacker can add their reports himself. A number for n others
+therefore holds for rounds with fewer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.accounting.attacks.vector_data_sets import Batch, DataSet, data_sets
+from fl_shuffle.accounting.bounds.vector import ReportClass
+from fl_shuffle.accounting.engine.tilted_moments import UNIT
+from fl_shuffle.accounting.rounds.round_library import RoundType
+from fl_shuffle.accounting.tolerances import TOLERANCES
+from fl_shuffle.errors import require_integer, require_real
+
+FloatArray = NDArray[np.float64]
+ComplexArray = NDArray[np.complex128]
+
+TINY = 1e-300
+NEARLY_BEST = 0.8
+"""Data sets whose signal is at least this share of the best one's are all evaluated."""
+
+
+def attack_epsilon(kind: RoundType, rounds: int, delta: float, dimension: int = 1) -> float:
+    """A lower bound on epsilon at `delta` of `rounds` rounds of `kind`; zero if the attack fails.
+
+    Relation: replace-one, the worst data set of those tried. Rounded down. Reports of two and more
+    dimensions allow other data sets; what holds in one holds in all.
+    """
+    return batch_epsilon(_classes(kind), 0, rounds, delta, dimension)
+
+
+def batch_epsilon(
+    classes: Sequence[ReportClass],
+    index: int,
+    rounds: int,
+    delta: float,
+    dimension: int = 1,
+) -> float:
+    """`attack_epsilon` against a client of class `index`; noise scales may differ."""
+    require_integer("rounds", rounds, minimum=1)
+    target = require_real(
+        "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
+    )
+    found = _promising(Batch.of(classes, index, dimension), rounds)
+    return max((scores.epsilon(rounds, target) for scores in found), default=0.0)
+
+
+def attack_delta(kind: RoundType, rounds: int, epsilon: float, dimension: int = 1) -> float:
+    """A lower bound on delta at `epsilon` (nats) of `rounds` rounds of `kind`. Rounded down."""
+    require_integer("rounds", rounds, minimum=1)
+    budget = require_real("epsilon", epsilon, minimum=0.0, maximum=500.0)
+    found = _promising(Batch.of(_classes(kind), 0, dimension), rounds)
+    return max((scores.delta(rounds, budget) for scores in found), default=0.0)
+
+
+def _classes(kind: RoundType) -> list[ReportClass]:
+    others = [
+        ReportClass(kind.noise, kind.scale, radius, 0.0, count) for radius, count in kind.others
+    ]
+    return [kind.own, *others]
+
+
+def _promising(batch: Batch | None, rounds: int) -> list[Scores]:
+    found = () if batch is None else _scores(batch)
+    signals = [scores.signal(rounds) for scores in found]
+    best = max(signals, default=0.0)
+    return [
+        scores
+        for scores, signal in zip(found, signals, strict=True)
+        if signal >= NEARLY_BEST * best
+    ]
+
+
+@lru_cache(maxsize=64)
+def _scores(batch: Batch) -> tuple[Scores, ...]:
+    return tuple(Scores(data) for data in data_sets(batch))
+
+
+class Scores:
+    """The attack on one data set: a score of each cell, and its laws.
+
+    Laws are rows of probabilities of the cells: the others' groups, then the client's two.
+    """
+
+    def __init__(self, data: DataSet) -> None:
+        laws = np.concatenate([data.others, [data.first, data.second]])
+        laws = laws / np.array([[math.fsum(law.tolist())] for law in laws])
+        counts = data.counts
+        below = counts @ laws[:-2] + laws[-2]
+        kept = (below > 0.0) | (laws[-1] > 0.0)
+        laws, below = laws[:, kept], below[kept]
+        change = (laws[-1] - laws[-2]) / np.where(below > 0.0, below, 1.0)
+        with np.errstate(divide="ignore"):
+            score = np.where(below > 0.0, np.log1p(change), TOLERANCES.attack_largest_score)
+        self.score = np.clip(
+            score, -TOLERANCES.attack_largest_score, TOLERANCES.attack_largest_score
+        )
+        if counts.size:
+            self.score -= float(counts @ (laws[:-2] @ self.score)) / float(counts.sum())
+        self.laws = laws
+        self.name = data.name
+        self.reports = float(counts.sum()) + 1.0
+        self._weights = np.stack([np.append(counts, own) for own in ((1.0, 0.0), (0.0, 1.0))])
+        self._left_out = data.left_out
+        self._cell_error = data.cell_error
+        self._transforms: dict[tuple[float, float], _Transforms] = {}
+        means = laws @ self.score
+        spread = np.maximum(laws @ self.score**2 - means**2, 0.0)
+        self._one_round = (self._weights @ means, self._weights @ spread)
+
+    def moments(self, rounds: int) -> tuple[FloatArray, FloatArray]:
+        """Means [2] and variances [2] of the attacker's sum under both hypotheses."""
+        means, variances = self._one_round
+        return rounds * means, rounds * variances
+
+    def signal(self, rounds: int) -> float:
+        """How many standard deviations the two hypotheses lie apart."""
+        means, variances = self.moments(rounds)
+        return float(means[1] - means[0]) / math.sqrt(max(*variances, TINY))
+
+    def epsilon(self, rounds: int, delta: float) -> float:
+        """The largest certain epsilon over a range of thresholds."""
+        at_least, at_most = self._rates(rounds)
+        certain = at_least - delta
+        good = certain > 0.0
+        if not bool(good.any()):
+            return 0.0
+        return max(0.0, float(np.max(np.log(certain[good] / at_most[good])))) * (1.0 - 1e-9)
+
+    def delta(self, rounds: int, epsilon: float) -> float:
+        """The largest certain delta over a range of thresholds."""
+        at_least, at_most = self._rates(rounds)
+        # Relative round-off of the exponential and the product, on both terms.
+        found = at_least - math.exp(epsilon) * at_most * (1.0 + 1e-12)
+        return max(0.0, float(np.max(found, initial=0.0))) * (1.0 - 1e-9)
+
+    def _rates(self, rounds: int) -> tuple[FloatArray, FloatArray]:
+        """P_1 and P_0 of the sum beyond each threshold: not above, and not below the truth."""
+        means, variances = self.moments(rounds)
+        sd = math.sqrt(max(variances))
+        gap = float(means[1] - means[0])
+        if not 0.0 < sd < math.inf or gap <= 0.0:
+            return np.zeros(0), np.ones(0)
+        noise = TOLERANCES.attack_smoothing * 2.0 ** math.ceil(math.log2(sd))
+        period = 2.0 ** math.ceil(math.log2(2.0 * gap + TOLERANCES.attack_period_sds * sd))
+        transforms = self.transforms(noise, period)
+        thresholds = np.linspace(
+            -0.5 * gap - sd, 0.5 * gap + 8.0 * sd, TOLERANCES.attack_thresholds
+        )
+        shift = 0.5 * float(means[0] + means[1])
+        # Pinsker's inequality for the error of every report's law.
+        common = math.sqrt(self.reports * rounds) * self._cell_error + TOLERANCES.attack_cut_off
+        common += rounds * self._left_out
+        (low, low_error), (high, high_error) = (
+            transforms.above(thresholds, shift, rounds, index) for index in (1, 0)
+        )
+        return low - low_error - common, np.maximum(high, 0.0) + high_error + common
+
+    def transforms(self, noise: float, period: float) -> _Transforms:
+        """Characteristic functions at odd multiples of 2 pi / period; `noise`: the test's own."""
+        key = (noise, period)
+        if key not in self._transforms:
+            last = math.ceil(TOLERANCES.attack_gauss_reach / noise * period / (2.0 * math.pi))
+            odd = np.arange(1, last + 1, 2, dtype=np.float64)
+            frequencies = 2.0 * math.pi / period * odd
+            weights = np.exp(-0.5 * (noise * frequencies) ** 2) / (math.pi * odd)
+            self._transforms[key] = _Transforms.of(
+                frequencies, weights, self.score, self.laws, self._weights
+            )
+        return self._transforms[key]
+
+
+@dataclass(frozen=True)
+class _Transforms:
+    """One round's characteristic function under both hypotheses [2, frequencies].
+
+    `log`, the logarithm; `log_most`, what the logarithm of its modulus cannot exceed; `size`, the
+    sum of the terms' absolute logarithms; `relative_error`, before round-off of that sum.
+    """
+
+    frequencies: FloatArray
+    weights: FloatArray
+    log: ComplexArray
+    log_most: FloatArray
+    size: FloatArray
+    relative_error: FloatArray
+
+    @classmethod
+    def of(
+        cls,
+        frequencies: FloatArray,
+        weights: FloatArray,
+        score: FloatArray,
+        laws: FloatArray,
+        counts: FloatArray,
+    ) -> _Transforms:
+        """`laws` [laws, cells] of a report's score; `counts` [2, laws] of each in a round."""
+        half = np.multiply.outer(0.5 * frequencies, score)
+        sine = np.sin(half)
+        # E e^(i w score) - 1 without cancellation.
+        excess = -2.0 * (sine * sine) @ laws.T + 2.0j * ((sine * np.cos(half)) @ laws.T)
+        error = np.multiply.outer(frequencies, (score.size + 16.0) * UNIT * (laws @ np.abs(score)))
+        modulus = np.abs(1.0 + excess)
+        # log|1 + z| = log1p(2 Re z + |z|^2) / 2 keeps its digits near zero.
+        near = np.maximum(2.0 * excess.real + np.abs(excess) ** 2, -0.9)
+        real = np.where(modulus > 0.5, 0.5 * np.log1p(near), np.log(np.maximum(modulus, TINY)))
+        log = real + 1j * np.angle(1.0 + excess)
+        most = np.minimum(np.maximum(real, np.log(np.maximum(modulus + error, TINY))), 0.0)
+        return cls(
+            frequencies,
+            weights,
+            counts @ log.T,
+            counts @ most.T,
+            counts @ np.abs(log).T,
+            counts @ (error / np.maximum(modulus, TINY)).T,
+        )
+
+    def above(
+        self, thresholds: FloatArray, shift: float, rounds: int, index: int
+    ) -> tuple[FloatArray, float]:
+        """Probability of the half period above each threshold (from `shift`), and its error."""
+        most = self.weights * np.exp(rounds * self.log_most[index])
+        kept = most > TOLERANCES.attack_negligible
+        exponent = rounds * self.log[index, kept]
+        frequencies, most = self.frequencies[kept], most[kept]
+        size = self.weights[kept] * np.exp(exponent.real)
+        drift = rounds * self.relative_error[index, kept]
+        drift += 8.0 * UNIT * (
+            rounds * self.size[index, kept] + np.abs(frequencies * shift) + size.size
+        )  # fmt: skip
+        wrong = np.minimum(size * np.expm1(np.minimum(drift, 1.0)), size + most)
+        wrong = np.where(drift < 1.0, wrong, size + most)
+        error = (
+            2.0 * float(np.sum(wrong))
+            + 2.0 * TOLERANCES.attack_negligible * self.weights.size
+            + 8.0 * UNIT
+        )
+        phase = exponent.imag - frequencies * shift
+        turned = phase[None, :] - np.multiply.outer(thresholds, frequencies)
+        return 0.5 + 2.0 * (np.sin(turned) @ size), error
