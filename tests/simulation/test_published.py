@@ -24,6 +24,7 @@ from fl_shuffle.errors import DataError
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.records import Layout, TrainRequest
 from fl_shuffle.flower.settings import RESOLVED
+from fl_shuffle.ledger import run_book
 from fl_shuffle.report.record import read_run
 from fl_shuffle.simulation import launch as launch_module
 from fl_shuffle.tasks.data import Records, load_records, make_partition
@@ -138,6 +139,22 @@ def test_a_real_run_writes_no_times(launch: Launch, tmp_path: Path) -> None:
     assert main(["report", str(run)]) == 0
     page = (run / "report.html").read_text()
     assert f"started on {meta['started']}, finished</p>" in page
+
+
+def test_the_ledger_does_not_tell_when_checkpoints_were_written(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow run writes more of them than a fast one."""
+    pages = []
+    for seconds in (0.0, 1e9):
+        monkeypatch.setattr(run_book, "CHECKPOINT_SECONDS", seconds)
+        name = f"every {seconds:g} s"
+        assert launch(name) == 0
+        with sqlite3.connect(tmp_path / name / "ledger.sqlite") as db:
+            [(free,)] = db.execute("PRAGMA freelist_count")
+            pages += db.execute("PRAGMA page_count").fetchall()
+        assert free == 0
+    assert pages[0] == pages[1]
 
 
 def test_no_digest_of_the_records_is_published(launch: Launch, tmp_path: Path) -> None:
