@@ -66,8 +66,8 @@ def bound(query: BoundQuery) -> Guarantee:
         )
     if query.relative_error is not None and not method.computed:
         raise NotApplicableError(
-            f"{query.method} is a formula: relative_error = {query.relative_error:g} would change "
-            "nothing; leave it out"
+            f"{query.method} has no numerical error to choose: relative_error = "
+            f"{query.relative_error:g} would change nothing; leave it out"
         )
     answer = method.answer(query)
     one_of_many = query.unit == "record" and query.records > 1

@@ -13,6 +13,7 @@ from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.bounds.vector import ReportClass
+    from fl_shuffle.accounting.rounds.round_library import Spent
 
 VECTOR_RANDOMIZERS = ("gaussian", "laplace")
 
@@ -31,7 +32,9 @@ def proven_vector_guarantee(query: BoundQuery) -> Guarantee:
     if query.participation < 1.0 or query.relative_error is not None:
         return _certified_answer(query, classes)
     library = RoundLibrary()
-    histories = [{RoundType.of(classes, index): query.rounds} for index in range(len(classes))]
+    histories: list[Spent] = [
+        {RoundType.of(classes, index): query.rounds} for index in range(len(classes))
+    ]
     epsilon, delta = epsilon_and_delta(
         query,
         lambda delta: max(library.epsilon(history, delta) for history in histories),
@@ -61,7 +64,9 @@ def _certified_answer(query: BoundQuery, classes: list[ReportClass]) -> Guarante
     else:
         # The local guarantee over all rounds holds whoever takes part.
         library = RoundLibrary()
-        histories = [{RoundType.of(classes, index): query.rounds} for index in range(len(classes))]
+        histories: list[Spent] = [
+            {RoundType.of(classes, index): query.rounds} for index in range(len(classes))
+        ]
         whole = [
             Composition([(shuffled_pair(curve), query.rounds)])
             for curve in curves
@@ -91,7 +96,10 @@ def _proven(
         delta=delta,
         method=query.method,
         status=Status.PROVEN,
-        source="partial shuffles and blanket for noise on a ball, minimum with the local curve",
+        source=(
+            "partial shuffles by a random swap and blanket (theorems in docs/proofs.md, sections "
+            "13 and 5), minimum with the local curve"
+        ),
         assumptions=(
             "n reports arrive, each shuffled whole, unscaled and unlabelled, independent noise",
             "each round is shuffled afresh; parameters depend on public outputs only",
