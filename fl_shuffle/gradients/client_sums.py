@@ -6,6 +6,7 @@ its rounding than by itself.
 
 from __future__ import annotations
 
+import math
 import threading
 
 import torch
@@ -96,8 +97,8 @@ class ClientSums:
 
     def total(self, size: int, most: int) -> Tensor:
         """What `add` adds up a client of `size` records in, `most` at a time: [d], arbitrary."""
-        pieces = -(-size // most)
-        stretches = pieces * -(-(-(-size // pieces)) // TILE)
+        pieces = math.ceil(size / most)
+        stretches = pieces * math.ceil(math.ceil(size / pieces) / TILE)
         dtype = torch.float64 if stretches > TILES else torch.float32
         return self.buffer("total", self._dimension, dtype=dtype)
 
