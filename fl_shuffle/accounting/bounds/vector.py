@@ -61,6 +61,7 @@ RELATIVE_ERROR = 5e-4
 DEPTHS = np.arange(0.0, 12.0, 0.05)
 """Candidates for z; the best is near 6."""
 CLEARLY = 0.8
+FAINT, FAINT_BATCH = 0.3, 100
 MAX_TABLE = 256
 TABLE_TAIL = 1e-18
 
@@ -149,8 +150,11 @@ class VectorCurve:
         scale = self.own.scale
         kind = PartialShuffleCurve if self.own.noise == "gaussian" else LaplaceShuffleCurve
         sharper = kind(self.own.ratio, self.own.radius / scale, radii / scale, counts)
-        # Secret check-in is known to the blanket alone.
-        self._sharper = sharper if sharper.credit and self._rate == 1.0 else None
+        # Secret check-in is known to the blanket alone, which also says more of a small batch of
+        # faint reports, and many times faster.
+        faint = self._blanket and self.anonymity <= FAINT_BATCH and self.own.ratio <= FAINT
+        useful = sharper.credit and self._rate == 1.0 and not faint
+        self._sharper = sharper if useful else None
         self.credit = self._blanket or self._sharper is not None
         """Whether any theorem gives the shuffler credit; if not the curve is the local one."""
         self._mu = self._predicted_mu(self._reference) if self._blanket else math.inf
