@@ -28,15 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.attacks.chosen_vector_datasets import cell_probabilities, scenes
-from fl_shuffle.accounting.engine.tilted_moments import UNIT
+from fl_shuffle.accounting.engine.tilted_moments import TINY, UNIT
 from fl_shuffle.accounting.rounds.round_library import RoundType
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import NotApplicableError, require_integer, require_real
 
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
-
-TINY = 1e-300
 
 
 def attack_epsilon(kind: RoundType, rounds: int, delta: float) -> float:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fl_shuffle.accounting.limits import MAX_EPSILON0
 from fl_shuffle.errors import InvalidValueError, require_integer, require_real
-
-MAX_EPSILON0 = 200.0
 
 
 @dataclass(frozen=True, order=True)

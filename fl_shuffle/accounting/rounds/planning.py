@@ -13,9 +13,11 @@ from functools import cache
 
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
 from fl_shuffle.accounting.bounds.participation import require_participation
-from fl_shuffle.accounting.bounds.vector import NOISES, ReportClass, VectorCurve
+from fl_shuffle.accounting.bounds.report_class import NOISES, ReportClass
+from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
+from fl_shuffle.accounting.limits import MAX_ROUNDS
 from fl_shuffle.accounting.rounds.round_library import shuffled_pair
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import (
@@ -27,7 +29,6 @@ from fl_shuffle.errors import (
 )
 
 UNITS = ("client", "record")
-MAX_ROUNDS = 10**6
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.bounds.vector import ReportClass
+from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.round_library import RoundType
 from fl_shuffle.accounting.tolerances import TOLERANCES

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fl_shuffle.accounting.attacks.chosen_vector_datasets import scenes, vector_lower_epsilon
 from fl_shuffle.accounting.attacks.likelihood_ratio import Scores, attack_epsilon
-from fl_shuffle.accounting.bounds.vector import ReportClass
+from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
 from fl_shuffle.errors import InvalidValueError
 
