@@ -237,6 +237,8 @@ class Tolerances(PartialShuffleTolerances):
     computed."""
 
     # attacks.likelihood_ratio
+    attack_nearly_best: float = 0.8
+    """Data sets whose signal is at least this share of the best one's are all evaluated."""
     attack_cells: int = 400
     """Cells of the line on which the attack's score is computed."""
     attack_largest_score: float = 50.0
@@ -257,6 +259,31 @@ class Tolerances(PartialShuffleTolerances):
     attack_cell_error: float = 1e-14
     """Allowance for the relative error of a cell's probability."""
 
+    # attacks.vector_data_sets
+    attack_size_cells: int = 12
+    """Cells of a report's distance from the line, beside those along it."""
+    attack_corner_line: int = 120
+    """Cells along the line where one corner is compared with others ..."""
+    attack_corner_cells: int = 20
+    """... and places of the corner that are compared."""
+    attack_few_groups: int = 64
+    """Up to so many groups of others the cells are fine ..."""
+    attack_many_groups: int = 1000
+    """... up to so many coarse; beyond, nothing is claimed."""
+    attack_coarse_cells: int = 120
+    """Coarse cells along the line ..."""
+    attack_coarse_size_cells: int = 6
+    """... and of the distance from it."""
+    attack_size_reach: float = 6.0
+    """Distances are told apart within so many deviations of the noise's own."""
+    attack_most_across: int = 100_000
+    """So many coordinates across the line are used: up to there gamma integrals are good to
+    1e-13."""
+    attack_unseen: float = 1e-22
+    """Cells less likely than this are left out and counted as error."""
+    attack_size_cell_error: float = 1e-11
+    """Allowance for the relative error of a cell's probability where distances are used."""
+
     # accountant
     nearly_local: float = 0.95
     """Recognition that reaches this share of the local epsilon leaves nothing for another
@@ -264,6 +291,10 @@ class Tolerances(PartialShuffleTolerances):
     listed_classes: int = 64
     """With more classes than this a round lists only some of the most exposed; the worst client's
     epsilon and the totals are over every client."""
+
+    # rounds.declared_round
+    declared_round_inflation: float = 1.0 + 1e-7
+    """Covers the round-off of the sum over a declared report's losses."""
 
     # rounds.shuffled_view
     max_balls_told_apart: int = 20

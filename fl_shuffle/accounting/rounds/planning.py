@@ -17,7 +17,7 @@ from fl_shuffle.accounting.bounds.report_class import NOISES, ReportClass
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
-from fl_shuffle.accounting.limits import MAX_ROUNDS
+from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_ROUNDS
 from fl_shuffle.accounting.rounds.round_library import shuffled_pair
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import (
@@ -281,11 +281,11 @@ def _local_scale(
 
 def _shares(clients: int | Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
     if isinstance(clients, int):
-        return [(1.0, require_integer("clients", clients, minimum=1, maximum=10**12))]
+        return [(1.0, require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS))]
     shape = []
     for share, count in clients:
         value = require_real("clip share", share, minimum=0.0, exclusive_minimum=True, maximum=1.0)
-        number = require_integer("clients of a class", count, minimum=0, maximum=10**12)
+        number = require_integer("clients of a class", count, minimum=0, maximum=MAX_CLIENTS)
         if number:
             shape.append((value, number))
     if not shape:
