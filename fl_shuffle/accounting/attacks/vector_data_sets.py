@@ -165,11 +165,8 @@ def _unequal_scales(batch: Batch) -> list[DataSet]:
         np.concatenate([part, np.maximum(1.0 - part.sum(-1, keepdims=True), 0.0)], axis=-1)
         for part in (rows, moved)
     )
-    return [
-        DataSet(
-            "one end", rows[0], moved, rows[1:], _counts(groups), left_out, TOLERANCES.attack_size_cell_error
-        )
-    ]  # fmt: skip
+    error = TOLERANCES.attack_size_cell_error
+    return [DataSet("one end", rows[0], moved, rows[1:], _counts(groups), left_out, error)]
 
 
 def _line(

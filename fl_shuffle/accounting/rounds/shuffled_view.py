@@ -52,12 +52,11 @@ class ShuffledView:
         self._sequential = schedule == "sequential"
         members: dict[tuple[str, float], list[int]] = defaultdict(list)
         declared: dict[tuple[float, float, float], list[int]] = defaultdict(list)
+        most = TOLERANCES.profile_max_epsilon
         for index, client in enumerate(classes):
             if client.noise != "user":
                 members[client.noise, client.scale].append(index)
-            elif (
-                unit == "client" or client.records == 1
-            ) and client.epsilon0 <= TOLERANCES.profile_max_epsilon:
+            elif (unit == "client" or client.records == 1) and client.epsilon0 <= most:
                 declared[client.epsilon0, client.delta0, client.radius].append(index)
         group_of_class = np.full(len(classes), -1, dtype=np.int64)
         self._groups: list[ReportClass] = []
