@@ -13,9 +13,11 @@ from functools import cache
 
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
 from fl_shuffle.accounting.bounds.participation import require_participation
-from fl_shuffle.accounting.bounds.vector import NOISES, ReportClass, VectorCurve
+from fl_shuffle.accounting.bounds.report_class import NOISES, ReportClass
+from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
+from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_ROUNDS
 from fl_shuffle.accounting.rounds.round_library import shuffled_pair
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import (
@@ -27,7 +29,6 @@ from fl_shuffle.errors import (
 )
 
 UNITS = ("client", "record")
-MAX_ROUNDS = 10**6
 
 
 @dataclass(frozen=True)
@@ -289,11 +290,11 @@ def _local_scale(
 
 def _shares(clients: int | Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
     if isinstance(clients, int):
-        return [(1.0, require_integer("clients", clients, minimum=1, maximum=10**12))]
+        return [(1.0, require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS))]
     shape = []
     for share, count in clients:
         value = require_real("clip share", share, minimum=0.0, exclusive_minimum=True, maximum=1.0)
-        number = require_integer("clients of a class", count, minimum=0, maximum=10**12)
+        number = require_integer("clients of a class", count, minimum=0, maximum=MAX_CLIENTS)
         if number:
             shape.append((value, number))
     if not shape:
