@@ -1,1 +1,1 @@
-"""The reference Flower ClientApp: data, features, model, local training. Copy it and edit it."""
+"""The ClientApp of this repository: a short app that only uses the framework."""

@@ -1,3 +1,57 @@
-"""Federated learning in the shuffle model of differential privacy."""
+"""Federated learning in the shuffle model of differential privacy.
 
-__version__ = "0.1.0"
+The names below are all that most users need; they are loaded when they are first asked for.
+
+    >>> import fl_shuffle as fs
+    >>> answer = fs.bound(
+    ...     randomizer="gaussian", epsilon0=1.0, delta0=1e-5, clients=10_000, delta=1e-6
+    ... )
+    >>> answer.status
+    <Status.PROVEN: 'proven'>
+    >>> answer.epsilon < 0.2
+    True
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fl_shuffle.lazy import lazy_names
+from fl_shuffle.version import __version__
+
+if TYPE_CHECKING:
+    from fl_shuffle.accounting.guarantee import Guarantee
+    from fl_shuffle.api.audits import audit
+    from fl_shuffle.api.bounds import bound, compare
+    from fl_shuffle.api.plans import plan
+    from fl_shuffle.api.results import Result
+    from fl_shuffle.api.runs import simulate
+    from fl_shuffle.configuration.sections import Config
+    from fl_shuffle.errors import FlShuffleError
+
+__all__ = [
+    "Config",
+    "FlShuffleError",
+    "Guarantee",
+    "Result",
+    "__version__",
+    "audit",
+    "bound",
+    "compare",
+    "plan",
+    "simulate",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "fl_shuffle.accounting.guarantee": ("Guarantee",),
+        "fl_shuffle.api.audits": ("audit",),
+        "fl_shuffle.api.bounds": ("bound", "compare"),
+        "fl_shuffle.api.plans": ("plan",),
+        "fl_shuffle.api.results": ("Result",),
+        "fl_shuffle.api.runs": ("simulate",),
+        "fl_shuffle.configuration.sections": ("Config",),
+        "fl_shuffle.errors": ("FlShuffleError",),
+    },
+)

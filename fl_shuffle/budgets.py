@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.config import BudgetsSection
+from fl_shuffle.configuration.sections import BudgetsSection
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.plugins import load_attribute
 

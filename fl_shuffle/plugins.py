@@ -1,9 +1,10 @@
-"""Loading a user's own `module:attribute`."""
+"""Loading a user's own `module:attribute`, and what installed packages offer by name."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -37,3 +38,27 @@ def load_attribute(path: str, *, field: str) -> Any:
         raise ConfigError(
             f"{field} = {path!r}: module {module_name!r} has no attribute {attribute!r}"
         ) from None
+
+
+GROUPS = ("data_sources", "features", "models", "analyzers", "randomizers")
+
+
+def registered(group: str) -> dict[str, str]:
+    """Name -> `module:attribute` of everything that installed packages offer as `fl_shuffle.GROUP`.
+
+    A package declares it in its pyproject.toml:
+
+        [project.entry-points."fl_shuffle.models"]
+        resnet = "their_package.models:resnet"
+
+    and its users write `model.kind = "resnet"`. A name offered twice raises `ConfigError`.
+    """
+    found: dict[str, str] = {}
+    for entry in entry_points(group=f"fl_shuffle.{group}"):
+        path = f"{entry.module}:{entry.attr}"
+        if found.setdefault(entry.name, path) != path:
+            raise ConfigError(
+                f"two packages offer {entry.name!r} as fl_shuffle.{group}: {found[entry.name]} and "
+                f"{path}; name one of the two paths"
+            )
+    return found

@@ -33,4 +33,9 @@ prepare() {
     echo "$wanted" > "$stamp"
 }
 
+# Run one of this repository's own modules, wherever the caller stands.
+run_module() {
+    PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" exec "$venv/bin/python" -m "$@"
+}
+
 prepare

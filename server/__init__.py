@@ -1,1 +1,1 @@
-"""The reference Flower ServerApp: wiring and evaluation. Copy it and edit it."""
+"""The ServerApp of this repository: a short app that only uses the framework."""

@@ -6,6 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.small_federation import launch, small
+
+__all__ = ["launch", "small"]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

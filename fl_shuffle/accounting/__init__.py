@@ -1,1 +1,50 @@
-"""Shuffle-model privacy accounting: pure mathematics, usable without a federation."""
+"""Shuffle-model privacy accounting: pure mathematics, usable without a federation.
+
+NumPy and SciPy are all it needs. `laws` says what a report looks like to an accountant,
+`engine` computes expectations of sums with certified error, `bounds` has one family of bounds a
+module, `rounds` follows clients over many rounds, `attacks` has what is certainly lost, and
+`queries` what can be asked. `guarantee` is the answer, `accountant` keeps a federation"s
+bill, `tolerances` lists every tuning constant with its reason.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fl_shuffle.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from fl_shuffle.accounting.accountant import Accountant
+    from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
+    from fl_shuffle.accounting.guarantee import Guarantee, Status
+    from fl_shuffle.accounting.queries.bound_query import BoundQuery
+    from fl_shuffle.accounting.queries.methods import applicable_methods, bound, compare
+    from fl_shuffle.accounting.rounds.events import ClientClass
+    from fl_shuffle.accounting.rounds.planning import plan_cost, plan_noise
+
+__all__ = [
+    "Accountant",
+    "BoundQuery",
+    "ClientClass",
+    "Guarantee",
+    "LocalBudget",
+    "Status",
+    "applicable_methods",
+    "bound",
+    "compare",
+    "plan_cost",
+    "plan_noise",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "fl_shuffle.accounting.accountant": ("Accountant",),
+        "fl_shuffle.accounting.guarantee": ("Guarantee", "Status"),
+        "fl_shuffle.accounting.queries.bound_query": ("BoundQuery",),
+        "fl_shuffle.accounting.queries.methods": ("applicable_methods", "bound", "compare"),
+        "fl_shuffle.accounting.rounds.events": ("ClientClass",),
+        "fl_shuffle.accounting.rounds.planning": ("plan_cost", "plan_noise"),
+        "fl_shuffle.accounting.bounds.personal_budgets": ("LocalBudget",),
+    },
+)

@@ -12,20 +12,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.events import ClientClass, Column, Spend
-from fl_shuffle.accounting.gaussian import gaussian_epsilon
+from fl_shuffle.accounting.attacks.likelihood_ratio import attack_epsilon
+from fl_shuffle.accounting.bounds.vector import ReportClass
 from fl_shuffle.accounting.guarantee import Status
-from fl_shuffle.accounting.histories import Histories, Spent, contains
-from fl_shuffle.accounting.likelihood_attack import attack_epsilon
-from fl_shuffle.accounting.local import (
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.rounds.events import ClientClass, Column, Spend
+from fl_shuffle.accounting.rounds.local_guarantees import (
     local_epsilon,
     local_epsilons,
     recognised_epsilon,
     worst_local_epsilons,
 )
-from fl_shuffle.accounting.rounds import RoundLibrary, RoundType
-from fl_shuffle.accounting.shuffled import ShuffledView, as_published_type
-from fl_shuffle.accounting.vector import ReportClass
+from fl_shuffle.accounting.rounds.participation_history import ParticipationHistory, Spent, contains
+from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
+from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView, as_published_type
+from fl_shuffle.accounting.tolerances import TOLERANCES
 
 Mask = NDArray[np.bool_]
 Vector = NDArray[np.float64]
@@ -36,8 +37,6 @@ SHUFFLED_SOURCE = "blanket theorem for noise on a ball, dominating-pair composit
 SPECIFIC_SOURCE = "Su, Cheng, Wang (2025), Theorem 4, others within one unit's change"
 LOWER_SOURCE = "attack that knows the others' means: likelihood ratio, or recognition"
 
-NEARLY_LOCAL = 0.95
-"""Recognition that reaches this share of the local epsilon leaves nothing for another attack."""
 
 LISTED_CLASSES = 64
 """With more classes than this a round lists only some of the most exposed; the worst client's
@@ -94,14 +93,14 @@ class Accountant:
         self._library = RoundLibrary() if library is None else library
         self._view = ShuffledView(self._classes, class_of, schedule=schedule)
         self._no_credit = self._view.no_credit_reason()
-        self._histories = Histories.empty(len(class_of))
-        self._published = Histories.empty(len(class_of))
+        self._histories = ParticipationHistory.empty(len(class_of))
+        self._published = ParticipationHistory.empty(len(class_of))
         self._local_cache: dict[tuple[int, int], float] = {}
         self._lower_cache: dict[tuple[int, int], float] = {}
         self._dimension = dimension
         self._everybody = np.bincount(class_of, minlength=len(self._classes))
         self._memo: tuple[int, Mask, Spend] | None = None
-        self._ahead: tuple[Mask, Histories, Histories] | None = None
+        self._ahead: tuple[Mask, ParticipationHistory, ParticipationHistory] | None = None
 
     def class_counts(self, present: Mask) -> dict[int, int]:
         """Class -> how many of its reports a mask of clients [n] holds, where there are any."""
@@ -166,7 +165,7 @@ class Accountant:
             spent = {alone: int(self._taken[index])}
         return WorstClient(index, float(proven[index]), spent, self._library)
 
-    def _proven_each(self, taken: NDArray[np.int64], histories: Histories) -> Vector:
+    def _proven_each(self, taken: NDArray[np.int64], histories: ParticipationHistory) -> Vector:
         epsilons = local_epsilons(self._classes, self._class_of, taken, self._delta)
         shuffled = np.array(
             [
@@ -176,13 +175,13 @@ class Accountant:
         )
         return np.asarray(np.minimum(epsilons, shuffled[histories.group_of]), dtype=np.float64)
 
-    def _after(self, present: Mask) -> Histories:
+    def _after(self, present: Mask) -> ParticipationHistory:
         return self._look_ahead(present)[0]
 
-    def _published_after(self, present: Mask) -> Histories:
+    def _published_after(self, present: Mask) -> ParticipationHistory:
         return self._look_ahead(present)[1]
 
-    def _look_ahead(self, present: Mask) -> tuple[Histories, Histories]:
+    def _look_ahead(self, present: Mask) -> tuple[ParticipationHistory, ParticipationHistory]:
         """Both histories with this round added; kept, since preview and commit ask alike."""
         ahead = self._ahead
         if ahead is None or not np.array_equal(ahead[0], present):
@@ -290,7 +289,7 @@ class Accountant:
                     self._classes, self._everybody, *key, self._delta, self._dimension
                 )
                 best = 0.0 if found is None else found
-                if index == worst and best < NEARLY_LOCAL * local[index]:
+                if index == worst and best < TOLERANCES.nearly_local * local[index]:
                     best = max(best, self._attacked(*key))
                 self._lower_cache[key] = best
             if self._lower_cache[key] > 0.0:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from fl_shuffle import __version__
 from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.version import __version__
 
 SUBCOMMANDS = ("simulate", "report", "estimate", "bound", "compare", "plan", "audit")
 

@@ -8,17 +8,17 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fl_shuffle.simulation.audit import audit_configuration
+
 if TYPE_CHECKING:
-    from fl_shuffle.audit.audit import AuditSettings
-    from fl_shuffle.audit.findings import AuditReport, Check, Finding
-    from fl_shuffle.config import Config
+    from fl_shuffle.auditing.audit import AuditSettings
+    from fl_shuffle.auditing.findings import AuditReport, Check, Finding
+    from fl_shuffle.configuration.sections import Config
 
 SUMMARY = "Try to break the privacy claims with canaries: empirical lower bounds on epsilon."
 
 DEFAULT_TRIALS = 1000
 DEFAULT_REPORTS = 1_000_000
-PUBLISHED_SHARE = 0.3
-"""The share of the time for the runs on neighbouring data."""
 SHOWN_LEAKS = 3
 
 
@@ -65,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     import torch
 
-    from fl_shuffle.audit.audit import AuditSettings
+    from fl_shuffle.auditing.audit import AuditSettings
     from fl_shuffle.errors import ConfigError
 
     given = AuditSettings(
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_cases(arguments, given)
     if not arguments.source:
         raise ConfigError("name a configuration or a run's folder, or pass --cases")
-    report = _audit(arguments.source, _configuration(arguments), given)
+    report = audit_configuration(arguments.source, _configuration(arguments), given)
     _show(report, as_json=arguments.json, short=False)
     return 1 if report.breaks_proven else 0
 
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_cases(arguments: argparse.Namespace, given: AuditSettings) -> int:
     import dataclasses
 
-    from fl_shuffle.audit.cases import canned_cases
+    from fl_shuffle.auditing.cases import canned_cases
     from fl_shuffle.errors import ConfigError
 
     if arguments.source or arguments.set or arguments.data:
@@ -102,7 +102,9 @@ def _run_cases(arguments: argparse.Namespace, given: AuditSettings) -> int:
             reports=case.reports if arguments.reports is None else given.reports,
             seconds=given.seconds / len(cases),
         )
-        reports.append(_audit(case.name, case.config, settings, dimension=case.dimension))
+        reports.append(
+            audit_configuration(case.name, case.config, settings, dimension=case.dimension)
+        )
         _show(reports[-1], as_json=arguments.json, short=True)
     if not arguments.json:
         published = sum(report.breaks_published for report in reports)
@@ -116,7 +118,7 @@ def _run_cases(arguments: argparse.Namespace, given: AuditSettings) -> int:
 
 
 def _configuration(arguments: argparse.Namespace) -> Config:
-    from fl_shuffle.config import apply_override, load_config, parse_config
+    from fl_shuffle.configuration.reading import apply_override, load_config, parse_config
     from fl_shuffle.errors import ConfigError
 
     overrides = list(arguments.set)
@@ -134,33 +136,6 @@ def _configuration(arguments: argparse.Namespace) -> Config:
     for override in overrides:
         apply_override(tables, override)
     return parse_config(tables)
-
-
-def _audit(
-    name: str, config: Config, settings: AuditSettings, *, dimension: int | None = None
-) -> AuditReport:
-    from clients.canaries import Canaries, check_clipping
-    from fl_shuffle.audit.audit import run_audit
-    from fl_shuffle.audit.claims import accountant_claims
-
-    published = None
-    if dimension is None:
-        from fl_shuffle.audit.games import Clock
-        from fl_shuffle.twin_runs import audit_published
-
-        published = audit_published(config, Clock(PUBLISHED_SHARE * settings.seconds))
-    source = Canaries(config, dimension=dimension, seed=settings.seed)
-    return run_audit(
-        name,
-        source,
-        accountant_claims(config, source.plan, source.scene.target),
-        unit=config.privacy.unit,
-        delta=config.privacy.target_delta,
-        rounds=config.run.rounds,
-        settings=settings,
-        clipping=check_clipping(config) if dimension is None else None,
-        published=published,
-    )
 
 
 def _show(report: AuditReport, *, as_json: bool, short: bool) -> None:

@@ -7,20 +7,19 @@ import json
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from fl_shuffle.api.queries import answer, read_query
 from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError
 
 if TYPE_CHECKING:
-    from fl_shuffle.accounting.guarantee import Guarantee
-    from fl_shuffle.accounting.query import BoundQuery
+    pass
 
 SUMMARY = "Compute a privacy bound for shuffled reports."
 
 QUERY_NAMES = (
     *("randomizer", "k", "cap", "method", "epsilon0", "delta0", "clients", "epsilon", "delta"),
-    *("rounds", "joint", "parallel", "unit", "records", "calibration"),
+    *("rounds", "joint", "parallel", "unit", "records", "calibration", "profile"),
     *("participation", "relative_error"),
 )
 
@@ -38,6 +37,11 @@ def add_query_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cap", type=float, metavar="P", help="cap probability of privunit (0.5)")
     parser.add_argument("--epsilon0", type=float, metavar="X", help="local epsilon of one report")
     parser.add_argument("--delta0", type=float, metavar="Y", help="local delta of one report (0)")
+    parser.add_argument(
+        "--profile",
+        metavar="EPSILON:DELTA,...|gdp:MU",
+        help="local guarantees that all hold for one report (method profile)",
+    )
     parser.add_argument("--clients", type=int, metavar="N", help="number of shuffled reports")
     parser.add_argument("--delta", type=float, metavar="D", help="ask for epsilon at this delta")
     parser.add_argument("--epsilon", type=float, metavar="E", help="ask for delta at this epsilon")
@@ -104,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(result)
         if result.details.get("participation", 1.0) != 1.0:
-            from fl_shuffle.accounting.participation import ASSUMPTION
+            from fl_shuffle.accounting.bounds.participation import ASSUMPTION
 
             print(f"assumes {ASSUMPTION}")
     return 0
@@ -114,13 +118,13 @@ def _solve(name: str, values: dict[str, Any], *, as_json: bool) -> int:
     """The fewest clients or the largest epsilon0 that `blanket` certifies as (epsilon, delta)."""
     from dataclasses import replace
 
-    from fl_shuffle.accounting.blanket import (
+    from fl_shuffle.accounting.bounds.blanket import (
         blanket_delta,
         largest_local_budget,
         smallest_cohort,
     )
-    from fl_shuffle.accounting.participation import ASSUMPTION
-    from fl_shuffle.accounting.query import make_randomizer
+    from fl_shuffle.accounting.bounds.participation import ASSUMPTION
+    from fl_shuffle.accounting.queries.bound_query import make_randomizer
 
     if name in values:
         raise ConfigError(f"--solve-for {name}: --{name} is what is asked for; leave it out")
@@ -175,50 +179,6 @@ def given_values(arguments: argparse.Namespace) -> dict[str, Any]:
     names = (*QUERY_NAMES, "budgets")
     found = {name: getattr(arguments, name, None) for name in names}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def read_query(values: dict[str, Any]) -> BoundQuery:
-    """The validated query; `budgets` may name a CSV file and `method` may be left out."""
-    from fl_shuffle.accounting.query import BoundQuery
-
-    values = dict(values)
-    if isinstance(values.get("budgets"), str):
-        values["budgets"] = _budgets_from(values["budgets"])
-    if values.get("method") is None:
-        named = values.get("randomizer") is not None or values.get("parallel") is not None
-        values["method"] = "blanket" if named else "clone"
-        if not named and values.get("budgets") is not None:
-            values["method"] = "gspa-exact"
-        if values.get("randomizer") == "gaussian":
-            values["method"] = "proven"
-    return BoundQuery.from_mapping(values)
-
-
-def answer(values: dict[str, Any]) -> Guarantee:
-    """The guarantee that answers one query given by names and values."""
-    from fl_shuffle.accounting.methods import bound
-
-    return bound(read_query(values))
-
-
-def _budgets_from(path: str) -> list[tuple[float, float, int]]:
-    from fl_shuffle.budgets import read_budgets
-
-    try:
-        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        raise ConfigError(f"budgets file {path} does not exist") from None
-    except OSError as error:
-        raise ConfigError(f"budgets file {path} cannot be read: {error}") from None
-    if len(lines) < 2:
-        raise ConfigError(
-            f"budgets file {path} holds no clients; add lines client_id,epsilon,delta"
-        )
-    budgets = read_budgets(path, len(lines) - 1)
-    return [
-        (float(epsilon), float(delta), 1)
-        for epsilon, delta in zip(budgets.epsilon, budgets.delta, strict=True)
-    ]
 
 
 def _stream(arguments: argparse.Namespace) -> int:

@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_shuffle.cli.bound import add_query_arguments, given_values, read_query
+from fl_shuffle.api.queries import read_query
+from fl_shuffle.cli.bound import add_query_arguments, given_values
 from fl_shuffle.errors import ConfigError, FlShuffleError
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.guarantee import Guarantee
-    from fl_shuffle.accounting.query import BoundQuery
+    from fl_shuffle.accounting.queries.bound_query import BoundQuery
 
 SUMMARY = "Compare every privacy bound that applies, proven ones first."
 
@@ -30,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.accounting.guarantee import Guarantee
-    from fl_shuffle.accounting.methods import compare
+    from fl_shuffle.accounting.queries.methods import compare
 
     query = read_query(given_values(arguments))
     answers = compare(query)
@@ -62,8 +63,8 @@ def _print_table(
     from rich.console import Console
     from rich.table import Table
 
-    from fl_shuffle.accounting.methods import asked_number
-    from fl_shuffle.accounting.participation import ASSUMPTION
+    from fl_shuffle.accounting.bounds.participation import ASSUMPTION
+    from fl_shuffle.accounting.queries.methods import asked_number
 
     asked = "epsilon" if query.delta is not None else "delta"
     given = f"delta = {query.delta:g}" if asked == "epsilon" else f"epsilon = {query.epsilon:g}"
@@ -96,7 +97,7 @@ def _print_table(
 def _upper_over_lower(query: BoundQuery, results: dict[str, Guarantee]) -> float | None:
     """Smallest proven number over the largest lower bound for this randomizer."""
     from fl_shuffle.accounting.guarantee import Status
-    from fl_shuffle.accounting.methods import asked_number
+    from fl_shuffle.accounting.queries.methods import asked_number
 
     numbers = {name: asked_number(query, value) for name, value in results.items()}
     upper = [numbers[name] for name, value in results.items() if value.status is Status.PROVEN]
@@ -160,7 +161,7 @@ def _plot(query: BoundQuery, names: tuple[str, ...], path: Path) -> None:
 
 def _number(query: BoundQuery, name: str) -> float:
     """The method's answer, or nan (a gap in the figure) where it does not apply or is vacuous."""
-    from fl_shuffle.accounting.methods import asked_number, bound
+    from fl_shuffle.accounting.queries.methods import asked_number, bound
 
     try:
         number = asked_number(query, bound(replace(query, method=name)))
@@ -170,6 +171,6 @@ def _number(query: BoundQuery, name: str) -> float:
 
 
 def _status(query: BoundQuery, name: str) -> str:
-    from fl_shuffle.accounting.methods import bound
+    from fl_shuffle.accounting.queries.methods import bound
 
     return bound(replace(query, method=name)).status.value

@@ -10,7 +10,9 @@ SUMMARY = "Run a simulated federation and account for its privacy, round by roun
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="CONFIG.toml", nargs="?", help="what to run")
+    parser.add_argument(
+        "config", metavar="CONFIG.toml", nargs="?", help="what to run (default: the quickstart)"
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -44,12 +46,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fl_shuffle.config import load_config
+    from fl_shuffle.api.configs import QUICKSTART
+    from fl_shuffle.configuration.reading import load_config
     from fl_shuffle.errors import ConfigError
-    from fl_shuffle.launch import simulate
-    from fl_shuffle.progress import make_display
     from fl_shuffle.runs import RunPlace, unfinished_config
     from fl_shuffle.runs.directory import require_free
+    from fl_shuffle.simulation.launch import simulate
+    from fl_shuffle.simulation.progress import make_display
 
     if arguments.data_unchanged and not arguments.resume:
         raise ConfigError("--data-unchanged goes with --resume DIR")
@@ -60,9 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
         config = unfinished_config(directory)
         place = RunPlace(directory, "data-unchanged" if arguments.data_unchanged else "yes")
     else:
-        if not arguments.config:
-            raise ConfigError("name a configuration, for example configs/quickstart.toml")
-        config = load_config(arguments.config, [*arguments.set, *_overrides(arguments)])
+        config = load_config(
+            arguments.config or QUICKSTART, [*arguments.set, *_overrides(arguments)]
+        )
         out = Path(arguments.out).resolve() if arguments.out else None
         if out is not None:
             require_free(out)

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.events import ClientClass
-from fl_shuffle.accounting.gaussian import gaussian_epsilon
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.errors import ConfigError, require_real
 
 RECORD = "record"

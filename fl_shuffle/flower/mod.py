@@ -10,7 +10,7 @@ import torch
 from flwr.app import Context, Error, Message, MessageType
 from flwr.clientapp.typing import ClientAppCallable
 
-from fl_shuffle.accounting.gaussian import analytic_sigma
+from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma
 from fl_shuffle.errors import require_choice, require_real
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED
 from fl_shuffle.flower.records import MODEL_RECORD, Layout, reply_with_reports

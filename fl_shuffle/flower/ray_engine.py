@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fl_shuffle.config import Config
+from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import RunError
-from fl_shuffle.flower.settings import APP_ROOT, RESOLVED
+from fl_shuffle.flower.settings import RESOLVED
 
 OFFLINE = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -30,6 +30,31 @@ OFFLINE = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 CONNECTION = "fl-shuffle"
+APP = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "fl-shuffle-run"
+version = "1.0.0"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fl-shuffle"
+fab-include = ["*.py"]
+
+[tool.flwr.app.components]
+serverapp = "fl_shuffle_run_server:app"
+clientapp = "fl_shuffle_run_client:app"
+
+[tool.flwr.app.config]
+resolved = ""
+run-directory = ""
+resume = ""
+"""
+"""An app of two lines that starts the configured ones."""
 START_SECONDS = 60.0
 POLL_SECONDS = 0.5
 
@@ -43,11 +68,6 @@ def run_on_ray(
     clients print may quote private records: it goes to a private temporary folder, never to the run
     directory, and is kept only if the run failed; the error says where.
     """
-    if not (APP_ROOT / "pyproject.toml").is_file():
-        raise RunError(
-            f"the ray engine needs the app's source tree: {APP_ROOT} has no pyproject.toml; "
-            "run from a clone of the repository"
-        )
     home = tempfile.mkdtemp(prefix="fl-shuffle-flwr-")
     keep = Path(tempfile.mkdtemp(prefix="fl-shuffle-log-")) / "engine.log"
     done = False
@@ -75,6 +95,7 @@ def _run(
         # Flower's programs start one another by name.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         environment = {**os.environ, **OFFLINE, "FLWR_HOME": str(home), "PATH": path}
+        environment["PYTHONPATH"] = _python_path()
         with _superlink(home, environment, log):
             run_id = _submit(config, run_config, home, environment, nodes, log)
             status = _wait(run_id, home, environment)
@@ -138,7 +159,7 @@ def _submit(
     answer = _flwr(
         [
             "run",
-            str(APP_ROOT),
+            str(_write_app(config, home / "app")),
             CONNECTION,
             "--run-config",
             str(settings),
@@ -155,6 +176,27 @@ def _submit(
         return str(json.loads(answer[answer.index("{") :])["run-id"])
     except (ValueError, KeyError):
         raise RunError(f"Flower did not accept the run: {answer.strip()[:300]}") from None
+
+
+def _write_app(config: Config, folder: Path) -> Path:
+    """An app folder for `flwr run` whose components are the configured apps."""
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text(APP, encoding="utf-8")
+    for side, path in (("server", config.app.server), ("client", config.app.client)):
+        (folder / f"fl_shuffle_run_{side}.py").write_text(
+            "from fl_shuffle.plugins import load_attribute\n\n"
+            f"app = load_attribute({path!r}, field='app.{side}')\n",
+            encoding="utf-8",
+        )
+    return folder
+
+
+def _python_path() -> str:
+    """Where the engine's processes find this package and the user's own modules."""
+    package = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join([os.getcwd(), package, os.environ.get("PYTHONPATH", "")]).rstrip(
+        os.pathsep
+    )
 
 
 def _wait(run_id: str, home: Path, environment: dict[str, str]) -> str:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from flwr.app import Context
 
-from fl_shuffle.config import Config, load_config, parse_config
+from fl_shuffle.configuration.reading import load_config, parse_config
+from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError
 
 RESOLVED = "resolved"
@@ -47,4 +48,5 @@ def _loaded(file: str, overrides: str, root: str) -> Config:
     settings = [part for part in overrides.split(";") if part.strip()]
     if root:
         settings.append(f"data.root={json.dumps(root)}")
-    return load_config(path if path.is_absolute() else APP_ROOT / path, settings)
+    beside = APP_ROOT / path
+    return load_config(beside if beside.is_file() else path, settings)

@@ -19,14 +19,14 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_shuffle.accounting.events import Spend
+from fl_shuffle.accounting.rounds.events import Spend
+from fl_shuffle.aggregation.optimizer import ServerOptimizer
+from fl_shuffle.aggregation.shuffler import Analyzer, ReportBatch
 from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.flower.exchange import ask, exchange
 from fl_shuffle.flower.records import Layout, TrainRequest, reports_of
 from fl_shuffle.flower.roster import Roster
-from fl_shuffle.optimizer import ServerOptimizer
 from fl_shuffle.seeds import SeedTree
-from fl_shuffle.shuffler import Analyzer, ReportBatch
 
 Mask = NDArray[np.bool_]
 Cut = Callable[[NDArray[np.int64]], NDArray[np.int64]]

@@ -19,7 +19,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.gaussian import analytic_sigma
+from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma
 from fl_shuffle.errors import InvalidValueError, require_choice, require_real
 from fl_shuffle.randomizers.categorical import require_budgets
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_shuffle.accounting.gaussian import gaussian_profile
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
 from fl_shuffle.report.record import RunRecord
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.accountant import Accountant, WorstClient
-from fl_shuffle.accounting.events import Spend
-from fl_shuffle.accounting.ledger_reader import LedgerRecord, read_ledger
+from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.errors import RunError
+from fl_shuffle.ledger.reader import LedgerRecord, read_ledger
 
 AGREEMENT = 1e-6
 """Recorded and recomputed epsilons may differ by this, relatively (library versions)."""

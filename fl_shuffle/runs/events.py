@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fl_shuffle.config import Config
+from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.strategy import RoundOutcome
 
 

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle import __version__
 from fl_shuffle.accounting.assumptions import run_assumptions
-from fl_shuffle.accounting.ledger import SCHEMA_VERSION
-from fl_shuffle.config import Config
-from fl_shuffle.plan import RandomizerPlan
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.ledger.store import SCHEMA_VERSION
+from fl_shuffle.randomizer_plan import RandomizerPlan
+from fl_shuffle.version import __version__
 
 LIBRARIES = ("flwr", "torch", "numpy", "numba", "scipy", "dp-accounting", "opacus")
 

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.ledger import Ledger
-from fl_shuffle.accounting.ledger_reader import read_ledger
-from fl_shuffle.config import Config, parse_config
+from fl_shuffle.aggregation.optimizer import ServerOptimizer
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import RunError
-from fl_shuffle.optimizer import ServerOptimizer
+from fl_shuffle.ledger.reader import read_ledger
+from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data, state_folder
 from fl_shuffle.runs.directory import CONFIG, LEDGER, require_unfinished
 from fl_shuffle.runs.facts import RunFacts

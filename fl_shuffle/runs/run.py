@@ -11,11 +11,11 @@ from pathlib import Path
 from torch import Tensor
 
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.ledger import Ledger
-from fl_shuffle.bookkeeping import RunBook
-from fl_shuffle.config import Config
+from fl_shuffle.aggregation.optimizer import ServerOptimizer
+from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.strategy import RoundOutcome
-from fl_shuffle.optimizer import ServerOptimizer
+from fl_shuffle.ledger.run_book import RunBook
+from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.runs.data_check import (
     STATE_VARIABLE,
     forget_data,
@@ -176,7 +176,7 @@ def open_run(
             ledger = _start(directory, config, facts)
         with logging_to(directory, times=publishes_times(config)):
             if config.run.entropy == "seeded":
-                ledger.spare_flushes()
+                ledger.outlive_the_process_only()
             run = Run(directory, config, facts, ledger, resumed=place.goes_on, observer=observer)
             try:
                 run.announce(new=not place.goes_on, checked=checked)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.events import Spend
-from fl_shuffle.config import Config
+from fl_shuffle.accounting.rounds.events import Spend
+from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.strategy import RoundOutcome
 from fl_shuffle.runs.facts import RunFacts, assumptions_of, publishes_times, test_data_of
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.vector import ReportClass
+from fl_shuffle.accounting.bounds.vector import ReportClass
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.cli import main
-from fl_shuffle.cli.plan import cost_of, drawn_batch, rounds_taken
-from fl_shuffle.config import parse_config
-from fl_shuffle.plan import make_plan
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.randomizer_plan import make_plan
+from fl_shuffle.tasks.cost import cost_of, drawn_batch, rounds_taken
 
 CLIENTS, ROUNDS, SHARE = 300, 4, 0.3
 

@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from gradient_modules import Small, chains, records_of
-from gradient_oracle import flat, means, offsets_of, relative_difference, updates
 from torch import Tensor, nn
 
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients import NonfiniteRecords, make_gradient_engine
+from tests.gradients.gradient_modules import Small, chains, records_of
+from tests.gradients.gradient_oracle import flat, means, offsets_of, relative_difference, updates
 
 CHAINS = chains()
 

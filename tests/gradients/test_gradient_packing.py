@@ -8,8 +8,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from gradient_modules import Cells, Small, chains, records_of
-from gradient_oracle import flat, offsets_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -17,6 +15,8 @@ from torch import Tensor, nn
 from fl_shuffle.flower import strategy
 from fl_shuffle.gradients import GradientEngine, Packing, make_gradient_engine, packing_of
 from fl_shuffle.gradients.blocks import segments_of
+from tests.gradients.gradient_modules import Cells, Small, chains, records_of
+from tests.gradients.gradient_oracle import flat, offsets_of
 
 torch.manual_seed(8)
 MODELS: dict[str, nn.Module] = {

@@ -5,11 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from gradient_modules import Branching, Cells, Small, Tied, Words, chains, records_of
-from gradient_oracle import flat, means, offsets_of, relative_difference
 from torch import Tensor, nn
 
 from fl_shuffle.gradients import make_gradient_engine
+from tests.gradients.gradient_modules import (
+    Branching,
+    Cells,
+    Small,
+    Tied,
+    Words,
+    chains,
+    records_of,
+)
+from tests.gradients.gradient_oracle import flat, means, offsets_of, relative_difference
 
 SIZES = [3, 1, 9, 1, 4, 9, 30]
 CHAINS = chains()

@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from gradient_modules import Branching, Small, chains, records_of
-from gradient_oracle import flat, offsets_of
 from torch import Tensor, nn
 
 from fl_shuffle.gradients import GradientEngine, NonfiniteRecords, make_gradient_engine
+from tests.gradients.gradient_modules import Branching, Small, chains, records_of
+from tests.gradients.gradient_oracle import flat, offsets_of
 
 torch.manual_seed(2)
 MODULES: dict[str, nn.Module] = {

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from gradient_modules import Branching, Cells
-from gradient_oracle import flat
 from torch import Tensor, nn
 
 from fl_shuffle.gradients import make_gradient_engine, rounding
 from fl_shuffle.randomizers.vector import clip_rows
+from tests.gradients.gradient_modules import Branching, Cells
+from tests.gradients.gradient_oracle import flat
 
 
 class Product(nn.Module):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_shuffle.accounting.gaussian import analytic_sigma, gaussian_delta
+from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma, gaussian_delta
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.randomizers.bounded import BOUNDED, BoundedRandomizer
 

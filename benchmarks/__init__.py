@@ -1,0 +1,1 @@
+"""What the tool is measured with: each module is one benchmark, started by `scripts/`."""

@@ -1,0 +1,74 @@
+"""The results page: one Markdown file made from the entries of the targets, nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.reproduction.core import ENTRY, write_atomically
+
+
+def write_page(out: Path, order: Sequence[str]) -> Path:
+    """Write OUT/README.md from every entry under OUT; targets in `order`, others after them."""
+    entries = {path.parent.name: json.loads(path.read_text()) for path in out.glob(f"*/{ENTRY}")}
+    names = [name for name in order if name in entries]
+    names += sorted(set(entries) - set(names))
+    path = out / "README.md"
+    write_atomically(path, page([entries[name] for name in names]))
+    return path
+
+
+def page(entries: Sequence[dict[str, Any]]) -> str:
+    """The page: a list of all targets, then one section each with figures and data."""
+    total = sum(entry["seconds"] for entry in entries)
+    lines = [
+        "# The papers, reproduced and put right",
+        "",
+        "Made by `scripts/reproduce` from the entries beside it; do not edit. "
+        f"{len(entries)} targets, {_duration(total)} in all.",
+        "",
+        "| target | what | paper | time |",
+        "|---|---|---|---|",
+    ]
+    for entry in entries:
+        link = f"[{entry['name']}](#{entry['name']})"
+        cells = [link, _cell(entry["title"]), entry["paper"], _duration(entry["seconds"])]
+        lines.append(f"| {' | '.join(cells)} |")
+    for entry in entries:
+        lines += _section(entry)
+    return "\n".join(lines) + "\n"
+
+
+def _section(entry: dict[str, Any]) -> list[str]:
+    mode = " Few points only (`--fast`)." if entry["fast"] else ""
+    lines = [
+        "",
+        f"## {entry['name']}",
+        "",
+        f"**{entry['title']}** ({entry['paper']}). Took {_duration(entry['seconds'])}.{mode}",
+        "",
+        "| the paper's claim | our reproduction | the honest version |",
+        "|---|---|---|",
+        f"| {' | '.join(_cell(entry[key]) for key in ('claim', 'reproduction', 'honest'))} |",
+    ]
+    for name in entry["figures"]:
+        lines += ["", f"![{entry['title']}]({entry['name']}/{name})"]
+    data = ", ".join(f"[{name}]({entry['name']}/{name})" for name in entry["tables"])
+    settings = ", ".join(f"{key} = {_plain(value)}" for key, value in entry["parameters"].items())
+    return [*lines, "", f"Data: {data}. Settings: {settings}."]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min"

@@ -1,0 +1,101 @@
+"""The results as part of the repository: docs/reproduction, and the table in the README from it."""
+
+from __future__ import annotations
+
+import csv
+import decimal
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.reproduction.core import ENTRY, Options, Target, finished, write_atomically
+from benchmarks.reproduction.page import write_page
+from fl_shuffle.errors import NotApplicableError
+
+FOLDER = Path("docs") / "reproduction"
+START = "<!-- made by scripts/reproduce publish: do not edit -->"
+END = "<!-- end of what scripts/reproduce publish makes -->"
+CLIENT_LEVEL = Path("mnist-client-level") / "accuracy_against_epsilon.csv"
+RECORD_LEVEL = Path("mnist-record-level") / "accuracy.csv"
+
+
+def publish(targets: Sequence[Target], options: Options, root: Path) -> Path:
+    """Copy page, tables, figures and entries under ROOT/docs/reproduction; refresh ROOT/README.md.
+
+    Raises `NotApplicableError` unless every target is finished, in full, with today's settings.
+    """
+    missing = [each.name for each in targets if options.fast or not finished(each, options)]
+    if missing:
+        raise NotApplicableError(
+            f"publish: {missing[0]} has no full result with the present settings under "
+            f"{options.out} ({len(missing)} of {len(targets)}); run scripts/reproduce all"
+        )
+    folder = root / FOLDER
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    for target in targets:
+        entry = json.loads((options.out / target.name / ENTRY).read_text())
+        (folder / target.name).mkdir()
+        for name in (ENTRY, *entry["tables"], *entry["figures"]):
+            shutil.copyfile(options.out / target.name / name, folder / target.name / name)
+    readme = root / "README.md"
+    write_atomically(readme, with_table(readme.read_text(), expectations(folder)))
+    return write_page(folder, [target.name for target in targets])
+
+
+def with_table(readme: str, table: str) -> str:
+    """The README with this table between its two markers."""
+    if readme.count(START) != 1 or readme.count(END) != 1:
+        raise NotApplicableError(f"publish: README.md needs the lines {START!r} and {END!r} once")
+    head, rest = readme.split(START)
+    tail = rest.split(END)[1]
+    return f"{head}{START}\n{table}{END}{tail}"
+
+
+def expectations(folder: Path) -> str:
+    """What to expect on MNIST, as a Markdown table, from the CSV files of the training targets."""
+    lines = [
+        "| `configs/` | local budgets, unit | accuracy | proven epsilon | published mu says |",
+        "|---|---|---|---|---|",
+    ]
+    clients = _rows(folder / CLIENT_LEVEL)
+    for row in sorted(clients, key=lambda each: -float(each["proven epsilon"])):
+        lines.append(
+            _line(
+                row,
+                f"{row['local epsilon of a report']}, client unit",
+                float(row["proven epsilon"]),
+                _published(row),
+            )
+        )
+    for row in _rows(folder / RECORD_LEVEL):
+        published = _published(row)
+        floor = float(row["lower bound"])
+        if floor > float(row["published epsilon (GSPA)"]):
+            published += f", refuted: at least {_digits(floor, decimal.ROUND_FLOOR)}"
+        proven = float(row["proven epsilon, worst client"])
+        lines.append(_line(row, f"{row['local budgets']}, record unit", proven, published))
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: Mapping[str, str], budgets: str, proven: float, published: str) -> str:
+    name = Path(row["configuration"]).name
+    upper = _digits(proven, decimal.ROUND_CEILING)
+    accuracy = f"{float(row['accuracy']):.1%} ± {float(row['spread']):.1%}"
+    return f"| `{name}` | {budgets} | {accuracy} | {upper} | {published} |"
+
+
+def _digits(bound: float, rounding: str) -> str:
+    """Three digits; upper bounds are rounded up, lower bounds down."""
+    return str(decimal.Context(3, rounding).create_decimal(bound))
+
+
+def _published(row: Mapping[str, str]) -> str:
+    return f"{float(row['published epsilon (GSPA)']):.3g}"
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))

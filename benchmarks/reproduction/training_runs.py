@@ -1,0 +1,150 @@
+"""Federations for the training targets: configurations of configs/, run by the product's launcher.
+
+Every run keeps its run directory (ledger, metrics, model) under OUT/runs. A finished one with the
+same configuration is read instead of run again, so a target that was interrupted goes on;
+`scripts/reproduce --force` forgets them.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.reproduction.core import Options
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+# The digits that ship with scikit-learn, few clients, few rounds: seconds instead of minutes.
+FAST = (
+    'data.source="digits"',
+    "data.clients=20",
+    "data.records=0",
+    "run.rounds=3",
+    "run.evaluate_every=1",
+)
+FAST_HOG = "data.feature_options={ cells = [4], components = 16, ridge = 0.03 }"
+FAST_NETWORK = ("data.feature_options={ components = 20 }", "model.hidden=[16]")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run: its summary, its rounds (round, accuracy), what it ran on, hidden units."""
+
+    summary: dict[str, Any]
+    rounds: tuple[tuple[int, float], ...]
+    dataset: str
+    width: int
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.summary["accuracy"])
+
+    @property
+    def best(self) -> float:
+        """The best test accuracy of any evaluated round: what papers tend to quote."""
+        return max(accuracy for _, accuracy in self.rounds)
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the run, data and features not counted."""
+        return float(self.summary["seconds"])
+
+    @property
+    def proven(self) -> float:
+        return float(self.summary["proven_epsilon"])
+
+    def column(self, name: str) -> float | None:
+        """The cumulative epsilon of one of the accountant's columns, for the worst client."""
+        epsilon = self.summary["columns"][name]["epsilon"]
+        return None if epsilon is None else float(epsilon)
+
+
+def overrides_for(options: Options, name: str, overrides: Sequence[str]) -> list[str]:
+    """The settings of a run: those of the target, then the small ones of the fast mode."""
+    found = list(overrides)
+    if options.fast:
+        network = name in ("mnist_gspa", "mnist_rdp")
+        found += [*FAST, *(FAST_NETWORK if network else (FAST_HOG,))]
+    elif options.data is not None:
+        found.append(f"data.root={json.dumps(str(Path(options.data).resolve()))}")
+    return found
+
+
+def train(options: Options, name: str, *overrides: str) -> Outcome:
+    """Run configs/NAME.toml with `section.key=value` overrides, or read its finished run."""
+    from fl_shuffle.configuration.reading import load_config
+    from fl_shuffle.runs import RunPlace
+    from fl_shuffle.simulation.launch import simulate
+
+    config = load_config(CONFIGS / f"{name}.toml", overrides_for(options, name, overrides))
+    tables = config.to_dict()
+    tables["data"].pop("root")
+    digest = hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()[:12]
+    folder = options.out.resolve() / "runs" / f"{name}-{digest}"
+    settings = " ".join(text for text in overrides) or "as in the file"
+    if not (folder / "summary.json").is_file():
+        if folder.exists():
+            shutil.rmtree(folder)
+        simulate(config, RunPlace(folder))
+    outcome = _read(folder, config.data.source, sum(config.model.hidden))
+    epsilon = f"proven epsilon {outcome.proven:.4g}"
+    options.say(f"{name} ({settings}): accuracy {outcome.accuracy:.2%}, {epsilon}")
+    return outcome
+
+
+def train_each(options: Options, runs: Sequence[tuple[str, Sequence[str]]]) -> list[Outcome]:
+    """`train` for every (configuration, overrides), in this order; one process per core.
+
+    For sequential schedules, whose rounds use a single core. The fast mode stays in this process:
+    starting another one takes longer than the training.
+    """
+    workers = 1 if options.fast else min(os.cpu_count() or 1, len(runs))
+    if workers == 1:
+        return [train(options, name, *overrides) for name, overrides in runs]
+    # An interrupt ends the workers at once; their finished runs are kept.
+    with ProcessPoolExecutor(
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_DFL),
+    ) as pool:
+        jobs = [pool.submit(train, options, name, *overrides) for name, overrides in runs]
+        return [job.result() for job in jobs]
+
+
+def _read(folder: Path, dataset: str, width: int) -> Outcome:
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        rounds = tuple(
+            (int(row["round"]), float(row["accuracy"]))
+            for row in csv.DictReader(file)
+            if row["accuracy"]
+        )
+    return Outcome(summary, rounds, dataset, width)
+
+
+def settings_of(names: Sequence[str]) -> dict[str, str]:
+    """A digest of each configuration file, so that an edited one is run again."""
+    return {
+        name: hashlib.sha256((CONFIGS / f"{name}.toml").read_bytes()).hexdigest()[:12]
+        for name in names
+    }
+
+
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation; the latter is 0 for one value."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def dataset_name(options: Options) -> str:
+    return "8 x 8 digits (fast mode)" if options.fast else "MNIST"

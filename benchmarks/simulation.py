@@ -1,0 +1,348 @@
+"""What a simulated round costs: the floor, fl-shuffle, fl-shuffle on Ray, and stock Flower.
+
+Every engine runs in its own child process. The floor and ours run side by side, one of them stopped
+while the other has its turn of a second or so; the others run after them. Times are of this machine
+under its load at the time, so read the ratios.
+
+  floor   the round's arithmetic alone (benchmarks/simulation_parts/floor.py), best of 1 or 2
+  threads ours    fl-shuffle simulate CONFIG --json, accountant and ledger on
+  ray     the same with --engine ray
+  stock   plain Flower on Ray, one client per node, Opacus (scripts/bench_stock_flower)
+
+The test set is not evaluated between rounds in any of them. MNIST (60 principal components) is
+used where --data or FL_SHUFFLE_DATA names it; synthetic features of the same shape otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import itertools
+import math
+import os
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.simulation_parts.jobs import JOBS, MEMORY_JOB, SMOKE_JOB, Job
+from benchmarks.simulation_parts.measure import Measurement, adopt_orphans, run_child, run_in_turns
+
+ROOT = Path(__file__).resolve().parents[1]
+ENGINES = ("floor", "ours", "ray", "stock")
+LIGHT = ("floor", "ours")
+TURN_SECONDS = 1.5
+# A turn has at least so many rounds.
+TURN_ROUNDS = 5
+# One client per node: beyond this, a round of stock Flower takes minutes.
+MOST_STOCK_CLIENTS = 1000
+CHILD_LIMIT = 900.0
+COLUMNS = (
+    "job", "unit", "data", "engine", "clients", "records", "d", "rounds", "start_up_s",
+    "median_s", "cpu_s", "peak_mib", "accounting_share", "wall_over_floor", "cpu_over_floor",
+    "wall_over_ours", "note",
+)  # fmt: skip
+
+
+@dataclasses.dataclass
+class Bench:
+    """One job in one unit of privacy, with the data written out for every engine."""
+
+    job: Job
+    unit: str
+    mnist: str
+    folder: Path
+    scale: float = 0.0
+    threads: int = 0
+    block_bytes: int = 0
+    turns: int = 0
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True)
+        environment = dict(os.environ)
+        path = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(path)
+        # Flower starts its own programs by name.
+        programs = [str(Path(sys.executable).parent), environment.get("PATH", "")]
+        environment["PATH"] = os.pathsep.join(programs)
+        environment.setdefault("OMP_NUM_THREADS", "1")
+        self.environment = environment
+        self._export()
+
+    @property
+    def data(self) -> str:
+        return "mnist" if self.mnist and self.job.fits_mnist else "synthetic"
+
+    def config(self, rounds: int, engine: str, name: str) -> Path:
+        """Write the configuration file of one run."""
+        path = self.folder / f"{name}.toml"
+        out = self.folder / "runs"
+        text = self.job.config(
+            unit=self.unit, mnist=self.mnist, rounds=rounds, engine=engine, out=out
+        )
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def _export(self) -> None:
+        """Inputs and labels in client order, and the noise scale, as the product derives them."""
+        from fl_shuffle.configuration.reading import load_config
+        from fl_shuffle.tasks.task import load_task
+
+        task = load_task(load_config(self.config(1, "in-process", "export")))
+        inputs, labels = task.inputs.numpy(), task.labels.numpy()
+        np.savez(self.folder / "job.npz", inputs=inputs, labels=labels)
+        np.save(self.folder / "inputs.npy", inputs)
+        np.save(self.folder / "labels.npy", labels)
+        self.scale = float(task.plan.scale[0])
+
+    def run(self, engine: str, rounds: int) -> Measurement:
+        """One child process of an engine."""
+        self.turns += 1
+        if engine in LIGHT:
+            return self._child(self.command(engine, rounds))
+        found: Measurement = getattr(self, f"_{engine}")(rounds)
+        return found
+
+    def run_in_turns(self, rounds: dict[str, int], turn: float) -> dict[str, Measurement]:
+        """The floor and ours (or one of them), so many rounds each, `turn` seconds at a time."""
+        self.turns += 1
+        commands = [self.command(engine, count) for engine, count in rounds.items()]
+        found = run_in_turns(
+            [[sys.executable, *command] for command in commands],
+            environment=self.environment,
+            cwd=self.folder,
+            limit=CHILD_LIMIT,
+            turn=turn,
+        )
+        return dict(zip(rounds, found, strict=True))
+
+    def command(self, engine: str, rounds: int) -> list[str]:
+        """What Python is to run for the floor or for ours."""
+        return self._floor(rounds) if engine == "floor" else self._simulate(rounds, "in-process")
+
+    def _child(self, command: list[str], **options: object) -> Measurement:
+        return run_child(
+            [sys.executable, *command],
+            environment=self.environment,
+            cwd=self.folder,
+            limit=CHILD_LIMIT,
+            **options,  # type: ignore[arg-type]
+        )
+
+    def _floor(self, rounds: int) -> list[str]:
+        command = ["-m", "benchmarks.simulation_parts.floor", str(self.folder / "job.npz")]
+        command += ["--clients", str(self.job.clients), "--hidden", str(self.job.hidden)]
+        command += ["--unit", self.unit, "--clip", "1.0", "--scale", repr(self.scale)]
+        if not self.threads:
+            tuned = self._child([*command, "--rounds", "0"])
+            if tuned.failed:
+                raise SystemExit(f"the floor failed: {tuned.failed}")
+            self.threads = int(tuned.finish["threads"])
+            self.block_bytes = int(tuned.finish["block_bytes"])
+        command += ["--rounds", str(rounds), "--threads", str(self.threads)]
+        return [*command, "--block-bytes", str(self.block_bytes)]
+
+    def _simulate(self, rounds: int, engine: str) -> list[str]:
+        name = f"{engine}-{self.turns}"
+        code = "import sys; from fl_shuffle.cli import main; sys.exit(main())"
+        config = self.config(rounds, engine, name)
+        command = ["-c", code, "simulate", str(config), "--json"]
+        return [*command, "--out", str(self.folder / name)]
+
+    def _ray(self, rounds: int) -> Measurement:
+        ledger = self.folder / f"ray-{self.turns}" / "ledger.sqlite"
+
+        def finished() -> int:
+            return len(_ledger(ledger, "SELECT round FROM rounds"))
+
+        spawned = time.time()
+        result = self._child(self._simulate(rounds, "ray"), poll=finished)
+        if not result.failed:
+            seconds = [row[0] for row in _ledger(ledger, "SELECT seconds FROM rounds")]
+            opened = _ledger(ledger, "SELECT value FROM meta WHERE key = 'started'")[0][0]
+            began = datetime.fromisoformat(opened.strip('"')).timestamp()
+            result.start_up, result.seconds = began - spawned + seconds[0], seconds[1:]
+        result.cpu_per_round = float("nan")  # Flower's processes come and go between samples
+        return result
+
+    def _stock(self, rounds: int) -> Measurement:
+        times = self.folder / f"stock-{self.turns}.times"
+        settings = self.folder / f"stock-{self.turns}.toml"
+        settings.write_text(
+            f'data = "{self.folder}"\ntimes = "{times}"\nclients = {self.job.clients}\n'
+            f"records = {self.job.records}\nhidden = {self.job.hidden}\nrounds = {rounds}\n"
+            f'unit = "{self.unit}"\nscale = {self.scale!r}\n',
+            encoding="utf-8",
+        )
+
+        def lines() -> list[list[str]]:
+            text = times.read_text() if times.exists() else ""
+            return [line.split() for line in text.splitlines()]
+
+        log = str(times.with_suffix(".log"))
+        command = [
+            "-m",
+            "benchmarks.simulation_parts.stock",
+            str(self.job.clients),
+            str(settings),
+            log,
+        ]
+        spawned = time.time()
+        result = self._child(command, poll=lambda: len(lines()))
+        result.cpu_per_round = float("nan")
+        stamps = [float(line[1]) for line in lines()]
+        if stamps:
+            result.start_up = stamps[0] - spawned
+            result.seconds = [b - a for a, b in itertools.pairwise(stamps)]
+        if any(int(line[2]) != self.job.clients for line in lines()):
+            result.failed = f"some clients failed; see {log}"
+        return result
+
+
+def _ledger(path: Path, query: str) -> list[tuple[Any, ...]]:
+    """Rows of a run's ledger, none while it is being created."""
+    if not path.exists():
+        return []
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
+        try:
+            return connection.execute(query).fetchall()
+        except sqlite3.OperationalError:
+            return []
+
+
+def summarize(
+    bench: Bench, engine: str, found: Measurement, share: float | None
+) -> dict[str, object]:
+    """One line of the table, `share` being the accountant's; ratios are filled in later."""
+    cpu = found.cpu_per_round
+    return {
+        "job": bench.job.name,
+        "unit": bench.unit,
+        "data": bench.data,
+        "engine": engine,
+        "clients": bench.job.clients,
+        "records": bench.job.records,
+        "d": bench.job.dimension,
+        "rounds": found.rounds,
+        "start_up_s": found.start_up,
+        "median_s": statistics.median(found.seconds) if found.seconds else None,
+        "cpu_s": None if math.isnan(cpu) else cpu,
+        "peak_mib": found.peak_mib,
+        "accounting_share": share,
+        "note": found.failed,
+    }
+
+
+def add_ratios(rows: list[dict[str, object]]) -> None:
+    """Fill in each line's ratios to the floor and to ours, of the same job and unit."""
+    for row in rows:
+        peers = {
+            peer["engine"]: peer
+            for peer in rows
+            if (peer["job"], peer["unit"]) == (row["job"], row["unit"])
+        }
+        for column, engine, quantity in (
+            ("wall_over_floor", "floor", "median_s"),
+            ("cpu_over_floor", "floor", "cpu_s"),
+            ("wall_over_ours", "ours", "median_s"),
+        ):
+            below = peers.get(engine, {}).get(quantity)
+            row[column] = row[quantity] / below if below and row[quantity] else None  # type: ignore[operator]
+
+
+def measure_job(
+    job: Job, unit: str, mnist: str, engines: list[str], seconds: float, folder: Path
+) -> list[dict[str, object]]:
+    """All asked engines on one job, floor and ours in turns, within about `seconds`."""
+    bench = Bench(job, unit, mnist, folder / f"{job.name}-{unit}")
+    # The memory job is about its peak: one round of it takes a minute.
+    rounds = dict.fromkeys((e for e in engines if e in LIGHT), 1 if job is MEMORY_JOB else 3)
+    turn = TURN_SECONDS
+    if seconds:
+        # Short runs say how many rounds fit; they also warm the file cache.
+        for engine in rounds:
+            trial = bench.run(engine, 3)
+            typical = statistics.median(trial.seconds) if trial.seconds else seconds
+            rounds[engine] = max(3, int(seconds / len(rounds) / typical))
+            turn = max(turn, TURN_ROUNDS * typical)
+    found = bench.run_in_turns(rounds, turn)
+    for engine in engines:
+        if engine == "stock" and job.clients > MOST_STOCK_CLIENTS:
+            found[engine] = Measurement(failed=f"not run above {MOST_STOCK_CLIENTS} nodes")
+        elif engine not in LIGHT:
+            found[engine] = bench.run(engine, 4 if engine == "stock" else 12)
+    shares = {engine: one.accounting_share for engine, one in found.items()}
+    if "ours" in found and seconds:
+        # Its own clock goes on while it is stopped: a run alone says what accounting takes.
+        shares["ours"] = bench.run("ours", max(3, rounds["ours"] // 3)).accounting_share
+    rows = [summarize(bench, engine, found[engine], shares[engine]) for engine in engines]
+    add_ratios(rows)
+    return rows
+
+
+def show(rows: list[dict[str, object]]) -> None:
+    """Print lines of the table."""
+    for row in rows:
+        cells = []
+        for column in COLUMNS[3:]:
+            value = row[column]
+            text = f"{value:.4g}" if isinstance(value, float) else str(value or "-")
+            cells.append(f"{column}={text}")
+        print(f"{row['job']:<8} {row['unit']:<6} {'  '.join(cells)}", flush=True)
+
+
+def write_table(path: Path, rows: list[dict[str, object]]) -> None:
+    """The table as CSV."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--job", default="all", choices=[*JOBS, MEMORY_JOB.name, "all"])
+    parser.add_argument("--seconds", type=float, default=600.0, help="rough total for floor + ours")
+    parser.add_argument("--engines", default=",".join(ENGINES), help="comma-separated")
+    parser.add_argument("--unit", choices=("record", "client"), default="record")
+    parser.add_argument("--csv", type=Path, default=Path("bench_simulation.csv"))
+    parser.add_argument("--data", default=os.environ.get("FL_SHUFFLE_DATA", ""))
+    parser.add_argument("--smoke", action="store_true", help="a tiny job, floor and ours, 3 rounds")
+    given = parser.parse_args()
+    engines = given.engines.split(",")
+    if not set(engines) <= set(ENGINES):
+        parser.error(f"--engines: known ones are {', '.join(ENGINES)}")
+    mnist = str(Path(given.data).resolve()) if given.data else ""
+    if given.smoke:
+        jobs, engines, mnist = [SMOKE_JOB], ["floor", "ours"], ""
+    elif given.job == "all":
+        jobs = [*JOBS.values(), MEMORY_JOB]
+    else:
+        jobs = [{**JOBS, MEMORY_JOB.name: MEMORY_JOB}[given.job]]
+    adopt_orphans()
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory(prefix="bench-simulation-") as folder:
+        for job in jobs:
+            memory = job is MEMORY_JOB
+            budget = 0.0 if given.smoke or memory else given.seconds / len(jobs)
+            asked = ["ours"] if memory else engines
+            found = measure_job(job, given.unit, mnist, asked, budget, Path(folder))
+            show(found)
+            rows += found
+            # After every job: a long run that is stopped leaves the finished part of its table.
+            write_table(given.csv, rows)
+    failed = [row for row in rows if row["note"] and not str(row["note"]).startswith("not run")]
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,177 @@
+"""Certified lower bounds: the exact divergence of chosen datasets.
+
+If all other clients hold one value, the shuffled divergence equals the blanket expression with the
+law of that value as a blanket of mass one (Su, Cheng and Wang 2025, Theorem 5). If each draws its
+value from a mix, the same expression is an average that some data set reaches. The numerical error
+of the engine is subtracted, so the number is never above the divergence of that dataset.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import gammaln
+
+from fl_shuffle.accounting.bounds.participation import (
+    ASSUMPTION,
+    require_participation,
+    with_absence,
+)
+from fl_shuffle.accounting.engine.monotone_search import crossing
+from fl_shuffle.accounting.engine.stop_loss import (
+    CONTINUOUS_ERROR,
+    MAX_REPORTS,
+    DeltaBound,
+    amplified_delta,
+)
+from fl_shuffle.accounting.engine.tilted_moments import UNIT
+from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.laws.amplification import AtomicLaw, Case
+from fl_shuffle.accounting.laws.finite import Randomizer
+from fl_shuffle.accounting.tolerances import TOLERANCES
+from fl_shuffle.errors import NotApplicableError, require_integer, require_real
+
+MAX_COUNTED = 1_000_000
+MAX_EPSILON = 100.0
+"""Above this nothing is claimed: the lower bound is zero."""
+
+
+def _certified(
+    case: Case, n: int, epsilon: float, participation: float, relative_error: float | None
+) -> DeltaBound:
+    """Bracket of the exact divergence of one dataset; above `MAX_EPSILON` nothing is claimed."""
+    if epsilon > MAX_EPSILON:
+        return DeltaBound(0.0, 0.0)
+    exposed = participation * case.exposed(epsilon)
+    law = case.law(epsilon)
+    if law is None:
+        return DeltaBound(exposed, 1e-12 * exposed)
+    accuracy = CONTINUOUS_ERROR if relative_error is None else relative_error
+    law, others = with_absence(law, [(case.blanket_mass, n - 1)], participation, epsilon)
+    bound = amplified_delta(law, others, relative_error=accuracy, best_effort=True)
+    lower = bound.lower
+    if lower < 0.5 * bound.delta and isinstance(law, AtomicLaw) and case.blanket_mass == 1.0:
+        lower = max(lower, _two_outcomes(law, n))
+    # The client's law is rounded up by a few units in the last place where reports may be absent.
+    lower = (lower + exposed) * (1.0 - 1e-12)
+    delta = bound.delta + exposed
+    return DeltaBound(delta, max(delta - lower, 0.0))
+
+
+def _two_outcomes(law: AtomicLaw, n: int) -> float:
+    """What an attacker sees who only counts the reports with L above a threshold: never more.
+
+    With C ~ Bin(n, s) such reports the divergence is E(u C - v (n - C))_+ / n, u and -v the mean of
+    L above and below the threshold.
+    """
+    best = 0.0
+    values, chances = law.values, law.probabilities
+    for cut in np.unique(np.linspace(1, values.size - 1, min(values.size - 1, 12)).astype(int)):
+        share = float(chances[cut:].sum())
+        high = float(chances[cut:] @ values[cut:]) / share
+        low = float(chances[:cut] @ values[:cut]) / (1.0 - share)
+        if not (high > 0.0 > low and 0.0 < share < 1.0):
+            continue
+        first = math.floor(n * -low / (high - low))
+        count = np.arange(first, min(n, first + MAX_COUNTED) + 1, dtype=np.float64)
+        logs = gammaln(n + 1.0) - gammaln(count + 1.0) - gammaln(n - count + 1.0)
+        logs += count * math.log(share) + (n - count) * math.log1p(-share)
+        slack = UNIT * 32.0 * (gammaln(n + 1.0) + n * abs(math.log(share)) + 100.0)
+        gain = count * high + (n - count) * low - 8.0 * UNIT * n * (high - low)
+        total = float(np.exp(logs) @ np.maximum(gain, 0.0)) / n
+        best = max(best, total * (1.0 - float(slack)))
+    return best
+
+
+def _witnesses(randomizer: Randomizer, both_directions: bool) -> tuple[Case, ...]:
+    cases = randomizer.witness_cases(both_directions=both_directions)
+    if not cases:
+        raise NotApplicableError(
+            f"{randomizer.name} has no lower bound: it needs the report law of a third input"
+        )
+    return cases
+
+
+def _statement(
+    randomizer: Randomizer, n: int, rate: float, epsilon: float, delta: float, error: float
+) -> Guarantee:
+    secret = (ASSUMPTION,) if rate < 1.0 else ()
+    return Guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        method="lower",
+        status=Status.LOWER_BOUND,
+        source="Su, Cheng, Wang 2025, Theorem 5",
+        assumptions=(
+            "a chosen data set: the others hold x0, x1, a third value or a mix of them",
+            *secret,
+            *randomizer.assumptions,
+        ),
+        numerical_error=error,
+        details={
+            "randomizer": randomizer.name,
+            "epsilon0": randomizer.local_epsilon,
+            "clients": n,
+            "participation": rate,
+        },
+    )
+
+
+def lower_bound_delta(
+    randomizer: Randomizer,
+    n: int,
+    epsilon: float,
+    *,
+    both_directions: bool = False,
+    participation: float = 1.0,
+    relative_error: float | None = None,
+) -> Guarantee:
+    """A delta that the shuffle of `n` reports certainly reaches at `epsilon`; rounded down.
+
+    The largest over the randomizer's `witness_cases`: the first dataset (x0) from the second (x1),
+    the others as it says; `both_directions` tries the other direction too. `participation` < 1:
+    secret check-in, as in `blanket_delta`.
+
+    Raises `NotApplicableError` if the randomizer offers no dataset to test.
+    """
+    budget = require_real("epsilon", epsilon, minimum=0.0)
+    count = require_integer("n", n, minimum=1, maximum=MAX_REPORTS)
+    rate = require_participation(participation)
+    cases = _witnesses(randomizer, both_directions)
+    bounds = [_certified(case, count, budget, rate, relative_error) for case in cases]
+    bound = max(bounds, key=lambda each: each.lower)
+    return _statement(randomizer, count, rate, budget, min(1.0, bound.lower), bound.error)
+
+
+def lower_bound_epsilon(
+    randomizer: Randomizer,
+    n: int,
+    delta: float,
+    *,
+    both_directions: bool = False,
+    participation: float = 1.0,
+    relative_error: float | None = None,
+) -> Guarantee:
+    """The largest epsilon found at which the shuffle certainly exceeds `delta`; zero if none."""
+    target = require_real(
+        "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
+    )
+    count = require_integer("n", n, minimum=1, maximum=MAX_REPORTS)
+    rate = require_participation(participation)
+    maximum = min(randomizer.local_epsilon, MAX_EPSILON)
+    cases = _witnesses(randomizer, both_directions)
+    tolerance = min(TOLERANCES.search_log_tolerance, relative_error or CONTINUOUS_ERROR)
+    best, error = 0.0, 0.0
+    for case in cases:
+        seen: dict[float, DeltaBound] = {}
+
+        def curve(epsilon: float, case: Case = case, seen: dict[float, DeltaBound] = seen) -> float:
+            seen[epsilon] = _certified(case, count, epsilon, rate, relative_error)
+            return seen[epsilon].lower
+
+        # Where this dataset does not exceed the target at the best epsilon so far, it is no better.
+        found, _ = crossing(curve, target, maximum, "above", minimum=best, tolerance=tolerance)
+        if found > best or not best:
+            best, error = found, seen[found].error
+    return _statement(randomizer, count, rate, best, target, error)

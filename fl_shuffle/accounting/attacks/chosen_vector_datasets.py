@@ -1,0 +1,134 @@
+"""What a shuffled batch of vector reports certainly loses: exact divergences of chosen datasets.
+
+All other clients with the differing client's noise hold one common mean a, so the batch is a
+blanket of mass one (Su, Cheng, Wang 2025, Theorem 5) and the divergence is the engine's expectation
+with L = (P - e^eps Q)/R_a. On each cell of a partition of the line L is replaced by its mean over
+the cell, which is what an attacker who sees only cells achieves: a lower bound. The engine's error
+is subtracted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from fl_shuffle.accounting.bounds.vector import ReportClass
+from fl_shuffle.accounting.engine.stop_loss import amplified_delta
+from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.laws.amplification import AtomicLaw
+from fl_shuffle.accounting.rounds.round_library import RoundType
+from fl_shuffle.accounting.tolerances import TOLERANCES
+from fl_shuffle.errors import NotApplicableError, PrecisionError, require_real
+
+FloatArray = NDArray[np.float64]
+
+ASSUMPTIONS = (
+    "all other clients hold one common mean",
+    "the dimension is large enough to tell reports with another noise scale apart",
+)
+
+
+def vector_lower_delta(classes: Sequence[ReportClass], index: int, epsilon: float) -> Guarantee:
+    """A delta that one round certainly reaches at `epsilon` for a client of class `index`.
+
+    Raises `NotApplicableError` if its mean moves by more than 24 noise widths: then the report
+    gives itself away, and the local guarantee is the truth.
+    """
+    budget = require_real("epsilon", epsilon, minimum=0.0, maximum=500.0)
+    kind = RoundType.of(classes, index)
+    delta = max(_divergence(kind, scene, budget) for scene in scenes(kind))
+    return _statement(budget, delta)
+
+
+def vector_lower_epsilon(classes: Sequence[ReportClass], index: int, delta: float) -> Guarantee:
+    """The largest epsilon found at which one round certainly exceeds `delta`; zero if none."""
+    target = require_real(
+        "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
+    )
+    kind = RoundType.of(classes, index)
+    best = 0.0
+    upper = kind.curve().epsilon(target)
+    for scene in scenes(kind):
+        if _divergence(kind, scene, best) <= target:
+            continue
+        good, bad = best, upper
+        while bad - good > 1e-3 * bad:
+            middle = 0.5 * (good + bad)
+            if _divergence(kind, scene, middle) > target:
+                good = middle
+            else:
+                bad = middle
+        best = good
+    return _statement(best, target)
+
+
+def _statement(epsilon: float, delta: float) -> Guarantee:
+    return Guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        method="vector-lower",
+        status=Status.LOWER_BOUND,
+        source="exact divergence of a dataset",
+        assumptions=ASSUMPTIONS,
+    )
+
+
+def scenes(kind: RoundType) -> list[tuple[float, float]]:
+    """Signed distances of x0 and x1 from the others' common mean, in noise widths."""
+    own = kind.radius / kind.scale
+    move = kind.own.ratio
+    if max(own + own, move) > 2.0 * TOLERANCES.dataset_max_shift:
+        raise NotApplicableError(
+            "reports lie up to "
+            f"{2.0 * own:.3g} noise widths apart: this one gives itself away, and the local "
+            "guarantee is the truth"
+        )
+    smallest = min((radius for radius, _ in kind.others), default=0.0) / kind.scale
+    scenes = set()
+    for others in (-smallest, 0.0):
+        for start in (-own, own - move, -0.5 * move):
+            pair = (start - others, start + move - others)
+            scenes |= {pair, pair[::-1]}
+    return sorted(scenes)
+
+
+def _divergence(kind: RoundType, scene: tuple[float, float], epsilon: float) -> float:
+    span = TOLERANCES.dataset_reach + max(abs(scene[0]), abs(scene[1]))
+    edges = np.linspace(-span, span, TOLERANCES.dataset_cells + 1)
+    base, p, q = (cell_probabilities(kind.noise, edges - at) for at in (0.0, *scene))
+    kept = base > 1e-300
+    values = (p[kept] - math.exp(epsilon) * q[kept]) / base[kept]
+    law = AtomicLaw.of(values, base[kept] / math.fsum(base[kept].tolist()))
+    others = sum(count for _, count in kind.others)
+    for allowed in TOLERANCES.dataset_relative_errors:
+        try:
+            bound = amplified_delta(law, [(1.0, others)], relative_error=allowed)
+        except PrecisionError:
+            continue
+        return max(0.0, bound.lower * (1.0 - 1e-9))
+    # Nothing could be certified, and zero is always a lower bound.
+    return 0.0
+
+
+def cell_probabilities(noise: str, edges: FloatArray) -> FloatArray:
+    """Probabilities of the cells between `edges` and beyond both ends, without cancellation.
+
+    The noise has scale one and is centred at zero; J edges give J + 1 cells.
+    """
+    low = np.concatenate([[-np.inf], edges])
+    high = np.concatenate([edges, [np.inf]])
+    flip = low > 0.0
+    a, b = np.where(flip, -high, low), np.where(flip, -low, high)
+    if noise == "gaussian":
+        return np.asarray(ndtr(b) - ndtr(a), dtype=np.float64)
+
+    def cdf(x: FloatArray) -> FloatArray:
+        return np.where(
+            x < 0.0, 0.5 * np.exp(np.minimum(x, 0.0)), 1.0 - 0.5 * np.exp(-np.maximum(x, 0.0))
+        )
+
+    return cdf(b) - cdf(a)

@@ -1,0 +1,216 @@
+"""The clone reductions, solved at finite n by the same engine as the blanket bounds.
+
+If every other client's report is, with probability p_j, a fair coin between the differing client's
+two report laws (a *clone*), and the differing client holds an eps1-randomizer, then the shuffle is
+no more revealing than: randomized response of eps1 hidden among Bin or Poisson-binomial many fair
+coins (Feldman, McMillan and Talwar 2022, the standard clone; with unequal p_j by the same argument,
+since the set of clients that cloned is independent of the coins). In blanket form the common law is
+omega = (P + Q)/2 and
+
+    L = 2 (e^eps1 - e^eps)/(1 + e^eps1)  or  2 (1 - e^(eps + eps1))/(1 + e^eps1), 1/2 each.
+
+Replace-one, nats, both directions (the pair is symmetric).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from fl_shuffle.accounting.bounds.participation import (
+    ASSUMPTION,
+    require_participation,
+    with_absence,
+)
+from fl_shuffle.accounting.engine.monotone_search import crossing, last_above
+from fl_shuffle.accounting.engine.stop_loss import RELATIVE_ERROR, DeltaBound, amplified_delta
+from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.laws.amplification import AtomicLaw
+from fl_shuffle.accounting.tolerances import TOLERANCES
+from fl_shuffle.errors import require_integer, require_real
+
+MAX_EPSILON0 = 200.0
+MAX_CLIENTS = 10**12
+
+Curve = Callable[[float], DeltaBound]
+
+
+def clone_law(epsilon0: float, epsilon: float) -> AtomicLaw:
+    """L of the pair of randomized responses against their average, at central budget `epsilon`."""
+    share = 2.0 / (1.0 + math.exp(-epsilon0))
+    top = -share * math.expm1(epsilon - epsilon0)
+    bottom = -share * math.exp(-epsilon0) * math.expm1(epsilon + epsilon0)
+    return AtomicLaw.of([top, bottom], [0.5, 0.5])
+
+
+def clone_curve(
+    epsilon0: float,
+    hiding: Sequence[tuple[float, int]],
+    *,
+    participation: float = 1.0,
+    relative_error: float | None = None,
+) -> Curve:
+    """delta(epsilon) of an eps0-client among others that clone with the given probabilities.
+
+    `hiding` lists (clone probability, count) of the other clients. `participation` < 1: each client
+    sends its report with that probability only, and who did stays secret.
+    """
+    budget = require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
+    classes = tuple(hiding)
+
+    def curve(epsilon: float) -> DeltaBound:
+        if epsilon >= budget:
+            return DeltaBound(0.0, 0.0)
+        law, masses = with_absence(clone_law(budget, epsilon), classes, participation, epsilon)
+        return amplified_delta(law, masses, relative_error=relative_error, best_effort=True)
+
+    return curve
+
+
+def delta0_penalty(epsilon: float, epsilon0: float, delta0: float, clients: int) -> float:
+    """What Theorem 3.8 of Feldman, McMillan and Talwar 2022 adds for (eps0, delta0)-randomizers.
+
+    (e^eps + 1)(1 + e^-eps0/2) n delta0: each report is within (1 + e^-eps0/2) delta0 in total
+    variation of a pure one, and both worlds are moved.
+    """
+    return (
+        math.exp(epsilon)
+        * (1.0 + math.exp(-epsilon))
+        * (1.0 + 0.5 * math.exp(-epsilon0))
+        * clients
+        * delta0
+    )
+
+
+def local_delta(epsilon: float, epsilon0: float, delta0: float) -> float:
+    """The largest delta(epsilon) an (eps0, delta0)-DP mechanism can have, rounded up.
+
+    delta0 + (1 - delta0)(e^eps0 - e^eps)_+/(1 + e^eps0): Kairouz, Oh and Viswanath 2015.
+    """
+    gap = max(0.0, -math.expm1(epsilon - epsilon0)) / (1.0 + math.exp(-epsilon0))
+    return min(1.0, (delta0 + (1.0 - delta0) * gap) * (1.0 + 1e-12))
+
+
+def standard_clone(
+    epsilon0: float,
+    clients: int,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    delta0: float = 0.0,
+    participation: float = 1.0,
+    relative_error: float | None = None,
+) -> Guarantee:
+    """The standard clone bound, exactly one of `epsilon` and `delta` given; proven.
+
+    Holds for every randomizer that is (epsilon0, delta0)-DP, shared by all `clients`. With
+    delta0 > 0 the penalty of Theorem 3.8 is added and the local profile is a ceiling; epsilon is
+    infinite when nothing gets below `delta`. `participation`: see `clone_curve`.
+    """
+    n = require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS)
+    local = require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
+    extra = require_real("delta0", delta0, minimum=0.0, maximum=1.0, exclusive_maximum=True)
+    rate = require_participation(participation)
+    pure = clone_curve(
+        local,
+        [(math.exp(-local), n - 1)],
+        participation=rate,
+        relative_error=relative_error,
+    )
+
+    def curve(eps: float) -> DeltaBound:
+        bound = pure(eps)
+        if extra == 0.0:
+            return bound
+        total = bound.delta + delta0_penalty(eps, local, extra, n)
+        ceiling = local_delta(eps, local, extra)
+        return DeltaBound(min(total, ceiling), bound.error if total < ceiling else 0.0)
+
+    def unhidden(eps: float) -> float:
+        """The outcomes without a clone or an absence."""
+        alone = (n - 1) * math.log1p(-min(1.0 - rate + rate * math.exp(-local), 1.0 - 1e-16))
+        top = -math.expm1(min(eps - local, 0.0)) / (1.0 + math.exp(-local))
+        return rate * math.exp(alone) * top * (1.0 - 1e-9)
+
+    eps, total, error = solve(
+        curve,
+        local,
+        epsilon=epsilon,
+        delta=delta,
+        relative_error=relative_error,
+        unhidden=unhidden,
+    )
+    theorem = "Theorem 3.8" if extra > 0.0 else "standard clone"
+    return Guarantee(
+        epsilon=eps,
+        delta=total,
+        method="clone",
+        status=Status.PROVEN,
+        source=f"Feldman, McMillan, Talwar 2022, {theorem}",
+        assumptions=(
+            f"all clients use one ({local:g}, {extra:g})-DP randomizer"
+            if extra > 0.0
+            else "all clients use one pure epsilon0-DP randomizer",
+            "n reports arrive, each shuffled whole with independent randomness",
+            *((ASSUMPTION,) if rate < 1.0 else ()),
+        ),
+        numerical_error=error,
+        details={"epsilon0": local, "delta0": extra, "clients": n, "participation": rate},
+    )
+
+
+def solve(
+    curve: Curve,
+    local_epsilon: float,
+    *,
+    epsilon: float | None,
+    delta: float | None,
+    relative_error: float | None = None,
+    unhidden: Callable[[float], float] | None = None,
+) -> tuple[float, float, float]:
+    """(epsilon, delta, numerical error) on a certified nonincreasing curve, on the safe side.
+
+    From `epsilon`: delta there. From `delta`: the smallest epsilon found at which the curve has
+    been evaluated and is not above it, infinite if none up to the local budget is. A curve
+    with a penalty that grows with epsilon is searched from its lowest tested point downwards.
+    `unhidden` is a cheap falling function that the curve is nowhere below.
+    """
+    if epsilon is not None:
+        budget = require_real("epsilon", epsilon, minimum=0.0, maximum=2.0 * MAX_EPSILON0)
+        bound = curve(budget)
+        return budget, bound.delta, bound.error
+    target = require_real(
+        "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
+    )
+    seen: dict[float, DeltaBound] = {}
+
+    def value(point: float) -> float:
+        if point not in seen:
+            seen[point] = curve(point)
+        return seen[point].delta
+
+    maximum = local_epsilon
+    # A penalty may make the curve rise again: step down to a point that already satisfies it.
+    for _ in range(60):
+        if maximum <= 1e-9 or value(maximum) <= target:
+            break
+        maximum *= 0.8
+    if value(maximum) > target:
+        return math.inf, target, 0.0
+    # Huge budgets: the curve is flat at one and drops within a sliver below the local budget.
+    sliver = maximum * (1.0 - 1e-6)
+    if maximum > 50.0 and value(sliver) > target:
+        return maximum, target, seen[maximum].error
+    minimum = 0.0 if unhidden is None else last_above(unhidden, target, maximum)
+    if minimum >= maximum * (1.0 - 1e-7):
+        return maximum, target, 0.0
+    _, found = crossing(
+        value,
+        target,
+        maximum,
+        "below",
+        minimum=minimum,
+        tolerance=min(TOLERANCES.search_log_tolerance, relative_error or RELATIVE_ERROR),
+    )
+    result = maximum if found is None else found
+    return result, target, seen[result].error

@@ -1,0 +1,1 @@
+"""Bounds from partial shuffles: swap client 1's report with one other, then compare laws."""

@@ -1,0 +1,198 @@
+"""Third-order domination from convex order and a variance: collapse the lower part of L*.
+
+Let B1(t) = E(L* - t)_+^2 for atoms L* that dominate every L_k in convex order, and Var L_k <= v.
+Every L_k has E(L_k - t)_+^2 <= min{B1(t), v + (1 - a - t)^2}. The law here keeps the atoms of L*
+above t0, collapses the rest to their mean, and stretches everything by kappa >= 1 about the
+mean. What is kept is L*'s upper tail, which is what decides; the lower part gives way to the
+smaller variance.
+
+Certificate, with psi'(t) = E(L' - t)_+^2: above max(t0, mean) every kept atom has moved up, so
+psi' >= B1. Below the collapsed atom psi' = Var L' + (mean - t)^2, and Var L' >= v. In between,
+on each cell of a partition, psi' lies above its tangent at the right end and the two bounds
+below chords.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw, FloatArray
+
+SLACK = 1e-11
+CELLS = 100
+STRETCHES = (1.0, 1.006, 1.012, 1.02, 1.03, 1.045, 1.06, 1.08, 1.1, 1.13, 1.17, 1.22)
+MAX_STRETCH = 1.5
+STRETCH_STEP = 2e-3
+
+
+@dataclass(frozen=True)
+class ToppedLaw:
+    """`law` up to its `upper` = K, and above it one atom that keeps E(L - K)_+ and E(L - K)_+^2.
+
+    It dominates min(L_k, K) in third order if `square` >= E(L_k - K)_+^2 and law.stop_loss
+    dominates.
+    """
+
+    law: AmplificationLaw
+    square: float
+    left: float
+    """law.stop_loss(K)"""
+
+    @property
+    def lower(self) -> float:
+        return self.law.lower
+
+    @property
+    def upper(self) -> float:
+        return self.law.upper + (self.square / self.left if self.left > 0.0 else 0.0)
+
+    @property
+    def mean(self) -> float:
+        return self.law.mean
+
+    def stop_loss(self, t: FloatArray) -> FloatArray:
+        """E(L - t)_+, linear above K."""
+        t = np.atleast_1d(np.asarray(t, dtype=np.float64))
+        start = self.law.upper
+        share = np.maximum(self.upper - t, 0.0) / max(self.upper - start, 1e-300)
+        return np.where(t < start, self.law.stop_loss(np.minimum(t, start)), self.left * share)
+
+
+class _Upper:
+    """Sums over the atoms above a threshold: E(v - t)_+^2 and E(v - t)_+ at every t."""
+
+    def __init__(self, values: FloatArray, probabilities: FloatArray) -> None:
+        self._values = values
+        zero = np.zeros(1)
+
+        def tails(terms: FloatArray) -> FloatArray:
+            return np.concatenate([np.cumsum(terms[::-1])[::-1], zero])
+
+        self._mass = tails(probabilities)
+        self._first = tails(probabilities * values)
+        self._second = tails(probabilities * values * values)
+
+    def __call__(self, t: FloatArray) -> tuple[FloatArray, FloatArray]:
+        at = np.searchsorted(self._values, t, side="right")
+        mass, first, second = self._mass[at], self._first[at], self._second[at]
+        return second - t * (2.0 * first - t * mass), first - t * mass
+
+
+Choice = tuple[int, float]
+"""The first atom kept, and the stretch."""
+
+
+def collapse(
+    atoms: AtomicLaw, variance: float, mean: float, rate: float, hint: Choice | None = None
+) -> tuple[AtomicLaw, Choice] | None:
+    """Atoms L' that dominate every L_k in third order, from L* and `variance`; None if none found.
+
+    `mean` is at least E L_k. `rate` is the exponential rate that matters; it ranks the candidates.
+    `hint` is a choice that was good for nearly the same law: it is taken if it is certified here.
+    """
+    centre = max(atoms.mean, mean)
+    values = atoms.values - centre
+    p = atoms.probabilities
+    whole = float(p @ values**2)
+    goal = variance * (1.0 + 4.0 * SLACK)
+    if whole <= goal:
+        return atoms, (0, 1.0)
+    mass = np.cumsum(p[::-1])[::-1]
+    first = np.cumsum((p * values)[::-1])[::-1]
+    second = np.cumsum((p * values * values)[::-1])[::-1]
+    rest = np.maximum(1.0 - mass, 1e-300)
+    # The collapsed atom: the total stays centred (up to the atoms' own excess over `mean`).
+    low = -first / rest
+    spread = second + rest * low * low
+    inside = np.flatnonzero((rest > 1e-9) & (mass > 1e-9))
+    bounds = _Upper(values, p)
+
+    def certified(j: int, kappa: float, step: float) -> float | None:
+        point = float(low[j]), float(rest[j])
+        return _stretched(
+            bounds, values[j:], p[j:], point, kappa, step, variance, centre - mean, -centre
+        )
+
+    def law(j: int, stretch: float) -> tuple[AtomicLaw, Choice]:
+        new = np.concatenate([low[j : j + 1], values[j:]]) * stretch + centre
+        masses = np.concatenate([rest[j : j + 1], p[j:]])
+        return AtomicLaw(new + 1e-14 * np.abs(new), masses), (j, stretch)
+
+    if hint is not None and hint[0] in inside:
+        j = hint[0]
+        kappa = max(hint[1], math.sqrt(goal / float(spread[j])))
+        found = certified(j, kappa, 4.0 * STRETCH_STEP)
+        if found is not None:
+            return law(j, found)
+    ranked = []
+    for stretch in STRETCHES:
+        fits = inside[spread[inside] * stretch * stretch >= goal]
+        if fits.size:
+            j = int(fits[-1])
+            kappa = max(1.0, math.sqrt(goal / float(spread[j])))
+            ranked.append((_score(rate * kappa, values[j:], p[j:], low[j], rest[j]), kappa, j))
+    best: tuple[float, int, float] | None = None
+    for score, kappa, j in sorted(set(ranked)):
+        if best is not None and score >= best[0]:
+            break
+        found = certified(j, kappa, STRETCH_STEP)
+        if found is None:
+            continue
+        final = _score(rate * found, values[j:], p[j:], float(low[j]), float(rest[j]))
+        if best is None or final < best[0]:
+            best = final, j, found
+    return None if best is None else law(best[1], best[2])
+
+
+def _score(rate: float, values: FloatArray, p: FloatArray, low: float, rest: float) -> float:
+    exponent = np.minimum(rate * values, 50.0)
+    return float(p @ (np.expm1(exponent) - exponent)) + rest * (math.expm1(rate * low) - rate * low)
+
+
+def _stretched(
+    bounds: _Upper,
+    values: FloatArray,
+    p: FloatArray,
+    point: tuple[float, float],
+    kappa: float,
+    first_step: float,
+    variance: float,
+    surplus: float,
+    zero: float,
+) -> float | None:
+    """The least certified stretch found, from `kappa` up; everything centred."""
+
+    def holds(stretch: float) -> bool:
+        upper = _Upper(values * stretch, p)
+        low = point[0] * stretch
+        # The variance speaks of thresholds up to zero, and of those below both means.
+        if low > min(zero, -surplus):
+            return False
+        nodes = np.linspace(low, max(float(values[0]), 0.0), CELLS + 1)
+        square, slope = upper(nodes[1:])
+        at_left = square + 2.0 * slope * np.diff(nodes) - SLACK * variance
+        good = np.zeros(CELLS, dtype=bool)
+        # L_k's mean lies `surplus` below the centre.
+        second = np.where(nodes <= zero, variance + (surplus + nodes) ** 2, math.inf)
+        for curve in (bounds(nodes)[0], second):
+            right = square >= curve[1:] + SLACK * variance
+            good |= (at_left >= curve[:-1]) & right
+        return bool(np.all(good))
+
+    low = high = kappa
+    step = first_step
+    while not holds(high):
+        low, high = high, high + step
+        step *= 2.5
+        if high > MAX_STRETCH:
+            return None
+    while high - low > first_step:
+        middle = 0.5 * (low + high)
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
+    return high

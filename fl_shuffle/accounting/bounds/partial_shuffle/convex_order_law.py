@@ -1,0 +1,176 @@
+"""The law L* that dominates every L_k = (P - aQ)/R_k in convex order: from privacy profiles alone.
+
+With H_s(P, Q) <= h(s) for the differing client's pair and H_s(P, R), H_s(Q, R) <= g(s) against any
+other client's report, for every theta in (0, 1)
+
+    E(L - t)_+ = int (P - aQ - tR)_+ <= theta h(a/theta) + (1-theta) g(t/(1-theta)),       t > 0,
+    E(t - L)_+ <= theta a h(1/(theta a)) + (1-theta) a g(|t|/((1-theta) a)),               t < 0,
+
+and E L = 1 - a. Where h = g the best theta is a/(a + t), 1/(1 + |t|): h(a + t) and a h((1 +
+|t|)/a). Any theta is valid. Below one, h(s) = 1 - s + s h(1/s).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import log_expit
+
+from fl_shuffle.accounting.bounds.partial_shuffle.lognormal import squared_excess
+from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
+
+Profile = Callable[[FloatArray], FloatArray]
+"""H_s at every s > 0 (not its logarithm), from above."""
+
+NEWTON_STEPS = 12
+TAIL_NODES = 160
+ROUND_UP = 1.0 + 1e-12
+
+
+@dataclass(frozen=True)
+class ConvexOrderLaw:
+    """L* where one profile holds for any two reports. An `AmplificationLaw`.
+
+    `upper` carries what lies above it; what lies below `lower` is moved up to it.
+    """
+
+    epsilon: float
+    profile: Profile
+    lower: float
+    upper: float
+
+    @property
+    def mean(self) -> float:
+        return -math.expm1(self.epsilon)
+
+    def stop_loss(self, t: FloatArray) -> FloatArray:
+        """S(t) = h(a + t) for t >= 0, 1 - a - t + a h((1 + |t|)/a) for t < 0."""
+        t = np.atleast_1d(np.asarray(t, dtype=np.float64))
+        a = math.exp(self.epsilon)
+        negative = t < 0.0
+        value = self.profile(np.where(negative, (1.0 - t) / a, a + t))
+        result: FloatArray = np.where(negative, self.mean - t + a * value, value)
+        return result
+
+
+@dataclass(frozen=True)
+class GaussianSplitLaw:
+    """L* for Gaussian reports: the pair `move` apart, others up to `spread` >= `move` away.
+
+    At the best theta both profiles use the same threshold: Phi(move/2 - ln(a/theta)/move) =
+    Phi(spread/2 - ln(t/(1-theta))/spread). The left side grows and the right side falls with theta.
+    """
+
+    epsilon: float
+    move: float
+    spread: float
+    lower: float
+    upper: float
+
+    @property
+    def mean(self) -> float:
+        return -math.expm1(self.epsilon)
+
+    def stop_loss(self, t: FloatArray) -> FloatArray:
+        """S(t), each value at a theta near the best."""
+        t = np.atleast_1d(np.asarray(t, dtype=np.float64))
+        negative = t < 0.0
+        scale = np.where(negative, self.epsilon, 0.0)
+        # Everything divided by `scale`: own report a or 1/a, the other's |t| or |t|/a.
+        own = np.where(negative, -self.epsilon, self.epsilon)
+        with np.errstate(divide="ignore"):
+            other = np.maximum(np.log(np.abs(t)) - scale, -700.0)
+        d, mu = self.move, self.spread
+        constant = 0.5 * (d - mu) - own / d + other / mu
+        x = -constant * mu
+        for _ in range(NEWTON_STEPS):
+            value = constant + log_expit(x) / d - log_expit(-x) / mu
+            share = np.exp(log_expit(-x))
+            x = np.clip(x - value / (share / d + (1.0 - share) / mu), -600.0, 600.0)
+        log_theta, log_rest = log_expit(x), log_expit(-x)
+        result = np.exp(log_theta) * gaussian_profile(own - log_theta, d)
+        result += np.exp(log_rest) * gaussian_profile(other - log_rest, mu)
+        result = np.minimum(result, 1.0) * np.exp(scale) * ROUND_UP
+        total: FloatArray = np.where(negative, self.mean - t + result, result)
+        return total
+
+
+@dataclass(frozen=True)
+class LaplaceSplitLaw:
+    """L* for Laplace reports: the pair `move` apart in l1, others up to `spread` >= `move` away.
+
+    With h(s) = 1 - sqrt(s) e^(-move/2) and the like for `spread`, Cauchy's inequality gives the
+    best theta: S(t) = (1 - sqrt(a e^-move + t e^-spread))_+, and for t < 0 a times the same with
+    1/a, |t|/a.
+    """
+
+    epsilon: float
+    move: float
+    spread: float
+
+    @property
+    def mean(self) -> float:
+        return -math.expm1(self.epsilon)
+
+    @property
+    def upper(self) -> float:
+        return max(-math.expm1(self.epsilon - self.move) * math.exp(self.spread), 1e-12)
+
+    @property
+    def lower(self) -> float:
+        return (
+            -math.exp(self.spread + self.epsilon) * -math.expm1(-self.epsilon - self.move) - 1e-12
+        )
+
+    def stop_loss(self, t: FloatArray) -> FloatArray:
+        """S(t), through log of the root: relative accuracy up to the top."""
+        t = np.atleast_1d(np.asarray(t, dtype=np.float64))
+        negative = t < 0.0
+        scale = np.where(negative, math.exp(self.epsilon), 1.0)
+        # 1 - (a e^-move + t e^-spread) as a sum without cancellation.
+        own = np.where(negative, -self.epsilon, self.epsilon) - self.move
+        room = -np.expm1(own) - np.abs(t) / scale * math.exp(-self.spread)
+        value = scale * np.where(
+            room > 0.0, room / (1.0 + np.sqrt(1.0 - np.maximum(room, 0.0))), 0.0
+        )
+        result: FloatArray = np.where(negative, self.mean - t + value, value) + 4e-16
+        return np.where(t >= self.upper, 0.0, result)
+
+
+GaussianLaw = ConvexOrderLaw | GaussianSplitLaw
+
+
+def gaussian_law(epsilon: float, move: float, spread: float) -> GaussianLaw:
+    """L* for Gaussian reports: the pair `move` apart, others within `spread` >= `move`.
+
+    Cut far out: the caller lowers `upper`.
+    """
+    a = math.exp(epsilon)
+    upper = math.exp(spread * (spread + 12.0) - 0.5 * spread * spread)
+    lower = -max(a * math.exp(spread * (spread + 7.0) - 0.5 * spread * spread) - 1.0, 0.2 * spread)
+    if move != spread:
+        return GaussianSplitLaw(epsilon, move, spread, lower, upper)
+
+    def profile(s: FloatArray) -> FloatArray:
+        return gaussian_profile(np.log(s), spread) * ROUND_UP
+
+    return ConvexOrderLaw(epsilon, profile, lower, upper)
+
+
+def squared_tail(law: GaussianLaw, spread: float) -> float:
+    """At least E(L_k - K)_+^2 for Gaussian reports, K = `law.upper`.
+
+    It is 2 int_K^inf E(L_k - t)_+ dt. Up to a point G > 1 the integrand is at most the convex S,
+    whose trapezoidal sum is above its integral; beyond, (L_k - G)_+ <= (P/R_k - G)_+.
+    """
+    start = law.upper
+    reach = math.log(start + math.exp(law.epsilon)) / spread + 0.5 * spread
+    far = max(math.exp(spread * (reach + 5.0) - 0.5 * spread * spread), 2.0, 2.0 * start)
+    nodes = np.geomspace(start, far, TAIL_NODES)
+    body = float(np.trapezoid(law.stop_loss(nodes), nodes))
+    beyond = float(squared_excess(np.array([far]), spread)[0])
+    return (2.0 * body + beyond) * (1.0 + 1e-7)

@@ -1,0 +1,97 @@
+"""The sharper curve of one client in one batch of vector reports, Gaussian or Laplace."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_profile
+from fl_shuffle.accounting.bounds.partial_shuffle.bound import Setting, third_order_delta
+from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import LaplaceSplitLaw
+from fl_shuffle.accounting.bounds.partial_shuffle.profile import laplace
+from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import convex_order_delta
+from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.tolerances import TOLERANCES
+
+MIN_OTHERS = 10
+MAX_LAPLACE = 12.0
+MAX_SHARE = 0.98
+
+
+class PartialShuffleCurve:
+    """Upper bounds on delta from partial shuffles; infinite where the theorem gives none.
+
+    Everything in noise widths: `move` between the client's two means, its `radius`, the others'
+    `radii` with their `counts`. The widest others are left out where that predicts less: a bound
+    with fewer reports is a bound.
+    """
+
+    def __init__(
+        self, move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
+    ) -> None:
+        self._setting: Setting | None = None
+        for reach, count in zip(radii.tolist(), np.cumsum(counts).tolist(), strict=True):
+            widest = max(radius, reach)
+            spread = max(radius + reach, move)
+            if count < MIN_OTHERS or spread > TOLERANCES.partial_shuffle_max_spread:
+                continue
+            if move > spread * (1.0 - 1e-9):
+                move = spread  # larger is safe, and the profiles then coincide
+            setting = Setting(count, move, spread, max(2.0 * widest, spread), reach, radius)
+            known: Setting | None = self._setting
+            if known is None or setting.predicted_mu < known.predicted_mu:
+                self._setting = setting
+        self._mu = math.inf if self._setting is None else self._setting.predicted_mu
+        if self._mu > MAX_SHARE * move:
+            self._setting = None
+
+    @property
+    def credit(self) -> bool:
+        """Whether the theorem is expected to say more than the local curve."""
+        return self._setting is not None
+
+    @property
+    def predicted_mu(self) -> float:
+        """A normal approximation of the curve: not a bound, only a scale."""
+        return self._mu
+
+    def delta(self, epsilon: float) -> float:
+        """An upper bound on the divergence at `epsilon` >= 0, both directions; may be infinite."""
+        if self._setting is None:
+            return math.inf
+        return third_order_delta(self._setting, epsilon)
+
+
+class LaplaceShuffleCurve:
+    """The same for Laplace reports in any dimension, by convex order; l1 norms in noise scales."""
+
+    def __init__(
+        self, move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
+    ) -> None:
+        self._move = move
+        self._best: tuple[int, float, float] | None = None
+        self.predicted_mu = math.inf
+        for reach, count in zip(radii.tolist(), np.cumsum(counts).tolist(), strict=True):
+            spread = max(radius + reach, move)
+            if count < MIN_OTHERS or spread > MAX_LAPLACE or reach == 0.0:
+                continue
+            # Two independent halves of the pair's variance against a report `spread` away.
+            mu = 2.0 * math.exp(0.5 * spread) * -math.expm1(-0.5 * move) / math.sqrt(count)
+            if mu < self.predicted_mu:
+                self.predicted_mu, self._best = mu, (count, spread, reach)
+
+    @property
+    def credit(self) -> bool:
+        """Whether the theorem is expected to say more than the local curve."""
+        return self._best is not None and self.predicted_mu < MAX_SHARE * self._move
+
+    def delta(self, epsilon: float) -> float:
+        """An upper bound on the divergence at `epsilon` >= 0, both directions; may be infinite."""
+        if self._best is None or epsilon >= self._move:
+            return math.inf
+        count, spread, reach = self._best
+        law = LaplaceSplitLaw(epsilon, self._move, spread)
+        local = float(laplace_profile(epsilon, self._move)) * (1.0 + 1e-12)
+        return convex_order_delta(law, None, local, laplace(reach), count)

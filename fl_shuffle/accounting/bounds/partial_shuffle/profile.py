@@ -1,0 +1,133 @@
+"""Local privacy profiles: all that a bound for any randomizer needs to know.
+
+A profile is s -> h(s), an upper bound on H_s = int (R - sR')_+ for any two report laws R, R' of the
+randomizer, both orders. It is convex and nonincreasing with h(0) = 1 and h(s) = 1 - s + s h(1/s).
+Known points are joined by chords of their lower convex envelope (true curves are convex).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_profile
+from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
+from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
+from fl_shuffle.errors import InvalidValueError, require_real
+
+MAX_EPSILON0 = 60.0
+NODES = 400
+SMALLEST = 1e-30
+ROUND_UP = 1.0 + 1e-12
+
+
+@dataclass(frozen=True)
+class LocalProfile:
+    """h as a function of s > 0. `kinks` lists where a piecewise linear h bends (None: smooth).
+
+    `top`: h is constant from there on (for a smooth h negligible).
+    """
+
+    name: str
+    value: Callable[[FloatArray], FloatArray]
+    top: float
+    kinks: FloatArray | None = None
+
+    def __call__(self, s: FloatArray) -> FloatArray:
+        """h(s), elementwise."""
+        return self.value(np.asarray(s, dtype=np.float64))
+
+    @cached_property
+    def beyond(self) -> float:
+        """h(top): what no large s takes away."""
+        return float(self.value(np.array([self.top]))[0])
+
+    def local_delta(self, epsilon: float) -> float:
+        """The divergence of one report at `epsilon`, the shuffler ignored."""
+        return min(1.0, float(self.value(np.array([math.exp(min(epsilon, 600.0))]))[0]))
+
+    def local_epsilon(self, delta: float) -> float:
+        """The smallest epsilon >= 0 with local_delta(epsilon) <= `delta`; may be infinite."""
+        if self.local_delta(0.0) <= delta:
+            return 0.0
+        high = math.log(self.top)
+        if self.local_delta(high) > delta:
+            return math.inf
+        low = 0.0
+        while high - low > 1e-10 * high:
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if self.local_delta(middle) <= delta else (middle, high)
+        return high
+
+
+def approximate(epsilon0: float, delta0: float = 0.0) -> LocalProfile:
+    """Any (epsilon0, delta0)-DP randomizer: delta0 + (1-delta0)(e^eps0 - s)_+/(1 + e^eps0)."""
+    return points([(epsilon0, delta0)])
+
+
+def points(pairs: Sequence[tuple[float, float]]) -> LocalProfile:
+    """A randomizer that is (eps, delta)-DP for every listed pair.
+
+    Raises `InvalidValueError` for an empty list, or a pair out of range.
+    """
+    if len(pairs) == 0:
+        raise InvalidValueError("profile", pairs, "needs at least one (epsilon, delta) pair")
+    best: dict[float, float] = {}
+    for epsilon, delta in pairs:
+        e = require_real("epsilon", epsilon, minimum=0.0, maximum=MAX_EPSILON0)
+        d = require_real("delta", delta, minimum=0.0, maximum=1.0)
+        best[e] = min(d, best.get(e, 1.0))
+    best.setdefault(0.0, 1.0)
+    at = sorted(best)
+    pair = DominatingPair.from_curve(at, [best[e] for e in at])
+    ratios = np.exp(pair.losses)
+    masses = pair.masses / ratios  # of the other law
+    name = ", ".join(f"({e:g}, {d:g})" for e, d in sorted(pairs)[:3])
+
+    def value(s: FloatArray) -> FloatArray:
+        gains = np.maximum(ratios - s[..., None], 0.0) @ masses + pair.infinite
+        result: FloatArray = np.minimum(gains * ROUND_UP, 1.0)
+        return result
+
+    return LocalProfile(name + ("..." if len(pairs) > 3 else ""), value, float(ratios[-1]), ratios)
+
+
+def from_function(delta: Callable[[float], float], name: str = "own function") -> LocalProfile:
+    """A profile given as epsilon -> delta, an upper bound at every epsilon >= 0.
+
+    It is read on a grid and joined by chords. Raises `InvalidValueError` for values outside [0, 1].
+    """
+    values = [(0.0, min(1.0, float(delta(0.0))))]
+    end = 1.0
+    while end < MAX_EPSILON0 and float(delta(end)) > SMALLEST:
+        end *= 1.5
+    for epsilon in np.linspace(0.0, min(end, MAX_EPSILON0), NODES)[1:].tolist():
+        values.append((epsilon, float(delta(epsilon))))
+    found = points(values)
+    return LocalProfile(name, found.value, found.top, found.kinks)
+
+
+def gaussian(mu: float) -> LocalProfile:
+    """mu-GDP: two Gaussian reports at most `mu` noise widths apart are an instance."""
+    require_real("mu", mu, minimum=0.0, exclusive_minimum=True, maximum=5.0)
+
+    def value(s: FloatArray) -> FloatArray:
+        return gaussian_profile(np.log(np.maximum(s, 1e-300)), mu) * ROUND_UP
+
+    return LocalProfile(f"{mu:g}-GDP", value, math.exp(gaussian_epsilon(SMALLEST, mu)))
+
+
+def laplace(ratio: float) -> LocalProfile:
+    """Laplace noise on a vector that moves by at most `ratio` noise scales in l1."""
+    require_real("ratio", ratio, minimum=0.0, exclusive_minimum=True, maximum=MAX_EPSILON0)
+
+    def value(s: FloatArray) -> FloatArray:
+        result: FloatArray = laplace_profile(np.log(np.maximum(s, 1e-300)), ratio) * ROUND_UP
+        return np.maximum(result, 0.0)
+
+    return LocalProfile(f"Laplace, {ratio:g}", value, math.exp(ratio))

@@ -1,0 +1,112 @@
+"""The bound for any randomizer of a known local profile, any dimension: swap, then convex order.
+
+    delta <= (N/m) E[X_1 1{X_1 + ... + X_N > 0}] + costs,   X = (1 - eta) L* + (eta^+ + eta) (L*)^+,
+
+L* the law of `convex_order_law`, eta^+ = eta = zeta/m (see `swap`), with omega any member of the
+family and w = min(Z, zeta). The costs are H E(1 - S/m)_+, (N/m)(H + a - 1) h(zeta), and
+(N/m)(1 + eta^+) S(K) for what L* is cut at: it includes h(infinity), once and not n times.
+E(S - m)_- is bounded with w in the law whose E(w - t)_+ is h(t) - h(zeta).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import ConvexOrderLaw
+from fl_shuffle.accounting.bounds.partial_shuffle.lifting import lifted
+from fl_shuffle.accounting.bounds.partial_shuffle.profile import LocalProfile
+from fl_shuffle.accounting.bounds.partial_shuffle.swap import floor_of_sum, spread_atoms
+from fl_shuffle.accounting.engine.convex_rounding import atoms_on, round_up_convex
+from fl_shuffle.accounting.engine.saddle_points import tilt_at_saddle_point
+from fl_shuffle.accounting.engine.stop_loss import amplified_delta
+from fl_shuffle.accounting.engine.tilted_moments import TiltedMoments
+from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw, FloatArray
+from fl_shuffle.errors import PrecisionError
+
+COST_SHARE = 0.005
+RELATIVE_ERROR = 2e-3
+CAPS = 60
+MIN_OTHERS = 5
+
+
+def profile_delta(profile: LocalProfile, count: int, epsilon: float) -> float:
+    """An upper bound on delta(epsilon) with `count` others; infinite where none is found."""
+    local = profile.local_delta(epsilon) * (1.0 + 1e-12)
+    a = math.exp(epsilon)
+    upper, lower = max(profile.top - a, 1e-12), min(1.0 - a * profile.top, -1e-12)
+    law = ConvexOrderLaw(epsilon, profile, lower, upper)
+    return convex_order_delta(law, profile.kinks, local, profile, count)
+
+
+def convex_order_delta(
+    law: AmplificationLaw,
+    kinks: FloatArray | None,
+    local: float,
+    hiding: LocalProfile,
+    count: int,
+) -> float:
+    """The bound for a law L* that dominates every L_k in convex order; infinite if none is found.
+
+    `local` is H_a(P, Q), `hiding` a profile of omega against any other client's report. `kinks`:
+    the ratios at which the profile behind `law` bends, if it is piecewise linear.
+    """
+    if count < MIN_OTHERS or not local > 0.0:
+        return math.inf
+    drift = -law.mean
+    try:
+        atoms, tail = _atoms(law, kinks, count)
+        goal = COST_SHARE * _predicted(atoms, count)
+        zeta, over = _cap(hiding, goal / (local + drift))
+        steps = np.concatenate([[0.0], _grid(hiding, zeta), [zeta]])
+        values, probabilities = spread_atoms(steps, hiding(steps))
+        found = floor_of_sum(values, probabilities, count, math.log(goal / local))
+        if found is None:
+            return math.inf
+        m, below = found
+        eta = zeta / m
+        if eta >= 0.5:
+            return math.inf
+        law = lifted(atoms, eta, eta)
+        main = amplified_delta(law, [(1.0, count - 1)], relative_error=RELATIVE_ERROR).delta
+    except PrecisionError:
+        return math.inf
+    total = count / m * (main + (1.0 + eta) * tail + (local + drift) * over) + local * below
+    return total * (1.0 + 1e-9)
+
+
+def _atoms(law: AmplificationLaw, kinks: FloatArray | None, count: int) -> tuple[AtomicLaw, float]:
+    """Atoms that dominate min(L*, K), and E(L* - K)_+."""
+    if kinks is None:
+        atoms, _, extra = round_up_convex(law, [(1.0, count - 1)], 0.3 * RELATIVE_ERROR)
+        return atoms, extra
+    a = 1.0 - law.mean
+    nodes = np.concatenate([(kinks - a)[kinks > a], (1.0 - a * kinks)[a * kinks > 1.0]])
+    return atoms_on(law, np.unique(np.concatenate([nodes, [law.lower, 0.0, law.upper]])))
+
+
+def _predicted(atoms: AtomicLaw, count: int) -> float:
+    """A saddle-point estimate of the main term, to share out the costs."""
+    theta = tilt_at_saddle_point(atoms, [(1.0, count - 1)])
+    moment = TiltedMoments.of(atoms, theta)
+    tilted = atoms.probabilities * np.exp(theta * atoms.values) / moment.value
+    mean = float(tilted @ atoms.values)
+    spread = count * float(tilted @ (atoms.values - mean) ** 2) + 2.0 / theta**2
+    log = count * moment.log - 2.0 * math.log(theta) - 0.5 * math.log(2.0 * math.pi * spread)
+    return math.exp(max(min(log - math.log(count), 0.0), -600.0))
+
+
+def _cap(hiding: LocalProfile, allowed: float) -> tuple[float, float]:
+    """zeta and h(zeta), at most `allowed` above what no zeta takes away."""
+    caps = np.geomspace(1.0, hiding.top, CAPS)[1:]
+    over = hiding(caps)
+    first = int(np.argmax(over - hiding.beyond <= allowed))
+    return float(caps[first]), float(over[first])
+
+
+def _grid(hiding: LocalProfile, zeta: float) -> FloatArray:
+    """Where to bend the law of w between 0 and zeta."""
+    if hiding.kinks is not None and hiding.kinks.size < 300:
+        return hiding.kinks[hiding.kinks < zeta * (1.0 - 1e-9)]
+    return np.geomspace(1.0 / hiding.top, zeta, 300)[:-1]

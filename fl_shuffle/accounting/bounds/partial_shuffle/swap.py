@@ -1,0 +1,175 @@
+"""Constants of the random swap: what concentration costs, with every tail bounded.
+
+Client 1's report is swapped with that of one of N others, chosen with probability w_k(Y_k) / S,
+where w_k = min(Z_k, zeta), Z_k = omega / R_k, S = sum_j w_j(Y_j). R_k has its mean within c
+noise widths of omega's, client 1 within `own`. Published are h = Y_k and, with labels, the
+reports t after the swap: relative to omega(h) prod R_j(t_j) the signed density P - aQ becomes
+sum_k f_k(h) L_k(t_k) / D_k with f_k = min(1, zeta/Z_k(h)), D_k = w_k(h) + S(t) - w_k(t_k). For
+every m > 0
+
+    delta <= (1/m) E_g F(zeta^+/m, eta(g)) + H E(1 - S/m)_+ + (N/m) (H + a - 1) E(Z - zeta)_+
+             + (N/m^2) E_P(Z - zeta^+)_+,
+
+    F(eta^+, eta) = E( sum_k [L_k + eta^+ L_k^+ + eta L_k^-] )_+,
+    eta(g) = min(zeta, max(1, e^(cg + c^2/2))) / m,  g standard normal.
+
+* 1/D_k <= 1/max(D_k, m) + (1/D_k - 1/m)_+. Undoing the swap, the last costs H E(1 - S/m)_+.
+* f_k <= 1 on L_k^+; on L_k^- leaving it out costs (1/m) E(1 - f_k) (H + a - 1), E_omega(1 - f_k) =
+  E(Z_k - zeta)_+.
+* With b = 1/max(S, m): b (1 - w_k(h)/m) <= 1/max(D_k, m) <= b (1 + w_k(t_k)/m), and b <= 1/m.
+* w_k(t_k) is cut at zeta^+; the excess costs (1/m^2) E[L_k^+ (Z_k - zeta^+)_+] each.
+* One h serves all k. For fixed l_k >= 0, sum_k l_k w_k(h) is, in increasing convex order, at most
+  the same sum with all w_k functions of one g (comonotone), and the quantile function of Z_k(h) is
+  at most max(1, e^(cg + c^2/2)): e^(ug + u^2/2) is convex in u, so largest at u = 0 or u = c.
+
+F is convex in eta, so its mean over g is at most its interpolation on a few nodes with the weights
+of the law of max(1, e^(cg + c^2/2)) spread to them, mean kept.
+
+Tail of S. E(m - S)_+ grows when Z_k grows in convex order (z -> -min(z, zeta) is convex), so all
+c_k may be taken to be c. E e^(-lambda w) is bounded by spreading w to a grid with its mean kept,
+and E(m - S)_+ <= E e^(lambda (m - S)) / (e lambda).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from fl_shuffle.accounting.bounds.partial_shuffle.lognormal import excess
+from fl_shuffle.accounting.laws.amplification import FloatArray
+
+STEP = 0.05
+FACTORS = np.geomspace(0.2, 3.0, 24)
+"""Rates tried in the exponential inequality, around the normal approximation's."""
+ROUND_OFF = 1e-9
+MAX_WEIGHT = 1e8
+NOTHING, MUCH = 0.01, 0.3
+"""What the worst eta does to log delta: one node below the first, three above the second."""
+
+
+@dataclass(frozen=True)
+class Swap:
+    """The constants for one epsilon: any choice gives a bound, `cost` included."""
+
+    smallest: float
+    """m"""
+    gain: float
+    """eta^+"""
+    losses: FloatArray
+    """Nodes for eta, increasing."""
+    weights: FloatArray
+    """Their probabilities."""
+    cost: float
+    """Everything that is added to the main term."""
+
+
+def choose_swap(
+    *,
+    count: int,
+    reach: float,
+    own: float,
+    epsilon: float,
+    local: float,
+    goal: float,
+    sensitivity: float,
+) -> Swap | None:
+    """Constants for `count` others within `reach` at a cost of about `goal`; None if none.
+
+    `local` is H = H_a(P, Q). `sensitivity` says how fast the result grows with eta (relative, for
+    all N terms): where the worst eta hardly matters a single node is taken.
+    """
+    drift = math.expm1(epsilon)
+    c = max(reach, 1e-6)
+    share = goal / 3.0
+    zeta, over = _cap(c, 1.0, MAX_WEIGHT, 0.8 * share / (local + drift))
+    if zeta >= MAX_WEIGHT:
+        return None
+    found = floor_of_sum(*_capped_weights(c, zeta), count, math.log(share / local))
+    if found is None:
+        return None
+    m, below = found
+    plus, cut = _cap(c, math.exp(c * own + c * c), zeta, share * m * m / count)
+    cost = local * below + count / m * (local + drift) * over + count / (m * m) * cut
+    worst = sensitivity * zeta / m
+    if worst < NOTHING or zeta < 1.001:
+        losses, weights = np.array([zeta / m]), np.ones(1)
+    else:
+        middle = [zeta**0.5] if worst > MUCH else []
+        nodes = np.array([1.0, *middle, zeta])
+        losses, weights = nodes / m, _spread(nodes, c)
+    if losses[-1] >= 0.5 or plus / m >= 0.5:
+        return None
+    return Swap(m, plus / m, losses, weights, cost * (1.0 + 1e-9))
+
+
+def _spread(nodes: FloatArray, c: float) -> FloatArray:
+    """Weights on `nodes` of max(1, e^(cg + c^2/2)), cut at the last node; mean kept."""
+    growth = math.exp(c * c)
+    transform = growth * excess(nodes / growth, c) * (1.0 + 1e-9)
+    transform -= transform[-1] / (1.0 + 1e-9)
+    tail = np.minimum(-np.diff(transform) / np.diff(nodes), 1.0)
+    weights: FloatArray = np.append(1.0, tail) - np.append(tail, 0.0)
+    return weights
+
+
+def _cap(c: float, mean: float, most: float, allowed: float) -> tuple[float, float]:
+    """A cap <= `most` and E(mean X - cap)_+ <= `allowed`, if it can be had; X lognormal, mean one.
+
+    Z has this law: under R with mean 1, under P at distance `own` with mean e^(c own + c^2).
+    """
+    top = min(math.log(most), math.log(mean) + 14.0 * c)
+    caps = np.exp(np.linspace(0.0, top, 180))
+    cut = mean * excess(caps / mean, c) * (1.0 + 1e-9)
+    if cut[-1] > allowed:
+        return most, 0.0
+    first = int(np.argmax(cut <= allowed))
+    return float(caps[first]), float(cut[first])
+
+
+@lru_cache(maxsize=64)
+def _capped_weights(c: float, zeta: float) -> tuple[FloatArray, FloatArray]:
+    """Values and probabilities that dominate min(Z, zeta) in convex order."""
+    steps = np.exp(c * np.arange(-9.0, 14.0 + 2.0 * c, STEP) - 0.5 * c * c)
+    values = np.concatenate([[0.0], steps[steps < zeta * (1.0 - 1e-3 * c)], [zeta]])
+    return spread_atoms(values, np.append(1.0, excess(values[1:], c)))
+
+
+def spread_atoms(values: FloatArray, transform: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """min(Z, last value), spread to `values` (from 0 up), for E(Z - t)_+ = `transform` there."""
+    transform = transform - transform[-1] * (1.0 + 1e-9)
+    transform[-1] = 0.0
+    tail = -np.diff(transform) / np.diff(values)
+    tail = np.clip(np.maximum.accumulate(tail[::-1])[::-1], 0.0, 1.0)
+    return values, np.append(1.0, tail) - np.append(tail, 0.0)
+
+
+def floor_of_sum(
+    values: FloatArray, probabilities: FloatArray, count: int, log_goal: float
+) -> tuple[float, float] | None:
+    """m, and a bound on E(1 - S/m)_+ near e^`log_goal`, S a sum of `count` such weights."""
+    mean = float(probabilities @ values)
+    spread = math.sqrt(float(probabilities @ (values - mean) ** 2))
+    rates = FACTORS * math.sqrt(2.0 * max(-log_goal, 1.0) / count) / spread
+    rates = rates[rates * spread < 60.0]
+    if rates.size == 0:
+        return None
+    # log E e^(-rate (w - 1)), with round-off; then of e^(-rate S).
+    each = np.log1p(np.expm1(-np.multiply.outer(rates, values - 1.0)) @ probabilities)
+    log_moment = count * (each + ROUND_OFF * rates * spread - rates)
+    # With x = rate m the bound is e^(x + log_moment - 1) / x: the largest x that keeps the goal.
+    level = log_goal - log_moment + 1.0
+    good = level > 1.1
+    if not np.any(good):
+        return None
+    rates, log_moment, level = rates[good], log_moment[good], level[good]
+    x = level + np.log(level)
+    for _ in range(30):
+        x = level + np.log(x)
+    best = int(np.argmax(x / rates))
+    m = float(x[best] / rates[best])
+    exponent = float(rates[best] * m + log_moment[best]) - 1.0
+    slack = 1e-12 * (float(rates[best]) * m + 1.0)
+    return m, math.exp(exponent + slack) / (float(rates[best]) * m)

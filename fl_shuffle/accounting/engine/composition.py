@@ -1,0 +1,261 @@
+"""Many rounds: dominating pairs built from one-round curves, composed exactly on a lattice.
+
+A pair (P, Q) dominates a mechanism if its hockey-stick divergence is at least the mechanism's at
+every e^eps, negative eps included. Products of dominating pairs dominate adaptive compositions
+(Zhu, Dong, Wang 2022, Theorem 10), provided that every round's curve holds whatever the earlier
+rounds released. Here P and Q live on finitely many privacy losses ("connect the dots", Doroshenko,
+Ghazi, Kamath, Kumar, Manurangsi 2022), so a composition is a convolution.
+
+Every rounding raises the result: interpolation (convexity), the lattice (mean-preserving splits of
+likelihood ratios), aliasing, a Chernoff bound for what leaves the window at the top (and, where
+epsilon lies below the window, at the bottom), and a bound on the round-off of the Fourier
+transforms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.tolerances import TOLERANCES
+from fl_shuffle.errors import InvalidValueError, require_integer, require_real
+
+FloatArray = NDArray[np.float64]
+ComplexArray = NDArray[np.complex128]
+
+UNIT = 2.0**-53
+MAX_ROUNDS = 10**9
+
+
+class Composition:
+    """The composed law of several rounds of one client: (eps, delta), profile, trade-off curve.
+
+    `parts` lists (pair, times). All numbers are upper bounds on delta, or epsilon rounded up.
+    """
+
+    def __init__(self, parts: Sequence[tuple[DominatingPair, int]]) -> None:
+        self._parts = [
+            (pair, require_integer("times", times, minimum=0, maximum=MAX_ROUNDS))
+            for pair, times in parts
+            if times != 0
+        ]
+        self.rounds = sum(times for _, times in self._parts)
+        log_finite = 0.0
+        for pair, times in self._parts:
+            log_finite += times * math.log1p(-min(pair.infinite, 1.0 - 1e-16))
+        self.infinite = -math.expm1(log_finite)
+        spreads = [pair.moments(0.0)[2] for pair, _ in self._parts]
+        spreads = [value for value in spreads if value > 0.0]
+        self._variance = self._moments(0.0)[2]
+        self._sd = math.sqrt(self._variance)
+        if spreads:
+            # The finest part decides, unless it hardly matters for the whole.
+            typical = math.sqrt(min(v for v in spreads if v >= 1e-4 * max(spreads)))
+            grids = {pair.grid for pair, _ in self._parts}
+            common = grids.pop() if len(grids) == 1 else 0.0
+            finest = typical / TOLERANCES.lattice_cells_per_sd
+            self._step = common if 0.0 < common <= finest else 2.0 ** math.floor(math.log2(finest))
+        largest = max((float(pair.losses[-1]) for pair, _ in self._parts), default=0.0)
+        self._largest = max(largest, 1e-300)
+        self._laws: dict[float, tuple[FloatArray, FloatArray, float]] = {}
+
+    def _best_tilt(self, objective: Callable[[float, float], float]) -> float:
+        """The rung of the ladder that minimises objective(tilt, log moment), which is unimodal.
+
+        Any tilt gives a valid bound: it decides where the window lies and how round-off is spread.
+        """
+
+        def value(rung: int) -> float:
+            tilt = TOLERANCES.tilt_ladder**rung
+            if tilt * self._largest > TOLERANCES.lattice_max_loss:
+                return math.inf
+            return objective(tilt, self._moments(tilt)[0])
+
+        rung = math.ceil(math.log(0.3 / self._sd) / math.log(TOLERANCES.tilt_ladder))
+        last = math.floor(
+            math.log(TOLERANCES.lattice_max_loss / self._largest) / math.log(TOLERANCES.tilt_ladder)
+        )
+        rung = min(rung, last)
+        lowest = rung - TOLERANCES.tilt_ladder_down
+        found = value(rung)
+        while rung > lowest and (lower := value(rung - 1)) <= found:
+            rung, found = rung - 1, lower
+        while (higher := value(rung + 1)) < found:
+            rung, found = rung + 1, higher
+        return TOLERANCES.tilt_ladder**rung
+
+    def _window(self, tilt: float) -> tuple[float, int]:
+        """Lattice step and size: wide enough for the tilted and the plain sum."""
+        width = (
+            TOLERANCES.lattice_window_sds * max(self._sd, math.sqrt(self._moments(tilt)[2]))
+            + 4.0 * self._step
+        )
+        size = 1 << max(9, math.ceil(math.log2(width / self._step)))
+        if size <= TOLERANCES.lattice_max_cells:
+            return self._step, size
+        return self._step * 2.0 ** math.ceil(
+            math.log2(size / TOLERANCES.lattice_max_cells)
+        ), TOLERANCES.lattice_max_cells
+
+    def _law(self, tilt: float) -> tuple[FloatArray, FloatArray, float]:
+        """(losses, upper bounds on P's masses there, mass that may lie above the window)."""
+        if tilt not in self._laws:
+            step, size = self._window(tilt)
+            exponent = np.zeros(size // 2 + 1, dtype=np.complex128)
+            log_scale = 0.0
+            for pair, times in self._parts:
+                exponent += times * pair.log_spectrum(step, size, tilt)
+                log_scale += times * pair.lattice_log_moment(step, tilt)
+            law = np.fft.irfft(np.exp(exponent), n=size)
+            first = math.floor(self._moments(tilt)[1] / step) - size // 2
+            index = np.arange(first, first + size)
+            law = np.take(law, np.mod(index, size))
+            roundoff = 8.0 * UNIT * math.log2(size) * (1.0 + self.rounds)
+            losses = index.astype(np.float64) * step
+            weights = np.exp(np.minimum(log_scale - tilt * losses, 700.0))
+            masses: FloatArray = (np.maximum(law, 0.0) + roundoff) * weights
+            end = float(losses[-1]) + step
+            above = self._beyond(step, end, [tilt + rate for rate in self._markov_rates()])
+            self._laws[tilt] = (losses, masses, above)
+        return self._laws[tilt]
+
+    def _markov_rates(self) -> list[float]:
+        lowest, highest = (
+            math.floor(math.log(rate / self._sd) / math.log(TOLERANCES.markov_ladder))
+            for rate in TOLERANCES.markov_range
+        )
+        return [TOLERANCES.markov_ladder**rung for rung in range(lowest, highest + 1)]
+
+    def _beyond(self, step: float, edge: float, rates: Iterable[float]) -> float:
+        """Markov's bound on P's mass at or beyond `edge`: above it, or below for rates < 0."""
+        smallest = 0.0
+        for rate in rates:
+            smallest = min(smallest, self._lattice_moment(step, rate) - rate * edge)
+        return math.exp(smallest)
+
+    def _moments(self, tilt: float) -> tuple[float, float, float]:
+        """log moment, mean and variance of the sum of the tilted privacy losses."""
+        moments = [(times, *pair.moments(tilt)) for pair, times in self._parts]
+        return (
+            math.fsum(times * log_moment for times, log_moment, _, _ in moments),
+            math.fsum(times * mean for times, _, mean, _ in moments),
+            math.fsum(times * variance for times, _, _, variance in moments),
+        )
+
+    def _lattice_moment(self, step: float, tilt: float) -> float:
+        """log E e^(tilt loss) of the sum on the lattice; infinite if it would overflow."""
+        if abs(tilt) * self._largest > 690.0:
+            return math.inf
+        return math.fsum(times * pair.lattice_log_moment(step, tilt) for pair, times in self._parts)
+
+    def delta(self, epsilon: float) -> float:
+        """Upper bound on the composed divergence at `epsilon` >= 0."""
+        budget = require_real("epsilon", epsilon, minimum=0.0)
+        if self._variance == 0.0:
+            return min(1.0, self.infinite)
+        tilt = self._best_tilt(lambda tilt, log_moment: log_moment - tilt * budget)
+        best = self._delta_at(budget, tilt)
+        if self._law(tilt)[0][0] > budget:
+            best = min(best, self._delta_at(budget, 0.0))
+        return best
+
+    def _delta_at(self, budget: float, tilt: float) -> float:
+        losses, masses, above = self._law(tilt)
+        gain = np.where(losses > budget, -np.expm1(np.minimum(budget - losses, 0.0)), 0.0)
+        total = float(masses @ gain) + above
+        first = float(losses[0])
+        if first > budget:
+            # What lies below the window wraps to its top, where a tilted law weighs it too lightly.
+            step = float(losses[1] - losses[0])
+            total += self._beyond(step, first - step, [-rate for rate in self._markov_rates()])
+        return min(1.0, total * TOLERANCES.lattice_safety + self.infinite)
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon >= 0 on this composition at `delta`, rounded up; may be infinite."""
+        target = require_real(
+            "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
+        )
+        if self.infinite >= target:
+            return math.inf
+        if self._variance == 0.0:
+            return 0.0
+        # Markov's inequality at each tilt gives an epsilon; the best of them is near the answer.
+        goal = -math.log(target)
+        tilt = self._best_tilt(lambda tilt, log_moment: (log_moment + goal) / tilt)
+        return min(
+            self._epsilon_at(target, tilt),
+            self._epsilon_at(target, tilt / TOLERANCES.tilt_ladder**2),
+        )
+
+    def _epsilon_at(self, target: float, tilt: float) -> float:
+        losses, masses, above = self._law(tilt)
+        allowed = (target - self.infinite) / TOLERANCES.lattice_safety - above
+        if allowed <= 0.0:
+            return math.inf
+        # At eps between losses j - 1 and j only what lies from j on counts: A_j - e^(eps - loss j)
+        # B_j, with A and B the masses above, plain and discounted. D = A - B is summed up from
+        # positive parts: as a difference it would drown where round-off leaves huge masses below.
+        step = float(losses[1] - losses[0])
+        with np.errstate(over="ignore"):  # infinite masses far below the answer: no candidates
+            discounted = _discounted_tails(masses, step)
+            gained = np.zeros_like(discounted)
+            gained[:-1] = np.cumsum(-math.expm1(-step) * discounted[:0:-1])[::-1]
+        good = np.flatnonzero(gained <= allowed)
+        if good.size == 0:
+            return math.inf
+        j = int(good[0])
+        if j == 0 or losses[j] <= 0.0:
+            return max(0.0, float(losses[j]))
+        share = 1.0 - (allowed - gained[j]) / discounted[j] if discounted[j] > 0.0 else 0.0
+        exact = losses[j] + math.log(share) if share > 0.0 else losses[j - 1]
+        return (
+            max(0.0, float(min(max(exact, losses[j - 1]), losses[j]))) * TOLERANCES.lattice_safety
+        )
+
+    def profile(self, epsilons: ArrayLike) -> FloatArray:
+        """delta at each of `epsilons` (>= 0, any order)."""
+        values = np.asarray(epsilons, dtype=np.float64).ravel()
+        return np.array([self.delta(float(value)) for value in values])
+
+    def trade_off(self, type_one: ArrayLike) -> FloatArray:
+        """Lower bound on an attacker's type II error at each type I error (f-DP, Dong et al. 2022).
+
+        f(a) = max over eps of max(0, 1 - delta - e^eps a, e^-eps (1 - delta - a)).
+        """
+        errors = np.asarray(type_one, dtype=np.float64).ravel()
+        if not np.all((errors >= 0.0) & (errors <= 1.0)):
+            raise InvalidValueError("type_one", errors.tolist(), "must lie in [0, 1]")
+        grid = np.linspace(0.0, max(gaussian_epsilon(1e-9, max(self._sd, 1e-12)), 1e-9), 200)
+        return trade_off_from_profile(errors, grid, self.profile(grid))
+
+
+def _discounted_tails(masses: FloatArray, step: float) -> FloatArray:
+    """sum over k >= j of e^(-(k - j) step) masses[k], for every j; sums of positive terms only."""
+    tails = np.empty_like(masses)
+    carried = 0.0
+    # Pieces short enough that no weight over- or underflows, from the far end.
+    length = max(1, int(300.0 / step))
+    for end in range(masses.size, 0, -length):
+        piece = slice(max(0, end - length), end)
+        ages = step * np.arange(end - piece.start, dtype=np.float64)
+        summed = np.cumsum((masses[piece] * np.exp(-ages))[::-1])[::-1] * np.exp(ages)
+        tails[piece] = summed + carried * np.exp(ages - (ages[-1] + step))
+        carried = float(tails[piece.start])
+    return tails
+
+
+def trade_off_from_profile(
+    type_one: FloatArray, epsilons: FloatArray, deltas: FloatArray
+) -> FloatArray:
+    """The trade-off curve implied by finitely many (epsilon, delta) statements."""
+    a = type_one[:, None]
+    growth = np.exp(epsilons)[None, :]
+    rest = (1.0 - deltas)[None, :]
+    lines = np.maximum(rest - growth * a, (rest - a) / growth)
+    result: FloatArray = np.maximum(np.max(lines, axis=1), 0.0)
+    return result

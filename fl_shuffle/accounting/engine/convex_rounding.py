@@ -1,0 +1,134 @@
+"""Atoms that dominate a law in convex order, certified in floating point.
+
+Moving each value of L to the two nodes around it without changing its conditional mean makes every
+stop-loss transform larger, hence also that of any sum, hence delta. On nodes t_0 < ... < t_J the
+new transform is the piecewise linear interpolation of g(t) = E(L - t)_+, so g alone is enough and
+the spacing may follow the mass: no density, no quantile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.accounting.engine.saddle_points import tilt_at_saddle_point
+from fl_shuffle.accounting.engine.tilted_moments import UNIT, TiltedMoments
+from fl_shuffle.accounting.laws.amplification import (
+    AmplificationLaw,
+    AtomicLaw,
+    FloatArray,
+    MixtureLaw,
+)
+from fl_shuffle.accounting.tolerances import TOLERANCES
+
+STEP = 1e-3
+
+
+def round_up_convex(
+    law: AmplificationLaw, classes: Sequence[tuple[float, int]], tolerance: float
+) -> tuple[AtomicLaw, float, float]:
+    """Atoms dominating `law`; the relative inflation of delta; an amount to add to delta.
+
+    The inflation is estimated at the saddle point (its direction is certain, its size is not). The
+    amount to add is E(L - upper)_+ plus whatever floating point could not certify otherwise.
+    A law that already has at most `rounding_large_law` atoms is returned unchanged. Where so fine a
+    rounding takes more than `rounding_max_atoms`, the best one found is returned, with its larger
+    inflation.
+    """
+    if isinstance(law, AtomicLaw) and law.values.size <= TOLERANCES.rounding_large_law:
+        return law, 0.0, 0.0
+    nodes = _first_nodes(law)
+    atoms, extra = atoms_on(law, nodes)
+    best = atoms, math.inf, extra
+    for _ in range(12):
+        atoms, extra = atoms_on(law, nodes)
+        theta = tilt_at_saddle_point(atoms, classes)
+        if _log_moment(atoms, classes, theta) < TOLERANCES.rounding_log_negligible:
+            return atoms, 0.0, extra
+        cells = _cell_inflation(law, nodes, atoms, classes, theta)
+        inflation = math.expm1(min(50.0, float(np.sum(cells))))
+        if inflation <= best[1]:
+            best = atoms, inflation, extra
+        if inflation <= tolerance:
+            break
+        # Step by step: coarse cells say little about where the finest ones are needed.
+        goal = 0.6 * max(tolerance, min(inflation, 1.0) * STEP)
+        pieces = np.cbrt(cells) * math.sqrt(float(np.sum(np.cbrt(cells))) / goal)
+        pieces = np.maximum(np.ceil(np.minimum(pieces, 4096.0)), 1.0)
+        if float(np.sum(pieces)) > TOLERANCES.rounding_max_atoms:
+            break
+        nodes = _divided(nodes, pieces.astype(np.int64))
+    return best
+
+
+def _first_nodes(law: AmplificationLaw) -> FloatArray:
+    low, high = law.lower, law.upper
+    reach = max(abs(low), abs(high))
+    geometric = reach * np.geomspace(1e-6, 1.0, 100)
+    grid = np.concatenate([np.linspace(low, high, 100), geometric, -geometric, [0.0]])
+    if isinstance(law, MixtureLaw):
+        # An atom on a node costs nothing.
+        atomic = [scale * part.values for _, scale, part in law.parts if _few(part)]
+        grid = np.concatenate([grid, *atomic])
+    return np.unique(np.concatenate([[low], grid[(grid > low) & (grid < high)], [high]]))
+
+
+def _few(law: AmplificationLaw) -> TypeGuard[AtomicLaw]:
+    return isinstance(law, AtomicLaw) and law.values.size <= TOLERANCES.rounding_large_law
+
+
+def atoms_on(law: AmplificationLaw, nodes: FloatArray) -> tuple[AtomicLaw, float]:
+    """Interpolate g on `nodes`; shift all atoms up by what certifies the floats."""
+    transform = law.stop_loss(nodes)
+    top = float(transform[-1])
+    g = np.maximum.accumulate((transform - top)[::-1])[::-1]
+    gaps = np.diff(nodes)
+    tail = np.minimum(np.maximum.accumulate((-np.diff(g) / gaps)[::-1])[::-1], 1.0)
+    weights = np.maximum(tail - np.append(tail[1:], 0.0), 0.0)
+    probabilities = np.concatenate([[max(0.0, 1.0 - float(np.sum(weights)))], weights])
+    tail = np.cumsum(weights[::-1])[::-1]
+    interpolated = np.append(np.cumsum((tail * gaps)[::-1])[::-1], 0.0)
+    slack = 4.0 * nodes.size * UNIT
+    deficit = np.maximum(transform * (1.0 + 8.0 * UNIT) - top - interpolated * (1.0 - slack), 0.0)
+    cell = np.maximum(deficit[:-1], deficit[1:])
+    solid = tail > 1e-250
+    shift = float(np.max(cell[solid] / tail[solid], initial=0.0))
+    extra = top + float(np.max(cell[~solid], initial=0.0))
+    keep = probabilities > 0.0
+    return AtomicLaw(nodes[keep] + shift, probabilities[keep]), extra
+
+
+def _cell_inflation(
+    law: AmplificationLaw,
+    nodes: FloatArray,
+    atoms: AtomicLaw,
+    classes: Sequence[tuple[float, int]],
+    theta: float,
+) -> FloatArray:
+    """How much each cell adds to the log moment generating function of the sum at theta.
+
+    E e^(theta L') - E e^(theta L) = theta^2 int e^(theta t) (g'(t) - g(t)) dt; g' - g is zero at
+    the nodes, so Simpson's rule needs the midpoints alone.
+    """
+    middle = 0.5 * (nodes[:-1] + nodes[1:])
+    top = law.stop_loss(nodes[-1:])
+    rise = np.maximum(atoms.stop_loss(middle) - law.stop_loss(middle) + top, 0.0)
+    share = TiltedMoments.of(atoms, theta).share(classes)
+    cells: FloatArray = share * theta**2 * np.exp(theta * middle) * rise * np.diff(nodes) / 1.5
+    return cells
+
+
+def _log_moment(atoms: AtomicLaw, classes: Sequence[tuple[float, int]], theta: float) -> float:
+    """log E e^(theta S) / theta: a Chernoff bound on delta."""
+    return TiltedMoments.of(atoms, theta).log_total(classes) - math.log(theta)
+
+
+def _divided(nodes: FloatArray, pieces: NDArray[np.int64]) -> FloatArray:
+    """Split cell i into pieces[i] equal ones."""
+    position = np.arange(int(pieces.sum())) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    inner = np.repeat(nodes[:-1], pieces) + position * np.repeat(np.diff(nodes) / pieces, pieces)
+    return np.unique(np.append(inner, nodes[-1]))

@@ -1,0 +1,175 @@
+"""Dominating pairs on finitely many privacy losses, built from one-round curves.
+
+A pair (P, Q) dominates a mechanism if its hockey-stick divergence is at least the
+mechanism's at every e^eps, negative eps included. Here P and Q live on finitely many
+privacy losses ("connect the dots", Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_shuffle.accounting.tolerances import TOLERANCES
+from fl_shuffle.errors import InvalidValueError
+
+FloatArray = NDArray[np.float64]
+ComplexArray = NDArray[np.complex128]
+
+
+@dataclass(frozen=True, eq=False)
+class DominatingPair:
+    """A symmetric pair of laws through its privacy loss under P: atoms and a mass at infinity.
+
+    `losses` increase and are symmetric about zero; `masses` are P's; Q's mass at loss l is e^-l
+    times P's, and equals P's mass at -l. `infinite` is P's mass where Q has none.
+    """
+
+    losses: FloatArray
+    masses: FloatArray
+    infinite: float
+    grid: float = 0.0
+    """A step whose multiples all losses are, where one is known: no need to round them."""
+    _spectra: dict[tuple[float, int, float], ComplexArray] = field(default_factory=dict, repr=False)
+    _lattices: dict[float, tuple[NDArray[np.int64], FloatArray]] = field(
+        default_factory=dict, repr=False
+    )
+    _lattice_moments: dict[tuple[float, float], float] = field(default_factory=dict, repr=False)
+    _moments: dict[float, tuple[float, float, float]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_curve(
+        cls, epsilons: ArrayLike, deltas: ArrayLike, *, grid: float = 0.0
+    ) -> DominatingPair:
+        """The least pair that dominates every mechanism whose curve is at most `deltas`.
+
+        `epsilons` increase from 0 and `deltas` are upper bounds there, valid in *both* directions
+        (data set D against D' and D' against D). Then u(-eps) = 1 - e^-eps + e^-eps u(eps) bounds
+        the curve at negative eps. The true curve is convex in e^eps and below u at the nodes, hence
+        below the lower convex envelope of the nodes and below the chords between them.
+
+        `grid` may name a step of which all `epsilons` are multiples.
+
+        Raises `InvalidValueError` unless `epsilons` starts at 0, increases, stays below 600, and
+        `deltas` lie in [0, 1].
+        """
+        eps = np.asarray(epsilons, dtype=np.float64).ravel()
+        u = np.asarray(deltas, dtype=np.float64).ravel()
+        if eps.size == 0 or eps.size != u.size:
+            raise InvalidValueError("deltas", u.size, f"needs one value per epsilon ({eps.size})")
+        if not (
+            eps[0] == 0.0 and np.all(np.diff(eps) > 0.0) and eps[-1] <= TOLERANCES.lattice_max_loss
+        ):
+            raise InvalidValueError("epsilons", eps.tolist(), "must increase from 0 to at most 600")
+        if not np.all((u >= 0.0) & (u <= 1.0)):
+            raise InvalidValueError("deltas", u.tolist(), "must lie in [0, 1]")
+        u = np.minimum.accumulate(u)
+        kept = _envelope(eps, u)
+        eps, u = eps[kept], u[kept]
+        # Kinks of the piecewise linear curve carry the mass: p_i = alpha_i (s_i - s_{i-1}), with
+        # s_i the slope in alpha = e^eps after node i, and slope 0 after the last.
+        positive = eps[eps > 0.0]
+        if positive.size == 0:
+            return cls(np.zeros(1), np.array([1.0 - u[-1]]), float(u[-1]), grid)
+        if eps[0] > 0.0:
+            # Zero is not a vertex: the chord joins the two mirror images of the first vertex.
+            mirrored = -math.expm1(-eps[0]) + math.exp(-eps[0]) * u[0]
+            before = (u[0] - mirrored) / -math.expm1(-2.0 * eps[0])
+            steps = np.concatenate([[before], np.diff(u) / -np.expm1(-np.diff(eps))])
+            forward = np.diff(u) / np.expm1(np.diff(eps))
+        else:
+            steps = np.diff(u) / -np.expm1(-np.diff(eps))
+            forward = (np.diff(u) / np.expm1(np.diff(eps)))[1:]
+        masses = np.maximum(np.append(forward, 0.0) - steps, 0.0)
+        mirror = masses * np.exp(-positive)
+        centre = max(0.0, 1.0 - float(u[-1]) - float(np.sum(masses)) - float(np.sum(mirror)))
+        # Atoms too small to matter become certain loss (P's mass where Q has none): large losses
+        # would only narrow the choice of tilts.
+        rare = masses < TOLERANCES.lattice_rare_mass
+        certain = float(u[-1]) + float(np.sum(masses[rare])) + float(np.sum(mirror[rare]))
+        positive, masses, mirror = positive[~rare], masses[~rare], mirror[~rare]
+        return cls(
+            np.concatenate([-positive[::-1], [0.0], positive]),
+            np.concatenate([mirror[::-1], [centre], masses]),
+            certain,
+            grid,
+        )
+
+    def delta(self, epsilon: float) -> float:
+        """The pair's own hockey-stick divergence at `epsilon`."""
+        gain = np.where(self.losses > epsilon, -np.expm1(epsilon - self.losses), 0.0)
+        return min(1.0, float(self.masses @ gain) + self.infinite)
+
+    def moments(self, tilt: float) -> tuple[float, float, float]:
+        """log E e^(tilt loss), and mean and variance of the loss tilted so; finite part; cached."""
+        if tilt not in self._moments:
+            with np.errstate(divide="ignore"):
+                exponent = np.log(self.masses) + tilt * self.losses
+            top = float(np.max(exponent))
+            weights = np.exp(exponent - top)
+            total = float(np.sum(weights))
+            mean = float(weights @ self.losses) / total
+            variance = float(weights @ (self.losses - mean) ** 2) / total
+            self._moments[tilt] = top + math.log(total), mean, variance
+        return self._moments[tilt]
+
+    def log_spectrum(self, step: float, size: int, tilt: float) -> ComplexArray:
+        """log of the Fourier transform of the tilted, normalised lattice law; cached."""
+        key = (step, size, tilt)
+        if key not in self._spectra:
+            index, exponent = self._tilted(step, tilt)
+            weights = np.exp(exponent - self.lattice_log_moment(step, tilt))
+            transform = np.fft.rfft(np.bincount(np.mod(index, size), weights, minlength=size))
+            modulus = np.maximum(np.abs(transform), 1e-300)
+            self._spectra[key] = np.log(modulus) + 1j * np.angle(transform)
+        return self._spectra[key]
+
+    def lattice_log_moment(self, step: float, tilt: float) -> float:
+        """log of the sum of lattice masses times e^(tilt loss); cached."""
+        key = (step, tilt)
+        if key not in self._lattice_moments:
+            exponent = self._tilted(step, tilt)[1]
+            top = float(np.max(exponent))
+            total = top + math.log(float(np.sum(np.exp(exponent - top))))
+            self._lattice_moments[key] = total
+        return self._lattice_moments[key]
+
+    def _tilted(self, step: float, tilt: float) -> tuple[NDArray[np.int64], FloatArray]:
+        """Lattice indices and the logarithms of mass times e^(tilt loss) there."""
+        if step not in self._lattices:
+            self._lattices[step] = self._on_lattice(step)
+        index, mass = self._lattices[step]
+        with np.errstate(divide="ignore"):
+            return index, np.log(mass) + tilt * step * index
+
+    def _on_lattice(self, step: float) -> tuple[NDArray[np.int64], FloatArray]:
+        """Split every atom between its lattice neighbours, keeping both P's and Q's mass."""
+        below = np.floor(self.losses / step)
+        rest = np.clip(self.losses - below * step, 0.0, step)
+        share_of_q = np.expm1(rest - step) / math.expm1(-step)
+        low = self.masses * share_of_q * np.exp(-rest)
+        index = np.concatenate([below, below + 1.0]).astype(np.int64)
+        return index, np.concatenate([low, np.maximum(self.masses - low, 0.0)])
+
+
+def _envelope(eps: FloatArray, u: FloatArray) -> NDArray[np.int64]:
+    """Indices of the vertices (eps >= 0) of the lower convex envelope of the mirrored curve."""
+    alpha = np.concatenate([[0.0], np.exp(-eps[:0:-1]), np.exp(eps)])
+    left = -np.expm1(-eps[:0:-1]) + np.exp(-eps[:0:-1]) * u[:0:-1]
+    height = np.concatenate([[1.0], left, u])
+    centre = eps.size
+    hull: list[int] = []
+    x, y = alpha.tolist(), height.tolist()
+    for point in range(len(x)):
+        while len(hull) >= 2:
+            a, b = hull[-2], hull[-1]
+            before = (y[b] - y[a]) / (x[b] - x[a])
+            after = (y[point] - y[b]) / (x[point] - x[b])
+            if after > before:
+                break
+            hull.pop()
+        hull.append(point)
+    return np.array([index - centre for index in hull if index >= centre], dtype=np.int64)

@@ -1,0 +1,304 @@
+"""The engine: the shuffled delta of a differing client hidden by blanket reports.
+
+    delta(eps) <= E[ L_1 1{ L_1 + sum_{j>=2} B_j L_j > 0 } ],    B_j ~ Bernoulli(gamma_j)
+
+with L_j iid copies of the amplification variable (Balle et al. 2019, Lemma 5.3; Su, Cheng and Wang
+2025, Theorem 4, for equal gamma; the same argument with a common blanket law for unequal ones).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fl_shuffle.accounting.engine.blanket_counts import TiltedCounts, tilted_counts
+from fl_shuffle.accounting.engine.convex_rounding import round_up_convex
+from fl_shuffle.accounting.engine.enumeration import enumerated_delta, outcomes
+from fl_shuffle.accounting.engine.fourier import TiltedLaw, trapezoid
+from fl_shuffle.accounting.engine.saddle_points import (
+    expected_positive_draws,
+    tilt_at_saddle_point,
+    tilt_for_rare_draws,
+)
+from fl_shuffle.accounting.engine.tilted_moments import UNIT, TiltedMoments, class_arrays
+from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw
+from fl_shuffle.accounting.tolerances import TOLERANCES
+from fl_shuffle.errors import PrecisionError, require_integer, require_real
+
+MAX_WORK, PATIENT_WORK = 1e8, 2e9
+"""Nodes times nanoseconds for each: with `best_effort`, and where a refusal is the alternative."""
+RELATIVE_ERROR, CONTINUOUS_ERROR = 1e-6, 2e-4
+"""What is allowed unless told: to laws given by atoms, and to those that must be rounded first."""
+MAX_REPORTS = 10**12
+
+
+@dataclass(frozen=True)
+class DeltaBound:
+    """A certified upper bound `delta`; the exact value lies in [delta - error, delta].
+
+    For a law given by atoms the lower end is certified too; for a law given by its stop-loss
+    transform the part of `error` due to convex-order rounding is a saddle-point estimate.
+    """
+
+    delta: float
+    error: float
+
+    @property
+    def lower(self) -> float:
+        """delta - error, not below zero."""
+        return max(0.0, self.delta - self.error)
+
+
+def amplified_delta(
+    law: AmplificationLaw,
+    blanket: Sequence[tuple[float, int]],
+    *,
+    relative_error: float | None = 1e-4,
+    best_effort: bool = False,
+) -> DeltaBound:
+    """Upper bound on E[L_1 1{L_1 + sum_j B_j L_j > 0}], relative excess at most `relative_error`
+    (None: `usual_error`).
+
+    `blanket` lists (gamma, count) for the *other* reports; gamma = 0 contributes nothing. All
+    numerical errors are added to the result. The local value E[(L_1)_+] is never exceeded.
+
+    Where the accuracy cannot be had: the best bound found with `best_effort` (`error` says how far
+    it may be off, at worst it is the local value), else `PrecisionError`, naming the limiting term.
+    """
+    if relative_error is None:
+        relative_error = usual_error(law)
+    tolerance = require_real("relative_error", relative_error, minimum=1e-9, maximum=0.5)
+    classes = _merged(blanket)
+    local = float(law.stop_loss(np.zeros(1))[0]) * (1.0 + 16.0 * UNIT)
+    if law.upper <= 0.0 or not classes or local <= 0.0:
+        return DeltaBound(min(local, 1.0), min(local, 1.0) * 32.0 * UNIT)
+    if local < TOLERANCES.negligible_delta:
+        # Squares of such losses underflow; the local value is as good as any.
+        return DeltaBound(local, local)
+    if isinstance(law, AtomicLaw) and outcomes(law, classes) <= TOLERANCES.stop_loss_few_outcomes:
+        low, high = enumerated_delta(law, classes)
+        return DeltaBound(min(high, local, 1.0), max(min(high, local, 1.0) - low, 0.0))
+    atoms, rounding, top = round_up_convex(law, classes, 0.3 * tolerance)
+    if rounding > 0.3 * tolerance and not best_effort:
+        raise PrecisionError(
+            f"relative error {tolerance:g} cannot be reached: limited by rounding the law to "
+            f"{atoms.values.size} atoms (inflation {rounding:.2g}); ask for a larger relative_error"
+        )
+    rest = max(tolerance - 0.3 * tolerance * (rounding > 0.0), 0.3 * rounding)
+    result, obstacle = _certified_sum(
+        atoms, classes, min(rest, 0.5), MAX_WORK if best_effort else PATIENT_WORK
+    )
+    if obstacle and not best_effort:
+        raise PrecisionError(obstacle)
+    delta = result.delta + top
+    error = result.error + top + delta * rounding
+    if delta >= local:
+        spread = max(error - (delta - local), local * 32.0 * UNIT)
+        return DeltaBound(min(local, 1.0), min(spread, local))
+    return DeltaBound(min(delta, 1.0), error)
+
+
+def usual_error(law: AmplificationLaw | None) -> float:
+    """The relative error that costs nothing that is felt."""
+    exact = law is None or (
+        isinstance(law, AtomicLaw) and law.values.size <= TOLERANCES.rounding_large_law
+    )
+    return RELATIVE_ERROR if exact else CONTINUOUS_ERROR
+
+
+def _merged(blanket: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    merged: dict[float, int] = {}
+    for gamma, count in blanket:
+        mass = require_real("gamma", gamma, minimum=0.0, maximum=1.0)
+        number = require_integer("count", count, minimum=0, maximum=MAX_REPORTS)
+        if mass > TOLERANCES.negligible_blanket_mass and number > 0:
+            merged[mass] = merged.get(mass, 0) + number
+    return sorted(merged.items())
+
+
+def _certified_sum(
+    law: AtomicLaw, classes: Sequence[tuple[float, int]], tolerance: float, work: float
+) -> tuple[DeltaBound, str]:
+    """Sum at the saddle point; if positive draws are rare, over the outcomes that have one.
+
+    The latter also helps when sums pile up next to zero. The smallest bound found and, where none
+    is as accurate as asked, why not.
+    """
+    theta = tilt_at_saddle_point(law, classes)
+    attempts = [(theta, False)]
+    if expected_positive_draws(law, classes, theta) < 20.0:
+        attempts.append((theta, True))
+    if expected_positive_draws(law, classes, 0.0) < TOLERANCES.rare_positive_draws:
+        rare_theta = tilt_for_rare_draws(law, classes)
+        if expected_positive_draws(law, classes, rare_theta) < TOLERANCES.rare_positive_draws:
+            attempts.insert(0, (rare_theta, True))
+    found = []
+    obstacle = ""
+    for point, only_loud in attempts:
+        bound, obstacle = _sum_at(law, classes, tolerance, point, work, only_loud=only_loud)
+        if not obstacle:
+            return bound, ""
+        found.append(bound)
+    return min(found, key=lambda bound: bound.delta), obstacle
+
+
+def _sum_at(
+    law: AtomicLaw,
+    classes: Sequence[tuple[float, int]],
+    tolerance: float,
+    theta: float,
+    work: float,
+    *,
+    only_loud: bool,
+) -> tuple[DeltaBound, str]:
+    """The bound on the line through `theta`, and why it is not as accurate as asked if it is not.
+
+    Without any sum within reach it is Chernoff's: E(S)_+ <= E e^(theta S) / (e theta).
+    """
+    tilted = TiltedLaw.of(law, theta)
+    counts = tilted_counts(classes, tilted.moment, tolerance, exact=only_loud)
+    deviation = _deviation(tilted, classes)
+    front = math.sqrt(2.0 * math.pi * (deviation**2 + 2.0 / theta**2)) * theta**2
+    scale_error = tilted.moment.log_total_error(classes)
+    scale_error += UNIT * (8.0 * abs(counts.log_scale) + 16.0)
+    tail = (counts.total * (1.0 + 1e-9) + counts.missing) / (math.e * theta)
+    chernoff = counts.log_scale + math.log(tail) + math.log1p(scale_error)
+    whole = (
+        math.exp(min(chernoff, 0.0))
+        if chernoff > TOLERANCES.log_vanishing_delta
+        else math.exp(TOLERANCES.log_vanishing_delta)
+    )
+    best = DeltaBound(whole, whole)
+    weight = counts.total
+    if only_loud:
+        loud = tilted.positive_part(np.zeros(1, dtype=np.int64), 1.0)
+        weight = float(counts.difference(-loud, loud).values[0].real)
+    if not weight > 0.0:
+        return best, "the weight of the counts drowns in round-off"
+    guess = weight / front
+    if chernoff < TOLERANCES.log_vanishing_delta:
+        return best, ""
+    ratio = math.sqrt(0.4 * tolerance)
+    coarse = False
+    last: dict[str, float] = {}
+    for _ in range(12):
+        period = _period(law, tilted, classes, counts, 0.02 * tolerance * guess)
+        sd = ratio / theta
+        cut = _cut(sd, theta, weight, 0.01 * tolerance * guess)
+        nodes = cut / sd * period / (2.0 * math.pi)
+        excess = nodes * (600.0 + 10.0 * counts.width + 0.3 * law.values.size) / work
+        if excess > 1.0:
+            if last or excess > 1e3:
+                break
+            # One sum that is within reach: a bound, if not as accurate as asked.
+            ratio, sd, coarse = ratio * excess, sd * excess, True
+        total = trapezoid(
+            tilted,
+            counts,
+            deviation=deviation,
+            period=period,
+            smoothing_sd=sd,
+            cut=cut,
+            weight=weight,
+            only_loud=only_loud,
+        )
+        piled = 0.0 if only_loud else counts.zero_atom
+        atom = piled * sd / math.sqrt(2.0 * math.pi) * (1.0 - 128.0 * UNIT)
+        missing = counts.missing / (math.e * theta)
+        added = total.cut + total.skipped + total.roundoff + missing
+        upper = (total.value - atom + added) * (1.0 + scale_error)
+        smoothing = max(total.smoothing - atom, 0.0)
+        error = smoothing + total.excess + 2.0 * added + 2.0 * scale_error * upper
+        error += 0.02 * tolerance * guess
+        if upper > 0.0:
+            delta = max(math.exp(counts.log_scale) * upper, 5e-324)
+            bound = DeltaBound(delta, min(math.exp(counts.log_scale) * error, delta))
+            if error <= tolerance * upper:
+                return bound, ""
+            best = min(best, bound, key=lambda each: each.delta)
+        last = {
+            "smoothing": smoothing,
+            "rounding of the blanket-count weights": total.excess,
+            "cut-off": total.cut,
+            "skipped frequencies": total.skipped,
+            "round-off": 2.0 * total.roundoff + 2.0 * scale_error * upper,
+            "blanket-count tail": missing,
+        }
+        limiting = max(last, key=lambda name: last[name])
+        if coarse or limiting in (
+            "round-off",
+            "blanket-count tail",
+            "rounding of the blanket-count weights",
+        ):
+            break
+        guess = min(guess, max(upper, guess * 1e-3))
+        if smoothing > 0.3 * tolerance * upper:
+            ratio *= min(0.5, max(0.02, 0.3 * tolerance * max(upper, 1e-3 * guess) / smoothing))
+    limiting = max(last, key=lambda name: last[name]) if last else "smoothing"
+    return best, (
+        f"relative error {tolerance:g} cannot be reached at delta near "
+        f"{math.exp(counts.log_scale) * guess:.3g}: limited by {limiting}; "
+        "ask for a larger relative_error, or a smaller epsilon"
+    )
+
+
+def _deviation(tilted: TiltedLaw, classes: Sequence[tuple[float, int]]) -> float:
+    """Standard deviation of the tilted sum (the differing client counted at its largest)."""
+    own = max(tilted.second - tilted.mean**2, 0.0)
+    variance = 0.0
+    gammas, counts = class_arrays(classes)
+    masses = gammas * tilted.moment.value / tilted.moment.blend(gammas)
+    for mass, count in zip(masses.tolist(), counts.tolist(), strict=True):
+        each = max(mass * tilted.second - (mass * tilted.mean) ** 2, 0.0)
+        variance += count * each
+        own = max(own, each)
+    variance += own
+    return math.sqrt(variance) * (1.0 + 1e-9)
+
+
+def _period(
+    law: AtomicLaw,
+    tilted: TiltedLaw,
+    classes: Sequence[tuple[float, int]],
+    counts: TiltedCounts,
+    target: float,
+) -> float:
+    """A period whose aliased copies weigh at most `target` (relative to e^log_scale).
+
+    Copies from below: sum_j e^(-j theta T) E_nu(S + jT)_+. From above: for any lambda > theta
+    sum_j e^(j theta T) E_nu(S - jT)_+ <= sum_j e^(K(lambda) - 1 - (lambda - theta) j T) / lambda.
+    """
+    theta = tilted.theta
+    goal = math.log(target) + counts.log_scale - math.log(4.0)
+    local = float(law.stop_loss(np.zeros(1))[0])
+    mean_count = sum(gamma * count for gamma, count in classes)
+    weight = min(1.0, (1.0 / mean_count if len(classes) == 1 else 1.0))
+    below = 1.0 / theta
+    for _ in range(6):
+        below = max(1.0, math.log(weight * below + local) - goal) / theta
+    deviation = max(_deviation(tilted, classes), 1e-3 / theta)
+    above = math.inf
+    for steps in (1.0, 2.0, 4.0, 6.0, 8.0, 11.0, 15.0):
+        rate = theta + steps / deviation
+        if rate * law.values[-1] > 600.0:
+            break
+        log_mass = TiltedMoments.of(law, rate).log_total(classes)
+        above = min(above, (log_mass - 1.0 - math.log(rate) - goal) / (rate - theta))
+    if not math.isfinite(above):
+        reach = sum(count for _, count in classes) + 1
+        above = float(reach * max(law.values[-1], 0.0))
+    return 1.001 * max(below, above, 1.0 / theta)
+
+
+def _cut(sd: float, theta: float, total: float, target: float) -> float:
+    """How many smoothing deviations out the integrand must be summed."""
+    for cut in np.arange(3.0, 9.0, 0.25):
+        gauss = math.exp(-0.5 * cut * cut) / (math.pi * cut) * total
+        tail = gauss * (sd / cut**2) * math.exp(0.5 * (sd * theta) ** 2)
+        bump = gauss * sd
+        if tail <= target and bump <= target:
+            return float(cut)
+    return 9.0

@@ -1,0 +1,90 @@
+"""E e^(theta L), in two forms: neither theta near zero nor a tiny value loses digits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fl_shuffle.accounting.laws.amplification import AtomicLaw, FloatArray
+
+UNIT = 2.0**-53
+"""Half an ulp of one."""
+
+
+@dataclass(frozen=True)
+class TiltedMoments:
+    """M = E e^(theta L) as `value` = M and `excess` = M - 1, each a sum without cancellation.
+
+    The generating function of one report is 1 - gamma + gamma M (`blend`).
+    """
+
+    value: float
+    excess: float
+    relative_error: float
+    """Round-off of `value`, with half an ulp in every atom and probability, relative to it."""
+    absolute_error: float
+    """The same for `excess`, absolute."""
+
+    @classmethod
+    def of(cls, law: AtomicLaw, theta: float) -> TiltedMoments:
+        """The moment of `law` at `theta`; theta * largest value must be below 700."""
+        exponent = theta * law.values
+        growth = np.exp(exponent)
+        rise = np.expm1(exponent)
+        value = float(law.probabilities @ growth)
+        terms = law.values.size + 8.0
+        drift = float(law.probabilities @ (np.abs(exponent) * growth))
+        return cls(
+            value=value,
+            excess=float(law.probabilities @ rise),
+            relative_error=UNIT * (terms + 2.0 * drift / value),
+            absolute_error=UNIT * (terms * float(law.probabilities @ np.abs(rise)) + 2.0 * drift),
+        )
+
+    @property
+    def log(self) -> float:
+        """log M."""
+        return math.log1p(self.excess) if abs(self.excess) < 0.5 else math.log(self.value)
+
+    def blend(self, gammas: FloatArray) -> FloatArray:
+        """1 - gamma + gamma M for every class."""
+        if abs(self.excess) < 0.5:
+            return 1.0 + gammas * self.excess
+        return (1.0 - gammas) + gammas * self.value
+
+    def log_blend(self, gammas: FloatArray) -> FloatArray:
+        """Logarithm of `blend`."""
+        result: FloatArray
+        if abs(self.excess) < 0.5:
+            result = np.log1p(gammas * self.excess)
+        else:
+            result = np.log((1.0 - gammas) + gammas * self.value)
+        return result
+
+    def log_total(self, classes: Sequence[tuple[float, int]]) -> float:
+        """log of M prod_c (1 - gamma_c + gamma_c M)^n_c: the moment of the whole sum."""
+        gammas, counts = class_arrays(classes)
+        return self.log + float(counts @ self.log_blend(gammas))
+
+    def share(self, classes: Sequence[tuple[float, int]]) -> float:
+        """Derivative of `log_total` with respect to M."""
+        gammas, counts = class_arrays(classes)
+        return 1.0 / self.value + float(counts @ (gammas / self.blend(gammas)))
+
+    def log_total_error(self, classes: Sequence[tuple[float, int]]) -> float:
+        """Round-off of `log_total`."""
+        gammas, counts = class_arrays(classes)
+        if abs(self.excess) < 0.5:
+            return self.absolute_error * self.share(classes)
+        return (self.relative_error + 4.0 * UNIT) * (1.0 + float(np.sum(counts[gammas > 0.0])))
+
+
+def class_arrays(classes: Sequence[tuple[float, int]]) -> tuple[FloatArray, FloatArray]:
+    """Blanket classes as arrays (gammas, counts)."""
+    return (
+        np.array([gamma for gamma, _ in classes], dtype=np.float64),
+        np.array([float(count) for _, count in classes], dtype=np.float64),
+    )

@@ -1,0 +1,336 @@
+"""Local randomizers with finitely many kinds of report, as the accountant sees them.
+
+Each gives its blanket mass gamma, the pairs of inputs that can be worst (as `OutcomePair`), and the
+datasets whose exact divergence serves as a lower bound: the differing client holds x0 or x1, all
+others hold one common value or draw theirs from a mix. Sources: Su, Cheng and Wang 2025, Section 5
+and Table 1 (k-RR, binary local hashing, RAPPOR, OUE, Hadamard response); the finite-domain unary
+encodings and the matrix are the same construction carried out without the large-domain limit.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from itertools import permutations, product
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fl_shuffle.accounting.laws.amplification import Case, FloatArray
+from fl_shuffle.accounting.laws.outcome_pair import OutcomePair
+from fl_shuffle.errors import InvalidValueError, require_integer, require_real
+
+MIXES = (0.25, 0.5, 0.75)
+"""Shares of one value where the others hold a mix of two."""
+MAX_EPSILON0 = 200.0
+"""Local budgets above this protect nothing and overflow when exponentiated and multiplied."""
+
+
+class Randomizer(Protocol):
+    """What the accountant needs to know of any local randomizer."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def local_epsilon(self) -> float:
+        """The pure local budget of one report (infinite if there is none)."""
+        ...
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def assumptions(self) -> tuple[str, ...]: ...
+
+    @property
+    def blanket_shape(self) -> Hashable | None:
+        """Randomizers with equal shape share the blanket law, whatever their budgets."""
+        ...
+
+    def cases(self) -> tuple[Case, ...]:
+        """The pairs of inputs, in both directions, of which one is worst."""
+        ...
+
+    def witness_cases(self, *, both_directions: bool = False) -> tuple[Case, ...]:
+        """Pairs whose exact divergence is a lower bound (all others hold one common value)."""
+        ...
+
+
+class FiniteRandomizer(ABC):
+    """A randomizer with finitely many kinds of report."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def local_epsilon(self) -> float: ...
+
+    @property
+    def source(self) -> str:
+        return "Su, Cheng, Wang 2025, Theorem 4 and Table 1"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def blanket_shape(self) -> Hashable | None:
+        return None
+
+    @abstractmethod
+    def pairs(self) -> tuple[OutcomePair, ...]:
+        """Pairs (both directions) of which one is worst, against the blanket."""
+
+    @abstractmethod
+    def witnesses(self) -> tuple[OutcomePair, ...]:
+        """Pairs against the report law of the others: a common input, or inputs drawn from a mix.
+
+        For a common input the divergence is exact. For a mix it is that of the average over the
+        data sets it draws, which some of them reach: divergences are jointly convex.
+        """
+
+    def coordinate_pairs(self) -> tuple[OutcomePair, ...]:
+        """Candidates when this is one part of a composition, where inputs may also agree.
+
+        Equal inputs make P/omega and Q/omega comonotone, which is the least divergent coupling, so
+        they need no candidate when all inputs have the same marginal law.
+        """
+        return self.pairs()
+
+    def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
+        """The witnesses to combine when this is one part of a composition: fewer are enough."""
+        return self.witnesses()
+
+    def cases(self) -> tuple[Case, ...]:
+        return tuple(pair.case() for pair in self.pairs())
+
+    def witness_cases(self, *, both_directions: bool = False) -> tuple[Case, ...]:
+        pairs = self.witnesses()
+        if both_directions:
+            pairs = distinct((*pairs, *(pair.reversed() for pair in pairs)))
+        return tuple(pair.case() for pair in pairs)
+
+
+def _epsilon0(value: float) -> float:
+    return require_real("epsilon0", value, minimum=0.0, maximum=MAX_EPSILON0)
+
+
+@dataclass(frozen=True)
+class KRandomizedResponse(FiniteRandomizer):
+    """k-ary randomized response: the true value with probability e^eps0/(e^eps0 + k - 1).
+
+    The pair is symmetric, so one direction is enough. The blanket is uniform with mass
+    k/(e^eps0 + k - 1).
+    """
+
+    epsilon0: float
+    k: int
+
+    def __post_init__(self) -> None:
+        _epsilon0(self.epsilon0)
+        require_integer("k", self.k, minimum=2, maximum=10**12)
+
+    @property
+    def name(self) -> str:
+        return f"{self.k}-RR"
+
+    @property
+    def blanket_shape(self) -> Hashable | None:
+        return ("uniform", self.k)
+
+    @property
+    def local_epsilon(self) -> float:
+        return self.epsilon0
+
+    def pairs(self) -> tuple[OutcomePair, ...]:
+        return (cap_pair(self.epsilon0, 1.0 / self.k),)
+
+    def witnesses(self) -> tuple[OutcomePair, ...]:
+        """All others hold a third value, x1 or x0, or mixes of these; k = 2 knows no third.
+
+        One more witness: each other holds one of the k - 2 values beside x0 and x1 at random.
+        """
+        e, high = self.epsilon0, math.exp(self.epsilon0)
+        low = 1.0 / (high + self.k - 1.0)
+        x0, x1 = np.array([high * low, low, low, 0.0]), np.array([low, high * low, low, 0.0])
+        third = np.array([low, low, high * low, 0.0])
+        rest = np.array([0.0, 0.0, 0.0, max(self.k - 3, 0) * low])
+        loss = [e, -e, 0.0, 0.0]
+        if self.k == 2:
+            x0[2] = x1[2] = 0.0
+            mixes = [x1, x0, *_mixes(x0, x1)]
+        else:
+            beside = (1.0 - 2.0 * low) / (self.k - 2.0)
+            anything = np.array([low, low, beside, (self.k - 3) * beside])
+            mixes = [third, x1, x0, *_mixes(x0, x1), *_mixes(x1, third), *_mixes(x0, third)]
+            mixes = [*(law + rest for law in mixes), anything]
+        p, q = x0 + rest, x1 + rest
+        return tuple(OutcomePair.of(p, q, law, loss, blanket_mass=1.0) for law in mixes)
+
+    def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
+        return self.witnesses()[:1]
+
+
+def _mixes(first: FloatArray, second: FloatArray) -> list[FloatArray]:
+    return [(1.0 - share) * first + share * second for share in MIXES]
+
+
+def cap_pair(epsilon0: float, share: float) -> OutcomePair:
+    """Two disjoint caps of base measure `share` each, density ratio e^eps0 inside against outside.
+
+    k-ary randomized response is share = 1/k; PrivUnit with antipodal inputs is its cap's share.
+    """
+    gain = math.expm1(epsilon0)
+    gamma = 1.0 / (1.0 + share * gain)
+    rest = max(0.0, 1.0 - 2.0 * share)
+    high = gamma * share * math.exp(epsilon0)
+    low = gamma * share
+    return OutcomePair.of(
+        [high, low, gamma * rest],
+        [low, high, gamma * rest],
+        [low, low, gamma * rest],
+        [epsilon0, -epsilon0, 0.0],
+        blanket_mass=gamma,
+    )
+
+
+@dataclass(frozen=True)
+class CapRandomizer(FiniteRandomizer):
+    """PrivUnit and PrivUnitG: a report is uniform inside or outside a cap around the input.
+
+    `epsilon0` is the log ratio of the density inside the cap to outside; `cap_probability` is the
+    base measure of the cap (at most 1/2: positive threshold). Antipodal inputs, whose caps are
+    disjoint, are the worst pair: then the law is that of k-ary randomized response with the real
+    number k = 1/cap_probability.
+    """
+
+    epsilon0: float
+    cap_probability: float
+
+    def __post_init__(self) -> None:
+        _epsilon0(self.epsilon0)
+        require_real(
+            "cap_probability",
+            self.cap_probability,
+            minimum=0.0,
+            maximum=0.5,
+            exclusive_minimum=True,
+        )
+
+    @property
+    def name(self) -> str:
+        return "PrivUnit"
+
+    @property
+    def blanket_shape(self) -> Hashable | None:
+        return ("uniform on the sphere",)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return ("all reports are unit vectors of one dimension, sent unscaled",)
+
+    @property
+    def local_epsilon(self) -> float:
+        return self.epsilon0
+
+    @property
+    def source(self) -> str:
+        return "Balle et al. 2019, Lemma 5.3, with the two-level density of PrivUnit"
+
+    def pairs(self) -> tuple[OutcomePair, ...]:
+        return (cap_pair(self.epsilon0, self.cap_probability),)
+
+    def witnesses(self) -> tuple[OutcomePair, ...]:
+        """All others hold the antipodal input x1, or x0, or a mix of the two."""
+        pair = cap_pair(self.epsilon0, self.cap_probability)
+        others = [pair.q, pair.p, *_mixes(pair.p, pair.q)]
+        return tuple(OutcomePair(pair.p, pair.q, law, pair.loss, 1.0) for law in others)
+
+    def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
+        return self.witnesses()[:1]
+
+
+@dataclass(frozen=True)
+class MatrixRandomizer(FiniteRandomizer):
+    """A user's own randomizer: `matrix[x][y]` is the probability of report y on input x.
+
+    The blanket is the column minimum; all ordered pairs of inputs are considered. A report that
+    some input never produces is outside the blanket and its divergence is added in full; if no
+    report is shared by all inputs the blanket is empty and the answer is the local one.
+    """
+
+    matrix: ArrayLike
+    label: str = "probability matrix"
+    rows: FloatArray = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        rows = np.asarray(self.matrix, dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[0] < 2 or rows.shape[1] < 1:
+            raise InvalidValueError("matrix", rows.shape, "needs two or more inputs as rows")
+        if not (np.all(np.isfinite(rows)) and np.all(rows >= 0.0)):
+            worst = rows[~(np.isfinite(rows) & (rows >= 0.0))][0]
+            raise InvalidValueError("matrix", float(worst), "entries must be finite and >= 0")
+        sums = rows.sum(axis=1)
+        wrong = np.flatnonzero(np.abs(sums - 1.0) > 1e-9)
+        if wrong.size:
+            raise InvalidValueError(
+                f"matrix row {int(wrong[0])}", float(sums[wrong[0]]), "must sum to one within 1e-9"
+            )
+        rows.setflags(write=False)
+        object.__setattr__(self, "rows", rows)
+
+    @property
+    def name(self) -> str:
+        return self.label
+
+    @property
+    def local_epsilon(self) -> float:
+        """Largest log ratio between two inputs (infinite if one excludes a report)."""
+        with np.errstate(divide="ignore"):
+            logs = np.log(self.rows)
+        possible = logs[:, np.any(self.rows > 0.0, axis=0)]
+        return float(np.max(possible.max(axis=0) - possible.min(axis=0)))
+
+    @property
+    def source(self) -> str:
+        return "Su, Cheng, Wang 2025, Theorem 4, blanket = column minimum"
+
+    def pairs(self) -> tuple[OutcomePair, ...]:
+        low = self.rows.min(axis=0)
+        inputs = range(self.rows.shape[0])
+        return distinct(
+            OutcomePair.of(self.rows[a], self.rows[b], low).merged("up")
+            for a, b in permutations(inputs, 2)
+        )
+
+    def coordinate_pairs(self) -> tuple[OutcomePair, ...]:
+        """Every ordered pair of inputs, equal ones included: marginal laws may differ."""
+        low = self.rows.min(axis=0)
+        inputs = range(self.rows.shape[0])
+        return distinct(
+            OutcomePair.of(self.rows[a], self.rows[b], low).merged("up")
+            for a, b in product(inputs, repeat=2)
+        )
+
+    def witnesses(self) -> tuple[OutcomePair, ...]:
+        """Every ordered pair of inputs against every input the others may hold."""
+        inputs = range(self.rows.shape[0])
+        return distinct(
+            OutcomePair.of(self.rows[a], self.rows[b], self.rows[c], blanket_mass=1.0)
+            for a, b in permutations(inputs, 2)
+            for c in inputs
+        )
+
+
+def distinct(pairs: Iterable[OutcomePair]) -> tuple[OutcomePair, ...]:
+    """Drop pairs that differ only in the names of their outcomes."""
+    found: dict[object, OutcomePair] = {}
+    for pair in pairs:
+        found.setdefault(pair.canonical(), pair)
+    return tuple(found.values())

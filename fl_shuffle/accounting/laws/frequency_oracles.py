@@ -1,0 +1,190 @@
+"""Frequency oracles as the accountant sees them: local hashing, Hadamard, unary encodings.
+
+Sources: Su, Cheng and Wang 2025, Section 5 and Table 1; the finite-domain unary encodings
+are the same construction carried out without the large-domain limit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from fl_shuffle.accounting.laws.finite import FiniteRandomizer, _epsilon0, _mixes
+from fl_shuffle.accounting.laws.outcome_pair import OutcomePair
+from fl_shuffle.errors import require_integer
+
+
+@dataclass(frozen=True)
+class _Bits:
+    """A report in which inputs appear as independent fair or biased bits.
+
+    `base` is the probability that a foreign bit is one; the bit of the own input multiplies the
+    density by `one` (bit set) or `zero` (bit clear).
+    """
+
+    base: float
+    one: float
+    zero: float
+    epsilon0: float
+
+    def pair(self, domain: int | None) -> OutcomePair:
+        """x0 against x1; `domain` None is the limit of a large domain (a safe, smaller blanket)."""
+        b, gain = self.base, self.epsilon0
+        inner = 0.0 if domain is None else b**domain
+        masses = np.array([b * (1 - b), b * (1 - b), (1 - b) ** 2, b * b - inner, inner])
+        return OutcomePair.of(
+            masses * [self.one, self.zero, self.zero, self.one, self.one],
+            masses * [self.zero, self.one, self.zero, self.one, self.one],
+            masses * [self.zero, self.zero, self.zero, self.zero, self.one],
+            [gain, -gain, 0.0, 0.0, 0.0],
+        )
+
+    def witnesses(self, domain: int | None) -> tuple[OutcomePair, ...]:
+        """All others hold a third input (unless there are two), x1, x0, or a mix of these two."""
+        bits = (0, 1)
+        factor = (self.zero, self.one)
+        chance = (1.0 - self.base, self.base)
+        rows = []
+        for a, b, c in product(bits, bits, bits):
+            weight = chance[a] * chance[b] * chance[c]
+            rows.append((*(weight * factor[bit] for bit in (a, b, c)), a - b))
+        x0, x1, third, sign = (np.array(column) for column in zip(*rows, strict=True))
+        others = [x1, x0, *_mixes(x0, x1)]
+        others = others if domain == 2 else [third, *others]
+        loss = sign * self.epsilon0
+        return tuple(OutcomePair.of(x0, x1, law, loss, blanket_mass=1.0) for law in others)
+
+
+def _domain(k: int | None) -> int | None:
+    return None if k is None else require_integer("k", k, minimum=2, maximum=10**12)
+
+
+@dataclass(frozen=True)
+class BinaryLocalHashing(FiniteRandomizer):
+    """A random binary hash of the input, then binary randomized response; the hash is sent along.
+
+    The hash family is assumed three-wise independent and the domain large (the smallest blanket,
+    which is safe for any domain).
+    """
+
+    epsilon0: float
+
+    def __post_init__(self) -> None:
+        _epsilon0(self.epsilon0)
+
+    @property
+    def name(self) -> str:
+        return "binary local hashing"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return ("pairwise independent hash family (three-wise for the lower bound)",)
+
+    @property
+    def local_epsilon(self) -> float:
+        return self.epsilon0
+
+    def _bits(self) -> _Bits:
+        high = math.exp(self.epsilon0)
+        return _Bits(0.5, 2.0 * high / (high + 1.0), 2.0 / (high + 1.0), self.epsilon0)
+
+    def pairs(self) -> tuple[OutcomePair, ...]:
+        return (self._bits().pair(None),)
+
+    def witnesses(self) -> tuple[OutcomePair, ...]:
+        return self._bits().witnesses(None)
+
+    def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
+        return self.witnesses()[:1]
+
+
+@dataclass(frozen=True)
+class HadamardResponse(BinaryLocalHashing):
+    """Hadamard response: inputs are rows of a Hadamard matrix, reports are columns.
+
+    Two distinct rows agree on half of the columns, so the law is that of binary local hashing. The
+    lower bound takes x2 whose row is not the product of the rows of x0 and x1 (order at least 8).
+    """
+
+    @property
+    def name(self) -> str:
+        return "Hadamard response"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return ("Hadamard matrix of order at least 8",)
+
+
+@dataclass(frozen=True)
+class Rappor(FiniteRandomizer):
+    """Basic one-time RAPPOR: a unary encoding whose bits are each flipped with probability
+    1/(e^(eps0/2) + 1). `k` is the domain size; None is the limit of a large domain.
+    """
+
+    epsilon0: float
+    k: int | None = None
+
+    def __post_init__(self) -> None:
+        _epsilon0(self.epsilon0)
+        _domain(self.k)
+
+    @property
+    def name(self) -> str:
+        return "RAPPOR" if self.k is None else f"RAPPOR (k = {self.k})"
+
+    @property
+    def local_epsilon(self) -> float:
+        return self.epsilon0
+
+    def _bits(self) -> _Bits:
+        root = math.exp(0.5 * self.epsilon0)
+        return _Bits(1.0 / (root + 1.0), root, 1.0 / root, self.epsilon0)
+
+    def pairs(self) -> tuple[OutcomePair, ...]:
+        return (self._bits().pair(self.k),)
+
+    def witnesses(self) -> tuple[OutcomePair, ...]:
+        return self._bits().witnesses(self.k)
+
+    def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
+        return self.witnesses()[:1]
+
+
+@dataclass(frozen=True)
+class OptimizedUnaryEncoding(FiniteRandomizer):
+    """OUE: the own bit is sent as one with probability 1/2, every other with 1/(e^eps0 + 1).
+
+    `k` is the domain size; None is the limit of a large domain.
+    """
+
+    epsilon0: float
+    k: int | None = None
+
+    def __post_init__(self) -> None:
+        _epsilon0(self.epsilon0)
+        _domain(self.k)
+
+    @property
+    def name(self) -> str:
+        return "OUE" if self.k is None else f"OUE (k = {self.k})"
+
+    @property
+    def local_epsilon(self) -> float:
+        return self.epsilon0
+
+    def _bits(self) -> _Bits:
+        high = math.exp(self.epsilon0)
+        one = 0.5 * (high + 1.0)
+        return _Bits(1.0 / (high + 1.0), one, one / high, self.epsilon0)
+
+    def pairs(self) -> tuple[OutcomePair, ...]:
+        return (self._bits().pair(self.k),)
+
+    def witnesses(self) -> tuple[OutcomePair, ...]:
+        return self._bits().witnesses(self.k)
+
+    def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
+        return self.witnesses()[:1]

@@ -1,0 +1,217 @@
+"""Gaussian differential privacy: exact profile, conversions, and calibration of Gaussian noise.
+
+A mechanism whose mean moves by at most `sensitivity` (l2) under replace-one and that adds
+N(0, sigma^2 I) is mu-GDP with mu = sensitivity / sigma, exactly: its worst pair is N(0,1) against
+N(mu,1) in any dimension (Dong, Roth, Su 2022). T rounds are sqrt(T) mu. Units: nats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import erfcx, ndtr
+
+from fl_shuffle.accounting.tolerances import TOLERANCES
+from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_real
+
+FloatArray = NDArray[np.float64]
+
+MAX_MU = 1e150
+_HALF_ROOT_PI = math.sqrt(0.5 * math.pi)
+_ROOT_TWO = math.sqrt(2.0)
+_LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+_SHORT_STEP = 1e-3
+
+
+def mills(x: FloatArray) -> FloatArray:
+    """Mills' ratio (1 - Phi(x)) / phi(x); infinite below about -37."""
+    result: FloatArray = _HALF_ROOT_PI * erfcx(x / _ROOT_TWO)
+    return result
+
+
+def mills_drop(x: FloatArray, step: FloatArray) -> FloatArray:
+    """mills(x) - mills(x + step) for step >= 0, without cancellation for short steps.
+
+    Mills' ratio R satisfies R' = xR - 1, so for a short step the midpoint value of -R' times the
+    step is used with the third-derivative correction; the next term is below 1e-14 relative.
+    """
+    middle = x + 0.5 * step
+    ratio = mills(middle)
+    first = 1.0 - middle * ratio
+    # (x^2 + 2) - (x^3 + 3x) R cancels for large x, where the correction is negligible anyway.
+    third = np.where(middle < 30.0, (middle**2 + 2.0) - (middle**3 + 3.0 * middle) * ratio, 0.0)
+    short = step * (first + step**2 / 24.0 * third)
+    inverse = 1.0 / (1.0 + middle * middle)
+    short = np.where(middle > 1e3, step * inverse * (1.0 - 2.0 * inverse), short)
+    result: FloatArray = np.where(step < _SHORT_STEP, short, mills(x) - mills(x + step))
+    return result
+
+
+def gaussian_profile(epsilon: ArrayLike, mu: ArrayLike) -> FloatArray:
+    """The privacy profile of mu-GDP, elementwise on broadcast arrays; see `gaussian_delta`."""
+    eps, m = np.broadcast_arrays(np.asarray(epsilon, np.float64), np.asarray(mu, np.float64))
+    if np.any(np.isnan(eps)):
+        raise InvalidValueError("epsilon", math.nan, "must not be NaN")
+    if not np.all((m >= 0.0) & (m <= MAX_MU)):
+        bad = m[~((m >= 0.0) & (m <= MAX_MU))]
+        raise InvalidValueError("mu", float(bad[0]), f"must be in [0, {MAX_MU:g}]")
+    safe = np.where(m > 0.0, m, 1.0)
+    size = np.abs(eps)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        start = size / safe - 0.5 * safe
+        # phi(start) = e^eps phi(start + mu) exactly, which turns the difference of two tails into
+        # a difference of Mills ratios: nothing of size e^eps ever appears.
+        density = np.exp(-0.5 * start * start - _LOG_ROOT_TWO_PI)
+        tails = density * mills_drop(np.maximum(start, -5.0), safe)
+        lesser = 0.5 * np.exp(-0.5 * start * start) * erfcx((start + safe) / _ROOT_TWO)
+        direct = ndtr(-start) - lesser
+    delta = np.where(start >= -5.0, tails, direct)
+    delta = np.where((m > 0.0) & np.isfinite(eps), delta, 0.0)
+    # The pair is symmetric: delta(-eps) = 1 - e^-eps + e^-eps delta(eps).
+    delta = np.where(eps < 0.0, -np.expm1(-size) + np.exp(-size) * delta, delta)
+    result: FloatArray = np.clip(delta, 0.0, 1.0)
+    return result
+
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
+    """The privacy profile of mu-GDP: Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), in [0, 1].
+
+    Relative accuracy about 1e-12 wherever the result is a normal number, also for mu near 0, for
+    mu in the thousands, and for negative epsilon. Raises `InvalidValueError` for a negative mu.
+    """
+    require_real("epsilon", epsilon)
+    require_real("mu", mu, minimum=0.0, maximum=MAX_MU)
+    return _profile(epsilon, mu)
+
+
+def _profile(epsilon: float, mu: float) -> float:
+    """`gaussian_profile` of two plain floats, where inverses spend their time."""
+    if mu > 0.0 and epsilon >= 0.0:
+        start = epsilon / mu - 0.5 * mu
+        if start < -5.0:
+            return float(ndtr(-start)) - _lesser_tail(start, mu)
+        if mu >= _SHORT_STEP:
+            drop = float(erfcx(start / _ROOT_TWO)) - float(erfcx((start + mu) / _ROOT_TWO))
+            return 0.5 * math.exp(-0.5 * start * start) * drop
+        if start < 30.0:
+            middle = epsilon / mu
+            ratio = _HALF_ROOT_PI * float(erfcx(middle / _ROOT_TWO))
+            third = (middle * middle + 2.0) - (middle**3 + 3.0 * middle) * ratio
+            drop = mu * (1.0 - middle * ratio + mu * mu / 24.0 * third)
+            return math.exp(-0.5 * start * start - _LOG_ROOT_TWO_PI) * drop
+    return float(gaussian_profile(epsilon, mu))
+
+
+def _lesser_tail(start: float, mu: float) -> float:
+    """e^eps Phi(-start - mu), eps = mu start + mu^2/2: e^eps phi(start + mu) is phi(start)."""
+    return 0.5 * math.exp(-0.5 * start * start) * float(erfcx((start + mu) / _ROOT_TWO))
+
+
+def gaussian_epsilon(delta: float, mu: float) -> float:
+    """The smallest epsilon >= 0 at which mu-GDP gives `delta`, rounded up.
+
+    Raises `InvalidValueError` for delta outside (0, 1) or a negative mu.
+    """
+    _open_unit("delta", delta)
+    require_real("mu", mu, minimum=0.0, maximum=MAX_MU)
+    if mu == 0.0 or _profile(0.0, mu) <= delta:
+        return 0.0
+    high = 0.5 * mu * mu + mu * (math.sqrt(-2.0 * math.log(delta)) + 1.0)
+    good, bad = high, 0.0
+    near = _newton_epsilon(delta, mu, high)
+    if near is not None:
+        # Seen to hold a little above, and not to hold a little below: nothing rests on Newton.
+        above, below = near * (1.0 + TOLERANCES.newton_near), near * (1.0 - TOLERANCES.newton_near)
+        if _profile(above, mu) <= delta:
+            good = above
+        if _profile(below, mu) > delta:
+            bad = below
+    root, _ = _bracket(lambda epsilon: _profile(epsilon, mu) <= delta, good, bad)
+    return root * (1.0 + TOLERANCES.inverse_safety)
+
+
+def _newton_epsilon(delta: float, mu: float, high: float) -> float | None:
+    """About where the profile is `delta`, by Newton's method on its logarithm from above."""
+    target, epsilon = math.log(delta), high
+    for _ in range(TOLERANCES.newton_steps):
+        value = _profile(epsilon, mu)
+        slope = _lesser_tail(epsilon / mu - 0.5 * mu, mu)  # minus d delta / d eps
+        if not (value > 0.0 and slope > 0.0):
+            return None
+        step = (math.log(value) - target) * value / slope
+        epsilon += step
+        if not 0.0 < epsilon < math.inf:
+            return None
+        if abs(step) <= 1e-13 * epsilon:
+            return epsilon
+    return None
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """The largest mu that is (epsilon, delta)-DP, rounded down (analytic calibration).
+
+    Balle and Wang (ICML 2018): the profile grows with mu, so the root is unique.
+    """
+    require_real("epsilon", epsilon, minimum=0.0, maximum=1e12)
+    _open_unit("delta", delta)
+    high = 1.0
+    while _profile(epsilon, high) <= delta:
+        high *= 2.0
+    low = 0.5 * high
+    while _profile(epsilon, low) > delta:
+        high, low = low, 0.5 * low
+    root, _ = _bracket(lambda mu: _profile(epsilon, mu) <= delta, low, high)
+    return root * (1.0 - TOLERANCES.inverse_safety)
+
+
+def _bracket(holds: Callable[[float], bool], good: float, bad: float) -> tuple[float, float]:
+    """Bisect to the last bits; returns (a point that was seen to hold, one that was not)."""
+    while abs(good - bad) > 2e-12 * max(abs(good), 1e-290):
+        middle = 0.5 * (good + bad)
+        if holds(middle):
+            good = middle
+        else:
+            bad = middle
+    return good, bad
+
+
+def analytic_sigma(epsilon0: float, delta0: float, sensitivity: float) -> float:
+    """The smallest sigma that makes a report (epsilon0, delta0)-DP, rounded up."""
+    require_real("sensitivity", sensitivity, minimum=0.0, exclusive_minimum=True)
+    return sensitivity / gaussian_mu(epsilon0, delta0) * (1.0 + TOLERANCES.inverse_safety)
+
+
+def classical_sigma(epsilon0: float, delta0: float, sensitivity: float) -> float:
+    """sensitivity sqrt(2 ln(1.25/delta0)) / epsilon0 (Dwork and Roth 2014).
+
+    Proved for epsilon0 < 1; it stays conservative far beyond (at delta0 = 1e-5 it first fails near
+    epsilon0 = 8.4), so it is offered for every epsilon0 at which the exact profile confirms it.
+
+    Raises `NotApplicableError` where it does not give (epsilon0, delta0).
+    """
+    require_real("epsilon0", epsilon0, minimum=0.0, exclusive_minimum=True)
+    _open_unit("delta0", delta0)
+    require_real("sensitivity", sensitivity, minimum=0.0, exclusive_minimum=True)
+    ratio = math.sqrt(2.0 * math.log(1.25 / delta0)) / epsilon0
+    if gaussian_delta(epsilon0, 1.0 / ratio) > delta0:
+        raise NotApplicableError(
+            f"the classical Gaussian formula does not give ({epsilon0:g}, {delta0:g})-DP; "
+            "use the analytic calibration"
+        )
+    return sensitivity * ratio
+
+
+def true_local_epsilon(sensitivity: float, sigma: float, delta: float) -> float:
+    """The exact epsilon at `delta` of one report with this noise, rounded up."""
+    require_real("sensitivity", sensitivity, minimum=0.0)
+    require_real("sigma", sigma, minimum=0.0, exclusive_minimum=True)
+    return gaussian_epsilon(delta, sensitivity / sigma)
+
+
+def _open_unit(name: str, value: float) -> None:
+    require_real(
+        name, value, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
+    )

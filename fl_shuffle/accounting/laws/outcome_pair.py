@@ -1,0 +1,159 @@
+"""A pair of inputs against a blanket, over finitely many kinds of report.
+
+Reports that all of P, Q and the blanket treat alike are one outcome, so a randomizer on a huge
+domain often has three to five. Joint composition is a product of such tables, parallel composition
+a mixture.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_shuffle.accounting.laws.amplification import AtomicLaw, Case, FloatArray
+from fl_shuffle.accounting.tolerances import TOLERANCES
+from fl_shuffle.errors import InvalidValueError
+
+
+@dataclass(frozen=True)
+class OutcomePair:
+    """Laws P and Q of the differing report, blanket law omega, and the blanket mass gamma.
+
+    `p`, `q` and `omega` are probability vectors over the outcomes; `loss` is log(p/q), kept apart
+    because it is usually known exactly while p - e^eps q cancels. Where omega is zero, the outcome
+    is never hidden by anybody: its divergence is added as it stands.
+    """
+
+    p: FloatArray
+    q: FloatArray
+    omega: FloatArray
+    loss: FloatArray
+    blanket_mass: float
+
+    @classmethod
+    def of(
+        cls,
+        p: ArrayLike,
+        q: ArrayLike,
+        minimum: ArrayLike,
+        loss: ArrayLike | None = None,
+        *,
+        blanket_mass: float | None = None,
+    ) -> OutcomePair:
+        """The pair with unnormalised blanket `minimum` (at most every input's law, pointwise).
+
+        The blanket mass is the total of `minimum` unless given. Outcomes that nobody produces are
+        dropped. Raises `InvalidValueError` if p or q does not sum to one within 1e-9.
+        """
+        p_, q_, low = (np.asarray(x, dtype=np.float64).ravel() for x in (p, q, minimum))
+        for name, masses in (("p", p_), ("q", q_)):
+            total = math.fsum(masses.tolist())
+            if not (abs(total - 1.0) <= 1e-9 and np.all(masses >= 0.0)):
+                raise InvalidValueError(name, total, "must be nonnegative and sum to one")
+        with np.errstate(divide="ignore", invalid="ignore"):
+            known = np.log(p_) - np.log(q_) if loss is None else np.asarray(loss, dtype=np.float64)
+        used = (p_ > 0.0) | (q_ > 0.0) | (low > 0.0)
+        mass = math.fsum(low.tolist())
+        omega = low / mass if mass > 0.0 else low
+        both_zero = (p_ == 0.0) & (q_ == 0.0)
+        known = np.where(both_zero, 0.0, known)
+        gamma = min(mass, 1.0) if blanket_mass is None else blanket_mass
+        return cls(p_[used], q_[used], omega[used], known[used], gamma)
+
+    @property
+    def size(self) -> int:
+        """Number of outcomes."""
+        return int(self.p.size)
+
+    def law(self, epsilon: float) -> AtomicLaw | None:
+        """The law of L = (P - e^eps Q)/omega under omega, free of cancellation.
+
+        None if the blanket is empty: nothing is hidden then.
+        """
+        hidden = self.omega > 0.0
+        if not np.any(hidden):
+            return None
+        p, q, omega, loss = (x[hidden] for x in (self.p, self.q, self.omega, self.loss))
+        finite = np.isfinite(loss)
+        gain = np.expm1(np.where(finite, loss, 0.0) - epsilon)
+        values = np.where(finite, math.exp(epsilon) * (q / omega) * gain, p / omega)
+        values = np.where(np.isneginf(loss), -math.exp(epsilon) * q / omega, values)
+        return AtomicLaw.of(values, omega)
+
+    def exposed(self, epsilon: float) -> float:
+        """Divergence of the outcomes outside the blanket: sum over omega = 0 of (P - e^eps Q)_+."""
+        bare = self.omega == 0.0
+        return float(np.sum(np.maximum(self.p[bare] - math.exp(epsilon) * self.q[bare], 0.0)))
+
+    def case(self) -> Case:
+        """This pair as the engine's front end takes it."""
+        return Case(self.blanket_mass, self.law, self.exposed)
+
+    def reversed(self) -> OutcomePair:
+        """The other direction: Q against P."""
+        return OutcomePair(self.q, self.p, self.omega, -self.loss, self.blanket_mass)
+
+    def times(self, other: OutcomePair) -> OutcomePair:
+        """Both reports together, drawn independently (joint composition)."""
+
+        def outer(a: FloatArray, b: FloatArray) -> FloatArray:
+            return np.asarray(np.multiply.outer(a, b).ravel(), dtype=np.float64)
+
+        with np.errstate(invalid="ignore"):
+            loss = np.add.outer(self.loss, other.loss).ravel()
+        product = OutcomePair(
+            outer(self.p, other.p),
+            outer(self.q, other.q),
+            outer(self.omega, other.omega),
+            np.where(np.isnan(loss), 0.0, loss),
+            self.blanket_mass * other.blanket_mass,
+        )
+        used = (product.p > 0.0) | (product.q > 0.0) | (product.omega > 0.0)
+        return product._taking(used)
+
+    def _taking(self, index: NDArray[np.bool_]) -> OutcomePair:
+        return OutcomePair(
+            self.p[index], self.q[index], self.omega[index], self.loss[index], self.blanket_mass
+        )
+
+    def merged(self, direction: Literal["up", "down"]) -> OutcomePair:
+        """Join outcomes whose loss and whose q/omega agree up to round-off.
+
+        Joining replaces L by its conditional mean: a change of second order in the tolerance. The
+        loss of a group becomes its largest ("up") or smallest ("down") member.
+        """
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.log(self.q) - np.log(self.omega)
+        scaled = np.stack([self.loss, np.where(np.isnan(ratio), np.inf, ratio)])
+        key = np.where(
+            np.isfinite(scaled), np.round(scaled / TOLERANCES.outcome_merge_tolerance), scaled
+        )
+        order = np.lexsort(key)
+        fresh = np.any(key[:, order[1:]] != key[:, order[:-1]], axis=0)
+        group = np.empty(self.size, dtype=np.int64)
+        group[order] = np.concatenate([[0], np.cumsum(fresh)])
+        count = int(group.max()) + 1
+        p, q, omega = (
+            np.bincount(group, weights=x).astype(np.float64) for x in (self.p, self.q, self.omega)
+        )
+        if direction == "up":
+            loss = np.full(count, -np.inf)
+            np.maximum.at(loss, group, self.loss)
+        else:
+            loss = np.full(count, np.inf)
+            np.minimum.at(loss, group, self.loss)
+        return OutcomePair(p, q, omega, loss, self.blanket_mass)
+
+    def canonical(self) -> tuple[tuple[float, ...], ...]:
+        """A key that is equal for pairs that differ only in the names of their outcomes."""
+        table = np.stack([self.loss, self.omega, self.q, self.p])
+        ordinary = np.isfinite(table) & (table != 0.0)
+        safe = np.where(ordinary, table, 1.0)
+        scale = 10.0 ** np.floor(np.log10(np.abs(safe)))
+        rounded = np.where(ordinary, np.round(safe / scale, 11) * scale, table)
+        order = np.lexsort(rounded)
+        return tuple(tuple(row) for row in rounded[:, order].tolist())

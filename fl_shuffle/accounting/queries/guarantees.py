@@ -1,0 +1,123 @@
+"""From a certified curve or a closed form to a `Guarantee`: what the named bounds share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fl_shuffle.accounting.bounds.participation import ASSUMPTION
+from fl_shuffle.accounting.engine.stop_loss import DeltaBound
+from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.queries.bound_query import BoundQuery
+from fl_shuffle.errors import NotApplicableError
+
+Curve = Callable[[float], DeltaBound]
+
+SHUFFLED = "n reports arrive, each shuffled whole with independent randomness"
+ONE_RANDOMIZER = "all clients use one randomizer with this local budget"
+
+
+def guarantee_from_curve(
+    query: BoundQuery,
+    curve: Curve,
+    local_epsilon: float,
+    status: Status,
+    source: str,
+    assumptions: tuple[str, ...] = (),
+) -> Guarantee:
+    """Read the curve at the query's epsilon or delta, composed over its rounds."""
+    from fl_shuffle.accounting.bounds.clones import solve
+
+    notes: tuple[str, ...] = ()
+    if query.rounds == 1:
+        epsilon, delta, error = solve(
+            curve,
+            local_epsilon,
+            epsilon=query.epsilon,
+            delta=query.delta,
+            relative_error=query.relative_error,
+        )
+    else:
+        epsilon, delta, error = *_over_rounds(query, curve, local_epsilon), 0.0
+        notes = ("each round is shuffled afresh; parameters depend on public outputs only",)
+    return Guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        method=query.method,
+        status=status,
+        source=source,
+        assumptions=(SHUFFLED, *secrecy(query), *assumptions, *notes),
+        numerical_error=error,
+        unit=query.unit,
+        details=query_details(query),
+    )
+
+
+def _over_rounds(query: BoundQuery, curve: Curve, local_epsilon: float) -> tuple[float, float]:
+    from fl_shuffle.accounting.rounds.equal_rounds import compose_equal_rounds
+
+    whole = compose_equal_rounds(curve, local_epsilon, query.rounds)
+    most = query.rounds * local_epsilon
+    return epsilon_and_delta(
+        query,
+        lambda delta: min(whole.epsilon(delta), most),
+        lambda epsilon: 0.0 if epsilon >= most else whole.delta(epsilon),
+    )
+
+
+def epsilon_and_delta(
+    query: BoundQuery,
+    epsilon_at: Callable[[float], float],
+    delta_at: Callable[[float], float],
+) -> tuple[float, float]:
+    """The answer: the query gives one of the two (epsilon 0 if neither), the bound the other."""
+    if query.delta is not None:
+        return epsilon_at(query.delta), query.delta
+    epsilon = query.epsilon if query.epsilon is not None else 0.0
+    return epsilon, delta_at(epsilon)
+
+
+def secrecy(query: BoundQuery) -> tuple[str, ...]:
+    """What has to be assumed where clients may be absent."""
+    return (ASSUMPTION,) if query.participation < 1.0 else ()
+
+
+def query_details(query: BoundQuery) -> dict[str, object]:
+    names = ("randomizer", "k", "epsilon0", "delta0", "clients", "rounds", "joint", "participation")
+    found = {name: getattr(query, name) for name in names}
+    if query.budgets:
+        found["budget_classes"] = len(query.budgets)
+    return {name: value for name, value in found.items() if value not in (None, "")}
+
+
+def guarantee_from_epsilon(
+    query: BoundQuery,
+    epsilon_at: Callable[[float], float],
+    status: Status,
+    source: str,
+    *notes: str,
+) -> Guarantee:
+    """An answer from a bound given as delta -> epsilon; one round only."""
+    from fl_shuffle.accounting.bounds.published.closed_form import smallest_delta
+
+    require_one_round(query)
+    epsilon, delta = epsilon_and_delta(
+        query, epsilon_at, lambda epsilon: smallest_delta(epsilon_at, epsilon)
+    )
+    return Guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        method=query.method,
+        status=status,
+        source=source,
+        assumptions=(SHUFFLED, *notes),
+        unit=query.unit,
+        details=query_details(query),
+    )
+
+
+def require_one_round(query: BoundQuery) -> None:
+    if query.rounds > 1:
+        raise NotApplicableError(
+            f"{query.method} is stated for one round; over {query.rounds} rounds use blanket, "
+            "clone, rdp or gspa"
+        )

@@ -1,0 +1,182 @@
+"""Every bound by name: a `BoundQuery` in, a `Guarantee` out.
+
+`bound(query)` evaluates the method the query names; `compare(query)` all that apply. A method asked
+outside its validity raises `NotApplicableError` with the condition that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.queries.bound_query import BoundQuery
+from fl_shuffle.accounting.queries.profile_method import profile_answer
+from fl_shuffle.accounting.queries.published_methods import (
+    echo_guarantee,
+    gdp_asymptotic_guarantee,
+    girgis_lower_guarantee,
+    gspa_exact_guarantee,
+    gspa_guarantee,
+    rdp_guarantee,
+)
+from fl_shuffle.accounting.queries.randomizer_methods import (
+    blanket_guarantee,
+    chosen_dataset_guarantee,
+    clone_guarantee,
+    erlingsson_guarantee,
+    feldman2022_guarantee,
+    feldman2023_guarantee,
+    moments_guarantee,
+    variation_ratio_guarantee,
+)
+from fl_shuffle.accounting.queries.vector_methods import attack_guarantee, proven_vector_guarantee
+from fl_shuffle.errors import FlShuffleError, NotApplicableError, require_choice
+
+
+@dataclass(frozen=True)
+class Method:
+    """One bound: its name, what it is in a line, and how it answers.
+
+    `of_records`: it knows that epsilon0 may be about one of several records in a report. `absence`:
+    it knows that clients may be absent in secret. `computed`: it has a numerical error to choose.
+    """
+
+    name: str
+    summary: str
+    answer: Callable[[BoundQuery], Guarantee]
+    of_records: bool = False
+    absence: bool = False
+    computed: bool = False
+
+
+def bound(query: BoundQuery) -> Guarantee:
+    """The answer of the method that the query names.
+
+    Where neighbours change one of several records in a report, another client's report may differ
+    in all of them, by `records` times epsilon0: methods that take epsilon0 for any two reports then
+    state nothing true. Published formulas are still printed as what they are.
+    """
+    require_choice("method", query.method, METHODS)
+    method = METHODS[query.method]
+    if query.participation < 1.0 and not method.absence:
+        raise NotApplicableError(
+            f"{query.method} is stated for clients that all take part: use blanket, clone, proven "
+            "or lower, or participation = 1"
+        )
+    if query.relative_error is not None and not method.computed:
+        raise NotApplicableError(
+            f"{query.method} is a formula: relative_error = {query.relative_error:g} would change "
+            "nothing; leave it out"
+        )
+    answer = method.answer(query)
+    one_of_many = query.unit == "record" and query.records > 1
+    if one_of_many and not method.of_records and answer.status is not Status.AS_PUBLISHED:
+        raise NotApplicableError(
+            f"{query.method} takes epsilon0 for any two reports, here it is for one of "
+            f"{query.records} records: use proven (gaussian or laplace), or records = 1 and the "
+            "epsilon0 of a whole report"
+        )
+    return answer
+
+
+def compare(query: BoundQuery) -> dict[str, Guarantee | FlShuffleError]:
+    """Every method's answer, or the error that says why it does not apply; best proven first.
+
+    Order: proven upper bounds from small to large, then asymptotic and published ones, then lower
+    bounds, then those that do not apply.
+    """
+    answers: dict[str, Guarantee | FlShuffleError] = {}
+    for name, method in METHODS.items():
+        error = query.relative_error if method.computed else None
+        try:
+            answers[name] = bound(replace(query, method=name, relative_error=error))
+        except FlShuffleError as refusal:
+            answers[name] = refusal
+    return dict(sorted(answers.items(), key=lambda item: _rank(query, item[1])))
+
+
+def asked_number(query: BoundQuery, answer: Guarantee) -> float:
+    """What the query asks for: epsilon at its delta, or delta at its epsilon."""
+    return answer.epsilon if query.delta is not None else answer.delta
+
+
+def applicable_methods(query: BoundQuery) -> tuple[str, ...]:
+    """Names of the methods that answer this query, best proven first."""
+    return tuple(name for name, value in compare(query).items() if isinstance(value, Guarantee))
+
+
+def _rank(query: BoundQuery, value: Guarantee | FlShuffleError) -> tuple[int, float]:
+    if isinstance(value, FlShuffleError):
+        return 4, 0.0
+    order = (Status.PROVEN, Status.ASYMPTOTIC, Status.AS_PUBLISHED, Status.LOWER_BOUND)
+    return order.index(value.status), asked_number(query, value)
+
+
+def _registry(*methods: Method) -> dict[str, Method]:
+    return {method.name: method for method in methods}
+
+
+METHODS: dict[str, Method] = _registry(
+    Method(
+        "proven",
+        "vector reports: noise on a ball, any dimension",
+        proven_vector_guarantee,
+        of_records=True,
+        absence=True,
+        computed=True,
+    ),
+    Method(
+        "blanket",
+        "the randomizer's own privacy blanket, solved exactly",
+        blanket_guarantee,
+        absence=True,
+        computed=True,
+    ),
+    Method(
+        "clone",
+        "standard clone, any randomizer, solved exactly",
+        clone_guarantee,
+        absence=True,
+        computed=True,
+    ),
+    Method("profile", "any randomizer, from its local privacy profile alone", profile_answer),
+    Method(
+        "gspa-exact", "GSPA's reduction solved at finite n", gspa_exact_guarantee, computed=True
+    ),
+    Method("bennett", "privacy blanket, Bennett tail", lambda q: moments_guarantee(q, "bennett")),
+    Method(
+        "hoeffding", "privacy blanket, Hoeffding tail", lambda q: moments_guarantee(q, "hoeffding")
+    ),
+    Method("feldman2022", "standard clone, closed form", feldman2022_guarantee),
+    Method("feldman2023", "stronger clone, closed form, where it stands", feldman2023_guarantee),
+    Method(
+        "variation-ratio",
+        "variation-ratio reduction, where it is sound",
+        variation_ratio_guarantee,
+        computed=True,
+    ),
+    Method("erlingsson2019", "first amplification bound, closed form", erlingsson_guarantee),
+    Method("rdp", "exact Renyi divergence of the clone pair", lambda q: rdp_guarantee(q, "rdp")),
+    Method(
+        "girgis-upper", "Renyi bounds of Girgis et al.", lambda q: rdp_guarantee(q, "girgis-upper")
+    ),
+    Method("gspa", "GSPA's Gaussian-DP parameter, as published", gspa_guarantee),
+    Method("echo", "Echo of Neighbors, as published", echo_guarantee),
+    Method("rdp-asymptotic", "asymptotic Renyi form", lambda q: rdp_guarantee(q, "asymptotic")),
+    Method("gdp-asymptotic", "asymptotic Gaussian-DP form", gdp_asymptotic_guarantee),
+    Method(
+        "lower",
+        "exact divergence of a dataset of the randomizer",
+        chosen_dataset_guarantee,
+        absence=True,
+        computed=True,
+    ),
+    Method(
+        "attack",
+        "vector reports: what a computed attack reaches",
+        attack_guarantee,
+        of_records=True,
+    ),
+    Method("girgis-lower", "Renyi lower bound of Girgis et al.", girgis_lower_guarantee),
+)

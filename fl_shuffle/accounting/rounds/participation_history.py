@@ -1,0 +1,82 @@
+"""Who took part in which rounds, kept as the few distinct histories there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.accounting.rounds.round_library import RoundType
+
+Spent = dict[RoundType, int]
+Clients = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ParticipationHistory:
+    """Client i has history `distinct[group_of[i]]`; immutable, so a preview is a value."""
+
+    group_of: Clients
+    distinct: tuple[Spent, ...] = field(default=({},))
+
+    @classmethod
+    def empty(cls, clients: int) -> ParticipationHistory:
+        """Nobody has taken part in anything."""
+        return cls(np.zeros(clients, dtype=np.int64))
+
+    def after(
+        self, types: Mapping[int, RoundType], class_of: Clients, present: NDArray[np.bool_]
+    ) -> ParticipationHistory:
+        """One more round: every present client of class c (in `types`) met `types[c]`."""
+        if not types:
+            return self
+        if len(self.distinct) == 1 and len(types) == 1 and bool(present.all()):
+            (index, kind), *_ = types.items()
+            if bool((class_of == index).all()):
+                spent = dict(self.distinct[0])
+                spent[kind] = spent.get(kind, 0) + 1
+                return ParticipationHistory(self.group_of, (spent,))
+        width = int(class_of.max()) + 1
+        taking = present & np.isin(class_of, list(types))
+        if not taking.any():
+            return self
+        keys = self.group_of * width + class_of
+        # Absent clients keep their history: give them keys that no taking client has.
+        keys = np.where(taking, keys, -1 - self.group_of)
+        distinct_keys, inverse = np.unique(keys, return_inverse=True)
+        found: dict[frozenset[tuple[RoundType, int]], int] = {}
+        spents: list[Spent] = []
+        new_group = np.empty(len(distinct_keys), dtype=np.int64)
+        for position, key in enumerate(distinct_keys.tolist()):
+            spent = dict(self.distinct[key // width if key >= 0 else -1 - key])
+            if key >= 0:
+                kind = types[key % width]
+                spent[kind] = spent.get(kind, 0) + 1
+            name = frozenset(spent.items())
+            if name not in found:
+                found[name] = len(spents)
+                spents.append(spent)
+            new_group[position] = found[name]
+        return ParticipationHistory(new_group[inverse.reshape(-1)], tuple(spents))
+
+    def worst_candidates(self, members: NDArray[np.bool_]) -> list[Spent]:
+        """The histories of `members` that no other of theirs contains: the worst is among them."""
+        if len(self.distinct) == 1:
+            return list(self.distinct)
+        present = [self.distinct[group] for group in np.unique(self.group_of[members]).tolist()]
+        return [
+            spent
+            for index, spent in enumerate(present)
+            if not any(
+                contains(other, spent)
+                for position, other in enumerate(present)
+                if position != index
+            )
+        ]
+
+
+def contains(more: Spent, less: Spent) -> bool:
+    """Whether history `more` holds every round of `less`, and so costs at least as much."""
+    return all(more.get(kind, 0) >= times for kind, times in less.items())

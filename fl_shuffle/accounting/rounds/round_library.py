@@ -1,0 +1,320 @@
+"""Privacy of one client over the rounds it took part in, with the reports that really arrived.
+
+A round looks to a client like a `RoundType`: its own report class and the balls of the others that
+carry the same noise. A client's history is how often it met each type; equal rounds are composed by
+repetition, so a thousand equal rounds cost as much as one. Rounds with slightly different batches
+share a type wherever the type is provably not better than the batch: fewer reports, or larger
+balls, can only raise the curve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon, local_pair
+from fl_shuffle.accounting.bounds.vector import RELATIVE_ERROR, ReportClass, VectorCurve
+from fl_shuffle.accounting.engine.composition import Composition, trade_off_from_profile
+from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
+from fl_shuffle.accounting.tolerances import TOLERANCES
+from fl_shuffle.errors import InvalidValueError, require_integer
+
+FloatArray = NDArray[np.float64]
+
+Spent = Mapping["RoundType", int]
+
+
+@dataclass(frozen=True)
+class RoundType:
+    """What one shuffled batch is to one client: its own class, and the others with its noise.
+
+    `others` lists (radius, count), by radius, the client itself left out.
+    """
+
+    noise: str
+    scale: float
+    radius: float
+    sensitivity: float
+    others: tuple[tuple[float, int], ...]
+
+    @classmethod
+    def of(cls, classes: Sequence[ReportClass], index: int) -> RoundType:
+        """The view of a client of class `index` of this batch."""
+        own = classes[index]
+        require_integer("count of the client's class", own.count, minimum=1)
+        merged: dict[float, int] = {}
+        for position, other in enumerate(classes):
+            if (other.noise, other.scale) == (own.noise, own.scale):
+                count = other.count - (position == index)
+                merged[other.radius] = merged.get(other.radius, 0) + count
+        others = tuple((radius, count) for radius, count in sorted(merged.items()) if count > 0)
+        return cls(own.noise, own.scale, own.radius, own.sensitivity, others)
+
+    @property
+    def own(self) -> ReportClass:
+        """The client's report class."""
+        return ReportClass(self.noise, self.scale, self.radius, self.sensitivity, 1)
+
+    def curve(self, relative_error: float = TOLERANCES.round_relative_error) -> VectorCurve:
+        """The one-round curve of this type."""
+        others = [
+            ReportClass(self.noise, self.scale, radius, 0.0, count) for radius, count in self.others
+        ]
+        return VectorCurve(
+            [self.own, *others],
+            0,
+            relative_error=relative_error,
+            concentrate=len(others) > TOLERANCES.few_balls,
+        )
+
+    def lessened(self, whole: RoundType) -> RoundType:
+        """A type that batches like this one share, not better than it; a function of the two alone.
+
+        `whole` is the view if every client had reported: within every radius the number of reports
+        kept is one share of the whole, a round number of about the root of the batch's size. At
+        most `round_exact_reports` others, or the whole batch: the type itself.
+        """
+        total = sum(count for _, count in self.others)
+        if total <= TOLERANCES.round_exact_reports or self == whole:
+            return self
+        everybody = sum(count for _, count in whole.others)
+        within = np.cumsum([count for _, count in whole.others])
+        radii = np.array([radius for radius, _ in whole.others])
+        mine = np.array(self.others, dtype=np.float64).reshape(-1, 2)
+        present = np.concatenate([[0.0], np.cumsum(mine[:, 1])])
+        here = present[np.searchsorted(mine[:, 0], radii, side="right")]
+        unit = 2.0 ** math.floor(0.5 * math.log2(total))
+        share = unit * math.floor(float(np.min(here / within)) * everybody / unit) / everybody
+        kept = np.minimum(np.floor(share * within), here).astype(np.int64)
+        counts = np.diff(kept, prepend=0)
+        pairs = zip(radii.tolist(), counts.tolist(), strict=True)
+        others = tuple((radius, count) for radius, count in pairs if count > 0)
+        return RoundType(self.noise, self.scale, self.radius, self.sensitivity, others)
+
+    def not_better_than(self, other: RoundType) -> bool:
+        """Whether `other` has, for every radius, at least as many reports within that radius.
+
+        Then each report here can be matched with one there in a smaller ball, so this type's curve
+        is not below the other's. The differing client must be the same in both.
+        """
+        if self._client != other._client:
+            return False
+        mine = np.array(self.others, dtype=np.float64).reshape(-1, 2)
+        theirs = np.array(other.others, dtype=np.float64).reshape(-1, 2)
+        within = np.searchsorted(theirs[:, 0], mine[:, 0], side="right")
+        available = np.concatenate([[0.0], np.cumsum(theirs[:, 1])])[within]
+        return bool(np.all(np.cumsum(mine[:, 1]) <= available))
+
+    @property
+    def _client(self) -> tuple[str, float, float, float]:
+        return self.noise, self.scale, self.radius, self.sensitivity
+
+
+def spent_to_json(spent: Spent) -> list[dict[str, Any]]:
+    """A client's history as JSON data; `spent_from_json` restores it exactly."""
+    return [
+        {
+            "noise": kind.noise,
+            "scale": kind.scale,
+            "radius": kind.radius,
+            "sensitivity": kind.sensitivity,
+            "others": [list(pair) for pair in kind.others],
+            "times": times,
+        }
+        for kind, times in spent.items()
+    ]
+
+
+def spent_from_json(data: Sequence[Mapping[str, Any]]) -> dict[RoundType, int]:
+    """Restore a history. Raises `InvalidValueError` for entries that are not rounds."""
+    spent: dict[RoundType, int] = {}
+    for entry in data:
+        try:
+            others = tuple((float(radius), int(count)) for radius, count in entry["others"])
+            kind = RoundType(
+                str(entry["noise"]),
+                float(entry["scale"]),
+                float(entry["radius"]),
+                float(entry["sensitivity"]),
+                others,
+            )
+            times = require_integer("times", entry["times"], minimum=0)
+        except (KeyError, TypeError) as error:
+            raise InvalidValueError("spent", entry, f"is not a round ({error})") from None
+        kind.curve()
+        spent[kind] = spent.get(kind, 0) + times
+    return spent
+
+
+class RoundLibrary:
+    """Computes and remembers one-round pairs and compositions. Holds no privacy state itself.
+
+    Every number is a proven upper bound, the smaller of the shuffled composition and the exact
+    composition of the client's own noise.
+    """
+
+    def __init__(self) -> None:
+        self._curves: dict[RoundType, VectorCurve] = {}
+        self._pairs: dict[RoundType, DominatingPair | None] = {}
+        self._epsilons: dict[tuple[frozenset[tuple[RoundType, int]], float], float] = {}
+
+    def curve(self, kind: RoundType) -> VectorCurve:
+        """The one-round curve of `kind`."""
+        if kind not in self._curves:
+            self._curves[kind] = kind.curve()
+        return self._curves[kind]
+
+    def pair(self, kind: RoundType) -> DominatingPair | None:
+        """The dominating pair of one round of `kind`; None if its losses are too large for one."""
+        if kind not in self._pairs:
+            curve = self.curve(kind)
+            if curve.credit:
+                # A curve's values depend on what it was asked before: a fresh one.
+                self._pairs[kind] = shuffled_pair(kind.curve())
+            elif kind.own.ratio > TOLERANCES.max_local_pair_ratio:
+                self._pairs[kind] = None
+            elif kind.noise == "laplace":
+                self._pairs[kind] = local_pair(kind.own.ratio)
+            else:
+                grid = np.linspace(0.0, kind.own.ratio * (9.0 + 0.5 * kind.own.ratio), 400)
+                grid = grid if kind.own.ratio > 0.0 else np.zeros(1)
+                self._pairs[kind] = DominatingPair.from_curve(
+                    grid, gaussian_profile(grid, kind.own.ratio)
+                )
+        return self._pairs[kind]
+
+    def local_epsilon(self, spent: Spent, delta: float) -> float:
+        """Exact composition of the client's own noise, the shuffler ignored; rounded up."""
+        rounds = _merged_ratios(spent)
+        if not rounds:
+            return 0.0
+        epsilons = []
+        gaussian = {ratio: times for (noise, ratio), times in rounds.items() if noise == "gaussian"}
+        laplace = {ratio: times for (noise, ratio), times in rounds.items() if noise == "laplace"}
+        if gaussian and laplace:
+            # Two noises in one history: half of delta each, plain addition.
+            delta *= 0.5
+        if gaussian:
+            mu = math.sqrt(math.fsum(times * ratio * ratio for ratio, times in gaussian.items()))
+            epsilons.append(gaussian_epsilon(delta, mu))
+        if len(laplace) == 1:
+            (ratio, times), *_ = laplace.items()
+            epsilons.append(laplace_epsilon(delta, ratio, times))
+        elif laplace:
+            pure = math.fsum(times * ratio for ratio, times in laplace.items())
+            if max(laplace) <= TOLERANCES.max_local_pair_ratio:
+                parts = [(local_pair(ratio), times) for ratio, times in laplace.items()]
+                pure = min(pure, Composition(parts).epsilon(delta))
+            epsilons.append(pure)
+        return math.fsum(epsilons)
+
+    def composition(self, spent: Spent) -> Composition | None:
+        """The composed shuffled rounds; None where a round has no dominating pair."""
+        parts = []
+        for kind, times in spent.items():
+            pair = self.pair(kind)
+            if pair is None:
+                return None
+            parts.append((pair, times))
+        return Composition(parts)
+
+    def epsilon(self, spent: Spent, delta: float) -> float:
+        """The smallest proven epsilon at `delta` of a client with this history; rounded up."""
+        key = (frozenset(spent.items()), delta)
+        if key not in self._epsilons:
+            best = self.local_epsilon(spent, delta)
+            if any(times > 0 and self.curve(kind).credit for kind, times in spent.items()):
+                composed = self.composition(spent)
+                if composed is not None:
+                    best = min(best, composed.epsilon(delta))
+                once = [kind for kind, times in spent.items() if times > 0]
+                if len(once) == 1 and spent[once[0]] == 1:
+                    best = min(best, once[0].curve(RELATIVE_ERROR).epsilon(delta))
+            self._epsilons[key] = best
+        return self._epsilons[key]
+
+    def profile(self, spent: Spent, epsilons: ArrayLike) -> FloatArray:
+        """Upper bounds on delta at each of `epsilons` (>= 0) of a client with this history."""
+        grid = np.asarray(epsilons, dtype=np.float64).ravel()
+        best = np.array([self._local_delta(spent, float(value)) for value in grid])
+        once = [kind for kind, times in spent.items() if times > 0]
+        if len(once) == 1 and spent[once[0]] == 1:
+            curve = once[0].curve()
+            return np.array([curve.delta(float(value)) for value in grid])
+        composed = self.composition(spent)
+        return best if composed is None else np.minimum(best, composed.profile(grid))
+
+    def _local_delta(self, spent: Spent, epsilon: float) -> float:
+        rounds = _merged_ratios(spent)
+        if any(noise != "gaussian" for noise, _ in rounds):
+            pure = math.fsum(times * ratio for (_, ratio), times in rounds.items())
+            only_laplace = all(noise == "laplace" for noise, _ in rounds)
+            return 0.0 if only_laplace and epsilon >= pure else 1.0
+        mu = math.sqrt(math.fsum(times * ratio**2 for (_, ratio), times in rounds.items()))
+        return float(gaussian_profile(epsilon, mu))
+
+    def trade_off(self, spent: Spent, type_one: ArrayLike, *, points: int = 120) -> FloatArray:
+        """Lower bound on an attacker's type II error at each type I error, to plot (f-DP)."""
+        errors = np.asarray(type_one, dtype=np.float64).ravel()
+        if not np.all((errors >= 0.0) & (errors <= 1.0)):
+            raise InvalidValueError("type_one", errors.tolist(), "must lie in [0, 1]")
+        grid = np.linspace(0.0, min(self.epsilon(spent, 1e-9), 700.0), points)
+        return trade_off_from_profile(errors, grid, self.profile(spent, grid))
+
+
+def _merged_ratios(spent: Spent) -> dict[tuple[str, float], int]:
+    merged: dict[tuple[str, float], int] = {}
+    for kind, times in spent.items():
+        if times > 0 and kind.own.ratio > 0.0:
+            key = kind.noise, kind.own.ratio
+            merged[key] = merged.get(key, 0) + times
+    return merged
+
+
+def shuffled_pair(
+    curve: VectorCurve,
+    *,
+    per_sd: float = TOLERANCES.round_nodes_per_sd,
+    dense: float = TOLERANCES.round_dense_sds,
+    floor: float = TOLERANCES.round_floor_delta,
+) -> DominatingPair:
+    """Follow a one-round curve down to `floor` and turn it into a dominating pair.
+
+    Points are `per_sd` to a standard deviation up to `dense` of them, then thin out. It stops
+    earlier where the engine can certify no smaller value; what is left there counts as
+    certain loss.
+
+    Beyond `round_far_sds` standard deviations a looser curve will do, and is many times cheaper
+    where few blanket reports are expected.
+    """
+    curve.delta(2.0 * curve.predicted_mu)
+    loose = curve.loosened(TOLERANCES.round_far_relative_error)
+    mu = curve.predicted_mu
+    # Powers of two: batches that are much alike share their points, and so the work; and all points
+    # lie on the composition's lattice, which then loses nothing.
+    step = 2.0 ** math.floor(math.log2(mu / per_sd))
+    thinned = 0
+    epsilons = [0.0]
+    deltas = [curve.delta(0.0)]
+    stalled = 0
+    while deltas[-1] > floor and epsilons[-1] < TOLERANCES.lattice_max_loss - step:
+        if epsilons[-1] >= dense * mu:
+            thinned += 1
+            step *= 2.0 if thinned % TOLERANCES.round_thin_after == 0 else 1.0
+        epsilons.append(epsilons[-1] + step)
+        if deltas[-1] < TOLERANCES.round_enough_delta:
+            # The true curve falls, so the last value and the local curve both still hold.
+            deltas.append(min(deltas[-1], curve.local_delta(epsilons[-1])))
+        else:
+            near = epsilons[-1] < TOLERANCES.round_far_sds * mu
+            deltas.append(min(deltas[-1], (curve if near else loose).delta(epsilons[-1])))
+        stalled = stalled + 1 if deltas[-1] == deltas[-2] else 0
+        if stalled == TOLERANCES.round_max_stalled:
+            break
+    return DominatingPair.from_curve(epsilons, deltas)

@@ -1,0 +1,141 @@
+"""What one round's batch is to each class of clients: who hides whom, and why nobody does."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.accounting.bounds.vector import ReportClass
+from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.accounting.rounds.round_library import RoundType
+from fl_shuffle.accounting.tolerances import TOLERANCES
+
+Mask = NDArray[np.bool_]
+
+
+SEQUENTIAL = (
+    "shuffling adds nothing here: in a sequential schedule the server sees each report in its place"
+)
+UNKNOWN = "shuffling adds nothing here: the randomizer's law is not known to the accountant"
+
+
+class ShuffledView:
+    """Groups of clients with the same noise, and the theorem's view of a round for each of them.
+
+    `account_of[i]` is the group client i is accounted in. Clients with equal noise and scale hide
+    one another. Where their balls take more than `max_balls_told_apart` sizes, similar ones are
+    accounted together at the largest of their radii and sensitivities, which can only raise the
+    bound.
+    """
+
+    def __init__(
+        self, classes: Sequence[ClientClass], class_of: NDArray[np.int64], *, schedule: str
+    ) -> None:
+        self._sequential = schedule == "sequential"
+        members: dict[tuple[str, float], list[int]] = defaultdict(list)
+        for index, client in enumerate(classes):
+            if client.noise != "user":
+                members[client.noise, client.scale].append(index)
+        group_of_class = np.full(len(classes), -1, dtype=np.int64)
+        self._groups: list[ReportClass] = []
+        for (noise, scale), indices in members.items():
+            ordered = sorted(indices, key=lambda i: (classes[i].radius, classes[i].sensitivity))
+            for part in np.array_split(ordered, min(len(ordered), TOLERANCES.max_balls_told_apart)):
+                group_of_class[part] = len(self._groups)
+                radius = max(classes[i].radius for i in part)
+                sensitivity = max(classes[i].sensitivity for i in part)
+                self._groups.append(ReportClass(noise, scale, radius, sensitivity, 0))
+        self.account_of = group_of_class[class_of]
+        self._classes = tuple(classes)
+        everybody = np.ones(len(class_of), dtype=bool)
+        self._whole = self._batch(self._counts(everybody))
+        # More reports never hide less, so who gets no credit from everybody never gets any.
+        self._creditable = () if self._sequential else self._credited(self._counts(everybody))
+
+    def _counts(self, present: Mask) -> tuple[int, ...]:
+        taking = self.account_of[present]
+        counts = np.bincount(taking[taking >= 0], minlength=len(self._groups))
+        return tuple(counts.tolist())
+
+    def _batch(self, counts: tuple[int, ...]) -> list[ReportClass]:
+        return [
+            ReportClass(g.noise, g.scale, g.radius, g.sensitivity, count)
+            for g, count in zip(self._groups, counts, strict=True)
+        ]
+
+    def _credited(self, counts: tuple[int, ...]) -> tuple[int, ...]:
+        """The groups that the theorem gives any credit in a batch with these counts."""
+        cohort: dict[tuple[str, float], int] = defaultdict(int)
+        for group, count in zip(self._groups, counts, strict=True):
+            cohort[group.noise, group.scale] += count
+        batch = self._batch(counts)
+        return tuple(
+            index
+            for index, (group, count) in enumerate(zip(self._groups, counts, strict=True))
+            if count
+            and cohort[group.noise, group.scale] > 1
+            and RoundType.of(batch, index).curve().credit
+        )
+
+    def round_types(self, present: Mask) -> dict[int, RoundType]:
+        """Group -> how this round looks to its clients, for every group that may ever get credit.
+
+        Such a group is listed in every round, credited or not: its history must be complete. The
+        types depend on who is present and on nothing that was asked before.
+        """
+        if not self._creditable:
+            return {}
+        counts = self._counts(present)
+        batch = self._batch(counts)
+        return {
+            index: RoundType.of(batch, index).lessened(RoundType.of(self._whole, index))
+            for index in self._creditable
+            if counts[index]
+        }
+
+    def no_credit_reason(self) -> str | None:
+        """Why shuffling adds nothing, in words; None where the theorem gives somebody credit."""
+        if self._creditable:
+            return None
+        if self._sequential:
+            return SEQUENTIAL
+        if not self._groups:
+            return UNKNOWN
+        cohorts: dict[tuple[str, float], int] = defaultdict(int)
+        for client in self.account_of.tolist():
+            if client >= 0:
+                group = self._groups[client]
+                cohorts[group.noise, group.scale] += 1
+        if max(cohorts.values()) == 1:
+            return (
+                "shuffling adds nothing here: every client has a noise scale of its own, and a "
+                "report's norm gives its scale away; fewer budget levels (budgets.levels) or "
+                "privacy.personalization = 'clipping' would hide clients among one another"
+            )
+        far = max(2.0 * group.radius / group.scale for group in self._groups)
+        return (
+            f"shuffling adds nothing here: other clients' reports are up to {far:.3g} noise widths "
+            "away; the shuffler cannot hide this one. A client-level clip (privacy.client_clip), "
+            "fewer records per client, more clients or privacy.unit = 'client' would change that"
+        )
+
+
+def as_published_type(client: ClientClass, count: int) -> RoundType | None:
+    """The round as the papers account it: `count` equal randomizers, every input within one unit.
+
+    For Laplace reports only; the papers' FFT bound has no Gaussian case. The premise fails for the
+    record unit: another client's mean can lie much further away than one record moves this one's.
+    """
+    if client.noise != "laplace":
+        return None
+    reach = client.sensitivity / 2.0
+    return RoundType(
+        client.noise,
+        client.scale,
+        reach,
+        client.sensitivity,
+        ((reach, count - 1),) if count > 1 else (),
+    )

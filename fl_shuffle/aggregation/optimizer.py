@@ -1,0 +1,112 @@
+"""The server's step on the mean of the shuffled reports: post-processing, at no privacy cost."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+from fl_shuffle.configuration.sections import ServerSection
+
+
+class ServerOptimizer:
+    """SGD, momentum or Adam on one flat parameter vector, with decay and iterate averaging.
+
+    A report points uphill (a gradient, or minus a local update): the step goes against it.
+    `averaging = a > 0` releases the mean of the iterates of the last `a` share of the rounds.
+
+    The steps are PyTorch's functional optimizers: its `Optimizer` classes import the whole compiler
+    when the first one is built, which takes as long as everything else before the first round.
+    """
+
+    def __init__(self, section: ServerSection, parameters: Tensor) -> None:
+        self._section = section
+        self._theta = parameters.detach().clone().to(torch.float32)
+        self._momentum: list[Tensor | None] = [None]
+        self._moments = (torch.zeros_like(self._theta), torch.zeros_like(self._theta))
+        self._steps = torch.zeros(())
+        self._averaged = torch.zeros_like(self._theta, dtype=torch.float64)
+        self._count = 0
+
+    def current(self) -> Tensor:
+        """The parameters that are broadcast, float32 [d]."""
+        return self._theta
+
+    def released(self) -> Tensor:
+        """The parameters that are evaluated and saved: the averaged ones if averaging is on."""
+        if not self._count:
+            return self.current()
+        return (self._averaged / self._count).to(torch.float32)
+
+    def load(self, parameters: Tensor) -> None:
+        """Start from other parameters."""
+        self._theta = parameters.detach().clone().to(torch.float32)
+
+    def step(self, gradient: Tensor, round_number: int, rounds: int) -> None:
+        """One step against `gradient`, in round `round_number` (from 1) of `rounds`."""
+        rate = self._section.learning_rate * self._decay((round_number - 1) / rounds)
+        # A step makes a new vector: what was broadcast stays what it was.
+        theta = self._theta.clone()
+        if self._section.optimizer == "adam":
+            adam(
+                [theta],
+                [gradient],
+                [self._moments[0]],
+                [self._moments[1]],
+                [],
+                [self._steps],
+                amsgrad=False,
+                beta1=self._section.momentum,
+                beta2=self._section.beta2,
+                lr=rate,
+                weight_decay=0.0,
+                eps=1e-8,
+                maximize=False,
+            )
+        else:
+            sgd(
+                [theta],
+                [gradient],
+                self._momentum,
+                weight_decay=0.0,
+                momentum=self._section.momentum if self._section.optimizer == "momentum" else 0.0,
+                lr=rate,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+            )
+        self._theta = theta
+        if self._section.averaging and round_number > (1 - self._section.averaging) * rounds:
+            self._averaged += self._theta
+            self._count += 1
+
+    def _decay(self, progress: float) -> float:
+        if self._section.decay == "linear":
+            return 1.0 - progress
+        if self._section.decay == "cosine":
+            return 0.5 * (1.0 + math.cos(math.pi * progress))
+        return 1.0
+
+    def state(self) -> dict[str, Any]:
+        """Everything needed to go on: parameters, optimizer moments, running average."""
+        return {
+            "theta": self._theta,
+            "momentum": self._momentum[0],
+            "moments": self._moments,
+            "steps": self._steps,
+            "averaged": self._averaged,
+            "count": self._count,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Undo to a saved `state`."""
+        self._theta = state["theta"]
+        self._momentum = [state["momentum"]]
+        self._moments = state["moments"]
+        self._steps = state["steps"]
+        self._averaged = state["averaged"]
+        self._count = state["count"]

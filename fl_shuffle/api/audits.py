@@ -1,0 +1,40 @@
+"""Trying to break a configuration's privacy claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fl_shuffle.api.configs import ConfigLike, resolve_config
+
+if TYPE_CHECKING:
+    from fl_shuffle.auditing.findings import AuditReport
+
+
+def audit(
+    config: ConfigLike,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    trials: int = 1000,
+    reports: int = 1_000_000,
+    confidence: float = 0.95,
+    seconds: float = 100.0,
+    seed: int = 0,
+) -> AuditReport:
+    """Play distinguishing games with canaries against a configuration (or a run's folder).
+
+    All lower bounds of the report hold together with probability `confidence`; playing stops after
+    about `seconds`. `breaks_proven` of the report says whether a proven number was refuted. Raises
+    `FlShuffleError`.
+    """
+    from fl_shuffle.api.threads import one_torch_thread
+    from fl_shuffle.auditing.audit import AuditSettings
+    from fl_shuffle.simulation.audit import audit_configuration
+
+    resolved = resolve_config(config, overrides)
+    settings = AuditSettings(
+        trials=trials, reports=reports, confidence=confidence, seconds=seconds, seed=seed
+    )
+    name = "configuration" if not isinstance(config, str) else config
+    with one_torch_thread():
+        return audit_configuration(name, resolved, settings)

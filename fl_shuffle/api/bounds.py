@@ -1,0 +1,69 @@
+"""Privacy bounds for shuffled reports: one by name, or all that apply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+from fl_shuffle.api.queries import read_query
+
+if TYPE_CHECKING:
+    from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
+    from fl_shuffle.accounting.guarantee import Guarantee
+    from fl_shuffle.errors import FlShuffleError
+
+
+class Question(TypedDict, total=False):
+    """What can be asked; see `fl_shuffle.accounting.queries.bound_query.BoundQuery`.
+
+    Exactly one of `epsilon` and `delta` is given, the other is the answer. `budgets` are personal
+    ones: a list of (epsilon0, delta0, clients), or a CSV file.
+    """
+
+    method: str
+    randomizer: str | None
+    k: int | None
+    cap: float | None
+    epsilon0: float
+    delta0: float
+    clients: int
+    epsilon: float
+    delta: float
+    rounds: int
+    joint: int
+    parallel: str | Sequence[tuple[str, float]]
+    unit: str
+    records: int
+    calibration: str
+    participation: float
+    relative_error: float | None
+    budgets: str | Sequence[LocalBudget] | Sequence[Sequence[float]]
+
+
+def bound(**question: Unpack[Question]) -> Guarantee:
+    """The guarantee of one method, in nats, for replacing one unit (client or record).
+
+    Without `method` the tightest proven one for the kind of report is asked: `proven` for Gaussian
+    noise, `blanket` for any other randomizer named, `gspa-exact` for personal budgets alone, and
+    `clone` for any randomizer of that local budget. Raises `InvalidValueError` for a value out of
+    range and `NotApplicableError` where the method states nothing.
+
+    >>> answer = bound(randomizer="krr", k=10, epsilon0=1.0, clients=10_000, delta=1e-6)
+    >>> answer.method, str(answer.status), answer.epsilon < 0.1
+    ('blanket', 'proven', True)
+    """
+    from fl_shuffle.accounting.queries.methods import bound as ask
+
+    return ask(read_query(dict(question)))
+
+
+def compare(**question: Unpack[Question]) -> dict[str, Guarantee | FlShuffleError]:
+    """Every method's answer, or the error that says why it does not apply; best proven first.
+
+    >>> answers = compare(epsilon0=1.0, clients=10_000, delta=1e-6)
+    >>> next(iter(answers))
+    'clone'
+    """
+    from fl_shuffle.accounting.queries.methods import compare as ask_all
+
+    return ask_all(read_query(dict(question)))

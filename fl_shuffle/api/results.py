@@ -1,0 +1,184 @@
+"""What a finished run left behind, read from its folder when it is asked for."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.errors import RunError, require_integer
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fl_shuffle.report.record import RunRecord
+
+
+class Columns(Mapping[str, NDArray[Any]]):
+    """A table as named columns of equal length; missing numbers are NaN."""
+
+    def __init__(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        self._columns = dict(columns)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __repr__(self) -> str:
+        rows = len(next(iter(self._columns.values()))) if self._columns else 0
+        return f"<{rows} rows of {', '.join(self._columns)}>"
+
+    def to_pandas(self) -> Any:
+        """The same as a pandas DataFrame. Raises `RunError` where pandas is not installed."""
+        try:
+            import pandas
+        except ImportError:
+            raise RunError("to_pandas() needs pandas, which is not installed") from None
+        return pandas.DataFrame(self._columns)
+
+
+@dataclass(frozen=True)
+class ClientSpend:
+    """One client's bill: nats at `delta`, for replacing one unit of it.
+
+    `epsilon` is proven and counts the shuffler; `local_epsilon` is its own noise alone. `epsilon0`
+    and `delta0` are the local budget of one of its reports.
+    """
+
+    client: int
+    rounds: int
+    epsilon: float
+    local_epsilon: float
+    delta: float
+    epsilon0: float
+    delta0: float
+
+
+class ClientLedger:
+    """A run's ledger, with every client's privacy worked out again from it."""
+
+    def __init__(self, directory: Path) -> None:
+        from fl_shuffle.report.record import read_run
+
+        self.record: RunRecord = read_run(directory)
+
+    def __len__(self) -> int:
+        return len(self.record.taken)
+
+    def client(self, number: int) -> ClientSpend:
+        """The bill of client `number` (0 to clients - 1). Raises `InvalidValueError`."""
+        require_integer("client", number, minimum=0, maximum=len(self) - 1)
+        kind = self.record.ledger.classes[int(self.record.ledger.class_of[number])]
+        return ClientSpend(
+            client=number,
+            rounds=int(self.record.taken[number]),
+            epsilon=float(self.record.proven[number]),
+            local_epsilon=float(self.record.local[number]),
+            delta=float(self.record.config["privacy"]["target_delta"]),
+            epsilon0=kind.epsilon0,
+            delta0=kind.delta0,
+        )
+
+
+class Result:
+    """A finished run. `directory` is its folder; everything else is read from there.
+
+    Raises `RunError` if the folder holds no finished run.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        path = self.directory / "summary.json"
+        try:
+            self.summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise RunError(f"{directory} holds no finished run: there is no summary.json") from None
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path} cannot be read: {error}") from None
+
+    def __repr__(self) -> str:
+        accuracy = "-" if self.accuracy is None else f"{self.accuracy:.2%}"
+        return (
+            f"<Result of {self.summary['rounds']} rounds: accuracy {accuracy}, epsilon <= "
+            f"{self.epsilon:.4g} at delta = {self.delta:g} for the worst client, in "
+            f"{self.directory}>"
+        )
+
+    @property
+    def accuracy(self) -> float | None:
+        """Test accuracy of the final model (0 to 1); None if it was not measured."""
+        value = self.summary["accuracy"]
+        return None if value is None else float(value)
+
+    @property
+    def epsilon(self) -> float:
+        """The proven epsilon (nats, at `delta`) of the worst client; NaN if nothing was
+        released."""
+        value = self.summary["proven_epsilon"]
+        return math.nan if value is None else float(value)
+
+    @property
+    def delta(self) -> float:
+        """The delta of every epsilon of this run."""
+        return float(self.summary["delta"])
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader of the numbers must know."""
+        return tuple(self.summary["warnings"])
+
+    @cached_property
+    def config(self) -> Config:
+        """The configuration as resolved."""
+        text = (self.directory / "config.json").read_text(encoding="utf-8")
+        return parse_config(json.loads(text))
+
+    @cached_property
+    def metrics(self) -> Columns:
+        """One row per round; `round` and `n_reports` are whole numbers, the rest float64."""
+        path = self.directory / "metrics.csv"
+        with path.open(newline="", encoding="utf-8") as file:
+            header, *rows = list(csv.reader(file)) or [[]]
+        columns: dict[str, NDArray[Any]] = {}
+        for name, cells in zip(header, zip(*rows, strict=True), strict=True):
+            values = np.array([float(cell) if cell else math.nan for cell in cells])
+            whole = name in ("round", "n_reports")
+            columns[name] = values.astype(np.int64) if whole else values
+        return Columns(columns)
+
+    @cached_property
+    def ledger(self) -> ClientLedger:
+        """Every client's bill: `ledger.client(17)`."""
+        return ClientLedger(self.directory)
+
+    @property
+    def model(self) -> nn.Module:
+        """The final model, rebuilt from the configuration (which loads the data for its shapes)."""
+        from safetensors.torch import load_file
+
+        from fl_shuffle.tasks.task import load_task
+
+        model = load_task(self.config).model(self.config)
+        model.load_state_dict(load_file(self.directory / "model.safetensors"))
+        return model.eval()
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the run's privacy report, one HTML page; returns where it is."""
+        from fl_shuffle.report import write_report
+
+        return write_report(self.directory, None if path is None else Path(path))

@@ -1,0 +1,94 @@
+"""The Flower ClientApp. It runs unchanged on the in-process, Simulation and Deployment Engines."""
+
+from __future__ import annotations
+
+import logging
+from threading import Lock
+
+import numpy as np
+import torch
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
+
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.errors import ConfigError, DataError, FlShuffleError
+from fl_shuffle.flower.client_record import ClientRecord
+from fl_shuffle.flower.grid import CLIENT_APP_RAISED
+from fl_shuffle.flower.records import (
+    MODEL_RECORD,
+    PARAMETERS,
+    TrainRequest,
+    reply_with_reports,
+)
+from fl_shuffle.flower.roster import reply_with_holding, require_held
+from fl_shuffle.flower.settings import config_of
+from fl_shuffle.tasks.worker import Worker
+
+log = logging.getLogger("fl_shuffle.client")
+
+app = ClientApp()
+_workers: list[tuple[int, Config, Worker]] = []
+_lock = Lock()
+
+
+def worker_for(context: Context) -> Worker:
+    """This process's worker for the run's configuration, built on first use."""
+    config = config_of(context)
+    with _lock:
+        for run, known, worker in _workers:
+            # Two runs never share a source of noise.
+            if run == context.run_id and known == config:
+                return worker
+        torch.set_num_threads(1)
+        _workers.clear()
+        worker = Worker(config)
+        _workers.append((context.run_id, config, worker))
+        return worker
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Compute the requested clients' reports from the broadcast model."""
+    request = TrainRequest.of(message)
+    config = config_of(context)
+    require_held(request.clients, context, config.data.clients)
+    record = ClientRecord.of(context.node_config)
+    if record is not None and config.run.entropy == "seeded":
+        raise ConfigError(
+            "run.entropy = 'seeded': this node keeps a record of its budget and sends no noise "
+            "that the server can remove; use 'system'"
+        )
+    model = message.content.array_records[MODEL_RECORD]
+    parameters = torch.tensor(model[PARAMETERS].numpy())
+    try:
+        worker = worker_for(context)
+        reports = worker.reports(request, parameters)
+    except DataError:
+        # What is wrong with records is between them and whoever keeps them.
+        return _failed(message, request)
+    except FlShuffleError:
+        raise
+    except Exception:
+        # Flower would send the exception's text, which may quote private records, to the server.
+        return _failed(message, request)
+    if record is not None:
+        sent = record.debit(
+            str(context.run_id),
+            request.round_number,
+            request.clients,
+            worker.classes_of(request.clients),
+        )
+        reports[~sent] = np.nan
+    return reply_with_reports(message, reports)
+
+
+def _failed(message: Message, request: TrainRequest) -> Message:
+    """Log the exception here, and reply that there was one."""
+    log.exception("round %d failed on this node", request.round_number)
+    return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Say which clients this node plays."""
+    return reply_with_holding(message, context, config_of(context).data.clients)

@@ -1,0 +1,75 @@
+"""The Flower ServerApp: wires task, strategy, book and evaluation, on any engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fl_shuffle.aggregation.optimizer import ServerOptimizer
+from fl_shuffle.flower.settings import config_of
+from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
+from fl_shuffle.gradients import packing_of
+from fl_shuffle.plugins import load_attribute
+from fl_shuffle.runs import DataFacts, RunFacts, RunPlace, observer_of, open_run
+from fl_shuffle.seeds import SeedTree
+from fl_shuffle.tasks.evaluation import evaluator
+from fl_shuffle.tasks.models import flatten_parameters, load_parameters
+from fl_shuffle.tasks.task import load_task
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the whole federation and leave a finished run directory."""
+    config = config_of(context)
+    torch.set_num_threads(1)
+    task = load_task(config)
+    model = task.model(config)
+    initial = flatten_parameters(model)
+    packing, sizes = packing_of(model), np.diff(task.offsets)
+    facts = RunFacts(
+        task.plan,
+        initial.numel(),
+        DataFacts(
+            source=config.data.source,
+            records=len(task.labels),
+            shape=tuple(task.inputs.shape[1:]),
+            classes=task.classes,
+            test_records=len(task.test_labels),
+            held_out=len(task.test_labels) if config.data.validation else 0,
+        ),
+        features_use_data=task.features_use_data,
+        fingerprint=task.fingerprint,
+        lifetime=task.budgets.lifetime,
+    )
+    place = RunPlace.of(context.run_config)
+    with open_run(config, facts, place, observer_of(grid)) as run:
+        optimizer = ServerOptimizer(config.server, initial)
+        first_round = run.restore(optimizer)
+        strategy = ShuffleStrategy(
+            clients=config.data.clients,
+            schedule=Schedule(
+                rounds=config.run.rounds,
+                sequential=config.training.schedule == "sequential",
+                participation=config.training.participation,
+                evaluate_every=config.run.evaluate_every,
+                timeout=config.run.timeout,
+            ),
+            optimizer=optimizer,
+            book=run.book,
+            seeds=SeedTree(config.run.seed if config.run.entropy == "seeded" else None),
+            min_reports=config.privacy.min_reports,
+            group=task.plan.group,
+            cut=lambda clients: packing.starts(sizes[clients]),
+            analyzer=None
+            if config.server.analyzer == "mean"
+            else load_attribute(config.server.analyzer, field="server.analyzer"),
+            evaluate=evaluator(model, task),
+            on_round=run.on_round,
+        )
+        parameters = strategy.run(grid, first_round)
+        load_parameters(model, parameters)
+        run.finish(model.state_dict(), strategy.stopped_early)

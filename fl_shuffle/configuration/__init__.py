@@ -1,0 +1,5 @@
+"""TOML to a frozen, validated configuration.
+
+`sections` has the fields, `checks` what each allows, `reading` turns files and overrides into a
+`Config`. Nothing is guessed: a field has the default written there or the value in the file.
+"""

@@ -1,0 +1,168 @@
+"""Reading a configuration: TOML and overrides in, a validated `Config` out."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fl_shuffle.configuration.checks import (
+    Check,
+)
+from fl_shuffle.configuration.sections import (
+    AppSection,
+    BudgetsSection,
+    Config,
+    DataSection,
+    ModelSection,
+    PrivacySection,
+    RunSection,
+    ServerSection,
+    TrainingSection,
+)
+from fl_shuffle.errors import (
+    ConfigError,
+    InvalidValueError,
+    suggestion,
+)
+
+SECTIONS: dict[str, type] = {
+    "run": RunSection,
+    "data": DataSection,
+    "model": ModelSection,
+    "training": TrainingSection,
+    "server": ServerSection,
+    "privacy": PrivacySection,
+    "budgets": BudgetsSection,
+    "app": AppSection,
+}
+
+
+def parse_config(tables: Mapping[str, Any]) -> Config:
+    """Validate nested tables (as read from TOML or JSON) and return the configuration.
+
+    Raises `ConfigError` for an unknown section or key (suggesting the nearest valid one) and
+    `InvalidValueError` for a value that is not allowed, alone or together with others.
+    """
+    sections: dict[str, Any] = {}
+    for name, table in tables.items():
+        if name not in SECTIONS:
+            raise ConfigError(_unknown("section", name, SECTIONS))
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"[{name}] must be a table of keys, got {table!r}")
+        sections[name] = _section(name, table)
+    config = Config(**sections)
+    _check_together(config)
+    return config
+
+
+def _section(name: str, table: Mapping[str, Any]) -> Any:
+    specifications = {spec.name: spec for spec in dataclasses.fields(SECTIONS[name])}
+    values = {}
+    for key, value in table.items():
+        if key not in specifications:
+            raise ConfigError(_unknown(f"key in [{name}]", key, specifications))
+        check: Check = specifications[key].metadata["check"]
+        values[key] = check(f"{name}.{key}", value)
+    return SECTIONS[name](**values)
+
+
+def _unknown(what: str, key: str, options: Mapping[str, Any]) -> str:
+    hint = suggestion(key, options) or f"valid ones: {', '.join(options)}"
+    return f"unknown {what}: {key!r}; {hint}"
+
+
+def _check_together(config: Config) -> None:
+    privacy, budgets = config.privacy, config.budgets
+    allowed = ("update",) if privacy.unit == "client" else ("record", "average")
+    if config.clip not in allowed:
+        raise InvalidValueError(
+            "privacy.clip",
+            privacy.clip,
+            f"with privacy.unit = {privacy.unit!r} must be auto or {' or '.join(allowed)}",
+        )
+    if privacy.randomizer == "laplace" and privacy.calibration != "analytic":
+        if privacy.calibration == "classical":
+            raise InvalidValueError(
+                "privacy.calibration", "classical", "is a Gaussian formula; use analytic"
+            )
+    elif privacy.randomizer == "gaussian" and budgets.delta == 0.0:
+        raise InvalidValueError(
+            "budgets.delta", 0.0, "the Gaussian randomizer needs a value in (0, 1)"
+        )
+    if budgets.distribution == "file" and not budgets.file:
+        raise ConfigError("budgets.file is missing: budgets.distribution = 'file' reads a CSV")
+    if budgets.distribution == "uniform" and not budgets.low <= budgets.high:
+        raise InvalidValueError("budgets.low", budgets.low, f"must be <= high = {budgets.high:g}")
+    if budgets.conservative_fraction + budgets.moderate_fraction > 1.0 + 1e-12:
+        raise InvalidValueError(
+            "budgets.conservative_fraction + budgets.moderate_fraction",
+            budgets.conservative_fraction + budgets.moderate_fraction,
+            "must be at most 1 (the liberal group is the rest)",
+        )
+    if privacy.calibration == "as-published" and privacy.unit == "client":
+        raise InvalidValueError(
+            "privacy.calibration",
+            "as-published",
+            "the papers publish a record-level formula; set privacy.unit = 'record'",
+        )
+    if config.training.schedule == "sequential" and config.server.weights != "uniform":
+        raise InvalidValueError(
+            "server.weights",
+            config.server.weights,
+            "a sequential schedule applies reports one by one; use uniform",
+        )
+    if config.training.local_steps > 1 and privacy.unit != "client":
+        raise InvalidValueError(
+            "training.local_steps",
+            config.training.local_steps,
+            "several local steps have no per-record sensitivity; set privacy.unit = 'client'",
+        )
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a TOML file, apply `section.key=value` overrides in order, and validate.
+
+    An override's value is read as TOML where that works (numbers, booleans, lists) and as plain
+    text otherwise. A relative path that does not exist is looked for among the shipped files.
+    Raises `ConfigError` for a file that is missing or is not TOML.
+    """
+    source = shipped_or_own(Path(path))
+    try:
+        text = source.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"configuration file {source} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"configuration file {source} cannot be read: {error}") from None
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"configuration file {source} is not valid TOML: {error}") from None
+    for override in overrides:
+        apply_override(tables, override)
+    return parse_config(tables)
+
+
+def shipped_or_own(path: Path) -> Path:
+    """The path itself, or the shipped file of this name where there is none, as in
+    `configs/quickstart.toml`."""
+    shipped = Path(__file__).resolve().parents[1] / path
+    return shipped if not path.exists() and shipped.is_file() else path
+
+
+def apply_override(tables: dict[str, Any], override: str) -> None:
+    """Set one `section.key=value` in nested tables; raises `ConfigError` if it is malformed."""
+    target, separator, text = override.partition("=")
+    section, dot, key = target.strip().partition(".")
+    if not separator or not dot or not section or not key:
+        raise ConfigError(f"--set {override!r}: must look like section.key=value")
+    try:
+        value = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    table = tables.setdefault(section, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"[{section}] must be a table of keys, got {table!r}")
+    table[key] = value

@@ -1,0 +1,276 @@
+"""The durable record of a run: an SQLite file that is written before anything is released.
+
+A round is first *reserved* (its worst case, before the model is broadcast) and then *committed*
+(whose reports arrived), before anything of it leaves the shuffler. The caller flushes where a
+release follows, so at every moment the file covers everything that was released. In a seeded
+simulation committing a round and reserving the next one is one transaction (see
+`outlive_the_process_only`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.accounting.rounds.events import ClientClass, Spend
+from fl_shuffle.errors import RunError
+
+SCHEMA_VERSION = 3
+
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE classes (
+    class_id INTEGER PRIMARY KEY, noise TEXT NOT NULL, scale REAL NOT NULL, radius REAL NOT NULL,
+    sensitivity REAL NOT NULL, epsilon0 REAL NOT NULL, delta0 REAL NOT NULL,
+    records INTEGER NOT NULL, clients INTEGER NOT NULL);
+CREATE TABLE clients (client_id INTEGER PRIMARY KEY, class_id INTEGER NOT NULL);
+CREATE TABLE reservations (
+    attempt INTEGER PRIMARY KEY, round INTEGER NOT NULL, expected_reports INTEGER NOT NULL,
+    epsilon REAL, released INTEGER NOT NULL, present BLOB);
+CREATE TABLE rounds (
+    round INTEGER PRIMARY KEY, n_reports INTEGER NOT NULL, expected_reports INTEGER NOT NULL,
+    delta REAL NOT NULL, gspa_mu_round REAL, gspa_mu_total REAL, gspa REAL, gspa_specific REAL,
+    proven REAL, local REAL, lower REAL, seconds REAL);
+CREATE TABLE round_classes (
+    round INTEGER NOT NULL, class_id INTEGER NOT NULL, n_reports INTEGER NOT NULL, gspa REAL,
+    specific REAL, proven REAL, local REAL, lower REAL, PRIMARY KEY (round, class_id))
+    WITHOUT ROWID;
+CREATE TABLE notes (round INTEGER NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL);
+CREATE TABLE client_spend (
+    client_id INTEGER PRIMARY KEY, rounds INTEGER NOT NULL, proven REAL, local REAL);
+CREATE TABLE checkpoint (only INTEGER PRIMARY KEY CHECK (only = 0), round INTEGER NOT NULL,
+    state BLOB NOT NULL);
+"""
+# round_classes speaks of each class's most exposed client; a client's own numbers: client_spend.
+
+COLUMN_NAMES = ("gspa", "specific", "proven", "local", "lower")
+
+
+class Ledger:
+    """One run's SQLite file. Build with `create` or `open`."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._db = connection
+        self.path = path
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        meta: Mapping[str, Any],
+        classes: Iterable[ClientClass],
+        class_of: NDArray[np.int64],
+    ) -> Ledger:
+        """A new ledger that holds the plan, in a file that its owner alone may read.
+
+        Raises `RunError` if the file already exists or cannot be created.
+        """
+        try:
+            # SQLite's own side files take this file's mode.
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            raise RunError(
+                f"{path} already exists; choose another --out, or --resume the run"
+            ) from None
+        except OSError as error:
+            raise RunError(f"{path} cannot be created: {error.strerror}") from None
+        ledger = cls(_connect(path), path)
+        members = np.bincount(class_of)
+        with ledger._db:
+            for statement in SCHEMA.split(";"):
+                ledger._db.execute(statement)
+            ledger._db.executemany(
+                "INSERT INTO meta VALUES (?, ?)",
+                [(key, json.dumps(value)) for key, value in meta.items()],
+            )
+            ledger._db.executemany(
+                "INSERT INTO classes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (index, c.noise, c.scale, c.radius, c.sensitivity, c.epsilon0, c.delta0,
+                     c.records, int(members[index]))
+                    for index, c in enumerate(classes)
+                ],
+            )  # fmt: skip
+            ledger._db.executemany(
+                "INSERT INTO clients VALUES (?, ?)", enumerate(class_of.tolist())
+            )
+        return ledger
+
+    @classmethod
+    def open(cls, path: Path) -> Ledger:
+        """An existing ledger. Raises `RunError` if there is none or it cannot be read."""
+        if not path.is_file():
+            raise RunError(f"{path} does not exist: this is not a run directory")
+        ledger = cls(_connect(path), path)
+        version = ledger.meta().get("schema")
+        if version != SCHEMA_VERSION:
+            raise RunError(
+                f"{path} has ledger schema {version!r}; this version reads {SCHEMA_VERSION}"
+            )
+        return ledger
+
+    def outlive_the_process_only(self) -> None:
+        """From now on commits outlive this process, but the last few need not outlive the machine.
+
+        The file stays consistent. For runs whose lost rounds are replayed to the same bits: nothing
+        is then released that the file, once resumed, does not cover.
+        """
+        self._db.execute("PRAGMA synchronous = NORMAL")
+
+    def close(self) -> None:
+        """Write what is pending and close the file."""
+        self.flush()
+        self._db.close()
+
+    def flush(self) -> None:
+        """Make everything recorded so far durable."""
+        self._db.commit()
+
+    def meta(self) -> dict[str, Any]:
+        """The run's facts: configuration, versions, seed, sizes and shapes of the data."""
+        try:
+            rows = self._db.execute("SELECT key, value FROM meta").fetchall()
+        except sqlite3.DatabaseError as error:
+            raise RunError(f"{self.path} is not a readable ledger: {error}") from None
+        return {key: json.loads(value) for key, value in rows}
+
+    def reserve(
+        self,
+        round_number: int,
+        expected_reports: int,
+        epsilon: float,
+        released: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Book a round's worst case; durable, together with everything recorded before it.
+
+        `released` is the mask of clients whose reports will be used as they come, before the round
+        is recorded; None if nothing leaves the shuffler before that.
+        """
+        self._db.execute(
+            "INSERT INTO reservations (round, expected_reports, epsilon, released, present) "
+            "VALUES (?, ?, ?, ?, ?)",
+            (
+                round_number,
+                expected_reports,
+                _real(epsilon),
+                released is not None,
+                None if released is None else _bitmap(released),
+            ),
+        )
+        self.flush()
+
+    def record(
+        self,
+        spend: Spend,
+        counts: Mapping[int, int],
+        expected_reports: int,
+        present: NDArray[np.bool_],
+        seconds: float | None,
+    ) -> None:
+        """Stage what a round really was; the next `reserve` or `flush` makes it durable.
+
+        It belongs to the latest attempt at that round. `seconds` is None where times are not
+        published.
+        """
+        worst = [_real(spend.columns[name].worst) for name in COLUMN_NAMES]
+        self._db.execute(
+            "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (spend.round_number, spend.n_reports, expected_reports, spend.delta,
+             spend.mu_round, spend.mu_total, *worst, seconds),
+        )  # fmt: skip
+        self._db.execute(
+            "UPDATE reservations SET released = 1, present = ? WHERE attempt = "
+            "(SELECT max(attempt) FROM reservations WHERE round = ?)",
+            (_bitmap(present), spend.round_number),
+        )
+        self._db.executemany(
+            "INSERT OR REPLACE INTO round_classes VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (spend.round_number, index, count,
+                 *(_real(spend.columns[name].epsilon.get(index)) for name in COLUMN_NAMES))
+                for index, count in counts.items()
+            ],
+        )  # fmt: skip
+
+    def note(self, round_number: int, kind: str, text: str) -> None:
+        """Stage a remark that a reviewer should see."""
+        self._db.execute("INSERT INTO notes VALUES (?, ?, ?)", (round_number, kind, text))
+
+    def checkpoint(self, round_number: int, state: bytes) -> None:
+        """Stage what is needed to go on after `round_number` if the process dies."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO checkpoint VALUES (0, ?, ?)", (round_number, state)
+        )
+
+    def load_checkpoint(self) -> tuple[int, bytes] | None:
+        """The latest (round, state), or None for a run that never got that far."""
+        row = self._db.execute("SELECT round, state FROM checkpoint").fetchone()
+        return None if row is None else (int(row[0]), bytes(row[1]))
+
+    def presence(self, clients: int) -> list[tuple[int, NDArray[np.bool_]]]:
+        """Whose reports were released, as (round, mask) per attempt at a round, in order.
+
+        A round that was tried again after a crash is listed once for each attempt that may have
+        released something; an attempt that ended before its reports left the shuffler is not.
+        """
+        rows = self._db.execute(
+            "SELECT round, present FROM reservations WHERE released ORDER BY attempt"
+        ).fetchall()
+        return [
+            (
+                int(number),
+                np.ones(clients, dtype=bool)
+                if bitmap is None
+                else np.unpackbits(np.frombuffer(bitmap, np.uint8), count=clients).astype(bool),
+            )
+            for number, bitmap in rows
+        ]
+
+    def set_meta(self, key: str, value: Any) -> None:
+        """Add or change one fact."""
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+
+    def write_client_spend(
+        self,
+        rounds: NDArray[np.int64],
+        proven: NDArray[np.float64],
+        local: NDArray[np.float64],
+    ) -> None:
+        """Stage every client's own totals: rounds taken part in, and both epsilons."""
+        self._db.executemany(
+            "INSERT OR REPLACE INTO client_spend VALUES (?, ?, ?, ?)",
+            zip(
+                range(len(rounds)),
+                rounds.tolist(),
+                map(_real, proven.tolist()),
+                map(_real, local.tolist()),
+                strict=True,
+            ),
+        )
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    try:
+        connection = sqlite3.connect(path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+    except sqlite3.DatabaseError as error:
+        raise RunError(f"{path} cannot be opened as a ledger: {error}") from None
+    return connection
+
+
+def _bitmap(present: NDArray[np.bool_]) -> bytes | None:
+    """One bit per client; None for everybody."""
+    return None if present.all() else np.packbits(present).tobytes()
+
+
+def _real(value: float | None) -> float | None:
+    """SQLite stores infinities; NaN would silently become NULL, so it is refused earlier."""
+    return None if value is None else float(value)

@@ -1,0 +1,203 @@
+"""The public plan of a run: which randomizer each client applies, and what one report is worth.
+
+Everything here is a function of the configuration, the budgets and the number of records per
+client, all of which are public; no data enters. Server and clients each derive the same plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.accounting.laws.gaussian_mechanism import (
+    analytic_sigma,
+    classical_sigma,
+    gaussian_mu,
+)
+from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.budgets import Budgets
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.randomizers.vector import (
+    NOISES,
+    VectorRandomizer,
+    exact_group,
+    require_exact,
+)
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RandomizerPlan:
+    """Per client, float64 arrays of shape [clients].
+
+    A client's report is `weight * (mean + noise)`, rounded to a public grid of step `step`: `mean`
+    has norm at most `radius` after clipping each record (or the average, or the update) to `clip`,
+    `noise` has scale `scale` per coordinate. `sensitivity` bounds the change of `mean` when one
+    unit of privacy is replaced. Any `group` reports have an exact float32 sum.
+    """
+
+    noise: str
+    norm: int
+    clip: Vector
+    client_clip: float | None
+    radius: Vector
+    sensitivity: Vector
+    scale: Vector
+    weight: Vector
+    step: Vector
+    group: int
+    classes: tuple[ClientClass, ...]
+    class_of: NDArray[np.int64]
+    labelled_private: bool
+
+    def __len__(self) -> int:
+        return int(self.scale.size)
+
+    @property
+    def user_bound(self) -> float:
+        """Reports of a user's own randomizer are clamped to this many times the clip."""
+        return 1e3 * float(self.clip.max())
+
+
+def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> RandomizerPlan:
+    """Calibrate every client's randomizer from its local budget.
+
+    Sensitivities (replace-one): per-record clipping to C then averaging B records moves the mean by
+    at most 2C/B; clipping the average, or a whole update, to C moves it by 2C. A second clip C_cl
+    of the average bounds it by 2 C_cl too; in l1 (Laplace) it may double the first bound.
+    `calibration = "as-published"` uses 2C/B whatever the clipping is, as the papers do, while the
+    class keeps the true sensitivity.
+
+    Raises `InvalidValueError` where a budget has no such calibration.
+    """
+    privacy = config.privacy
+    noise = privacy.randomizer
+    norm = 1 if noise == "laplace" else 2
+    clip = privacy.clip_norm * _clip_share(config, budgets)
+    batch = records.astype(np.float64) if privacy.unit == "record" else np.ones(len(budgets))
+    sensitivity = 2.0 * clip / (batch if config.clip == "record" else 1.0)
+    radius = clip.copy()
+    if privacy.client_clip is not None:
+        # Scaling into a ball is 1-Lipschitz in l2, but where it acts only 2-Lipschitz in l1.
+        stretch = np.where((norm == 1) & (privacy.client_clip < clip), 2.0, 1.0)
+        sensitivity = stretch * sensitivity
+        radius = np.minimum(radius, privacy.client_clip)
+        sensitivity = np.minimum(sensitivity, 2.0 * privacy.client_clip)
+    calibrated_for = 2.0 * clip / batch if privacy.calibration == "as-published" else sensitivity
+    scale = _scales(config, budgets, calibrated_for)
+    weight = np.ones(len(budgets))
+    if config.server.weights == "inverse-variance":
+        weight = scale**-2.0 / np.mean(scale**-2.0)
+    classes, class_of = _classes(
+        noise, weight * scale, weight * radius, weight * sensitivity, budgets, records
+    )
+    step, group = _grids(noise, weight * scale, weight * radius, noise_bits(config))
+    return RandomizerPlan(
+        noise=noise,
+        norm=norm,
+        clip=clip,
+        client_clip=privacy.client_clip,
+        radius=radius,
+        sensitivity=sensitivity,
+        scale=scale,
+        weight=weight,
+        step=step,
+        group=group,
+        classes=classes,
+        class_of=class_of,
+        labelled_private=bool((calibrated_for >= sensitivity * (1 - 1e-12)).all()),
+    )
+
+
+def _clip_share(config: Config, budgets: Budgets) -> Vector:
+    """Each client's clip as a share of the largest: 1, or proportional to what its budget buys."""
+    if config.privacy.personalization == "noise":
+        return np.ones(len(budgets))
+    if config.privacy.randomizer == "laplace":
+        reach = budgets.epsilon
+    else:
+        reach = _per_budget(gaussian_mu, budgets)
+    return np.asarray(reach / reach.max(), dtype=np.float64)
+
+
+def _scales(config: Config, budgets: Budgets, sensitivity: Vector) -> Vector:
+    privacy = config.privacy
+    if privacy.randomizer not in NOISES:
+        return np.zeros(len(budgets))
+    if privacy.randomizer == "laplace":
+        scale = sensitivity / budgets.epsilon
+    else:
+        if (budgets.delta == 0).any():
+            client = int(np.flatnonzero(budgets.delta == 0)[0])
+            raise InvalidValueError(
+                f"budget delta of client {client}", 0.0, "the Gaussian randomizer needs (0, 1)"
+            )
+        formula = analytic_sigma if privacy.calibration == "analytic" else classical_sigma
+        unit_scale = _per_budget(lambda e, d: formula(e, d, 1.0), budgets)
+        scale = sensitivity * unit_scale
+    if privacy.personalization == "clipping":
+        # One common noise: each client's clip is what makes it fit its budget; rounding goes up.
+        scale = np.full(len(budgets), scale.max())
+    return np.asarray(scale, dtype=np.float64)
+
+
+def _per_budget(function: object, budgets: Budgets) -> Vector:
+    """Evaluate a scalar function once per distinct (epsilon, delta)."""
+    pairs, inverse = np.unique(
+        np.stack([budgets.epsilon, budgets.delta], axis=1), axis=0, return_inverse=True
+    )
+    assert callable(function)
+    values = np.array([function(float(e), float(d)) for e, d in pairs])
+    return np.asarray(values[inverse.reshape(-1)], dtype=np.float64)
+
+
+def noise_bits(config: Config) -> int:
+    """Bits of a noise word: 64 wherever the noise is to protect real data (see docs/noise.md)."""
+    return 64 if config.run.entropy == "system" else 32
+
+
+def _grids(noise: str, scale: Vector, radius: Vector, bits: int) -> tuple[Vector, int]:
+    """Each client's public grid, one for all clients with the same noise scale; and the group.
+
+    A grid of its own would mark a report as coming from a client with that radius, and clients with
+    equal noise would no longer hide one another. Raises `NotApplicableError` if sums of reports on
+    these grids would not be exact.
+    """
+    if noise not in NOISES:
+        return np.ones(len(scale)), 1
+    scales, inverse = np.unique(scale, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    reach = np.zeros(len(scales))
+    np.maximum.at(reach, inverse, radius)
+    randomizers = [
+        VectorRandomizer(noise, float(s), float(r)) for s, r in zip(scales, reach, strict=True)
+    ]
+    steps = np.array([randomizer.step for randomizer in randomizers])
+    largest = max(randomizer.largest_report(bits) for randomizer in randomizers)
+    finest = float(steps.min())
+    require_exact(len(scale), largest, finest)
+    return np.asarray(steps[inverse], dtype=np.float64), exact_group(finest, largest)
+
+
+def _classes(
+    noise: str,
+    scale: Vector,
+    radius: Vector,
+    sensitivity: Vector,
+    budgets: Budgets,
+    records: NDArray[np.int64],
+) -> tuple[tuple[ClientClass, ...], NDArray[np.int64]]:
+    table = np.stack(
+        [scale, radius, sensitivity, budgets.epsilon, budgets.delta, records.astype(float)], axis=1
+    )
+    rows, inverse = np.unique(table, axis=0, return_inverse=True)
+    label = noise if noise in NOISES else "user"
+    classes = tuple(
+        ClientClass(label, scale=a, radius=r, sensitivity=s, epsilon0=e, delta0=d, records=int(b))
+        for a, r, s, e, d, b in rows.tolist()
+    )
+    return classes, inverse.reshape(-1)

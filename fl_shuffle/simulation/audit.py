@@ -1,0 +1,41 @@
+"""Auditing a configuration: canaries built from it, the accountant's claims, the games."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fl_shuffle.auditing.audit import AuditSettings
+    from fl_shuffle.auditing.findings import AuditReport
+    from fl_shuffle.configuration.sections import Config
+
+
+PUBLISHED_SHARE = 0.3
+"""The share of the time for the runs on neighbouring data."""
+
+
+def audit_configuration(
+    name: str, config: Config, settings: AuditSettings, *, dimension: int | None = None
+) -> AuditReport:
+    from fl_shuffle.auditing.audit import run_audit
+    from fl_shuffle.auditing.claims import accountant_claims
+    from fl_shuffle.tasks.canaries import Canaries, check_clipping
+
+    published = None
+    if dimension is None:
+        from fl_shuffle.auditing.games import Clock
+        from fl_shuffle.simulation.twin_runs import audit_published
+
+        published = audit_published(config, Clock(PUBLISHED_SHARE * settings.seconds))
+    source = Canaries(config, dimension=dimension, seed=settings.seed)
+    return run_audit(
+        name,
+        source,
+        accountant_claims(config, source.plan, source.scene.target),
+        unit=config.privacy.unit,
+        delta=config.privacy.target_delta,
+        rounds=config.run.rounds,
+        settings=settings,
+        clipping=check_clipping(config) if dimension is None else None,
+        published=published,
+    )

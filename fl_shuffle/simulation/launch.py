@@ -1,0 +1,131 @@
+"""Starting a run: the configured Flower apps, in this process or on Flower's Ray engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.errors import ConfigError
+from fl_shuffle.plugins import load_attribute
+from fl_shuffle.runs import Observer, RunFinished, RunPlace, new_directory, unobserved
+from fl_shuffle.runs.directory import discard_unused
+
+
+def simulate(config: Config, place: RunPlace | None = None, observer: Observer = unobserved) -> int:
+    """Run the configuration to its end, by default in a new directory below `run.out`.
+
+    Returns the exit code. `observer` is called with every event of the run.
+    Raises `FlShuffleError` for everything the user can mend.
+    """
+    if config.run.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ConfigError("run.device = 'cuda': this machine has no usable GPU; use cpu")
+    place = place or RunPlace()
+    config = _absolute_paths(config)
+    if config.run.engine == "ray":
+        return _simulate_on_ray(config, place, observer)
+    return _simulate_in_process(config, place, observer)
+
+
+def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) -> int:
+    from flwr.app import Context, RecordDict
+
+    from fl_shuffle.flower.grid import InProcessGrid
+    from fl_shuffle.flower.settings import RESOLVED
+
+    server_app = load_attribute(config.app.server, field="app.server")
+    client_app = load_attribute(config.app.client, field="app.client")
+    run_config: dict[str, Any] = {RESOLVED: config.to_json(), **place.run_config()}
+    grid = InProcessGrid(client_app, run_config, nodes=worker_count(config), observer=observer)
+    context = Context(
+        run_id=grid.run.run_id,
+        node_id=1,
+        node_config={},
+        state=RecordDict(),
+        run_config=run_config,
+    )
+    try:
+        with _clients_heard():
+            server_app(grid, context)
+    finally:
+        grid.close()
+    return 0
+
+
+class _FirstOfAKind(logging.Handler):
+    """Prints to the terminal, each kind of message once: clients repeat themselves every round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if str(record.msg) not in self._said:
+            self._said.add(str(record.msg))
+            print(f"{record.levelname.lower()}: {self.format(record)}", file=sys.stderr)
+
+
+@contextmanager
+def _clients_heard() -> Iterator[None]:
+    """Show what the clients' side warns of: in a simulation its data are the user's own.
+
+    Only on the terminal (nothing of it may reach the run directory), and only where nobody has set
+    logging up.
+    """
+    log = logging.getLogger("fl_shuffle.client")
+    if log.hasHandlers():
+        yield
+        return
+    handler = _FirstOfAKind()
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> int:
+    from fl_shuffle.flower.ray_engine import run_on_ray
+    from fl_shuffle.tasks.task import load_task
+
+    load_task(config)  # whatever the user can mend is said here, not in a worker's log
+    directory = place.directory or new_directory(Path(config.run.out))
+    place = RunPlace(directory, place.resume)
+    try:
+        summary = run_on_ray(config, place.run_config(), directory, nodes=worker_count(config))
+    finally:
+        discard_unused(directory)
+    observer(RunFinished(summary))
+    return 0
+
+
+def worker_count(config: Config) -> int:
+    """`run.jobs`, or as many workers as pay: one for sequential rounds and small populations."""
+    if config.run.jobs:
+        return config.run.jobs
+    if config.training.schedule == "sequential":
+        return 1
+    return max(1, min(os.cpu_count() or 1, config.data.clients // 8))
+
+
+def _absolute_paths(config: Config) -> Config:
+    """Paths as absolute ones: Flower's engines run the apps in other working directories."""
+
+    def absolute(text: str) -> str:
+        return str(Path(text).resolve()) if text else text
+
+    root = config.data.root or os.environ.get("FL_SHUFFLE_DATA", "")
+    return dataclasses.replace(
+        config,
+        data=dataclasses.replace(config.data, root=absolute(root)),
+        budgets=dataclasses.replace(config.budgets, file=absolute(config.budgets.file)),
+    )

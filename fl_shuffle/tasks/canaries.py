@@ -1,0 +1,280 @@
+"""Canaries for the audit: clients whose data makes the worst reports their clipping allows.
+
+A canary's model has d parameters of which one is used: logits (w_0 x, 0) for a record x. At w = 0 a
+record's gradient is -x/2 on the first axis for label 0 and +x/2 for label 1, and every x used here
+is long enough to be clipped. So gradients, clipping, averaging and noise are computed by the
+`Worker` that real clients run, with the run's own plan and the dimension of its own model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fl_shuffle.auditing.findings import Clipping
+from fl_shuffle.auditing.order import SeenOrders
+from fl_shuffle.auditing.score import position_error
+from fl_shuffle.auditing.source import Scene
+from fl_shuffle.budgets import Budgets, make_budgets
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan, noise_bits
+from fl_shuffle.randomizers.vector import NOISES
+from fl_shuffle.tasks.models import flatten_parameters
+from fl_shuffle.tasks.rehearsal import play_orders
+from fl_shuffle.tasks.task import Task, load_task
+from fl_shuffle.tasks.worker import Worker
+
+Ids = NDArray[np.int64]
+
+LONG = 1e4
+"""Raw gradients of canaries are about this many times longer than the clip."""
+NEARLY = 0.01
+"""The other clients stand far from the target if its report can then be told with this error."""
+
+
+class CanaryModel(nn.Module):
+    """`dimension` parameters; the first one times the input is the only logit that moves."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(dimension))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits [N, 2] of inputs [N, 1]."""
+        moving = inputs[:, :1] * self.weight[:1]
+        return torch.cat([moving, torch.zeros_like(moving)], dim=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class CanaryTask(Task):
+    """A task whose model is the canary model."""
+
+    dimension: int = 1
+
+    def model(self, config: Config) -> nn.Module:
+        return CanaryModel(self.dimension)
+
+
+class Canaries:
+    """The `CanarySource` of a configuration.
+
+    `seed` is of the canaries' noise, which has the run's word size. `dimension` is that of the
+    run's own model unless given (then no data is loaded). Noise is drawn as `plan` says: the
+    configuration's own unless another is given, to see whether a wrong one would be caught.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        seed: int = 0,
+        dimension: int | None = None,
+        plan: RandomizerPlan | None = None,
+    ) -> None:
+        self._config = dataclasses.replace(
+            config, run=dataclasses.replace(config.run, entropy="seeded", seed=seed)
+        )
+        self._bits = noise_bits(config)
+        self._budgets = make_budgets(config.budgets, config.data.clients)
+        if dimension is None:
+            task = load_task(config)
+            dimension = sum(p.numel() for p in task.model(config).parameters())
+            sizes = np.diff(task.offsets)
+        else:
+            sizes = np.full(config.data.clients, max(1, config.data.records), dtype=np.int64)
+        self.dimension = dimension
+        self._sizes = sizes
+        self.plan = plan or make_plan(config, self._budgets, sizes)
+        target = _most_exposed(self.plan, unit=config.privacy.unit)
+        # Far: every other client at the opposite end. Near: all where the target may be, too.
+        self.scene = self._scene(target, far=True)
+        known_law = self.plan.noise in NOISES
+        if config.privacy.unit == "record" and known_law and position_error(self) > NEARLY:
+            self.scene = self._scene(target, far=False)
+        self._rows = torch.zeros((len(self.plan), dimension))
+        self._rows[:, 0] = torch.from_numpy(self._unweighted)
+        self._everyone = np.arange(len(self.plan))
+        # Two nodes share the clients, as in a federation: noise must not hang on the packing.
+        halves = [part for part in np.array_split(self._everyone, 2) if len(part)]
+        self._nodes = [(part, self._worker_for(self.plan, self._budgets)) for part in halves]
+        # Clones have the target's id only in the plan: their noise is theirs alone.
+        self._clones: tuple[int, Worker] | None = None
+
+    def play(self, number: int) -> tuple[Tensor, Tensor]:
+        """See `CanarySource.play`."""
+        rows = self._rows.clone()
+        for clients, worker in self._nodes:
+            worker.randomize_(rows[int(clients[0]) : int(clients[-1]) + 1], clients, number)
+        other = torch.zeros((1, self.dimension))
+        other[0, 0] = float(self._target_means[1])
+        self._nodes[0][1].randomize_(other, np.array([self.scene.target]), number)
+        return rows, other[0]
+
+    def clones(self, number: int, count: int, *, one: bool) -> Tensor:
+        """See `CanarySource.clones`."""
+        if self._clones is None or self._clones[0] != count:
+            same = np.full(count, self.scene.target)
+            budgets = Budgets(self._budgets.epsilon[same], self._budgets.delta[same])
+            self._clones = count, self._worker_for(_restricted(self.plan, same), budgets)
+        rows = torch.zeros((count, self.dimension))
+        rows[:, 0] = float(self._target_means[int(one)])
+        self._clones[1].randomize_(rows, np.arange(count), number)
+        return rows
+
+    def orders(self) -> SeenOrders | None:
+        """See `CanarySource.orders`."""
+        config = self._config
+        return play_orders(len(self.plan), config.training.schedule, config.run.seed)
+
+    def _worker_for(self, plan: RandomizerPlan, budgets: Budgets) -> Worker:
+        empty = torch.zeros((0, 1)), torch.zeros(0, dtype=torch.int64)
+        task = self._task(plan, budgets, *empty, np.zeros(1, dtype=np.int64))
+        return Worker(self._config, task, bits=self._bits)
+
+    def _scene(self, target: int, *, far: bool) -> Scene:
+        """Means by the real client code: one client stands for all of its clip, radius and size."""
+        table = np.stack([self.plan.clip, self.plan.radius, self._sizes.astype(float)], axis=1)
+        _, first, kind_of = np.unique(table, axis=0, return_index=True, return_inverse=True)
+        zero, one, still = self._records_of(target)
+        share = zero / int(self._sizes[target])
+        plus = [0 if far else round(share * int(size)) for size in self._sizes[first]]
+        rests = [0 if far else still] * len(first)
+        means = self._means(
+            np.append(first, [target, target]), [*plus, zero, one], [*rests, still, still]
+        )
+        self._unweighted = means[kind_of.reshape(-1)]
+        self._target_means = means[-2:]
+        self._unweighted[target] = means[-2]
+        weight = self.plan.weight.astype(np.float32)
+        others = (weight * self._unweighted).astype(np.float64)
+        ends = (weight[target] * self._target_means).astype(np.float64)
+        return Scene(target, others, float(ends[0]), float(ends[1]))
+
+    def _records_of(self, target: int) -> tuple[int, int, int]:
+        """How many of the target's records point up in either dataset, and how many have no
+        gradient.
+
+        A whole client changes all of them. One record's change is made where a second clip leaves
+        most of it, and as far up as the target's mean can be, away from the others.
+        """
+        size = int(self._sizes[target])
+        if self._config.privacy.unit == "client":
+            return 0, size, 0
+        if self._config.clip == "average":
+            return 0, 1, 0
+        reach = float(self.plan.radius[target] / self.plan.clip[target])
+        moves = []
+        for still in {0, min(1, size - 1)}:
+            means = np.clip(
+                (2.0 * np.arange(size - still + 1) - (size - still)) / size, -reach, reach
+            )
+            gains = np.diff(means)
+            top = int(np.flatnonzero(gains >= gains.max() * (1.0 - 1e-9))[-1]) + 1
+            moves.append((round(float(gains.max()), 9), -still, top))
+        _, minus_still, top = max(moves)
+        return top - 1, top, -minus_still
+
+    def _means(self, clients: Ids, plus: list[int], still: list[int]) -> NDArray[np.float32]:
+        """First coordinates [k] of the clipped means of these clients, with so many records up, so
+        many without a gradient, and the rest down."""
+        inputs, labels = [], []
+        for client, count, rest in zip(clients.tolist(), plus, still, strict=True):
+            size = int(self._sizes[client])
+            long = torch.full((size, 1), LONG * float(self.plan.clip[client]))
+            # Without a clip of each record, one of them decides where the average points.
+            long[1 if self._config.clip == "average" else size - rest :] = 0.0
+            inputs.append(long)
+            labels.append((torch.arange(size) < count).long())
+        offsets = np.concatenate([[0], np.cumsum(self._sizes[clients])]).astype(np.int64)
+        budgets = Budgets(self._budgets.epsilon[clients], self._budgets.delta[clients])
+        task = self._task(
+            _restricted(self.plan, clients), budgets, torch.cat(inputs), torch.cat(labels), offsets
+        )
+        worker = Worker(self._config, task)
+        rows, _ = worker.means(np.arange(len(clients)), torch.zeros(self.dimension))
+        return np.asarray(rows[:, 0].cpu().numpy().copy())
+
+    def _task(
+        self, plan: RandomizerPlan, budgets: Budgets, inputs: Tensor, labels: Tensor, offsets: Ids
+    ) -> CanaryTask:
+        return CanaryTask(
+            inputs=inputs,
+            labels=labels,
+            offsets=offsets,
+            test_inputs=inputs[:0],
+            test_labels=labels[:0],
+            classes=2,
+            features_use_data=False,
+            fingerprint="canaries",
+            budgets=budgets,
+            plan=plan,
+            dimension=self.dimension,
+        )
+
+
+def check_clipping(config: Config) -> Clipping:
+    """How far the run's own model and gradient code let hostile records move a mean.
+
+    The most exposed client's real records, as they are and 10,000 times larger, against the same
+    with one record (or all, for the client unit) turned around or given another label, at the
+    model's initial parameters. Raises as loading the data does.
+    """
+    task = load_task(config)
+    parameters = flatten_parameters(task.model(config))
+    target = _most_exposed(task.plan, unit=config.privacy.unit)
+    own = slice(int(task.offsets[target]), int(task.offsets[target + 1]))
+    inputs, labels = task.inputs[own], task.labels[own]
+    size = len(labels)
+    changed = size if config.privacy.unit == "client" else 1
+    sets = []
+    for scale in (1.0, LONG):
+        turned, relabelled = scale * inputs, labels.clone()
+        turned[:changed] *= -1.0
+        relabelled[:changed] = (labels[:changed] + 1) % task.classes
+        sets += [(scale * inputs, labels), (turned, labels), (scale * inputs, relabelled)]
+    same = np.full(len(sets), target)
+    hostile = dataclasses.replace(
+        task,
+        inputs=torch.cat([part for part, _ in sets]),
+        labels=torch.cat([part for _, part in sets]),
+        offsets=np.arange(len(sets) + 1, dtype=np.int64) * size,
+        plan=_restricted(task.plan, same),
+        budgets=Budgets(task.budgets.epsilon[same], task.budgets.delta[same]),
+    )
+    rows, _ = Worker(config, hostile).means(np.arange(len(sets)), parameters)
+    means, norm = rows.double().cpu(), task.plan.norm
+    largest = float(torch.linalg.vector_norm(means, ord=norm, dim=1).max())
+    moves = torch.stack([means[b] - means[a] for a, b in ((0, 1), (0, 2), (3, 4), (3, 5))])
+    farthest = float(torch.linalg.vector_norm(moves, ord=norm, dim=1).max())
+    return Clipping(
+        radius=largest / float(task.plan.radius[target]),
+        move=farthest / float(task.plan.sensitivity[target]),
+    )
+
+
+def _restricted(plan: RandomizerPlan, clients: Ids) -> RandomizerPlan:
+    """The plan of these clients only, in this order; ids may repeat."""
+    return dataclasses.replace(
+        plan,
+        **{
+            name: getattr(plan, name)[clients]
+            for name in ("clip", "radius", "sensitivity", "scale", "weight", "step", "class_of")
+        },
+    )
+
+
+def _most_exposed(plan: RandomizerPlan, *, unit: str) -> int:
+    """The largest local mu; for the client unit, over the root of its noise scale's cohort."""
+    if plan.noise not in NOISES:
+        return 0
+    reach = plan.sensitivity / plan.scale
+    if unit == "client":
+        _, inverse, counts = np.unique(
+            plan.weight * plan.scale, return_inverse=True, return_counts=True
+        )
+        reach = reach / np.sqrt(counts[inverse.reshape(-1)])
+    return int(np.argmax(reach))

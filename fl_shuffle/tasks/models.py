@@ -1,0 +1,77 @@
+"""Models by name, or a user's own `module:function(input_shape, classes) -> torch.nn.Module`."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor, nn
+
+from fl_shuffle.configuration.sections import ModelSection
+from fl_shuffle.errors import ConfigError, InvalidValueError
+from fl_shuffle.plugins import load_attribute
+
+
+def build_model(
+    section: ModelSection, input_shape: tuple[int, ...], classes: int, seed: int
+) -> nn.Module:
+    """The section's model for inputs of `input_shape`, initialised from `seed`.
+
+    Raises `ConfigError` for a provider that returns no module, or a module with no parameters or
+    with parameters that are not floating point.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _build(section, input_shape, classes)
+    parameters = list(model.named_parameters())
+    if not parameters:
+        raise ConfigError(f"model.kind = {section.kind!r}: the module has no parameters to train")
+    for name, parameter in parameters:
+        if not parameter.dtype.is_floating_point:
+            raise ConfigError(
+                f"model.kind = {section.kind!r}: parameter {name} is {parameter.dtype}; "
+                "every trained parameter must be floating point"
+            )
+    return model.float()
+
+
+def _build(section: ModelSection, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    if section.kind not in ("linear", "mlp"):
+        model = load_attribute(section.kind, field="model.kind")(input_shape, classes)
+        if not isinstance(model, nn.Module):
+            raise ConfigError(
+                f"model.kind = {section.kind!r} returned {type(model).__name__}; "
+                "it must return a torch.nn.Module"
+            )
+        return model
+    if len(input_shape) != 1:
+        raise ConfigError(
+            f"model.kind = {section.kind!r} needs flat features, got shape {input_shape}"
+        )
+    if section.kind == "linear" and section.hidden:
+        raise InvalidValueError(
+            "model.hidden", list(section.hidden), "a linear model has none; set model.kind = 'mlp'"
+        )
+    if section.kind == "mlp" and not section.hidden:
+        raise InvalidValueError("model.hidden", [], "an mlp needs at least one width, as [1000]")
+    if section.kind == "mlp" and section.init == "zeros":
+        raise InvalidValueError("model.init", "zeros", "a zero network never learns; use default")
+    widths = [input_shape[0], *section.hidden, classes]
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in itertools.pairwise(widths):
+        layers += [nn.Linear(fan_in, fan_out, bias=section.bias), nn.ReLU()]
+    model = nn.Sequential(*layers[:-1])
+    if section.init == "zeros":
+        for parameter in model.parameters():
+            nn.init.zeros_(parameter)
+    return model
+
+
+def flatten_parameters(model: nn.Module) -> Tensor:
+    """All parameters as one float32 vector, in `model.parameters()` order."""
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+
+
+def load_parameters(model: nn.Module, vector: Tensor) -> None:
+    """Write a flat vector back into the model's parameters."""
+    nn.utils.vector_to_parameters(vector, model.parameters())

@@ -1,0 +1,171 @@
+"""What every side of a simulated federation derives from the configuration: data, features, plan.
+
+The result is kept per process, so that many virtual clients of one node share one copy.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from threading import Lock
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fl_shuffle.budgets import Budgets, make_budgets
+from fl_shuffle.configuration.sections import Config, DataSection
+from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.plugins import load_attribute
+from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
+from fl_shuffle.tasks.data import Partition, load_records, make_partition
+from fl_shuffle.tasks.features import FeatureMap, build_features
+from fl_shuffle.tasks.models import build_model
+
+
+@dataclass(frozen=True)
+class Task:
+    """Client i trains on rows `offsets[i]:offsets[i+1]` of `inputs` [N, ...] and `labels` [N]."""
+
+    inputs: Tensor
+    labels: Tensor
+    offsets: NDArray[np.int64]
+    test_inputs: Tensor
+    test_labels: Tensor
+    classes: int
+    features_use_data: bool
+    fingerprint: str
+    budgets: Budgets
+    plan: RandomizerPlan
+
+    def model(self, config: Config) -> nn.Module:
+        """A fresh model, initialised from the run's seed."""
+        return build_model(
+            config.model, tuple(self.inputs.shape[1:]), self.classes, config.run.seed
+        )
+
+
+class Features(Protocol):
+    """A map from records to model inputs; `data_dependent` says that its fit uses private data."""
+
+    data_dependent: bool
+
+    def fit(self, images: NDArray[Any]) -> object: ...
+
+    def transform(self, images: NDArray[Any]) -> NDArray[np.float32]: ...
+
+
+class AsGiven:
+    """The records themselves, as float32: for a user's own data."""
+
+    data_dependent = False
+
+    def fit(self, images: NDArray[Any]) -> None:
+        """Nothing to fit."""
+
+    def transform(self, images: NDArray[Any]) -> NDArray[np.float32]:
+        """float32 copies."""
+        return np.ascontiguousarray(images, dtype=np.float32)
+
+
+def make_features(section: DataSection, shape: tuple[int, ...]) -> Features:
+    """The section's feature map for records of `shape`. Raises `InvalidValueError` for bad options.
+
+    A user's own is `module:function`, called with the options, and returns a `Features`.
+    """
+    options = dict(section.feature_options)
+    if section.features == "none":
+        if options:
+            raise InvalidValueError("data.feature_options", options, "features 'none' takes none")
+        return AsGiven()
+    if ":" in section.features:
+        features: Features = load_attribute(section.features, field="data.features")(**options)
+        return features
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise InvalidValueError(
+            "data.features",
+            section.features,
+            f"needs square images, the records have shape {shape}; use 'none' or your own",
+        )
+    return build_features(section.features, **{"image_side": shape[0], **options})
+
+
+@dataclass(frozen=True)
+class _Data:
+    """Records in client order, as features: everything that hangs on the data section alone."""
+
+    inputs: Tensor
+    labels: Tensor
+    partition: Partition
+    test_inputs: Tensor
+    test_labels: Tensor
+    classes: int
+    features_use_data: bool
+    fingerprint: str
+
+
+_cache: dict[str, Task] = {}
+_data_cache: dict[str, _Data] = {}
+_lock = Lock()
+
+
+def load_task(config: Config) -> Task:
+    """The configuration's task; built once per process. Raises as data, budgets and plan do."""
+    key = config.to_json()
+    with _lock:
+        if key not in _cache:
+            _cache.clear()
+            _cache[key] = _build(config)
+        return _cache[key]
+
+
+def forget_data() -> None:
+    """Drop what this process keeps of tasks and data: the next `load_task` reads them again."""
+    with _lock:
+        _cache.clear()
+        _data_cache.clear()
+
+
+def _build(config: Config) -> Task:
+    data = _load_data(config.data)
+    budgets = make_budgets(config.budgets, config.data.clients)
+    return Task(
+        inputs=data.inputs,
+        labels=data.labels,
+        offsets=data.partition.offsets,
+        test_inputs=data.test_inputs,
+        test_labels=data.test_labels,
+        classes=data.classes,
+        features_use_data=data.features_use_data,
+        fingerprint=data.fingerprint,
+        budgets=budgets,
+        plan=make_plan(config, budgets, data.partition.sizes),
+    )
+
+
+def _load_data(section: DataSection) -> _Data:
+    """The data of the last run in this process is kept: a sweep computes its features once."""
+    key = json.dumps(asdict(section), sort_keys=True)
+    if key not in _data_cache:
+        _data_cache.clear()
+        records = load_records(section)
+        partition = make_partition(section, records.train_labels, records.classes)
+        images = records.train_images[partition.order]
+        features = make_features(section, images.shape[1:])
+        features.fit(images)
+        test_inputs = features.transform(records.test_images)
+        if isinstance(features, FeatureMap) and not section.validation:
+            features.require_range(records.test_images)
+        _data_cache[key] = _Data(
+            inputs=torch.from_numpy(features.transform(images)),
+            labels=torch.from_numpy(records.train_labels[partition.order]),
+            partition=partition,
+            test_inputs=torch.from_numpy(test_inputs),
+            test_labels=torch.from_numpy(records.test_labels),
+            classes=records.classes,
+            features_use_data=features.data_dependent,
+            fingerprint=records.fingerprint(),
+        )
+    return _data_cache[key]

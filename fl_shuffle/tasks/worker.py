@@ -1,0 +1,196 @@
+"""A node that plays virtual clients: gradients, clipping, noise, and nothing else leaves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.flower.records import TrainRequest
+from fl_shuffle.gradients import NonfiniteRecords, make_gradient_engine
+from fl_shuffle.plugins import load_attribute
+from fl_shuffle.randomizer_plan import noise_bits
+from fl_shuffle.randomizers.noise import NoiseStream
+from fl_shuffle.randomizers.vector import NOISES, UserRandomizer, clip_rows, randomize_rows_
+from fl_shuffle.seeds import SeedTree
+from fl_shuffle.tasks.task import Task, load_task
+
+log = logging.getLogger("fl_shuffle.client")
+
+
+class Worker:
+    """Computes the reports of any range of the federation's clients.
+
+    The report of a client depends on the seed, the round, the client, the broadcast model, and, in
+    its last bits, on the block of clients that the round's packing puts it in: requests are made of
+    whole blocks (`fl_shuffle.gradients.Packing`). `bits`: see `noise_bits`, which is what is used
+    unless another word size is given.
+    """
+
+    def __init__(
+        self, config: Config, task: Task | None = None, *, bits: int | None = None
+    ) -> None:
+        self._config = config
+        self._bits = bits or noise_bits(config)
+        self._task: Task = task or load_task(config)
+        self._device = torch.device(config.run.device)
+        clip = "none" if config.clip == "update" else config.clip
+        self._engine = make_gradient_engine(
+            self._task.model(config),
+            clip=clip,
+            norm=self._task.plan.norm,
+            device=self._device,
+            records=len(self._task.labels),
+        )
+        self._seeds = SeedTree(config.run.seed if config.run.entropy == "seeded" else None)
+        self._inputs = self._task.inputs.to(self._device)
+        self._labels = self._task.labels.to(self._device)
+        plan = self._task.plan
+        self._weighted = bool((plan.weight != 1.0).any())
+        self._scale = _common(plan.weight * plan.scale)
+        self._step, self._clip = _common(plan.step), _common(plan.clip)
+        self._user = self._user_randomizer()
+        self._path_noted = False
+
+    def classes_of(self, clients: NDArray[np.int64]) -> list[ClientClass]:
+        """What one report of each of these clients is to an accountant."""
+        plan = self._task.plan
+        return [plan.classes[index] for index in plan.class_of[clients]]
+
+    def reports(self, request: TrainRequest, parameters: Tensor) -> NDArray[np.float32]:
+        """Randomized reports, float32 [k, d], of the requested clients, in ascending client order.
+
+        Everybody sends one, whatever their data: see `means`.
+        """
+        clients = request.clients
+        rows, nonfinite = self.means(clients, parameters.to(self._device))
+        if not self._path_noted:
+            # Some paths are chosen on the first records.
+            self._path_noted = True
+            log.info("gradients: %s", self._engine.path)
+        if nonfinite.clients:
+            # For whoever keeps this data. The reply must not tell.
+            log.warning(
+                "round %d: %d of %d clients have gradients that are not finite, or labels that are "
+                "no class%s; they count as zero, and the reports are sent",
+                request.round_number,
+                nonfinite.clients,
+                len(clients),
+                f", in {nonfinite.records} records" if nonfinite.records else "",
+            )
+        # Reports leave from the processor. Noise that protects somebody is drawn there, too: the
+        # generator of other devices is not a cryptographic one (docs/noise.md).
+        if self._config.run.entropy == "system":
+            rows = rows.cpu()
+        self.randomize_(rows, clients, request.round_number)
+        return rows.cpu().numpy()
+
+    def randomize_(self, rows: Tensor, clients: NDArray[np.int64], round_number: int) -> None:
+        """In place: the clipped means [k, d] of these clients become their reports."""
+        plan = self._task.plan
+        stream = NoiseStream(
+            self._seeds.key(round_number, "noise"),
+            rows.shape[1],
+            bits=self._bits,
+            device=rows.device,
+        )
+        if self._user is not None:
+            self._user(rows, clients, stream)
+        else:
+            if self._weighted:
+                weight = torch.from_numpy(plan.weight[clients].astype(np.float32))
+                rows *= weight[:, None].to(rows.device)
+            randomize_rows_(
+                plan.noise,
+                rows,
+                int(clients[0]) if _consecutive(clients) else clients,
+                stream,
+                scale=_of(self._scale, clients),
+                step=_of(self._step, clients),
+            )
+
+    def _user_randomizer(self) -> Callable[[Tensor, NDArray[np.int64], NoiseStream], None] | None:
+        """The user's own randomizer, one client at a time with that client's budget."""
+        if self._task.plan.noise in NOISES:
+            return None
+        function = load_attribute(self._config.privacy.randomizer, field="privacy.randomizer")
+        plan, budgets = self._task.plan, self._task.budgets
+
+        def randomize(rows: Tensor, clients: NDArray[np.int64], stream: NoiseStream) -> None:
+            for row, client in enumerate(clients.tolist()):
+                UserRandomizer(
+                    function,
+                    float(budgets.epsilon[client]),
+                    float(budgets.delta[client]),
+                    bound=float(plan.user_bound),
+                ).randomize_(rows[row : row + 1], [client], stream)
+
+        return randomize
+
+    def _records(self, clients: NDArray[np.int64]) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
+        """The clients' inputs and labels, stacked (a view where the clients are consecutive)."""
+        offsets = self._task.offsets
+        if _consecutive(clients):
+            bounds = offsets[clients[0] : clients[-1] + 2]
+            records = slice(int(bounds[0]), int(bounds[-1]))
+            return self._inputs[records], self._labels[records], bounds - bounds[0]
+        starts, ends = offsets[clients], offsets[clients + 1]
+        index = torch.cat([torch.arange(a, b) for a, b in zip(starts, ends, strict=True)])
+        index = index.to(self._device)
+        local = np.concatenate([[0], np.cumsum(ends - starts)])
+        return self._inputs[index], self._labels[index], local
+
+    def means(
+        self, clients: NDArray[np.int64], parameters: Tensor
+    ) -> tuple[Tensor, NonfiniteRecords]:
+        """Clipped means, float32 [k, d], all finite, and how many of them had to be made so.
+
+        What is not finite counts as zero: with clip "record" the record, so that one record moves
+        its client's mean no further than any other would; else the client's mean.
+        """
+        plan, training = self._task.plan, self._config.training
+        inputs, labels, offsets = self._records(clients)
+        nonfinite = NonfiniteRecords()
+        if training.local_steps > 1:
+            rows = self._engine.local_update(
+                parameters,
+                inputs,
+                labels,
+                offsets,
+                steps=training.local_steps,
+                learning_rate=training.local_learning_rate,
+            ).neg_()
+        else:
+            radius = _of(self._clip, clients)
+            rows = self._engine.client_means(
+                parameters, inputs, labels, offsets, radius, nonfinite=nonfinite
+            )
+        if self._config.clip == "update":
+            valid = clip_rows(rows, plan.clip[clients], plan.norm)
+            nonfinite.add_clients(int((~valid).sum()))
+        if plan.client_clip is not None:
+            clip_rows(rows, plan.client_clip, plan.norm)
+        return rows, nonfinite
+
+
+def _common(values: NDArray[np.float64]) -> float | NDArray[np.float64]:
+    """One number where all are equal: the kernels are then a little faster."""
+    return float(values[0]) if bool((values == values[0]).all()) else values
+
+
+def _of(
+    values: float | NDArray[np.float64], clients: NDArray[np.int64]
+) -> float | NDArray[np.float64]:
+    """These clients' values, one number where they are equal."""
+    return values if isinstance(values, float) else _common(values[clients])
+
+
+def _consecutive(clients: NDArray[np.int64]) -> bool:
+    """Whether these ascending ids leave none out."""
+    return int(clients[-1] - clients[0]) + 1 == len(clients)

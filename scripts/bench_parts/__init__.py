@@ -1,1 +1,0 @@
-"""What scripts/bench_simulation is made of."""

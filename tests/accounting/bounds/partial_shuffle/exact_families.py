@@ -1,0 +1,167 @@
+"""Exact oracles for the partial-shuffle theorem on finite outcome sets, in plain numpy.
+
+Nothing here imports the product. A family is a set of probability vectors over k outcomes; client 1
+reports from P or Q, the N others from the rows of R. Every expectation is an enumeration.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+
+def enumerate_outcomes(k: int, count: int) -> np.ndarray:
+    """All k^count tuples, shape (k^count, count)."""
+    return np.indices((k,) * count).reshape(count, -1).T
+
+
+def count_law(laws: np.ndarray) -> dict[tuple[int, ...], float]:
+    """The law of the outcome counts of independent draws, one from each row."""
+    k = laws.shape[1]
+    law = {(0,) * k: 1.0}
+    for row in laws:
+        grown: dict[tuple[int, ...], float] = {}
+        for counts, mass in law.items():
+            for outcome, chance in enumerate(row):
+                key = (*counts[:outcome], counts[outcome] + 1, *counts[outcome + 1 :])
+                grown[key] = grown.get(key, 0.0) + mass * chance
+        law = grown
+    return law
+
+
+def shuffle_delta(p: np.ndarray, q: np.ndarray, r: np.ndarray, a: float) -> float:
+    """H_a of the two shuffles, exactly: the server sees the counts."""
+    others = count_law(r)
+    total: dict[tuple[int, ...], float] = {}
+    for counts, mass in others.items():
+        for outcome in range(len(p)):
+            key = (*counts[:outcome], counts[outcome] + 1, *counts[outcome + 1 :])
+            total[key] = total.get(key, 0.0) + mass * (p[outcome] - a * q[outcome])
+    return sum(max(value, 0.0) for value in total.values())
+
+
+def hockey(p: np.ndarray, q: np.ndarray, s: float) -> float:
+    """H_s(P, Q)."""
+    return float(np.maximum(p - s * q, 0.0).sum())
+
+
+class PartialShuffle:
+    """Every stage of the swap argument for one data set, one omega and one cap zeta."""
+
+    def __init__(self, p, q, r, omega, a: float, zeta: float) -> None:
+        self.p, self.q, self.r, self.omega, self.a, self.zeta = p, q, r, omega, a, zeta
+        self.others, self.k = r.shape
+        self.z = omega / r
+        self.g = np.minimum(self.z, zeta)
+        self.keep = np.minimum(1.0, zeta / self.z)
+        self.loss = (p - a * q) / r
+        self.t = enumerate_outcomes(self.k, self.others)
+        rows = np.arange(self.others)
+        self.weight = self.r[rows, self.t].prod(axis=1)
+        self.loss_at = self.loss[rows, self.t]
+        self.g_at = self.g[rows, self.t]
+        self.total = self.g_at.sum(axis=1)
+        self.local = hockey(p, q, a)
+
+    def swapped(self) -> float:
+        """Stage 1: the divergence of the swap's own output."""
+        answer = 0.0
+        for h in range(self.k):
+            denominator = self.total[:, None] - self.g_at + self.g[:, h]
+            terms = self.keep[:, h] * self.loss_at / denominator
+            answer += self.omega[h] * self.weight @ np.maximum(terms.sum(axis=1), 0.0)
+        return float(answer)
+
+    def swapped_by_definition(self) -> float:
+        """The same from the joint law of (h, t), assembled draw by draw."""
+        joint = np.zeros((self.k, *(self.k,) * self.others))
+        for y in itertools.product(range(self.k), repeat=self.others):
+            chance = np.prod([self.r[j, y[j]] for j in range(self.others)])
+            scores = np.array([self.g[j, y[j]] for j in range(self.others)])
+            for chosen in range(self.others):
+                for x in range(self.k):
+                    t = list(y)
+                    t[chosen] = x
+                    mass = chance * scores[chosen] / scores.sum() * (self.p[x] - self.a * self.q[x])
+                    joint[(y[chosen], *t)] += mass
+        return float(np.maximum(joint, 0.0).sum())
+
+    def floor_cost(self, m: float) -> float:
+        """Stage 2, added: H E(1 - S/m)_+, S over the original reports."""
+        return float(self.local * (self.weight @ np.maximum(1.0 - self.total / m, 0.0)))
+
+    def floored(self, m: float) -> float:
+        """Stage 2, kept: the divergence with 1/max(D_k, m)."""
+        answer = 0.0
+        for h in range(self.k):
+            denominator = np.maximum(self.total[:, None] - self.g_at + self.g[:, h], m)
+            terms = self.keep[:, h] * self.loss_at / denominator
+            answer += self.omega[h] * self.weight @ np.maximum(terms.sum(axis=1), 0.0)
+        return float(answer)
+
+    def cap_cost(self, m: float) -> float:
+        """Stage 3, added: dropping the factors f_k."""
+        missing = ((1.0 - self.keep) * self.omega).sum()
+        return float((self.local + self.a - 1.0) * missing / m)
+
+    def slot_cost(self, m: float, zeta_t: float) -> float:
+        """Stage 4, added: g_k(t_k) capped again at zeta_t."""
+        gain = np.maximum(self.p - self.a * self.q, 0.0)
+        return float((gain * np.maximum(self.g - zeta_t, 0.0)).sum() / m**2)
+
+    def _main(self, m: float, zeta_t: float, head: np.ndarray) -> float:
+        """(1/m) E(sum of L_k + (zeta_t/m) L_k^+ + (head_k/m) L_k^-)_+."""
+        gain, fall = np.maximum(self.loss_at, 0.0), np.maximum(-self.loss_at, 0.0)
+        terms = self.loss_at + (zeta_t * gain + head * fall) / m
+        return float(self.weight @ np.maximum(terms.sum(axis=1), 0.0) / m)
+
+    def independent(self, m: float, zeta_t: float) -> float:
+        """Stage 4, kept: independent terms given the published report h."""
+        return sum(self.omega[h] * self._main(m, zeta_t, self.g[:, h]) for h in range(self.k))
+
+    def comonotone(self, m: float, zeta_t: float) -> float:
+        """Stage 5: every head weight replaced by its quantile at one uniform variable."""
+        breaks = [0.0, 1.0]
+        quantiles = []
+        for row in self.g:
+            order = np.argsort(row)
+            levels = np.cumsum(self.omega[order])
+            quantiles.append((row[order], levels))
+            breaks.extend(levels[:-1])
+        cells = np.unique(breaks)
+        answer = 0.0
+        for low, high in itertools.pairwise(cells):
+            middle = (low + high) / 2
+            head = np.array([v[min(np.searchsorted(c, middle), self.k - 1)] for v, c in quantiles])
+            answer += (high - low) * self._main(m, zeta_t, head)
+        return answer
+
+    def single_head(self, m: float, zeta_t: float) -> float:
+        """Stage 5, coarser: every head weight replaced by the cap."""
+        return self._main(m, zeta_t, np.full(self.others, self.zeta))
+
+    def costs(self, m: float, zeta_t: float) -> float:
+        """All that is added to the main term."""
+        return self.floor_cost(m) + self.cap_cost(m) + self.slot_cost(m, zeta_t)
+
+
+def stop_loss_law(points: np.ndarray, values: np.ndarray, mean: float) -> np.ndarray:
+    """Masses at `points` of the law whose E(L - t)_+ is linear between them with these values."""
+    slopes = np.concatenate([[-1.0], np.diff(values) / np.diff(points), [0.0]])
+    first = values[0] - (mean - points[0])
+    assert abs(first) < 1e-9, first
+    return np.diff(slopes)
+
+
+def sum_positive_part(points: np.ndarray, masses: np.ndarray, count: int) -> float:
+    """E(sum of `count` iid copies)_+ by repeated merging of equal sums."""
+    law = {0.0: 1.0}
+    for _ in range(count):
+        grown: dict[float, float] = {}
+        for value, mass in law.items():
+            for x, w in zip(points, masses, strict=True):
+                key = round(value + float(x), 12)
+                grown[key] = grown.get(key, 0.0) + mass * float(w)
+        law = grown
+    return sum(mass * max(value, 0.0) for value, mass in law.items())

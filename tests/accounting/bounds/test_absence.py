@@ -1,0 +1,134 @@
+"""Secret check-in: the bound against exact enumeration with absence as an outcome of its own."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta
+from fl_shuffle.accounting.bounds.blanket import blanket_delta, blanket_epsilon
+from fl_shuffle.accounting.bounds.clones import clone_curve
+from fl_shuffle.accounting.bounds.participation import with_absence
+from fl_shuffle.accounting.engine.stop_loss import amplified_delta
+from fl_shuffle.accounting.laws.amplification import AtomicLaw
+from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
+from fl_shuffle.accounting.laws.finite import KRandomizedResponse, MatrixRandomizer, Randomizer
+from fl_shuffle.accounting.laws.frequency_oracles import Rappor
+from tests.accounting.engine.test_engine_exact import (
+    Matrix,
+    divergence,
+    krr_matrix,
+    rappor_matrix,
+    shuffled_law,
+    worst_divergence,
+)
+
+
+def absent_too(matrix: Matrix, rate: float) -> Matrix:
+    """Each report with probability `rate`, else the outcome "absent"."""
+    return [[*(rate * p for p in row), 1.0 - rate] for row in matrix]
+
+
+OWN = [[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4]]
+HALF_HIDDEN = [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.25, 0.5, 0.25]]
+SMALL: list[tuple[Randomizer, Matrix, int]] = [
+    (KRandomizedResponse(1.0, 2), krr_matrix(1.0, 2), 5),
+    (KRandomizedResponse(3.0, 2), krr_matrix(3.0, 2), 5),
+    (KRandomizedResponse(1.5, 3), krr_matrix(1.5, 3), 5),
+    (Rappor(2.0, 2), rappor_matrix(2.0, 2), 4),
+    (MatrixRandomizer(OWN), OWN, 4),
+    (MatrixRandomizer(HALF_HIDDEN), HALF_HIDDEN, 4),
+]
+
+
+@pytest.mark.parametrize(
+    ("randomizer", "matrix", "most"), SMALL, ids=lambda value: getattr(value, "name", "")
+)
+@pytest.mark.parametrize("rate", [0.02, 0.3, 0.9])
+def test_bounds_bracket_every_neighbouring_pair(
+    randomizer: Randomizer, matrix: Matrix, most: int, rate: float
+) -> None:
+    seen = absent_too(matrix, rate)
+    for n in (1, 2, most):
+        for epsilon in (0.0, 0.01, 0.3, 0.9):
+            worst, _ = worst_divergence(seen, n, epsilon)
+            upper = blanket_delta(randomizer, n, epsilon, participation=rate).delta
+            lower = lower_bound_delta(
+                randomizer, n, epsilon, both_directions=True, participation=rate
+            ).delta
+            assert lower * (1.0 - 1e-12) <= worst <= upper * (1.0 + 1e-12)
+            public = (
+                rate * math.exp(0.0) * max(case.local_delta(epsilon) for case in randomizer.cases())
+            )
+            assert upper <= public * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.5])
+@pytest.mark.parametrize("budgets", [(0.3, 1.0, 2.5), (2.0, 0.2, 0.2, 1.0), (1.0, 4.0)])
+def test_others_with_budgets_of_their_own(budgets: tuple[float, ...], rate: float) -> None:
+    """One client of budget 1.5 among others with these: every data set of theirs, k = 3."""
+    own = absent_too(krr_matrix(1.5, 3), rate)
+    randomizer = KRandomizedResponse(1.5, 3)
+    others = [(KRandomizedResponse(budget, 3), 1) for budget in budgets]
+    for epsilon in (0.0, 0.05, 0.5):
+        worst = 0.0
+        for inputs in itertools.product(range(3), repeat=len(budgets)):
+            laws = []
+            for x in range(3):
+                law = shuffled_law((x,), own)
+                for value, budget in zip(inputs, budgets, strict=True):
+                    rows = absent_too(krr_matrix(budget, 3), rate)
+                    following: dict[tuple[int, ...], float] = {}
+                    for reports, mass in law.items():
+                        for y, chance in enumerate(rows[value]):
+                            key = tuple(sorted((*reports, y)))
+                            following[key] = following.get(key, 0.0) + mass * chance
+                    law = following
+                laws.append(law)
+            for a, b in itertools.permutations(range(3), 2):
+                worst = max(worst, divergence(laws[a], laws[b], math.exp(epsilon)))
+        upper = blanket_delta(
+            randomizer, len(budgets) + 1, epsilon, others=others, participation=rate
+        ).delta
+        assert worst <= upper * (1.0 + 1e-12)
+
+
+def test_clones_cover_every_pair_of_any_randomizer() -> None:
+    """The standard clone with absence, for k-RR and a matrix of the same local budget."""
+    for matrix in (krr_matrix(1.0, 3), OWN):
+        logs = [max(c) / min(c) for c in zip(*matrix, strict=True)]
+        epsilon0 = math.log(max(logs))
+        for rate in (0.1, 0.6):
+            curve = clone_curve(epsilon0, [(math.exp(-epsilon0), 3)], participation=rate)
+            for epsilon in (0.0, 0.1, 0.4):
+                worst, _ = worst_divergence(absent_too(matrix, rate), 4, epsilon)
+                assert worst <= curve(epsilon).delta * (1.0 + 1e-12)
+
+
+def test_absence_hides_far_better_than_public_attendance() -> None:
+    answer = blanket_epsilon(KRandomizedResponse(1.0, 10), 10_000, 1e-6, participation=0.01)
+    assert answer.epsilon == pytest.approx(0.001877, rel=1e-3)
+    assert any("secret check-in" in line for line in answer.assumptions)
+    # With public attendance the present client hides among about 100: a hundred times more.
+    public = amplified_delta(KRandomizedResponse(1.0, 10).pairs()[0].law(0.05), [(1.0, 99)])  # type: ignore[arg-type]
+    assert 0.01 * public.delta > 1e-6
+
+
+def test_certain_participation_changes_nothing() -> None:
+    law = AtomicLaw.of([1.0, -2.0], [0.5, 0.5])
+    assert with_absence(law, [(0.5, 3)], 1.0, 0.1) == (law, [(0.5, 3)])
+
+
+def test_laplace_reports_may_be_absent_too() -> None:
+    """The continuous law and its finite dominating pair, as outcome tables, agree."""
+    laplace = LaplaceRandomizer(1.0)
+    pair = laplace.dominating_pair(400)
+    for rate, epsilon in ((0.02, 0.001), (0.3, 0.05)):
+        bound = blanket_delta(laplace, 500, epsilon, participation=rate).delta
+        law = pair.law(epsilon)
+        assert law is not None
+        table, masses = with_absence(law, [(pair.blanket_mass, 499)], rate, epsilon)
+        finite = amplified_delta(table, masses, relative_error=1e-6)
+        assert bound == pytest.approx(finite.delta, rel=1e-3)

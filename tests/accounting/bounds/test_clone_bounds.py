@@ -1,0 +1,243 @@
+"""The clone reductions against exact values, enumeration, and published code's failures."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fl_shuffle.accounting.bounds.clones import clone_curve, local_delta, standard_clone
+from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
+from fl_shuffle.accounting.bounds.published.gspa import gspa_epsilon, gspa_exact_curve
+from fl_shuffle.accounting.bounds.worst_client import safe_groups
+from fl_shuffle.accounting.queries.bound_query import BoundQuery
+from fl_shuffle.accounting.queries.methods import bound
+from fl_shuffle.errors import NotApplicableError
+from tests.accounting.bounds.bounds_oracles import (
+    clone_pair,
+    pair_delta,
+    randomized_response,
+    worst_delta,
+)
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "exact_delta.json").read_text())
+CLONE = [r for r in GOLDEN["records"] if r["mech"] == "clone"]
+
+
+def test_standard_clone_matches_every_exact_record_from_above() -> None:
+    assert len(CLONE) >= 60
+    for record in CLONE:
+        exact = float(record["delta"])
+        ours = standard_clone(record["eps0"], record["n"], epsilon=record["eps"]).delta
+        assert exact <= ours <= exact * (1 + 1e-3), record
+
+
+def test_oracle_agrees_with_the_records() -> None:
+    for record in [r for r in CLONE if r["n"] == 50][:6]:
+        pair = clone_pair(record["eps0"], 50)
+        assert pair_delta(*pair, record["eps"]) == pytest.approx(float(record["delta"]), rel=1e-12)
+
+
+@pytest.mark.parametrize(("epsilon0", "n"), [(0.5, 1), (1.0, 2), (3.0, 7), (2.0, 25)])
+def test_small_n_against_the_pair_from_its_definition(epsilon0: float, n: int) -> None:
+    pair = clone_pair(epsilon0, n)
+    for epsilon in (0.0, 0.1 * epsilon0, 0.6 * epsilon0, 0.95 * epsilon0):
+        exact = pair_delta(*pair, epsilon)
+        ours = standard_clone(epsilon0, n, epsilon=epsilon).delta
+        assert exact * (1 - 1e-12) <= ours <= exact * (1 + 1e-3)
+
+
+def test_published_clone_code_is_unsafe_for_few_clients_and_ours_is_not() -> None:
+    """Published numeric code answers .0039 at n = 100, eps0 = 4; the exact value is 3.99999747."""
+    ours = standard_clone(4.0, 100, delta=1e-6).epsilon
+    assert 3.99999746 <= ours <= 4.0
+    assert pair_delta(*clone_pair(4.0, 100), 0.0039) > 0.4
+    alone = standard_clone(1.0, 1, delta=1e-6).epsilon
+    assert local_delta(alone, 1.0, 0.0) == pytest.approx(1e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_every_dataset_of_small_randomized_response_stays_below(k: int) -> None:
+    """All inputs of all clients, n up to 4: exact delta <= blanket <= clone."""
+    for epsilon0, n in ((0.7, 3), (1.5, 4), (2.5, 3)):
+        matrices = [randomized_response(epsilon0, k)] * n
+        for epsilon in (0.0, 0.2 * epsilon0, 0.6 * epsilon0):
+            exact = worst_delta(matrices, epsilon)
+            query = BoundQuery(randomizer="krr", k=k, epsilon0=epsilon0, clients=n, epsilon=epsilon)
+            blanket = bound(query).delta
+            clone = standard_clone(epsilon0, n, epsilon=epsilon).delta
+            assert exact <= blanket * (1 + 1e-9)
+            assert blanket <= clone * (1 + 1e-3)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    budgets=st.lists(st.floats(0.0, 3.0), min_size=2, max_size=5),
+    share=st.floats(0.0, 0.95),
+)
+def test_binary_response_with_personal_budgets_is_covered(
+    budgets: list[float], share: float
+) -> None:
+    """Enumeration over all inputs, each client in turn the differing one."""
+    epsilon = share * max(budgets)
+    curve = gspa_exact_curve([LocalBudget(x) for x in budgets])
+    ours = curve(epsilon).delta
+    for i in range(len(budgets)):
+        order = [budgets[i], *budgets[:i], *budgets[i + 1 :]]
+        exact = worst_delta([randomized_response(x) for x in order], epsilon)
+        assert exact <= ours * (1 + 1e-9) + 1e-15
+
+
+@settings(max_examples=8, deadline=None)
+@given(budgets=st.lists(st.floats(0.05, 2.5), min_size=3, max_size=4), share=st.floats(0.0, 0.9))
+def test_ternary_response_with_personal_budgets_is_covered(
+    budgets: list[float], share: float
+) -> None:
+    epsilon = share * max(budgets)
+    exact = max(
+        worst_delta(
+            [randomized_response(x, 3) for x in [budgets[i], *budgets[:i], *budgets[i + 1 :]]],
+            epsilon,
+        )
+        for i in range(len(budgets))
+    )
+    for method in ("blanket", "clone"):
+        query = BoundQuery(
+            method=method,
+            randomizer="krr",
+            k=3,
+            budgets=tuple(LocalBudget(x) for x in budgets),
+            epsilon=epsilon,
+        )
+        assert exact <= bound(query).delta * (1 + 1e-9) + 1e-15
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    epsilon0=st.floats(0.05, 4.0),
+    n=st.integers(2, 3000),
+    share=st.floats(0.0, 0.9),
+    k=st.integers(2, 30),
+)
+def test_blanket_below_stronger_clone_below_standard_clone(
+    epsilon0: float, n: int, share: float, k: int
+) -> None:
+    asked = {"epsilon0": epsilon0, "clients": n, "epsilon": share * epsilon0}
+    krr = {"randomizer": "krr", "k": k}
+    blanket = bound(BoundQuery(**asked, **krr))
+    strong = bound(BoundQuery(**asked, **krr, method="gspa-exact"))
+    standard = bound(BoundQuery(**asked, method="clone"))
+    bennett = bound(BoundQuery(**asked, **krr, method="bennett")).delta
+    hoeffding = bound(BoundQuery(**asked, **krr, method="hoeffding")).delta
+    lower = bound(BoundQuery(**asked, **krr, method="lower")).delta
+    # The certified lower ends: far in the tail (1e-200) the engine only bounds.
+    assert lower <= blanket.delta
+    assert blanket.delta - blanket.numerical_error <= strong.delta
+    assert strong.delta - strong.numerical_error <= standard.delta
+    assert blanket.delta - blanket.numerical_error <= min(bennett, hoeffding)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    epsilon0=st.floats(0.1, 3.0), n=st.integers(2, 400), more=st.integers(1, 400), x=st.floats(0, 1)
+)
+def test_monotone_in_clients_epsilon_and_local_budget(
+    epsilon0: float, n: int, more: int, x: float
+) -> None:
+    epsilon = x * epsilon0
+    here = standard_clone(epsilon0, n, epsilon=epsilon).delta
+    slack = 1 + 1e-3
+    assert standard_clone(epsilon0, n + more, epsilon=epsilon).delta <= here * slack
+    assert standard_clone(epsilon0, n, epsilon=epsilon + 0.1).delta <= here * slack
+    assert here <= standard_clone(epsilon0 + 0.1, n, epsilon=epsilon).delta * slack
+
+
+def test_equal_personal_budgets_are_the_homogeneous_bound_and_order_is_irrelevant() -> None:
+    asked = {"randomizer": "krr", "k": 4, "delta": 1e-6}
+    shared = bound(BoundQuery(**asked, epsilon0=0.8, clients=500))
+    personal = bound(BoundQuery(**asked, budgets=(LocalBudget(0.8),) * 500))
+    assert shared.epsilon == personal.epsilon
+    mixed = [LocalBudget(0.5)] * 100 + [LocalBudget(1.5)] * 50
+    forward = bound(BoundQuery(**asked, budgets=tuple(mixed)))
+    backward = bound(BoundQuery(**asked, budgets=tuple(reversed(mixed))))
+    assert forward.epsilon == backward.epsilon
+
+
+def test_grouping_many_budgets_is_safe_and_tight() -> None:
+    """The grouped curve is above the ungrouped one, by little."""
+    rng = np.random.default_rng(5)
+    masses = [(float(p), 1) for p in rng.uniform(0.2, 0.9, 200)]
+    exact = clone_curve(1.0, masses)
+    grouped = clone_curve(1.0, safe_groups(masses, 12))
+    for epsilon in (0.0, 0.2, 0.4):
+        assert exact(epsilon).lower <= grouped(epsilon).delta <= exact(epsilon).delta * 1.02
+
+
+def test_arithmetic_mean_of_blanket_masses_would_be_unsafe() -> None:
+    """Pair (3/4, 1/4) and reversed, eps = 0, masses (1, 1, 0): truth .25; averaging says .2407."""
+    epsilon0 = math.log(3.0)
+    truth = clone_curve(epsilon0, [(1.0, 2), (0.0, 1)], relative_error=1e-5)(0.0).delta
+    averaged = clone_curve(epsilon0, [(2.0 / 3.0, 3)], relative_error=1e-5)(0.0).delta
+    assert truth >= 0.25 * (1 - 1e-9)
+    assert averaged == pytest.approx(0.2407, abs=1e-4)
+
+
+def test_delta0_extension_adds_the_penalty_and_never_beats_the_local_profile() -> None:
+    pure = standard_clone(1.0, 1000, epsilon=0.1).delta
+    extended = standard_clone(1.0, 1000, epsilon=0.1, delta0=1e-9).delta
+    penalty = (math.exp(0.1) + 1) * (1 + math.exp(-1) / 2) * 1000 * 1e-9
+    assert extended == pytest.approx(pure + penalty, rel=1e-3)
+    # n delta0 of order one: only the local statement is left.
+    assert standard_clone(1.0, 10**6, delta=1e-5, delta0=1e-6).epsilon <= 1.0
+    assert standard_clone(1.0, 1000, delta=1e-7, delta0=1e-6).epsilon == math.inf
+
+
+def test_variation_ratio_for_ternary_response_is_refused_with_its_counterexample() -> None:
+    """n = 5, eps0 = 4, eps = 3, 10-RR: exact .37419 on a dataset, published .36876."""
+    asked = {"randomizer": "krr", "epsilon0": 4.0, "clients": 5, "epsilon": 3.0}
+    with pytest.raises(NotApplicableError, match="third category"):
+        bound(BoundQuery(**asked, k=10, method="variation-ratio"))
+    reached = bound(BoundQuery(**asked, k=10, method="lower")).delta
+    ours = bound(BoundQuery(**asked, k=10)).delta
+    assert 0.3741 <= reached <= ours
+    assert reached > 0.36876
+    binary = bound(BoundQuery(**asked, k=2, method="variation-ratio")).delta
+    assert binary == pytest.approx(bound(BoundQuery(**asked, k=2)).delta, rel=1e-6)
+
+
+def test_published_mu_is_violated_by_equal_binary_response() -> None:
+    """eps0 = 4, n = 1000: at the published epsilon for delta the true delta is larger."""
+    budgets = [LocalBudget(4.0, 0.0, 1000)]
+    for delta, factor in ((1e-5, 1.5), (1e-8, 70.0)):
+        claimed = gspa_epsilon(budgets, delta)
+        query = BoundQuery(
+            method="lower", randomizer="krr", k=2, epsilon0=4.0, clients=1000, epsilon=claimed
+        )
+        worst = max(bound(query).delta, _counts_divergence(4.0, 1000, claimed))
+        assert worst >= factor * delta
+
+
+def _counts_divergence(epsilon0: float, n: int, epsilon: float) -> float:
+    """Exact divergence of binary response when the others hold equally many of both values.
+
+    The count of ones is Bin(h, p) + Bin(n-1-h, 1-p) plus the differing client's bit.
+    """
+    from scipy.stats import binom
+
+    p = 1.0 / (1.0 + math.exp(-epsilon0))
+    best = 0.0
+    for ones in range(0, n, 37):
+        law = np.convolve(
+            binom.pmf(np.arange(ones + 1), ones, p),
+            binom.pmf(np.arange(n - ones), n - 1 - ones, 1 - p),
+        )
+        one = np.convolve(law, [1 - p, p])
+        zero = np.convolve(law, [p, 1 - p])
+        a = math.exp(epsilon)
+        best = max(best, np.maximum(one - a * zero, 0).sum(), np.maximum(zero - a * one, 0).sum())
+    return float(best)

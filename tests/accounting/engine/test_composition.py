@@ -1,0 +1,277 @@
+"""Composition of dominating pairs: closed forms, a second implementation, and its known traps."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fl_shuffle.accounting.bounds.vector import ReportClass
+from fl_shuffle.accounting.engine.composition import Composition
+from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
+from fl_shuffle.accounting.engine.stop_loss import DeltaBound
+from fl_shuffle.accounting.laws.gaussian_mechanism import (
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_profile,
+)
+from fl_shuffle.accounting.rounds.equal_rounds import compose_equal_rounds
+from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
+from fl_shuffle.errors import InvalidValueError
+
+
+def gaussian_pair(mu: float, nodes: int = 300) -> DominatingPair:
+    grid = np.linspace(0.0, 9 * mu + mu * mu / 2, nodes)
+    return DominatingPair.from_curve(grid, gaussian_profile(grid, mu))
+
+
+@pytest.mark.parametrize("mu", [0.003, 0.1, 1.0])
+@pytest.mark.parametrize("rounds", [1, 3, 50, 1000])
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-10])
+def test_gaussian_rounds_against_the_closed_form(mu: float, rounds: int, delta: float) -> None:
+    """Never below sqrt(T) mu, and within 0.5% of it."""
+    truth = gaussian_epsilon(delta, mu * math.sqrt(rounds))
+    found = Composition([(gaussian_pair(mu), rounds)]).epsilon(delta)
+    assert truth * (1 - 1e-9) <= found <= truth * 1.005 + 1e-6
+
+
+@pytest.mark.parametrize("mu", [0.01, 0.1, 0.3])
+@pytest.mark.parametrize("rounds", [2, 7, 50, 2000])
+@pytest.mark.parametrize("delta", [1e-5, 1e-9])
+def test_many_rounds_of_a_curve_lose_two_in_a_hundred_thousand(
+    mu: float, rounds: int, delta: float
+) -> None:
+    truth = gaussian_epsilon(delta, mu * math.sqrt(rounds))
+    asked = []
+
+    def curve(epsilon: float) -> DeltaBound:
+        asked.append(epsilon)
+        return DeltaBound(float(gaussian_profile(epsilon, mu)), 0.0)
+
+    whole = compose_equal_rounds(curve, 30.0 * mu, rounds)
+    assert truth * (1 - 1e-9) <= whole.epsilon(delta) <= truth * (1 + 2e-5)
+    assert delta * (1 - 1e-9) <= whole.delta(truth) and len(asked) < 800
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.05, 3.0), st.floats(0.0, 1.0), st.integers(2, 6), st.floats(0.01, 0.9))
+def test_rounds_of_a_finite_randomizer_against_enumeration(
+    epsilon0: float, mixed: float, rounds: int, share: float
+) -> None:
+    """Three outcomes, mirrored: never below the exact composition, and close above it."""
+    high = math.exp(epsilon0) / (1.0 + math.exp(epsilon0)) * (1.0 - mixed)
+    p = np.array([high, mixed, 1.0 - mixed - high])
+
+    def curve(epsilon: float) -> DeltaBound:
+        return DeltaBound(float(np.maximum(p - math.exp(epsilon) * p[::-1], 0.0).sum()), 0.0)
+
+    whole = compose_equal_rounds(curve, epsilon0, rounds)
+    epsilon = share * rounds * epsilon0
+    exact = 0.0
+    for up in range(rounds + 1):
+        for down in range(rounds + 1 - up):
+            ways = math.comb(rounds, up) * math.comb(rounds - up, down)
+            mass = ways * p[0] ** up * p[2] ** down * p[1] ** (rounds - up - down)
+            exact += mass * max(0.0, -math.expm1(epsilon - (up - down) * epsilon0))
+    assert exact * (1 - 1e-9) <= whole.delta(epsilon) <= exact * 1.002 + 1e-9
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.01, 0.8), st.integers(1, 20)), min_size=1, max_size=4),
+    st.floats(0.0, 4.0),
+)
+def test_different_rounds_add_up(rounds: list[tuple[float, int]], deviations: float) -> None:
+    total = math.sqrt(sum(times * mu * mu for mu, times in rounds))
+    composition = Composition([(gaussian_pair(mu, 120), times) for mu, times in rounds])
+    epsilon = 0.5 * total**2 + deviations * total
+    truth = gaussian_delta(epsilon, total)
+    assert truth * (1 - 1e-9) <= composition.delta(epsilon) <= truth * 1.1
+    doubled = Composition([(gaussian_pair(mu, 120), 1) for mu, t in rounds for _ in range(t)])
+    assert doubled.delta(epsilon) == pytest.approx(composition.delta(epsilon), rel=1e-6)
+
+
+def random_curve(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A random finite symmetric mechanism (P, and Q its mirror image) and its exact curve."""
+    p = rng.dirichlet(np.full(6, 0.7))
+    q = p[::-1]
+    finite = (p > 1e-12) & (q > 1e-12)
+    top = float(np.max(np.log(p[finite] / q[finite])))
+    grid = np.linspace(0.0, top * 1.05, 40)
+    curve = np.array([np.maximum(p - math.exp(e) * q, 0.0).sum() for e in grid])
+    return p, grid, curve
+
+
+def test_products_of_finite_mechanisms_are_dominated() -> None:
+    """40 random mechanisms, three adaptive-free rounds enumerated exactly: 6^3 outcomes each."""
+    rng = np.random.default_rng(3)
+    tight = 0.0
+    for _ in range(40):
+        p, grid, curve = random_curve(rng)
+        composition = Composition([(DominatingPair.from_curve(grid, curve), 3)])
+        triple_p = np.array([math.prod(x) for x in product(p, repeat=3)])
+        triple_q = np.array([math.prod(x) for x in product(p[::-1], repeat=3)])
+        for epsilon in (0.0, 0.3, 1.0, 2.5):
+            truth = float(np.maximum(triple_p - math.exp(epsilon) * triple_q, 0.0).sum())
+            found = composition.delta(epsilon)
+            assert truth <= found * (1 + 1e-9) + 1e-13
+            if found > 1e-6:
+                tight = max(tight, truth / found)
+    assert tight > 0.97
+
+
+def test_pairs_agree_with_dp_accounting() -> None:
+    """Its pessimistic connect-the-dots distribution of the same curve, atom by atom."""
+    step, count = 0.02, 60
+    grid = step * np.arange(count + 1)
+    deltas = gaussian_profile(grid, 0.2)
+    pair = DominatingPair.from_curve(grid, deltas)
+    negative = -np.expm1(-grid[:0:-1]) + np.exp(-grid[:0:-1]) * deltas[:0:-1]
+    theirs = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
+        step, -count, count, np.concatenate([negative, deltas])
+    )
+    for epsilon in (0.0, 0.05, 0.33, 0.7):
+        assert pair.delta(epsilon) == pytest.approx(
+            theirs.get_delta_for_epsilon(epsilon), abs=1e-11
+        )
+    compose_equal_rounds = theirs.self_compose(30)
+    found = Composition([(pair, 30)]).epsilon(1e-5)
+    assert found == pytest.approx(compose_equal_rounds.get_epsilon_for_delta(1e-5), rel=2e-3)
+
+
+def test_laplace_rounds_agree_with_dp_accounting() -> None:
+    from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
+
+    theirs = privacy_loss_distribution.from_laplace_mechanism(
+        2.0, value_discretization_interval=1e-3
+    )
+    for rounds in (10, 50):
+        expected = theirs.self_compose(rounds).get_epsilon_for_delta(1e-6)
+        assert laplace_epsilon(1e-6, 0.5, rounds) == pytest.approx(expected, rel=2e-3)
+
+
+def test_round_off_never_pushes_delta_below_the_truth() -> None:
+    """dp_accounting without tail truncation loses tiny deltas to round-off; this does not."""
+    mu, rounds, delta = 0.1, 100, 1e-30
+    epsilon = gaussian_epsilon(delta, mu * math.sqrt(rounds))
+    ours = Composition([(gaussian_pair(mu, 1500), rounds)]).delta(epsilon)
+    assert delta * (1 - 1e-6) <= ours <= 1e-15
+
+
+def test_mass_at_infinity_is_certain_loss() -> None:
+    pair = DominatingPair.from_curve([0.0, 0.5], [0.3, 0.01])
+    assert pair.infinite == pytest.approx(0.01)
+    composition = Composition([(pair, 10)])
+    assert composition.infinite == pytest.approx(1 - 0.99**10)
+    assert composition.epsilon(0.05) == math.inf
+    assert math.isfinite(composition.epsilon(0.2))
+    assert Composition([(pair, 0)]).epsilon(1e-9) == 0.0
+    assert Composition([]).delta(0.0) == 0.0
+
+
+def test_noisy_nodes_are_replaced_by_their_convex_envelope() -> None:
+    """Upper bounds that are not convex still give a pair below them and above the truth."""
+    grid = np.linspace(0.0, 1.2, 80)
+    truth = gaussian_profile(grid, 0.2)
+    noisy = truth * (1 + 0.05 * np.random.default_rng(0).random(grid.size))
+    pair = DominatingPair.from_curve(grid, noisy)
+    assert np.all(pair.masses >= 0.0)
+    assert float(pair.masses.sum()) + pair.infinite == pytest.approx(1.0, abs=1e-9)
+    for epsilon, below, above in zip(grid, truth, noisy, strict=True):
+        assert below * (1 - 1e-9) <= pair.delta(float(epsilon)) <= above * (1 + 1e-9) + 1e-15
+
+
+def test_trade_off_curve_is_below_the_true_one_and_close() -> None:
+    from scipy.stats import norm
+
+    composition = Composition([(gaussian_pair(0.1), 50)])
+    errors = np.linspace(0.0, 1.0, 41)
+    curve = composition.trade_off(errors)
+    truth = norm.cdf(norm.ppf(1 - errors) - 0.1 * math.sqrt(50))
+    assert np.all(curve <= truth + 1e-9)
+    assert np.max(truth - curve) < 5e-3
+    assert curve[0] == pytest.approx(1.0, abs=1e-6)
+    assert curve[-1] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("epsilons", "deltas"),
+    [
+        ([0.1, 0.2], [0.5, 0.4]),
+        ([0.0, 0.0], [0.5, 0.4]),
+        ([0.0, 0.1], [0.5]),
+        ([0.0, 0.1], [0.5, math.nan]),
+        ([0.0, 0.1], [1.5, 0.4]),
+        ([0.0, 700.0], [0.5, 0.4]),
+        ([], []),
+    ],
+)
+def test_bad_curves_are_refused(epsilons: list[float], deltas: list[float]) -> None:
+    with pytest.raises(InvalidValueError):
+        DominatingPair.from_curve(epsilons, deltas)
+
+
+def product_delta(pair: DominatingPair, epsilon: float) -> float:
+    """Two rounds of a pair at `epsilon`, from all pairs of atoms."""
+    losses = np.add.outer(pair.losses, pair.losses).ravel()
+    masses = np.multiply.outer(pair.masses, pair.masses).ravel()
+    gain = np.where(losses > epsilon, -np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0)
+    return math.fsum([*(masses * gain).tolist(), 2.0 * pair.infinite - pair.infinite**2])
+
+
+@pytest.mark.parametrize("rare", [1e-4, 1e-8, 1e-12])
+@pytest.mark.parametrize("spread", [0.02, 0.3])
+@pytest.mark.parametrize("loss", [2.0, 5.0, 12.0])
+def test_rare_large_losses_hide_nothing(rare: float, spread: float, loss: float) -> None:
+    """A curve with a bulk of small losses and few large ones, from epsilon 0 on."""
+    grid = np.concatenate([[0.0], np.geomspace(spread / 30, loss, 80)])
+    pair_ = DominatingPair.from_curve(
+        grid, (1 - rare) * gaussian_profile(grid, spread) + rare * -np.expm1(grid - loss - 1e-9)
+    )
+    twice = Composition([(pair_, 2)])
+    for epsilon in (0.0, 0.1 * spread, spread, 3 * spread, loss, 1.5 * loss):
+        assert product_delta(pair_, epsilon) * (1 - 1e-7) <= twice.delta(epsilon)
+
+
+@pytest.mark.parametrize(("mu", "count"), [(1.5, 10**4), (3.0, 10**8), (1.0, 10**3), (2.0, 10**6)])
+def test_more_rounds_never_cost_less(mu: float, count: int) -> None:
+    library = RoundLibrary()
+    kind = RoundType.of([ReportClass("gaussian", 2.0 / mu, 1.0, 2.0, count)], 0)
+    grid = [0.0, 0.01, 0.05, 0.2]
+    once = library.profile({kind: 1}, grid)
+    for times in (2, 3, 10, 100):
+        assert np.all(library.profile({kind: times}, grid) >= once)
+        misses = library.trade_off({kind: times}, [0.01, 0.1, 0.5])
+        assert np.all(misses < 1.0 - np.array([0.01, 0.1, 0.5]))
+    at = [library.epsilon({kind: times}, 1e-3) for times in (1, 2, 3, 10, 100)]
+    assert at == sorted(at) and at[1] < 3.0 * at[3]
+
+
+def test_a_filter_for_general_pairs_does_not_exist() -> None:
+    """The counterexample of docs/proofs.md: the first outcome chooses the second round."""
+
+    def response(epsilon: float, chance: float = 1.0) -> list[tuple[float, float]]:
+        likely = 1.0 / (1.0 + math.exp(-epsilon))
+        return [
+            (epsilon, chance * likely),
+            (-epsilon, chance * (1.0 - likely)),
+            (0.0, 1.0 - chance),
+        ]
+
+    def divergence(law: list[tuple[float, float]], epsilon: float) -> float:
+        return sum(mass * max(0.0, -math.expm1(epsilon - loss)) for loss, mass in law)
+
+    first, a, b = response(0.5), response(0.5), response(4.0, 0.16)
+    fixed = [
+        sum(mass * divergence(second, 0.5 - loss) for loss, mass in first) for second in (a, b)
+    ]
+    chosen = sum(
+        mass * divergence(a if loss > 0.0 else b, 0.5 - loss) for loss, mass in first if mass > 0.0
+    )
+    assert fixed == pytest.approx([0.15245, 0.15238], abs=6e-6)
+    assert chosen == pytest.approx(0.2088, abs=1e-4)

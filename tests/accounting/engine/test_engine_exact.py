@@ -1,0 +1,348 @@
+"""Exact enumeration for small n, and high-precision oracles: every randomizer, both directions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import mpmath
+import numpy as np
+import pytest
+
+from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta
+from fl_shuffle.accounting.bounds.blanket import blanket_delta
+from fl_shuffle.accounting.engine.stop_loss import amplified_delta
+from fl_shuffle.accounting.laws.amplification import AtomicLaw
+from fl_shuffle.accounting.laws.continuous import DensityRandomizer, LaplaceLaw, LaplaceRandomizer
+from fl_shuffle.accounting.laws.finite import (
+    CapRandomizer,
+    KRandomizedResponse,
+    MatrixRandomizer,
+    Randomizer,
+)
+from fl_shuffle.accounting.laws.frequency_oracles import (
+    BinaryLocalHashing,
+    OptimizedUnaryEncoding,
+    Rappor,
+)
+from fl_shuffle.accounting.laws.products import JointComposition, ParallelComposition
+
+Matrix = list[list[float]]
+
+
+def krr_matrix(epsilon0: float, k: int) -> Matrix:
+    low = 1.0 / (math.exp(epsilon0) + k - 1.0)
+    return [[low * (math.exp(epsilon0) if x == y else 1.0) for y in range(k)] for x in range(k)]
+
+
+def unary_matrix(own: float, foreign: float, k: int) -> Matrix:
+    rows = []
+    for x in range(k):
+        row = []
+        for bits in itertools.product((0, 1), repeat=k):
+            chance = 1.0
+            for position, bit in enumerate(bits):
+                one = own if position == x else foreign
+                chance *= one if bit else 1.0 - one
+            row.append(chance)
+        rows.append(row)
+    return rows
+
+
+def rappor_matrix(epsilon0: float, k: int) -> Matrix:
+    flip = 1.0 / (math.exp(0.5 * epsilon0) + 1.0)
+    return unary_matrix(1.0 - flip, flip, k)
+
+
+def oue_matrix(epsilon0: float, k: int) -> Matrix:
+    return unary_matrix(0.5, 1.0 / (math.exp(epsilon0) + 1.0), k)
+
+
+def hash_matrix(epsilon0: float, k: int) -> Matrix:
+    """Binary local hashing with all 2^k hash functions: report = (function, bit)."""
+    high = math.exp(epsilon0) / (math.exp(epsilon0) + 1.0)
+    rows = []
+    for x in range(k):
+        row = []
+        for function in itertools.product((0, 1), repeat=k):
+            row += [(high if bit == function[x] else 1.0 - high) / 2**k for bit in (0, 1)]
+        rows.append(row)
+    return rows
+
+
+def product_matrix(a: Matrix, b: Matrix) -> Matrix:
+    return np.kron(np.array(a), np.array(b)).tolist()
+
+
+def shuffled_law(inputs: Sequence[int], matrix: Matrix) -> dict[tuple[int, ...], float]:
+    """Exact law of the multiset of reports."""
+    law: dict[tuple[int, ...], float] = {(): 1.0}
+    for x in inputs:
+        following: dict[tuple[int, ...], float] = {}
+        for reports, mass in law.items():
+            for y, chance in enumerate(matrix[x]):
+                if chance > 0.0:
+                    key = tuple(sorted((*reports, y)))
+                    following[key] = following.get(key, 0.0) + mass * chance
+        law = following
+    return law
+
+
+def divergence(p: dict[tuple[int, ...], float], q: dict[tuple[int, ...], float], a: float) -> float:
+    return math.fsum(max(mass - a * q.get(key, 0.0), 0.0) for key, mass in p.items())
+
+
+def worst_divergence(matrix: Matrix, n: int, epsilon: float) -> tuple[float, float]:
+    """Over all neighbouring datasets: the largest, and the largest with equal other inputs."""
+    inputs = range(len(matrix))
+    worst = equal = 0.0
+    for others in itertools.combinations_with_replacement(inputs, n - 1):
+        laws = [shuffled_law((x, *others), matrix) for x in inputs]
+        for a, b in itertools.permutations(inputs, 2):
+            value = divergence(laws[a], laws[b], math.exp(epsilon))
+            worst = max(worst, value)
+            if len(set(others)) <= 1:
+                equal = max(equal, value)
+    return worst, equal
+
+
+SMALL: list[tuple[Randomizer, Matrix, int]] = [
+    (KRandomizedResponse(1.0, 2), krr_matrix(1.0, 2), 6),
+    (KRandomizedResponse(2.0, 3), krr_matrix(2.0, 3), 5),
+    (KRandomizedResponse(0.5, 4), krr_matrix(0.5, 4), 4),
+    (Rappor(1.0, 2), rappor_matrix(1.0, 2), 4),
+    (Rappor(2.0, 3), rappor_matrix(2.0, 3), 3),
+    (Rappor(2.0), rappor_matrix(2.0, 3), 3),
+    (OptimizedUnaryEncoding(1.5, 3), oue_matrix(1.5, 3), 3),
+    (OptimizedUnaryEncoding(1.5), oue_matrix(1.5, 3), 3),
+    (BinaryLocalHashing(1.0), hash_matrix(1.0, 3), 3),
+    (CapRandomizer(1.5, 0.25), krr_matrix(1.5, 4), 4),
+    (
+        MatrixRandomizer([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4]]),
+        [[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4]],
+        5,
+    ),
+    (
+        MatrixRandomizer([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.25, 0.5, 0.25]]),
+        [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.25, 0.5, 0.25]],
+        4,
+    ),
+    (
+        JointComposition((KRandomizedResponse(0.7, 2), KRandomizedResponse(1.1, 3))),
+        product_matrix(krr_matrix(0.7, 2), krr_matrix(1.1, 3)),
+        3,
+    ),
+    (
+        ParallelComposition(((0.4, KRandomizedResponse(1.0, 2)), (0.6, Rappor(1.0, 2)))),
+        [
+            [0.4 * p for p in a] + [0.6 * p for p in b]
+            for a, b in zip(krr_matrix(1.0, 2), rappor_matrix(1.0, 2), strict=True)
+        ],
+        4,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "randomizer, matrix, n", SMALL, ids=lambda value: getattr(value, "name", "")
+)
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.7])
+def test_upper_bound_covers_every_neighbouring_pair(
+    randomizer: Randomizer, matrix: Matrix, n: int, share: float
+) -> None:
+    budget = min(randomizer.local_epsilon, 2.0)
+    epsilon = share * budget
+    worst, _ = worst_divergence(matrix, n, epsilon)
+    upper = blanket_delta(randomizer, n, epsilon).delta
+    lower = lower_bound_delta(randomizer, n, epsilon, both_directions=True).delta
+    assert worst <= upper * (1.0 + 1e-12)
+    assert lower <= worst * (1.0 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    "randomizer, matrix, n",
+    [case for case in SMALL if isinstance(case[0], MatrixRandomizer | KRandomizedResponse)],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_lower_bound_reaches_every_data_set_with_equal_others(
+    randomizer: Randomizer, matrix: Matrix, n: int
+) -> None:
+    epsilon = 0.3 * min(randomizer.local_epsilon, 2.0)
+    _, equal = worst_divergence(matrix, n, epsilon)
+    lower = lower_bound_delta(randomizer, n, epsilon, both_directions=True).delta
+    worst, _ = worst_divergence(matrix, n, epsilon)
+    assert equal * (1.0 - 5e-4) <= lower <= worst * (1.0 + 1e-12)
+
+
+def test_binary_lower_bound_takes_the_worse_direction() -> None:
+    """X0 = (x0, x1, ..), X1 = (x1, x1, ..): second from first, by symmetry others at x0."""
+    matrix = krr_matrix(1.0, 2)
+    first, second = shuffled_law((0, 1, 1, 1, 1), matrix), shuffled_law((1, 1, 1, 1, 1), matrix)
+    forward = divergence(first, second, math.exp(0.3))
+    backward = divergence(second, first, math.exp(0.3))
+    reached = lower_bound_delta(KRandomizedResponse(1.0, 2), 5, 0.3).delta
+    assert reached >= backward * (1.0 - 1e-9) and backward > 1.05 * forward
+
+
+@pytest.mark.parametrize(
+    ("epsilon0", "k", "n"), [(1.0, 2, 6), (4.0, 3, 5), (3.0, 4, 4), (8.0, 4, 4)]
+)
+def test_lower_bound_of_randomized_response_is_near_the_truth(
+    epsilon0: float, k: int, n: int
+) -> None:
+    """Others at one third value only reach 0.11 of the truth in the worst of these."""
+    for share in (0.0, 0.1, 0.5, 0.9):
+        epsilon = share * epsilon0
+        worst, _ = worst_divergence(krr_matrix(epsilon0, k), n, epsilon)
+        reached = lower_bound_delta(KRandomizedResponse(epsilon0, k), n, epsilon).delta
+        assert 0.8 * worst <= reached <= worst * (1.0 + 1e-12)
+
+
+def enumerated(law: AtomicLaw, gammas: Sequence[float]) -> float:
+    """E[L_1 1{L_1 + sum B_j L_j > 0}] by brute force."""
+    total = []
+    choices = [
+        [
+            (0.0, 1.0 - gamma),
+            *((v, gamma * p) for v, p in zip(law.values, law.probabilities, strict=True)),
+        ]
+        for gamma in gammas
+    ]
+    for value, chance in zip(law.values, law.probabilities, strict=True):
+        for others in itertools.product(*choices):
+            if value + sum(v for v, _ in others) > 0.0:
+                total.append(value * chance * math.prod(p for _, p in others))
+    return math.fsum(total)
+
+
+@pytest.mark.parametrize(
+    "gammas", [(0.3, 0.7, 0.9, 0.05), (1.0, 1.0, 0.5), (0.2,) * 5, (1e-6, 0.4), (0.0, 0.6)]
+)
+def test_personal_blanket_masses_against_enumeration(gammas: tuple[float, ...]) -> None:
+    for epsilon in (0.0, 0.4, 1.2):
+        law = KRandomizedResponse(1.5, 3).pairs()[0].law(epsilon)
+        assert law is not None
+        exact = enumerated(law, gammas)
+        bound = amplified_delta(law, [(gamma, 1) for gamma in gammas])
+        assert exact * (1.0 - 1e-12) <= bound.delta <= exact * (1.0 + 1.5e-4)
+        assert bound.lower <= exact * (1.0 + 1e-12)
+
+
+def personal_oracle(
+    epsilon0: float, k: int, epsilon: float, classes: list[tuple[float, int]]
+) -> float:
+    """sum_m P(M = m)/(m+1) E(S_{m+1})_+ in 60-digit arithmetic, k-RR."""
+    with mpmath.workdps(60):
+        high, a = mpmath.exp(mpmath.mpf(epsilon0)), mpmath.exp(mpmath.mpf(epsilon))
+        gamma = k / (high + k - 1)
+        up, down, rest = gamma * (high - a), gamma * (1 - high * a), gamma * (1 - a)
+        pmf = [mpmath.mpf(1)]
+        for mass, count in classes:
+            for _ in range(count):
+                longer = [mpmath.mpf(0)] * (len(pmf) + 1)
+                for m, p in enumerate(pmf):
+                    longer[m] += p * (1 - mpmath.mpf(mass))
+                    longer[m + 1] += p * mpmath.mpf(mass)
+                pmf = longer
+        total = mpmath.mpf(0)
+        for m, p in enumerate(pmf):
+            size = m + 1
+            positive = mpmath.mpf(0)
+            for i in range(size + 1):
+                for j in range(size + 1 - i):
+                    s = i * up + j * down + (size - i - j) * rest
+                    if s > 0:
+                        ways = mpmath.binomial(size, i) * mpmath.binomial(size - i, j)
+                        positive += (
+                            s * ways * mpmath.mpf(k - 2) ** (size - i - j) / mpmath.mpf(k) ** size
+                        )
+            total += p * positive / size
+        return float(total)
+
+
+def test_personal_blanket_masses_against_sixty_digit_arithmetic() -> None:
+    classes = [(0.31, 13), (0.77, 9), (0.9, 6)]
+    for epsilon0, epsilon in ((1.0, 0.2), (1.0, 0.75), (3.0, 1.1)):
+        exact = personal_oracle(epsilon0, 5, epsilon, classes)
+        law = KRandomizedResponse(epsilon0, 5).pairs()[0].law(epsilon)
+        assert law is not None
+        bound = amplified_delta(law, classes)
+        assert exact * (1.0 - 1e-12) <= bound.delta <= exact * (1.0 + 1.5e-4)
+
+
+@pytest.mark.parametrize("n", [3_000, 40_000])
+def test_count_representations_agree(n: int) -> None:
+    """Quartic weights (many classes) against the closed form (one class), with equal masses."""
+    law = KRandomizedResponse(1.0, 10).pairs()[0].law(2.0 / math.sqrt(n))
+    assert law is not None
+    one = amplified_delta(law, [(0.6, n)])
+    split = [(0.6 * (1.0 + i * 1e-15), n // 10) for i in range(10)]
+    many = amplified_delta(law, split)
+    assert many.delta == pytest.approx(one.delta, rel=1e-4)
+    assert many.lower <= one.delta and one.lower <= many.delta
+
+
+@pytest.mark.parametrize("epsilon0, epsilon", [(1.0, 0.3), (2.0, 0.1), (0.5, 0.4)])
+def test_laplace_against_quadrature(epsilon0: float, epsilon: float) -> None:
+    """n = 2: delta = (1 - gamma) E(L)_+ + gamma E(L_1 + L_2)_+ / 2, by adaptive quadrature."""
+    half = 0.5 * epsilon0
+    law = LaplaceLaw(half, epsilon)
+
+    def transform(t: float) -> float:
+        return float(law.stop_loss(np.array([t]))[0])
+
+    def value(x: float, sign: int) -> float:
+        z = 2.0 * min(x, half) - half
+        if sign > 0:
+            return math.exp(z) - math.exp(epsilon - half)
+        return math.exp(-half) - math.exp(epsilon + z)
+
+    def smooth(x: float) -> float:
+        return math.exp(-x) * 0.5 * (transform(-value(x, 1)) + transform(-value(x, -1)))
+
+    pieces = [
+        float(mpmath.quad(smooth, np.linspace(a, a + half / 40, 3).tolist()))
+        for a in np.linspace(0.0, half, 41)[:-1]
+    ]
+    tail = math.exp(-half) * 0.5 * (transform(-value(half, 1)) + transform(-value(half, -1)))
+    pair = math.fsum(pieces) + tail
+    gamma = math.exp(-half)
+    exact = (1.0 - gamma) * transform(0.0) + gamma * 0.5 * pair
+    bound = blanket_delta(LaplaceRandomizer(epsilon0), 2, epsilon)
+    assert exact * (1.0 - 1e-6) <= bound.delta <= exact * (1.0 + 4e-4)
+
+
+def test_laplace_stop_loss_is_the_expectation() -> None:
+    """Closed form against direct integration over the exponential variable."""
+    law = LaplaceLaw(0.8, 0.35)
+    x = np.linspace(0.0, 0.8, 400_001)
+    weights = np.exp(-x) * (x[1] - x[0])
+    weights[[0, -1]] *= 0.5
+    z = 2.0 * x - 0.8
+    up, down = np.exp(z) - math.exp(0.35 - 0.8), math.exp(-0.8) - np.exp(0.35 + z)
+    for t in (-2.5, -1.0, -0.6, -0.1, 0.0, 0.3, 1.0, 1.5):
+        inner = 0.5 * float(weights @ (np.maximum(up - t, 0) + np.maximum(down - t, 0)))
+        ends = 0.5 * math.exp(-0.8) * (max(up[-1] - t, 0.0) + max(down[-1] - t, 0.0))
+        assert float(law.stop_loss(np.array([t]))[0]) == pytest.approx(inner + ends, rel=1e-8)
+
+
+def test_user_densities_reproduce_laplace() -> None:
+    """Laplace noise given as densities, envelope e^-|y| scaled: same bound up to cell width."""
+    c = 0.5
+
+    def density(centre: float):  # type: ignore[no-untyped-def]
+        return lambda y: 0.5 * np.exp(-np.abs(y - centre))
+
+    randomizer = DensityRandomizer(
+        p=density(-c),
+        q=density(c),
+        envelope=lambda y: 0.5 * np.exp(-np.abs(y) - c),
+        edges=(-42.0, -c, 0.0, c, 42.0),
+        cells=500,
+        local_epsilon=2.0 * c,
+    )
+    for n, epsilon in ((200, 0.2), (1000, 0.1)):
+        exact = blanket_delta(LaplaceRandomizer(2.0 * c), n, epsilon).delta
+        bound = blanket_delta(randomizer, n, epsilon).delta
+        assert exact * (1.0 - 4e-4) <= bound <= exact * (1.0 + 5e-3)

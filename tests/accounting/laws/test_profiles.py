@@ -1,0 +1,158 @@
+"""Gaussian and Laplace local profiles and their inverses, against high-precision arithmetic."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_delta, laplace_epsilon
+from fl_shuffle.accounting.laws.gaussian_mechanism import (
+    analytic_sigma,
+    classical_sigma,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_mu,
+    gaussian_profile,
+    true_local_epsilon,
+)
+from fl_shuffle.errors import InvalidValueError, NotApplicableError
+
+
+def exact_delta(epsilon: float, mu: float) -> mpmath.mpf:
+    with mpmath.workdps(60):
+        e, m = mpmath.mpf(epsilon), mpmath.mpf(mu)
+        return mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.floats(-9, 3.6), st.floats(-8, 25))
+def test_gaussian_profile_is_accurate_in_every_tail(log_mu: float, deviations: float) -> None:
+    mu = 10.0**log_mu
+    epsilon = 0.5 * mu * mu + deviations * mu
+    truth = exact_delta(epsilon, mu)
+    value = gaussian_delta(epsilon, mu)
+    assert abs(value - truth) <= 1e-9 * abs(truth) + 1e-300
+    array = gaussian_profile(np.array([epsilon, epsilon]), mu)
+    assert array == pytest.approx(value, rel=1e-10)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(-3, 3), st.floats(1e-12, 0.4))
+def test_gaussian_inverses_are_on_the_safe_side_and_tight(log_mu: float, delta: float) -> None:
+    mu = 10.0**log_mu
+    epsilon = gaussian_epsilon(delta, mu)
+    assert exact_delta(epsilon, mu) <= delta
+    if epsilon > 1e-6:
+        assert exact_delta(epsilon * (1 - 1e-7), mu) > delta
+    largest = gaussian_mu(epsilon, delta)
+    assert exact_delta(epsilon, largest) <= delta
+    assert exact_delta(epsilon, largest * (1 + 1e-7)) > delta
+
+
+def test_known_conversions() -> None:
+    assert 1 / classical_sigma(0.5, 1e-5, 1.0) == pytest.approx(0.5 / 4.845, rel=1e-4)
+    # Noise that the papers scale by 2C/m after clipping the average to C: 10.3 widths, not one.
+    assert gaussian_epsilon(1e-5, 10.32) == pytest.approx(96.4, abs=0.2)
+    assert true_local_epsilon(2.0, 2.0, 1e-5) == gaussian_epsilon(1e-5, 1.0)
+    sigma = analytic_sigma(4.0, 1e-5, 2.0)
+    assert sigma < classical_sigma(4.0, 1e-5, 2.0)
+    assert exact_delta(4.0, 2.0 / sigma) <= 1e-5
+
+
+def test_classical_formula_is_refused_where_it_fails() -> None:
+    assert classical_sigma(8.3, 1e-5, 1.0) > 0
+    with pytest.raises(NotApplicableError, match="analytic"):
+        classical_sigma(8.5, 1e-5, 1.0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
+def test_bad_numbers_are_refused(bad: float) -> None:
+    for call in (
+        lambda: gaussian_delta(1.0, bad),
+        lambda: gaussian_epsilon(1e-5, bad),
+        lambda: gaussian_mu(bad, 1e-5),
+        lambda: laplace_epsilon(1e-5, bad),
+        lambda: analytic_sigma(1.0, bad, 1.0),
+    ):
+        with pytest.raises(InvalidValueError):
+            call()
+    for delta in (0.0, 1.0, math.nan):
+        with pytest.raises(InvalidValueError):
+            gaussian_epsilon(delta, 1.0)
+
+
+def test_laplace_profile_by_quadrature() -> None:
+    y = np.linspace(-40.0, 41.3, 2_000_001)
+    for ratio, epsilon in ((1.3, 0.0), (1.3, 0.7), (0.2, 0.1)):
+        p, q = 0.5 * np.exp(-np.abs(y)), 0.5 * np.exp(-np.abs(y - ratio))
+        truth = np.trapezoid(np.maximum(p - math.exp(epsilon) * q, 0.0), y)
+        assert laplace_delta(epsilon, ratio) == pytest.approx(truth, rel=1e-6)
+
+
+def test_laplace_rounds_against_enumeration_and_pure_privacy() -> None:
+    """T = 2 on a fine grid of the two losses; never above T times the pure budget."""
+    ratio, delta = 0.8, 0.05
+    cells = np.linspace(-ratio, ratio, 4001)
+    # Loss of one round: ratio w.p. 1/2, -ratio w.p. e^-ratio/2, else density e^((l - ratio)/2)/4.
+    middle = 0.5 * (cells[1:] + cells[:-1])
+    mass = 0.25 * np.exp((middle - ratio) / 2) * np.diff(cells)
+    losses = np.concatenate([[ratio], middle, [-ratio]])
+    masses = np.concatenate([[0.5], mass, [0.5 * math.exp(-ratio)]])
+    assert masses.sum() == pytest.approx(1.0, abs=1e-6)
+
+    def two_rounds(epsilon: float) -> float:
+        total = losses[:, None] + losses[None, :]
+        gain = -np.expm1(np.minimum(epsilon - total, 0.0))
+        return float(masses @ gain @ masses)
+
+    epsilon = laplace_epsilon(delta, ratio, 2)
+    assert 0.97 * delta <= two_rounds(epsilon) <= delta * (1 + 1e-3)
+    assert two_rounds(epsilon) <= laplace_delta(epsilon, ratio, 2) * (1 + 1e-3)
+    assert epsilon < 2 * ratio
+    assert laplace_epsilon(0.0, ratio, 5) == pytest.approx(4.0)
+    assert laplace_epsilon(1e-6, ratio, 1000) < 0.5 * 800
+    assert laplace_delta(1.6, ratio, 2) == 0.0
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0.01, 3.0), st.floats(0.01, 3.0), st.floats(0.02, 20.0))
+def test_splitting_a_laplace_move_over_coordinates_helps_privacy(
+    u: float, v: float, t: float
+) -> None:
+    """E(Z_u Z_v - t)_+ <= E(Z_(u+v) - t)_+ : the worst l1 move is along one axis."""
+    grid = np.linspace(-14.0, 20.0, 1201)
+
+    def ratio(move: float) -> np.ndarray:
+        return np.exp(np.abs(grid) - np.abs(grid - move))
+
+    weights = 0.5 * np.exp(-np.abs(grid)) * (grid[1] - grid[0])
+    weights /= weights.sum()
+    product = ratio(u)[:, None] * ratio(v)[None, :]
+    both = float(weights @ np.maximum(product - t, 0.0) @ weights)
+    one = max(0.0, 1 - t, 1 - math.sqrt(t) * math.exp(-(u + v) / 2))
+    assert both <= one + 2e-3
+
+
+@pytest.mark.parametrize("mu", [1e3, 1e8, 1e12, 1e100])
+def test_huge_parameters_lose_everything_and_overflow_nowhere(mu: float) -> None:
+    """Below mu^2/2 delta is 1; a difference of exponentials would have said 0, or overflowed."""
+    assert gaussian_delta(0.4 * mu * mu, mu) == 1.0
+    assert gaussian_profile(0.4 * mu * mu, mu) == 1.0
+    epsilon = gaussian_epsilon(1e-5, mu)
+    assert 0.5 * mu * mu <= epsilon <= 0.5 * mu * mu * (1.0 + 1e-9) + 5.0 * mu
+
+
+def test_the_gaussian_inverse_holds_and_is_the_smallest() -> None:
+    random = np.random.default_rng(3)
+    for mu, delta in zip(
+        10.0 ** random.uniform(-5, 3, 500), 10.0 ** random.uniform(-300, -0.01, 500), strict=True
+    ):
+        epsilon = gaussian_epsilon(float(delta), float(mu))
+        assert gaussian_delta(epsilon, mu) <= delta
+        if epsilon > 0.0:
+            assert gaussian_delta(epsilon * (1.0 - 1e-9), mu) > delta

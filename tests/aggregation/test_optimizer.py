@@ -1,0 +1,75 @@
+"""The server's step: the arithmetic of PyTorch's optimizers, without building one."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from fl_shuffle.aggregation.optimizer import ServerOptimizer
+from fl_shuffle.configuration.sections import ServerSection
+
+ROUNDS = 12
+
+
+def reference(section: ServerSection, theta: torch.Tensor) -> torch.optim.Optimizer:
+    if section.optimizer == "adam":
+        betas = (section.momentum, section.beta2)
+        return torch.optim.Adam([theta], lr=section.learning_rate, betas=betas)
+    momentum = section.momentum if section.optimizer == "momentum" else 0.0
+    return torch.optim.SGD([theta], lr=section.learning_rate, momentum=momentum)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
+def test_steps_are_those_of_torch_optim(kind: str) -> None:
+    section = ServerSection(optimizer=kind, learning_rate=0.3, decay="cosine")
+    generator = torch.Generator().manual_seed(1)
+    start = torch.randn(100, generator=generator)
+    ours = ServerOptimizer(section, start)
+    theirs = start.clone().requires_grad_(True)
+    optimizer = reference(section, theirs)
+    for number in range(1, ROUNDS + 1):
+        gradient = torch.randn(100, generator=generator)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.3 * 0.5 * (1.0 + math.cos(math.pi * (number - 1) / ROUNDS))
+        theirs.grad = gradient.clone()
+        optimizer.step()
+        ours.step(gradient, number, ROUNDS)
+    assert torch.equal(ours.current(), theirs.detach())
+
+
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
+def test_a_restored_optimizer_goes_on_with_the_same_bits(kind: str) -> None:
+    section = ServerSection(optimizer=kind, learning_rate=0.1, averaging=0.5)
+    gradients = torch.randn(ROUNDS, 7, generator=torch.Generator().manual_seed(2))
+    whole = ServerOptimizer(section, torch.zeros(7))
+    resumed = ServerOptimizer(section, torch.zeros(7))
+    for number in range(1, ROUNDS + 1):
+        whole.step(gradients[number - 1], number, ROUNDS)
+        resumed.step(gradients[number - 1], number, ROUNDS)
+        saved = resumed.state()
+        resumed = ServerOptimizer(section, torch.ones(7))
+        resumed.restore(saved)
+    assert torch.equal(resumed.current(), whole.current())
+    assert torch.equal(resumed.released(), whole.released())
+
+
+def test_a_step_leaves_the_broadcast_model_alone() -> None:
+    optimizer = ServerOptimizer(ServerSection(learning_rate=1.0), torch.zeros(3))
+    broadcast = optimizer.current()
+    optimizer.step(torch.ones(3), 1, 1)
+    assert broadcast.tolist() == [0.0] * 3
+    assert optimizer.current().tolist() == [-1.0] * 3
+
+
+def test_starting_up_does_not_load_the_compiler() -> None:
+    code = (
+        "import sys, torch\n"
+        "from fl_shuffle.configuration.sections import ServerSection\n"
+        "from fl_shuffle.aggregation.optimizer import ServerOptimizer\n"
+        "server = ServerOptimizer(ServerSection(optimizer='adam'), torch.zeros(3))\n"
+        "server.step(torch.ones(3), 1, 1)\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

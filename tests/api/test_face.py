@@ -1,0 +1,275 @@
+"""`import fl_shuffle as fs`: what it costs, what it offers, and what its results say."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fl_shuffle as fs
+from fl_shuffle.accounting.queries.bound_query import BoundQuery
+from fl_shuffle.api.bounds import Question
+from fl_shuffle.api.configs import resolve_config
+from fl_shuffle.errors import ConfigError, InvalidValueError, NotApplicableError, RunError
+from fl_shuffle.flower.strategy import RoundOutcome
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = {
+    "run": {"rounds": 3, "seed": 5},
+    "data": {"source": "digits", "clients": 12},
+    "model": {"kind": "linear"},
+    "privacy": {"unit": "client", "clip_norm": 0.5},
+    "budgets": {"distribution": "uniform", "low": 1.0, "high": 4.0},
+}
+
+
+def python(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def documented() -> list[str]:
+    found = []
+    for path in sorted((ROOT / "fl_shuffle").rglob("*.py")):
+        if ">>> " in path.read_text(encoding="utf-8"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return found
+
+
+@pytest.mark.parametrize("name", documented())
+def test_examples_in_docstrings_are_true(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    failed, tried = doctest.testmod(importlib.import_module(name))
+    assert tried > 0 and failed == 0
+
+
+def test_importing_the_package_loads_no_library() -> None:
+    code = (
+        "import sys, fl_shuffle, fl_shuffle.accounting as a\n"
+        "assert fl_shuffle.__version__ and 'simulate' in dir(fl_shuffle) and 'bound' in dir(a)\n"
+        "print([n for n in ('numpy', 'scipy', 'torch', 'flwr', 'numba') if n in sys.modules])"
+    )
+    assert python(code).strip() == "[]"
+
+
+def test_every_name_of_every_room_exists() -> None:
+    packages = [
+        path.parent.relative_to(ROOT).parts
+        for path in (ROOT / "fl_shuffle").rglob("__init__.py")
+        if "lazy_names" in path.read_text(encoding="utf-8")
+    ]
+    assert len(packages) > 5
+    for parts in packages:
+        room = importlib.import_module(".".join(parts))
+        for name in room.__all__:
+            assert getattr(room, name) is not None
+        with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+            room.nonsense  # noqa: B018
+
+
+def test_the_accountant_needs_numpy_and_scipy_only() -> None:
+    code = """
+import importlib, pkgutil, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        top = name.split(".")[0]
+        if top not in {"numpy", "scipy", "fl_shuffle"} | sys.stdlib_module_names:
+            if top in TRIED or not top.startswith("_"):
+                raise ImportError(f"{name} is not part of this environment")
+
+TRIED = {"torch", "flwr", "numba", "dp_accounting", "sklearn", "opacus", "rich", "matplotlib"}
+sys.meta_path.insert(0, Refuse())
+import fl_shuffle.accounting as accounting
+
+names = [m.name for m in pkgutil.walk_packages(accounting.__path__, "fl_shuffle.accounting.")]
+for name in names:
+    importlib.import_module(name)
+query = accounting.BoundQuery(
+    method="proven", randomizer="gaussian", epsilon0=1.0, delta0=1e-5, clients=1000, delta=1e-6
+)
+print(len(names), accounting.bound(query).status, TRIED & set(sys.modules))
+"""
+    count, status, loaded = python(code).split(maxsplit=2)
+    assert int(count) > 40 and status == "proven" and loaded.strip() == "set()"
+
+
+def test_question_names_what_a_query_takes() -> None:
+    assert set(Question.__annotations__) == {field.name for field in dataclasses.fields(BoundQuery)}
+
+
+def test_bound_is_the_accountants_number() -> None:
+    answer = fs.bound(randomizer="gaussian", epsilon0=1.0, delta0=1e-5, clients=10_000, delta=1e-6)
+    again = fs.compare(
+        randomizer="gaussian", epsilon0=1.0, delta0=1e-5, clients=10_000, delta=1e-6
+    )["proven"]
+    assert isinstance(again, fs.Guarantee)
+    assert (answer.method, answer.epsilon) == ("proven", again.epsilon)
+    with pytest.raises(InvalidValueError, match="clients"):
+        fs.bound(epsilon0=1.0, delta=1e-6)
+    with pytest.raises(NotApplicableError):
+        fs.bound(method="feldman2022", epsilon0=30.0, clients=1000, delta=1e-6)
+
+
+def test_a_run_from_tables(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    seen: list[RoundOutcome] = []
+    result = fs.simulate(
+        SMALL, overrides={"run.rounds": 2}, out=tmp_path / "run", on_round=seen.append
+    )
+    assert [outcome.round_number for outcome in seen] == [1, 2]
+    assert result.directory == tmp_path / "run"
+    assert result.metrics["round"].tolist() == [1, 2]
+    assert result.metrics["proven_epsilon"][-1] == pytest.approx(result.epsilon)
+    assert result.accuracy == pytest.approx(result.metrics["accuracy"][-1])
+    assert seen[-1].spend.headline == pytest.approx(result.epsilon)
+    assert result.config.run.rounds == 2
+    assert "2 rounds" in repr(result) and "accuracy" in repr(result.metrics)
+    assert capfd.readouterr() == ("", "")
+
+    bills = [result.ledger.client(number) for number in range(len(result.ledger))]
+    assert len(bills) == 12 and all(bill.rounds == 2 for bill in bills)
+    assert max(bill.epsilon for bill in bills) == pytest.approx(result.epsilon)
+    assert all(bill.epsilon <= bill.local_epsilon for bill in bills)
+    with pytest.raises(InvalidValueError, match="client"):
+        result.ledger.client(12)
+
+    page = result.report(tmp_path / "page.html")
+    assert page == tmp_path / "page.html" and "<html" in page.read_text(encoding="utf-8")
+
+    from safetensors.torch import load_file
+
+    saved = load_file(result.directory / "model.safetensors")
+    held = result.model.state_dict()
+    assert saved.keys() == held.keys()
+    assert all(bool((saved[name] == held[name]).all()) for name in saved)
+
+
+def test_file_tables_and_config_are_one_run(tmp_path: Path) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text(
+        "\n".join(
+            f"[{name}]\n"
+            + "\n".join(f"{key} = {json.dumps(value)}" for key, value in table.items())
+            for name, table in SMALL.items()
+        )
+    )
+    given = (file, str(file), SMALL, resolve_config(SMALL))
+    one = {"run.rounds": 1}
+    results = [
+        fs.simulate(config, overrides=one, out=tmp_path / str(i)) for i, config in enumerate(given)
+    ]
+    bits = {(result.directory / "model.safetensors").read_bytes() for result in results}
+    assert len(bits) == 1
+    assert resolve_config(tmp_path / "0") == results[0].config
+
+
+def test_overrides_take_values_of_every_kind() -> None:
+    config = resolve_config(
+        SMALL,
+        {
+            "budgets.low": 0.25,
+            "model.kind": "mlp",
+            "model.hidden": (8, 4),
+            "data.features": "pca",
+            "data.feature_options": {"components": 5},
+            "data.root": Path("/somewhere"),
+        },
+    )
+    assert (config.budgets.low, config.model.hidden) == (0.25, (8, 4))
+    assert config.data.feature_options == {"components": 5}
+    assert config.data.root == "/somewhere"
+    assert SMALL["model"] == {"kind": "linear"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"run.round": 2}, "rounds"),
+        ({"rounds": 2}, "section.key"),
+        ({"run.rounds": object()}, "object is no setting"),
+        ({"run.rounds": float("nan")}, "run.rounds"),
+        ({"budgets.low": float("inf")}, "budgets.low"),
+    ],
+)
+def test_bad_overrides_say_which(overrides: dict[str, object], message: str) -> None:
+    with pytest.raises(fs.FlShuffleError, match=message):
+        fs.simulate(SMALL, overrides=overrides)
+
+
+def test_bad_sources_say_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
+        fs.simulate(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match=r"no config\.json"):
+        fs.simulate(tmp_path)
+    with pytest.raises(ConfigError, match="a path, a dict or a Config"):
+        fs.simulate(17)  # type: ignore[arg-type]
+    with pytest.raises(RunError, match="no finished run"):
+        fs.Result(tmp_path)
+
+
+def test_the_quickstart_is_found_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert resolve_config("configs/quickstart.toml").data.source == "digits"
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/quickstart.toml").write_text("[data]\nclients = 7\n")
+    assert resolve_config("configs/quickstart.toml").data.clients == 7
+
+
+def test_a_callback_that_raises_ends_the_run(tmp_path: Path) -> None:
+    def stop(outcome: RoundOutcome) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fs.simulate(SMALL, out=tmp_path / "run", on_round=stop)
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_plans_of_both_kinds() -> None:
+    cost = fs.plan(SMALL, overrides={"run.rounds": 2, "data.records": 5})
+    assert cost.certain and cost.rounds == 2 and cost.unit == "client"
+    assert cost.epsilon == max(kind.epsilon for kind in cost.classes)
+    assert sum(kind.clients for kind in cost.classes) == 12 and len(cost.noise) == len(cost.classes)
+    noise = fs.plan(epsilon=4.0, delta=1e-5, rounds=1, clients=20)
+    assert noise.epsilon <= 4.0
+    with pytest.raises(ConfigError, match="needs delta, rounds, clients"):
+        fs.plan(epsilon=4.0)  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match="epsilon belongs to a target"):
+        fs.plan(SMALL, epsilon=4.0)  # type: ignore[call-overload]
+    with pytest.raises(InvalidValueError, match="option of a plan"):
+        fs.plan(epsilon=4.0, delta=1e-5, rounds=1, clients=20, clipp=1.0)
+
+
+def test_an_audit_of_tables() -> None:
+    report = fs.audit(
+        SMALL, overrides={"run.rounds": 1}, trials=50, reports=2000, seconds=5.0, seed=3
+    )
+    assert not report.breaks_proven and report.clients == 12 and report.findings
+
+
+def test_missing_numbers_are_nan_and_tables_know_pandas(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text('{"proven_epsilon": "inf", "accuracy": null}')
+    (tmp_path / "metrics.csv").write_text("round,accuracy\n1,\n2,0.5\n")
+    result = fs.Result(tmp_path)
+    assert result.epsilon == float("inf") and result.accuracy is None
+    accuracy = result.metrics["accuracy"]
+    assert np.isnan(accuracy[0]) and accuracy[1] == 0.5
+    try:
+        import pandas
+    except ImportError:
+        with pytest.raises(RunError, match="pandas"):
+            result.metrics.to_pandas()
+    else:
+        assert isinstance(result.metrics.to_pandas(), pandas.DataFrame)

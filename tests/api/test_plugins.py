@@ -1,0 +1,60 @@
+"""Names that installed packages offer: found, recorded as paths, and refused when ambiguous."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from fl_shuffle import plugins
+from fl_shuffle.api.configs import resolve_config
+from fl_shuffle.errors import ConfigError, InvalidValueError
+
+OFFERED = {
+    "fl_shuffle.models": [("resnet", "their_package.models:resnet")],
+    "fl_shuffle.data_sources": [("survey", "their_package.data:survey")],
+    "fl_shuffle.features": [("spectra", "their_package.features:spectra")],
+    "fl_shuffle.randomizers": [("skellam", "their_package.noise:skellam")],
+    "fl_shuffle.analyzers": [("median", "one:median"), ("median", "two:median")],
+}
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def entry_points(*, group: str) -> list[EntryPoint]:
+        return [EntryPoint(name, value, group) for name, value in OFFERED.get(group, [])]
+
+    monkeypatch.setattr(plugins, "entry_points", entry_points)
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "path"),
+    [
+        ("model.kind", "resnet", "their_package.models:resnet"),
+        ("data.source", "survey", "their_package.data:survey"),
+        ("data.features", "spectra", "their_package.features:spectra"),
+        ("privacy.randomizer", "skellam", "their_package.noise:skellam"),
+    ],
+)
+def test_a_name_stands_for_its_path(key: str, name: str, path: str) -> None:
+    section, field = key.split(".")
+    assert getattr(getattr(resolve_config({}, {key: name}), section), field) == path
+
+
+def test_own_names_and_paths_stay() -> None:
+    config = resolve_config({"model": {"kind": "mlp"}, "data": {"source": "mine:records"}})
+    assert (config.model.kind, config.data.source) == ("mlp", "mine:records")
+
+
+def test_an_unknown_name_lists_what_is_offered() -> None:
+    with pytest.raises(InvalidValueError, match="resnet"):
+        resolve_config({"model": {"kind": "resnt"}})
+
+
+def test_a_name_offered_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="one:median and two:median"):
+        resolve_config({"server": {"analyzer": "median"}})
+
+
+def test_every_group_is_one_that_some_field_reads() -> None:
+    assert {f"fl_shuffle.{group}" for group in plugins.GROUPS} == OFFERED.keys()

@@ -1,0 +1,124 @@
+"""The same seed gives the same model bits, whatever plays the clients."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fl_shuffle.flower import strategy
+from fl_shuffle.gradients import linear
+from fl_shuffle.randomizers import noise_cpu
+from tests.small_federation import Launch, model_bytes, summary
+
+CONVOLUTION = (
+    "model.kind=tests.federation.test_same_bits:convolution",
+    "data.features=raw",
+)
+
+
+class Convolution(nn.Module):
+    """A user's own model, for torch.func."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.side = round(math.prod(shape) ** 0.5)
+        self.convolution = nn.Conv2d(1, 4, 3)
+        self.head = nn.Linear(4 * (self.side - 2) ** 2, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        images = x.reshape(len(x), 1, self.side, self.side)
+        return self.head(torch.relu(self.convolution(images)).flatten(1))
+
+
+def convolution(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Convolution(shape, classes)
+
+
+KINDS = {
+    "client unit": (),
+    "record unit": ("privacy.unit=record",),
+    "laplace": ("privacy.unit=record", "privacy.randomizer=laplace"),
+    "common noise": ("privacy.personalization=clipping",),
+    "weighted": ("server.weights=inverse-variance",),
+    "ragged": ("data.sizes=unequal",),
+    "part": ("training.participation=0.7",),
+    "sequential": ("training.schedule=sequential",),
+    "network": ("model.kind=mlp", "model.hidden=[300]", "privacy.unit=record"),
+    "network, part, unequal": (
+        "model.kind=mlp",
+        "model.hidden=[300]",
+        "privacy.unit=client",
+        "training.participation=0.6",
+        "data.sizes=unequal",
+        "data.clients=150",
+    ),
+    "convolution": (*CONVOLUTION, "privacy.unit=record"),
+    "convolution, part, unequal": (
+        *CONVOLUTION,
+        "privacy.unit=client",
+        "training.participation=0.6",
+        "data.sizes=unequal",
+        "data.clients=150",
+    ),
+    "local steps": ("training.local_steps=3",),
+}
+
+
+COMPILED = ("client unit", "record unit", "laplace", "weighted", "ragged", "part", "local steps")
+
+
+@pytest.mark.parametrize(
+    ("kind", "compiled"), [*((kind, False) for kind in KINDS), *((kind, True) for kind in COMPILED)]
+)
+def test_packing_jobs_and_chunks_do_not_matter(
+    kind: str, compiled: bool, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear, "WORTH_COMPILING", 0 if compiled else 1 << 62)
+    assert launch("one", *KINDS[kind], "run.jobs=1") == 0
+    assert launch("two", *KINDS[kind], "run.jobs=2") == 0
+    assert launch("many", *KINDS[kind], "run.jobs=4") == 0
+    monkeypatch.setattr(strategy, "CHUNK_BYTES", 1)  # one block per message
+    assert launch("single", *KINDS[kind], "run.jobs=2") == 0
+    first = model_bytes(tmp_path / "one")
+    for name in ("two", "many", "single"):
+        assert model_bytes(tmp_path / name) == first, name
+
+
+def test_compiled_noise_gives_the_same_bits(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for noise in ("gaussian", "laplace"):
+        models = []
+        for limit in (0, 1 << 62):
+            monkeypatch.setattr(noise_cpu, "COMPILED_FROM", limit)
+            assert launch(f"{noise} {limit}", f"privacy.randomizer={noise}") == 0
+            models.append(model_bytes(tmp_path / f"{noise} {limit}"))
+        assert models[0] == models[1]
+
+
+def test_another_seed_gives_another_model(launch: Launch, tmp_path: Path) -> None:
+    assert launch("a") == 0
+    assert launch("b", "run.seed=6") == 0
+    assert model_bytes(tmp_path / "a") != model_bytes(tmp_path / "b")
+    assert launch("c", "run.entropy=system") == 0
+    assert launch("d", "run.entropy=system") == 0
+    assert model_bytes(tmp_path / "c") != model_bytes(tmp_path / "d")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["client unit", "network, part, unequal"])
+def test_flowers_ray_engine_gives_the_same_bits(kind: str, launch: Launch, tmp_path: Path) -> None:
+    assert launch("here", *KINDS[kind], "run.jobs=1") == 0
+    assert launch("ray", *KINDS[kind], options=("--engine", "ray", "--jobs", "2")) == 0
+    assert model_bytes(tmp_path / "here") == model_bytes(tmp_path / "ray")
+    ours, theirs = summary(tmp_path / "here"), summary(tmp_path / "ray")
+    assert ours["proven_epsilon"] == theirs["proven_epsilon"]
+    # Nothing of what Flower, Ray and the clients print.
+    assert {path.name for path in (tmp_path / "here").iterdir()} == {
+        path.name for path in (tmp_path / "ray").iterdir()
+    }
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "ray").iterdir()} == {0o600}

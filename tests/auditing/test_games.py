@@ -1,0 +1,466 @@
+"""The games, on the real client code: they break what is wrong, and nothing that is right.
+
+Every audit's bounds hold with confidence 95% together, so a right claim is contradicted in at most
+5% of seeds (far fewer, as the shares add up); seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from fl_shuffle.accounting.bounds.blanket import blanket_epsilon
+from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
+from fl_shuffle.auditing.audit import AuditSettings, run_audit
+from fl_shuffle.auditing.cases import Case, canned_cases
+from fl_shuffle.auditing.claims import Claim, ClaimBook, accountant_claims
+from fl_shuffle.auditing.findings import AuditReport, Clipping, Finding, Point
+from fl_shuffle.auditing.games import composed
+from fl_shuffle.auditing.score import BatchScore, View, length_rule, position_error
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.flower.records import TrainRequest
+from fl_shuffle.randomizer_plan import RandomizerPlan
+from fl_shuffle.tasks.canaries import Canaries, CanaryModel, check_clipping
+from fl_shuffle.tasks.worker import Worker
+
+QUICK = AuditSettings(trials=100, reports=60_000, seconds=60.0)
+
+
+def config(clients: int = 20, **sections: dict[str, Any]) -> Config:
+    base: dict[str, dict[str, Any]] = {
+        "run": {"rounds": 3},
+        "data": {"clients": clients},
+        "privacy": {"unit": "client", "randomizer": "gaussian"},
+        "budgets": {"distribution": "constant", "epsilon": 1.0, "delta": 1e-5},
+    }
+    for name, values in sections.items():
+        base.setdefault(name, {}).update(values)
+    return parse_config(base)
+
+
+def weaker(plan: RandomizerPlan, factor: float) -> RandomizerPlan:
+    """The same plan with noise `factor` times too small (on a grid as fine)."""
+    return dataclasses.replace(plan, scale=plan.scale / factor, step=plan.step / 64.0)
+
+
+_claims: dict[str, ClaimBook] = {}
+
+
+def audit(
+    settings: Config, *, factor: float = 1.0, dimension: int = 8, how: AuditSettings = QUICK
+) -> AuditReport:
+    """An audit of the right claims, with noise `factor` times too small."""
+    honest = Canaries(settings, dimension=dimension, seed=how.seed)
+    source = honest
+    if factor != 1.0:
+        source = Canaries(
+            settings, dimension=dimension, seed=how.seed, plan=weaker(honest.plan, factor)
+        )
+    key = settings.to_json()
+    if key not in _claims:
+        _claims[key] = accountant_claims(settings, honest.plan, honest.scene.target)
+    return run_audit(
+        "test",
+        source,
+        _claims[key],
+        unit=settings.privacy.unit,
+        delta=settings.privacy.target_delta,
+        rounds=settings.run.rounds,
+        settings=how,
+    )
+
+
+def play(case: Case, *, trials: int, reports: int) -> AuditReport:
+    """A canned case, with fewer plays."""
+    source = Canaries(case.config, dimension=case.dimension)
+    return run_audit(
+        case.name,
+        source,
+        accountant_claims(case.config, source.plan, source.scene.target),
+        unit=case.config.privacy.unit,
+        delta=case.config.privacy.target_delta,
+        rounds=case.config.run.rounds,
+        settings=AuditSettings(trials=trials, reports=reports),
+    )
+
+
+def named(text: str) -> Case:
+    (found,) = [case for case in canned_cases() if case.name.startswith(text)]
+    return found
+
+
+KINDS = [
+    config(privacy={"randomizer": "gaussian"}),
+    config(privacy={"randomizer": "laplace"}, budgets={"delta": 0.0}),
+    config(privacy={"unit": "record"}, data={"records": 40}),
+    config(privacy={"unit": "record", "randomizer": "laplace"}, data={"records": 5}),
+    config(budgets={"distribution": "uniform", "low": 0.5, "high": 2.0}),
+]
+NAMES = ["gaussian", "laplace", "record", "laplace-record", "personal"]
+
+
+@pytest.mark.parametrize("settings", KINDS, ids=NAMES)
+def test_the_right_noise_is_not_contradicted(settings: Config) -> None:
+    report = audit(settings)
+    assert not report.breaks_proven
+    assert report.findings
+
+
+@pytest.mark.parametrize("settings", KINDS, ids=NAMES)
+def test_noise_three_times_too_small_is_caught(settings: Config) -> None:
+    assert audit(settings, factor=3.0).breaks_proven
+
+
+def test_the_stated_power_is_true() -> None:
+    """Noise as much too small as the audit says it would catch is caught; at 95% per seed, two
+    misses in six have chance 3e-2 and three 2e-3. Noise half as far off is below the power."""
+    settings = config()
+    found = audit(settings).findings[0]
+    assert found.detectable is not None
+    assert 1.0 < found.detectable < 1.3
+    caught = [
+        audit(
+            settings,
+            factor=found.detectable,
+            how=AuditSettings(trials=8, reports=100_000, seed=seed),
+        ).breaks_proven
+        for seed in range(6)
+    ]
+    assert sum(caught) >= 4
+
+
+def test_a_minority_with_large_budgets_breaks_the_published_mu_in_whole_rounds() -> None:
+    report = play(named("1% of 1,000"), trials=800, reports=20_000)
+    games = [found for found in report.findings if "Clopper-Pearson" in found.method]
+    assert any(found.breaks_published for found in games)
+    assert report.recognition["taken_for_the_wrong_class"] == 0
+    assert not report.breaks_proven
+
+
+@pytest.mark.parametrize(
+    ("name", "at_least", "truth", "published"),
+    [
+        ("1% of 10,000 clients at 0.5", 0.13, 0.157, 0.0589),
+        ("10% of 10,000 clients at 2", 0.19, 0.219, 0.0614),
+        ("1% of 10,000 clients at 2, the rest at 0.01 (Laplace)", 0.75, 0.917, 0.0590),
+        ("50% of 10,000 clients at 4", 0.27, 0.309, 0.0844),
+    ],
+)
+def test_mixes_of_budgets_that_break_the_published_mu(
+    name: str, at_least: float, truth: float, published: float
+) -> None:
+    """The measured bound lies between what the attack should reach and the exact divergence."""
+    report = play(named(name), trials=8, reports=200_000)
+    points = [found.points[0] for found in report.findings if found.points[0].published]
+    best = max(points, key=lambda point: point.lower)
+    assert best.published == pytest.approx(published, rel=2e-3)
+    assert at_least < best.lower < truth * 1.003
+    assert best.breaks_published
+    assert not report.breaks_proven
+
+
+def test_half_of_the_clients_at_one_half_do_not_break_it() -> None:
+    report = play(named("50% of 10,000 clients at 0.5"), trials=8, reports=200_000)
+    assert not report.breaks_published
+    assert not report.breaks_proven
+    best = max(found.points[0].lower for found in report.findings if found.points[0].published)
+    assert 0.012 < best < 0.0174 * 1.003
+
+
+def test_record_level_noise_breaks_the_published_mu_with_many_clients_only() -> None:
+    many = play(named("1,000 clients of 600"), trials=300, reports=50_000)
+    few = play(named("100 clients of 600"), trials=300, reports=50_000)
+    assert many.breaks_published
+    assert not few.breaks_published
+    assert not many.breaks_proven
+    assert not few.breaks_proven
+    # Per round mu = 1/z = 0.5/4.845, whatever the number of clients.
+    for report in (many, few):
+        lower = next(f for f in report.findings if "mu test" in f.method).points[0].lower
+        assert 0.28 < lower < 0.3526
+
+
+def test_an_exact_bound_is_approached_and_not_passed() -> None:
+    """Equal Laplace clients: the worst dataset is the one played, so the bound must stay below the
+    exact divergence and come near it."""
+    settings = config(50, privacy={"randomizer": "laplace"}, budgets={"delta": 0.0})
+    found = [
+        f for f in audit(settings, dimension=3).findings if f.note == "hidden among 50 reports"
+    ]
+    upper = blanket_epsilon(LaplaceRandomizer(1.0), 50, 1e-5).epsilon
+    assert 0.5 * upper < found[0].points[0].lower <= upper
+
+
+# --- The canaries are the real thing ----------------------------------------------------------
+
+
+def test_canaries_reports_are_the_workers_reports() -> None:
+    """A worker that computes gradients and noise in one call, as a client does, sends the bits the
+    games are played with."""
+    settings = config(
+        6,
+        privacy={"unit": "record", "clip_norm": 0.3},
+        data={"records": 7},
+        budgets={"distribution": "uniform", "low": 0.5, "high": 2.0},
+        server={"weights": "inverse-variance"},
+    )
+    canaries = Canaries(settings, dimension=11, seed=4)
+    zero, _, still = canaries._records_of(canaries.scene.target)
+    assert still == 0
+    far = position_error(canaries) < 0.01
+    plus = [0 if far else zero] * 6
+    plus[canaries.scene.target] = zero
+    labels = torch.cat([(torch.arange(7) < count).long() for count in plus])
+    task = canaries._task(
+        canaries.plan,
+        canaries._budgets,
+        torch.full((42, 1), 3e3),
+        labels,
+        np.arange(0, 43, 7, dtype=np.int64),
+    )
+    worker = Worker(canaries._config, task)
+    reports = worker.reports(TrainRequest(9, 0, 6), torch.zeros(11))
+    assert np.array_equal(canaries.play(9)[0].numpy(), reports)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        config(),
+        config(privacy={"randomizer": "laplace"}, budgets={"delta": 0.0}),
+        config(training={"local_steps": 3}),
+        config(privacy={"unit": "record"}, data={"records": 600}),
+        config(privacy={"unit": "record", "client_clip": 0.25}, data={"records": 20}),
+        config(privacy={"unit": "record", "client_clip": 0.01}, data={"records": 20}),
+        config(privacy={"unit": "record", "clip": "average"}, data={"records": 20}),
+        config(
+            privacy={"unit": "record", "clip": "average", "calibration": "as-published"},
+            data={"records": 20},
+        ),
+        config(
+            privacy={"personalization": "clipping"},
+            budgets={"distribution": "uniform", "low": 0.5, "high": 2.0},
+        ),
+    ],
+)
+def test_canaries_use_the_whole_sensitivity_and_no_more(settings: Config) -> None:
+    canaries = Canaries(settings, dimension=5)
+    plan, scene = canaries.plan, canaries.scene
+    moved = scene.one - scene.zero
+    sensitivity = plan.weight[scene.target] * plan.sensitivity[scene.target]
+    assert moved == pytest.approx(sensitivity, rel=1e-3)
+    assert (np.abs(scene.others) <= plan.weight * plan.radius * (1 + 1e-6)).all()
+
+
+def test_the_two_plays_differ_in_the_target_only_by_its_data() -> None:
+    canaries = Canaries(config(), dimension=5)
+    rows, other = canaries.play(1)
+    target = canaries.scene.target
+    step = float(canaries.plan.step[target])
+    difference = (other - rows[target]).numpy()
+    assert difference[0] == pytest.approx(canaries.scene.one - canaries.scene.zero, abs=2 * step)
+    assert (difference[1:] == 0.0).all()
+    assert not torch.equal(canaries.play(2)[0], rows)
+
+
+def test_clones_have_noise_of_their_own() -> None:
+    canaries = Canaries(config(), dimension=5)
+    clones = canaries.clones(1, 20_000, one=False)
+    axis = clones[:, 0].double().numpy()
+    assert len(np.unique(clones[:, 1].numpy())) > 10_000
+    assert axis.mean() == pytest.approx(canaries.scene.zero, abs=0.05 * canaries.plan.scale[0])
+    assert axis.std() == pytest.approx(float(canaries.plan.scale[0]), rel=0.03)
+
+
+def test_the_runs_own_gradient_code_keeps_the_clip() -> None:
+    settings = config(12, data={"source": "digits"}, privacy={"unit": "record", "clip_norm": 0.1})
+    found = check_clipping(settings)
+    assert 0.9 < found.move <= 1.001
+    assert found.radius <= 1.001
+
+
+def test_an_unclipped_mean_contradicts_the_claims() -> None:
+    report = audit(config(), how=AuditSettings(trials=8, reports=1000))
+    assert not report.breaks_proven
+    assert dataclasses.replace(report, clipping=Clipping(1.0, 2.0)).breaks_proven
+    assert not dataclasses.replace(report, clipping=Clipping(1.0, 1.0)).breaks_proven
+
+
+def test_the_canary_model_has_one_moving_parameter() -> None:
+    model = CanaryModel(4)
+    loss = torch.nn.functional.cross_entropy(model(torch.tensor([[6.0]])), torch.tensor([1]))
+    loss.backward()
+    assert model.weight.grad is not None
+    assert model.weight.grad.tolist() == [3.0, 0.0, 0.0, 0.0]
+
+
+# --- The score ----------------------------------------------------------------------------------
+
+
+def shuffled_density(
+    reports: np.ndarray, means: np.ndarray, scales: np.ndarray, noise: str
+) -> float:
+    """The density of a shuffled batch by definition: the mean over all assignments."""
+    law = stats.laplace if noise == "laplace" else stats.norm
+    total = 0.0
+    for order in itertools.permutations(range(len(means))):
+        total += math.prod(
+            float(law.pdf(reports[row], means[client], scales[client]).prod())
+            for row, client in enumerate(order)
+        )
+    return total / math.factorial(len(means))
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_the_score_is_the_exact_likelihood_ratio_for_equal_others(noise: str) -> None:
+    settings = config(
+        5, privacy={"randomizer": noise}, budgets={"delta": 1e-5 if noise == "gaussian" else 0.0}
+    )
+    canaries = Canaries(settings, dimension=1)
+    rows, other = canaries.play(1)
+    rows[canaries.scene.target] = other
+    means = [canaries.scene.others[:, None].copy() for _ in range(2)]
+    means[0][canaries.scene.target] = canaries.scene.zero
+    means[1][canaries.scene.target] = canaries.scene.one
+    densities = [
+        shuffled_density(rows.double().numpy(), part, canaries.plan.scale[:, None], noise)
+        for part in means
+    ]
+    score = BatchScore(canaries, use_length=False)(View.of(rows, noise)).sum()
+    assert 1.0 + score == pytest.approx(densities[1] / densities[0], rel=1e-6)
+
+
+def test_the_score_is_the_exact_likelihood_ratio_for_a_recognised_target() -> None:
+    settings = config(4, privacy={"unit": "record"}, data={"records": 400})
+    canaries = Canaries(settings, dimension=1)
+    assert position_error(canaries) < 1e-8
+    rows, _ = canaries.play(3)
+    axis = float(rows[canaries.scene.target, 0])
+    scene, scale = canaries.scene, float(canaries.plan.scale[0])
+    ratio = stats.norm.pdf(axis, scene.one, scale) / stats.norm.pdf(axis, scene.zero, scale)
+    score = BatchScore(canaries, use_length=False)(View.of(rows, "gaussian")).sum()
+    assert 1.0 + score == pytest.approx(ratio, rel=1e-9)
+
+
+def test_rounds_compose_by_their_log_likelihoods() -> None:
+    scores = np.array([1.0, 3.0, -0.5, 1.0, 7.0])
+    assert composed(scores, 2) == pytest.approx([math.log(8.0), math.log(1.0)])
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_the_stated_error_of_recognition_is_true(noise: str) -> None:
+    """Two noise scales a factor of two apart in few dimensions: mistakes happen, as often as the
+    exact laws say (4 standard deviations)."""
+    settings = config(
+        40,
+        privacy={"randomizer": noise},
+        budgets={
+            "distribution": "groups",
+            "conservative": 1.0,
+            "liberal": 2.0,
+            "conservative_fraction": 0.5,
+            "moderate_fraction": 0.0,
+            "delta": 1e-5 if noise == "gaussian" else 0.0,
+        },
+    )
+    canaries = Canaries(settings, dimension=9)
+    rule = length_rule(canaries)
+    same = canaries.plan.scale == canaries.plan.scale[canaries.scene.target]
+    rounds = 400
+    wrong = sum(
+        int((rule.chosen(View.of(canaries.play(number)[0], noise)) != same).sum())
+        for number in range(rounds)
+    )
+    assert rule.error > 0.5
+    chances = _mistakes(noise, canaries.plan.scale)
+    assert wrong == pytest.approx(rounds * chances, abs=4 * math.sqrt(rounds * chances))
+
+
+def _mistakes(noise: str, scales: np.ndarray) -> float:
+    """Expected mistakes per round of the likelihood rule, by numerical integration."""
+    small, large = np.unique(scales)
+    law = stats.gamma(8) if noise == "laplace" else stats.chi(8)
+    grid = np.linspace(1e-6, 60.0 * large, 400_001)
+    densities = [law.pdf(grid / scale) / scale for scale in (small, large)]
+    return float(20 * np.minimum(*densities).sum() * (grid[1] - grid[0]))
+
+
+def test_a_published_sensitivity_that_is_too_small_shows_in_the_local_game() -> None:
+    """The average is clipped, the noise is for a record's share of it: 20 times too small for the
+    budget asked for. The accountant knows and is not contradicted."""
+    settings = config(
+        6,
+        privacy={"unit": "record", "clip": "average", "calibration": "as-published"},
+        data={"records": 20},
+    )
+    report = audit(settings, how=AuditSettings(trials=8, reports=20_000))
+    assert "DOES NOT KEEP" in report.findings[0].note
+    assert report.findings[0].points[0].lower > 5.0
+    assert not report.breaks_proven
+    right = audit(config(), how=AuditSettings(trials=8, reports=20_000)).findings[0]
+    assert right.note == "asked for (1, 1e-05)"
+
+
+# --- Findings -----------------------------------------------------------------------------------
+
+
+def finding(*points: Point) -> Finding:
+    return Finding("g", "m", 1, 10, points, 3.0)
+
+
+def test_verdicts() -> None:
+    quiet = finding(Point(1e-5, 0.1, 0.5, 0.4), Point(0.1, 0.0, 0.0, 0.0))
+    assert quiet.verdict == "does not contradict the proven bound"
+    loud = finding(Point(1e-5, 0.1, 0.5, 0.4), Point(0.1, 0.3, 0.5, 0.2))
+    assert loud.verdict == "breaks the published mu"
+    assert loud.witness.delta == 0.1
+    assert finding(Point(1e-5, 0.6, 0.5, None)).verdict == "CONTRADICTS THE PROVEN BOUND"
+    assert not finding(Point(1e-5, 0.6, None, None)).breaks_proven
+    assert not finding(Point(1e-5, 0.5, 0.5, 0.5)).breaks_published
+
+
+def test_a_claim_that_is_too_small_is_contradicted() -> None:
+    """The accountant's own number divided by two: an accountant that wrong is found out."""
+    settings = config(8, privacy={"randomizer": "laplace"}, budgets={"delta": 0.0})
+    canaries = Canaries(settings, dimension=3)
+    right = accountant_claims(settings, canaries.plan, canaries.scene.target)
+
+    def wrong(rounds: int, delta: float) -> Claim:
+        claim = right(rounds, delta)
+        assert claim.local is not None
+        return dataclasses.replace(claim, local=0.5 * claim.local)
+
+    report = run_audit(
+        "wrong", canaries, wrong, unit="client", delta=1e-5, rounds=1, settings=QUICK
+    )
+    assert report.findings[0].breaks_proven
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("trials", 7),
+        ("trials", 0),
+        ("trials", 10**9),
+        ("trials", 10.0),
+        ("reports", 999),
+        ("confidence", 0.4),
+        ("confidence", 1.0),
+        ("confidence", math.nan),
+        ("seconds", 0.0),
+        ("seconds", math.inf),
+        ("seed", -1),
+    ],
+)
+def test_bad_settings_are_refused(name: str, value: object) -> None:
+    with pytest.raises(InvalidValueError, match=name):
+        AuditSettings(**{name: value})  # type: ignore[arg-type]

@@ -1,0 +1,382 @@
+"""scripts/reproduce: every analytic target in fast mode, resumption, and the generated page."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from benchmarks.reproduction import (
+    chen2024_estimation,
+    chen2024_gspa,
+    chen2024_renyi,
+    publish,
+    su2025,
+)
+from benchmarks.reproduction import command as reproduce_command
+from benchmarks.reproduction.core import (
+    Options,
+    Result,
+    Target,
+    all_targets,
+    execute,
+    finished,
+    write_csv,
+)
+from benchmarks.reproduction.page import page
+from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_epsilon
+from fl_shuffle.errors import InvalidValueError, NotApplicableError
+
+Rows = list[dict[str, float]]
+
+
+def run_fast(target: Target, out: Path) -> tuple[dict[str, Any], dict[str, Rows]]:
+    """The entry and the tables (numbers where they are numbers) of a fast run."""
+    entry = execute(target, Options(out, fast=True))
+    folder = out / target.name
+    for name in entry["figures"]:
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    assert entry["reproduction"] and entry["honest"]
+    assert "nan" not in f"{entry['reproduction']} {entry['honest']}".split()
+    tables = {}
+    for name in entry["tables"]:
+        with (folder / name).open(newline="") as file:
+            tables[name] = [
+                {key: _number(value) for key, value in row.items()} for row in csv.DictReader(file)
+            ]
+        assert tables[name]
+    return entry, tables
+
+
+def _number(text: str) -> Any:
+    return float(text) if re.fullmatch(r"-?[\d.]+(e-?\d+)?|nan", text) else text
+
+
+# --- Su, Cheng, Wang 2025 -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["su2025-figure-2", "su2025-figure-3"])
+def test_su2025_bounds_are_ordered(name: str, tmp_path: Path) -> None:
+    _, tables = run_fast(su2025.TARGETS[name], tmp_path)
+    for row in tables["bounds.csv"]:
+        assert 0.0 < row[su2025.LOWER] <= row[su2025.UPPER] <= row["epsilon0"]
+        for joint in su2025.JOINT:
+            assert row[f"{joint}-joint lower"] <= row[f"{joint}-joint upper"]
+        # The optimal decomposition is never worse than any other reduction.
+        assert row[su2025.UPPER] <= 1.001 * min(row[label] for label in su2025.BASELINES)
+
+
+@pytest.mark.parametrize("name", ["su2025-figure-5", "su2025-figure-6"])
+def test_su2025_parallel_use_lies_between_its_parts(name: str, tmp_path: Path) -> None:
+    _, tables = run_fast(su2025.TARGETS[name], tmp_path)
+    for row in tables["bounds.csv"]:
+        parts = row["10-RR upper"], row["BLH upper"]
+        assert min(parts) <= row["parallel upper"] <= max(parts)
+        assert row["parallel lower"] <= row["parallel upper"]
+
+
+# --- Chen, Cao, Ge 2024 (Renyi) -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(chen2024_renyi.TARGETS))
+def test_the_exact_divergence_lies_between_the_proven_bounds(name: str, tmp_path: Path) -> None:
+    _, tables = run_fast(chen2024_renyi.TARGETS[name], tmp_path)
+    for row in tables["divergence.csv"]:
+        low, high = row[chen2024_renyi.LOWER], row[chen2024_renyi.UPPER]
+        assert low <= row[chen2024_renyi.EXACT] <= high
+
+
+def test_the_printed_pair_against_enumeration() -> None:
+    epsilon0, clients, order = 0.7, 5, 3
+    p = math.exp(-epsilon0)
+    first: dict[tuple[int, int], float] = {}
+    second: dict[tuple[int, int], float] = {}
+    cells = ((0.5 * p, 1, 0), (0.5 * p, 0, 1), (1.0 - p, 0, 0))
+    for others in itertools.product(cells, repeat=clients - 1):
+        mass = math.prod(cell[0] for cell in others)
+        a, b = sum(cell[1] for cell in others), sum(cell[2] for cell in others)
+        for share, shift in ((p, 1), (1.0 - p, 0)):
+            for law, key in ((first, (a, b + shift)), (second, (a + shift, b))):
+                law[key] = law.get(key, 0.0) + mass * share
+    # (0, n) has no mass in the second law: the printed pair has an infinite divergence, and the
+    # code, which looks at what both can produce, reports the rest.
+    common = first.keys() & second.keys()
+    assert common != first.keys()
+    moment = sum(first[key] ** order * second[key] ** (1 - order) for key in common)
+    expected = math.log(moment) / (order - 1)
+    assert chen2024_renyi.printed_pair_rdp(epsilon0, clients, order) == pytest.approx(expected)
+
+
+# --- Chen, Cao, Ge 2024 (GSPA) ------------------------------------------------------------------
+
+
+def test_gspa_figure_2(tmp_path: Path) -> None:
+    _, tables = run_fast(chen2024_gspa.TARGETS["chen2024-gspa-figure-2"], tmp_path)
+    for row in tables["bounds.csv"]:
+        # For binary randomized response the reduction and the blanket are the same pair.
+        assert row[chen2024_gspa.BINARY] == pytest.approx(row[chen2024_gspa.EXACT], rel=1e-3)
+        assert row[chen2024_gspa.BINARY] < row[chen2024_gspa.COHORT]
+        assert row[chen2024_gspa.GSPA] < row[chen2024_gspa.ECHO]
+    assert all(row["certainly at least"] > row[chen2024_gspa.GSPA] for row in tables["leaks.csv"])
+
+
+@pytest.mark.parametrize(
+    ("own", "clients", "expected"), [(0.5, 10_000, 0.0631), (2.0, 1000, 1.46), (4.0, 10_000, 0.715)]
+)
+def test_the_lone_client_against_independent_numbers(
+    own: float, clients: int, expected: float
+) -> None:
+    """Exact divergences at delta 1e-5 from a separate computation, three digits."""
+    witness: Any = chen2024_gspa.OneAmongMany(own, 0.01)
+    found = lower_bound_epsilon(witness, clients, 1e-5).epsilon
+    assert 0.99 * expected < found < 1.006 * expected
+
+
+def test_mean_estimation(tmp_path: Path) -> None:
+    """60 repetitions: a false alarm has probability below 1e-5 (4.5 standard errors)."""
+    target = chen2024_estimation.TARGETS["chen2024-gspa-figure-3-mean"]
+    _, tables = run_fast(target, tmp_path)
+    rows = {row["estimator"]: row for row in tables["ordered.csv"]}
+    plain = rows[chen2024_estimation.PLAIN]
+    assert abs(plain["bias"]) < 4.5 * plain["standard error"]
+    assert rows[chen2024_estimation.WEIGHTED]["bias"] > 5.0
+    for row in tables["against_f_C.csv"]:
+        plain_error = row[f"MAE, {chen2024_estimation.PLAIN}"]
+        assert row[f"MAE, {chen2024_estimation.DUCHI}"] < plain_error
+
+
+def test_frequency_estimation(tmp_path: Path) -> None:
+    """Algorithm 2 leans when budgets go with the data; equal weights do not (4.5 errors)."""
+    target = chen2024_estimation.TARGETS["chen2024-gspa-figure-3-frequency"]
+    _, tables = run_fast(target, tmp_path)
+    rows = {row["estimator"]: row for row in tables["ordered.csv"]}
+    assert rows[chen2024_estimation.PUBLISHED]["bias"] > 0.15
+    equal = rows[chen2024_estimation.UNBIASED]
+    assert abs(equal["bias"]) < 4.5 * equal["standard error"]
+    first, last = tables["against_f_C.csv"]
+    label = f"MAE, {chen2024_estimation.PUBLISHED}"
+    assert first[label] < last[label]
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def command() -> ModuleType:
+    return reproduce_command
+
+
+class Toy:
+    """A target that counts its runs."""
+
+    def __init__(self, name: str = "toy", error: BaseException | None = None) -> None:
+        self.runs = 0
+        self.setting = 1
+        self.error = error
+        self.target = Target(
+            name, "A toy", "Nobody 2000", "7 | 8", lambda options: {"setting": self.setting},
+            self.run,
+        )  # fmt: skip
+
+    def run(self, options: Options) -> Result:
+        self.runs += 1
+        if self.error:
+            raise self.error
+        return Result(
+            {"numbers": [{"a": 1}, {"b": 2}]}, {"plot": Figure()}, "seven", f"fast {options.fast}"
+        )
+
+
+@pytest.fixture
+def toys(command: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Toy]]:
+    made = [Toy("broken", InvalidValueError("data", "/nowhere", "must exist")), Toy()]
+    monkeypatch.setattr(
+        command, "all_targets", lambda: {toy.target.name: toy.target for toy in made}
+    )
+    yield made
+
+
+def test_finished_targets_are_skipped_until_something_changes(
+    command: ModuleType, toys: list[Toy], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy = toys[1]
+    arguments = ["toy", "--out", str(tmp_path)]
+    assert command.main(arguments) == 0
+    assert command.main(arguments) == 0
+    assert toy.runs == 1
+    assert "skipped" in capsys.readouterr().out
+    assert (tmp_path / "toy" / "numbers.csv").read_text() == "a,b\n1,\n,2\n"
+    (tmp_path / "toy" / "plot.png").unlink()
+    assert command.main(arguments) == 0
+    toy.setting = 2
+    assert command.main(arguments) == 0
+    assert command.main([*arguments, "--fast"]) == 0
+    assert command.main([*arguments, "--fast", "--force"]) == 0
+    assert toy.runs == 5
+
+
+def test_all_goes_on_after_a_failure_and_says_so(
+    command: ModuleType, toys: list[Toy], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["all", "--out", str(tmp_path)]) == 1
+    assert toys[1].runs == 1
+    assert "/nowhere" in capsys.readouterr().err
+    assert not (tmp_path / "broken").exists()
+
+
+def test_an_interrupted_run_is_resumed(
+    command: ModuleType, toys: list[Toy], tmp_path: Path
+) -> None:
+    toys[0].error = KeyboardInterrupt()
+    assert command.main(["toy", "broken", "--out", str(tmp_path)]) == 130
+    toys[0].error = None
+    assert command.main(["toy", "broken", "--out", str(tmp_path)]) == 0
+    assert (toys[0].runs, toys[1].runs) == (2, 1)
+
+
+def test_the_page_holds_the_entries_and_nothing_typed(
+    command: ModuleType, toys: list[Toy], tmp_path: Path
+) -> None:
+    assert command.main(["toy", "--out", str(tmp_path)]) == 0
+    text = (tmp_path / "README.md").read_text()
+    assert "| 7 \\| 8 | seven | fast False |" in text
+    assert "](toy/plot.png)" in text
+    assert "](toy/numbers.csv)" in text
+    path = tmp_path / "toy" / "entry.json"
+    entry = json.loads(path.read_text())
+    path.write_text(json.dumps({**entry, "honest": "other"}))
+    assert command.main(["toy", "--out", str(tmp_path)]) == 0
+    assert "| seven | other |" in (tmp_path / "README.md").read_text()
+
+
+def test_a_wrong_name_is_one_line(
+    command: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["figure-99", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_list_names_every_target(command: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["list"]) == 0
+    shown = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert shown == list(all_targets())
+    assert len(shown) >= 9
+
+
+def test_force_forgets_results_and_runs_at_once(
+    command: ModuleType, toys: list[Toy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, toy = toys
+    first.error = None
+    arguments = ["all", "--out", str(tmp_path)]
+    assert command.main(arguments) == 0
+    run = tmp_path / "runs" / "some-0123"
+    other = tmp_path / "runs" / "some_more-0123"
+    for folder in (run, other):
+        folder.mkdir(parents=True)
+    trained = dataclasses.replace(
+        toy.target, parameters=lambda options: {"configurations": {"some": "digest"}}
+    )
+    monkeypatch.setattr(command, "all_targets", lambda: {"broken": first.target, "toy": trained})
+    first.error = KeyboardInterrupt()
+    assert command.main([*arguments, "--force"]) == 130
+    assert not run.exists() and other.exists()
+    # What the interrupted command had forgotten stays forgotten: no --force is needed again.
+    first.error = None
+    assert command.main(arguments) == 0
+    assert (first.runs, toy.runs) == (3, 2)
+
+
+# --- what is published --------------------------------------------------------------------------
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_publish_needs_every_full_result(
+    command: ModuleType, toys: list[Toy], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del toys
+    before = (ROOT / "README.md").read_text()
+    assert command.main(["toy", "--out", str(tmp_path)]) == 0
+    assert command.main(["publish", "--out", str(tmp_path)]) == 2
+    assert "broken has no full result" in capsys.readouterr().err
+    assert (ROOT / "README.md").read_text() == before
+
+
+def test_publish_copies_results_and_leaves_the_rest_of_the_readme(
+    command: ModuleType, toys: list[Toy], tmp_path: Path
+) -> None:
+    out, root = tmp_path / "results", tmp_path / "root"
+    assert command.main(["toy", "--out", str(out)]) == 0
+    level = out / "toy"
+    tables = {publish.CLIENT_LEVEL: CLIENT_ROW, publish.RECORD_LEVEL: RECORD_ROW}
+    for path, row in tables.items():
+        # The two tables that the README is made from, as results of targets of these names.
+        entry = json.loads((level / "entry.json").read_text())
+        entry |= {"name": path.parent.name, "tables": [path.name], "figures": []}
+        (out / path.parent).mkdir()
+        (out / path.parent / "entry.json").write_text(json.dumps(entry))
+        write_csv(out / path, [row])
+    root.mkdir()
+    text = f"before\n{publish.START}\nold\n{publish.END}\nafter\n"
+    (root / "README.md").write_text(text)
+    named = [
+        dataclasses.replace(toys[1].target, name=name)
+        for name in ("toy", *(path.parent.name for path in tables))
+    ]
+    shown_page = publish.publish(named, Options(out), root)
+    assert shown_page == root / "docs" / "reproduction" / "README.md"
+    assert (shown_page.parent / "toy" / "plot.png").is_file()
+    shown = (root / "README.md").read_text()
+    assert shown.startswith(f"before\n{publish.START}\n|") and shown.endswith(
+        f"{publish.END}\nafter\n"
+    )
+    assert "| `a.toml` | 4, client unit | 97.9% ± 0.1% | 0.862 | 3.51 |" in shown
+    assert "| 98.2% ± 0.1% | 20.8 | 9.58, refuted: at least 20.4 |" in shown
+    with pytest.raises(NotApplicableError, match="once"):
+        publish.with_table("no markers", "")
+
+
+CLIENT_ROW = {
+    "configuration": "configs/a.toml",
+    "local epsilon of a report": 4,
+    "accuracy": 0.9794,
+    "spread": 0.0009,
+    "proven epsilon": 0.8617,
+    "published epsilon (GSPA)": 3.507,
+}
+RECORD_ROW = {
+    "configuration": "configs/b.toml",
+    "local budgets": "U(0.01, 2)",
+    "accuracy": 0.9824,
+    "spread": 0.0005,
+    "proven epsilon, worst client": 20.79,
+    "published epsilon (GSPA)": 9.581,
+    "lower bound": 20.49,
+}
+
+
+def test_the_readme_and_the_page_are_made_from_the_published_tables() -> None:
+    folder = ROOT / publish.FOLDER
+    readme = (ROOT / "README.md").read_text()
+    assert publish.with_table(readme, publish.expectations(folder)) == readme
+    entries = [json.loads((folder / name / "entry.json").read_text()) for name in all_targets()]
+    assert page(entries) == (folder / "README.md").read_text()
+
+
+def test_the_published_results_have_the_present_settings() -> None:
+    options = Options(ROOT / publish.FOLDER)
+    for target in all_targets().values():
+        assert finished(target, options) is not None, f"{target.name}: run it and publish again"
+    size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
+    assert size < 3_000_000

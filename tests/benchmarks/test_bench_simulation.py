@@ -1,0 +1,51 @@
+"""The federation benchmark runs from end to end and writes its table; times are not looked at."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks.simulation", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+
+
+def test_smoke_form_measures_the_floor_and_ours(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    done = bench("--smoke", "--csv", str(table))
+    assert done.returncode == 0, done.stderr
+    with table.open(newline="") as file:
+        rows = {row["engine"]: row for row in csv.DictReader(file)}
+    assert set(rows) == {"floor", "ours"}
+    for row in rows.values():
+        assert (row["clients"], row["records"], row["d"]) == ("40", "5", "610")
+        assert row["rounds"] == "3"
+        assert float(row["median_s"]) > 0
+        assert float(row["start_up_s"]) > float(row["median_s"])
+        # Each process holds at least an interpreter with torch in it.
+        assert float(row["peak_mib"]) > 50
+        assert row["note"] == ""
+    assert float(rows["ours"]["accounting_share"]) > 0
+    assert rows["floor"]["accounting_share"] == ""
+    ratio = float(rows["ours"]["median_s"]) / float(rows["floor"]["median_s"])
+    assert abs(float(rows["ours"]["wall_over_floor"]) - ratio) < 1e-9 * ratio
+
+
+def test_unknown_engine_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    done = bench("--smoke", "--engines", "flor", "--csv", str(tmp_path / "t.csv"))
+    assert done.returncode == 2
+    assert "known ones are floor, ours, ray, stock" in done.stderr
+    assert not (tmp_path / "t.csv").exists()

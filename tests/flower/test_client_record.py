@@ -1,0 +1,147 @@
+"""A client's own record: durable, per client, and never above the limit."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.apps.client import app
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.errors import ConfigError, InvalidValueError
+from fl_shuffle.flower.client_record import ClientRecord
+from fl_shuffle.flower.grid import adopt_task_identity, stamp
+from fl_shuffle.flower.records import TrainRequest, array_record, reports_of
+from fl_shuffle.flower.settings import RESOLVED
+
+ONE = np.array([4])
+DELTA = 1e-5
+
+
+def kind(noise: str, exposure: float) -> ClientClass:
+    return ClientClass(noise, 1.0 / exposure, 10.0, 1.0, exposure, 1e-7, 10)
+
+
+def reports_sent(record: ClientRecord, what: ClientClass, rounds: int) -> int:
+    return sum(int(record.debit("run", n, ONE, [what])[0]) for n in range(1, rounds + 1))
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace", "user"])
+def test_the_last_report_within_the_limit_is_sent_and_no_further(
+    noise: str, tmp_path: Path
+) -> None:
+    exposure = 0.25
+    after = {
+        "gaussian": lambda k: gaussian_epsilon(DELTA, exposure * k**0.5),
+        "laplace": lambda k: k * exposure,
+        "user": lambda k: k * exposure,
+    }[noise]
+    for name, limit, expected in (("at", after(3) * (1 + 1e-9), 3), ("below", after(3) * 0.999, 2)):
+        record = ClientRecord(tmp_path / f"{noise}-{name}", limit, DELTA)
+        assert reports_sent(record, kind(noise, exposure), 6) == expected
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    asked=st.lists(
+        st.tuples(st.sampled_from(["gaussian", "laplace", "user"]), st.floats(0.05, 1.0)),
+        min_size=1,
+        max_size=8,
+    ),
+    limit=st.floats(0.2, 6.0),
+)
+def test_what_was_sent_never_exceeds_the_limit(
+    tmp_path_factory: pytest.TempPathFactory, asked: list[tuple[str, float]], limit: float
+) -> None:
+    record = ClientRecord(tmp_path_factory.mktemp("record") / "r.sqlite", limit, DELTA)
+    squares = sums = deltas = 0.0
+    for number, (noise, exposure) in enumerate(asked):
+        what = kind(noise, exposure)
+        if record.debit("run", number, ONE, [what])[0]:
+            squares += what.exposure**2 if noise == "gaussian" else 0.0
+            sums += what.exposure if noise != "gaussian" else 0.0
+            deltas += what.delta0 if noise == "user" else 0.0
+    assert gaussian_epsilon(DELTA - deltas, squares**0.5) + sums <= limit * (1 + 1e-9)
+
+
+def test_clients_are_counted_apart_and_a_restart_forgets_nothing(tmp_path: Path) -> None:
+    what = kind("laplace", 1.0)
+    both = np.array([4, 9])
+    path = tmp_path / "r.sqlite"
+    assert ClientRecord(path, 2.5, DELTA).debit("a", 1, both, [what, what]).tolist() == [True] * 2
+    assert ClientRecord(path, 2.5, DELTA).debit("a", 2, ONE, [what]).tolist() == [True]
+    again = ClientRecord(path, 2.5, DELTA)
+    assert again.debit("b", 1, both, [what, what]).tolist() == [False, True]
+    with sqlite3.connect(path) as database:
+        rows = database.execute("SELECT client, run, round FROM reports").fetchall()
+    assert rows == [(4, "a", 1), (4, "a", 2), (9, "a", 1), (9, "b", 1)]
+
+
+def test_a_second_report_on_the_same_round_is_not_sent(tmp_path: Path) -> None:
+    record = ClientRecord(tmp_path / "r.sqlite", 100.0, DELTA)
+    what = kind("gaussian", 0.1)
+    assert record.debit("a", 1, ONE, [what])[0]
+    assert not record.debit("a", 1, ONE, [what])[0]
+    assert record.debit("b", 1, ONE, [what])[0]
+
+
+def test_a_record_that_cannot_be_written_stops_everything(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="record"):
+        ClientRecord(tmp_path / "no" / "folder", 1.0, DELTA).debit("a", 1, ONE, [kind("user", 0.1)])
+    (tmp_path / "junk").write_bytes(b"not a database" * 100)
+    with pytest.raises(ConfigError, match="record"):
+        ClientRecord(tmp_path / "junk", 1.0, DELTA).debit("a", 1, ONE, [kind("user", 0.1)])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"record": "/tmp/r.sqlite"},
+        {"lifetime-epsilon": 1.0},
+        {"record": "relative", "lifetime-epsilon": 1.0},
+        {"record": 5, "lifetime-epsilon": 1.0},
+        {"record": "/tmp/r", "lifetime-epsilon": float("nan")},
+        {"record": "/tmp/r", "lifetime-epsilon": 0.0},
+        {"record": "/tmp/r", "lifetime-epsilon": "8"},
+        {"record": "/tmp/r", "lifetime-epsilon": 1.0, "lifetime-delta": 1.0},
+    ],
+)
+def test_half_a_record_is_refused(config: dict[str, object]) -> None:
+    with pytest.raises((ConfigError, InvalidValueError)):
+        ClientRecord.of(config)
+    assert ClientRecord.of({"partition-id": 0}) is None
+
+
+def ask(node_config: dict[str, object], round_number: int, **run: object) -> np.ndarray | None:
+    """The reports of clients 0 and 1 of a ten-client federation, as the server reads them."""
+    config = parse_config({"run": run, "data": {"clients": 10}, "budgets": {"epsilon": 1.0}})
+    adopt_task_identity(77)
+    context = Context(
+        run_id=77,
+        node_id=2,
+        node_config=node_config,  # type: ignore[arg-type]
+        state=RecordDict(),
+        run_config={RESOLVED: config.to_json()},
+    )
+    model = array_record({"parameters": np.zeros(650, dtype=np.float32)}, shared=True)
+    return reports_of(app(stamp(TrainRequest(round_number, 0, 2).message(model, 2)), context))
+
+
+def test_the_client_app_sends_nothing_beyond_the_record(tmp_path: Path) -> None:
+    config = {"record": str(tmp_path / "r.sqlite"), "lifetime-epsilon": 1.2}
+    first = ask(config, 1, entropy="system")
+    assert first is not None
+    assert np.isfinite(first).all()
+    for round_number in (1, 2, 3):
+        reports = ask(config, round_number, entropy="system")
+        assert reports is not None
+        assert np.isnan(reports).all()
+    with pytest.raises(ConfigError, match="entropy"):
+        ask(config, 4, entropy="seeded")

@@ -1,0 +1,208 @@
+"""Every client is asked at the node that holds it, and only there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fl_shuffle.aggregation.optimizer import ServerOptimizer
+from fl_shuffle.apps.client import app
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.flower import exchange
+from fl_shuffle.flower.grid import InProcessGrid, stamp
+from fl_shuffle.flower.records import TrainRequest, array_record
+from fl_shuffle.flower.roster import HOLDING_RECORD, Roster, held_clients, require_held
+from fl_shuffle.flower.settings import RESOLVED
+from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
+from fl_shuffle.seeds import SeedTree
+
+CLIENTS = 50  # the default configuration's
+
+
+@pytest.fixture(autouse=True)
+def settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "SETTLE_SECONDS", 0.0)
+
+
+class Nodes(InProcessGrid):
+    """Separate nodes with a configuration each; a `None` is a node that is gone."""
+
+    def __init__(
+        self, configs: Mapping[int, dict[str, object] | None], client_app: ClientApp = app
+    ) -> None:
+        super().__init__(client_app, {RESOLVED: Config().to_json()}, nodes=1)
+        self.close()
+        self.configs = dict(configs)
+        self.asked: list[int] = []
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.configs)
+
+    def _call(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        self.asked.append(node)
+        config = self.configs[node]
+        if config is None:
+            return Message(Error(code=5), reply_to=message)
+        self._contexts[node] = Context(
+            run_id=1,
+            node_id=node,
+            node_config=config,  # type: ignore[arg-type]
+            state=RecordDict(),
+            run_config={RESOLVED: Config().to_json()},
+        )
+        return super()._call(message)
+
+
+class Remote:
+    """What `Nodes` looks like when it is not known to be in this process."""
+
+    def __init__(
+        self, configs: Mapping[int, dict[str, object] | None], client_app: ClientApp = app
+    ) -> None:
+        self.inner = Nodes(configs, client_app)
+        self.get_node_ids = self.inner.get_node_ids
+        self.push_messages = self.inner.push_messages
+        self.pull_messages = self.inner.pull_messages
+
+
+def part(index: object, count: object) -> dict[str, object]:
+    return {"partition-id": index, "num-partitions": count}
+
+
+def strategy_for(clients: int) -> ShuffleStrategy:
+    return ShuffleStrategy(
+        clients=clients,
+        schedule=Schedule(rounds=1, timeout=20.0),
+        optimizer=ServerOptimizer(Config().server, torch.zeros(3)),
+        book=SimpleNamespace(),  # type: ignore[arg-type]
+        seeds=SeedTree(1),
+    )
+
+
+def asked_where(grid: Remote, allowed: np.ndarray) -> dict[int, list[int]]:
+    """Node id -> the clients it is asked for, ascending."""
+    found: dict[int, list[int]] = {}
+    turns = strategy_for(len(allowed))._assign(grid, 1, allowed, 3)  # type: ignore[arg-type]
+    for request, node in turns:
+        found[node] = sorted([*found.get(node, []), *request.clients.tolist()])
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 300), st.integers(1, 40))
+def test_partitions_cover_all_clients_once_and_evenly(clients: int, count: int) -> None:
+    parts = [held_clients(part(index, count), clients) for index in range(count)]
+    assert [client for held in parts for client in held] == list(range(clients))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_as_many_partitions_as_clients_is_one_client_per_node() -> None:
+    assert [held_clients(part(i, 7), 7) for i in range(7)] == [range(i, i + 1) for i in range(7)]
+    assert held_clients({}, 7) == range(7)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        part(3, 3),
+        part(-1, 3),
+        part(0, 0),
+        part(0.5, 3),
+        part("0", 3),
+        part(float("nan"), 3),
+        {"partition-id": 0},
+        {"num-partitions": 3},
+    ],
+)
+def test_a_partition_that_makes_no_sense_is_refused(config: dict[str, object]) -> None:
+    with pytest.raises(InvalidValueError, match=r"partition"):
+        held_clients(config, 10)
+
+
+def test_each_client_is_asked_at_its_own_node_in_every_round() -> None:
+    grid = Remote({11: part(2, 3), 5: part(0, 3), 2**64 - 9: part(1, 3)})
+    everyone = np.ones(CLIENTS, dtype=bool)
+    expected = {5: list(range(17)), 2**64 - 9: list(range(17, 34)), 11: list(range(34, 50))}
+    assert asked_where(grid, everyone) == expected
+    some = everyone.copy()
+    some[[0, 20, 40, 49]] = False
+    dropped = {0, 20, 40, 49}
+    assert asked_where(grid, some) == {
+        node: [client for client in held if client not in dropped]
+        for node, held in expected.items()
+    }
+
+
+def test_nodes_are_asked_once_and_newcomers_when_they_come() -> None:
+    grid = Remote({1: part(0, 2), 2: part(1, 2)})
+    roster = Roster(CLIENTS, 20.0)
+    for _ in range(3):
+        pools = roster.pools(grid)  # type: ignore[arg-type]
+    assert sorted(grid.inner.asked) == [1, 2]
+    # SuperNode 2 comes back under another id while the server still believes in the old one.
+    grid.inner.configs[3] = part(1, 2)
+    pools = roster.pools(grid)  # type: ignore[arg-type]
+    assert sorted(grid.inner.asked) == [1, 2, 3]
+    assert {tuple(nodes) for _, nodes in pools} == {(1,), (3,)}
+    del grid.inner.configs[1]
+    pools = roster.pools(grid)  # type: ignore[arg-type]
+    assert [nodes for _, nodes in pools] == [[3]]
+    mask = pools[0][0]
+    assert mask is not None
+    assert mask.tolist() == [False] * 25 + [True] * 25
+
+
+def test_nodes_without_a_partition_share_all_clients_or_the_rest() -> None:
+    everyone = np.ones(CLIENTS, dtype=bool)
+    free = asked_where(Remote({1: {}, 2: {}}), everyone)
+    assert free == {1: list(range(25)), 2: list(range(25, 50))}
+    mixed = asked_where(Remote({1: {}, 2: part(0, 5), 3: {}}), everyone)
+    assert mixed == {2: list(range(10)), 1: list(range(10, 30)), 3: list(range(30, 50))}
+
+
+def test_a_node_that_is_gone_is_not_given_clients() -> None:
+    everyone = np.ones(CLIENTS, dtype=bool)
+    assert asked_where(Remote({1: part(0, 2), 2: None}), everyone) == {1: list(range(25))}
+    assert asked_where(Remote({2: None}), everyone) == {}
+
+
+def test_an_app_without_an_answer_plays_any_client() -> None:
+    silent = ClientApp()
+    assert asked_where(Remote({4: {}}, silent), np.ones(6, dtype=bool)) == {4: list(range(6))}
+
+
+@pytest.mark.parametrize(
+    "claim", [{"first": -1, "count": 2}, {"first": 5, "count": 46}, {"first": "0", "count": 1}, {}]
+)
+def test_an_impossible_claim_is_not_believed(claim: dict[str, object]) -> None:
+    liar = ClientApp()
+
+    @liar.query()
+    def query(message: Message, context: Context) -> Message:
+        record = ConfigRecord(claim)  # type: ignore[arg-type]
+        return Message(RecordDict({HOLDING_RECORD: record}), reply_to=message)
+
+    assert asked_where(Remote({1: {}}, liar), np.ones(CLIENTS, dtype=bool)) == {}
+
+
+def test_a_node_refuses_clients_it_does_not_hold() -> None:
+    grid = Nodes({1: part(1, 5)})
+    model = array_record({"parameters": np.zeros(650, dtype=np.float32)}, shared=True)
+    with pytest.raises(InvalidValueError, match="clients 10 to 19"):
+        grid._call(stamp(TrainRequest(1, 9, 2).message(model, 1)))
+    reply = grid._call(stamp(TrainRequest(1, 10, 2).message(model, 1)))
+    assert not reply.has_error()
+    context = SimpleNamespace(node_config=part(1, 5))
+    require_held(np.arange(10, 20), context, CLIENTS)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError):
+        require_held(np.array([19, 20]), context, CLIENTS)  # type: ignore[arg-type]

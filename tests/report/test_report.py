@@ -1,0 +1,213 @@
+"""The report page: its numbers are the run's, recounted; a changed ledger shows; bad input."""
+
+from __future__ import annotations
+
+import sqlite3
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.special import ndtr, ndtri
+
+from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.cli import main
+from fl_shuffle.ledger.store import Ledger
+from fl_shuffle.report.record import read_run
+from tests.runs.test_runs import Crash, crash_in_round
+from tests.small_federation import Launch, summary
+
+COHORT = (
+    "budgets.distribution='constant'", "budgets.epsilon=1.0", "data.clients=1000", "run.rounds=2",
+)  # fmt: skip
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Counts elements and insists that they close in order and that nothing is fetched."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.count: dict[str, int] = {}
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(text)
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.count[tag] = self.count.get(tag, 0) + 1
+        named = dict(attrs)
+        assert tag != "script" and "src" not in named
+        assert not (named.get("href") or "").startswith("http")
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def page(folder: Path) -> Page:
+    assert main(["report", str(folder)]) == 0
+    return Page((folder / "report.html").read_text(encoding="utf-8"))
+
+
+def test_the_page_says_what_the_run_says(
+    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert launch("run") == 0
+    capsys.readouterr()
+    shown = page(run)
+    assert capsys.readouterr().out == f"report: {run / 'report.html'}\n"
+    final = summary(run)
+    assert isinstance(final["proven_epsilon"], float) and isinstance(final["columns"], dict)
+    assert f"epsilon \N{LESS-THAN OR EQUAL TO} {final['proven_epsilon']:.4g} at" in shown.text
+    for name, column in final["columns"].items():
+        assert name in shown.text and column["source"] in shown.text
+    assert "shuffling adds nothing here" in shown.text and "seeded noise" in shown.text
+    assert shown.count["svg"] == shown.count["figure"] == 5
+    assert "was changed" not in shown.text
+
+
+def test_recounting_a_run_gives_every_client_its_recorded_spend(
+    launch: Launch, tmp_path: Path
+) -> None:
+    assert launch("cohort", *COHORT) == 0
+    run = read_run(tmp_path / "cohort")
+    with sqlite3.connect(tmp_path / "cohort" / "ledger.sqlite") as db:
+        rows = db.execute("SELECT rounds, proven, local FROM client_spend ORDER BY client_id")
+        recorded = np.array(rows.fetchall())
+    assert np.array_equal(recorded[:, 0], run.taken)
+    np.testing.assert_allclose(run.proven, recorded[:, 1], rtol=1e-12)
+    np.testing.assert_allclose(run.local, recorded[:, 2], rtol=1e-12)
+    assert run.agrees and run.proven.max() < 0.5 * run.local.max()
+
+
+@pytest.mark.parametrize("personalization", ["noise", "clipping"])
+def test_every_output_gives_every_client_the_same_spend(
+    personalization: str, launch: Launch, tmp_path: Path
+) -> None:
+    """Half the clients take part in a round, with three budgets: few batches are alike."""
+    budgets = tmp_path / "budgets.csv"
+    lines = [f"{client},{(1.0, 1.5, 2.0)[client % 3]},1e-5" for client in range(90)]
+    budgets.write_text("\n".join(["client_id,epsilon,delta", *lines]) + "\n")
+    settings = ("data.clients=90", "training.participation=0.5", "run.rounds=4",
+                f"privacy.personalization={personalization}")  # fmt: skip
+    assert launch("run", *settings, options=("--budgets", str(budgets))) == 0
+    run = read_run(tmp_path / "run")
+    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
+        rows = db.execute("SELECT rounds, proven, local FROM client_spend ORDER BY client_id")
+        recorded = np.array(rows.fetchall())
+        (headline,) = db.execute("SELECT proven FROM rounds WHERE round = 4").fetchone()
+        classes = dict(db.execute("SELECT class_id, proven FROM round_classes WHERE round = 4"))
+        class_of = np.array(db.execute("SELECT class_id FROM clients").fetchall()).ravel()
+    assert run.spend is not None and not run.differing.size and run.agrees
+    for name, values in (("rounds", run.taken), ("proven", run.proven), ("local", run.local)):
+        column = ("rounds", "proven", "local").index(name)
+        np.testing.assert_array_equal(recorded[:, column], values)
+    assert np.any(run.proven < 0.99 * run.local) and len(np.unique(run.taken)) > 2
+    # One by one, from the attendance alone.
+    accountant = Accountant(
+        run.ledger.classes, run.ledger.class_of, unit="client", schedule="aggregate", delta=1e-5,
+        rounds=4,
+    )  # fmt: skip
+    for number, present in run.ledger.attempts:
+        before = accountant.client_epsilons_after(number, present)
+        accountant.preview(number, np.roll(present, 1))
+        accountant.commit(number, present)
+        np.testing.assert_array_equal(before, accountant.client_totals()[1])
+    np.testing.assert_array_equal(before, recorded[:, 1])
+    final = summary(tmp_path / "run")
+    assert final["proven_epsilon"] == headline == run.spend.headline == recorded[:, 1].max()
+    assert final["proven_epsilon_quantiles"] == {
+        f"p{q}": pytest.approx(np.quantile(recorded[:, 1], q / 100)) for q in (10, 50, 90)
+    }
+    for index, proven in classes.items():
+        assert proven == recorded[class_of == index, 1].max()
+    shown = page(tmp_path / "run")
+    assert f"{headline:.4g} at" in shown.text and "counted again" not in shown.text
+
+
+def test_a_changed_client_is_reported(launch: Launch, tmp_path: Path) -> None:
+    assert launch("run") == 0
+    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
+        db.execute("UPDATE client_spend SET proven = proven * 0.999 WHERE client_id = 7")
+    shown = page(tmp_path / "run").text
+    assert "1 clients, counted again" in shown and "client 7" in shown
+
+
+def test_the_curves_of_the_worst_client_are_those_of_its_guarantee(
+    launch: Launch, tmp_path: Path
+) -> None:
+    assert launch("cohort", *COHORT) == 0
+    worst = read_run(tmp_path / "cohort").worst
+    assert worst is not None and worst.epsilon == summary(tmp_path / "cohort")["proven_epsilon"]
+    delta = worst.library.profile(worst.spent, [worst.epsilon])[0]
+    assert 0.9e-5 < delta <= 1.001e-5
+    assert launch("alone") == 0
+    worst = read_run(tmp_path / "alone").worst
+    assert worst is not None
+    # Without shuffle credit it is three rounds of one Gaussian report.
+    ((kind, rounds),) = worst.spent.items()
+    mu = kind.own.ratio * np.sqrt(rounds)
+    errors = np.linspace(0.01, 0.99, 30)
+    exact = ndtr(ndtri(1.0 - errors) - mu)
+    curve = worst.library.trade_off(worst.spent, errors)
+    assert rounds == 3 and np.all(curve <= exact + 1e-12)
+    np.testing.assert_allclose(curve, exact, atol=0.02)
+
+
+def test_a_changed_ledger_is_reported(launch: Launch, tmp_path: Path) -> None:
+    assert launch("run") == 0
+    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
+        db.execute("UPDATE rounds SET proven = proven / 2 WHERE round = 3")
+    assert "it was changed" in page(tmp_path / "run").text
+
+
+def test_an_unfinished_run_counts_what_it_released(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert launch("whole", "run.rounds=2") == 0
+    with monkeypatch.context() as patch:
+        crash_in_round(patch, 2)
+        with pytest.raises(Crash):
+            launch("crashed", "run.entropy='system'")
+    ledger = Ledger.open(tmp_path / "crashed" / "ledger.sqlite")
+    ledger.reserve(3, 12, 99.0)
+    ledger.close()
+    shown = page(tmp_path / "crashed")
+    assert "not finished" in shown.text and "was changed" not in shown.text
+    assert f" {summary(tmp_path / 'whole')['proven_epsilon']:.4g} at" in shown.text
+
+
+def test_a_run_that_released_nothing(launch: Launch, tmp_path: Path) -> None:
+    assert launch("none", "privacy.target_epsilon=0.001") == 0
+    shown = page(tmp_path / "none")
+    assert "nothing has been spent" in shown.text and "svg" not in shown.count
+    assert "above the target" in shown.text
+
+
+def test_what_cannot_be_reported_is_one_line(
+    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch("run") == 0
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "ledger.sqlite").write_text("not a database, but long enough to look")
+    (tmp_path / "spoilt").mkdir()
+    ledger = (tmp_path / "run" / "ledger.sqlite").read_bytes()
+    (tmp_path / "spoilt" / "ledger.sqlite").write_bytes(ledger)
+    (tmp_path / "spoilt" / "metrics.csv").write_text("round\n1\n")
+    for arguments, said in [
+        ([tmp_path / "nowhere"], "not a run directory"),
+        ([tmp_path], "not a run directory"),
+        ([tmp_path / "broken"], "ledger"),
+        ([tmp_path / "spoilt"], "metrics"),
+        ([tmp_path / "run", "--out", tmp_path / "no" / "page.html"], "cannot be written"),
+    ]:
+        capsys.readouterr()
+        assert main(["report", *map(str, arguments)]) == 2
+        errors = capsys.readouterr().err.splitlines()
+        assert len(errors) == 1 and said in errors[0], errors

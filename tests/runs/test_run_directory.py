@@ -1,0 +1,237 @@
+"""A run directory is made for one run, locked while it is open, and its owner's alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from fl_shuffle.cli import main
+from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
+from fl_shuffle.flower.strategy import ShuffleStrategy
+from fl_shuffle.runs import RunPlace, directory, new_directory, unfinished_config
+from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data
+from fl_shuffle.runs.directory import RunDirectory, discard_unused
+from tests.runs.test_runs import Crash, crash_in_round
+from tests.small_federation import Launch, model_bytes
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_names_are_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "_stamp", lambda: "now")
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: new_directory(tmp_path / "runs"), range(24)))
+    assert len(set(made)) == 24 and all(path.is_dir() for path in made)
+
+
+SAME_SECOND = """
+import sys
+from fl_shuffle.runs import directory
+directory._stamp = lambda: "now"
+from fl_shuffle.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_runs_started_in_the_same_second(small: Path, tmp_path: Path) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SAME_SECOND, "simulate", str(small), "--quiet",
+             "--seed", str(seed), "--rounds", "1", "--jobs", "1"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for seed in range(4)
+    ]  # fmt: skip
+    said = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, said
+    runs = sorted((tmp_path / "runs").iterdir())
+    assert [run.name for run in runs] == ["now", "now-2", "now-3", "now-4"]
+    seeds = set()
+    for run in runs:
+        config = json.loads((run / "config.json").read_text())
+        with sqlite3.connect(run / "ledger.sqlite") as db:
+            meta = dict(db.execute("SELECT key, value FROM meta"))
+            assert db.execute("SELECT count(*) FROM rounds").fetchone() == (1,)
+        assert json.loads(meta["config"]) == config
+        assert json.loads((run / "summary.json").read_text())["run_directory"] == str(run)
+        assert len(model_bytes(run)) > 0
+        seeds.add(config["run"]["seed"])
+    assert seeds == {0, 1, 2, 3}
+
+
+def test_a_second_process_is_turned_away(
+    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = RunDirectory.claim(tmp_path / "run")
+    assert launch("run") == 2
+    error = capsys.readouterr().err
+    assert "in use by another process" in error and len(error.splitlines()) == 1
+    taken.close()
+    assert launch("run") == 0
+    with pytest.raises(RunError, match="already holds a run"):
+        RunDirectory.claim(tmp_path / "run")
+
+
+def test_a_run_that_goes_on_elsewhere_is_not_resumed(
+    launch: Launch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The resume of a running run: one line, exit code 2, nothing touched."""
+    rounds, tried = ShuffleStrategy._participants, []
+
+    def resumed_meanwhile(self: ShuffleStrategy, number: int) -> object:
+        if not tried:
+            tried.append(main(["simulate", "--resume", str(tmp_path / "run"), "--quiet"]))
+        return rounds(self, number)
+
+    monkeypatch.setattr(ShuffleStrategy, "_participants", resumed_meanwhile)
+    assert launch("run") == 0
+    assert tried == [2]
+    error = capsys.readouterr().err
+    assert "in use by another process" in error and len(error.splitlines()) == 1
+
+
+def test_a_ledger_that_happens_to_be_there_is_not_gone_on_with(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        crash_in_round(patch, 1)
+        with pytest.raises(Crash):
+            launch("run")
+    before = (tmp_path / "run" / "ledger.sqlite").read_bytes()
+    with pytest.raises(RunError, match="already holds a run"):
+        RunDirectory.claim(tmp_path / "run")
+    assert launch("run", "run.seed=8") == 2
+    assert (tmp_path / "run" / "ledger.sqlite").read_bytes() == before
+
+
+def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("")
+    for name, words in (("file", "is a file"), ("full", "not empty")):
+        with pytest.raises(RunError, match=words):
+            RunDirectory.claim(tmp_path / name)
+    with pytest.raises(RunError, match="cannot be used"):
+        new_directory(tmp_path / "file")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{")
+    (tmp_path / "broken" / "ledger.sqlite").write_text("")
+    with pytest.raises(RunError, match="cannot be read"):
+        unfinished_config(tmp_path / "broken")
+
+
+def test_where_a_run_goes_travels_as_flower_configuration(tmp_path: Path) -> None:
+    for place in (RunPlace(), RunPlace(tmp_path), RunPlace(tmp_path, "data-unchanged")):
+        assert RunPlace.of(place.run_config()) == place
+    assert RunPlace.of({"resume": ""}) == RunPlace()
+    with pytest.raises(ConfigError, match="run-directory"):
+        RunPlace.of({"resume": "yes"})
+    with pytest.raises(InvalidValueError, match="data-unchanged"):
+        RunPlace.of({"resume": "please", "run-directory": "x"})
+
+
+@pytest.mark.parametrize("entropy", ["seeded", "system"])
+def test_only_the_owner_may_read_a_run(
+    entropy: str, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[str] = set()
+    rounds = ShuffleStrategy._participants
+
+    def looking(self: ShuffleStrategy, number: int) -> object:
+        for path in (tmp_path / "run").iterdir():
+            seen.add(path.name)
+            assert mode(path) == 0o600, path
+        return rounds(self, number)
+
+    monkeypatch.setattr(ShuffleStrategy, "_participants", looking)
+    umask = os.umask(0)
+    try:
+        assert launch("run", f"run.entropy={entropy}") == 0
+        assert main(["report", str(tmp_path / "run")]) == 0
+    finally:
+        os.umask(umask)
+    assert {"ledger.sqlite-wal", "ledger.sqlite-shm"} <= seen
+    assert mode(tmp_path / "run") == 0o700
+    assert {mode(path) for path in (tmp_path / "run").iterdir()} == {0o600}
+
+
+def crashed(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        crash_in_round(patch, 1)
+        with pytest.raises(Crash):
+            launch("run")
+
+
+def test_data_that_cannot_be_compared_must_be_vouched_for(
+    launch: Launch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As on another machine: the state folder does not know the run."""
+    crashed(launch, monkeypatch)
+    monkeypatch.setenv(STATE_VARIABLE, str(tmp_path / "elsewhere"))
+    capsys.readouterr()
+    resume = ["simulate", "--resume", str(tmp_path / "run"), "--quiet"]
+    assert main(resume) == 2
+    error = capsys.readouterr().err
+    assert "cannot be verified here" in error and "--data-unchanged" in error
+    assert STATE_VARIABLE in error and len(error.splitlines()) == 1
+    assert main([*resume, "--data-unchanged"]) == 0
+    final = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert any("without a check that the data" in text for text in final["warnings"])
+    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
+        notes = [text for (text,) in db.execute("SELECT text FROM notes WHERE kind = 'warning'")]
+    assert sum("without a check that the data" in text for text in notes) == 1
+
+
+def test_what_is_known_of_the_data_is_private_and_goes_with_the_run(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(STATE_VARIABLE, str(tmp_path / "state"))
+    crashed(launch, monkeypatch)
+    [known] = (tmp_path / "state" / "data").iterdir()
+    assert mode(known) == 0o600 and mode(known.parent) == 0o700
+    assert recall_data(known.name)
+    assert main(["simulate", "--resume", str(tmp_path / "run"), "--quiet"]) == 0
+    assert not list((tmp_path / "state" / "data").iterdir())
+    assert recall_data("../../etc/passwd") is None
+
+
+def test_a_state_folder_that_cannot_be_written_stops_no_run(
+    launch: Launch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(STATE_VARIABLE, str(tmp_path / "file"))
+    assert launch("run") == 0
+    assert "cannot be written: --resume will not be able to check" in caplog.text
+
+
+def test_a_folder_in_which_no_run_began_is_removed(launch: Launch, tmp_path: Path) -> None:
+    RunDirectory.claim(tmp_path / "unused").close()
+    discard_unused(tmp_path / "unused")
+    assert not (tmp_path / "unused").exists()
+    assert launch("run") == 0
+    discard_unused(tmp_path / "run")
+    assert (tmp_path / "run" / "summary.json").is_file()

@@ -1,0 +1,365 @@
+"""Whole runs: what they leave behind, what they refuse, how they stop and go on."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.rounds.events import ClientClass, Spend
+from fl_shuffle.cli import main
+from fl_shuffle.flower.strategy import ShuffleStrategy
+from fl_shuffle.ledger.run_book import RunBook
+from fl_shuffle.ledger.store import Ledger
+from fl_shuffle.tasks.data import Records
+from tests.small_federation import Launch, model_bytes, summary
+
+CLASS = ClientClass("gaussian", 1.0, 1.0, 2.0, 1.0, 1e-5, 1)
+
+
+def test_a_run_directory_holds_everything(
+    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch("run") == 0
+    run = tmp_path / "run"
+    assert {"config.json", "ledger.sqlite", "metrics.csv", "model.safetensors", "run.log",
+            "summary.json"} <= {path.name for path in run.iterdir()}  # fmt: skip
+    rows = list(csv.DictReader((run / "metrics.csv").open()))
+    assert [row["round"] for row in rows] == ["1", "2", "3"]
+    proven = [float(row["proven_epsilon"]) for row in rows]
+    assert proven == sorted(proven) and proven[0] > 0
+    final = summary(run)
+    assert final["proven_epsilon"] == pytest.approx(proven[-1])
+    with sqlite3.connect(run / "ledger.sqlite") as db:
+        assert db.execute("SELECT count(*) FROM rounds").fetchone() == (3,)
+        assert db.execute("SELECT count(*) FROM reservations").fetchone() == (3,)
+        assert db.execute("SELECT count(*) FROM clients").fetchone() == (12,)
+        assert db.execute("SELECT sum(rounds) FROM client_spend").fetchone() == (36,)
+        worst = db.execute("SELECT max(proven) FROM client_spend").fetchone()[0]
+        assert worst == pytest.approx(proven[-1])
+        meta = dict(db.execute("SELECT key, value FROM meta"))
+    assert {"seed", "run", "data", "relation", "libraries", "code_version", "config"} <= set(meta)
+    shown = capsys.readouterr().out
+    assert "proven" in shown and "as published" in shown and str(run) in shown
+    # What the numbers take for granted is said on screen, in the summary and in the ledger.
+    with sqlite3.connect(run / "ledger.sqlite") as db:
+        noted = db.execute("SELECT text FROM notes WHERE kind = 'assumption'").fetchall()
+    assumed = final["assumptions"]
+    assert isinstance(assumed, list) and noted == [(text,) for text in assumed]
+    assert all(f"assumed: {text}" in shown for text in assumed)
+    assert "readings and no guarantee" in assumed[0] and "seeded" in assumed[1]
+
+
+def test_json_output_is_one_object_per_line(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", str(small), "--json", "--out", str(tmp_path / "run")]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["event"] for line in lines] == ["start", "round", "round", "round", "finish"]
+    assert lines[1]["proven_epsilon"] > 0 and 0 <= lines[3]["accuracy"] <= 1
+
+
+def test_nothing_is_left_behind_by_a_refused_run(
+    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, setting in enumerate(
+        ["run.rounds=0", "data.clients=5000", "budgets.epsilon=nan", "data.source=mnis",
+         "model.kind=mlp", "data.features=pcaa"]
+    ):  # fmt: skip
+        assert launch(f"refused{number}", setting) == 2
+        assert not (tmp_path / f"refused{number}").exists()
+        errors = capsys.readouterr().err.strip().splitlines()
+        assert len(errors) == 1 and errors[0].startswith("fl-shuffle: error:")
+
+
+def test_an_output_directory_that_holds_a_run_is_refused(
+    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch("run") == 0
+    before = model_bytes(tmp_path / "run")
+    assert launch("run", "run.seed=9") == 2
+    assert "already holds a run" in capsys.readouterr().err
+    assert model_bytes(tmp_path / "run") == before
+
+
+NAN_MODEL = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.layer = torch.nn.Linear(features, 10)
+    def forward(self, x):
+        # One pixel makes a record's gradient NaN.
+        return self.layer(x) * torch.where(x[..., 20:21] > {limit}, float("nan"), 1.0)
+def build(shape, classes): return Model(shape[0])
+def integers(shape, classes):
+    model = Model(shape[0])
+    model.extra = torch.nn.Parameter(torch.zeros(3, dtype=torch.int64), requires_grad=False)
+    return model
+def text(shape, classes): return "model"
+class Failing(Model):
+    def forward(self, x):
+        raise RuntimeError("no logits")
+def failing(shape, classes): return Failing(shape[0])
+"""
+
+
+@pytest.mark.parametrize("unit", ["client", "record"])
+def test_the_number_of_reports_does_not_depend_on_the_data(
+    unit: str, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With records whose gradient is NaN at no client, at some and at all of them."""
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    for name, limit in (("none", 2.0), ("some", 0.99), ("all", -1.0)):
+        (tmp_path / f"{name}_nan.py").write_text(NAN_MODEL.format(limit=limit))
+        settings = (f"model.kind={name}_nan:build", "data.clients=100", f"privacy.unit={unit}")
+        assert launch(name, *settings) == 0
+        with sqlite3.connect(tmp_path / name / "ledger.sqlite") as db:
+            rounds = db.execute("SELECT n_reports, expected_reports FROM rounds").fetchall()
+            present = db.execute("SELECT client_id, rounds FROM client_spend ORDER BY client_id")
+            seen.append((rounds, present.fetchall()))
+            assert not db.execute("SELECT text FROM notes WHERE kind = 'dropped'").fetchall()
+        assert "not finite" not in (tmp_path / name / "run.log").read_text(encoding="utf-8")
+    assert seen[0] == seen[1] == seen[2]
+    assert seen[0][0] == [(100, 100)] * 3
+
+
+def test_too_few_reports_are_refused(
+    launch: Launch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "failing_model.py").write_text(NAN_MODEL.format(limit=0))
+    assert launch("run", "model.kind=failing_model:failing") == 2
+    assert "0 usable reports" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "words"), [("integers", "int64"), ("text", "torch.nn.Module")])
+def test_models_that_cannot_be_trained(
+    name: str,
+    words: str,
+    launch: Launch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "odd_model.py").write_text(NAN_MODEL.format(limit=0))
+    assert launch("run", f"model.kind=odd_model:{name}") == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_target_stops_the_run_before_it_is_exceeded(launch: Launch, tmp_path: Path) -> None:
+    assert launch("free", "run.rounds=8") == 0
+    rows = list(csv.DictReader((tmp_path / "free" / "metrics.csv").open()))
+    spent = [float(row["proven_epsilon"]) for row in rows]
+    target = (spent[4] + spent[5]) / 2
+    assert launch("bound", "run.rounds=8", f"privacy.target_epsilon={target}") == 0
+    final = summary(tmp_path / "bound")
+    assert final["rounds"] == 5 and final["proven_epsilon"] <= target
+    assert "before round 6" in str(final["stopped_early"])
+    assert launch("exact", "run.rounds=8", f"privacy.target_epsilon={spent[4]!r}") == 0
+    assert summary(tmp_path / "exact")["rounds"] in (4, 5)
+
+
+def test_a_target_below_one_round_releases_nothing(
+    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch("none", "privacy.target_epsilon=1e-6") == 0
+    final = summary(tmp_path / "none")
+    assert final["rounds"] == 0 and final["proven_epsilon"] is None
+    assert "stopped before round 1" in capsys.readouterr().out
+
+
+def test_the_room_left_between_proof_and_attack_is_shown(
+    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alike = ("budgets.distribution='constant'", "budgets.epsilon=1.0")
+    assert launch("alike", *alike) == 0
+    columns = summary(tmp_path / "alike")["columns"]
+    assert isinstance(columns, dict)
+    lower, proven = columns["lower"]["epsilon"], columns["proven"]["epsilon"]
+    assert 0.5 * proven < lower <= proven
+    assert f"proven / lower = {proven / lower:.3g}" in capsys.readouterr().out
+    assert launch("varied") == 0
+    assert "proven / lower" not in capsys.readouterr().out
+
+
+class Crash(Exception):
+    pass
+
+
+def crash_in_round(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Make the process die after round `number`'s reports arrived, before anything is stored."""
+    whole = ShuffleStrategy._participants
+
+    def dying(self: ShuffleStrategy, round_number: int) -> np.ndarray:
+        if round_number > number:
+            raise Crash
+        return whole(self, round_number)
+
+    monkeypatch.setattr(ShuffleStrategy, "_participants", dying)
+
+
+@pytest.mark.parametrize("entropy", ["seeded", "system"])
+def test_a_crashed_run_resumes_and_keeps_its_budget(
+    entropy: str, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert launch("whole", "run.rounds=6") == 0
+    spent = [float(row["proven_epsilon"])
+             for row in csv.DictReader((tmp_path / "whole" / "metrics.csv").open())]  # fmt: skip
+    target = (spent[4] + spent[5]) / 2
+    settings = ("run.rounds=6", f"privacy.target_epsilon={target}", f"run.entropy={entropy}")
+    with monkeypatch.context() as patch:
+        crash_in_round(patch, 3)
+        with pytest.raises(Crash):
+            launch("crashed", *settings)
+    assert main(["simulate", "--resume", str(tmp_path / "crashed"), "--quiet"]) == 0
+    final = summary(tmp_path / "crashed")
+    assert final["rounds"] == 5 and float(str(final["proven_epsilon"])) <= target
+    if entropy == "seeded":
+        assert launch("straight", *settings) == 0
+        assert model_bytes(tmp_path / "straight") == model_bytes(tmp_path / "crashed")
+        rows = list(csv.DictReader((tmp_path / "crashed" / "metrics.csv").open()))
+        assert [row["round"] for row in rows] == ["1", "2", "3", "4", "5"]
+
+
+def test_every_release_stays_on_the_bill_and_nothing_else(launch: Launch, tmp_path: Path) -> None:
+    assert launch("run", "run.rounds=2") == 0
+    ledger = Ledger.open(tmp_path / "run" / "ledger.sqlite")
+    # An attempt that ended before its reports left the shuffler.
+    ledger.reserve(3, 12, 99.0)
+    assert [number for number, _ in ledger.presence(12)] == [1, 2]
+    # A second attempt, released without client 0; then a third, after a crash, with everybody.
+    present = ~np.eye(12, dtype=bool)[0]
+    accountant = Accountant([CLASS], np.zeros(12, dtype=np.int64), unit="client",
+                            schedule="aggregate", delta=1e-5, rounds=3)  # fmt: skip
+    for mask in (present, np.ones(12, dtype=bool)):
+        ledger.reserve(3, 12, 99.0)
+        spend = accountant.preview(3, mask)
+        ledger.record(spend, {0: int(mask.sum())}, 12, mask, 0.1)
+    # Sequential reports are used as they come: reserved is released.
+    ledger.reserve(4, 11, 99.0, present)
+    attempts = ledger.presence(12)
+    assert [number for number, _ in attempts] == [1, 2, 3, 3, 4]
+    assert (attempts[2][1] == present).all() and attempts[3][1].all()
+    assert (attempts[4][1] == present).all()
+    ledger.close()
+
+
+def test_the_file_knows_of_a_release_before_it_happens(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """System entropy: whoever dies between commit and release has the round on the bill."""
+    commit = RunBook.commit
+
+    def dying(self: RunBook, number: int, present: np.ndarray, seconds: float) -> Spend | None:
+        spend = commit(self, number, present, seconds)
+        if number == 2:
+            raise Crash
+        return spend
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunBook, "commit", dying)
+        # What was not flushed is lost with the process.
+        patch.setattr(Ledger, "close", lambda self: self._db.rollback())
+        with pytest.raises(Crash):
+            launch("crashed", "run.entropy=system")
+    ledger = Ledger.open(tmp_path / "crashed" / "ledger.sqlite")
+    assert [number for number, _ in ledger.presence(12)] == [1, 2]
+    ledger.close()
+    assert main(["simulate", "--resume", str(tmp_path / "crashed"), "--quiet"]) == 0
+    with sqlite3.connect(tmp_path / "crashed" / "ledger.sqlite") as db:
+        (most,) = db.execute("SELECT max(rounds) FROM client_spend").fetchone()
+    assert most == 4
+
+
+@pytest.mark.parametrize("changed", ["budgets", "data"])
+def test_a_run_is_not_resumed_with_other_randomizers_or_data(
+    changed: str,
+    launch: Launch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "b.csv"
+    path.write_text("client_id,epsilon,delta\n" + "".join(f"{i},2.0,1e-5\n" for i in range(12)))
+    with monkeypatch.context() as patch:
+        crash_in_round(patch, 1)
+        with pytest.raises(Crash):
+            launch("run", options=("--budgets", str(path)))
+    if changed == "budgets":
+        path.write_text(path.read_text().replace("2.0", "0.1"))
+    else:
+        monkeypatch.setattr(Records, "fingerprint", lambda self: "another")
+    monkeypatch.setattr("fl_shuffle.tasks.task._cache", {})
+    monkeypatch.setattr("fl_shuffle.tasks.task._data_cache", {})
+    before = (tmp_path / "run" / "ledger.sqlite").read_bytes()
+    capsys.readouterr()
+    assert main(["simulate", "--resume", str(tmp_path / "run"), "--quiet"]) == 2
+    error = capsys.readouterr().err
+    assert f"its {changed}" in error and "changed" in error and len(error.splitlines()) == 1
+    assert (tmp_path / "run" / "ledger.sqlite").read_bytes() == before
+
+
+def test_a_batch_that_would_break_a_lifetime_budget_is_thrown_away(tmp_path: Path) -> None:
+    everybody, few = np.ones(3000, dtype=bool), np.arange(3000) < 5
+    own = ClientClass("gaussian", 1.0, 0.3, 0.6, 1.0, 1e-5, 1)
+    accountant = Accountant([own], np.zeros(3000, dtype=np.int64), unit="client",
+                            schedule="aggregate", delta=1e-5, rounds=3)  # fmt: skip
+    whole = accountant.client_epsilons_after(1, everybody)[0]
+    assert whole < 0.5 * accountant.client_epsilons_after(1, few)[0]
+    ledger = Ledger.create(tmp_path / "l.sqlite", {}, [own], np.zeros(3000, dtype=np.int64))
+    book = RunBook(accountant, ledger, target_epsilon=None, lifetime=np.full(3000, 1.01 * whole),
+                   replayable=False)  # fmt: skip
+    allowed = book.reserve(1, everybody)
+    assert allowed is not None and allowed.all()
+    assert book.commit(1, few, 0.1) is None
+    assert not ledger.presence(3000)
+    assert book.commit(1, everybody, 0.1) is not None
+    ledger.close()
+
+
+def test_personal_lifetime_budgets(launch: Launch, tmp_path: Path) -> None:
+    path = tmp_path / "b.csv"
+    lines = ["client_id,epsilon,delta,lifetime_epsilon"]
+    lines += [f"{i},2.0,1e-5,{'2.0' if i < 4 else 'inf'}" for i in range(12)]
+    path.write_text("\n".join(lines) + "\n")
+    assert launch("run", "run.rounds=6", options=("--budgets", str(path))) == 0
+    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
+        spend = db.execute("SELECT rounds, proven FROM client_spend ORDER BY client_id").fetchall()
+        reports = [row[0] for row in db.execute("SELECT n_reports FROM rounds ORDER BY round")]
+    assert all(proven <= 2.0 for _, proven in spend[:4])
+    assert all(0 < rounds < 6 for rounds, _ in spend[:4])
+    assert all(rounds == 6 for rounds, _ in spend[4:])
+    assert reports[0] == 12 and reports[-1] == 8
+
+
+def test_what_the_papers_call_private_is_said_not_to_be(
+    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ("privacy.unit=record", "privacy.clip=average", "privacy.calibration=as-published")
+    assert launch("run", *settings) == 0
+    final = summary(tmp_path / "run")
+    assert any("NOT PRIVATE AS LABELLED" in text for text in final["warnings"])  # type: ignore[attr-defined]
+    # The published noise is 115 times too small here: the true epsilon is far above the label.
+    assert float(str(final["proven_epsilon"])) > 100
+
+
+def test_resuming_what_is_not_a_run(
+    tmp_path: Path, launch: Launch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", "--resume", str(tmp_path / "none")]) == 2
+    assert "config.json" in capsys.readouterr().err
+    assert launch("run") == 0
+    assert main(["simulate", "--resume", str(tmp_path / "run")]) == 2
+    assert "finished" in capsys.readouterr().err

@@ -1,0 +1,302 @@
+"""What a run directory says beside the model: the same for neighbouring data sets, to the byte."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import re
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import clients.app
+import fl_shuffle.tasks.task
+from fl_shuffle.cli import main
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.configuration.sections import DataSection
+from fl_shuffle.errors import DataError
+from fl_shuffle.flower.grid import InProcessGrid
+from fl_shuffle.flower.records import Layout, TrainRequest
+from fl_shuffle.flower.settings import RESOLVED
+from fl_shuffle.report.record import read_run
+from fl_shuffle.simulation import launch as launch_module
+from fl_shuffle.tasks.data import Records, load_records, make_partition
+from tests.small_federation import Launch, summary
+
+CLIENTS, EACH, CLASSES = 6, 5, 4
+RANDOM = {"run", "started", "finished"}
+FROM_THE_MODEL = {"accuracy", "loss"}
+OWN = (
+    f"data.source={__name__}:source", f"data.clients={CLIENTS}", "data.features=none",
+    "privacy.unit=record",
+)  # fmt: skip
+
+held: dict[str, Any] = {}
+
+
+def records() -> tuple[np.ndarray, np.ndarray]:
+    images = np.random.Generator(np.random.Philox(3)).standard_normal((CLIENTS * EACH, 7))
+    return images.astype(np.float32), np.arange(len(images)) % (CLASSES - 1)
+
+
+def source(section: DataSection) -> Records:
+    """No record of the last class; the first record as the test wants it."""
+    images, labels = records()
+    images[0] = held.get("image", images[0])
+    labels[0] = held.get("label", labels[0])
+    return Records(images, labels, images[5:9].copy(), labels[5:9].copy(), CLASSES)
+
+
+def published(run: Path, *, seeded: bool = True) -> dict[str, Any]:
+    """Every file but the model; what is computed from the model, times and the random identifier
+    left out, and in the ledger the checkpoint, which is a model."""
+    found: dict[str, Any] = {}
+    for path in sorted(run.iterdir()):
+        text = path.name
+        if path.name == "ledger.sqlite":
+            with sqlite3.connect(path) as db:
+                dump = [line for line in db.iterdump() if '"checkpoint"' not in line]
+            found["ledger"] = [
+                re.sub(r'INSERT INTO "(meta)".*', "", line)
+                if re.search(f"VALUES\\('({'|'.join(RANDOM)}|summary)',", line)
+                else re.sub(r",[0-9.e-]+\)(;?)$", r")\1", line)
+                if seeded and 'INTO "rounds"' in line
+                else line
+                for line in dump
+            ]
+        elif path.name == "metrics.csv":
+            rows = list(csv.DictReader(io.StringIO(path.read_text())))
+            found[text] = [
+                {k: v for k, v in row.items() if k not in FROM_THE_MODEL
+                 and not (seeded and k == "seconds")}
+                for row in rows
+            ]  # fmt: skip
+        elif path.name == "summary.json":
+            values = summary(run)
+            for key in (*FROM_THE_MODEL, "run_directory"):
+                values.pop(key)
+            if seeded:
+                values.pop("seconds"), values.pop("accounting_seconds")
+            found[text] = values
+        elif path.name == "run.log" and seeded:
+            found[text] = re.sub(r"(?m)^[-0-9]+ [0-9:,]+ ", "", path.read_text())
+        elif path.name != "model.safetensors":
+            found[text] = path.read_bytes()
+    return found
+
+
+def play(launch: Launch, name: str, *settings: str, **first: object) -> None:
+    """Run with the first record so changed."""
+    held.clear()
+    held.update(first)
+    fl_shuffle.tasks.task._cache.clear()
+    fl_shuffle.tasks.task._data_cache.clear()
+    assert launch(name, *OWN, *settings) == 0
+
+
+@pytest.mark.parametrize("entropy", ["seeded", "system"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        {"image": np.nan},
+        {"image": 1e30},
+        {"label": CLASSES - 1},
+        {"label": 0},
+    ],
+    ids=["nan", "huge", "the class nobody has", "another label"],
+)
+def test_a_record_changes_nothing_but_the_model(
+    entropy: str, first: dict[str, object], launch: Launch, tmp_path: Path
+) -> None:
+    for name, values in (("a", {}), ("b", first)):
+        play(launch, name, f"run.entropy={entropy}", **values)
+    ours, theirs = (published(tmp_path / name, seeded=entropy == "seeded") for name in "ab")
+    assert set(ours) == {"config.json", "ledger", "lock", "metrics.csv", "run.log", "summary.json"}
+    assert ours == theirs
+
+
+def test_a_real_run_writes_no_times(launch: Launch, tmp_path: Path) -> None:
+    assert launch("run", "run.entropy=system") == 0
+    run = tmp_path / "run"
+    with sqlite3.connect(run / "ledger.sqlite") as db:
+        assert db.execute("SELECT seconds FROM rounds").fetchall() == [(None,)] * 3
+        meta = {key: json.loads(value) for key, value in db.execute("SELECT * FROM meta")}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", meta["started"]) and meta["finished"] is None
+    assert {row["seconds"] for row in csv.DictReader((run / "metrics.csv").open())} == {""}
+    final = summary(run)
+    assert final["seconds"] is None and final["accounting_seconds"] is None
+    assert not re.search(r"\d\d:\d\d", (run / "run.log").read_text())
+    assert main(["report", str(run)]) == 0
+    page = (run / "report.html").read_text()
+    assert f"started on {meta['started']}, finished</p>" in page
+
+
+def test_no_digest_of_the_records_is_published(launch: Launch, tmp_path: Path) -> None:
+    play(launch, "run")
+    digest = source(DataSection()).fingerprint()
+    for path in (tmp_path / "run").iterdir():
+        assert digest.encode() not in path.read_bytes(), path
+    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
+        [(facts,)] = db.execute("SELECT value FROM meta WHERE key = 'data'")
+    assert json.loads(facts) == {
+        "source": f"{__name__}:source", "records": CLIENTS * EACH, "shape": [7],
+        "classes": CLASSES, "test_records": 4, "held_out": 0,
+    }  # fmt: skip
+
+
+def test_what_a_client_says_stays_out_of_the_run(launch: Launch, tmp_path: Path) -> None:
+    """Whatever logger it takes, and what it prints."""
+    said = "record 17 is odd"
+    assert launch("run", "model.kind=tests.federation.test_published:talking") == 0
+    for path in (tmp_path / "run").iterdir():
+        assert said.encode() not in path.read_bytes(), path
+
+
+def talking(shape: tuple[int, ...], classes: int) -> Any:
+    import torch
+
+    class Talking(torch.nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            for name in ("fl_shuffle", "fl_shuffle.client", "fl_shuffle.gradients.general", "mine"):
+                logging.getLogger(name).error("record 17 is odd")
+            print("record 17 is odd")
+            return super().forward(inputs)
+
+    return Talking(shape[0], classes)
+
+
+@pytest.mark.parametrize(("partition", "by_label"), [("iid", False), ("shards", True),
+                                                     ("dirichlet", True)])  # fmt: skip
+def test_the_relation_says_when_labels_deal_the_records(
+    partition: str, by_label: bool, launch: Launch, tmp_path: Path, capsys: Any
+) -> None:
+    assert launch("run", f"data.partition={partition}") == 0
+    run, relation = tmp_path / "run", "replace-one"
+    if by_label:
+        relation += " after the partition by label"
+    shown = capsys.readouterr().out
+    assert f"unit = client, {relation})" in shown
+    final = summary(run)
+    assert final["relation"] == relation
+    warned = [text for text in final["warnings"] if "by their labels" in text]  # type: ignore[attr-defined]
+    assert len(warned) == by_label
+    assert read_run(run).ledger.meta["relation"] == relation
+    assert main(["report", str(run)]) == 0
+    page = (run / "report.html").read_text()
+    assert f"replaced by any other ({relation})" in page and ("by their labels" in page) == by_label
+
+
+def test_held_out_records_are_said_not_to_be_covered(
+    launch: Launch, tmp_path: Path, capsys: Any
+) -> None:
+    assert launch("run", "data.validation=0.1") == 0
+    run = tmp_path / "run"
+    final, shown = summary(run), capsys.readouterr().out
+    held_out = read_run(run).ledger.meta["data"]["held_out"]
+    assert held_out == 144
+    assert final["records_not_covered"] == 144
+    assert final["test_data"] == "held out of the private records"
+    assert any("NOT COVERED" in text and "144" in text for text in final["warnings"])  # type: ignore[attr-defined]
+    assert "NOT COVERED: 144 private records" in shown
+    with sqlite3.connect(run / "ledger.sqlite") as db:
+        notes = [text for (text,) in db.execute("SELECT text FROM notes WHERE kind = 'warning'")]
+    assert any("NOT COVERED" in text for text in notes)
+    assert main(["report", str(run)]) == 0
+    page = (run / "report.html").read_text()
+    assert "NOT COVERED: 144 private records" in page and "NOT COVERED by the privacy" in page
+    assert launch("plain") == 0
+    assert summary(tmp_path / "plain")["records_not_covered"] == 0
+    assert "test records: public" in capsys.readouterr().out
+    assert launch("fitted", "data.features=pca", "data.validation=0.1") == 0
+    assert summary(tmp_path / "fitted")["records_not_covered"] == 12 * 107 + 144
+
+
+def test_private_labels_outside_the_classes_are_nobody_elses_business() -> None:
+    for label in (-3, CLASSES, 10**9):
+        held.update(label=label)
+        for section in (DataSection(), DataSection(validation=0.5)):
+            config = parse_config({"data": {"source": f"{__name__}:source"}})
+            assert config.data.source == f"{__name__}:source"
+            loaded = load_records(
+                DataSection(source=f"{__name__}:source", validation=section.validation)
+            )
+            assert loaded.classes == CLASSES
+        for partition in ("iid", "dirichlet", "shards", "ordered"):
+            parts = DataSection(clients=CLIENTS, partition=partition)
+            labels = source(parts).train_labels
+            assert len(make_partition(parts, labels, CLASSES).order) == CLIENTS * EACH
+    held.clear()
+
+
+def test_classes_must_be_declared_and_hold_the_public_test_labels() -> None:
+    images, labels = records()
+    with pytest.raises(DataError, match=r"Records\.classes is missing: .*classes=10"):
+        Records(images, labels, images, labels)
+    with pytest.raises(DataError, match="test label 2 is not in 0 .. 1"):
+        load_records(DataSection(source=f"{__name__}:two_classes"))
+
+
+def two_classes(section: DataSection) -> Records:
+    images, labels = records()
+    return Records(images, labels, images, labels, classes=2)
+
+
+def pixels(section: DataSection) -> Records:
+    images = np.full((CLIENTS * EACH, 8, 8), 16, np.uint8)
+    images[held.get("bad", slice(0))] = 200
+    labels = np.arange(len(images)) % CLASSES
+    test = np.full((4, 8, 8), held.get("test", 16), np.uint8)
+    return Records(images, labels, test, labels[:4], CLASSES)
+
+
+def test_a_pixel_out_of_range_ends_nobodys_run(
+    launch: Launch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = (f"data.source={__name__}:pixels", f"data.clients={CLIENTS}")
+    play(launch, "clean", *own, "data.features=raw")
+    play(launch, "bad", *own, "data.features=raw", bad=0)
+    capsys.readouterr()
+    with pytest.raises(AssertionError):
+        play(launch, "test", *own, "data.features=raw", test=17)
+    assert "largest pixel 17" in capsys.readouterr().err
+    held.clear()
+
+
+@pytest.mark.parametrize("error", [DataError, RuntimeError])
+def test_a_client_tells_nobody_what_is_wrong_with_its_records(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuses(context: object) -> None:
+        raise error("record 17 is odd")
+
+    monkeypatch.setattr(clients.app, "worker_for", refuses)
+    config = parse_config({"data": {"clients": 4}})
+    grid = InProcessGrid(clients.app.app, {RESOLVED: config.to_json()}, nodes=1)
+    try:
+        model = Layout.flat(3).record(np.zeros(3, np.float32))
+        reply = next(iter(grid.send_and_receive([TrainRequest(1, 0, 4).message(model, 2)])))
+    finally:
+        grid.close()
+    assert reply.has_error() and not reply.error.reason
+    assert "record 17 is odd" in caplog.text
+
+
+def test_in_a_simulation_the_terminal_shows_what_clients_warn_of_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = logging.getLogger("fl_shuffle.client")
+    monkeypatch.setattr(log, "propagate", False)
+    with launch_module._clients_heard():
+        for number in range(3):
+            log.warning("round %d: odd", number)
+            log.info("round %d: path", number)
+        log.warning("another")
+    log.warning("nobody listens")
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("warning: round 0: odd\nwarning: another\n")
+    assert "path" not in said.err

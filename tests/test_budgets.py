@@ -1,0 +1,122 @@
+"""Personal budgets: distributions, CSV files, the user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl_shuffle.budgets import make_budgets, read_budgets, round_down
+from fl_shuffle.configuration.sections import BudgetsSection
+from fl_shuffle.errors import FlShuffleError
+
+HEADER = "client_id,epsilon,delta\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"), [("unif1", 0.01, 1), ("unif2", 0.01, 2), ("unif3", 0.5, 1)]
+)
+def test_uniform_distributions(name: str, low: float, high: float) -> None:
+    budgets = make_budgets(BudgetsSection(distribution=name), 4000)
+    assert low <= budgets.epsilon.min() and budgets.epsilon.max() <= high
+    # The mean of 4,000 uniforms: five standard errors, false alarm below 1e-6.
+    error = 5 * (high - low) / np.sqrt(12 * 4000)
+    assert abs(budgets.epsilon.mean() - (low + high) / 2) < error
+    again = make_budgets(BudgetsSection(distribution=name), 4000)
+    assert (budgets.epsilon == again.epsilon).all()
+    other = make_budgets(BudgetsSection(distribution=name, seed=1), 4000)
+    assert (budgets.epsilon != other.epsilon).any()
+
+
+def test_constant_mixed_and_groups() -> None:
+    assert (make_budgets(BudgetsSection(epsilon=0.7), 5).epsilon == 0.7).all()
+    mixed = make_budgets(BudgetsSection(distribution="mixed"), 100).epsilon
+    assert (np.sort(mixed) == np.repeat([0.01, 0.5], 50)).all()
+    groups = make_budgets(BudgetsSection(distribution="groups"), 100).epsilon
+    values, counts = np.unique(groups, return_counts=True)
+    assert values.tolist() == [0.1, 0.5, 1.0]
+    assert counts.tolist() == [54, 37, 9]
+
+
+def test_rounding_down_never_raises_a_budget_and_bounds_the_levels() -> None:
+    budgets = make_budgets(BudgetsSection(distribution="unif2"), 101)
+    rounded = round_down(budgets, 7)
+    assert (rounded.epsilon <= budgets.epsilon).all()
+    assert len(np.unique(rounded.epsilon)) == 7
+    assert (round_down(budgets, 1000).epsilon == budgets.epsilon).all()
+
+
+def test_csv_in_any_order_with_lifetimes(tmp_path: Path) -> None:
+    path = tmp_path / "b.csv"
+    path.write_text(HEADER + "1,0.5,1e-5\n0,2,1e-6\n")
+    budgets = read_budgets(path, 2)
+    assert budgets.epsilon.tolist() == [2.0, 0.5]
+    assert budgets.delta.tolist() == [1e-6, 1e-5]
+    assert budgets.lifetime is None
+    path.write_text("client_id,epsilon,delta,lifetime_epsilon\n0,1,1e-5,3\n1,1,1e-5,inf\n")
+    lifetime = read_budgets(path, 2).lifetime
+    assert lifetime is not None and lifetime.tolist() == [3.0, np.inf]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (HEADER + "0,1,1e-5\n", ["missing", "client 1"]),
+        (HEADER + "0,1,1e-5\n0,1,1e-5\n1,1,1e-5\n", ["line 3", "twice"]),
+        (HEADER + "0,1,1e-5\n1,1,1e-5\n2,1,1e-5\n", ["line 4", "client 2"]),
+        (HEADER + "0,1,1e-5\n\n1,1,1e-5\n", ["line 3", "empty"]),
+        (HEADER + "0,1\n1,1,1e-5\n", ["line 2", "3 values"]),
+        (HEADER + "0,x,1e-5\n1,1,1e-5\n", ["line 2", "numbers"]),
+        (HEADER + "0.5,1,1e-5\n1,1,1e-5\n", ["line 2", "whole number"]),
+        (HEADER + "0,0,1e-5\n1,1,1e-5\n", ["line 2", "epsilon"]),
+        (HEADER + "0,nan,1e-5\n1,1,1e-5\n", ["line 2", "epsilon"]),
+        (HEADER + "0,inf,1e-5\n1,1,1e-5\n", ["line 2", "epsilon"]),
+        (HEADER + "0,1,1\n1,1,1e-5\n", ["line 2", "delta"]),
+        (HEADER + "0,1,-1\n1,1,1e-5\n", ["line 2", "delta"]),
+        ("client,eps\n0,1\n", ["line 1", "client_id,epsilon,delta"]),
+        ("", ["empty file"]),
+        ("\ufeff" + HEADER + "0,1,1e-5\n1,1,1e-5\n", ["byte-order mark"]),
+        ("client_id,epsilon,delta,lifetime_epsilon\n0,1,1e-5,0\n1,1,1e-5,1\n", ["lifetime"]),
+    ],
+)
+def test_bad_csv(tmp_path: Path, content: str, words: list[str]) -> None:
+    path = tmp_path / "b.csv"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(FlShuffleError) as caught:
+        read_budgets(path, 2)
+    for word in [*words, "b.csv"]:
+        assert word in str(caught.value)
+
+
+def test_unreadable_csv(tmp_path: Path) -> None:
+    with pytest.raises(FlShuffleError, match="does not exist"):
+        read_budgets(tmp_path / "none.csv", 2)
+    with pytest.raises(FlShuffleError, match="cannot be read"):
+        read_budgets(tmp_path, 2)
+    (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(FlShuffleError, match="UTF-8"):
+        read_budgets(tmp_path / "b.csv", 2)
+
+
+def test_a_users_own_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_budgets.py").write_text(
+        "import numpy as np\n"
+        "def good(clients, rng): return np.linspace(1, 2, clients), np.full(clients, 1e-6)\n"
+        "def short(clients, rng): return [1.0]\n"
+        "def negative(clients, rng): return -np.ones(clients)\n"
+        "def text(clients, rng): return 'abc'\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    budgets = make_budgets(BudgetsSection(distribution="my_budgets:good"), 3)
+    assert budgets.epsilon.tolist() == [1.0, 1.5, 2.0]
+    for name, words in [
+        ("short", "shapes"),
+        ("negative", "must be > 0"),
+        ("text", "numbers"),
+        ("absent", "no attribute 'absent'"),
+    ]:
+        with pytest.raises(FlShuffleError, match=words):
+            make_budgets(BudgetsSection(distribution=f"my_budgets:{name}"), 3)
+    with pytest.raises(FlShuffleError, match="no module 'nowhere'"):
+        make_budgets(BudgetsSection(distribution="nowhere:f"), 3)

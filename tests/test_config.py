@@ -1,0 +1,120 @@
+"""Configuration files: what is accepted, and the one clear line for what is not."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from fl_shuffle.configuration.reading import SECTIONS, load_config, parse_config
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.errors import FlShuffleError
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "run.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_defaults_are_valid_and_round_trip() -> None:
+    config = parse_config({})
+    assert config == Config()
+    assert parse_config(config.to_dict()) == config
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("configs/*.toml")), ids=lambda path: path.name)
+def test_every_shipped_configuration_is_valid(path: Path) -> None:
+    config = load_config(path)
+    assert parse_config(config.to_dict()) == config
+
+
+def test_every_field_has_a_check_and_a_valid_default() -> None:
+    for name, section in SECTIONS.items():
+        for field in dataclasses.fields(section):
+            check = field.metadata["check"]
+            default = getattr(section(), field.name)
+            assert check(f"{name}.{field.name}", default) == default
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[privacy]\nclip_nrom = 1.0", ["clip_nrom", "clip_norm"]),
+        ("[privcy]\nclip_norm = 1.0", ["privcy", "privacy"]),
+        ("[run]\nrounds = 0", ["run.rounds", "0", "[1,"]),
+        ("[run]\nrounds = 2.5", ["run.rounds", "2.5", "whole number"]),
+        ("[run]\nrounds = true", ["run.rounds", "True"]),
+        ("[run]\nrounds = 'ten'", ["run.rounds", "'ten'"]),
+        ("[run]\nengine = 'inprocess'", ["run.engine", "in-process", "ray"]),
+        ("[run]\nseed = -1", ["run.seed", "-1"]),
+        ("[budgets]\nepsilon = 0.0", ["budgets.epsilon", "0.0"]),
+        ("[budgets]\nepsilon = -1", ["budgets.epsilon", "-1"]),
+        ("[budgets]\nepsilon = nan", ["budgets.epsilon", "nan", "finite"]),
+        ("[budgets]\nepsilon = inf", ["budgets.epsilon", "inf", "finite"]),
+        ("[budgets]\ndelta = 1.0", ["budgets.delta", "1.0"]),
+        ("[budgets]\ndelta = 0.0", ["budgets.delta", "Gaussian"]),
+        ("[budgets]\ndelta = nan", ["budgets.delta", "nan"]),
+        ("[privacy]\ntarget_delta = 0.0", ["privacy.target_delta"]),
+        ("[privacy]\nclip_norm = 0", ["privacy.clip_norm", "0"]),
+        ("[privacy]\nunit = 'client'\nclip = 'record'", ["privacy.clip", "client"]),
+        ("[privacy]\nclip = 'update'", ["privacy.clip", "record"]),
+        ("[privacy]\nrandomizer = 'laplace'\ncalibration = 'classical'", ["calibration"]),
+        ("[privacy]\nunit='client'\ncalibration = 'as-published'", ["calibration", "record"]),
+        ("[budgets]\ndistribution = 'file'", ["budgets.file"]),
+        ("[budgets]\ndistribution = 'uniform'\nlow = 2.0\nhigh = 1.0", ["budgets.low"]),
+        ("[budgets]\nconservative_fraction = 0.9\nmoderate_fraction = 0.2", ["fraction"]),
+        ("[training]\nlocal_steps = 5", ["training.local_steps", "client"]),
+        (
+            "[training]\nschedule = 'sequential'\n[server]\nweights = 'inverse-variance'",
+            ["weights"],
+        ),
+        ("[training]\nparticipation = 0.0", ["training.participation"]),
+        ("run = 3", ["[run]", "table"]),
+        ("rounds = 3", ["rounds", "section"]),
+        ("[run\nrounds = 3", ["not valid TOML"]),
+    ],
+)
+def test_bad_input_is_named(tmp_path: Path, text: str, words: list[str]) -> None:
+    with pytest.raises(FlShuffleError) as caught:
+        load_config(write(tmp_path, text))
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_and_unreadable_files(tmp_path: Path) -> None:
+    with pytest.raises(FlShuffleError, match="does not exist"):
+        load_config(tmp_path / "none.toml")
+    with pytest.raises(FlShuffleError, match="cannot be read"):
+        load_config(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b"# caf\xe9\n")
+    with pytest.raises(FlShuffleError, match="cannot be read"):
+        load_config(tmp_path / "latin.toml")
+
+
+def test_overrides_are_typed_like_toml_and_applied_in_order(tmp_path: Path) -> None:
+    path = write(tmp_path, "[run]\nrounds = 3\n")
+    config = load_config(
+        path,
+        ["run.rounds=5", "run.rounds=7", "budgets.distribution=unif2", "model.hidden=[8, 4]",
+         "model.kind=mlp", "server.averaging=0.5"],
+    )  # fmt: skip
+    assert config.run.rounds == 7
+    assert config.budgets.distribution == "unif2"
+    assert config.model.hidden == (8, 4)
+    assert config.server.averaging == 0.5
+
+
+@pytest.mark.parametrize("override", ["run.rounds", "rounds=3", ".rounds=3", "run.=3", "="])
+def test_malformed_overrides(tmp_path: Path, override: str) -> None:
+    with pytest.raises(FlShuffleError, match="section.key=value"):
+        load_config(write(tmp_path, ""), [override])
+
+
+def test_automatic_clip_follows_the_unit() -> None:
+    assert parse_config({"privacy": {"unit": "record"}}).clip == "record"
+    assert parse_config({"privacy": {"unit": "client"}}).clip == "update"
