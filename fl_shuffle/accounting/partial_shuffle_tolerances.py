@@ -15,8 +15,8 @@ class PartialShuffleTolerances:
     # bounds.partial_shuffle.curve
     partial_shuffle_max_spread: float = 3.0
     """Beyond this many noise widths likelihood ratios vary too much to hide anybody."""
-    partial_shuffle_min_others: int = 10
-    """With fewer other reports the theorem is not tried: its costs exceed what is gained."""
+    partial_shuffle_min_others: int = 20
+    """With fewer other reports the theorem says little, and takes longer than all else."""
     partial_shuffle_max_laplace_spread: float = 12.0
     """The largest spread for Laplace noise, whose likelihood ratios are bounded."""
     partial_shuffle_max_share: float = 0.98

@@ -204,6 +204,11 @@ class Tolerances(PartialShuffleTolerances):
     """Asked of the engine, relative to delta, where the caller names nothing else."""
     vector_clearly_better: float = 0.8
     """The blanket is computed unless the other bound is below this share of its prediction."""
+    vector_faint_batch: int = 100
+    """Up to so many reports of a faint client the blanket alone is computed: it is many times
+    faster and says more."""
+    vector_faint_move: float = 0.3
+    """A client is faint if replacing its unit moves its mean by at most so many noise widths."""
     vector_table_reports: int = 256
     """The table of few blanket reports reaches to so many; larger tables are not built."""
     vector_table_tail: float = 1e-18

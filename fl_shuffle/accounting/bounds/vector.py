@@ -107,8 +107,14 @@ class VectorCurve:
         scale = self.own.scale
         kind = PartialShuffleCurve if self.own.noise == "gaussian" else LaplaceShuffleCurve
         sharper = kind(self.own.ratio, self.own.radius / scale, radii / scale, counts)
-        # Secret check-in is known to the blanket alone.
-        self._sharper = sharper if sharper.credit and self._rate == 1.0 else None
+        # Secret check-in is known to the blanket alone, which also says more of a small batch of
+        # faint reports, and many times faster.
+        faint = self._blanket and (
+            self.anonymity <= TOLERANCES.vector_faint_batch
+            and self.own.ratio <= TOLERANCES.vector_faint_move
+        )
+        useful = sharper.credit and self._rate == 1.0 and not faint
+        self._sharper = sharper if useful else None
         self.credit = self._blanket or self._sharper is not None
         """Whether any theorem gives the shuffler credit; if not the curve is the local one."""
         self._mu = self._predicted_mu(self._reference) if self._blanket else math.inf

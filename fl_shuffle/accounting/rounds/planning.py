@@ -184,7 +184,13 @@ def _smallest_scale(
             return math.inf
         return gaussian_epsilon(delta, math.sqrt(rounds) * view.predicted_mu)
 
+    def likely(scale: float) -> float:
+        """Where tails are heavy one round of all decides, and the normal prediction is far off."""
+        view = curve(scale)
+        return rounds * (view.delta(target) if view.credit else view.local_delta(target))
+
     good, bad = without, TOLERANCES.plan_smallest_share * without
+    first = _solve(likely, delta, bad, good, within=3e-3) if rounds > 1 else bad
     correction = 1.0
     seen: dict[float, float] = {}
     for _ in range(TOLERANCES.plan_max_trials):
@@ -195,7 +201,8 @@ def _smallest_scale(
             share = math.log(aim / seen[bad]) / rise if rise < 0.0 else 0.5
             scale = bad * (good / bad) ** min(max(share, 0.05), 0.95)
         else:
-            scale = _solve(predicted, aim / correction, bad, good)
+            scale = max(_solve(predicted, aim / correction, bad, good), first)
+            first = bad
         if scale >= good:
             return good
         value = seen[scale] = cost(scale, TOLERANCES.plan_fine_nodes)
@@ -211,11 +218,13 @@ def _smallest_scale(
     return good
 
 
-def _solve(function: Callable[[float], float], goal: float, low: float, high: float) -> float:
-    """Smallest x (to 1e-4 relative) with function(x) <= goal for a falling function, else high."""
+def _solve(
+    function: Callable[[float], float], goal: float, low: float, high: float, within: float = 1e-4
+) -> float:
+    """Smallest x (to `within`) with function(x) <= goal for a falling function, else high."""
     if function(high) > goal:
         return high
-    while high > low * (1.0 + 1e-4):
+    while high > low * (1.0 + within):
         middle = math.sqrt(low * high)
         if function(middle) <= goal:
             high = middle
