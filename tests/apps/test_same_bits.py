@@ -15,7 +15,7 @@ from fl_shuffle.randomizers import noise_cpu
 from tests.small_federation import Launch, model_bytes, summary
 
 CONVOLUTION = (
-    "model.kind=tests.federation.test_same_bits:convolution",
+    "model.kind=tests.apps.test_same_bits:convolution",
     "data.features=raw",
 )
 

@@ -22,7 +22,7 @@ LAYERS = [
     ["fl_shuffle.accounting.accountant"],
     ["fl_shuffle.accounting.queries"],
     ["fl_shuffle.accounting"],
-    ["fl_shuffle.plugins", "fl_shuffle.seeds", "fl_shuffle.compiled"],
+    ["fl_shuffle.extras", "fl_shuffle.plugins", "fl_shuffle.seeds", "fl_shuffle.compiled"],
     ["fl_shuffle.configuration"],
     ["fl_shuffle.budgets"],
     ["fl_shuffle.randomizers", "fl_shuffle.gradients"],

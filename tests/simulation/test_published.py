@@ -152,7 +152,7 @@ def test_no_digest_of_the_records_is_published(launch: Launch, tmp_path: Path) -
 def test_what_a_client_says_stays_out_of_the_run(launch: Launch, tmp_path: Path) -> None:
     """Whatever logger it takes, and what it prints."""
     said = "record 17 is odd"
-    assert launch("run", "model.kind=tests.federation.test_published:talking") == 0
+    assert launch("run", "model.kind=tests.simulation.test_published:talking") == 0
     for path in (tmp_path / "run").iterdir():
         assert said.encode() not in path.read_bytes(), path
 
