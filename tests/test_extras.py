@@ -70,6 +70,33 @@ def test_the_ray_engine_without_ray_says_what_to_install(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_required_library_that_is_missing_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remove(monkeypatch, "rich.console")
+    query = [
+        "compare",
+        "--randomizer",
+        "krr",
+        "--k",
+        "4",
+        "--epsilon0",
+        "1",
+        "--clients",
+        "9",
+        "--delta",
+        "1e-3",
+    ]
+    with pytest.raises(ModuleNotFoundError):
+        main(query)
+    monkeypatch.setattr("fl_shuffle.cli.REQUIRED", ("rich.console",))
+    assert main(query) == 2
+    assert capsys.readouterr().err == (
+        "fl-shuffle: error: compare needs rich.console, which is not installed; "
+        "pip install fl-shuffle\n"
+    )
+
+
 def test_without_matplotlib_a_report_has_its_tables_and_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
