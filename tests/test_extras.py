@@ -17,6 +17,8 @@ from fl_shuffle.gradients.factory import make_gradient_engine
 from fl_shuffle.randomizers import noise_cpu
 from fl_shuffle.randomizers.noise import NoiseStream
 
+KRR = ("--randomizer", "krr", "--k=4", "--epsilon0=1", "--clients=9", "--delta=1e-3")
+
 
 def remove(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     monkeypatch.setitem(sys.modules, library, None)
@@ -107,17 +109,5 @@ def test_without_matplotlib_a_report_has_its_tables_and_says_so(
     assert "<svg" in full and "fl-shuffle[report]" not in full
     assert "<svg" not in plain and "fl-shuffle[report]" in plain
     assert plain.count("<table") == full.count("<table") > 0
-    query = [
-        "--randomizer",
-        "krr",
-        "--k",
-        "4",
-        "--epsilon0",
-        "1",
-        "--clients",
-        "9",
-        "--delta",
-        "1e-3",
-    ]
-    assert main(["compare", *query, "--plot", str(tmp_path / "bounds.svg")]) == 2
+    assert main(["compare", *KRR, "--plot", str(tmp_path / "bounds.svg")]) == 2
     assert "pip install 'fl-shuffle[report]'" in capsys.readouterr().err
