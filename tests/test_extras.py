@@ -76,19 +76,7 @@ def test_a_required_library_that_is_missing_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     remove(monkeypatch, "rich.console")
-    query = [
-        "compare",
-        "--randomizer",
-        "krr",
-        "--k",
-        "4",
-        "--epsilon0",
-        "1",
-        "--clients",
-        "9",
-        "--delta",
-        "1e-3",
-    ]
+    query = ["compare", *KRR]
     with pytest.raises(ModuleNotFoundError):
         main(query)
     monkeypatch.setattr("fl_shuffle.cli.REQUIRED", ("rich.console",))

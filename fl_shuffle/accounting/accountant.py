@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.attacks.likelihood_ratio import attack_epsilon
+from fl_shuffle.accounting.attacks.likelihood_ratio import batch_epsilon
 from fl_shuffle.accounting.bounds.vector import ReportClass
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
 from fl_shuffle.accounting.rounds.events import ClientClass, Column, Spend
 from fl_shuffle.accounting.rounds.local_guarantees import (
     local_epsilon,
@@ -24,7 +25,7 @@ from fl_shuffle.accounting.rounds.local_guarantees import (
     worst_local_epsilons,
 )
 from fl_shuffle.accounting.rounds.participation_history import ParticipationHistory, Spent, contains
-from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
+from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundLibrary, RoundType
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView, as_published_type
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
@@ -33,7 +34,19 @@ Vector = NDArray[np.float64]
 
 GSPA_SOURCE = "Chen, Cao, Ge (AAAI 2024), Theorem 2, sqrt(T) composition"
 LOCAL_SOURCE = "exact composition of the client's own noise"
-SHUFFLED_SOURCE = "blanket theorem for noise on a ball, dominating-pair composition"
+SHUFFLED_SOURCE = (
+    "partial shuffles by a random swap (theorem in docs/proofs.md, section 13) or the blanket "
+    "theorem (section 5), the smaller at each epsilon; dominating-pair composition"
+)
+DECLARED_SOURCE = (
+    "partial shuffles by a random swap for a declared local profile (theorem in docs/proofs.md, "
+    "section 13), dominating-pair composition"
+)
+DECLARED_NOTE = (
+    "given the declared budgets: any two inputs are (epsilon0, delta0)-close under the user's "
+    "randomizer, which treats clients of one budget alike"
+)
+DECLARED_LOCAL_SOURCE = "exact composition of the declared budget (Kairouz, Oh, Viswanath 2015)"
 SPECIFIC_SOURCE = "Su, Cheng, Wang (2025), Theorem 4, others within one unit's change"
 LOWER_SOURCE = "attack that knows the others' means: likelihood ratio, or recognition"
 
@@ -91,7 +104,10 @@ class Accountant:
         self._taken = np.zeros(len(class_of), dtype=np.int64)
         self._mu_squared = 0.0
         self._library = RoundLibrary() if library is None else library
-        self._view = ShuffledView(self._classes, class_of, schedule=schedule)
+        # One run has one randomizer.
+        self._declared = any(kind.noise == "user" for kind in self._classes)
+        self._local_source = DECLARED_LOCAL_SOURCE if self._declared else LOCAL_SOURCE
+        self._view = ShuffledView(self._classes, class_of, schedule=schedule, unit=unit)
         self._no_credit = self._view.no_credit_reason()
         self._histories = ParticipationHistory.empty(len(class_of))
         self._published = ParticipationHistory.empty(len(class_of))
@@ -123,7 +139,7 @@ class Accountant:
             "gspa": self._gspa_column(total, taken),
             "specific": self._specific_column(present, taken),
             "proven": self._proven_column(present, local, worst),
-            "local": Column("local", Status.PROVEN, LOCAL_SOURCE, local, overall=worst),
+            "local": Column("local", Status.PROVEN, self._local_source, local, overall=worst),
             "lower": self._lower_column(taken, local),
         }
         reports = sum(counts.values())
@@ -152,16 +168,20 @@ class Accountant:
     def worst_client(self) -> WorstClient | None:
         """The client with the largest proven epsilon, and its history to plot curves from.
 
-        None where the worst client's randomizer has no known law, or nothing was released.
+        None where nothing was released.
         """
         proven = self._proven_each(self._taken, self._histories)
         index = int(np.argmax(proven)) if len(proven) else 0
-        if not self._taken.any() or self._classes[self._class_of[index]].noise == "user":
+        if not self._taken.any():
             return None
         spent = self._histories.distinct[self._histories.group_of[index]]
         if not spent:
             own = self._classes[self._class_of[index]]
-            alone = RoundType(own.noise, own.scale, own.radius, own.sensitivity, ())
+            alone: RoundKind = (
+                DeclaredRound(own.epsilon0, own.delta0, 0)
+                if own.noise == "user"
+                else RoundType(own.noise, own.scale, own.radius, own.sensitivity, ())
+            )
             spent = {alone: int(self._taken[index])}
         return WorstClient(index, float(proven[index]), spent, self._library)
 
@@ -253,7 +273,7 @@ class Accountant:
     def _proven_column(self, present: Mask, local: dict[int, float], worst: float | None) -> Column:
         note = self._no_credit
         if note is not None:
-            return Column("proven", Status.PROVEN, LOCAL_SOURCE, local, note, worst)
+            return Column("proven", Status.PROVEN, self._local_source, local, note, worst)
         histories = self._after(present)
         epsilon = dict(local)
         for index, own in local.items():
@@ -263,7 +283,8 @@ class Accountant:
                 shuffled = max(self._library.epsilon(spent, self._delta) for spent in candidates)
                 epsilon[index] = min(own, shuffled)
         worst = None if worst is None else self._worst_proven(present)
-        return Column("proven", Status.PROVEN, SHUFFLED_SOURCE, epsilon, overall=worst)
+        source, note = (DECLARED_SOURCE, DECLARED_NOTE) if self._declared else (SHUFFLED_SOURCE, "")
+        return Column("proven", Status.PROVEN, source, epsilon, note, worst)
 
     def _specific_column(self, present: Mask, taken: dict[int, int]) -> Column:
         histories = self._published_after(present)
@@ -307,17 +328,15 @@ class Accountant:
     def _attacked(self, index: int, rounds: int) -> float:
         """What the likelihood-ratio attack certainly reaches against this class; 0 if nothing.
 
-        Every round is counted with everybody's report: fewer hide less. Where noise scales differ
-        it is not certain that the attacker can tell them apart, so nothing is claimed.
+        Every round is counted with everybody's report: fewer hide less.
         """
-        own = self._classes[index]
-        if len({(kind.noise, kind.scale) for kind in self._classes}) > 1 or own.noise == "user":
+        if any(kind.noise == "user" for kind in self._classes):
             return 0.0
         batch = [
             ReportClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, int(count))
             for kind, count in zip(self._classes, self._everybody, strict=True)
         ]
-        return attack_epsilon(RoundType.of(batch, index), rounds, self._delta)
+        return batch_epsilon(batch, index, rounds, self._delta, self._dimension or 1)
 
     def _gspa_mu(self, counts: dict[int, int]) -> float | None:
         """Theorem 2 of the paper for one round; None where its sum is empty (one report)."""

@@ -12,7 +12,10 @@ SYSTEM = (
     "AES-128 in counter mode cannot be told from random bits; given that, reports are exactly "
     "rounded continuous noise but for probability 2^-150 a coordinate"
 )
-UNKNOWN_LAW = "the user's randomizer has the local budget it declares"
+UNKNOWN_LAW = (
+    "the user's randomizer has the local budget it declares, for any two inputs of the unit of "
+    "privacy, and its law depends on nothing but the input and the budget"
+)
 
 
 def run_assumptions(*, entropy: str, known_law: bool) -> tuple[str, ...]:

@@ -81,6 +81,21 @@ class Guarantee:
         }
 
 
+def proof_over_attack(proven: float | None, lower: float | None) -> float | None:
+    """How many times a proven number exceeds a lower bound; None where one of them is missing.
+
+    Never below one, unless one of the two is wrong. A better proof or attack can gain so much.
+    """
+    if proven is None or lower is None or not (lower > 0.0 and math.isfinite(proven)):
+        return None
+    return proven / lower
+
+
+def ratio_line(ratio: float) -> str:
+    """How every output words `proof_over_attack`."""
+    return f"proven / lower = {ratio:.3g}: so much could a better proof gain, or a better attack"
+
+
 def _json_number(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

@@ -165,10 +165,11 @@ def masked(name: str, value: Any) -> str:
 
 
 def _database(path: Path) -> Iterator[tuple[str, str]]:
-    """Every cell of every table, the schema, and how large the file is."""
+    """Every cell of every table, the schema, and how many pages hold what is in no table (how large
+    the file is follows from these, and from how long its times are as text)."""
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     try:
-        for pragma in ("page_count", "freelist_count", "user_version"):
+        for pragma in ("freelist_count", "user_version"):
             yield pragma, str(connection.execute(f"PRAGMA {pragma}").fetchone()[0])
         schema = connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name")
         yield "schema", repr(schema.fetchall())

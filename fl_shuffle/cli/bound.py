@@ -97,16 +97,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.jsonl is not None:
         return _stream(arguments)
+
     values = given_values(arguments)
     if arguments.solve_for is not None:
         return _solve(arguments.solve_for, values, as_json=arguments.json)
+    from fl_shuffle.accounting.guarantee import ratio_line
+    from fl_shuffle.accounting.queries.methods import bound, lower_answers, proven_over_lower
+
     start = time.perf_counter()
-    result = answer(values)
+    query = read_query(values)
+    result = bound(query)
     seconds = time.perf_counter() - start
+    lower = lower_answers(query) if result.is_guarantee else {}
+    ratio = proven_over_lower(query, {**lower, query.method: result})
     if arguments.json:
-        print(json.dumps({**result.to_dict(), "seconds": seconds}))
+        print(json.dumps({**result.to_dict(), "proven_over_lower": ratio, "seconds": seconds}))
     else:
         print(result)
+        if ratio is not None:
+            print(ratio_line(ratio))
         if result.details.get("participation", 1.0) != 1.0:
             from fl_shuffle.accounting.bounds.participation import ASSUMPTION
 

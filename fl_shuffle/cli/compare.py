@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.accounting.guarantee import Guarantee
-    from fl_shuffle.accounting.queries.methods import compare
+    from fl_shuffle.accounting.queries.methods import compare, proven_over_lower
 
     query = read_query(given_values(arguments))
     answers = compare(query)
@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
             "not_applicable": {
                 name: " ".join(str(error).split()) for name, error in refusals.items()
             },
+            "proven_over_lower": proven_over_lower(query, results),
         }
         print(json.dumps(body))
     else:
@@ -65,7 +66,8 @@ def _print_table(
     from rich.table import Table
 
     from fl_shuffle.accounting.bounds.participation import ASSUMPTION
-    from fl_shuffle.accounting.queries.methods import asked_number
+    from fl_shuffle.accounting.guarantee import ratio_line
+    from fl_shuffle.accounting.queries.methods import asked_number, proven_over_lower
 
     asked = "epsilon" if query.delta is not None else "delta"
     given = f"delta = {query.delta:g}" if asked == "epsilon" else f"epsilon = {query.epsilon:g}"
@@ -85,28 +87,11 @@ def _print_table(
     console.print(table)
     if query.participation < 1.0:
         console.print(f"assumes {ASSUMPTION}", markup=False, highlight=False)
-    ratio = _upper_over_lower(query, results)
+    ratio = proven_over_lower(query, results)
     if ratio is not None:
-        console.print(
-            f"best proven / best lower bound = {ratio:.3g}: so much could a better proof gain",
-            highlight=False,
-        )
+        console.print(ratio_line(ratio), highlight=False)
     for name, error in refusals.items():
         console.print(f"{name}: not applicable: {error}", markup=False, highlight=False)
-
-
-def _upper_over_lower(query: BoundQuery, results: dict[str, Guarantee]) -> float | None:
-    """Smallest proven number over the largest lower bound for this randomizer."""
-    from fl_shuffle.accounting.guarantee import Status
-    from fl_shuffle.accounting.queries.methods import asked_number
-
-    numbers = {name: asked_number(query, value) for name, value in results.items()}
-    upper = [numbers[name] for name, value in results.items() if value.status is Status.PROVEN]
-    # girgis-lower is about one randomizer, not about the named one unless that is binary.
-    lower = [numbers[name] for name in ("lower", "attack") if name in numbers]
-    if not upper or max(lower, default=0.0) <= 0.0:
-        return None
-    return min(upper) / max(lower)
 
 
 def _plot(query: BoundQuery, names: tuple[str, ...], path: Path) -> None:

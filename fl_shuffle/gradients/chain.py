@@ -135,9 +135,9 @@ class ChainEngine(GradientEngine):
         row: Tensor,
         tally: NonfiniteRecords,
     ) -> None:
-        """One client's mean, over pieces of its records, in float64."""
-        total = self._sums.buffer("total", self.dimension, dtype=torch.float64).zero_()
+        """One client's mean, over pieces of its records."""
         size = len(batch.labels)
+        total = self._sums.total(size, self.packing.records)
         share = torch.full((1,), 1.0 / size, device=self.device)
         found = torch.zeros(size, dtype=torch.bool)
         for piece in equal_pieces(size, self.packing.records):
@@ -148,7 +148,8 @@ class ChainEngine(GradientEngine):
             if done.nonfinite is not None:
                 found[piece] = done.nonfinite.cpu()
             for depth, layer in enumerate(self._layers):
-                self._sums.add(total, layer, done.errors[depth], done.inputs[depth])
+                error, x = done.errors[depth], done.inputs[depth]
+                self._sums.add(total, layer, error, x, fresh=piece.start == 0)
         row.copy_(total)
         if bool(found.any()):
             tally.add(found, batch.sizes)
@@ -183,12 +184,13 @@ class ChainEngine(GradientEngine):
         error = self._output_error(logits, labels)
         if unusable is not None:
             error[:, unusable] = torch.nan
+        if limits is None:
+            error *= shares
+            lower = self._backward(views, error, inputs, slopes)
+            return Pass(inputs, [*(errors.T for errors in lower), error], None)
         lower = self._backward(views, error, inputs, slopes)
-        weights, marks = shares, None
-        if limits is not None:
-            lengths = self._lengths(inputs, lower, error)
-            weights = clip_factor(lengths, limits).mul_(shares)
-            marks = without_nonfinite_(weights, error.T, *inputs, *lower)
+        weights = clip_factor(self._lengths(inputs, lower, error), limits).mul_(shares)
+        marks = without_nonfinite_(weights, error.T, *inputs, *lower)
         error *= weights
         for errors in lower:
             errors.mul_(weights[:, None])

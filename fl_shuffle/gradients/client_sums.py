@@ -6,6 +6,7 @@ its rounding than by itself.
 
 from __future__ import annotations
 
+import math
 import threading
 
 import torch
@@ -15,9 +16,9 @@ from fl_shuffle.gradients.blocks import Segment, equal_pieces
 from fl_shuffle.gradients.kernels import Buffers, buffer, copy_rows, views_of
 from fl_shuffle.gradients.structure import Layer
 
-# Products over so many records are one float32 sum; so many of these sums are added pairwise, in
-# float32 too, and what is longer in float64.
-TILE, TILES = 32, 8
+# Products over so many records are one float32 sum, a stretch; so many stretches are added in
+# float32 too, and what is longer in float64. A longer stretch saves sums, but costs radius.
+TILE, TILES = 150, 4
 # Layers with fewer weights multiply in float64: their products are little of the work.
 NARROW = 1 << 12
 # Products of clients that are made in one batched call: so many numbers.
@@ -46,8 +47,8 @@ class ClientSums:
         tiles = 1 if narrow(layer) else -(-segment.size // TILE)
         if tiles > TILES:
             for k in range(segment.count):
-                total = self.buffer("total", self._dimension, dtype=torch.float64).zero_()
-                self.add(total, layer, error[k], x[k])
+                total = self.buffer("total", self._dimension, dtype=torch.float64)
+                self.add(total, layer, error[k], x[k], fresh=True)
                 mine, place = views_of(total, layer), segment.places(k, k + 1)
                 _store(mine[0][None], weight, place)
                 if mine[1] is not None and bias is not None:
@@ -65,7 +66,7 @@ class ClientSums:
     def _products(self, layer: Layer, error: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """error [k, fan_out, n] times x [k, n, fan_in], and the errors' sums [k, fan_out].
 
-        n is at most TILE * TILES, except for narrow layers.
+        n is at most TILE * TILES, except for narrow layers, whose sums are float64.
         """
         count, _, size = error.shape
         shape = layer.fan_out, layer.fan_in
@@ -77,46 +78,57 @@ class ClientSums:
             torch.bmm(error.double(), x.double(), out=product)
             return product, error.sum(2, dtype=torch.float64)
         tiles = -(-size // TILE)
+        if tiles == 1:
+            product = self.buffer("product", count, *shape)
+            return torch.bmm(error, x, out=product), error.sum(2)
         step = -(-size // tiles)
         if step * tiles > size:
             # Records of zero add nothing.
             error = nn.functional.pad(error, (0, step * tiles - size))
             x = nn.functional.pad(x, (0, 0, 0, step * tiles - size))
-        products = self.buffer("product", count * tiles, *shape)
         # Clients lie side by side, and so do the tiles of each.
         left = error.transpose(0, 1).reshape(layer.fan_out, count * tiles, step).transpose(0, 1)
+        products = self.buffer("product", count * tiles, *shape)
         torch.bmm(left, x.reshape(count * tiles, step, -1), out=products)
-        sums = left.sum(2)
-        if tiles == 1:
-            return products, sums
         products = products.view(count, tiles, *shape)
-        left_over = tiles
-        while left_over > 1:
-            half = left_over // 2
-            products[:, :half] += products[:, left_over - half : left_over]
-            left_over -= half
-        return products[:, 0], sums.view(count, tiles, -1).sum(1, dtype=torch.float64)
+        for tile in range(1, tiles):
+            products[:, 0] += products[:, tile]
+        return products[:, 0], left.sum(2).view(count, tiles, -1).sum(1)
 
-    def add(self, total: Tensor, layer: Layer, error: Tensor, x: Tensor) -> None:
-        """total [d] (float64) += one layer's sum: error [fan_out, n] times x [n, fan_in]."""
+    def total(self, size: int, most: int) -> Tensor:
+        """What `add` adds up a client of `size` records in, `most` at a time: [d], arbitrary."""
+        pieces = math.ceil(size / most)
+        stretches = pieces * math.ceil(math.ceil(size / pieces) / TILE)
+        dtype = torch.float64 if stretches > TILES else torch.float32
+        return self.buffer("total", self._dimension, dtype=dtype)
+
+    def add(self, total: Tensor, layer: Layer, error: Tensor, x: Tensor, *, fresh: bool) -> None:
+        """total [d] += one layer's sum: error [fan_out, n] times x [n, fan_in].
+
+        `fresh`: what total held does not count.
+        """
         weight, bias = views_of(total, layer)
-        if narrow(layer):
-            weight.addmm_(error.double(), x.double())
-            if bias is not None:
-                bias += error.sum(1, dtype=torch.float64)
-            return
         for piece in equal_pieces(len(x), TILE * TILES):
             product, sums = self._products(layer, error[None, :, piece], x[None, piece])
-            # Faster than a sum of mixed types.
-            weight += self.buffer("exact", *weight.shape, dtype=torch.float64).copy_(product[0])
+            if fresh:
+                weight.copy_(product[0])
+                if bias is not None:
+                    bias.copy_(sums[0])
+                fresh = False
+                continue
+            if product.dtype != weight.dtype:
+                # Faster than a sum of mixed types.
+                converted = self.buffer("converted", *weight.shape, dtype=weight.dtype)
+                product = converted.copy_(product[0])[None]
+            weight += product[0]
             if bias is not None:
                 bias += sums[0]
 
     def buffer(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """This thread's array of that name, type and shape; contents arbitrary."""
         buffers: Buffers = self._of_thread.__dict__
-        like = torch.empty(0, device=self._device, dtype=dtype)
-        return buffer(buffers, like, f"{name} {dtype}", *shape)
+        key = name if dtype is torch.float32 else f"{name} {dtype}"
+        return buffer(buffers, key, shape, dtype, self._device)
 
 
 def _store(values: Tensor, target: Tensor, clients: slice | Tensor) -> None:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from fl_shuffle.gradients.structure import Layer
 
 Views = tuple[Tensor, Tensor | None]
-Buffers = dict[str, Tensor]
+Buffers = dict[str, tuple[Tensor, Tensor]]
+"""Arrays by name, each with its last view."""
 
 # At least what each square below float32's range, which counts as zero, was worth. Sums of squares
 # with it are never too small: tiny errors times huge inputs are clipped like any other gradient.
@@ -26,15 +27,22 @@ FROM_OUTPUT: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
 }
 
 
-def buffer(buffers: Buffers, like: Tensor, name: str, *shape: int) -> Tensor:
+def buffer(
+    buffers: Buffers, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Tensor:
     """A contiguous view of the array of that name, which grows as needed; contents arbitrary.
 
     Every view starts where the allocator put the array, at an aligned address.
     """
+    whole, view = buffers.get(name, (None, None))
+    if view is not None and view.shape == shape:
+        return view
     size = math.prod(shape)
-    if name not in buffers or buffers[name].numel() < size:
-        buffers[name] = torch.empty(size, dtype=like.dtype, device=like.device)
-    return buffers[name][:size].view(shape)
+    if whole is None or whole.numel() < size:
+        whole = torch.empty(size, dtype=dtype, device=device)
+    view = whole[:size].view(shape)
+    buffers[name] = whole, view
+    return view
 
 
 def views_of(parameters: Tensor, layer: Layer) -> Views:

@@ -29,21 +29,19 @@ def length_error(terms: int, norm: int) -> float:
 def move_error_float32(
     records: NDArray[np.int64], tile: int, tiles: int = 1
 ) -> NDArray[np.float64]:
-    """Sums of `tile` records in float32, of `tiles` such sums pairwise in float32, of these in
-    float64; the mean float32.
+    """Sums of `tile` records in float32, of `tiles` such sums in float32, of these in float64; the
+    mean float32.
 
     A record replaced changes the roundings of its own tile, at most 1 + 2 + ... + t units of the
-    longest record's last place in whatever order, and t for the products; of the pairs that its
-    tile goes into, at most 2 t + 4 t + ..., all records last; and, if there are more tiles, of the
-    float64 sum and of its conversion.
+    longest record's last place in whatever order, and t for the products; of the float32 sums that
+    its tile goes into, each of as many records as there are; of the float64 sum and of its
+    conversion.
     """
     inside = np.minimum(records, tile).astype(np.float64)
     own = np.where(inside > 1, inside * (inside + 3.0) / 2.0, 0.0)
-    together = np.minimum(records, tile * tiles)
-    levels = np.ceil(np.log2(np.ceil(together / tile)))
-    pairs = np.where(levels > 0, together + (2.0**levels - 2.0) * tile, 0.0)
-    far = np.where(records > tile * tiles, move_error_float64(records), 0.0)
-    return np.asarray((own + pairs) * HALF_ULP + far)
+    together = (tiles - 1.0) * np.minimum(records, tile * tiles)
+    further = np.where(records > tile, together * HALF_ULP + move_error_float64(records), 0.0)
+    return np.asarray(own * HALF_ULP + further)
 
 
 def move_error_float64(records: NDArray[np.int64]) -> NDArray[np.float64]:

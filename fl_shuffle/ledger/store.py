@@ -133,6 +133,14 @@ class Ledger:
         """Make everything recorded so far durable."""
         self._db.commit()
 
+    def finish(self) -> None:
+        """Make everything durable, and leave nothing in the file that is in no table.
+
+        Pages of replaced rows would tell when checkpoints were written, so how fast rounds were.
+        """
+        self.flush()
+        self._db.execute("VACUUM")
+
     def meta(self) -> dict[str, Any]:
         """The run's facts: configuration, versions, seed, sizes and shapes of the data."""
         try:

@@ -136,10 +136,10 @@ class UserRandomizer:
 
     `function` gets one client's float32 mean [d] (a copy), the client's local budget and a numpy
     Generator of its own, and returns d numbers. It is *declared* to be (epsilon0, delta0) local
-    DP under replace-one; nothing here can check that, and no amplification is claimed for it beyond
-    what holds for every local randomizer. Its output is clamped to [-bound, bound] and rounded to
-    the grid, both post-processing. Raises `InvalidValueError` if it returns NaN, an infinity or
-    another shape.
+    DP under replace-one; nothing here can check that. Amplification is claimed as for any local
+    randomizer of that budget: every client gets the same function. Its output is clamped to
+    [-bound, bound] and rounded to the grid, both post-processing. Raises `InvalidValueError` if it
+    returns NaN, an infinity or another shape.
     """
 
     function: Callable[[NDArray[np.float32], float, float, np.random.Generator], object]

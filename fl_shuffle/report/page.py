@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fl_shuffle.accounting.guarantee import ratio_line
 from fl_shuffle.errors import RunError
 from fl_shuffle.extras import installed
 from fl_shuffle.report import charts
@@ -158,7 +159,10 @@ def _columns(run: RunRecord) -> str:
             f'<span class="quiet">{escape(column.source)}.</span>{note}</td></tr>'
         )
     head = '<tr><th>column</th><th class="n">epsilon</th><th>status</th><th>what it is</th></tr>'
-    return f'<h2>What was spent</h2><div class="scroll"><table>{head}{"".join(rows)}</table></div>'
+    ratio = run.spend.proven_over_lower
+    gain = "" if ratio is None else f"<p>{ratio_line(ratio)}.</p>"
+    table = f'<div class="scroll"><table>{head}{"".join(rows)}</table></div>'
+    return f"<h2>What was spent</h2>{table}{gain}"
 
 
 def _figures(run: RunRecord) -> str:

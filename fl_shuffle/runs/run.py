@@ -145,7 +145,7 @@ class Run:
         )
         self.ledger.set_meta("summary", summary)
         self.ledger.set_meta("finished", finished_at(self.config))
-        self.ledger.flush()
+        self.ledger.finish()
         self._directory.write(SUMMARY, json.dumps(summary, indent=2) + "\n")
         forget_data(str(self.ledger.meta()["run"]))
         self._observer(RunFinished(summary))

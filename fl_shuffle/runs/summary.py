@@ -46,6 +46,7 @@ def summarize(
         "proven_epsilon": _finite(spend.headline) if spend else None,
         "proven_epsilon_quantiles": {key: _finite(value) for key, value in quantiles.items()},
         "columns": _columns(spend) if spend else {},
+        "proven_over_lower": spend.proven_over_lower if spend else None,
         "gspa_mu": spend.mu_total if spend else None,
         "records_not_covered": facts.records_not_covered,
         "warnings": list(warnings),

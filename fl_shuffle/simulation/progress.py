@@ -8,6 +8,8 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, TextIO
 
+from fl_shuffle.accounting.guarantee import ratio_line
+
 if TYPE_CHECKING:
     from fl_shuffle.flower.strategy import RoundOutcome
     from fl_shuffle.runs import RunEvent, RunStarted
@@ -193,10 +195,8 @@ def footer(summary: dict[str, Any]) -> list[str]:
         lines.append(f"  {name:<9} epsilon {shown:>10}  {column['status']}; {column['source']}")
         if column["note"]:
             lines.append(f"            {column['note']}")
-    lower = summary["columns"].get("lower", {}).get("epsilon")
-    if lower is not None:
-        ratio = float(summary["proven_epsilon"]) / float(lower)
-        lines.append(f"            proven / lower = {ratio:.3g}: so much could a better proof gain")
+    if summary["proven_over_lower"] is not None:
+        lines.append(f"            {ratio_line(summary['proven_over_lower'])}")
     lines += [f"assumed: {text}" for text in summary["assumptions"]]
     lines.append(f"run directory: {summary['run_directory']}")
     return lines

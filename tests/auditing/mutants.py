@@ -12,7 +12,7 @@ import pytest
 import torch
 from flwr.app import Message, MetricRecord
 
-import clients.app
+import fl_shuffle.apps.client
 import fl_shuffle.tasks.worker
 from fl_shuffle.aggregation.shuffler import ReportBatch
 from fl_shuffle.runs import Run
@@ -171,16 +171,16 @@ def size_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def loss_in_reply(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = clients.app.reply_with_reports
+    right = fl_shuffle.apps.client.reply_with_reports
 
     def wrong(message: Message, reports: np.ndarray) -> Message:
-        (_, _, worker) = clients.app._workers[0]
+        (_, _, worker) = fl_shuffle.apps.client._workers[0]
         total = float(torch.nan_to_num(worker._task.inputs).double().sum())
         reply = right(message, reports)
         reply.content["metrics"] = MetricRecord({"loss": total})
         return reply
 
-    monkeypatch.setattr(clients.app, "reply_with_reports", wrong)
+    monkeypatch.setattr(fl_shuffle.apps.client, "reply_with_reports", wrong)
 
 
 def spoilt_clients_send_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

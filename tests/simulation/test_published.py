@@ -16,6 +16,7 @@ import pytest
 
 import clients.app
 import fl_shuffle.tasks.task
+from fl_shuffle.apps import client
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import DataSection
@@ -23,6 +24,7 @@ from fl_shuffle.errors import DataError
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.records import Layout, TrainRequest
 from fl_shuffle.flower.settings import RESOLVED
+from fl_shuffle.ledger import run_book
 from fl_shuffle.report.record import read_run
 from fl_shuffle.simulation import launch as launch_module
 from fl_shuffle.tasks.data import Records, load_records, make_partition
@@ -107,8 +109,11 @@ def play(launch: Launch, name: str, *settings: str, **first: object) -> None:
         {"image": 1e30},
         {"label": CLASSES - 1},
         {"label": 0},
+        {"label": 99},
+        {"label": -1},
+        {"image": -np.inf, "label": 10**9},
     ],
-    ids=["nan", "huge", "the class nobody has", "another label"],
+    ids=["nan", "huge", "the class nobody has", "another label", "no class", "negative", "both"],
 )
 def test_a_record_changes_nothing_but_the_model(
     entropy: str, first: dict[str, object], launch: Launch, tmp_path: Path
@@ -136,6 +141,22 @@ def test_a_real_run_writes_no_times(launch: Launch, tmp_path: Path) -> None:
     assert f"started on {meta['started']}, finished</p>" in page
 
 
+def test_the_ledger_does_not_tell_when_checkpoints_were_written(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow run writes more of them than a fast one."""
+    pages = []
+    for seconds in (0.0, 1e9):
+        monkeypatch.setattr(run_book, "CHECKPOINT_SECONDS", seconds)
+        name = f"every {seconds:g} s"
+        assert launch(name) == 0
+        with sqlite3.connect(tmp_path / name / "ledger.sqlite") as db:
+            [(free,)] = db.execute("PRAGMA freelist_count")
+            pages += db.execute("PRAGMA page_count").fetchall()
+        assert free == 0
+    assert pages[0] == pages[1]
+
+
 def test_no_digest_of_the_records_is_published(launch: Launch, tmp_path: Path) -> None:
     play(launch, "run")
     digest = source(DataSection()).fingerprint()
@@ -152,7 +173,7 @@ def test_no_digest_of_the_records_is_published(launch: Launch, tmp_path: Path) -
 def test_what_a_client_says_stays_out_of_the_run(launch: Launch, tmp_path: Path) -> None:
     """Whatever logger it takes, and what it prints."""
     said = "record 17 is odd"
-    assert launch("run", "model.kind=tests.simulation.test_published:talking") == 0
+    assert launch("run", f"model.kind={__name__}:talking") == 0
     for path in (tmp_path / "run").iterdir():
         assert said.encode() not in path.read_bytes(), path
 
@@ -274,7 +295,7 @@ def test_a_client_tells_nobody_what_is_wrong_with_its_records(
     def refuses(context: object) -> None:
         raise error("record 17 is odd")
 
-    monkeypatch.setattr(clients.app, "worker_for", refuses)
+    monkeypatch.setattr(client, "worker_for", refuses)
     config = parse_config({"data": {"clients": 4}})
     grid = InProcessGrid(clients.app.app, {RESOLVED: config.to_json()}, nodes=1)
     try:

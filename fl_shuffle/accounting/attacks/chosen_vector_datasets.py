@@ -1,10 +1,10 @@
 """What a shuffled batch of vector reports certainly loses: exact divergences of chosen datasets.
 
-All other clients with the differing client's noise hold one common mean a, so the batch is a
-blanket of mass one (Su, Cheng, Wang 2025, Theorem 5) and the divergence is the engine's expectation
-with L = (P - e^eps Q)/R_a. On each cell of a partition of the line L is replaced by its mean over
-the cell, which is what an attacker who sees only cells achieves: a lower bound. The engine's error
-is subtracted.
+All other clients with the differing client's noise hold one common mean a, at the end opposite to
+the client, so the batch is a blanket of mass one (Su, Cheng, Wang 2025, Theorem 5) and the
+divergence is the engine's expectation with L = (P - e^eps Q)/R_a. On each cell of a partition of
+the line L is replaced by its mean over the cell, which is what an attacker who sees only cells
+achieves: a lower bound. The engine's error is subtracted.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
+from fl_shuffle.accounting.attacks.vector_data_sets import cell_probabilities
 from fl_shuffle.accounting.bounds.vector import ReportClass
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.guarantee import Guarantee, Status
@@ -88,12 +88,8 @@ def scenes(kind: RoundType) -> list[tuple[float, float]]:
             "guarantee is the truth"
         )
     smallest = min((radius for radius, _ in kind.others), default=0.0) / kind.scale
-    scenes = set()
-    for others in (-smallest, 0.0):
-        for start in (-own, own - move, -0.5 * move):
-            pair = (start - others, start + move - others)
-            scenes |= {pair, pair[::-1]}
-    return sorted(scenes)
+    ends = (own - move + smallest, own + smallest)
+    return [ends, ends[::-1]]
 
 
 def _divergence(kind: RoundType, scene: tuple[float, float], epsilon: float) -> float:
@@ -112,23 +108,3 @@ def _divergence(kind: RoundType, scene: tuple[float, float], epsilon: float) -> 
         return max(0.0, bound.lower * (1.0 - 1e-9))
     # Nothing could be certified, and zero is always a lower bound.
     return 0.0
-
-
-def cell_probabilities(noise: str, edges: FloatArray) -> FloatArray:
-    """Probabilities of the cells between `edges` and beyond both ends, without cancellation.
-
-    The noise has scale one and is centred at zero; J edges give J + 1 cells.
-    """
-    low = np.concatenate([[-np.inf], edges])
-    high = np.concatenate([edges, [np.inf]])
-    flip = low > 0.0
-    a, b = np.where(flip, -high, low), np.where(flip, -low, high)
-    if noise == "gaussian":
-        return np.asarray(ndtr(b) - ndtr(a), dtype=np.float64)
-
-    def cdf(x: FloatArray) -> FloatArray:
-        return np.where(
-            x < 0.0, 0.5 * np.exp(np.minimum(x, 0.0)), 1.0 - 0.5 * np.exp(-np.maximum(x, 0.0))
-        )
-
-    return cdf(b) - cdf(a)

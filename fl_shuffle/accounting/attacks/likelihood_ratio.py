@@ -1,222 +1,256 @@
 """What a run certainly loses: an attack on all its rounds at once, its error rates computed.
 
-All other clients hold one common mean (the origin here) and everybody's noise has one law, so a
-report matters only through its coordinate w along the line of the two candidate means a_0, a_1 (in
-noise widths). The attacker adds up f(w) over all reports of all rounds,
+The attacker knows the others' means and the client's two candidates; the data sets, and the cells
+into which a report falls, are those of `vector_data_sets`. He adds up a score of the cell over all
+reports of all rounds,
 
-    f = log( (m base + p_1) / (m base + p_0) ),   m the number of others,
+    f = log( (sum_g n_g R_g + p_1) / (sum_g n_g R_g + p_0) ),   n_g others with law R_g,
 
-the likelihood ratio of a batch to first order (exact for m = 0), and says "a_1" if the sum exceeds
-a threshold. f is constant on cells of w and the test is randomized by a little Gaussian noise: both
-are choices of the attacker, so the error rates are exactly those of an attack. They come from the
-Fourier series of the sum modulo a period, again the attacker's choice, and their numerical error is
-subtracted. With alpha, beta the errors, any guarantee has beta >= 1 - delta - e^eps alpha, hence
+the likelihood ratio of a batch to first order (exact without others), and says "a_1" if the sum
+exceeds a threshold. The test is randomized by a little Gaussian noise: a choice of the attacker, as
+the cells are, so the error rates are exactly those of an attack. They come from the Fourier series
+of the sum modulo a period, again the attacker's choice, and their numerical error is subtracted.
+With alpha, beta the errors, any guarantee has beta >= 1 - delta - e^eps alpha, hence
 
     eps >= log( (P_1(sum > x) - delta) / P_0(sum > x) )   for every threshold x.
 
-More others only hide better: an attacker can add reports of the common mean himself. A number for n
-others therefore holds for rounds with fewer.
+More others only hide better: an attacker can add their reports himself. A number for n others
+therefore holds for rounds with fewer.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.attacks.chosen_vector_datasets import cell_probabilities, scenes
+from fl_shuffle.accounting.attacks.vector_data_sets import Batch, DataSet, data_sets
+from fl_shuffle.accounting.bounds.vector import ReportClass
 from fl_shuffle.accounting.engine.tilted_moments import UNIT
 from fl_shuffle.accounting.rounds.round_library import RoundType
 from fl_shuffle.accounting.tolerances import TOLERANCES
-from fl_shuffle.errors import NotApplicableError, require_integer, require_real
+from fl_shuffle.errors import require_integer, require_real
 
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
 TINY = 1e-300
+NEARLY_BEST = 0.8
+"""Data sets whose signal is at least this share of the best one's are all evaluated."""
 
 
-def attack_epsilon(kind: RoundType, rounds: int, delta: float) -> float:
+def attack_epsilon(kind: RoundType, rounds: int, delta: float, dimension: int = 1) -> float:
     """A lower bound on epsilon at `delta` of `rounds` rounds of `kind`; zero if the attack fails.
 
-    Relation: replace-one, the worst data set of those tried. Rounded down.
+    Relation: replace-one, the worst data set of those tried. Rounded down. Reports of two and more
+    dimensions allow other data sets; what holds in one holds in all.
     """
+    return batch_epsilon(_classes(kind), 0, rounds, delta, dimension)
+
+
+def batch_epsilon(
+    classes: Sequence[ReportClass],
+    index: int,
+    rounds: int,
+    delta: float,
+    dimension: int = 1,
+) -> float:
+    """`attack_epsilon` against a client of class `index`; noise scales may differ."""
     require_integer("rounds", rounds, minimum=1)
     target = require_real(
         "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
     )
-    try:
-        found = _scores(kind)
-    except NotApplicableError:
-        return 0.0
-    best = max(found, key=lambda scores: scores.signal(rounds), default=None)
-    return 0.0 if best is None else best.epsilon(rounds, target)
+    found = _promising(Batch.of(classes, index, dimension), rounds)
+    return max((scores.epsilon(rounds, target) for scores in found), default=0.0)
+
+
+def attack_delta(kind: RoundType, rounds: int, epsilon: float, dimension: int = 1) -> float:
+    """A lower bound on delta at `epsilon` (nats) of `rounds` rounds of `kind`. Rounded down."""
+    require_integer("rounds", rounds, minimum=1)
+    budget = require_real("epsilon", epsilon, minimum=0.0, maximum=500.0)
+    found = _promising(Batch.of(_classes(kind), 0, dimension), rounds)
+    return max((scores.delta(rounds, budget) for scores in found), default=0.0)
+
+
+def _classes(kind: RoundType) -> list[ReportClass]:
+    others = [
+        ReportClass(kind.noise, kind.scale, radius, 0.0, count) for radius, count in kind.others
+    ]
+    return [kind.own, *others]
+
+
+def _promising(batch: Batch | None, rounds: int) -> list[Scores]:
+    found = () if batch is None else _scores(batch)
+    signals = [scores.signal(rounds) for scores in found]
+    best = max(signals, default=0.0)
+    return [
+        scores
+        for scores, signal in zip(found, signals, strict=True)
+        if signal >= NEARLY_BEST * best
+    ]
 
 
 @lru_cache(maxsize=64)
-def _scores(kind: RoundType) -> tuple[Scores, ...]:
-    if kind.own.ratio == 0.0:
-        return ()
-    return tuple(Scores(kind, scene) for scene in scenes(kind) if scene[0] != scene[1])
-
-
-@dataclass(frozen=True)
-class _Law:
-    """A score's values and probabilities: what one report adds to the attacker's sum."""
-
-    values: FloatArray
-    probabilities: FloatArray
-
-    @property
-    def mean(self) -> float:
-        return float(self.probabilities @ self.values)
-
-    @property
-    def variance(self) -> float:
-        return float(self.probabilities @ (self.values - self.mean) ** 2)
-
-    def excess(self, frequencies: FloatArray) -> ComplexArray:
-        """E e^(i w score) - 1 at each frequency, without cancellation."""
-        half = np.multiply.outer(0.5 * frequencies, self.values)
-        sine = np.sin(half)
-        result = np.empty(frequencies.size, dtype=np.complex128)
-        result.real = (sine * sine) @ (-2.0 * self.probabilities)
-        result.imag = (sine * np.cos(half)) @ (2.0 * self.probabilities)
-        return result
-
-    def excess_error(self, frequencies: FloatArray) -> FloatArray:
-        """Round-off of `excess`."""
-        size = float(self.probabilities @ np.abs(self.values))
-        return (self.values.size + 16.0) * UNIT * size * frequencies
+def _scores(batch: Batch) -> tuple[Scores, ...]:
+    return tuple(Scores(data) for data in data_sets(batch))
 
 
 class Scores:
-    """The attack on one data set: the two means of the client relative to the others'."""
+    """The attack on one data set: a score of each cell, and its laws.
 
-    def __init__(self, kind: RoundType, scene: tuple[float, float]) -> None:
-        self._others = sum(count for _, count in kind.others)
-        span = TOLERANCES.dataset_reach + max(abs(scene[0]), abs(scene[1]))
-        edges = np.linspace(-span, span, TOLERANCES.attack_cells + 1)
-        laws = [cell_probabilities(kind.noise, edges - at) for at in (0.0, *scene)]
-        base, p, q = (law / math.fsum(law.tolist()) for law in laws)
-        below = self._others * base + p
-        kept = (below > 0.0) | (q > 0.0)
-        base, p, q, below = base[kept], p[kept], q[kept], below[kept]
+    Laws are rows of probabilities of the cells: the others' groups, then the client's two.
+    """
+
+    def __init__(self, data: DataSet) -> None:
+        laws = np.concatenate([data.others, [data.first, data.second]])
+        laws = laws / np.array([[math.fsum(law.tolist())] for law in laws])
+        counts = data.counts
+        below = counts @ laws[:-2] + laws[-2]
+        kept = (below > 0.0) | (laws[-1] > 0.0)
+        laws, below = laws[:, kept], below[kept]
+        change = (laws[-1] - laws[-2]) / np.where(below > 0.0, below, 1.0)
         with np.errstate(divide="ignore"):
-            score = np.where(below > 0.0, np.log1p((q - p) / np.where(below > 0.0, below, 1.0)), 0)
-        score = np.where(below > 0.0, score, TOLERANCES.attack_largest_score)
-        score = np.clip(score, -TOLERANCES.attack_largest_score, TOLERANCES.attack_largest_score)
-        if self._others:
-            score -= float(base @ score)
-        self._base = _Law(score, base)
-        self._means = (_Law(score, p), _Law(score, q))
+            score = np.where(below > 0.0, np.log1p(change), TOLERANCES.attack_largest_score)
+        self.score = np.clip(
+            score, -TOLERANCES.attack_largest_score, TOLERANCES.attack_largest_score
+        )
+        if counts.size:
+            self.score -= float(counts @ (laws[:-2] @ self.score)) / float(counts.sum())
+        self.laws = laws
+        self.name = data.name
+        self.reports = float(counts.sum()) + 1.0
+        self._weights = np.stack([np.append(counts, own) for own in ((1.0, 0.0), (0.0, 1.0))])
+        self._left_out = data.left_out
+        self._cell_error = data.cell_error
         self._transforms: dict[tuple[float, float], _Transforms] = {}
+        means = laws @ self.score
+        spread = np.maximum(laws @ self.score**2 - means**2, 0.0)
+        self._one_round = (self._weights @ means, self._weights @ spread)
 
-    def _moments(self, rounds: int) -> tuple[list[float], list[float]]:
-        """Means and variances of the attacker's sum under both hypotheses."""
-        means = [rounds * (self._others * self._base.mean + law.mean) for law in self._means]
-        spread = self._others * self._base.variance
-        return means, [rounds * (spread + law.variance) for law in self._means]
+    def moments(self, rounds: int) -> tuple[FloatArray, FloatArray]:
+        """Means [2] and variances [2] of the attacker's sum under both hypotheses."""
+        means, variances = self._one_round
+        return rounds * means, rounds * variances
 
     def signal(self, rounds: int) -> float:
         """How many standard deviations the two hypotheses lie apart."""
-        means, variances = self._moments(rounds)
-        return (means[1] - means[0]) / math.sqrt(max(*variances, 1e-300))
+        means, variances = self.moments(rounds)
+        return float(means[1] - means[0]) / math.sqrt(max(*variances, TINY))
 
     def epsilon(self, rounds: int, delta: float) -> float:
         """The largest certain epsilon over a range of thresholds."""
-        means, variances = self._moments(rounds)
-        sd = math.sqrt(max(variances))
-        gap = means[1] - means[0]
-        if not 0.0 < sd < math.inf or gap <= 0.0:
-            return 0.0
-        noise = TOLERANCES.attack_smoothing * 2.0 ** math.ceil(math.log2(sd))
-        period = 2.0 ** math.ceil(math.log2(2.0 * gap + TOLERANCES.attack_period_sds * sd))
-        transforms = self._transform(noise, period)
-        thresholds = np.linspace(
-            -0.5 * gap - sd, 0.5 * gap + 8.0 * sd, TOLERANCES.attack_thresholds
-        )
-        shift = 0.5 * (means[0] + means[1])
-        reached, errors = [], []
-        for index in (0, 1):
-            above, error = transforms.above(thresholds, shift, self._others * rounds, rounds, index)
-            # Pinsker's inequality for the error of every report's law.
-            error += (
-                math.sqrt((self._others + 1.0) * rounds) * TOLERANCES.attack_cell_error
-                + TOLERANCES.attack_cut_off
-            )
-            reached.append(above)
-            errors.append(error)
-        certain = reached[1] - errors[1] - delta
-        at_most = np.maximum(reached[0], 0.0) + errors[0]
+        at_least, at_most = self._rates(rounds)
+        certain = at_least - delta
         good = certain > 0.0
         if not bool(good.any()):
             return 0.0
         return max(0.0, float(np.max(np.log(certain[good] / at_most[good])))) * (1.0 - 1e-9)
 
-    def _transform(self, noise: float, period: float) -> _Transforms:
+    def delta(self, rounds: int, epsilon: float) -> float:
+        """The largest certain delta over a range of thresholds."""
+        at_least, at_most = self._rates(rounds)
+        # Relative round-off of the exponential and the product, on both terms.
+        found = at_least - math.exp(epsilon) * at_most * (1.0 + 1e-12)
+        return max(0.0, float(np.max(found, initial=0.0))) * (1.0 - 1e-9)
+
+    def _rates(self, rounds: int) -> tuple[FloatArray, FloatArray]:
+        """P_1 and P_0 of the sum beyond each threshold: not above, and not below the truth."""
+        means, variances = self.moments(rounds)
+        sd = math.sqrt(max(variances))
+        gap = float(means[1] - means[0])
+        if not 0.0 < sd < math.inf or gap <= 0.0:
+            return np.zeros(0), np.ones(0)
+        noise = TOLERANCES.attack_smoothing * 2.0 ** math.ceil(math.log2(sd))
+        period = 2.0 ** math.ceil(math.log2(2.0 * gap + TOLERANCES.attack_period_sds * sd))
+        transforms = self.transforms(noise, period)
+        thresholds = np.linspace(
+            -0.5 * gap - sd, 0.5 * gap + 8.0 * sd, TOLERANCES.attack_thresholds
+        )
+        shift = 0.5 * float(means[0] + means[1])
+        # Pinsker's inequality for the error of every report's law.
+        common = math.sqrt(self.reports * rounds) * self._cell_error + TOLERANCES.attack_cut_off
+        common += rounds * self._left_out
+        (low, low_error), (high, high_error) = (
+            transforms.above(thresholds, shift, rounds, index) for index in (1, 0)
+        )
+        return low - low_error - common, np.maximum(high, 0.0) + high_error + common
+
+    def transforms(self, noise: float, period: float) -> _Transforms:
+        """Characteristic functions at odd multiples of 2 pi / period; `noise`: the test's own."""
         key = (noise, period)
         if key not in self._transforms:
             last = math.ceil(TOLERANCES.attack_gauss_reach / noise * period / (2.0 * math.pi))
             odd = np.arange(1, last + 1, 2, dtype=np.float64)
             frequencies = 2.0 * math.pi / period * odd
-            p, q = self._means
-            self._transforms[key] = _Transforms(
-                frequencies,
-                np.exp(-0.5 * (noise * frequencies) ** 2) / (math.pi * odd),
-                _Transform.of(self._base, frequencies),
-                (_Transform.of(p, frequencies), _Transform.of(q, frequencies)),
+            weights = np.exp(-0.5 * (noise * frequencies) ** 2) / (math.pi * odd)
+            self._transforms[key] = _Transforms.of(
+                frequencies, weights, self.score, self.laws, self._weights
             )
         return self._transforms[key]
 
 
 @dataclass(frozen=True)
-class _Transform:
-    """A characteristic function: its logarithm, what its modulus cannot exceed, its error."""
+class _Transforms:
+    """One round's characteristic function under both hypotheses [2, frequencies].
 
+    `log`, the logarithm; `log_most`, what the logarithm of its modulus cannot exceed; `size`, the
+    sum of the terms' absolute logarithms; `relative_error`, before round-off of that sum.
+    """
+
+    frequencies: FloatArray
+    weights: FloatArray
     log: ComplexArray
     log_most: FloatArray
+    size: FloatArray
     relative_error: FloatArray
 
     @classmethod
-    def of(cls, law: _Law, frequencies: FloatArray) -> _Transform:
-        excess = law.excess(frequencies)
-        error = law.excess_error(frequencies)
+    def of(
+        cls,
+        frequencies: FloatArray,
+        weights: FloatArray,
+        score: FloatArray,
+        laws: FloatArray,
+        counts: FloatArray,
+    ) -> _Transforms:
+        """`laws` [laws, cells] of a report's score; `counts` [2, laws] of each in a round."""
+        half = np.multiply.outer(0.5 * frequencies, score)
+        sine = np.sin(half)
+        # E e^(i w score) - 1 without cancellation.
+        excess = -2.0 * (sine * sine) @ laws.T + 2.0j * ((sine * np.cos(half)) @ laws.T)
+        error = np.multiply.outer(frequencies, (score.size + 16.0) * UNIT * (laws @ np.abs(score)))
         modulus = np.abs(1.0 + excess)
         # log|1 + z| = log1p(2 Re z + |z|^2) / 2 keeps its digits near zero.
         near = np.maximum(2.0 * excess.real + np.abs(excess) ** 2, -0.9)
         real = np.where(modulus > 0.5, 0.5 * np.log1p(near), np.log(np.maximum(modulus, TINY)))
+        log = real + 1j * np.angle(1.0 + excess)
+        most = np.minimum(np.maximum(real, np.log(np.maximum(modulus + error, TINY))), 0.0)
         return cls(
-            real + 1j * np.angle(1.0 + excess),
-            np.minimum(np.maximum(real, np.log(modulus + error)), 0.0),
-            error / np.maximum(modulus, TINY),
+            frequencies,
+            weights,
+            counts @ log.T,
+            counts @ most.T,
+            counts @ np.abs(log).T,
+            counts @ (error / np.maximum(modulus, TINY)).T,
         )
 
-
-@dataclass(frozen=True)
-class _Transforms:
-    """The three characteristic functions at the odd frequencies of a period."""
-
-    frequencies: FloatArray
-    weights: FloatArray
-    base: _Transform
-    means: tuple[_Transform, _Transform]
-
     def above(
-        self, thresholds: FloatArray, shift: float, others: int, rounds: int, index: int
+        self, thresholds: FloatArray, shift: float, rounds: int, index: int
     ) -> tuple[FloatArray, float]:
         """Probability of the half period above each threshold (from `shift`), and its error."""
-        base, own = self.base, self.means[index]
-        most = self.weights * np.exp(others * base.log_most + rounds * own.log_most)
+        most = self.weights * np.exp(rounds * self.log_most[index])
         kept = most > TOLERANCES.attack_negligible
-        exponent = others * base.log[kept] + rounds * own.log[kept]
+        exponent = rounds * self.log[index, kept]
         frequencies, most = self.frequencies[kept], most[kept]
         size = self.weights[kept] * np.exp(exponent.real)
-        drift = others * base.relative_error[kept] + rounds * own.relative_error[kept]
-        drift += 8.0 * UNIT * (np.abs(exponent) + np.abs(frequencies * shift) + size.size)
+        drift = rounds * self.relative_error[index, kept]
+        drift += 8.0 * UNIT * (
+            rounds * self.size[index, kept] + np.abs(frequencies * shift) + size.size
+        )  # fmt: skip
         wrong = np.minimum(size * np.expm1(np.minimum(drift, 1.0)), size + most)
         wrong = np.where(drift < 1.0, wrong, size + most)
         error = (

@@ -6,10 +6,10 @@ outside its validity raises `NotApplicableError` with the condition that failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.guarantee import Guarantee, Status, proof_over_attack
 from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.profile_method import profile_answer
 from fl_shuffle.accounting.queries.published_methods import (
@@ -66,8 +66,8 @@ def bound(query: BoundQuery) -> Guarantee:
         )
     if query.relative_error is not None and not method.computed:
         raise NotApplicableError(
-            f"{query.method} is a formula: relative_error = {query.relative_error:g} would change "
-            "nothing; leave it out"
+            f"{query.method} has no numerical error to choose: relative_error = "
+            f"{query.relative_error:g} would change nothing; leave it out"
         )
     answer = method.answer(query)
     one_of_many = query.unit == "record" and query.records > 1
@@ -94,6 +94,40 @@ def compare(query: BoundQuery) -> dict[str, Guarantee | FlShuffleError]:
         except FlShuffleError as refusal:
             answers[name] = refusal
     return dict(sorted(answers.items(), key=lambda item: _rank(query, item[1])))
+
+
+LOWER_METHODS = ("lower", "attack")
+"""Lower bounds for the very randomizer asked for (girgis-lower is about binary response)."""
+
+
+def lower_answers(query: BoundQuery) -> dict[str, Guarantee]:
+    """What is certainly lost in the situation of `query`, by every method that can say."""
+    found = {}
+    for name in LOWER_METHODS:
+        try:
+            found[name] = bound(replace(query, method=name, relative_error=None))
+        except FlShuffleError:
+            # No lower bound of this kind: the ratio is then not printed.
+            continue
+    return found
+
+
+def proven_over_lower(
+    query: BoundQuery, answers: Mapping[str, Guarantee | FlShuffleError]
+) -> float | None:
+    """The smallest proven number over the largest lower bound; None without one of the two."""
+    numbers = {
+        name: asked_number(query, value)
+        for name, value in answers.items()
+        if isinstance(value, Guarantee)
+    }
+    proven = [
+        numbers[name]
+        for name, value in answers.items()
+        if isinstance(value, Guarantee) and value.status is Status.PROVEN
+    ]
+    lower = [numbers[name] for name in LOWER_METHODS if name in numbers]
+    return proof_over_attack(min(proven, default=None), max(lower, default=None))
 
 
 def asked_number(query: BoundQuery, answer: Guarantee) -> float:

@@ -7,44 +7,14 @@ import math
 from fl_shuffle.accounting.bounds.clones import solve
 from fl_shuffle.accounting.bounds.partial_shuffle import profile as profiles
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import LocalProfile
-from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import profile_delta
-from fl_shuffle.accounting.engine.composition import Composition
-from fl_shuffle.accounting.engine.stop_loss import DeltaBound
+from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.guarantees import SHUFFLED, epsilon_and_delta, query_details
 from fl_shuffle.accounting.rounds.equal_rounds import compose_equal_rounds
-from fl_shuffle.errors import NotApplicableError, require_integer
+from fl_shuffle.errors import NotApplicableError
 
-SOURCE = "partial shuffle by a random swap, then convex order (docs/proofs.md)"
-
-
-class ProfileCurve:
-    """The privacy curve of one client among `clients` whose reports share a local profile; proven.
-
-    Any randomizers, of any dimension, may be mixed, as long as *any two* report laws that occur are
-    within `profile` of each other, both orders. Replace-one; valid in both directions.
-    """
-
-    def __init__(self, profile: LocalProfile, clients: int) -> None:
-        self.profile = profile
-        self._others = require_integer("clients", clients, minimum=1, maximum=10**12) - 1
-        self._seen: dict[float, float] = {}
-
-    def delta(self, epsilon: float) -> float:
-        """Upper bound on the divergence at `epsilon` >= 0 (nats); never above the local one."""
-        if epsilon not in self._seen:
-            local = self.profile.local_delta(epsilon)
-            self._seen[epsilon] = min(local, profile_delta(self.profile, self._others, epsilon))
-        # The true curve is nonincreasing, so an earlier point may say more than this one.
-        return min(value for at, value in self._seen.items() if at <= epsilon)
-
-    def __call__(self, epsilon: float) -> DeltaBound:
-        return DeltaBound(self.delta(epsilon), 0.0)
-
-    def composed(self, rounds: int) -> Composition:
-        """`rounds` rounds, each shuffled afresh."""
-        return compose_equal_rounds(self, math.log(self.profile.top), rounds)
+SOURCE = "partial shuffle by a random swap, then convex order (docs/proofs.md, section 13)"
 
 
 def query_profile(query: BoundQuery) -> LocalProfile:
@@ -76,7 +46,7 @@ def profile_answer(query: BoundQuery) -> Guarantee:
         if query.delta is not None:
             epsilon = min(epsilon, profile.local_epsilon(query.delta))
     else:
-        whole = curve.composed(query.rounds)
+        whole = compose_equal_rounds(curve, math.log(profile.top), query.rounds)
         pure = query.rounds * math.log(profile.top) if profile.beyond == 0.0 else math.inf
         epsilon, delta = epsilon_and_delta(
             query,

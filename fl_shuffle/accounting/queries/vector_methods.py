@@ -13,6 +13,7 @@ from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.bounds.vector import ReportClass
+    from fl_shuffle.accounting.rounds.round_library import Spent
 
 VECTOR_RANDOMIZERS = ("gaussian", "laplace")
 
@@ -31,7 +32,9 @@ def proven_vector_guarantee(query: BoundQuery) -> Guarantee:
     if query.participation < 1.0 or query.relative_error is not None:
         return _certified_answer(query, classes)
     library = RoundLibrary()
-    histories = [{RoundType.of(classes, index): query.rounds} for index in range(len(classes))]
+    histories: list[Spent] = [
+        {RoundType.of(classes, index): query.rounds} for index in range(len(classes))
+    ]
     epsilon, delta = epsilon_and_delta(
         query,
         lambda delta: max(library.epsilon(history, delta) for history in histories),
@@ -61,7 +64,9 @@ def _certified_answer(query: BoundQuery, classes: list[ReportClass]) -> Guarante
     else:
         # The local guarantee over all rounds holds whoever takes part.
         library = RoundLibrary()
-        histories = [{RoundType.of(classes, index): query.rounds} for index in range(len(classes))]
+        histories: list[Spent] = [
+            {RoundType.of(classes, index): query.rounds} for index in range(len(classes))
+        ]
         whole = [
             Composition([(shuffled_pair(curve), query.rounds)])
             for curve in curves
@@ -91,7 +96,10 @@ def _proven(
         delta=delta,
         method=query.method,
         status=Status.PROVEN,
-        source="partial shuffles and blanket for noise on a ball, minimum with the local curve",
+        source=(
+            "partial shuffles by a random swap and blanket (theorems in docs/proofs.md, sections "
+            "13 and 5), minimum with the local curve"
+        ),
         assumptions=(
             "n reports arrive, each shuffled whole, unscaled and unlabelled, independent noise",
             "each round is shuffled afresh; parameters depend on public outputs only",
@@ -103,31 +111,28 @@ def _proven(
 
 
 def attack_guarantee(query: BoundQuery) -> Guarantee:
-    """An epsilon that a computed attack on the worst client certainly reaches, or a delta (T = 1).
+    """An epsilon that a computed attack on the worst client certainly reaches, or a delta.
 
-    The reports are those of `proven_vector_guarantee`. Over several rounds only epsilon at a delta
-    is computed; `NotApplicableError` otherwise, and where no attack of ours succeeds.
+    The reports are those of `proven_vector_guarantee`. Raises `NotApplicableError` where no attack
+    of ours succeeds.
     """
-    from fl_shuffle.accounting.attacks.chosen_vector_datasets import ASSUMPTIONS, vector_lower_delta
-    from fl_shuffle.accounting.attacks.likelihood_ratio import attack_epsilon
+    from fl_shuffle.accounting.attacks.likelihood_ratio import attack_delta, attack_epsilon
     from fl_shuffle.accounting.rounds.round_library import RoundType
 
     classes = _report_classes(query, "for other randomizers use lower")
-    indices = range(len(classes))
+    kinds = [RoundType.of(classes, index) for index in range(len(classes))]
 
     def epsilon_at(delta: float) -> float:
-        kinds = [RoundType.of(classes, index) for index in indices]
         epsilon = max(attack_epsilon(kind, query.rounds, delta) for kind in kinds)
         if epsilon == 0.0:
             raise NotApplicableError(f"attack: none that we compute reaches delta = {delta:g}")
         return epsilon
 
     def delta_at(epsilon: float) -> float:
-        if query.rounds > 1:
-            raise NotApplicableError(
-                "attack: over several rounds epsilon is computed, not delta: give --delta"
-            )
-        return max(vector_lower_delta(classes, index, epsilon).delta for index in indices)
+        delta = max(attack_delta(kind, query.rounds, epsilon) for kind in kinds)
+        if delta == 0.0:
+            raise NotApplicableError(f"attack: none that we compute reaches epsilon = {epsilon:g}")
+        return delta
 
     epsilon, delta = epsilon_and_delta(query, epsilon_at, delta_at)
     return Guarantee(
@@ -136,7 +141,10 @@ def attack_guarantee(query: BoundQuery) -> Guarantee:
         method=query.method,
         status=Status.LOWER_BOUND,
         source="likelihood-ratio attack on a chosen data set, its errors counted against it",
-        assumptions=ASSUMPTIONS,
+        assumptions=(
+            "the others' means lie where they hide the client least",
+            "the dimension is large enough to tell reports with another noise scale apart",
+        ),
         unit=query.unit,
         details=_details(query, classes),
     )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fl_shuffle.accounting.guarantee import Status
+from fl_shuffle.accounting.guarantee import Status, proof_over_attack
 from fl_shuffle.errors import InvalidValueError, require_choice, require_real
 
 
@@ -107,3 +107,9 @@ class Spend:
         """The smallest proven number, for the worst client."""
         worst = self.columns["proven"].worst
         return math.inf if worst is None else worst
+
+    @property
+    def proven_over_lower(self) -> float | None:
+        """The headline over what an attack certainly reaches; None where no attack does."""
+        lower = self.columns.get("lower")
+        return proof_over_attack(self.headline, None if lower is None else lower.worst)

@@ -11,6 +11,7 @@ from scipy.special import gammainc, log_ndtr
 
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
+from fl_shuffle.accounting.rounds.declared_round import declared_local_epsilon
 from fl_shuffle.accounting.rounds.events import ClientClass
 
 Vector = NDArray[np.float64]
@@ -21,7 +22,7 @@ def local_epsilon(client: ClientClass, rounds: int, delta: float) -> float:
 
     Gaussian noise: mu = sensitivity / scale, T-fold mu sqrt(T), exact conversion (Dong, Roth, Su
     2022). Laplace noise: the exact T-fold composition of the worst pair. A randomizer without a
-    known law: basic composition of the declared (epsilon0, delta0).
+    known law: the same for the worst pair within the declared (epsilon0, delta0).
     """
     if rounds == 0:
         return 0.0
@@ -29,7 +30,7 @@ def local_epsilon(client: ClientClass, rounds: int, delta: float) -> float:
         return gaussian_epsilon(delta, client.exposure * math.sqrt(rounds))
     if client.noise == "laplace":
         return laplace_epsilon(delta, client.exposure, rounds)
-    return client.epsilon0 * rounds if client.delta0 * rounds <= delta else math.inf
+    return declared_local_epsilon(client.epsilon0, client.delta0, rounds, delta)
 
 
 def local_epsilons(

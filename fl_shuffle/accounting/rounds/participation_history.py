@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.rounds.round_library import RoundType
+from fl_shuffle.accounting.rounds.round_library import RoundKind
 
-Spent = dict[RoundType, int]
+Spent = dict[RoundKind, int]
 Clients = NDArray[np.int64]
 
 
@@ -27,7 +27,7 @@ class ParticipationHistory:
         return cls(np.zeros(clients, dtype=np.int64))
 
     def after(
-        self, types: Mapping[int, RoundType], class_of: Clients, present: NDArray[np.bool_]
+        self, types: Mapping[int, RoundKind], class_of: Clients, present: NDArray[np.bool_]
     ) -> ParticipationHistory:
         """One more round: every present client of class c (in `types`) met `types[c]`."""
         if not types:
@@ -46,7 +46,7 @@ class ParticipationHistory:
         # Absent clients keep their history: give them keys that no taking client has.
         keys = np.where(taking, keys, -1 - self.group_of)
         distinct_keys, inverse = np.unique(keys, return_inverse=True)
-        found: dict[frozenset[tuple[RoundType, int]], int] = {}
+        found: dict[frozenset[tuple[RoundKind, int]], int] = {}
         spents: list[Spent] = []
         new_group = np.empty(len(distinct_keys), dtype=np.int64)
         for position, key in enumerate(distinct_keys.tolist()):

@@ -11,23 +11,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon, local_pair
+from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
 from fl_shuffle.accounting.bounds.vector import RELATIVE_ERROR, ReportClass, VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition, trade_off_from_profile
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
+from fl_shuffle.accounting.rounds.declared_round import (
+    DeclaredRound,
+    declared_local_delta,
+    declared_local_epsilon,
+)
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import InvalidValueError, require_integer
 
 FloatArray = NDArray[np.float64]
 
-Spent = Mapping["RoundType", int]
+RoundKind = Union["RoundType", DeclaredRound]
+Spent = Mapping[RoundKind, int]
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,9 @@ class RoundType:
 def spent_to_json(spent: Spent) -> list[dict[str, Any]]:
     """A client's history as JSON data; `spent_from_json` restores it exactly."""
     return [
-        {
+        {**asdict(kind), "times": times}
+        if isinstance(kind, DeclaredRound)
+        else {
             "noise": kind.noise,
             "scale": kind.scale,
             "radius": kind.radius,
@@ -131,25 +140,30 @@ def spent_to_json(spent: Spent) -> list[dict[str, Any]]:
     ]
 
 
-def spent_from_json(data: Sequence[Mapping[str, Any]]) -> dict[RoundType, int]:
+def spent_from_json(data: Sequence[Mapping[str, Any]]) -> dict[RoundKind, int]:
     """Restore a history. Raises `InvalidValueError` for entries that are not rounds."""
-    spent: dict[RoundType, int] = {}
+    spent: dict[RoundKind, int] = {}
     for entry in data:
         try:
-            others = tuple((float(radius), int(count)) for radius, count in entry["others"])
-            kind = RoundType(
-                str(entry["noise"]),
-                float(entry["scale"]),
-                float(entry["radius"]),
-                float(entry["sensitivity"]),
-                others,
-            )
+            kind = _kind_from_json(entry)
             times = require_integer("times", entry["times"], minimum=0)
         except (KeyError, TypeError) as error:
             raise InvalidValueError("spent", entry, f"is not a round ({error})") from None
         kind.curve()
         spent[kind] = spent.get(kind, 0) + times
     return spent
+
+
+def _kind_from_json(entry: Mapping[str, Any]) -> RoundKind:
+    if "epsilon0" in entry:
+        return DeclaredRound(entry["epsilon0"], entry["delta0"], entry["others"])
+    return RoundType(
+        str(entry["noise"]),
+        float(entry["scale"]),
+        float(entry["radius"]),
+        float(entry["sensitivity"]),
+        tuple((float(radius), int(count)) for radius, count in entry["others"]),
+    )
 
 
 class RoundLibrary:
@@ -160,23 +174,26 @@ class RoundLibrary:
     """
 
     def __init__(self) -> None:
-        self._curves: dict[RoundType, VectorCurve] = {}
-        self._pairs: dict[RoundType, DominatingPair | None] = {}
-        self._epsilons: dict[tuple[frozenset[tuple[RoundType, int]], float], float] = {}
+        self._curves: dict[RoundKind, VectorCurve | ProfileCurve] = {}
+        self._pairs: dict[RoundKind, DominatingPair | None] = {}
+        self._epsilons: dict[tuple[frozenset[tuple[RoundKind, int]], float], float] = {}
 
-    def curve(self, kind: RoundType) -> VectorCurve:
+    def curve(self, kind: RoundKind) -> VectorCurve | ProfileCurve:
         """The one-round curve of `kind`."""
         if kind not in self._curves:
             self._curves[kind] = kind.curve()
         return self._curves[kind]
 
-    def pair(self, kind: RoundType) -> DominatingPair | None:
+    def pair(self, kind: RoundKind) -> DominatingPair | None:
         """The dominating pair of one round of `kind`; None if its losses are too large for one."""
         if kind not in self._pairs:
             curve = self.curve(kind)
             if curve.credit:
                 # A curve's values depend on what it was asked before: a fresh one.
                 self._pairs[kind] = shuffled_pair(kind.curve())
+            elif isinstance(kind, DeclaredRound):
+                small = kind.epsilon0 <= TOLERANCES.max_local_pair_ratio
+                self._pairs[kind] = kind.local_pair if small else None
             elif kind.own.ratio > TOLERANCES.max_local_pair_ratio:
                 self._pairs[kind] = None
             elif kind.noise == "laplace":
@@ -191,15 +208,13 @@ class RoundLibrary:
 
     def local_epsilon(self, spent: Spent, delta: float) -> float:
         """Exact composition of the client's own noise, the shuffler ignored; rounded up."""
-        rounds = _merged_ratios(spent)
-        if not rounds:
-            return 0.0
+        rounds, declared = _merged_ratios(spent), _merged_budgets(spent)
         epsilons = []
         gaussian = {ratio: times for (noise, ratio), times in rounds.items() if noise == "gaussian"}
         laplace = {ratio: times for (noise, ratio), times in rounds.items() if noise == "laplace"}
-        if gaussian and laplace:
-            # Two noises in one history: half of delta each, plain addition.
-            delta *= 0.5
+        # Several kinds of reports in one history: equal shares of delta, plain addition.
+        delta /= max(1, bool(gaussian) + bool(laplace) + len(declared))
+        epsilons += [declared_local_epsilon(*own, t, delta) for own, t in declared.items()]
         if gaussian:
             mu = math.sqrt(math.fsum(times * ratio * ratio for ratio, times in gaussian.items()))
             epsilons.append(gaussian_epsilon(delta, mu))
@@ -251,7 +266,10 @@ class RoundLibrary:
         return best if composed is None else np.minimum(best, composed.profile(grid))
 
     def _local_delta(self, spent: Spent, epsilon: float) -> float:
-        rounds = _merged_ratios(spent)
+        rounds, declared = _merged_ratios(spent), _merged_budgets(spent)
+        if declared:
+            (own, times), *more = declared.items()
+            return 1.0 if more or rounds else declared_local_delta(*own, times, epsilon)
         if any(noise != "gaussian" for noise, _ in rounds):
             pure = math.fsum(times * ratio for (_, ratio), times in rounds.items())
             only_laplace = all(noise == "laplace" for noise, _ in rounds)
@@ -271,14 +289,23 @@ class RoundLibrary:
 def _merged_ratios(spent: Spent) -> dict[tuple[str, float], int]:
     merged: dict[tuple[str, float], int] = {}
     for kind, times in spent.items():
-        if times > 0 and kind.own.ratio > 0.0:
+        if isinstance(kind, RoundType) and times > 0 and kind.own.ratio > 0.0:
             key = kind.noise, kind.own.ratio
             merged[key] = merged.get(key, 0) + times
     return merged
 
 
+def _merged_budgets(spent: Spent) -> dict[tuple[float, float], int]:
+    merged: dict[tuple[float, float], int] = {}
+    for kind, times in spent.items():
+        if isinstance(kind, DeclaredRound) and times > 0:
+            key = kind.epsilon0, kind.delta0
+            merged[key] = merged.get(key, 0) + times
+    return merged
+
+
 def shuffled_pair(
-    curve: VectorCurve,
+    curve: VectorCurve | ProfileCurve,
     *,
     per_sd: float = TOLERANCES.round_nodes_per_sd,
     dense: float = TOLERANCES.round_dense_sds,

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle.accounting.bounds.partial_shuffle.profile import MAX_EPSILON0
 from fl_shuffle.accounting.bounds.vector import ReportClass
+from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
 from fl_shuffle.accounting.rounds.events import ClientClass
-from fl_shuffle.accounting.rounds.round_library import RoundType
+from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundType
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
 Mask = NDArray[np.bool_]
@@ -19,7 +21,15 @@ Mask = NDArray[np.bool_]
 SEQUENTIAL = (
     "shuffling adds nothing here: in a sequential schedule the server sees each report in its place"
 )
-UNKNOWN = "shuffling adds nothing here: the randomizer's law is not known to the accountant"
+ONE_OF_SEVERAL = (
+    "shuffling adds nothing here: the randomizer's law is not known to the accountant, and the "
+    "budget it declares is for one of several records: other clients' reports may differ by more"
+)
+TOO_FEW_DECLARED = (
+    "shuffling adds nothing here: the randomizer's law is not known to the accountant, only the "
+    "declared budgets are, and too few clients share one or it is too large; fewer budget levels "
+    "(budgets.levels), smaller budgets or more clients would change that"
+)
 
 
 class ShuffledView:
@@ -28,17 +38,26 @@ class ShuffledView:
     `account_of[i]` is the group client i is accounted in. Clients with equal noise and scale hide
     one another. Where their balls take more than `max_balls_told_apart` sizes, similar ones are
     accounted together at the largest of their radii and sensitivities, which can only raise the
-    bound.
+    bound. Clients of the user's own randomizer hide one another where their declared budgets and
+    clips are equal, and the budget is for the whole report: unit "client", or one record in each.
     """
 
     def __init__(
-        self, classes: Sequence[ClientClass], class_of: NDArray[np.int64], *, schedule: str
+        self,
+        classes: Sequence[ClientClass],
+        class_of: NDArray[np.int64],
+        *,
+        schedule: str,
+        unit: str,
     ) -> None:
         self._sequential = schedule == "sequential"
         members: dict[tuple[str, float], list[int]] = defaultdict(list)
+        declared: dict[tuple[float, float, float], list[int]] = defaultdict(list)
         for index, client in enumerate(classes):
             if client.noise != "user":
                 members[client.noise, client.scale].append(index)
+            elif (unit == "client" or client.records == 1) and client.epsilon0 <= MAX_EPSILON0:
+                declared[client.epsilon0, client.delta0, client.radius].append(index)
         group_of_class = np.full(len(classes), -1, dtype=np.int64)
         self._groups: list[ReportClass] = []
         for (noise, scale), indices in members.items():
@@ -48,39 +67,53 @@ class ShuffledView:
                 radius = max(classes[i].radius for i in part)
                 sensitivity = max(classes[i].sensitivity for i in part)
                 self._groups.append(ReportClass(noise, scale, radius, sensitivity, 0))
+        # After the groups of known noise come those of a declared budget.
+        self._declared: list[tuple[float, float]] = []
+        for (epsilon0, delta0, _), indices in declared.items():
+            group_of_class[indices] = len(self._groups) + len(self._declared)
+            self._declared.append((epsilon0, delta0))
         self.account_of = group_of_class[class_of]
         self._classes = tuple(classes)
         everybody = np.ones(len(class_of), dtype=bool)
-        self._whole = self._batch(self._counts(everybody))
+        self._whole = self._counts(everybody)
         # More reports never hide less, so who gets no credit from everybody never gets any.
-        self._creditable = () if self._sequential else self._credited(self._counts(everybody))
+        self._creditable = () if self._sequential else self._credited(self._whole)
 
     def _counts(self, present: Mask) -> tuple[int, ...]:
         taking = self.account_of[present]
-        counts = np.bincount(taking[taking >= 0], minlength=len(self._groups))
+        counts = np.bincount(taking[taking >= 0], minlength=self._size)
         return tuple(counts.tolist())
+
+    @property
+    def _size(self) -> int:
+        return len(self._groups) + len(self._declared)
+
+    def _kind(self, counts: tuple[int, ...], index: int) -> RoundKind:
+        """What a batch with these counts is to a client of group `index`."""
+        if index < len(self._groups):
+            return RoundType.of(self._batch(counts), index)
+        return DeclaredRound(*self._declared[index - len(self._groups)], counts[index] - 1)
 
     def _batch(self, counts: tuple[int, ...]) -> list[ReportClass]:
         return [
             ReportClass(g.noise, g.scale, g.radius, g.sensitivity, count)
-            for g, count in zip(self._groups, counts, strict=True)
+            for g, count in zip(self._groups, counts[: len(self._groups)], strict=True)
         ]
 
     def _credited(self, counts: tuple[int, ...]) -> tuple[int, ...]:
         """The groups that the theorem gives any credit in a batch with these counts."""
         cohort: dict[tuple[str, float], int] = defaultdict(int)
-        for group, count in zip(self._groups, counts, strict=True):
+        for group, count in zip(self._groups, counts[: len(self._groups)], strict=True):
             cohort[group.noise, group.scale] += count
-        batch = self._batch(counts)
+        sizes = [cohort[group.noise, group.scale] for group in self._groups]
+        sizes += counts[len(self._groups) :]
         return tuple(
             index
-            for index, (group, count) in enumerate(zip(self._groups, counts, strict=True))
-            if count
-            and cohort[group.noise, group.scale] > 1
-            and RoundType.of(batch, index).curve().credit
+            for index, (size, count) in enumerate(zip(sizes, counts, strict=True))
+            if count and size > 1 and self._kind(counts, index).curve().credit
         )
 
-    def round_types(self, present: Mask) -> dict[int, RoundType]:
+    def round_types(self, present: Mask) -> dict[int, RoundKind]:
         """Group -> how this round looks to its clients, for every group that may ever get credit.
 
         Such a group is listed in every round, credited or not: its history must be complete. The
@@ -89,12 +122,15 @@ class ShuffledView:
         if not self._creditable:
             return {}
         counts = self._counts(present)
-        batch = self._batch(counts)
-        return {
-            index: RoundType.of(batch, index).lessened(RoundType.of(self._whole, index))
-            for index in self._creditable
-            if counts[index]
-        }
+        types: dict[int, RoundKind] = {}
+        for index in self._creditable:
+            if counts[index]:
+                kind, whole = self._kind(counts, index), self._kind(self._whole, index)
+                if isinstance(kind, DeclaredRound):
+                    types[index] = kind.lessened()
+                elif isinstance(whole, RoundType):
+                    types[index] = kind.lessened(whole)
+        return types
 
     def no_credit_reason(self) -> str | None:
         """Why shuffling adds nothing, in words; None where the theorem gives somebody credit."""
@@ -103,10 +139,10 @@ class ShuffledView:
         if self._sequential:
             return SEQUENTIAL
         if not self._groups:
-            return UNKNOWN
+            return TOO_FEW_DECLARED if self._declared else ONE_OF_SEVERAL
         cohorts: dict[tuple[str, float], int] = defaultdict(int)
         for client in self.account_of.tolist():
-            if client >= 0:
+            if 0 <= client < len(self._groups):
                 group = self._groups[client]
                 cohorts[group.noise, group.scale] += 1
         if max(cohorts.values()) == 1:

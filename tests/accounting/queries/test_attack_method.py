@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -58,8 +59,12 @@ def test_the_attack_answers_for_delta_too() -> None:
     )
     lower, upper = (bound(replace(query, method=name)).delta for name in ("attack", "proven"))
     assert 0.0 < lower <= upper
-    with pytest.raises(NotApplicableError, match="give --delta"):
-        bound(replace(query, method="attack", rounds=2))
+    lower, upper = (
+        bound(replace(query, method=name, rounds=5)).delta for name in ("attack", "proven")
+    )
+    assert 0.0 < lower <= upper
+    with pytest.raises(NotApplicableError, match="reaches epsilon"):
+        bound(replace(query, method="attack", epsilon=5.0))
     with pytest.raises(NotApplicableError, match="vector reports"):
         bound(replace(query, method="attack", randomizer=None))
 
@@ -70,6 +75,13 @@ def test_compare_prints_how_far_the_best_proof_is_from_the_attack(
     flags = ["--epsilon0", "1", "--clients", "1000", "--delta", "1e-6"]
     gaussian = ["--randomizer", "gaussian", "--delta0", "1e-5", "--unit", "client"]
     assert main(["compare", *flags, *gaussian]) == 0
-    assert "best proven / best lower bound = 1.07" in capsys.readouterr().out
+    compared = capsys.readouterr().out
+    assert main(["bound", *flags, *gaussian]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("proven / lower = 1.")
+    assert line in compared
+    assert main(["bound", *flags, *gaussian, "--json"]) == 0
+    ratio = json.loads(capsys.readouterr().out)["proven_over_lower"]
+    assert f"proven / lower = {ratio:.3g}:" in line
     assert main(["compare", *flags]) == 0  # no randomizer: no lower bound for it
-    assert "best proven" not in capsys.readouterr().out
+    assert "proven / lower" not in capsys.readouterr().out

@@ -8,10 +8,10 @@ import pytest
 
 from fl_shuffle.accounting.bounds.partial_shuffle import profile as profiles
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import profile_delta
+from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta
 from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
-from fl_shuffle.accounting.queries.profile_method import ProfileCurve
 from fl_shuffle.errors import FlShuffleError, InvalidValueError
 
 

@@ -1,0 +1,87 @@
+"""Every bound beside the new ones, by number of clients: the table and figure of docs/bounds.md.
+
+    python -m benchmarks.bounds_by_clients docs/bounds_by_clients.svg
+
+prints the table (Markdown) and draws the figure. All numbers are the tool's own `bound`; published
+codes are represented by the method that evaluates the same statement exactly.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from fl_shuffle.accounting.guarantee import Guarantee
+from fl_shuffle.accounting.queries.bound_query import BoundQuery
+from fl_shuffle.accounting.queries.methods import bound
+from fl_shuffle.errors import FlShuffleError
+
+CLIENTS = tuple(10**power for power in range(2, 9))
+COMMON: dict[str, Any] = {"epsilon0": 1.0, "delta": 1e-6}
+GAUSSIAN = {**COMMON, "randomizer": "gaussian", "delta0": 1e-5, "unit": "client"}
+COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
+    "GSPA, as published": ({**COMMON, "method": "gspa"}, "x:"),
+    "Balle et al., Bennett": ({**COMMON, "method": "bennett"}, "v--"),
+    "FMT 2022, closed form": ({**COMMON, "method": "feldman2022"}, "^--"),
+    "FMT 2022 clone, exact": ({**COMMON, "method": "clone"}, "s--"),
+    "profile (new)": ({**COMMON, "method": "profile"}, "o-"),
+    "Su et al. (blanket), Laplace": (
+        {**COMMON, "method": "blanket", "randomizer": "laplace"},
+        "+-.",
+    ),
+    "proven (new), Gaussian vectors": ({**GAUSSIAN, "method": "proven"}, "D-"),
+    "attack, Gaussian vectors": ({**GAUSSIAN, "method": "attack"}, "k."),
+}
+
+
+def epsilon(query: dict[str, Any], clients: int) -> Guarantee | None:
+    """The method's epsilon among so many clients; None where it does not apply."""
+    try:
+        return bound(BoundQuery.from_mapping({**query, "clients": clients}))
+    except FlShuffleError as refusal:
+        print(f"{query['method']} at {clients}: {refusal}", file=sys.stderr)
+        return None
+
+
+def table(rows: dict[int, dict[str, float | None]]) -> str:
+    """The numbers as a Markdown table."""
+    lines = ["| clients | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
+    for clients, row in rows.items():
+        cells = ["-" if value is None else f"{value:.3g}" for value in row.values()]
+        lines.append(f"| 1e{len(str(clients)) - 1} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def draw(rows: dict[int, dict[str, float | None]], path: str) -> None:
+    """The same numbers as a figure (SVG)."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "bounds"
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7.5, 5.0))
+    for name, (_, style) in COLUMNS.items():
+        points = [(n, row[name]) for n, row in rows.items() if row[name] is not None]
+        axes.loglog(*zip(*points, strict=True), style, label=name, markersize=4, linewidth=1.2)
+    axes.set_xlabel("clients")
+    axes.set_ylabel("epsilon after shuffling, delta = 1e-6")
+    axes.set_title("local epsilon 1, one round")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(path, format="svg", metadata={"Date": None}, bbox_inches="tight")
+
+
+def main() -> None:
+    """Compute, print, draw."""
+    rows: dict[int, dict[str, float | None]] = {}
+    for clients in CLIENTS:
+        answers = {name: epsilon(query, clients) for name, (query, _) in COLUMNS.items()}
+        rows[clients] = {name: a.epsilon if a else None for name, a in answers.items()}
+    print(table(rows))
+    if len(sys.argv) > 1:
+        draw(rows, sys.argv[1])
+
+
+if __name__ == "__main__":
+    main()
