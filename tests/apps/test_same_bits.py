@@ -15,11 +15,7 @@ from fl_shuffle.randomizers import noise_cpu
 from tests.small_federation import Launch, model_bytes, summary
 
 CONVOLUTION = (
-<<<<<<< HEAD
-    "model.kind=tests.apps.test_same_bits:convolution",
-=======
     f"model.kind={__name__}:convolution",
->>>>>>> main
     "data.features=raw",
 )
 
