@@ -3,15 +3,17 @@
     python -m benchmarks.bounds_by_clients docs/bounds_by_clients.svg
 
 prints the table (Markdown) and draws the figure. All numbers are the tool's own `bound`; published
-codes are represented by the method that evaluates the same statement exactly.
+codes are represented by the method that evaluates the same statement exactly; the one whose proof
+is withdrawn is computed here only and is no method of the tool.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
-from fl_shuffle.accounting.guarantee import Guarantee
+from fl_shuffle.accounting.bounds.clones import clone_curve, solve
 from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.errors import FlShuffleError
@@ -19,12 +21,18 @@ from fl_shuffle.errors import FlShuffleError
 CLIENTS = tuple(10**power for power in range(2, 9))
 COMMON: dict[str, Any] = {"epsilon0": 1.0, "delta": 1e-6}
 GAUSSIAN = {**COMMON, "randomizer": "gaussian", "delta0": 1e-5, "unit": "client"}
+WITHDRAWN = "FMT 2023, Wang et al. (proof withdrawn)"
 COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
     "GSPA, as published": ({**COMMON, "method": "gspa"}, "x:"),
     "Balle et al., Bennett": ({**COMMON, "method": "bennett"}, "v--"),
     "FMT 2022, closed form": ({**COMMON, "method": "feldman2022"}, "^--"),
     "FMT 2022 clone, exact": ({**COMMON, "method": "clone"}, "s--"),
+    WITHDRAWN: ({**COMMON, "method": "withdrawn"}, "x-"),
     "profile (new)": ({**COMMON, "method": "profile"}, "o-"),
+    "attained, binary response": (
+        {**COMMON, "method": "lower", "randomizer": "krr", "k": 2},
+        "k+",
+    ),
     "Su et al. (blanket), Laplace": (
         {**COMMON, "method": "blanket", "randomizer": "laplace"},
         "+-.",
@@ -34,10 +42,19 @@ COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def epsilon(query: dict[str, Any], clients: int) -> Guarantee | None:
+def withdrawn(clients: int) -> float:
+    """What clones of mass 2/(1 + e^eps0) would give: no proof for general randomizers."""
+    epsilon0 = COMMON["epsilon0"]
+    curve = clone_curve(epsilon0, [(2.0 / (1.0 + math.exp(epsilon0)), clients - 1)])
+    return solve(curve, epsilon0, epsilon=None, delta=COMMON["delta"])[0]
+
+
+def epsilon(query: dict[str, Any], clients: int) -> float | None:
     """The method's epsilon among so many clients; None where it does not apply."""
+    if query["method"] == "withdrawn":
+        return withdrawn(clients)
     try:
-        return bound(BoundQuery.from_mapping({**query, "clients": clients}))
+        return bound(BoundQuery.from_mapping({**query, "clients": clients})).epsilon
     except FlShuffleError as refusal:
         print(f"{query['method']} at {clients}: {refusal}", file=sys.stderr)
         return None
@@ -57,7 +74,7 @@ def draw(rows: dict[int, dict[str, float | None]], path: str) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "bounds"
+    mpl.rcParams.update({"svg.hashsalt": "bounds", "svg.fonttype": "none"})
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7.5, 5.0))
@@ -76,8 +93,7 @@ def main() -> None:
     """Compute, print, draw."""
     rows: dict[int, dict[str, float | None]] = {}
     for clients in CLIENTS:
-        answers = {name: epsilon(query, clients) for name, (query, _) in COLUMNS.items()}
-        rows[clients] = {name: a.epsilon if a else None for name, a in answers.items()}
+        rows[clients] = {name: epsilon(query, clients) for name, (query, _) in COLUMNS.items()}
     print(table(rows))
     if len(sys.argv) > 1:
         draw(rows, sys.argv[1])

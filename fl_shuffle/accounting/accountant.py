@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.attacks.likelihood_ratio import batch_epsilon
-from fl_shuffle.accounting.bounds.vector import ReportClass
+from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
@@ -49,11 +49,6 @@ DECLARED_NOTE = (
 DECLARED_LOCAL_SOURCE = "exact composition of the declared budget (Kairouz, Oh, Viswanath 2015)"
 SPECIFIC_SOURCE = "Su, Cheng, Wang (2025), Theorem 4, others within one unit's change"
 LOWER_SOURCE = "attack that knows the others' means: likelihood ratio, or recognition"
-
-
-LISTED_CLASSES = 64
-"""With more classes than this a round lists only some of the most exposed; the worst client's
-epsilon and the totals are over every client."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +129,7 @@ class Accountant:
         taken = self._listed(present)
         local = {index: self._local(index, rounds) for index, rounds in taken.items()}
         # Where every class is listed, the worst of them is the worst client.
-        worst = self._worst_local(present) if len(taken) == LISTED_CLASSES else None
+        worst = self._worst_local(present) if len(taken) == TOLERANCES.listed_classes else None
         columns = {
             "gspa": self._gspa_column(total, taken),
             "specific": self._specific_column(present, taken),
@@ -224,9 +219,9 @@ class Accountant:
         most = np.zeros(len(self._classes), dtype=np.int64)
         np.maximum.at(most, self._class_of, self._taken + present)
         listed = np.flatnonzero(most)
-        if len(listed) > LISTED_CLASSES:
+        if len(listed) > TOLERANCES.listed_classes:
             exposure = np.array([self._classes[i].exposure for i in listed]) * np.sqrt(most[listed])
-            listed = listed[np.argsort(exposure)[-LISTED_CLASSES:]]
+            listed = listed[np.argsort(exposure)[-TOLERANCES.listed_classes :]]
         return {int(index): int(most[index]) for index in listed}
 
     def _local(self, index: int, rounds: int) -> float:

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fl_shuffle.accounting.partial_shuffle_tolerances import PartialShuffleTolerances
+
 
 @dataclass(frozen=True)
-class Tolerances:
-    """The one object that holds them; `TOLERANCES` is the one in use."""
+class Tolerances(PartialShuffleTolerances):
+    """The one object that holds them; `TOLERANCES` is the one in use.
+
+    The partial-shuffle bound's are inherited."""
 
     # engine.fourier
     fourier_skip_level: float = 1e-11
@@ -39,6 +43,14 @@ class Tolerances:
     stop_loss_few_outcomes: int = 150_000
     """With no more outcomes than this they are all added up: as fast as the integral, and
     exact."""
+    stop_loss_max_work: float = 1e8
+    """Nodes times nanoseconds for each, with `best_effort`: a tenth of a second."""
+    stop_loss_patient_work: float = 2e9
+    """The same where a refusal is the alternative: seconds."""
+    stop_loss_error: float = 1e-6
+    """Allowed, unless told, to laws given by atoms ..."""
+    stop_loss_rounded_error: float = 2e-4
+    """... and to those that must be rounded first: finer would be felt."""
 
     # engine.convex_rounding
     rounding_max_atoms: int = 30_000
@@ -47,6 +59,9 @@ class Tolerances:
     """The engine answers such bounds by Chernoff alone: no refinement is needed."""
     rounding_large_law: int = 8_000
     """Atomic laws larger than this are rounded too: the engine's time grows with their size."""
+    rounding_step: float = 1e-3
+    """Each pass refines towards this share of the last one's inflation: coarse cells say little
+    about where fine ones are needed."""
 
     # engine.blanket_counts
     pmf_inflation: float = 1.0 + 1e-11
@@ -58,6 +73,8 @@ class Tolerances:
     """The epsilon searches stop once the curve is within this relative distance of the target."""
     search_max_evaluations: int = 200
     """A monotone search needs a dozen: so many mean that the curve is not monotone."""
+    search_fitted_steps: int = 4
+    """So many first steps fit a Gaussian curve; later ones interpolate between what was found."""
 
     # engine.composition
     lattice_cells_per_sd: float = 12.0
@@ -123,6 +140,10 @@ class Tolerances:
     epsilon. Few rounds need them further out and do with fewer."""
     equal_rounds_deepest: float = 5.0
     """Points are dense around a tail of up to so many standard deviations of the whole sum."""
+    equal_rounds_dense: float = 2.1
+    """Points are dense over so many spreads besides."""
+    equal_rounds_tail_points: int = 12
+    """Points beyond the followed part, up to the local epsilon."""
 
     # rounds.round_library
     round_nodes_per_sd: float = 5.0
@@ -179,6 +200,19 @@ class Tolerances:
     vector_table_error: float = 1e-3
     """From this relative error on, few blanket reports are looked up in a table
     (`few_blankets`)."""
+    vector_relative_error: float = 5e-4
+    """Asked of the engine, relative to delta, where the caller names nothing else."""
+    vector_clearly_better: float = 0.8
+    """The blanket is computed unless the other bound is below this share of its prediction."""
+    vector_faint_batch: int = 100
+    """Up to so many reports of a faint client the blanket alone is computed: it is many times
+    faster and says more."""
+    vector_faint_move: float = 0.3
+    """A client is faint if replacing its unit moves its mean by at most so many noise widths."""
+    vector_table_reports: int = 256
+    """The table of few blanket reports reaches to so many; larger tables are not built."""
+    vector_table_tail: float = 1e-18
+    """Where the Gaussian law of the table is cut: below what any target resolves."""
 
     # rounds.planning
     plan_relative_error: float = 5e-3
@@ -208,6 +242,8 @@ class Tolerances:
     computed."""
 
     # attacks.likelihood_ratio
+    attack_nearly_best: float = 0.8
+    """Data sets whose signal is at least this share of the best one's are all evaluated."""
     attack_cells: int = 400
     """Cells of the line on which the attack's score is computed."""
     attack_largest_score: float = 50.0
@@ -228,10 +264,42 @@ class Tolerances:
     attack_cell_error: float = 1e-14
     """Allowance for the relative error of a cell's probability."""
 
+    # attacks.vector_data_sets
+    attack_size_cells: int = 12
+    """Cells of a report's distance from the line, beside those along it."""
+    attack_corner_line: int = 120
+    """Cells along the line where one corner is compared with others ..."""
+    attack_corner_cells: int = 20
+    """... and places of the corner that are compared."""
+    attack_few_groups: int = 64
+    """Up to so many groups of others the cells are fine ..."""
+    attack_many_groups: int = 1000
+    """... up to so many coarse; beyond, nothing is claimed."""
+    attack_coarse_cells: int = 120
+    """Coarse cells along the line ..."""
+    attack_coarse_size_cells: int = 6
+    """... and of the distance from it."""
+    attack_size_reach: float = 6.0
+    """Distances are told apart within so many deviations of the noise's own."""
+    attack_most_across: int = 100_000
+    """So many coordinates across the line are used: up to there gamma integrals are good to
+    1e-13."""
+    attack_unseen: float = 1e-22
+    """Cells less likely than this are left out and counted as error."""
+    attack_size_cell_error: float = 1e-11
+    """Allowance for the relative error of a cell's probability where distances are used."""
+
     # accountant
     nearly_local: float = 0.95
     """Recognition that reaches this share of the local epsilon leaves nothing for another
     attack."""
+    listed_classes: int = 64
+    """With more classes than this a round lists only some of the most exposed; the worst client's
+    epsilon and the totals are over every client."""
+
+    # rounds.declared_round
+    declared_round_inflation: float = 1.0 + 1e-7
+    """Covers the round-off of the sum over a declared report's losses."""
 
     # rounds.shuffled_view
     max_balls_told_apart: int = 20
@@ -252,19 +320,25 @@ class Tolerances:
     few_blankets_quiet: float = 1e-19
     """Frequencies at which the sum's transform is smaller are left out, and this is added for
     them."""
+    few_blankets_safety: float = 1.0 + 1e-9
+    """Relative inflation that covers the round-off of the sums over the lattice."""
+    few_blankets_max_lattice: int = 1 << 16
+    """A longer lattice costs more than the engine's single numbers would."""
+    few_blankets_first_nodes: int = 400
+    """Nodes of the rough law that only finds the tilt."""
 
-    # bounds.partial_shuffle.curve
-    partial_shuffle_max_spread: float = 3.0
-    """Beyond this many noise widths likelihood ratios vary too much to hide anybody."""
+    # bounds.blanket_moments
+    closed_form_inflation: float = 1.0 + 1e-12
+    """Covers the round-off of closed formulas, a few units in the last place."""
 
-    # bounds.partial_shuffle.lognormal
-    lognormal_accuracy: float = 1e-8
-    """Relative accuracy of `squared_excess` and `squared_deficit` for mu >= 1e-5, s up to 30
-    sd."""
+    # attacks.chosen_datasets
+    dataset_max_counted: int = 1_000_000
+    """Outcomes of a binomial count that are added up; leaving the rest out lowers a lower
+    bound."""
 
-    # bounds.partial_shuffle.second_order
-    second_order_smoothing: float = 0.03
-    """Standard deviation of V in units of 1/theta: raises the result by 5e-4."""
+    # queries.bound_query
+    query_profile_points: int = 300
+    """Points at which a Gaussian profile is handed over; chords between them lie above it."""
 
 
 TOLERANCES = Tolerances()

@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fl_shuffle.cli.overrides import add_overrides
 from fl_shuffle.simulation.audit import audit_configuration
 
 if TYPE_CHECKING:
@@ -31,13 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="canned federations on which published numbers break, and on which they hold",
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="override one setting; may be repeated",
-    )
+    add_overrides(parser)
     parser.add_argument("--data", metavar="DIR", help="folder that holds the data (MNIST/raw)")
     parser.add_argument(
         "--trials", type=int, metavar="N", help=f"whole rounds to play (default {DEFAULT_TRIALS})"

@@ -8,6 +8,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from fl_shuffle.cli.overrides import add_overrides
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.tasks.cost import SURPRISE, cost_of, trade_off_of
 
@@ -22,13 +23,7 @@ SHOWN_CLASSES = 20
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG.toml", nargs="?", help="cost of this run")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="override one setting of the configuration; may be repeated",
-    )
+    add_overrides(parser)
     parser.add_argument("--clients", type=int, metavar="N", help="reports in each round")
     parser.add_argument("--rounds", type=int, metavar="T", help="number of rounds")
     parser.add_argument("--epsilon", type=float, metavar="E", help="target over the whole run")

@@ -6,6 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
+from fl_shuffle.cli.overrides import add_overrides
+
 SUMMARY = "Run a simulated federation and account for its privacy, round by round."
 
 
@@ -13,13 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "config", metavar="CONFIG.toml", nargs="?", help="what to run (default: the quickstart)"
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="override one setting; may be repeated",
-    )
+    add_overrides(parser)
     parser.add_argument("--rounds", type=int, metavar="N", help="number of rounds")
     parser.add_argument("--clients", type=int, metavar="N", help="number of clients")
     parser.add_argument(

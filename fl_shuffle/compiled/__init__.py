@@ -7,7 +7,7 @@ package and loading a kernel costs about 0.7 s: import it where it is used.
 
 No contraction to fused multiply-adds and no reordering: what a kernel computes has the bits that
 the same operations have in NumPy, on every processor. Where a fused multiply-add is wanted it is
-written (`products`).
+written (`matrix_products`).
 """
 
 from __future__ import annotations

@@ -97,21 +97,16 @@ class ChainEngine(GradientEngine):
         return super()._batch(parameters, inputs.reshape(len(inputs), width), labels, bounds)
 
     def _block_means(
-        self,
-        parameters: Tensor,
-        batch: Batch,
-        limits: Tensor | None,
-        rows: Tensor,
-        tally: NonfiniteRecords,
+        self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
         views = [views_of(parameters, layer) for layer in self._layers]
         if len(batch.sizes) == 1 and len(batch.labels) > min(TILE * TILES, self.packing.records):
-            self._long_client(views, batch, limits, rows[0], tally)
+            self._long_client(views, batch, rows[0], tally)
             return
         segments, order = segments_of(batch.sizes)
         index = None if order is None else torch.from_numpy(order).to(self.device)
         sizes = torch.from_numpy(batch.sizes).to(self.device)
-        shares = sizes.reciprocal()
+        shares, limits = sizes.reciprocal(), batch.limits
         per_record = torch.stack([shares, shares if limits is None else limits]).repeat_interleave(
             sizes, dim=1
         )
@@ -128,12 +123,7 @@ class ChainEngine(GradientEngine):
                 self._sums.write(rows, layer, segment, *_of_segment(done, depth, segment))
 
     def _long_client(
-        self,
-        views: list[Views],
-        batch: Batch,
-        limits: Tensor | None,
-        row: Tensor,
-        tally: NonfiniteRecords,
+        self, views: list[Views], batch: Batch, row: Tensor, tally: NonfiniteRecords
     ) -> None:
         """One client's mean, over pieces of its records."""
         size = len(batch.labels)
@@ -143,7 +133,7 @@ class ChainEngine(GradientEngine):
         for piece in equal_pieces(size, self.packing.records):
             count = piece.stop - piece.start
             part = batch.part(0, 1, piece.start, piece.stop)
-            limit = None if limits is None else limits.expand(count)
+            limit = None if batch.limits is None else batch.limits.expand(count)
             done = self._pass(views, part, None, share.expand(count), limit)
             if done.nonfinite is not None:
                 found[piece] = done.nonfinite.cpu()
@@ -264,7 +254,7 @@ class ChainEngine(GradientEngine):
     def _block_update(
         self, parameters: Tensor, batch: Batch, steps: int, learning_rate: float, rows: Tensor
     ) -> None:
-        self._block_means(parameters, batch, None, rows, NonfiniteRecords())
+        self._block_means(parameters, batch, rows, NonfiniteRecords())
         rows *= -learning_rate
         if steps == 1:
             return

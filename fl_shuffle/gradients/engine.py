@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -37,12 +37,14 @@ class Batch:
     """Clients of `sizes` [k] records each: `inputs` [n, ...] and `labels` [n], client by client.
 
     `unusable` [n] marks records whose label is no class (their label here is 0); None if none is.
+    `limits` [k]: the length to which each client's records are clipped; None for no clipping.
     """
 
     inputs: Tensor
     labels: Tensor
     unusable: Tensor | None
     sizes: NDArray[np.int64]
+    limits: Tensor | None = None
 
     def part(self, first: int, last: int, start: int, stop: int) -> Batch:
         """The clients first .. last - 1, whose records are start .. stop - 1."""
@@ -52,6 +54,7 @@ class Batch:
             self.labels[records],
             None if self.unusable is None else self.unusable[records],
             self.sizes[first:last],
+            None if self.limits is None else self.limits[first:last],
         )
 
 
@@ -109,12 +112,11 @@ class GradientEngine(ABC):
         radius = self._radius(clip_radius, len(bounds) - 1)
         with steady_arithmetic(self.device), torch.no_grad():
             batch = self._batch(parameters, inputs, labels, bounds)
-            limits = None
             if self.clip == "record":
                 limits = torch.from_numpy(self.record_radius(radius, batch.sizes)).float()
-                limits = limits.to(self.device)
+                batch = replace(batch, limits=limits.to(self.device))
             tally = nonfinite or NonfiniteRecords()
-            self._means(aligned(parameters), batch, limits, rows, tally)
+            self._means(aligned(parameters), batch, rows, tally)
             if self.clip == "average":
                 self._clip_means(rows, radius, tally)
         return rows
@@ -168,14 +170,9 @@ class GradientEngine(ABC):
 
     @abstractmethod
     def _block_means(
-        self,
-        parameters: Tensor,
-        batch: Batch,
-        limits: Tensor | None,
-        rows: Tensor,
-        tally: NonfiniteRecords,
+        self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
-        """Write the means of a block, records clipped to `limits` [k] unless it is None.
+        """Write the means of a block.
 
         Clipped records that are not finite count as zero, and are counted in `tally`.
         """
@@ -191,17 +188,11 @@ class GradientEngine(ABC):
         """How many classes the module tells apart."""
 
     def _means(
-        self,
-        parameters: Tensor,
-        batch: Batch,
-        limits: Tensor | None,
-        rows: Tensor,
-        tally: NonfiniteRecords,
+        self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
         """Write the means of a call, block by block."""
         for part, first, last in self._blocks(batch):
-            own = None if limits is None else limits[first:last]
-            self._block_means(parameters, part, own, rows[first:last], tally)
+            self._block_means(parameters, part, rows[first:last], tally)
 
     def _blocks(self, batch: Batch) -> Iterator[tuple[Batch, int, int]]:
         """The call's blocks, each with its first and last + 1 client."""

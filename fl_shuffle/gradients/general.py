@@ -67,14 +67,10 @@ class GeneralEngine(GradientEngine):
         return move_error_float64(sizes)
 
     def _block_means(
-        self,
-        parameters: Tensor,
-        batch: Batch,
-        limits: Tensor | None,
-        rows: Tensor,
-        tally: NonfiniteRecords,
+        self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
         ends = np.cumsum(batch.sizes).tolist()
+        limits = batch.limits
         if limits is None:
             for client, (start, stop) in enumerate(pairwise([0, *ends])):
                 rows[client] = self._mean(parameters, batch.part(client, client + 1, start, stop))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from fl_shuffle.extras import installed
 from fl_shuffle.gradients.chain import ChainEngine
@@ -46,56 +46,41 @@ class CompiledLinear(ChainEngine):
     written out as such: blocks do not matter, and a call is one pass.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        layers: tuple[Layer, ...],
-        *,
-        clip: str,
-        norm: int,
-        device: torch.device,
-        loss: Loss | None,
-    ) -> None:
-        super().__init__(module, layers, clip=clip, norm=norm, device=device, loss=loss)
-        from fl_shuffle.compiled.products import LANES
-        from fl_shuffle.gradients import linear_kernel
-
-        self._kernel, self._lanes = linear_kernel, LANES
-
     @property
     def path(self) -> str:
         return "closed-form linear, compiled"
 
     def _move_error(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-        return move_error_float32(sizes, self._kernel.CHAIN)
+        from fl_shuffle.gradients.linear_kernel import CHAIN
+
+        return move_error_float32(sizes, CHAIN)
 
     def _means(
-        self,
-        parameters: Tensor,
-        batch: Batch,
-        limits: Tensor | None,
-        rows: Tensor,
-        tally: NonfiniteRecords,
+        self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
-        labels = batch.labels
+        # Loading numba takes most of a second: only a run that computes with it pays.
+        from fl_shuffle.compiled.matrix_products import LANES
+        from fl_shuffle.gradients import linear_kernel
+
+        labels, limits = batch.labels, batch.limits
         if batch.unusable is not None:
             labels = labels.masked_fill(batch.unusable, -1)
         layer = self._layers[0]
         span = (len(rows) - 1) * rows.stride(0) + self.dimension
-        weights = self._panels(parameters.numpy())
+        weights = self._panels(parameters.numpy(), LANES)
         panels = len(weights) // (layer.fan_in + 1)
         bounds = np.concatenate([[0], np.cumsum(batch.sizes)])
         zeros = np.zeros(len(labels), np.bool_)
-        found = self._kernel.linear_means(
+        found = linear_kernel.linear_means(
             batch.inputs.contiguous().numpy(),
             labels.contiguous().numpy(),
             bounds,
             weights,
-            self._kernel.Shape(layer.fan_out, rows.stride(0), layer.bias is not None),
+            linear_kernel.Shape(layer.fan_out, rows.stride(0), layer.bias is not None),
             self.norm if limits is not None else 0,
             np.ones(len(rows), np.float32) if limits is None else limits.numpy(),
             torch.as_strided(rows, (span,), (1,)).numpy(),
-            self._sums.buffer("tile", panels * self._lanes + 4, self._kernel.TILE).zero_().numpy(),
+            self._sums.buffer("tile", panels * LANES + 4, linear_kernel.TILE).zero_().numpy(),
             self._sums.buffer("total", self.dimension, dtype=torch.float64).numpy(),
             zeros,
         )
@@ -103,18 +88,13 @@ class CompiledLinear(ChainEngine):
             tally.add(torch.from_numpy(zeros), batch.sizes)
 
     def _block_means(
-        self,
-        parameters: Tensor,
-        batch: Batch,
-        limits: Tensor | None,
-        rows: Tensor,
-        tally: NonfiniteRecords,
+        self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
-        self._means(parameters, batch, limits, rows, tally)
+        self._means(parameters, batch, rows, tally)
 
-    def _panels(self, parameters: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Weights of LANES classes each, turned round, and their biases, as the loop wants them."""
-        layer, lanes = self._layers[0], self._lanes
+    def _panels(self, parameters: NDArray[np.float32], lanes: int) -> NDArray[np.float32]:
+        """Weights of `lanes` classes each, turned round, and biases, as the loop wants them."""
+        layer = self._layers[0]
         panels = -(-layer.fan_out // lanes)
         laid = np.zeros((panels * lanes, layer.fan_in + 1), np.float32)
         end = layer.fan_out * layer.fan_in

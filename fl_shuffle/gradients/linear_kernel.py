@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl_shuffle.compiled import bits_of, float_of, inlined, kernel, products
-from fl_shuffle.compiled.products import (
+from fl_shuffle.compiled import bits_of, float_of, inlined, kernel, matrix_products
+from fl_shuffle.compiled.matrix_products import (
     LANES,
     affine_1,
     affine_4,
@@ -190,7 +190,7 @@ def _close_chain(out: Any, total: Any, at: Any, first: Any, last: Any) -> Any:
             own[i] = total[i] + own[i]
 
 
-@kernel(products, kernels)
+@kernel(matrix_products, kernels)
 def linear_means(
     x: Any,
     labels: Any,
@@ -206,11 +206,12 @@ def linear_means(
 ) -> int:
     """Client rows of the flat `out`, one each `shape.stride`: weights [classes, f], then biases.
 
-    x [n, f], labels [n], offsets [k + 1]. weights [panels * (f + 1), 16]: see `products.affine_4`.
-    norm: in which records are clipped, 1 or 2; 0 for no clipping. limits [k]: the longest gradient
-    of one record. tile [panels * 16 + 4, TILE] is working memory, finite at first, and so is
-    total [d]. A record to be clipped whose errors are NaN, whose label is no class, or whose
-    gradient is too long for float32 counts as zero, and is marked in zeros [n]; if nothing is
+    x [n, f], labels [n], offsets [k + 1]. weights [panels * (f + 1), 16]: see
+    `matrix_products.affine_4`. norm: in which records are clipped, 1 or 2; 0 for no clipping.
+    limits [k]: the longest gradient of one record. tile [panels * 16 + 4, TILE] is working
+    memory, finite at first, and so is total [d]. A record to be clipped whose errors are NaN,
+    whose label is no class, or whose gradient is too long for float32 counts as zero, and is
+    marked in zeros [n]; if nothing is
     clipped, its client's row has entries that are not finite. Returns how many were marked.
     """
     records, features = x.shape

@@ -10,7 +10,6 @@ e^eps / (1 + q (e^eps - 1)) in the cap and 1 / (1 + q (e^eps - 1)) outside, whos
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -21,7 +20,7 @@ from scipy import optimize, special
 
 from fl_shuffle.errors import InvalidValueError, require_choice, require_integer, require_real
 from fl_shuffle.randomizers.noise import NoiseStream, largest_variate
-from fl_shuffle.randomizers.vector import LARGEST, SMALLEST
+from fl_shuffle.randomizers.vector import LARGEST, SMALLEST, Clients, owners_of
 
 FloatArray = NDArray[np.float64]
 BASES = ("sphere", "gaussian")
@@ -94,20 +93,14 @@ class PrivUnit:
         return 2.0 ** (-16 - math.ceil(0.5 * math.log2(self.dimension)))
 
     def randomize_(
-        self,
-        means: torch.Tensor,
-        clients: int | Sequence[int] | NDArray[np.int64],
-        stream: NoiseStream,
+        self, means: torch.Tensor, clients: Clients, stream: NoiseStream
     ) -> torch.Tensor:
         """In place: means (float32 [K, d], norms at most `radius`) become reports."""
-        rows = means.shape[0]
-        ids = range(clients, clients + rows) if isinstance(clients, int) else clients
         if means.shape[1] != self.dimension or stream.dimension != self.dimension:
             raise InvalidValueError("means", list(means.shape), f"must be [*, {self.dimension}]")
-        if len(ids) != rows:
-            raise InvalidValueError("clients", len(ids), f"must name the {rows} rows of means")
-        noise = stream.normal_rows(np.asarray(ids, np.int64)).double().numpy()
-        uniforms = stream.uniform_rows(np.asarray(ids, np.int64), 3)
+        ids = owners_of(means, clients)
+        noise = stream.normal_rows(ids).double().numpy()
+        uniforms = stream.uniform_rows(ids, 3)
         means.copy_(torch.from_numpy(self._reports(means.double().numpy(), noise, uniforms)))
         return means
 

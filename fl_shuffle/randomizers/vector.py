@@ -21,6 +21,8 @@ from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_cho
 from fl_shuffle.randomizers.noise import NoiseStream, largest_variate
 
 FloatArray = NDArray[np.float64]
+Clients = int | Sequence[int] | NDArray[np.int64]
+"""Whose the rows of a matrix are: the first id of a run, or an id for each row."""
 
 NOISES = {"gaussian": "normal", "laplace": "laplace"}
 """Each noise and the law of its standard variate."""
@@ -52,6 +54,15 @@ class LocalRandomizer(Protocol):
         self, means: torch.Tensor, clients: int | Sequence[int], stream: NoiseStream
     ) -> torch.Tensor:
         """Randomize in place and return the reports."""
+
+
+def owners_of(means: torch.Tensor, clients: Clients) -> NDArray[np.int64]:
+    """The client's id of each row of `means`; `InvalidValueError` if their numbers differ."""
+    rows = means.shape[0]
+    ids = range(clients, clients + rows) if isinstance(clients, int) else clients
+    if len(ids) != rows:
+        raise InvalidValueError("clients", len(ids), f"must name the {rows} rows of means")
+    return np.asarray(ids, np.int64)
 
 
 def grid_step(scale: float, radius: float) -> float:
@@ -103,10 +114,7 @@ class VectorRandomizer:
         return self.radius + self.scale * largest_variate(NOISES[self.noise], bits) + self.step
 
     def randomize_(
-        self,
-        means: torch.Tensor,
-        clients: int | Sequence[int] | NDArray[np.int64],
-        stream: NoiseStream,
+        self, means: torch.Tensor, clients: Clients, stream: NoiseStream
     ) -> torch.Tensor:
         """In place: means (float32 [K, d], norms at most `radius`) become reports."""
         return stream.add_(NOISES[self.noise], means, clients, self.scale, self.step)
@@ -115,7 +123,7 @@ class VectorRandomizer:
 def randomize_rows_(
     noise: str,
     means: torch.Tensor,
-    clients: int | Sequence[int] | NDArray[np.int64],
+    clients: Clients,
     stream: NoiseStream,
     *,
     scale: float | NDArray[np.float64],
@@ -159,21 +167,13 @@ class UserRandomizer:
         return math.ldexp(1.0, exponent - 1 if mantissa == 0.5 else exponent)
 
     def randomize_(
-        self,
-        means: torch.Tensor,
-        clients: int | Sequence[int] | NDArray[np.int64],
-        stream: NoiseStream,
+        self, means: torch.Tensor, clients: Clients, stream: NoiseStream
     ) -> torch.Tensor:
         """In place: each row becomes the report of the user's function."""
-        rows = means.shape[0]
-        ids = range(clients, clients + rows) if isinstance(clients, int) else clients
-        if len(ids) != rows:
-            raise InvalidValueError("clients", len(ids), f"must name the {rows} rows of means")
-        for row, client in zip(means, ids, strict=True):
+        ids = owners_of(means, clients)
+        for row, client in zip(means, ids.tolist(), strict=True):
             mean = row.to("cpu", copy=True).numpy()
-            output = self.function(
-                mean, self.epsilon0, self.delta0, stream.numpy_generator(int(client))
-            )
+            output = self.function(mean, self.epsilon0, self.delta0, stream.numpy_generator(client))
             report = np.asarray(output, dtype=np.float64)
             if report.shape != tuple(row.shape) or not bool(np.isfinite(report).all()):
                 raise InvalidValueError(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fl_shuffle.accounting.bounds.vector import ReportClass
+    from fl_shuffle.accounting.bounds.report_class import ReportClass
     from fl_shuffle.accounting.rounds.planning import ClassCost
     from fl_shuffle.configuration.sections import Config
 
@@ -47,7 +47,7 @@ def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
     """
     import numpy as np
 
-    from fl_shuffle.accounting.bounds.vector import NOISES, ReportClass
+    from fl_shuffle.accounting.bounds.report_class import NOISES, ReportClass
     from fl_shuffle.accounting.rounds.planning import plan_cost
     from fl_shuffle.budgets import make_budgets
     from fl_shuffle.errors import NotApplicableError

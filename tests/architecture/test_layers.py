@@ -13,7 +13,12 @@ TOP = ("fl_shuffle", "clients", "server", "benchmarks")
 # A module may import modules of its own layer or of a lower number.
 LAYERS = [
     ["fl_shuffle.errors", "fl_shuffle.version", "fl_shuffle.lazy"],
-    ["fl_shuffle.accounting.guarantee", "fl_shuffle.accounting.tolerances"],
+    [
+        "fl_shuffle.accounting.guarantee",
+        "fl_shuffle.accounting.tolerances",
+        "fl_shuffle.accounting.limits",
+        "fl_shuffle.accounting.partial_shuffle_tolerances",
+    ],
     ["fl_shuffle.accounting.laws"],
     ["fl_shuffle.accounting.engine"],
     ["fl_shuffle.accounting.bounds"],

@@ -7,44 +7,24 @@ Every audit's bounds hold with confidence 95% together, so a right claim is cont
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from fl_shuffle.accounting.bounds.blanket import blanket_epsilon
 from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
 from fl_shuffle.auditing.audit import AuditSettings, run_audit
 from fl_shuffle.auditing.cases import Case, canned_cases
-from fl_shuffle.auditing.claims import Claim, ClaimBook, accountant_claims
-from fl_shuffle.auditing.findings import AuditReport, Clipping, Finding, Point
-from fl_shuffle.auditing.games import composed
-from fl_shuffle.auditing.score import BatchScore, View, length_rule, position_error
-from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.auditing.claims import ClaimBook, accountant_claims
+from fl_shuffle.auditing.findings import AuditReport, Clipping
+from fl_shuffle.auditing.score import position_error
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.randomizer_plan import RandomizerPlan
 from fl_shuffle.tasks.canaries import Canaries, CanaryModel, check_clipping
 from fl_shuffle.tasks.worker import Worker
-
-QUICK = AuditSettings(trials=100, reports=60_000, seconds=60.0)
-
-
-def config(clients: int = 20, **sections: dict[str, Any]) -> Config:
-    base: dict[str, dict[str, Any]] = {
-        "run": {"rounds": 3},
-        "data": {"clients": clients},
-        "privacy": {"unit": "client", "randomizer": "gaussian"},
-        "budgets": {"distribution": "constant", "epsilon": 1.0, "delta": 1e-5},
-    }
-    for name, values in sections.items():
-        base.setdefault(name, {}).update(values)
-    return parse_config(base)
+from tests.auditing.audit_settings import QUICK, config
 
 
 def weaker(plan: RandomizerPlan, factor: float) -> RandomizerPlan:
@@ -306,94 +286,6 @@ def test_the_canary_model_has_one_moving_parameter() -> None:
 # --- The score ----------------------------------------------------------------------------------
 
 
-def shuffled_density(
-    reports: np.ndarray, means: np.ndarray, scales: np.ndarray, noise: str
-) -> float:
-    """The density of a shuffled batch by definition: the mean over all assignments."""
-    law = stats.laplace if noise == "laplace" else stats.norm
-    total = 0.0
-    for order in itertools.permutations(range(len(means))):
-        total += math.prod(
-            float(law.pdf(reports[row], means[client], scales[client]).prod())
-            for row, client in enumerate(order)
-        )
-    return total / math.factorial(len(means))
-
-
-@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
-def test_the_score_is_the_exact_likelihood_ratio_for_equal_others(noise: str) -> None:
-    settings = config(
-        5, privacy={"randomizer": noise}, budgets={"delta": 1e-5 if noise == "gaussian" else 0.0}
-    )
-    canaries = Canaries(settings, dimension=1)
-    rows, other = canaries.play(1)
-    rows[canaries.scene.target] = other
-    means = [canaries.scene.others[:, None].copy() for _ in range(2)]
-    means[0][canaries.scene.target] = canaries.scene.zero
-    means[1][canaries.scene.target] = canaries.scene.one
-    densities = [
-        shuffled_density(rows.double().numpy(), part, canaries.plan.scale[:, None], noise)
-        for part in means
-    ]
-    score = BatchScore(canaries, use_length=False)(View.of(rows, noise)).sum()
-    assert 1.0 + score == pytest.approx(densities[1] / densities[0], rel=1e-6)
-
-
-def test_the_score_is_the_exact_likelihood_ratio_for_a_recognised_target() -> None:
-    settings = config(4, privacy={"unit": "record"}, data={"records": 400})
-    canaries = Canaries(settings, dimension=1)
-    assert position_error(canaries) < 1e-8
-    rows, _ = canaries.play(3)
-    axis = float(rows[canaries.scene.target, 0])
-    scene, scale = canaries.scene, float(canaries.plan.scale[0])
-    ratio = stats.norm.pdf(axis, scene.one, scale) / stats.norm.pdf(axis, scene.zero, scale)
-    score = BatchScore(canaries, use_length=False)(View.of(rows, "gaussian")).sum()
-    assert 1.0 + score == pytest.approx(ratio, rel=1e-9)
-
-
-def test_rounds_compose_by_their_log_likelihoods() -> None:
-    scores = np.array([1.0, 3.0, -0.5, 1.0, 7.0])
-    assert composed(scores, 2) == pytest.approx([math.log(8.0), math.log(1.0)])
-
-
-@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
-def test_the_stated_error_of_recognition_is_true(noise: str) -> None:
-    """Two noise scales a factor of two apart in few dimensions: mistakes happen, as often as the
-    exact laws say (4 standard deviations)."""
-    settings = config(
-        40,
-        privacy={"randomizer": noise},
-        budgets={
-            "distribution": "groups",
-            "conservative": 1.0,
-            "liberal": 2.0,
-            "conservative_fraction": 0.5,
-            "moderate_fraction": 0.0,
-            "delta": 1e-5 if noise == "gaussian" else 0.0,
-        },
-    )
-    canaries = Canaries(settings, dimension=9)
-    rule = length_rule(canaries)
-    same = canaries.plan.scale == canaries.plan.scale[canaries.scene.target]
-    rounds = 400
-    wrong = sum(
-        int((rule.chosen(View.of(canaries.play(number)[0], noise)) != same).sum())
-        for number in range(rounds)
-    )
-    assert rule.error > 0.5
-    chances = _mistakes(noise, canaries.plan.scale)
-    assert wrong == pytest.approx(rounds * chances, abs=4 * math.sqrt(rounds * chances))
-
-
-def _mistakes(noise: str, scales: np.ndarray) -> float:
-    """Expected mistakes per round of the likelihood rule, by numerical integration."""
-    small, large = np.unique(scales)
-    law = stats.gamma(8) if noise == "laplace" else stats.chi(8)
-    grid = np.linspace(1e-6, 60.0 * large, 400_001)
-    densities = [law.pdf(grid / scale) / scale for scale in (small, large)]
-    return float(20 * np.minimum(*densities).sum() * (grid[1] - grid[0]))
-
-
 def test_a_published_sensitivity_that_is_too_small_shows_in_the_local_game() -> None:
     """The average is clipped, the noise is for a record's share of it: 20 times too small for the
     budget asked for. The accountant knows and is not contradicted."""
@@ -411,56 +303,3 @@ def test_a_published_sensitivity_that_is_too_small_shows_in_the_local_game() -> 
 
 
 # --- Findings -----------------------------------------------------------------------------------
-
-
-def finding(*points: Point) -> Finding:
-    return Finding("g", "m", 1, 10, points, 3.0)
-
-
-def test_verdicts() -> None:
-    quiet = finding(Point(1e-5, 0.1, 0.5, 0.4), Point(0.1, 0.0, 0.0, 0.0))
-    assert quiet.verdict == "does not contradict the proven bound"
-    loud = finding(Point(1e-5, 0.1, 0.5, 0.4), Point(0.1, 0.3, 0.5, 0.2))
-    assert loud.verdict == "breaks the published mu"
-    assert loud.witness.delta == 0.1
-    assert finding(Point(1e-5, 0.6, 0.5, None)).verdict == "CONTRADICTS THE PROVEN BOUND"
-    assert not finding(Point(1e-5, 0.6, None, None)).breaks_proven
-    assert not finding(Point(1e-5, 0.5, 0.5, 0.5)).breaks_published
-
-
-def test_a_claim_that_is_too_small_is_contradicted() -> None:
-    """The accountant's own number divided by two: an accountant that wrong is found out."""
-    settings = config(8, privacy={"randomizer": "laplace"}, budgets={"delta": 0.0})
-    canaries = Canaries(settings, dimension=3)
-    right = accountant_claims(settings, canaries.plan, canaries.scene.target)
-
-    def wrong(rounds: int, delta: float) -> Claim:
-        claim = right(rounds, delta)
-        assert claim.local is not None
-        return dataclasses.replace(claim, local=0.5 * claim.local)
-
-    report = run_audit(
-        "wrong", canaries, wrong, unit="client", delta=1e-5, rounds=1, settings=QUICK
-    )
-    assert report.findings[0].breaks_proven
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("trials", 7),
-        ("trials", 0),
-        ("trials", 10**9),
-        ("trials", 10.0),
-        ("reports", 999),
-        ("confidence", 0.4),
-        ("confidence", 1.0),
-        ("confidence", math.nan),
-        ("seconds", 0.0),
-        ("seconds", math.inf),
-        ("seed", -1),
-    ],
-)
-def test_bad_settings_are_refused(name: str, value: object) -> None:
-    with pytest.raises(InvalidValueError, match=name):
-        AuditSettings(**{name: value})  # type: ignore[arg-type]

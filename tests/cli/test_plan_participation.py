@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.bounds.vector import ReportClass
+from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config

@@ -20,8 +20,6 @@ from fl_shuffle.accounting.bounds.participation import (
 )
 from fl_shuffle.accounting.engine.monotone_search import crossing
 from fl_shuffle.accounting.engine.stop_loss import (
-    CONTINUOUS_ERROR,
-    MAX_REPORTS,
     DeltaBound,
     amplified_delta,
 )
@@ -29,10 +27,10 @@ from fl_shuffle.accounting.engine.tilted_moments import UNIT
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.laws.amplification import AtomicLaw, Case
 from fl_shuffle.accounting.laws.finite import Randomizer
+from fl_shuffle.accounting.limits import MAX_CLIENTS
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import NotApplicableError, require_integer, require_real
 
-MAX_COUNTED = 1_000_000
 MAX_EPSILON = 100.0
 """Above this nothing is claimed: the lower bound is zero."""
 
@@ -47,7 +45,7 @@ def _certified(
     law = case.law(epsilon)
     if law is None:
         return DeltaBound(exposed, 1e-12 * exposed)
-    accuracy = CONTINUOUS_ERROR if relative_error is None else relative_error
+    accuracy = TOLERANCES.stop_loss_rounded_error if relative_error is None else relative_error
     law, others = with_absence(law, [(case.blanket_mass, n - 1)], participation, epsilon)
     bound = amplified_delta(law, others, relative_error=accuracy, best_effort=True)
     lower = bound.lower
@@ -74,7 +72,9 @@ def _two_outcomes(law: AtomicLaw, n: int) -> float:
         if not (high > 0.0 > low and 0.0 < share < 1.0):
             continue
         first = math.floor(n * -low / (high - low))
-        count = np.arange(first, min(n, first + MAX_COUNTED) + 1, dtype=np.float64)
+        count = np.arange(
+            first, min(n, first + TOLERANCES.dataset_max_counted) + 1, dtype=np.float64
+        )
         logs = gammaln(n + 1.0) - gammaln(count + 1.0) - gammaln(n - count + 1.0)
         logs += count * math.log(share) + (n - count) * math.log1p(-share)
         slack = UNIT * 32.0 * (gammaln(n + 1.0) + n * abs(math.log(share)) + 100.0)
@@ -136,7 +136,7 @@ def lower_bound_delta(
     Raises `NotApplicableError` if the randomizer offers no dataset to test.
     """
     budget = require_real("epsilon", epsilon, minimum=0.0)
-    count = require_integer("n", n, minimum=1, maximum=MAX_REPORTS)
+    count = require_integer("n", n, minimum=1, maximum=MAX_CLIENTS)
     rate = require_participation(participation)
     cases = _witnesses(randomizer, both_directions)
     bounds = [_certified(case, count, budget, rate, relative_error) for case in cases]
@@ -157,11 +157,13 @@ def lower_bound_epsilon(
     target = require_real(
         "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
     )
-    count = require_integer("n", n, minimum=1, maximum=MAX_REPORTS)
+    count = require_integer("n", n, minimum=1, maximum=MAX_CLIENTS)
     rate = require_participation(participation)
     maximum = min(randomizer.local_epsilon, MAX_EPSILON)
     cases = _witnesses(randomizer, both_directions)
-    tolerance = min(TOLERANCES.search_log_tolerance, relative_error or CONTINUOUS_ERROR)
+    tolerance = min(
+        TOLERANCES.search_log_tolerance, relative_error or TOLERANCES.stop_loss_rounded_error
+    )
     best, error = 0.0, 0.0
     for case in cases:
         seen: dict[float, DeltaBound] = {}

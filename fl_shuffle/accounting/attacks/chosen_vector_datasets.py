@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.attacks.vector_data_sets import cell_probabilities
-from fl_shuffle.accounting.bounds.vector import ReportClass
+from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.laws.amplification import AtomicLaw

@@ -29,18 +29,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.attacks.vector_data_sets import Batch, DataSet, data_sets
-from fl_shuffle.accounting.bounds.vector import ReportClass
-from fl_shuffle.accounting.engine.tilted_moments import UNIT
+from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.engine.tilted_moments import TINY, UNIT
 from fl_shuffle.accounting.rounds.round_library import RoundType
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import require_integer, require_real
 
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
-
-TINY = 1e-300
-NEARLY_BEST = 0.8
-"""Data sets whose signal is at least this share of the best one's are all evaluated."""
 
 
 def attack_epsilon(kind: RoundType, rounds: int, delta: float, dimension: int = 1) -> float:
@@ -90,7 +86,7 @@ def _promising(batch: Batch | None, rounds: int) -> list[Scores]:
     return [
         scores
         for scores, signal in zip(found, signals, strict=True)
-        if signal >= NEARLY_BEST * best
+        if signal >= TOLERANCES.attack_nearly_best * best
     ]
 
 

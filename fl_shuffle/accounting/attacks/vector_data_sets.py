@@ -23,22 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammainc, gammaincc, ndtr
 
-from fl_shuffle.accounting.bounds.vector import ReportClass
+from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
 FloatArray = NDArray[np.float64]
-
-SIZE_CELLS = 12
-CORNER_LINE, CORNER_CELLS = 120, 20
-FEW_GROUPS, MANY_GROUPS = 64, 1000
-"""Up to the first the cells are fine, up to the second coarse; beyond it nothing is claimed."""
-COARSE_CELLS, COARSE_SIZE_CELLS = 120, 6
-SIZE_REACH = 6.0
-MOST_ACROSS = 100_000
-"""So many coordinates across the line are used: up to there gamma integrals are good to 1e-13."""
-UNSEEN = 1e-22
-SIZE_CELL_ERROR = 1e-11
-"""Allowance for the relative error of a cell's probability where sizes are used."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +120,9 @@ def _one_end(batch: Batch) -> DataSet:
 
 def _corner(batch: Batch) -> DataSet:
     """The client on the first axis, the others at the end of the second."""
-    own, others = _line(batch, [0.0] * len(batch.others), CORNER_LINE)
+    own, others = _line(batch, [0.0] * len(batch.others), TOLERANCES.attack_corner_line)
     furthest = max(group.radius for group in batch.others)
-    edges = np.linspace(0.0, furthest, CORNER_CELLS)
+    edges = np.linspace(0.0, furthest, TOLERANCES.attack_corner_cells)
     at_zero = cell_probabilities(batch.noise, edges)
     at_corner = np.stack([cell_probabilities(batch.noise, edges - g.radius) for g in batch.others])
     return DataSet(
@@ -148,19 +136,27 @@ def _corner(batch: Batch) -> DataSet:
 
 def _unequal_scales(batch: Batch) -> list[DataSet]:
     """Others at one end, told apart by the size of what lies across the line if there is any."""
-    across = min(batch.dimension - 1, MOST_ACROSS)
+    across = min(batch.dimension - 1, TOLERANCES.attack_most_across)
     groups, left_out = batch.others, 0.0
-    bins = SIZE_CELLS if len(groups) <= FEW_GROUPS else COARSE_SIZE_CELLS
+    bins = (
+        TOLERANCES.attack_size_cells
+        if len(groups) <= TOLERANCES.attack_few_groups
+        else TOLERANCES.attack_coarse_size_cells
+    )
     sizes = _sizes(batch.noise, across, [1.0, *(group.scale for group in groups)], bins)
     # Reports that are never of such a size add nothing to the attacker's sum.
     seen = sizes.sum(axis=1) * np.array([1.0, *_counts(groups)])
-    kept = seen >= UNSEEN
+    kept = seen >= TOLERANCES.attack_unseen
     kept[0] = True
     left_out = float(seen[~kept].sum())
     groups = tuple(group for group, keep in zip(groups, kept[1:], strict=True) if keep)
-    if len(groups) > MANY_GROUPS:
+    if len(groups) > TOLERANCES.attack_many_groups:
         return []
-    cells = TOLERANCES.attack_cells if len(groups) <= FEW_GROUPS else COARSE_CELLS
+    cells = (
+        TOLERANCES.attack_cells
+        if len(groups) <= TOLERANCES.attack_few_groups
+        else TOLERANCES.attack_coarse_cells
+    )
     own, others = _line(batch, [-group.radius for group in groups], cells, groups)
     rows = np.einsum("gs,gl->gsl", sizes[kept], np.concatenate([own[:1], others]))
     rows = rows.reshape(len(groups) + 1, -1)
@@ -169,11 +165,8 @@ def _unequal_scales(batch: Batch) -> list[DataSet]:
         np.concatenate([part, np.maximum(1.0 - part.sum(-1, keepdims=True), 0.0)], axis=-1)
         for part in (rows, moved)
     )
-    return [
-        DataSet(
-            "one end", rows[0], moved, rows[1:], _counts(groups), left_out, SIZE_CELL_ERROR
-        )
-    ]  # fmt: skip
+    error = TOLERANCES.attack_size_cell_error
+    return [DataSet("one end", rows[0], moved, rows[1:], _counts(groups), left_out, error)]
 
 
 def _line(
@@ -208,9 +201,13 @@ def _sizes(noise: str, across: int, scales: Sequence[float], bins: int) -> Float
         return np.ones((len(scales), 1))
     gaussian = noise == "gaussian"
     shape = 0.5 * across if gaussian else float(across)
-    low = max(shape - SIZE_REACH * math.sqrt(shape), 0.0)
+    low = max(shape - TOLERANCES.attack_size_reach * math.sqrt(shape), 0.0)
     # A gamma variable's upper tail is heavier than a normal one's.
-    high = shape + SIZE_REACH * math.sqrt(shape) + 0.5 * SIZE_REACH**2
+    high = (
+        shape
+        + TOLERANCES.attack_size_reach * math.sqrt(shape)
+        + 0.5 * TOLERANCES.attack_size_reach**2
+    )
     edges = np.linspace(low, high, bins + 1)
     width = np.asarray(scales)[:, None] ** (2 if gaussian else 1)
     at = edges[None, :] / width

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     )
     from fl_shuffle.accounting.bounds.clones import standard_clone
     from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
-    from fl_shuffle.accounting.bounds.vector import ReportClass, VectorCurve
+    from fl_shuffle.accounting.bounds.report_class import ReportClass
+    from fl_shuffle.accounting.bounds.vector import VectorCurve
 
 __all__ = [
     "LocalBudget",
@@ -44,6 +45,7 @@ __getattr__, __dir__ = lazy_names(
         ),
         "fl_shuffle.accounting.bounds.clones": ("standard_clone",),
         "fl_shuffle.accounting.bounds.personal_budgets": ("LocalBudget",),
-        "fl_shuffle.accounting.bounds.vector": ("ReportClass", "VectorCurve"),
+        "fl_shuffle.accounting.bounds.report_class": ("ReportClass",),
+        "fl_shuffle.accounting.bounds.vector": ("VectorCurve",),
     },
 )

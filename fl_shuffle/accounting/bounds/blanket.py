@@ -24,14 +24,14 @@ from fl_shuffle.accounting.engine.monotone_search import (
     smallest_integer,
 )
 from fl_shuffle.accounting.engine.stop_loss import (
-    MAX_REPORTS,
     DeltaBound,
     amplified_delta,
     usual_error,
 )
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.laws.amplification import Case
-from fl_shuffle.accounting.laws.finite import MAX_EPSILON0, Randomizer
+from fl_shuffle.accounting.laws.finite import Randomizer
+from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_EPSILON0
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import (
     InvalidValueError,
@@ -99,7 +99,7 @@ def _setting(
     participation: float,
     relative_error: float | None,
 ) -> _Setting:
-    count = require_integer("n", n, minimum=1, maximum=MAX_REPORTS)
+    count = require_integer("n", n, minimum=1, maximum=MAX_CLIENTS)
     rate = require_participation(participation)
     hiding = None
     if others is not None:
@@ -233,7 +233,7 @@ def smallest_cohort(
     delta: float,
     *,
     participation: float = 1.0,
-    maximum: int = MAX_REPORTS,
+    maximum: int = MAX_CLIENTS,
     relative_error: float | None = None,
 ) -> int:
     """The smallest number of reports found that certifies (epsilon, delta).
@@ -243,7 +243,7 @@ def smallest_cohort(
     """
     target = _target(delta)
     budget = require_real("epsilon", epsilon, minimum=0.0)
-    limit = require_integer("maximum", maximum, minimum=1, maximum=MAX_REPORTS)
+    limit = require_integer("maximum", maximum, minimum=1, maximum=MAX_CLIENTS)
 
     def holds(n: int) -> bool:
         setting = _setting(randomizer, n, None, participation, relative_error)

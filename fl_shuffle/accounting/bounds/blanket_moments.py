@@ -13,15 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw
+from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_EPSILON0
+from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import require_integer, require_real
-
-MAX_EPSILON0 = 200.0
-
-
-MAX_CLIENTS = 10**12
-
-
-INFLATE = 1.0 + 1e-12
 
 
 @dataclass(frozen=True)
@@ -60,7 +54,9 @@ class BlanketMoments:
         only raise the second moment."""
         if isinstance(law, AtomicLaw):
             second = math.fsum((law.probabilities * law.values**2).tolist())
-            return cls(gamma, law.lower, law.upper, second * INFLATE, exposed)
+            return cls(
+                gamma, law.lower, law.upper, second * TOLERANCES.closed_form_inflation, exposed
+            )
         grid = np.linspace(law.lower, law.upper, 4001)
         step = grid[1] - grid[0]
         excess = law.stop_loss(grid)

@@ -23,14 +23,12 @@ from fl_shuffle.accounting.bounds.participation import (
     with_absence,
 )
 from fl_shuffle.accounting.engine.monotone_search import crossing, last_above
-from fl_shuffle.accounting.engine.stop_loss import RELATIVE_ERROR, DeltaBound, amplified_delta
+from fl_shuffle.accounting.engine.stop_loss import DeltaBound, amplified_delta
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
+from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_EPSILON0
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import require_integer, require_real
-
-MAX_EPSILON0 = 200.0
-MAX_CLIENTS = 10**12
 
 Curve = Callable[[float], DeltaBound]
 
@@ -210,7 +208,9 @@ def solve(
         maximum,
         "below",
         minimum=minimum,
-        tolerance=min(TOLERANCES.search_log_tolerance, relative_error or RELATIVE_ERROR),
+        tolerance=min(
+            TOLERANCES.search_log_tolerance, relative_error or TOLERANCES.stop_loss_error
+        ),
     )
     result = maximum if found is None else found
     return result, target, seen[result].error

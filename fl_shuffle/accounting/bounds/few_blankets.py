@@ -26,10 +26,6 @@ from fl_shuffle.accounting.laws.gaussian import GaussianLaw
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import PrecisionError
 
-SAFETY = 1.0 + 1e-9
-MAX_LATTICE = 1 << 16
-FIRST_NODES = 400
-
 
 @lru_cache(maxsize=1 << 14)
 def blanket_values(
@@ -54,22 +50,24 @@ def positive_parts(law: AmplificationLaw, most: int, relative_error: float) -> F
     result = np.full(most + 1, local)
     if law.upper <= 0.0 or local <= 0.0 or most == 0:
         return result
-    rough, _ = atoms_on(law, np.unique(np.linspace(law.lower, law.upper, FIRST_NODES)))
+    rough, _ = atoms_on(
+        law, np.unique(np.linspace(law.lower, law.upper, TOLERANCES.few_blankets_first_nodes))
+    )
     theta = tilt_at_saddle_point(rough, [(1.0, most)])
     spread = _tilted_sd(rough, theta)
     depth = max(1.0, theta * spread * math.sqrt(most + 1.0))
     step = spread * math.sqrt(6.0 * relative_error) / depth
     low, high = math.floor(law.lower / step), math.ceil(law.upper / step)
-    if high - low > MAX_LATTICE:
+    if high - low > TOLERANCES.few_blankets_max_lattice:
         raise PrecisionError("the amplification variable is too long for a lattice")
     atoms, top = atoms_on(law, step * np.arange(low, high + 1, dtype=np.float64))
     index = np.rint(atoms.values / step).astype(np.int64)
-    shift = max(0.0, float(np.max(atoms.values - index * step))) * SAFETY
+    shift = max(0.0, float(np.max(atoms.values - index * step))) * TOLERANCES.few_blankets_safety
     on_lattice = AtomicLaw(index.astype(np.float64) * step, atoms.probabilities)
     spread = _tilted_sd(on_lattice, theta)
     reach = TOLERANCES.few_blankets_window_sds * spread * math.sqrt(most + 1.0)
     size = 1 << max(9, math.ceil(math.log2(2.0 * reach / step)))
-    if size > MAX_LATTICE:
+    if size > TOLERANCES.few_blankets_max_lattice:
         raise PrecisionError("the sum of the amplification variables is too long for a lattice")
     moment = TiltedMoments.of(on_lattice, theta)
     tilted = on_lattice.probabilities * np.exp(theta * on_lattice.values) / moment.value
@@ -107,7 +105,7 @@ def positive_parts(law: AmplificationLaw, most: int, relative_error: float) -> F
             parts[0] + draws * shift * parts[1]
         )
         total += 2.0 * edge * math.exp(min(beyond, 600.0))
-        result[m] = min(local, total * SAFETY / draws + top)
+        result[m] = min(local, total * TOLERANCES.few_blankets_safety / draws + top)
     # Averages of exchangeable variables: the true values do not grow with m.
     return np.minimum.accumulate(result)
 

@@ -14,8 +14,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_shuffle.accounting.engine.composition import MAX_ROUNDS, Composition
+from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
+from fl_shuffle.accounting.limits import MAX_COMPOSED
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import require_integer, require_real
 
@@ -73,7 +74,7 @@ def laplace_epsilon(delta: float, ratio: float, rounds: int = 1) -> float:
 
 def _checked(ratio: float, rounds: int) -> tuple[float, int]:
     r = require_real("ratio", ratio, minimum=0.0, maximum=1e12)
-    return r, require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
+    return r, require_integer("rounds", rounds, minimum=1, maximum=MAX_COMPOSED)
 
 
 @lru_cache(maxsize=256)

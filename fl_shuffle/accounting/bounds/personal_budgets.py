@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_EPSILON0
 from fl_shuffle.errors import InvalidValueError, require_integer, require_real
-
-MAX_EPSILON0 = 200.0
 
 
 @dataclass(frozen=True, order=True)
@@ -21,7 +20,7 @@ class LocalBudget:
     def __post_init__(self) -> None:
         require_real("epsilon0", self.epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
         require_real("delta0", self.delta0, minimum=0.0, maximum=1.0, exclusive_maximum=True)
-        require_integer("count", self.count, minimum=1, maximum=10**12)
+        require_integer("count", self.count, minimum=1, maximum=MAX_CLIENTS)
 
 
 def check_budgets(budgets: Iterable[LocalBudget]) -> tuple[LocalBudget, ...]:

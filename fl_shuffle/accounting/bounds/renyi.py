@@ -23,17 +23,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrc, gammaln
 
+from fl_shuffle.accounting.limits import MAX_EPSILON0
 from fl_shuffle.errors import InvalidValueError, require_integer, require_real
 
 FloatArray = NDArray[np.float64]
-MAX_EPSILON0 = 200.0
-MAX_CLIENTS = 10**9
+MAX_RENYI_CLIENTS = 10**9
+"""The sums are not tested on larger batches: they are refused."""
 
 
 def _arguments(epsilon0: float, clients: int, order: float) -> tuple[float, int, float]:
     return (
         require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0),
-        require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS),
+        require_integer("clients", clients, minimum=1, maximum=MAX_RENYI_CLIENTS),
         require_real("order", order, minimum=1.0, maximum=1e6, exclusive_minimum=True),
     )
 

@@ -34,9 +34,10 @@ from fl_shuffle.accounting.bounds.partial_shuffle.curve import (
     PartialShuffleCurve,
 )
 from fl_shuffle.accounting.bounds.participation import require_participation, with_absence
+from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.engine.blanket_counts import poisson_binomial
 from fl_shuffle.accounting.engine.monotone_search import near_crossing
-from fl_shuffle.accounting.engine.stop_loss import MAX_REPORTS, amplified_delta
+from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.laws.amplification import AmplificationLaw
 from fl_shuffle.accounting.laws.continuous import LaplaceLaw
 from fl_shuffle.accounting.laws.gaussian import GaussianLaw
@@ -46,55 +47,12 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import (
     gaussian_profile,
 )
 from fl_shuffle.accounting.tolerances import TOLERANCES
-from fl_shuffle.errors import (
-    InvalidValueError,
-    PrecisionError,
-    require_choice,
-    require_integer,
-    require_real,
-)
+from fl_shuffle.errors import PrecisionError, require_integer, require_real
 
 FloatArray = NDArray[np.float64]
 
-NOISES = ("gaussian", "laplace")
-RELATIVE_ERROR = 5e-4
 DEPTHS = np.arange(0.0, 12.0, 0.05)
 """Candidates for z; the best is near 6."""
-CLEARLY = 0.8
-MAX_TABLE = 256
-TABLE_TAIL = 1e-18
-
-
-@dataclass(frozen=True)
-class ReportClass:
-    """`count` clients whose reports carry the same noise and lie in the same ball.
-
-    `noise` is "gaussian" (`scale` = sigma per coordinate, l2 norms) or "laplace" (`scale` = b, l1
-    norms). `radius` bounds the norm of the mean report; `sensitivity` bounds how far that mean
-    moves when one unit of privacy is replaced (never more than twice the radius: larger is cut).
-    """
-
-    noise: str
-    scale: float
-    radius: float
-    sensitivity: float
-    count: int = 1
-
-    def __post_init__(self) -> None:
-        require_choice("noise", self.noise, NOISES)
-        require_real("scale", self.scale, minimum=0.0, exclusive_minimum=True)
-        require_real("radius", self.radius, minimum=0.0)
-        require_real("sensitivity", self.sensitivity, minimum=0.0)
-        require_integer("count", self.count, minimum=0, maximum=MAX_REPORTS)
-        for name in ("radius", "sensitivity"):
-            ratio = getattr(self, name) / self.scale
-            if not ratio <= 1e12:
-                raise InvalidValueError("scale", self.scale, f"is negligible beside the {name}")
-
-    @property
-    def ratio(self) -> float:
-        """How far replacing one unit moves the mean, in noise widths."""
-        return min(self.sensitivity, 2.0 * self.radius) / self.scale
 
 
 @dataclass(frozen=True)
@@ -123,7 +81,7 @@ class VectorCurve:
         classes: Sequence[ReportClass],
         index: int = 0,
         *,
-        relative_error: float = RELATIVE_ERROR,
+        relative_error: float = TOLERANCES.vector_relative_error,
         concentrate: bool = False,
         participation: float = 1.0,
     ) -> None:
@@ -149,8 +107,14 @@ class VectorCurve:
         scale = self.own.scale
         kind = PartialShuffleCurve if self.own.noise == "gaussian" else LaplaceShuffleCurve
         sharper = kind(self.own.ratio, self.own.radius / scale, radii / scale, counts)
-        # Secret check-in is known to the blanket alone.
-        self._sharper = sharper if sharper.credit and self._rate == 1.0 else None
+        # Secret check-in is known to the blanket alone, which also says more of a small batch of
+        # faint reports, and many times faster.
+        faint = self._blanket and (
+            self.anonymity <= TOLERANCES.vector_faint_batch
+            and self.own.ratio <= TOLERANCES.vector_faint_move
+        )
+        useful = sharper.credit and self._rate == 1.0 and not faint
+        self._sharper = sharper if useful else None
         self.credit = self._blanket or self._sharper is not None
         """Whether any theorem gives the shuffler credit; if not the curve is the local one."""
         self._mu = self._predicted_mu(self._reference) if self._blanket else math.inf
@@ -174,7 +138,7 @@ class VectorCurve:
             return 0
         mean = self._expected_blanket(5.0)
         needed = mean + 4.0 * math.sqrt(mean) + 4.0
-        return 1 << math.ceil(math.log2(needed)) if needed <= MAX_TABLE else 0
+        return 1 << math.ceil(math.log2(needed)) if needed <= TOLERANCES.vector_table_reports else 0
 
     def _has_blanket(self) -> bool:
         needed = (
@@ -270,7 +234,9 @@ class VectorCurve:
     def _shuffled(self, epsilon: float, local: float) -> float:
         best = math.inf if self._sharper is None else self._sharper.delta(epsilon)
         # The blanket is not computed where even its normal approximation is clearly above.
-        if self._blanket and best > CLEARLY * float(gaussian_profile(epsilon, self._mu)):
+        if self._blanket and best > TOLERANCES.vector_clearly_better * float(
+            gaussian_profile(epsilon, self._mu)
+        ):
             best = min(best, self._blanket_bound(epsilon, local))
         return best
 
@@ -320,7 +286,12 @@ class VectorCurve:
         own, most = self._reference.own, self._table
         try:
             values = blanket_values(
-                self.own.noise, own, epsilon, TABLE_TAIL, most, self._relative_error
+                self.own.noise,
+                own,
+                epsilon,
+                TOLERANCES.vector_table_tail,
+                most,
+                self._relative_error,
             )
         except PrecisionError:
             return None

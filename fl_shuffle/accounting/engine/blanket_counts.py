@@ -18,12 +18,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.engine.tilted_moments import TiltedMoments, class_arrays
+from fl_shuffle.accounting.engine.tilted_moments import TINY, TiltedMoments, class_arrays
 from fl_shuffle.accounting.laws.amplification import FloatArray
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
 ComplexArray = NDArray[np.complex128]
-TINY = 1e-300
 
 
 class Transform(NamedTuple):

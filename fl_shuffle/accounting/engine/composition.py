@@ -21,15 +21,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
+from fl_shuffle.accounting.engine.tilted_moments import UNIT
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.limits import MAX_COMPOSED
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import InvalidValueError, require_integer, require_real
 
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
-
-UNIT = 2.0**-53
-MAX_ROUNDS = 10**9
 
 
 class Composition:
@@ -40,7 +39,7 @@ class Composition:
 
     def __init__(self, parts: Sequence[tuple[DominatingPair, int]]) -> None:
         self._parts = [
-            (pair, require_integer("times", times, minimum=0, maximum=MAX_ROUNDS))
+            (pair, require_integer("times", times, minimum=0, maximum=MAX_COMPOSED))
             for pair, times in parts
             if times != 0
         ]

@@ -25,8 +25,6 @@ from fl_shuffle.accounting.laws.amplification import (
 )
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
-STEP = 1e-3
-
 
 def round_up_convex(
     law: AmplificationLaw, classes: Sequence[tuple[float, int]], tolerance: float
@@ -56,7 +54,7 @@ def round_up_convex(
         if inflation <= tolerance:
             break
         # Step by step: coarse cells say little about where the finest ones are needed.
-        goal = 0.6 * max(tolerance, min(inflation, 1.0) * STEP)
+        goal = 0.6 * max(tolerance, min(inflation, 1.0) * TOLERANCES.rounding_step)
         pieces = np.cbrt(cells) * math.sqrt(float(np.sum(np.cbrt(cells))) / goal)
         pieces = np.maximum(np.ceil(np.minimum(pieces, 4096.0)), 1.0)
         if float(np.sum(pieces)) > TOLERANCES.rounding_max_atoms:

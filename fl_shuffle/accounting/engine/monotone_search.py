@@ -18,8 +18,6 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_mu
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import PrecisionError
 
-FITTED_STEPS = 4
-
 
 def gaussian_epsilon(delta: float, mu: float) -> float:
     """The epsilon at which a Gaussian with shift `mu` has this delta: a starting point only."""
@@ -137,7 +135,7 @@ def near_crossing(
             low, at_low = point, value
         if high - low <= 1e-9 * high:
             break
-        if step < FITTED_STEPS:
+        if step < TOLERANCES.search_fitted_steps:
             fitted = gaussian_mu(point, value) if 0.0 < value < 0.9 else 0.0
             point = exact_gaussian_epsilon(aim, fitted) if fitted else high
         else:

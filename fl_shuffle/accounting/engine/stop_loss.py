@@ -25,14 +25,9 @@ from fl_shuffle.accounting.engine.saddle_points import (
 )
 from fl_shuffle.accounting.engine.tilted_moments import UNIT, TiltedMoments, class_arrays
 from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw
+from fl_shuffle.accounting.limits import MAX_CLIENTS
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import PrecisionError, require_integer, require_real
-
-MAX_WORK, PATIENT_WORK = 1e8, 2e9
-"""Nodes times nanoseconds for each: with `best_effort`, and where a refusal is the alternative."""
-RELATIVE_ERROR, CONTINUOUS_ERROR = 1e-6, 2e-4
-"""What is allowed unless told: to laws given by atoms, and to those that must be rounded first."""
-MAX_REPORTS = 10**12
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,10 @@ def amplified_delta(
         )
     rest = max(tolerance - 0.3 * tolerance * (rounding > 0.0), 0.3 * rounding)
     result, obstacle = _certified_sum(
-        atoms, classes, min(rest, 0.5), MAX_WORK if best_effort else PATIENT_WORK
+        atoms,
+        classes,
+        min(rest, 0.5),
+        TOLERANCES.stop_loss_max_work if best_effort else TOLERANCES.stop_loss_patient_work,
     )
     if obstacle and not best_effort:
         raise PrecisionError(obstacle)
@@ -106,14 +104,14 @@ def usual_error(law: AmplificationLaw | None) -> float:
     exact = law is None or (
         isinstance(law, AtomicLaw) and law.values.size <= TOLERANCES.rounding_large_law
     )
-    return RELATIVE_ERROR if exact else CONTINUOUS_ERROR
+    return TOLERANCES.stop_loss_error if exact else TOLERANCES.stop_loss_rounded_error
 
 
 def _merged(blanket: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
     merged: dict[float, int] = {}
     for gamma, count in blanket:
         mass = require_real("gamma", gamma, minimum=0.0, maximum=1.0)
-        number = require_integer("count", count, minimum=0, maximum=MAX_REPORTS)
+        number = require_integer("count", count, minimum=0, maximum=MAX_CLIENTS)
         if mass > TOLERANCES.negligible_blanket_mass and number > 0:
             merged[mass] = merged.get(mass, 0) + number
     return sorted(merged.items())

@@ -12,6 +12,8 @@ from fl_shuffle.accounting.laws.amplification import AtomicLaw, FloatArray
 
 UNIT = 2.0**-53
 """Half an ulp of one."""
+TINY = 1e-300
+"""Keeps divisors and the arguments of logarithms away from zero."""
 
 
 @dataclass(frozen=True)

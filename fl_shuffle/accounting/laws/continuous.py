@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_shuffle.accounting.laws.amplification import AtomicLaw, Case, FloatArray
-from fl_shuffle.accounting.laws.finite import MAX_EPSILON0
 from fl_shuffle.accounting.laws.outcome_pair import OutcomePair
+from fl_shuffle.accounting.limits import MAX_EPSILON0
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import InvalidValueError, require_integer, require_real
 

@@ -21,12 +21,11 @@ from numpy.typing import ArrayLike
 
 from fl_shuffle.accounting.laws.amplification import Case, FloatArray
 from fl_shuffle.accounting.laws.outcome_pair import OutcomePair
+from fl_shuffle.accounting.limits import MAX_EPSILON0
 from fl_shuffle.errors import InvalidValueError, require_integer, require_real
 
 MIXES = (0.25, 0.5, 0.75)
 """Shares of one value where the others hold a mix of two."""
-MAX_EPSILON0 = 200.0
-"""Local budgets above this protect nothing and overflow when exponentiated and multiplied."""
 
 
 class Randomizer(Protocol):

@@ -7,6 +7,7 @@ are the same construction carried out without the large-domain limit.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from itertools import product
 
@@ -119,43 +120,8 @@ class HadamardResponse(BinaryLocalHashing):
 
 
 @dataclass(frozen=True)
-class Rappor(FiniteRandomizer):
-    """Basic one-time RAPPOR: a unary encoding whose bits are each flipped with probability
-    1/(e^(eps0/2) + 1). `k` is the domain size; None is the limit of a large domain.
-    """
-
-    epsilon0: float
-    k: int | None = None
-
-    def __post_init__(self) -> None:
-        _epsilon0(self.epsilon0)
-        _domain(self.k)
-
-    @property
-    def name(self) -> str:
-        return "RAPPOR" if self.k is None else f"RAPPOR (k = {self.k})"
-
-    @property
-    def local_epsilon(self) -> float:
-        return self.epsilon0
-
-    def _bits(self) -> _Bits:
-        root = math.exp(0.5 * self.epsilon0)
-        return _Bits(1.0 / (root + 1.0), root, 1.0 / root, self.epsilon0)
-
-    def pairs(self) -> tuple[OutcomePair, ...]:
-        return (self._bits().pair(self.k),)
-
-    def witnesses(self) -> tuple[OutcomePair, ...]:
-        return self._bits().witnesses(self.k)
-
-    def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
-        return self.witnesses()[:1]
-
-
-@dataclass(frozen=True)
-class OptimizedUnaryEncoding(FiniteRandomizer):
-    """OUE: the own bit is sent as one with probability 1/2, every other with 1/(e^eps0 + 1).
+class _UnaryEncoding(FiniteRandomizer):
+    """One bit an input value, drawn independently; the own value's bit has a law of its own.
 
     `k` is the domain size; None is the limit of a large domain.
     """
@@ -168,17 +134,11 @@ class OptimizedUnaryEncoding(FiniteRandomizer):
         _domain(self.k)
 
     @property
-    def name(self) -> str:
-        return "OUE" if self.k is None else f"OUE (k = {self.k})"
-
-    @property
     def local_epsilon(self) -> float:
         return self.epsilon0
 
-    def _bits(self) -> _Bits:
-        high = math.exp(self.epsilon0)
-        one = 0.5 * (high + 1.0)
-        return _Bits(1.0 / (high + 1.0), one, one / high, self.epsilon0)
+    @abstractmethod
+    def _bits(self) -> _Bits: ...
 
     def pairs(self) -> tuple[OutcomePair, ...]:
         return (self._bits().pair(self.k),)
@@ -188,3 +148,35 @@ class OptimizedUnaryEncoding(FiniteRandomizer):
 
     def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
         return self.witnesses()[:1]
+
+
+@dataclass(frozen=True)
+class Rappor(_UnaryEncoding):
+    """Basic one-time RAPPOR: a unary encoding whose bits are each flipped with probability
+    1/(e^(eps0/2) + 1). `k` is the domain size; None is the limit of a large domain.
+    """
+
+    @property
+    def name(self) -> str:
+        return "RAPPOR" if self.k is None else f"RAPPOR (k = {self.k})"
+
+    def _bits(self) -> _Bits:
+        root = math.exp(0.5 * self.epsilon0)
+        return _Bits(1.0 / (root + 1.0), root, 1.0 / root, self.epsilon0)
+
+
+@dataclass(frozen=True)
+class OptimizedUnaryEncoding(_UnaryEncoding):
+    """OUE: the own bit is sent as one with probability 1/2, every other with 1/(e^eps0 + 1).
+
+    `k` is the domain size; None is the limit of a large domain.
+    """
+
+    @property
+    def name(self) -> str:
+        return "OUE" if self.k is None else f"OUE (k = {self.k})"
+
+    def _bits(self) -> _Bits:
+        high = math.exp(self.epsilon0)
+        one = 0.5 * (high + 1.0)
+        return _Bits(1.0 / (high + 1.0), one, one / high, self.epsilon0)

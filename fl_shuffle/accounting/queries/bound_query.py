@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from fl_shuffle.accounting.bounds.participation import require_participation
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget, check_budgets, client_count
+from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_EPSILON0, MAX_ROUNDS
+from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import (
     InvalidValueError,
     NotApplicableError,
@@ -23,11 +25,7 @@ if TYPE_CHECKING:
 RANDOMIZERS = ("krr", "blh", "rappor", "oue", "hadamard", "laplace", "gaussian", "privunit")
 UNITS = ("record", "client")
 CALIBRATIONS = ("classical", "analytic")
-MAX_EPSILON0 = 200.0
 MAX_EPSILON = 400.0
-MAX_CLIENTS = 10**12
-MAX_ROUNDS = 10**6
-PROFILE_POINTS = 300
 MIN_RELATIVE_ERROR, MAX_RELATIVE_ERROR = 1e-9, 0.5
 
 
@@ -266,7 +264,10 @@ def _gaussian_pairs(mu: str) -> tuple[tuple[float, float], ...]:
         raise InvalidValueError("profile", f"gdp:{mu}", "must be gdp: and a number") from None
     require_real("profile gdp", shift, minimum=0.0, exclusive_minimum=True, maximum=5.0)
     end = gaussian_epsilon(1e-30, shift)
-    grid = [end * step / PROFILE_POINTS for step in range(PROFILE_POINTS + 1)]
+    grid = [
+        end * step / TOLERANCES.query_profile_points
+        for step in range(TOLERANCES.query_profile_points + 1)
+    ]
     return tuple((epsilon, gaussian_delta(epsilon, shift)) for epsilon in grid)
 
 

@@ -12,6 +12,7 @@ from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.guarantees import SHUFFLED, epsilon_and_delta, query_details
 from fl_shuffle.accounting.rounds.equal_rounds import compose_equal_rounds
+from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import NotApplicableError
 
 SOURCE = "partial shuffle by a random swap, then convex order (docs/proofs.md, section 13)"
@@ -22,9 +23,9 @@ def query_profile(query: BoundQuery) -> LocalProfile:
     if query.profile:
         return profiles.points(query.profile)
     epsilon0, delta0, _ = query.local
-    if not 0.0 < epsilon0 <= profiles.MAX_EPSILON0:
+    if not 0.0 < epsilon0 <= TOLERANCES.profile_max_epsilon:
         raise NotApplicableError(
-            f"profile needs 0 < epsilon0 <= {profiles.MAX_EPSILON0:g}, got {epsilon0:g}"
+            f"profile needs 0 < epsilon0 <= {TOLERANCES.profile_max_epsilon:g}, got {epsilon0:g}"
         )
     return profiles.approximate(epsilon0, delta0)
 

@@ -12,7 +12,7 @@ from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
 if TYPE_CHECKING:
-    from fl_shuffle.accounting.bounds.vector import ReportClass
+    from fl_shuffle.accounting.bounds.report_class import ReportClass
     from fl_shuffle.accounting.rounds.round_library import Spent
 
 VECTOR_RANDOMIZERS = ("gaussian", "laplace")
@@ -46,11 +46,11 @@ def proven_vector_guarantee(query: BoundQuery) -> Guarantee:
 
 def _certified_answer(query: BoundQuery, classes: list[ReportClass]) -> Guarantee:
     """The same with secret check-in, or with a relative error that was asked for."""
-    from fl_shuffle.accounting.bounds.vector import RELATIVE_ERROR, VectorCurve
+    from fl_shuffle.accounting.bounds.vector import VectorCurve
     from fl_shuffle.accounting.engine.composition import Composition
     from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType, shuffled_pair
 
-    error = query.relative_error or RELATIVE_ERROR
+    error = query.relative_error or TOLERANCES.vector_relative_error
     curves = [
         VectorCurve(classes, index, relative_error=error, participation=query.participation)
         for index in range(len(classes))
@@ -172,7 +172,7 @@ def _report_classes(query: BoundQuery, instead: str) -> list[ReportClass]:
 
 
 def _report_class(query: BoundQuery, budget: LocalBudget) -> ReportClass:
-    from fl_shuffle.accounting.bounds.vector import ReportClass
+    from fl_shuffle.accounting.bounds.report_class import ReportClass
     from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma, classical_sigma
 
     sensitivity = 2.0 if query.unit == "client" else 2.0 / query.records

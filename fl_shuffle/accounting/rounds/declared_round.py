@@ -15,8 +15,6 @@ from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import require_integer, require_real
 
-ROUND_UP = 1.0 + 1e-7
-
 
 @dataclass(frozen=True)
 class DeclaredRound:
@@ -32,7 +30,7 @@ class DeclaredRound:
     others: int
 
     def __post_init__(self) -> None:
-        require_real("epsilon0", self.epsilon0, minimum=0.0, maximum=profiles.MAX_EPSILON0)
+        require_real("epsilon0", self.epsilon0, minimum=0.0, maximum=TOLERANCES.profile_max_epsilon)
         require_real("delta0", self.delta0, minimum=0.0, maximum=1.0)
         require_integer("others", self.others, minimum=0)
 
@@ -68,7 +66,10 @@ def declared_local_delta(epsilon0: float, delta0: float, rounds: int, epsilon: f
     logs += ups * log_expit(epsilon0) + (rounds - ups) * log_expit(-epsilon0)
     above = epsilon - (2.0 * ups - rounds) * epsilon0
     gains = np.exp(logs) * -np.expm1(np.minimum(above, 0.0))
-    return min(1.0, (certain + (1.0 - certain) * float(np.sum(gains))) * ROUND_UP)
+    return min(
+        1.0,
+        (certain + (1.0 - certain) * float(np.sum(gains))) * TOLERANCES.declared_round_inflation,
+    )
 
 
 @lru_cache(maxsize=1 << 16)

@@ -11,9 +11,6 @@ from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
-DENSE = 2.1
-TAIL_POINTS = 12
-
 
 def compose_equal_rounds(curve: Curve, local_epsilon: float, rounds: int) -> Composition:
     """The composition of `rounds` rounds, each bounded by `curve` in both directions.
@@ -34,7 +31,9 @@ def compose_equal_rounds(curve: Curve, local_epsilon: float, rounds: int) -> Com
     last = math.ceil(local_epsilon / finest)
     grid = local_epsilon / last
     # Where delta is decided a round's loss is tilted by its share of the whole's deviation.
-    dense = (DENSE + TOLERANCES.equal_rounds_deepest / math.sqrt(rounds)) * spread
+    dense = (
+        TOLERANCES.equal_rounds_dense + TOLERANCES.equal_rounds_deepest / math.sqrt(rounds)
+    ) * spread
     reach = min(
         local_epsilon, max(dense, TOLERANCES.equal_rounds_spreads * spread + 0.5 * spread * spread)
     )
@@ -46,7 +45,9 @@ def compose_equal_rounds(curve: Curve, local_epsilon: float, rounds: int) -> Com
         places.append(places[-1][-1] + stride * np.arange(1, count + 1))
         stride *= 2
     start = int(places[-1][-1])
-    tail = start + np.ceil((last - start) * np.linspace(0.0, 1.0, TAIL_POINTS + 1) ** 2)
+    tail = start + np.ceil(
+        (last - start) * np.linspace(0.0, 1.0, TOLERANCES.equal_rounds_tail_points + 1) ** 2
+    )
     places = [*places, tail.astype(np.int64)] if last > start else places
     epsilons = grid * np.unique(np.concatenate(places)).astype(np.float64)
     epsilons[-1] = max(float(epsilons[-1]), local_epsilon)

@@ -13,9 +13,11 @@ from functools import cache
 
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
 from fl_shuffle.accounting.bounds.participation import require_participation
-from fl_shuffle.accounting.bounds.vector import NOISES, ReportClass, VectorCurve
+from fl_shuffle.accounting.bounds.report_class import NOISES, ReportClass
+from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
+from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_ROUNDS
 from fl_shuffle.accounting.rounds.round_library import shuffled_pair
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import (
@@ -27,7 +29,6 @@ from fl_shuffle.errors import (
 )
 
 UNITS = ("client", "record")
-MAX_ROUNDS = 10**6
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,13 @@ def _smallest_scale(
             return math.inf
         return gaussian_epsilon(delta, math.sqrt(rounds) * view.predicted_mu)
 
+    def likely(scale: float) -> float:
+        """Where tails are heavy one round of all decides, and the normal prediction is far off."""
+        view = curve(scale)
+        return rounds * (view.delta(target) if view.credit else view.local_delta(target))
+
     good, bad = without, TOLERANCES.plan_smallest_share * without
+    first = _solve(likely, delta, bad, good, within=3e-3) if rounds > 1 else bad
     correction = 1.0
     seen: dict[float, float] = {}
     for _ in range(TOLERANCES.plan_max_trials):
@@ -194,7 +201,8 @@ def _smallest_scale(
             share = math.log(aim / seen[bad]) / rise if rise < 0.0 else 0.5
             scale = bad * (good / bad) ** min(max(share, 0.05), 0.95)
         else:
-            scale = _solve(predicted, aim / correction, bad, good)
+            scale = max(_solve(predicted, aim / correction, bad, good), first)
+            first = bad
         if scale >= good:
             return good
         value = seen[scale] = cost(scale, TOLERANCES.plan_fine_nodes)
@@ -210,11 +218,13 @@ def _smallest_scale(
     return good
 
 
-def _solve(function: Callable[[float], float], goal: float, low: float, high: float) -> float:
-    """Smallest x (to 1e-4 relative) with function(x) <= goal for a falling function, else high."""
+def _solve(
+    function: Callable[[float], float], goal: float, low: float, high: float, within: float = 1e-4
+) -> float:
+    """Smallest x (to `within`) with function(x) <= goal for a falling function, else high."""
     if function(high) > goal:
         return high
-    while high > low * (1.0 + 1e-4):
+    while high > low * (1.0 + within):
         middle = math.sqrt(low * high)
         if function(middle) <= goal:
             high = middle
@@ -280,11 +290,11 @@ def _local_scale(
 
 def _shares(clients: int | Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
     if isinstance(clients, int):
-        return [(1.0, require_integer("clients", clients, minimum=1, maximum=10**12))]
+        return [(1.0, require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS))]
     shape = []
     for share, count in clients:
         value = require_real("clip share", share, minimum=0.0, exclusive_minimum=True, maximum=1.0)
-        number = require_integer("clients of a class", count, minimum=0, maximum=10**12)
+        number = require_integer("clients of a class", count, minimum=0, maximum=MAX_CLIENTS)
         if number:
             shape.append((value, number))
     if not shape:

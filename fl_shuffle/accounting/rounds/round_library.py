@@ -19,7 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon, local_pair
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
-from fl_shuffle.accounting.bounds.vector import RELATIVE_ERROR, ReportClass, VectorCurve
+from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition, trade_off_from_profile
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
@@ -250,7 +251,7 @@ class RoundLibrary:
                     best = min(best, composed.epsilon(delta))
                 once = [kind for kind, times in spent.items() if times > 0]
                 if len(once) == 1 and spent[once[0]] == 1:
-                    best = min(best, once[0].curve(RELATIVE_ERROR).epsilon(delta))
+                    best = min(best, once[0].curve(TOLERANCES.vector_relative_error).epsilon(delta))
             self._epsilons[key] = best
         return self._epsilons[key]
 

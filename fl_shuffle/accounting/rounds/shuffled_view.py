@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.bounds.partial_shuffle.profile import MAX_EPSILON0
-from fl_shuffle.accounting.bounds.vector import ReportClass
+from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundType
@@ -53,10 +52,11 @@ class ShuffledView:
         self._sequential = schedule == "sequential"
         members: dict[tuple[str, float], list[int]] = defaultdict(list)
         declared: dict[tuple[float, float, float], list[int]] = defaultdict(list)
+        most = TOLERANCES.profile_max_epsilon
         for index, client in enumerate(classes):
             if client.noise != "user":
                 members[client.noise, client.scale].append(index)
-            elif (unit == "client" or client.records == 1) and client.epsilon0 <= MAX_EPSILON0:
+            elif (unit == "client" or client.records == 1) and client.epsilon0 <= most:
                 declared[client.epsilon0, client.delta0, client.radius].append(index)
         group_of_class = np.full(len(classes), -1, dtype=np.int64)
         self._groups: list[ReportClass] = []

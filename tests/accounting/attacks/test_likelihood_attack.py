@@ -15,7 +15,7 @@ from fl_shuffle.accounting.attacks.likelihood_ratio import (
     batch_epsilon,
 )
 from fl_shuffle.accounting.attacks.vector_data_sets import Batch, data_sets
-from fl_shuffle.accounting.bounds.vector import ReportClass
+from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
 from fl_shuffle.errors import InvalidValueError
 

@@ -9,7 +9,8 @@ from fl_shuffle.accounting.attacks.chosen_vector_datasets import (
     vector_lower_delta,
     vector_lower_epsilon,
 )
-from fl_shuffle.accounting.bounds.vector import ReportClass, VectorCurve
+from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.guarantee import Status
 from tests.accounting.vector_oracles import binned, divergences
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fl_shuffle.accounting.bounds.blanket import blanket_delta
-from fl_shuffle.accounting.bounds.vector import ReportClass, VectorCurve
+from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
 
 

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from fl_shuffle.accounting.bounds.vector import ReportClass, VectorCurve
+from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from tests.accounting.vector_oracles import binned, binned_plane, divergences

@@ -11,7 +11,8 @@ from fl_shuffle.accounting.attacks.chosen_vector_datasets import (
     vector_lower_delta,
     vector_lower_epsilon,
 )
-from fl_shuffle.accounting.bounds.vector import ReportClass, VectorCurve
+from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.laws.gaussian_mechanism import classical_sigma, gaussian_epsilon
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 

@@ -11,7 +11,7 @@ from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_shuffle.accounting.bounds.vector import ReportClass
+from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.engine.stop_loss import DeltaBound

@@ -10,22 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta, lower_bound_epsilon
-from fl_shuffle.accounting.bounds.blanket import (
+from fl_shuffle.accounting.bounds import (
     blanket_delta,
     blanket_epsilon,
     largest_local_budget,
     smallest_cohort,
 )
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
+from fl_shuffle.accounting.laws import frequency_oracles as oracles
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from fl_shuffle.accounting.laws.continuous import LaplaceLaw, LaplaceRandomizer
 from fl_shuffle.accounting.laws.finite import KRandomizedResponse, MatrixRandomizer, Randomizer
-from fl_shuffle.accounting.laws.frequency_oracles import (
-    BinaryLocalHashing,
-    HadamardResponse,
-    OptimizedUnaryEncoding,
-    Rappor,
-)
 from fl_shuffle.accounting.laws.products import JointComposition, ParallelComposition
 
 SLACK = 1.0 + 3e-4
@@ -37,11 +32,11 @@ VANISHING = 2e-278
 FAMILIES = {
     "krr": lambda e: KRandomizedResponse(e, 10),
     "binary": lambda e: KRandomizedResponse(e, 2),
-    "blh": BinaryLocalHashing,
-    "hadamard": HadamardResponse,
-    "rappor": Rappor,
-    "rappor-3": lambda e: Rappor(e, 3),
-    "oue": OptimizedUnaryEncoding,
+    "blh": oracles.BinaryLocalHashing,
+    "hadamard": oracles.HadamardResponse,
+    "rappor": oracles.Rappor,
+    "rappor-3": lambda e: oracles.Rappor(e, 3),
+    "oue": oracles.OptimizedUnaryEncoding,
 }
 families = st.sampled_from(sorted(FAMILIES)).map(FAMILIES.__getitem__)
 budgets = st.floats(0.05, 5.0)

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from fl_shuffle.accounting.bounds.vector import ReportClass
+from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.planning import plan_cost, plan_noise
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType

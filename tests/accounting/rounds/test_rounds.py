@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
-from fl_shuffle.accounting.bounds.vector import ReportClass
+from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.round_library import (
     RoundLibrary,

@@ -22,13 +22,10 @@ from fl_shuffle.accounting.engine.convex_rounding import round_up_convex
 from fl_shuffle.accounting.engine.saddle_points import tilt_at_saddle_point
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
+from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import PrecisionError
 
 OFFSETS = np.geomspace(0.5, 1.6, 9)
-COST_SHARE = 0.006
-NEGLIGIBLE = 1e-100
-PASSES, CLOSE = 2, 3.0
-ROUNDING = 3e-3
 
 
 @dataclass(frozen=True)
@@ -56,16 +53,16 @@ class Setting:
 def third_order_delta(setting: Setting, epsilon: float) -> float:
     """The bound through the third-order comparison; infinite where no parameters are found."""
     local = float(gaussian_profile(epsilon, setting.move)) * (1.0 + 1e-12)
-    if not local > NEGLIGIBLE:
+    if not local > TOLERANCES.third_order_negligible_delta:
         return math.inf
     variance = variance_bound(setting, epsilon)
     law = gaussian_law(epsilon, setting.move, setting.spread)
     cut, guess = predict(law, setting.count, variance)
     law = replace(law, upper=cut)
     best = math.inf
-    for _ in range(PASSES):
+    for _ in range(TOLERANCES.third_order_passes):
         best = min(best, _with_goal(setting, epsilon, local, law, guess))
-        if best <= CLOSE * guess or math.isinf(best):
+        if best <= TOLERANCES.third_order_close * guess or math.isinf(best):
             break
         guess = 0.5 * best
     return best
@@ -84,7 +81,7 @@ def _with_goal(
         own=setting.own,
         epsilon=epsilon,
         local=local,
-        goal=COST_SHARE * guess,
+        goal=TOLERANCES.third_order_cost_share * guess,
         sensitivity=rate * n * (local + drift),
     )
     if swap is None:
@@ -92,7 +89,7 @@ def _with_goal(
     try:
         left = float(law.stop_loss(np.array([law.upper]))[0])
         top = ToppedLaw(law, squared_tail(law, setting.spread), left)
-        atoms, _, extra = round_up_convex(top, [(1.0, n - 1)], ROUNDING)
+        atoms, _, extra = round_up_convex(top, [(1.0, n - 1)], TOLERANCES.third_order_rounding)
     except PrecisionError:
         return math.inf
     tail = extra + left

@@ -20,12 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw, FloatArray
-
-SLACK = 1e-11
-CELLS = 100
-STRETCHES = (1.0, 1.006, 1.012, 1.02, 1.03, 1.045, 1.06, 1.08, 1.1, 1.13, 1.17, 1.22)
-MAX_STRETCH = 1.5
-STRETCH_STEP = 2e-3
+from fl_shuffle.accounting.tolerances import TOLERANCES
 
 
 @dataclass(frozen=True)
@@ -97,7 +92,7 @@ def collapse(
     values = atoms.values - centre
     p = atoms.probabilities
     whole = float(p @ values**2)
-    goal = variance * (1.0 + 4.0 * SLACK)
+    goal = variance * (1.0 + 4.0 * TOLERANCES.collapse_slack)
     if whole <= goal:
         return atoms, (0, 1.0)
     mass = np.cumsum(p[::-1])[::-1]
@@ -124,11 +119,11 @@ def collapse(
     if hint is not None and hint[0] in inside:
         j = hint[0]
         kappa = max(hint[1], math.sqrt(goal / float(spread[j])))
-        found = certified(j, kappa, 4.0 * STRETCH_STEP)
+        found = certified(j, kappa, 4.0 * TOLERANCES.collapse_stretch_step)
         if found is not None:
             return law(j, found)
     ranked = []
-    for stretch in STRETCHES:
+    for stretch in TOLERANCES.collapse_stretches:
         fits = inside[spread[inside] * stretch * stretch >= goal]
         if fits.size:
             j = int(fits[-1])
@@ -138,7 +133,7 @@ def collapse(
     for score, kappa, j in sorted(set(ranked)):
         if best is not None and score >= best[0]:
             break
-        found = certified(j, kappa, STRETCH_STEP)
+        found = certified(j, kappa, TOLERANCES.collapse_stretch_step)
         if found is None:
             continue
         final = _score(rate * found, values[j:], p[j:], float(low[j]), float(rest[j]))
@@ -171,14 +166,14 @@ def _stretched(
         # The variance speaks of thresholds up to zero, and of those below both means.
         if low > min(zero, -surplus):
             return False
-        nodes = np.linspace(low, max(float(values[0]), 0.0), CELLS + 1)
+        nodes = np.linspace(low, max(float(values[0]), 0.0), TOLERANCES.collapse_cells + 1)
         square, slope = upper(nodes[1:])
-        at_left = square + 2.0 * slope * np.diff(nodes) - SLACK * variance
-        good = np.zeros(CELLS, dtype=bool)
+        at_left = square + 2.0 * slope * np.diff(nodes) - TOLERANCES.collapse_slack * variance
+        good = np.zeros(TOLERANCES.collapse_cells, dtype=bool)
         # L_k's mean lies `surplus` below the centre.
         second = np.where(nodes <= zero, variance + (surplus + nodes) ** 2, math.inf)
         for curve in (bounds(nodes)[0], second):
-            right = square >= curve[1:] + SLACK * variance
+            right = square >= curve[1:] + TOLERANCES.collapse_slack * variance
             good |= (at_left >= curve[:-1]) & right
         return bool(np.all(good))
 
@@ -187,7 +182,7 @@ def _stretched(
     while not holds(high):
         low, high = high, high + step
         step *= 2.5
-        if high > MAX_STRETCH:
+        if high > TOLERANCES.collapse_max_stretch:
             return None
     while high - low > first_step:
         middle = 0.5 * (low + high)

@@ -22,13 +22,10 @@ from scipy.special import log_expit
 from fl_shuffle.accounting.bounds.partial_shuffle.lognormal import squared_excess
 from fl_shuffle.accounting.laws.amplification import FloatArray
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
+from fl_shuffle.accounting.tolerances import TOLERANCES
 
 Profile = Callable[[FloatArray], FloatArray]
 """H_s at every s > 0 (not its logarithm), from above."""
-
-NEWTON_STEPS = 12
-TAIL_NODES = 160
-ROUND_UP = 1.0 + 1e-12
 
 
 @dataclass(frozen=True)
@@ -87,14 +84,14 @@ class GaussianSplitLaw:
         d, mu = self.move, self.spread
         constant = 0.5 * (d - mu) - own / d + other / mu
         x = -constant * mu
-        for _ in range(NEWTON_STEPS):
+        for _ in range(TOLERANCES.split_newton_steps):
             value = constant + log_expit(x) / d - log_expit(-x) / mu
             share = np.exp(log_expit(-x))
             x = np.clip(x - value / (share / d + (1.0 - share) / mu), -600.0, 600.0)
         log_theta, log_rest = log_expit(x), log_expit(-x)
         result = np.exp(log_theta) * gaussian_profile(own - log_theta, d)
         result += np.exp(log_rest) * gaussian_profile(other - log_rest, mu)
-        result = np.minimum(result, 1.0) * np.exp(scale) * ROUND_UP
+        result = np.minimum(result, 1.0) * np.exp(scale) * TOLERANCES.profile_inflation
         total: FloatArray = np.where(negative, self.mean - t + result, result)
         return total
 
@@ -156,7 +153,7 @@ def gaussian_law(epsilon: float, move: float, spread: float) -> GaussianLaw:
         return GaussianSplitLaw(epsilon, move, spread, lower, upper)
 
     def profile(s: FloatArray) -> FloatArray:
-        return gaussian_profile(np.log(s), spread) * ROUND_UP
+        return gaussian_profile(np.log(s), spread) * TOLERANCES.profile_inflation
 
     return ConvexOrderLaw(epsilon, profile, lower, upper)
 
@@ -170,7 +167,7 @@ def squared_tail(law: GaussianLaw, spread: float) -> float:
     start = law.upper
     reach = math.log(start + math.exp(law.epsilon)) / spread + 0.5 * spread
     far = max(math.exp(spread * (reach + 5.0) - 0.5 * spread * spread), 2.0, 2.0 * start)
-    nodes = np.geomspace(start, far, TAIL_NODES)
+    nodes = np.geomspace(start, far, TOLERANCES.split_tail_nodes)
     body = float(np.trapezoid(law.stop_loss(nodes), nodes))
     beyond = float(squared_excess(np.array([far]), spread)[0])
     return (2.0 * body + beyond) * (1.0 + 1e-7)

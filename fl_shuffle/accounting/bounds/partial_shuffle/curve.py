@@ -15,10 +15,6 @@ from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import convex_or
 from fl_shuffle.accounting.laws.amplification import FloatArray
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
-MIN_OTHERS = 10
-MAX_LAPLACE = 12.0
-MAX_SHARE = 0.98
-
 
 class PartialShuffleCurve:
     """Upper bounds on delta from partial shuffles; infinite where the theorem gives none.
@@ -35,7 +31,10 @@ class PartialShuffleCurve:
         for reach, count in zip(radii.tolist(), np.cumsum(counts).tolist(), strict=True):
             widest = max(radius, reach)
             spread = max(radius + reach, move)
-            if count < MIN_OTHERS or spread > TOLERANCES.partial_shuffle_max_spread:
+            if (
+                count < TOLERANCES.partial_shuffle_min_others
+                or spread > TOLERANCES.partial_shuffle_max_spread
+            ):
                 continue
             if move > spread * (1.0 - 1e-9):
                 move = spread  # larger is safe, and the profiles then coincide
@@ -44,7 +43,7 @@ class PartialShuffleCurve:
             if known is None or setting.predicted_mu < known.predicted_mu:
                 self._setting = setting
         self._mu = math.inf if self._setting is None else self._setting.predicted_mu
-        if self._mu > MAX_SHARE * move:
+        if self._mu > TOLERANCES.partial_shuffle_max_share * move:
             self._setting = None
 
     @property
@@ -75,7 +74,11 @@ class LaplaceShuffleCurve:
         self.predicted_mu = math.inf
         for reach, count in zip(radii.tolist(), np.cumsum(counts).tolist(), strict=True):
             spread = max(radius + reach, move)
-            if count < MIN_OTHERS or spread > MAX_LAPLACE or reach == 0.0:
+            if (
+                count < TOLERANCES.partial_shuffle_min_others
+                or spread > TOLERANCES.partial_shuffle_max_laplace_spread
+                or reach == 0.0
+            ):
                 continue
             # Two independent halves of the pair's variance against a report `spread` away.
             mu = 2.0 * math.exp(0.5 * spread) * -math.expm1(-0.5 * move) / math.sqrt(count)
@@ -85,7 +88,10 @@ class LaplaceShuffleCurve:
     @property
     def credit(self) -> bool:
         """Whether the theorem is expected to say more than the local curve."""
-        return self._best is not None and self.predicted_mu < MAX_SHARE * self._move
+        return (
+            self._best is not None
+            and self.predicted_mu < TOLERANCES.partial_shuffle_max_share * self._move
+        )
 
     def delta(self, epsilon: float) -> float:
         """An upper bound on the divergence at `epsilon` >= 0, both directions; may be infinite."""

@@ -14,8 +14,8 @@ from scipy.special import ndtr
 
 from fl_shuffle.accounting.laws.amplification import FloatArray
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile, mills
+from fl_shuffle.accounting.tolerances import TOLERANCES
 
-SHORT_STEP = 3e-3
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -37,7 +37,7 @@ def excess(s: FloatArray, mu: float) -> FloatArray:
 
 def _second_difference(v: FloatArray, step: float) -> FloatArray:
     """R(v) - 2 R(v - step) + R(v - 2 step) > 0: Mills' ratio is convex."""
-    if step >= SHORT_STEP:
+    if step >= TOLERANCES.lognormal_short_step:
         return mills(v) - 2.0 * mills(v - step) + mills(v - 2.0 * step)
     x = v - step
     square = x * x

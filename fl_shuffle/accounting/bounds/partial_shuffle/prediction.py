@@ -8,12 +8,10 @@ from typing import Protocol
 import numpy as np
 
 from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.tolerances import TOLERANCES
 
 RATES = np.geomspace(0.03, 1.6, 28)
-NODES = 140
 THIRD_ORDER = 0.5 * math.e
-SMALLEST = 1e-250
-SMALLEST_TAIL = 1e-45
 
 
 class _Law(Protocol):
@@ -34,8 +32,10 @@ def predict(law: _Law, count: int, variance: float) -> tuple[float, float]:
 
     log E e^(rate L) comes from the stop-loss transform, its second moment set to `variance`.
     """
-    above = np.geomspace(1e-3 * min(math.sqrt(variance), 0.5 * law.upper), law.upper, NODES)
-    below = -np.geomspace(1e-4, 1.0, NODES)[::-1] * abs(law.lower)
+    above = np.geomspace(
+        1e-3 * min(math.sqrt(variance), 0.5 * law.upper), law.upper, TOLERANCES.prediction_nodes
+    )
+    below = -np.geomspace(1e-4, 1.0, TOLERANCES.prediction_nodes)[::-1] * abs(law.lower)
     tops = np.maximum(law.stop_loss(above), 0.0)
     bottoms = np.maximum(law.stop_loss(below) - law.mean + below, 0.0)
     whole = 2.0 * float(np.trapezoid(tops, above) + np.trapezoid(bottoms, below)) - law.mean**2
@@ -53,6 +53,8 @@ def predict(law: _Law, count: int, variance: float) -> tuple[float, float]:
     logs -= 0.5 * np.log(spread)[:, None] + math.log(count)
     main = np.exp(np.minimum(np.min(logs, axis=0), 0.0))
     # A cut so far out that nothing is left would only unbalance the numbers.
-    total = np.where(tops[1:] >= SMALLEST_TAIL, THIRD_ORDER * main + tops[1:], math.inf)
+    total = np.where(
+        tops[1:] >= TOLERANCES.prediction_smallest_tail, THIRD_ORDER * main + tops[1:], math.inf
+    )
     best = int(np.argmin(total))
-    return float(above[1:][best]), min(max(float(total[best]), SMALLEST), 1.0)
+    return float(above[1:][best]), min(max(float(total[best]), TOLERANCES.prediction_smallest), 1.0)

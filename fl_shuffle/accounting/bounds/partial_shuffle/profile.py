@@ -18,12 +18,8 @@ from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_profile
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.laws.amplification import FloatArray
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
+from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import InvalidValueError, require_real
-
-MAX_EPSILON0 = 60.0
-NODES = 400
-SMALLEST = 1e-30
-ROUND_UP = 1.0 + 1e-12
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ def points(pairs: Sequence[tuple[float, float]]) -> LocalProfile:
         raise InvalidValueError("profile", pairs, "needs at least one (epsilon, delta) pair")
     best: dict[float, float] = {}
     for epsilon, delta in pairs:
-        e = require_real("epsilon", epsilon, minimum=0.0, maximum=MAX_EPSILON0)
+        e = require_real("epsilon", epsilon, minimum=0.0, maximum=TOLERANCES.profile_max_epsilon)
         d = require_real("delta", delta, minimum=0.0, maximum=1.0)
         best[e] = min(d, best.get(e, 1.0))
     best.setdefault(0.0, 1.0)
@@ -91,7 +87,7 @@ def points(pairs: Sequence[tuple[float, float]]) -> LocalProfile:
 
     def value(s: FloatArray) -> FloatArray:
         gains = np.maximum(ratios - s[..., None], 0.0) @ masses + pair.infinite
-        result: FloatArray = np.minimum(gains * ROUND_UP, 1.0)
+        result: FloatArray = np.minimum(gains * TOLERANCES.profile_inflation, 1.0)
         return result
 
     return LocalProfile(name + ("..." if len(pairs) > 3 else ""), value, float(ratios[-1]), ratios)
@@ -104,9 +100,14 @@ def from_function(delta: Callable[[float], float], name: str = "own function") -
     """
     values = [(0.0, min(1.0, float(delta(0.0))))]
     end = 1.0
-    while end < MAX_EPSILON0 and float(delta(end)) > SMALLEST:
+    while (
+        end < TOLERANCES.profile_max_epsilon
+        and float(delta(end)) > TOLERANCES.profile_smallest_delta
+    ):
         end *= 1.5
-    for epsilon in np.linspace(0.0, min(end, MAX_EPSILON0), NODES)[1:].tolist():
+    for epsilon in np.linspace(
+        0.0, min(end, TOLERANCES.profile_max_epsilon), TOLERANCES.profile_nodes
+    )[1:].tolist():
         values.append((epsilon, float(delta(epsilon))))
     found = points(values)
     return LocalProfile(name, found.value, found.top, found.kinks)
@@ -117,17 +118,23 @@ def gaussian(mu: float) -> LocalProfile:
     require_real("mu", mu, minimum=0.0, exclusive_minimum=True, maximum=5.0)
 
     def value(s: FloatArray) -> FloatArray:
-        return gaussian_profile(np.log(np.maximum(s, 1e-300)), mu) * ROUND_UP
+        return gaussian_profile(np.log(np.maximum(s, 1e-300)), mu) * TOLERANCES.profile_inflation
 
-    return LocalProfile(f"{mu:g}-GDP", value, math.exp(gaussian_epsilon(SMALLEST, mu)))
+    return LocalProfile(
+        f"{mu:g}-GDP", value, math.exp(gaussian_epsilon(TOLERANCES.profile_smallest_delta, mu))
+    )
 
 
 def laplace(ratio: float) -> LocalProfile:
     """Laplace noise on a vector that moves by at most `ratio` noise scales in l1."""
-    require_real("ratio", ratio, minimum=0.0, exclusive_minimum=True, maximum=MAX_EPSILON0)
+    require_real(
+        "ratio", ratio, minimum=0.0, exclusive_minimum=True, maximum=TOLERANCES.profile_max_epsilon
+    )
 
     def value(s: FloatArray) -> FloatArray:
-        result: FloatArray = laplace_profile(np.log(np.maximum(s, 1e-300)), ratio) * ROUND_UP
+        result: FloatArray = (
+            laplace_profile(np.log(np.maximum(s, 1e-300)), ratio) * TOLERANCES.profile_inflation
+        )
         return np.maximum(result, 0.0)
 
     return LocalProfile(f"Laplace, {ratio:g}", value, math.exp(ratio))

@@ -23,12 +23,8 @@ from fl_shuffle.accounting.engine.saddle_points import tilt_at_saddle_point
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.engine.tilted_moments import TiltedMoments
 from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw, FloatArray
+from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import PrecisionError
-
-COST_SHARE = 0.005
-RELATIVE_ERROR = 2e-3
-CAPS = 60
-MIN_OTHERS = 5
 
 
 def profile_delta(profile: LocalProfile, count: int, epsilon: float) -> float:
@@ -52,12 +48,12 @@ def convex_order_delta(
     `local` is H_a(P, Q), `hiding` a profile of omega against any other client's report. `kinks`:
     the ratios at which the profile behind `law` bends, if it is piecewise linear.
     """
-    if count < MIN_OTHERS or not local > 0.0:
+    if count < TOLERANCES.convex_order_min_others or not local > 0.0:
         return math.inf
     drift = -law.mean
     try:
         atoms, tail = _atoms(law, kinks, count)
-        goal = COST_SHARE * _predicted(atoms, count)
+        goal = TOLERANCES.convex_order_cost_share * _predicted(atoms, count)
         zeta, over = _cap(hiding, goal / (local + drift))
         steps = np.concatenate([[0.0], _grid(hiding, zeta), [zeta]])
         values, probabilities = spread_atoms(steps, hiding(steps))
@@ -69,7 +65,9 @@ def convex_order_delta(
         if eta >= 0.5:
             return math.inf
         law = lifted(atoms, eta, eta)
-        main = amplified_delta(law, [(1.0, count - 1)], relative_error=RELATIVE_ERROR).delta
+        main = amplified_delta(
+            law, [(1.0, count - 1)], relative_error=TOLERANCES.convex_order_error
+        ).delta
     except PrecisionError:
         return math.inf
     total = count / m * (main + (1.0 + eta) * tail + (local + drift) * over) + local * below
@@ -79,7 +77,9 @@ def convex_order_delta(
 def _atoms(law: AmplificationLaw, kinks: FloatArray | None, count: int) -> tuple[AtomicLaw, float]:
     """Atoms that dominate min(L*, K), and E(L* - K)_+."""
     if kinks is None:
-        atoms, _, extra = round_up_convex(law, [(1.0, count - 1)], 0.3 * RELATIVE_ERROR)
+        atoms, _, extra = round_up_convex(
+            law, [(1.0, count - 1)], 0.3 * TOLERANCES.convex_order_error
+        )
         return atoms, extra
     a = 1.0 - law.mean
     nodes = np.concatenate([(kinks - a)[kinks > a], (1.0 - a * kinks)[a * kinks > 1.0]])
@@ -99,7 +99,7 @@ def _predicted(atoms: AtomicLaw, count: int) -> float:
 
 def _cap(hiding: LocalProfile, allowed: float) -> tuple[float, float]:
     """zeta and h(zeta), at most `allowed` above what no zeta takes away."""
-    caps = np.geomspace(1.0, hiding.top, CAPS)[1:]
+    caps = np.geomspace(1.0, hiding.top, TOLERANCES.convex_order_caps)[1:]
     over = hiding(caps)
     first = int(np.argmax(over - hiding.beyond <= allowed))
     return float(caps[first]), float(over[first])

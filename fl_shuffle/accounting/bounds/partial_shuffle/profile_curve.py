@@ -6,13 +6,13 @@ import math
 from functools import cached_property
 
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import LocalProfile
-from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import MIN_OTHERS, profile_delta
+from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import profile_delta
 from fl_shuffle.accounting.engine.monotone_search import near_crossing
 from fl_shuffle.accounting.engine.stop_loss import DeltaBound
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
+from fl_shuffle.accounting.limits import MAX_CLIENTS
+from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import require_integer, require_real
-
-CLEARLY = 0.98
 
 
 class ProfileCurve:
@@ -24,7 +24,7 @@ class ProfileCurve:
 
     def __init__(self, profile: LocalProfile, clients: int) -> None:
         self.profile = profile
-        self._others = require_integer("clients", clients, minimum=1, maximum=10**12) - 1
+        self._others = require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS) - 1
         self._seen: dict[float, float] = {}
 
     def delta(self, epsilon: float) -> float:
@@ -45,7 +45,9 @@ class ProfileCurve:
     @cached_property
     def credit(self) -> bool:
         """Whether the theorem says more than the local profile."""
-        return self._others >= MIN_OTHERS and self.delta(0.0) < CLEARLY * self.local_delta(0.0)
+        return self._others >= TOLERANCES.convex_order_min_others and self.delta(
+            0.0
+        ) < TOLERANCES.partial_shuffle_max_share * self.local_delta(0.0)
 
     @cached_property
     def predicted_mu(self) -> float:

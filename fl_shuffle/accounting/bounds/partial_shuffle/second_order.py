@@ -33,9 +33,6 @@ from fl_shuffle.accounting.engine.tilted_moments import UNIT, TiltedMoments
 from fl_shuffle.accounting.laws.amplification import AtomicLaw, FloatArray
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
-CUT = 6.0
-MAX_NODES = 400_000
-
 
 @dataclass(frozen=True)
 class SquaredExcess:
@@ -60,8 +57,8 @@ def squared_excess_of_sum(
     period = _period(law, count, theta, float(np.max(offsets)), log_mass, deviation, relative_alias)
     h = 2.0 * math.pi / period
     smoothing_sd = TOLERANCES.second_order_smoothing / theta
-    last = max(1, math.ceil(CUT / (smoothing_sd * h)))
-    if last > MAX_NODES:
+    last = max(1, math.ceil(TOLERANCES.second_order_cut / (smoothing_sd * h)))
+    if last > TOLERANCES.second_order_max_nodes:
         return None
     nodes, first_skipped = loud_nodes(tilted, counts, deviation, h, last)
     k = nodes.astype(np.float64) * h

@@ -40,14 +40,10 @@ import numpy as np
 
 from fl_shuffle.accounting.bounds.partial_shuffle.lognormal import excess
 from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.tolerances import TOLERANCES
 
-STEP = 0.05
 FACTORS = np.geomspace(0.2, 3.0, 24)
 """Rates tried in the exponential inequality, around the normal approximation's."""
-ROUND_OFF = 1e-9
-MAX_WEIGHT = 1e8
-NOTHING, MUCH = 0.01, 0.3
-"""What the worst eta does to log delta: one node below the first, three above the second."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +80,8 @@ def choose_swap(
     drift = math.expm1(epsilon)
     c = max(reach, 1e-6)
     share = goal / 3.0
-    zeta, over = _cap(c, 1.0, MAX_WEIGHT, 0.8 * share / (local + drift))
-    if zeta >= MAX_WEIGHT:
+    zeta, over = _cap(c, 1.0, TOLERANCES.swap_max_weight, 0.8 * share / (local + drift))
+    if zeta >= TOLERANCES.swap_max_weight:
         return None
     found = floor_of_sum(*_capped_weights(c, zeta), count, math.log(share / local))
     if found is None:
@@ -94,10 +90,10 @@ def choose_swap(
     plus, cut = _cap(c, math.exp(c * own + c * c), zeta, share * m * m / count)
     cost = local * below + count / m * (local + drift) * over + count / (m * m) * cut
     worst = sensitivity * zeta / m
-    if worst < NOTHING or zeta < 1.001:
+    if worst < TOLERANCES.swap_no_effect or zeta < 1.001:
         losses, weights = np.array([zeta / m]), np.ones(1)
     else:
-        middle = [zeta**0.5] if worst > MUCH else []
+        middle = [zeta**0.5] if worst > TOLERANCES.swap_large_effect else []
         nodes = np.array([1.0, *middle, zeta])
         losses, weights = nodes / m, _spread(nodes, c)
     if losses[-1] >= 0.5 or plus / m >= 0.5:
@@ -132,7 +128,7 @@ def _cap(c: float, mean: float, most: float, allowed: float) -> tuple[float, flo
 @lru_cache(maxsize=64)
 def _capped_weights(c: float, zeta: float) -> tuple[FloatArray, FloatArray]:
     """Values and probabilities that dominate min(Z, zeta) in convex order."""
-    steps = np.exp(c * np.arange(-9.0, 14.0 + 2.0 * c, STEP) - 0.5 * c * c)
+    steps = np.exp(c * np.arange(-9.0, 14.0 + 2.0 * c, TOLERANCES.swap_step) - 0.5 * c * c)
     values = np.concatenate([[0.0], steps[steps < zeta * (1.0 - 1e-3 * c)], [zeta]])
     return spread_atoms(values, np.append(1.0, excess(values[1:], c)))
 
@@ -158,7 +154,7 @@ def floor_of_sum(
         return None
     # log E e^(-rate (w - 1)), with round-off; then of e^(-rate S).
     each = np.log1p(np.expm1(-np.multiply.outer(rates, values - 1.0)) @ probabilities)
-    log_moment = count * (each + ROUND_OFF * rates * spread - rates)
+    log_moment = count * (each + TOLERANCES.swap_round_off * rates * spread - rates)
     # With x = rate m the bound is e^(x + log_moment - 1) / x: the largest x that keeps the goal.
     level = log_goal - log_moment + 1.0
     good = level > 1.1

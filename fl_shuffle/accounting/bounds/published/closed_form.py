@@ -11,11 +11,10 @@ import math
 from collections.abc import Callable
 
 from fl_shuffle.accounting.bounds.blanket_moments import (
-    INFLATE,
-    MAX_CLIENTS,
-    MAX_EPSILON0,
     safe_log,
 )
+from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_EPSILON0
+from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import NotApplicableError, require_integer, require_real
 
 
@@ -43,7 +42,7 @@ def erlingsson2019_epsilon(epsilon0: float, clients: int, delta: float) -> float
     _require(n >= 1000, f"erlingsson2019 needs clients >= 1000, got {n}")
     _require(0.0 < budget < 0.5, f"erlingsson2019 needs 0 < epsilon0 < 0.5, got {budget:g}")
     _require(target < 0.01, f"erlingsson2019 needs delta < 0.01, got {target:g}")
-    return INFLATE * 12.0 * budget * math.sqrt(math.log(1.0 / target) / n)
+    return TOLERANCES.closed_form_inflation * 12.0 * budget * math.sqrt(math.log(1.0 / target) / n)
 
 
 def feldman2022_epsilon(epsilon0: float, clients: int, delta: float) -> float:
@@ -61,7 +60,7 @@ def feldman2022_epsilon(epsilon0: float, clients: int, delta: float) -> float:
     )
     high = math.exp(budget)
     spread = 8.0 * math.sqrt(high * math.log(4.0 / target) / n) + 8.0 * high / n
-    return INFLATE * math.log1p(math.tanh(0.5 * budget) * spread)
+    return TOLERANCES.closed_form_inflation * math.log1p(math.tanh(0.5 * budget) * spread)
 
 
 def feldman2023_epsilon(epsilon0: float, clients: int, delta: float) -> float:
@@ -81,7 +80,7 @@ def feldman2023_epsilon(epsilon0: float, clients: int, delta: float) -> float:
     )
     root = math.sqrt((math.exp(budget) + 1.0) * n)
     spread = 4.0 * math.sqrt(2.0 * math.log(4.0 / target)) / root + 4.0 / n
-    return INFLATE * math.log1p(math.expm1(budget) * spread)
+    return TOLERANCES.closed_form_inflation * math.log1p(math.expm1(budget) * spread)
 
 
 def smallest_delta(bound: Callable[[float], float], epsilon: float) -> float:

@@ -17,7 +17,8 @@ from fl_shuffle.accounting.attacks.chosen_vector_datasets import vector_lower_ep
 from fl_shuffle.accounting.bounds.partial_shuffle import profile
 from fl_shuffle.accounting.bounds.partial_shuffle.bound import Setting, third_order_delta
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import profile_delta
-from fl_shuffle.accounting.bounds.vector import ReportClass, VectorCurve
+from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
 from tests.accounting.bounds.partial_shuffle.exact_families import shuffle_delta

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from fl_shuffle.accounting.bounds.vector import ReportClass, VectorCurve
+from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.rounds.round_library import shuffled_pair
 

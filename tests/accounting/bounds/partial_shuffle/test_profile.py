@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from fl_shuffle.accounting.bounds.clones import clone_curve, solve
 from fl_shuffle.accounting.bounds.partial_shuffle import profile as profiles
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import profile_delta
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
@@ -102,3 +103,17 @@ def test_profiles_bound_what_they_stand_for() -> None:
     assert profile.local_delta(0.4) == pytest.approx(1e-3 + (1.0 - 1e-3) * gap, rel=1e-9)
     assert profile.local_delta(3.0) == pytest.approx(1e-3, rel=1e-9)
     assert profile.local_epsilon(1e-4) == math.inf
+
+
+@pytest.mark.parametrize("epsilon0", [1.0, 2.0, 4.0])
+def test_the_withdrawn_clone_mass_is_recovered_for_many_clients(epsilon0: float) -> None:
+    clients = 10**6
+    claimed = clone_curve(epsilon0, [(2.0 / (1.0 + math.exp(epsilon0)), clients - 1)])
+    withdrawn, _, _ = solve(claimed, epsilon0, epsilon=None, delta=1e-6)
+    proven = ask(method="profile", epsilon0=epsilon0, clients=clients)
+    assert withdrawn <= proven <= 1.01 * withdrawn
+
+
+def test_a_relative_error_is_refused_in_words_that_are_true() -> None:
+    with pytest.raises(FlShuffleError, match="profile has no numerical error to choose"):
+        ask(method="profile", epsilon0=1.0, clients=100, relative_error=1e-3)

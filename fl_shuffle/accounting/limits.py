@@ -1,0 +1,12 @@
+"""Up to where questions are answered: what lies beyond is refused as out of range."""
+
+from __future__ import annotations
+
+MAX_EPSILON0 = 200.0
+"""Local budgets above this protect nothing and overflow when exponentiated and multiplied."""
+MAX_CLIENTS = 10**12
+"""Reports in one shuffled batch: counts stay exact in double precision, products of them too."""
+MAX_ROUNDS = 10**6
+"""Rounds of one run: more than anybody trains."""
+MAX_COMPOSED = 10**9
+"""Times that one pair of laws is composed with itself."""

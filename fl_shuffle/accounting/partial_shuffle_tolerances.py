@@ -1,0 +1,122 @@
+"""The tuning constants of the partial-shuffle bound, as fields of the one object in `tolerances`.
+
+Cells, nodes and candidates decide how tight a number is; inflation, slack and round-off cover what
+double precision loses and may be raised, never lowered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PartialShuffleTolerances:
+    """Inherited by `Tolerances`; read as `TOLERANCES.<field>`."""
+
+    # bounds.partial_shuffle.curve
+    partial_shuffle_max_spread: float = 3.0
+    """Beyond this many noise widths likelihood ratios vary too much to hide anybody."""
+    partial_shuffle_min_others: int = 20
+    """With fewer other reports the theorem says little, and takes longer than all else."""
+    partial_shuffle_max_laplace_spread: float = 12.0
+    """The largest spread for Laplace noise, whose likelihood ratios are bounded."""
+    partial_shuffle_max_share: float = 0.98
+    """A predicted mu above this share of the local one is no gain."""
+
+    # bounds.partial_shuffle.lognormal
+    lognormal_accuracy: float = 1e-8
+    """Relative accuracy of `squared_excess` and `squared_deficit` for mu >= 1e-5, s up to 30
+    sd."""
+    lognormal_short_step: float = 3e-3
+    """Below it second differences lose their digits and are taken from derivatives."""
+
+    # bounds.partial_shuffle.second_order
+    second_order_smoothing: float = 0.03
+    """Standard deviation of V in units of 1/theta: raises the result by 5e-4."""
+    second_order_cut: float = 6.0
+    """Frequencies beyond so many standard deviations of the smoothing are left out and bounded."""
+    second_order_max_nodes: int = 400_000
+    """More nodes take seconds: another bound decides."""
+
+    # bounds.partial_shuffle.convex_order_law
+    split_newton_steps: int = 12
+    """Any share of the split is valid: Newton's method comes near the best one in so many
+    steps."""
+    split_tail_nodes: int = 160
+    """Nodes of the trapezoidal sum above the cut, which is above its integral with any number."""
+    profile_inflation: float = 1.0 + 1e-12
+    """Covers the round-off of a local profile, a few units in the last place."""
+
+    # bounds.partial_shuffle.prediction
+    prediction_nodes: int = 140
+    """Nodes on each side of zero: the prediction only chooses the cut."""
+    prediction_smallest_tail: float = 1e-45
+    """A cut so far out that less is left would only unbalance the numbers."""
+    prediction_smallest: float = 1e-250
+    """Predictions stop here: costs are shares of them and must not vanish."""
+
+    # bounds.partial_shuffle.bound
+    third_order_cost_share: float = 0.006
+    """Share of the predicted result that undoing the swap may cost."""
+    third_order_negligible_delta: float = 1e-100
+    """Where the local curve is below this nothing is computed."""
+    third_order_passes: int = 2
+    """So many goals are tried, each half of what the last one gave ..."""
+    third_order_close: float = 3.0
+    """... until the result is within this factor of its goal."""
+    third_order_rounding: float = 3e-3
+    """Relative error of rounding the top law to atoms."""
+
+    # bounds.partial_shuffle.swap
+    swap_step: float = 0.05
+    """Distance of the nodes of a lognormal weight, in its standard deviations."""
+    swap_round_off: float = 1e-9
+    """Covers the round-off of a weight's log moment, relative to its exponent."""
+    swap_max_weight: float = 1e8
+    """Weights that must be cut above this say that the bound is of no use."""
+    swap_no_effect: float = 0.01
+    """Where the worst weight moves log delta by less, a single node is enough ..."""
+    swap_large_effect: float = 0.3
+    """... and where by more, three are taken instead of two."""
+
+    # bounds.partial_shuffle.collapsed_atoms
+    collapse_slack: float = 1e-11
+    """Covers the round-off of the second-order comparison, relative to the variance."""
+    collapse_cells: int = 100
+    """Cells on which the comparison is certified."""
+    collapse_stretches: tuple[float, ...] = (
+        1.0,
+        1.006,
+        1.012,
+        1.02,
+        1.03,
+        1.045,
+        1.06,
+        1.08,
+        1.1,
+        1.13,
+        1.17,
+        1.22,
+    )
+    """Candidates for how far the atoms are moved apart, dense where small."""
+    collapse_stretch_step: float = 2e-3
+    """The stretch is found to this accuracy: finer gains nothing that is seen."""
+    collapse_max_stretch: float = 1.5
+    """Candidates that need more are given up."""
+
+    # bounds.partial_shuffle.profile_bound
+    convex_order_cost_share: float = 0.005
+    """Share of the predicted result that undoing the swap may cost."""
+    convex_order_error: float = 2e-3
+    """Asked of the engine for the main term."""
+    convex_order_caps: int = 60
+    """Candidates for the cap of a weight."""
+    convex_order_min_others: int = 5
+    """With fewer other reports the costs exceed what is gained."""
+
+    # bounds.partial_shuffle.profile
+    profile_max_epsilon: float = 60.0
+    """Local profiles are read up to here (nats): beyond, a report protects nothing."""
+    profile_nodes: int = 400
+    """Points at which a profile given as a function is read; chords join them."""
+    profile_smallest_delta: float = 1e-30
+    """A profile is followed down to here: the rest counts as certain loss."""

@@ -1,0 +1,63 @@
+"""Files and modules that the documents name exist."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.test_limits import FILES, ROOT
+
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "configs").glob("*.md")]
+)
+FILE = re.compile(r"[\w./-]*\w\.py\b")
+DOTTED = re.compile(r"`(fl_shuffle(?:\.\w+)+)`")
+LOGGERS = {"fl_shuffle.client", "fl_shuffle.run"}
+PATHS = ["/" + str(path.relative_to(ROOT)) for path in FILES]
+
+
+def missing_files(text: str) -> list[str]:
+    """Names like `engine/fourier.py` that are the end of no file's path."""
+    return [
+        name
+        for name in dict.fromkeys(FILE.findall(text))
+        if not any(path.endswith("/" + name) for path in PATHS)
+    ]
+
+
+def resolves(name: str) -> bool:
+    """Whether `name` is a module, or something a module holds."""
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_named_files_and_modules_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    if page.name == "CHANGELOG.md":  # it also speaks of what is gone
+        text = ""
+    assert missing_files(text) == []
+    assert [
+        name for name in sorted(set(DOTTED.findall(text)) - LOGGERS) if not resolves(name)
+    ] == []
+
+
+def test_a_missing_name_would_be_seen() -> None:
+    assert len(PAGES) > 5
+    assert missing_files("`engine/fourier.py`, `engine/spectral.py`") == ["engine/spectral.py"]
+    assert resolves("fl_shuffle.seeds.SeedTree")
+    assert not resolves("fl_shuffle.seeds.Tree")
+    assert not resolves("fl_shuffle.accounting.vector")

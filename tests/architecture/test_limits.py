@@ -1,0 +1,86 @@
+"""Modules and folders stay small, and nothing is written twice."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections import Counter, defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MAX_LINES = 400
+MAX_MODULES = 12
+"""In a folder, its `__init__` not counted."""
+RUN = 8
+"""So many identical lines in two places are one piece of code written twice."""
+
+
+def python_files() -> list[Path]:
+    """The repository's own: what git tracks, or would; all there are, outside a checkout."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.split()
+    paths = [ROOT / name for name in listed] or [
+        path
+        for top in ("fl_shuffle", "clients", "server", "benchmarks", "tests")
+        for path in (ROOT / top).rglob("*.py")
+    ]
+    return sorted(path for path in paths if path.is_file())
+
+
+FILES = python_files()
+
+
+def code_lines(source: str) -> list[tuple[int, str]]:
+    """(number, text) of every line that is neither blank, a comment, nor part of an import."""
+    imported: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            imported.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = enumerate(source.splitlines(), start=1)
+    return [
+        (number, line.strip())
+        for number, line in lines
+        if line.strip() and not line.strip().startswith("#") and number not in imported
+    ]
+
+
+def repeated(sources: dict[str, str], run: int = RUN) -> list[list[str]]:
+    """Where a run of `run` lines stands more than once: the places of each, as name:line."""
+    places: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for name, source in sources.items():
+        lines = code_lines(source)
+        for start in range(len(lines) - run + 1):
+            window = lines[start : start + run]
+            places[tuple(text for _, text in window)].append(f"{name}:{window[0][0]}")
+    return [found for found in places.values() if len(found) > 1]
+
+
+def test_no_module_is_long() -> None:
+    assert len(FILES) > 200
+    long = {str(p.relative_to(ROOT)): len(p.read_text("utf-8").splitlines()) for p in FILES}
+    assert {name: lines for name, lines in long.items() if lines > MAX_LINES} == {}
+
+
+def test_no_folder_is_crowded() -> None:
+    counts = Counter(p.parent for p in FILES if p.name != "__init__.py")
+    crowded = {str(p.relative_to(ROOT)): n for p, n in counts.items() if n > MAX_MODULES}
+    assert crowded == {}
+
+
+def test_nothing_is_written_twice() -> None:
+    sources = {str(p.relative_to(ROOT)): p.read_text("utf-8") for p in FILES}
+    assert repeated(sources) == []
+
+
+def test_a_repetition_would_be_seen() -> None:
+    body = "".join(f"x{i} = {i}\n" for i in range(RUN))
+    indented = "def f():\n" + "".join(f"\n    # note\n    x{i} = {i}\n" for i in range(RUN))
+    assert repeated({"a": body, "b": indented}) == [["a:1", "b:4"]]
+    assert repeated({"a": body, "b": body.replace("3", "4")}) == []
+    many = "from os import (\n" + "".join(f"    a{i},\n" for i in range(RUN)) + ")\n"
+    assert repeated({"a": many, "b": many}) == []

@@ -1,0 +1,23 @@
+"""Small audits and the runs they look at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fl_shuffle.auditing.audit import AuditSettings
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.configuration.sections import Config
+
+QUICK = AuditSettings(trials=100, reports=60_000, seconds=60.0)
+
+
+def config(clients: int = 20, **sections: dict[str, Any]) -> Config:
+    base: dict[str, dict[str, Any]] = {
+        "run": {"rounds": 3},
+        "data": {"clients": clients},
+        "privacy": {"unit": "client", "randomizer": "gaussian"},
+        "budgets": {"distribution": "constant", "epsilon": 1.0, "delta": 1e-5},
+    }
+    for name, values in sections.items():
+        base.setdefault(name, {}).update(values)
+    return parse_config(base)

@@ -1,0 +1,68 @@
+"""What an audit concludes from its counts, and the settings it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from fl_shuffle.auditing.audit import AuditSettings, run_audit
+from fl_shuffle.auditing.claims import Claim, accountant_claims
+from fl_shuffle.auditing.findings import Finding, Point
+from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.tasks.canaries import Canaries
+from tests.auditing.audit_settings import QUICK, config
+
+
+def finding(*points: Point) -> Finding:
+    return Finding("g", "m", 1, 10, points, 3.0)
+
+
+def test_verdicts() -> None:
+    quiet = finding(Point(1e-5, 0.1, 0.5, 0.4), Point(0.1, 0.0, 0.0, 0.0))
+    assert quiet.verdict == "does not contradict the proven bound"
+    loud = finding(Point(1e-5, 0.1, 0.5, 0.4), Point(0.1, 0.3, 0.5, 0.2))
+    assert loud.verdict == "breaks the published mu"
+    assert loud.witness.delta == 0.1
+    assert finding(Point(1e-5, 0.6, 0.5, None)).verdict == "CONTRADICTS THE PROVEN BOUND"
+    assert not finding(Point(1e-5, 0.6, None, None)).breaks_proven
+    assert not finding(Point(1e-5, 0.5, 0.5, 0.5)).breaks_published
+
+
+def test_a_claim_that_is_too_small_is_contradicted() -> None:
+    """The accountant's own number divided by two: an accountant that wrong is found out."""
+    settings = config(8, privacy={"randomizer": "laplace"}, budgets={"delta": 0.0})
+    canaries = Canaries(settings, dimension=3)
+    right = accountant_claims(settings, canaries.plan, canaries.scene.target)
+
+    def wrong(rounds: int, delta: float) -> Claim:
+        claim = right(rounds, delta)
+        assert claim.local is not None
+        return dataclasses.replace(claim, local=0.5 * claim.local)
+
+    report = run_audit(
+        "wrong", canaries, wrong, unit="client", delta=1e-5, rounds=1, settings=QUICK
+    )
+    assert report.findings[0].breaks_proven
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("trials", 7),
+        ("trials", 0),
+        ("trials", 10**9),
+        ("trials", 10.0),
+        ("reports", 999),
+        ("confidence", 0.4),
+        ("confidence", 1.0),
+        ("confidence", math.nan),
+        ("seconds", 0.0),
+        ("seconds", math.inf),
+        ("seed", -1),
+    ],
+)
+def test_bad_settings_are_refused(name: str, value: object) -> None:
+    with pytest.raises(InvalidValueError, match=name):
+        AuditSettings(**{name: value})  # type: ignore[arg-type]
