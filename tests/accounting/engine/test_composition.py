@@ -59,7 +59,7 @@ def test_many_rounds_of_a_curve_lose_two_in_a_hundred_thousand(
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.floats(0.05, 3.0), st.floats(0.0, 1.0), st.integers(2, 6), st.floats(0.01, 0.9))
+@given(st.floats(0.05, 3.0), st.floats(0.0, 0.99), st.integers(2, 6), st.floats(0.01, 0.9))
 def test_rounds_of_a_finite_randomizer_against_enumeration(
     epsilon0: float, mixed: float, rounds: int, share: float
 ) -> None:
@@ -72,13 +72,19 @@ def test_rounds_of_a_finite_randomizer_against_enumeration(
 
     whole = compose_equal_rounds(curve, epsilon0, rounds)
     epsilon = share * rounds * epsilon0
-    exact = 0.0
-    for up in range(rounds + 1):
-        for down in range(rounds + 1 - up):
-            ways = math.comb(rounds, up) * math.comb(rounds - up, down)
-            mass = ways * p[0] ** up * p[2] ** down * p[1] ** (rounds - up - down)
-            exact += mass * max(0.0, -math.expm1(epsilon - (up - down) * epsilon0))
-    assert exact * (1 - 1e-9) <= whole.delta(epsilon) <= exact * 1.002 + 1e-9
+
+    def exact(at: float) -> float:
+        total = 0.0
+        for up in range(rounds + 1):
+            for down in range(rounds + 1 - up):
+                ways = math.comb(rounds, up) * math.comb(rounds - up, down)
+                mass = ways * p[0] ** up * p[2] ** down * p[1] ** (rounds - up - down)
+                total += mass * max(0.0, -math.expm1(at - (up - down) * epsilon0))
+        return total
+
+    # At a loss that occurs the curve has a corner, which the lattice may cut by a part of a step.
+    above = exact(epsilon - 0.005 * epsilon0)
+    assert exact(epsilon) * (1 - 1e-9) <= whole.delta(epsilon) <= above * 1.002 + 1e-9
 
 
 @settings(max_examples=25, deadline=None)
