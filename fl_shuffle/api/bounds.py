@@ -17,7 +17,8 @@ class Question(TypedDict, total=False):
     """What can be asked; see `fl_shuffle.accounting.queries.bound_query.BoundQuery`.
 
     Exactly one of `epsilon` and `delta` is given, the other is the answer. `budgets` are personal
-    ones: a list of (epsilon0, delta0, clients), or a CSV file.
+    ones: a list of (epsilon0, delta0, clients), or a CSV file. `profile` lists (epsilon, delta)
+    pairs that all hold for one report, or is "gdp:MU".
     """
 
     method: str
@@ -38,14 +39,16 @@ class Question(TypedDict, total=False):
     participation: float
     relative_error: float | None
     budgets: str | Sequence[LocalBudget] | Sequence[Sequence[float]]
+    profile: str | Sequence[tuple[float, float]]
 
 
 def bound(**question: Unpack[Question]) -> Guarantee:
     """The guarantee of one method, in nats, for replacing one unit (client or record).
 
-    Without `method` the tightest proven one for the kind of report is asked: `proven` for Gaussian
-    noise, `blanket` for any other randomizer named, `gspa-exact` for personal budgets alone, and
-    `clone` for any randomizer of that local budget. Raises `InvalidValueError` for a value out of
+    Without `method` a proven one for the kind of report is asked: `proven` for Gaussian noise,
+    `blanket` for any other randomizer named, `gspa-exact` for personal budgets alone, `profile`
+    for a profile, and `clone` for any randomizer of that local budget; `compare` finds the
+    tightest. Raises `InvalidValueError` for a value out of
     range and `NotApplicableError` where the method states nothing.
 
     >>> answer = bound(randomizer="krr", k=10, epsilon0=1.0, clients=10_000, delta=1e-6)
@@ -62,7 +65,7 @@ def compare(**question: Unpack[Question]) -> dict[str, Guarantee | FlShuffleErro
 
     >>> answers = compare(epsilon0=1.0, clients=10_000, delta=1e-6)
     >>> next(iter(answers))
-    'clone'
+    'profile'
     """
     from fl_shuffle.accounting.queries.methods import compare as ask_all
 

@@ -16,6 +16,7 @@ from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.version import __version__
 
 SUBCOMMANDS = ("simulate", "report", "estimate", "bound", "compare", "plan", "audit")
+REQUIRED = ("torch", "flwr", "opacus", "cryptography", "mpmath", "rich", "safetensors", "scipy")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -48,6 +49,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = parsed.run(parsed)
     except FlShuffleError as error:
         print(f"fl-shuffle: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        # The accountant runs without these; an import that fails for another reason is a defect.
+        if error.name not in REQUIRED:
+            raise
+        print(
+            f"fl-shuffle: error: {parsed.command} needs {error.name}, which is not installed; "
+            "pip install fl-shuffle",
+            file=sys.stderr,
+        )
         return 2
     except BrokenPipeError:
         # The reader of our output went away (for example `| head`): not an error of ours.

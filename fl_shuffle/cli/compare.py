@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fl_shuffle.api.queries import read_query
 from fl_shuffle.cli.bound import add_query_arguments, given_values
 from fl_shuffle.errors import ConfigError, FlShuffleError
+from fl_shuffle.extras import require_extra
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.guarantee import Guarantee
@@ -95,6 +96,7 @@ def _print_table(
 
 def _plot(query: BoundQuery, names: tuple[str, ...], path: Path) -> None:
     """Each method's answer for n from a tenth to ten times the clients (personal budgets: bars)."""
+    require_extra("matplotlib", "report", f"--plot {path}")
     import matplotlib as mpl
 
     mpl.use("Agg")

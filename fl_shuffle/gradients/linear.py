@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fl_shuffle.extras import installed
 from fl_shuffle.gradients.chain import ChainEngine
 from fl_shuffle.gradients.engine import Batch, Loss
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
@@ -24,7 +25,8 @@ WORTH_COMPILING = 1 << 24
 def compiles(
     layers: tuple[Layer, ...], device: torch.device, loss: Loss | None, records: int
 ) -> bool:
-    """Whether `CompiledLinear` serves this model, and `records` records a round make it pay."""
+    """Whether `CompiledLinear` serves this model, `records` records a round make it pay, and numba
+    is there to compile it."""
     weights = layers[0].fan_in * layers[0].fan_out
     return (
         len(layers) == 1
@@ -33,6 +35,7 @@ def compiles(
         and weights <= LARGEST_WEIGHTS
         and layers[0].fan_out <= LARGEST_CLASSES
         and records * weights >= WORTH_COMPILING
+        and installed("numba")
     )
 
 

@@ -16,6 +16,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
+from fl_shuffle.extras import installed
 from fl_shuffle.randomizers import noise_exact, noise_laws
 from fl_shuffle.randomizers.noise_laws import AddTo
 
@@ -115,13 +116,17 @@ _scratch = _Scratch()
 
 
 class _Choice:
-    """NumPy's loops for 32-bit words until they have cost what loading compiled ones does."""
+    """NumPy's loops for 32-bit words until they have cost what loading compiled ones does.
+
+    Without numba they are all there is: the same bits, more slowly.
+    """
 
     def __init__(self) -> None:
         self._drawn = 0
+        self._compiles = installed("numba")
 
     def on(self, law: str, target: NDArray[np.float32]) -> AddTo:
-        if self._drawn < COMPILED_FROM:
+        if self._drawn < COMPILED_FROM or not self._compiles:
             self._drawn += target.size
             return _blockwise(noise_laws.LAWS[law], target)
         from fl_shuffle.randomizers import noise_compiled

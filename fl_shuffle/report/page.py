@@ -14,6 +14,7 @@ import numpy as np
 
 from fl_shuffle.accounting.guarantee import ratio_line
 from fl_shuffle.errors import RunError
+from fl_shuffle.extras import installed
 from fl_shuffle.report import charts
 from fl_shuffle.report.record import RunRecord, read_run
 
@@ -165,6 +166,11 @@ def _columns(run: RunRecord) -> str:
 
 
 def _figures(run: RunRecord) -> str:
+    if not installed("matplotlib"):
+        return (
+            "<h2>Figures</h2><p>None: they need matplotlib, which is not installed; "
+            "pip install 'fl-shuffle[report]'. Every number is in the tables.</p>"
+        )
     shown = [
         (
             charts.spend_over_rounds(run),

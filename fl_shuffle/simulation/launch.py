@@ -13,6 +13,7 @@ from typing import Any
 
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError
+from fl_shuffle.extras import require_extra
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.runs import Observer, RunFinished, RunPlace, new_directory, unobserved
 from fl_shuffle.runs.directory import discard_unused
@@ -32,6 +33,7 @@ def simulate(config: Config, place: RunPlace | None = None, observer: Observer =
     place = place or RunPlace()
     config = _absolute_paths(config)
     if config.run.engine == "ray":
+        require_extra("ray", "ray", "run.engine = 'ray'")
         return _simulate_on_ray(config, place, observer)
     return _simulate_in_process(config, place, observer)
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import os
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,22 +11,12 @@ from numpy.typing import NDArray
 from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.errors import DataError, require_integer
 from fl_shuffle.plugins import load_attribute
+from fl_shuffle.tasks.sources import digits, mnist
 
 Images = NDArray[np.generic]
 Labels = NDArray[np.int64]
 
-DATA_VARIABLE = "FL_SHUFFLE_DATA"
 UNDECLARED = 0
-MNIST_FILES = {
-    "train-images-idx3-ubyte": 16 + 60_000 * 784,
-    "train-labels-idx1-ubyte": 8 + 60_000,
-    "t10k-images-idx3-ubyte": 16 + 10_000 * 784,
-    "t10k-labels-idx1-ubyte": 8 + 10_000,
-}
-THREE_WAYS = (
-    f"name a folder that holds MNIST/raw with --data DIR, [data] root, or the variable "
-    f"{DATA_VARIABLE}"
-)
 
 
 @dataclass(frozen=True)
@@ -83,9 +69,9 @@ def load_records(section: DataSection) -> Records:
     """Records of the section's source, with `validation` of the training part held out as the test
     part when asked. Raises `DataError` with the remedy when they cannot be had."""
     if section.source == "digits":
-        records = _digits()
+        records = Records(*digits.read(), classes=10)
     elif section.source == "mnist":
-        records = _mnist(section.root)
+        records = Records(*mnist.read(section.root), classes=10)
     else:
         answer = load_attribute(section.source, field="data.source")(section)
         if not isinstance(answer, Records):
@@ -120,63 +106,6 @@ def _require_test_labels(records: Records) -> None:
             f"test label {labels[outside][0]} is not in 0 .. {records.classes - 1}; "
             "correct it, or Records.classes"
         )
-
-
-def _digits() -> Records:
-    """1,797 handwritten digits of 8 x 8 pixels (0 to 16), every fifth kept for testing.
-
-    The file ships inside scikit-learn; it is read directly, because importing scikit-learn takes
-    longer than the whole quickstart round.
-    """
-    spec = find_spec("sklearn")
-    if spec is None or spec.origin is None:
-        raise DataError("data.source = 'digits' needs scikit-learn; pip install scikit-learn")
-    path = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    try:
-        with gzip.open(path, "rt", encoding="ascii") as file:
-            table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
-    except (OSError, EOFError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}); reinstall scikit-learn") from None
-    images, labels = table[:, :64].reshape(-1, 8, 8), table[:, 64].astype(np.int64)
-    test = np.arange(len(labels)) % 5 == 4
-    return Records(images[~test], labels[~test], images[test], labels[test], classes=10)
-
-
-def _mnist(configured: str) -> Records:
-    root = Path(configured or os.environ.get(DATA_VARIABLE, "") or "data")
-    explicit = bool(configured or os.environ.get(DATA_VARIABLE))
-    if explicit and not root.is_dir():
-        raise DataError(f"data folder {root} does not exist or is not a folder; {THREE_WAYS}")
-    raw = root / "MNIST" / "raw"
-    present = [name for name in MNIST_FILES if (raw / name).is_file()]
-    from fl_shuffle.tasks.torchvision_compat import import_torchvision_datasets
-
-    datasets = import_torchvision_datasets()
-    if not present:
-        try:
-            datasets.MNIST(str(root), train=True, download=True)
-        except Exception as error:  # any transport or filesystem failure has the same remedy
-            raise DataError(
-                f"MNIST is not in {root} and could not be downloaded "
-                f"({type(error).__name__}: {error}); {THREE_WAYS}"
-            ) from None
-    for name, size in MNIST_FILES.items():
-        path = raw / name
-        if not path.is_file():
-            raise DataError(f"{path} is missing; restore it or remove {raw} to download again")
-        if path.stat().st_size != size:
-            raise DataError(
-                f"{path} has {path.stat().st_size} bytes instead of {size}: it is truncated or not "
-                f"MNIST; remove {raw} to download again"
-            )
-    try:
-        parts = [datasets.MNIST(str(root), train=train) for train in (True, False)]
-    except (OSError, RuntimeError, ValueError, KeyError, AssertionError) as error:
-        # What torchvision raises for a header that is not MNIST's varies with the byte that is off.
-        kind = type(error).__name__
-        raise DataError(f"MNIST in {raw} cannot be read ({kind} {error}); {THREE_WAYS}") from None
-    train, test = ((part.data.numpy(), part.targets.numpy().astype(np.int64)) for part in parts)
-    return Records(*train, *test, classes=10)
 
 
 @dataclass(frozen=True)

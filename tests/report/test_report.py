@@ -196,15 +196,15 @@ def test_what_cannot_be_reported_is_one_line(
     assert launch("run") == 0
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "ledger.sqlite").write_text("not a database, but long enough to look")
-    (tmp_path / "spoilt").mkdir()
+    (tmp_path / "damaged").mkdir()
     ledger = (tmp_path / "run" / "ledger.sqlite").read_bytes()
-    (tmp_path / "spoilt" / "ledger.sqlite").write_bytes(ledger)
-    (tmp_path / "spoilt" / "metrics.csv").write_text("round\n1\n")
+    (tmp_path / "damaged" / "ledger.sqlite").write_bytes(ledger)
+    (tmp_path / "damaged" / "metrics.csv").write_text("round\n1\n")
     for arguments, said in [
         ([tmp_path / "nowhere"], "not a run directory"),
         ([tmp_path], "not a run directory"),
         ([tmp_path / "broken"], "ledger"),
-        ([tmp_path / "spoilt"], "metrics"),
+        ([tmp_path / "damaged"], "metrics"),
         ([tmp_path / "run", "--out", tmp_path / "no" / "page.html"], "cannot be written"),
     ]:
         capsys.readouterr()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 
 from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.errors import DataError
-from fl_shuffle.tasks.data import MNIST_FILES, load_records, make_partition
+from fl_shuffle.tasks.data import load_records, make_partition
+from fl_shuffle.tasks.sources import mnist
 
 LABELS = np.repeat(np.arange(10), 100)
 
@@ -20,6 +22,12 @@ def test_digits_are_real_and_fixed() -> None:
     assert len(records.train_labels) + len(records.test_labels) == 1797
     assert records.train_images.max() == 16 and records.classes == 10
     assert records.fingerprint() == load_records(DataSection()).fingerprint()
+    labels = np.concatenate([records.train_labels, records.test_labels])
+    # The source's own count of each digit.
+    counted = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert np.bincount(labels).tolist() == counted
+    first = [0, 0, 5, 13, 9, 1, 0, 0]
+    assert records.train_images[0, 0].tolist() == first and records.train_labels[0] == 0
 
 
 def test_validation_is_taken_from_the_training_part() -> None:
@@ -73,7 +81,7 @@ def test_mnist_that_is_missing_truncated_or_unreadable(tmp_path: Path) -> None:
         load_records(DataSection(source="mnist", root=str(tmp_path / "nowhere")))
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
-    for name in MNIST_FILES:
+    for name in mnist.SHAPES:
         (raw / name).write_bytes(b"\0" * 100)
     with pytest.raises(DataError, match="100 bytes instead of 47040016"):
         load_records(DataSection(source="mnist", root=str(tmp_path)))
@@ -86,11 +94,31 @@ def test_mnist_that_is_missing_truncated_or_unreadable(tmp_path: Path) -> None:
 def test_mnist_of_the_right_size_but_the_wrong_content(tmp_path: Path) -> None:
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
-    for name, size in MNIST_FILES.items():
+    for name, shape in mnist.SHAPES.items():
         with (raw / name).open("wb") as file:
-            file.truncate(size)
+            file.truncate(mnist.file_size(shape))
     with pytest.raises(DataError, match="cannot be read"):
         load_records(DataSection(source="mnist", root=str(tmp_path)))
+
+
+def test_mnist_is_read_by_numpy_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision", None)  # importing it would fail
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for name, shape in mnist.SHAPES.items():
+        with (raw / name).open("wb") as file:
+            file.write(mnist.header(shape))
+            file.write(bytes([9, 7]))
+            file.truncate(mnist.file_size(shape))
+    # As the format's description has it: magic number 2051, 60000 images of 28 by 28.
+    assert (raw / "train-images-idx3-ubyte").read_bytes()[:16].hex() == (
+        "000008030000ea600000001c0000001c"
+    )
+    records = load_records(DataSection(source="mnist", root=str(tmp_path)))
+    assert records.train_images[0, 0, :3].tolist() == [9, 7, 0]
+    assert records.test_labels[:3].tolist() == [9, 7, 0]
+    with pytest.raises(DataError, match="could not be downloaded"):
+        load_records(DataSection(source="mnist", root=str(raw)))
 
 
 @pytest.mark.mnist

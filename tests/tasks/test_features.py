@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 
 from fl_shuffle.errors import DataError, InvalidValueError, RunError
 from fl_shuffle.tasks.features import FEATURE_KINDS, build_features
+from fl_shuffle.tasks.sources.digits import read_all
 from fl_shuffle.tasks.strokes import draw_strokes
 
 
@@ -19,8 +19,7 @@ def strokes() -> NDArray[np.uint8]:
 
 @pytest.fixture(scope="module")
 def digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    loaded = load_digits()
-    return loaded.images.astype(np.uint8), loaded.target
+    return read_all()
 
 
 OPTIONS = [
