@@ -218,13 +218,29 @@ class Tolerances(PartialShuffleTolerances):
     plan_relative_error: float = 5e-3
     """A plan's scale is found to this accuracy; the run's own accounting is finer."""
     plan_many_rounds: int = 20
-    """Up to so many rounds the curve is followed densely as far out as in the run itself."""
+    """From so many rounds on the bulk of a round's loss decides, below them its tail."""
     plan_coarse_nodes: float = 2.5
-    """Points per standard deviation where a cost is only foretold ..."""
+    """Points per standard deviation for the cost of given reports ..."""
     plan_fine_nodes: float = 5.0
-    """... and where a plan is certified, as in the run itself."""
+    """... where a plan over many rounds is certified, as in the run itself ..."""
+    plan_few_rounds_nodes: float = 1.25
+    """... and over few rounds: more of them lower the certified epsilon by about 1%."""
+    plan_dense_sds: float = 3.0
+    """Points thin out beyond so many standard deviations over many rounds ..."""
+    plan_few_rounds_dense_sds: float = 1.0
+    """... or so many to plan over few rounds."""
+    plan_floor_share: float = 1e-4
+    """A round's curve is followed down to this share of what delta leaves to one round ..."""
+    plan_few_rounds_floor_share: float = 2e-3
+    """... or this, to plan over few rounds."""
+    plan_few_rounds_step: float = 0.62
+    """Share of the predicted change of the scale that is tried there: only saves trials."""
+    plan_one_round_scale: float = 5e-4
+    """The scale of a plan for a single round is found to this relative accuracy."""
     plan_close: float = 0.01
-    """A certified cost within this relative distance below its target ends the search."""
+    """A certified cost within this relative distance below its target ends the search ..."""
+    plan_few_rounds_close: float = 0.015
+    """... or this over few rounds: there it moves the scale by a sixth of that."""
     plan_max_trials: int = 8
     """Trials of a scale at most: the curve is smooth, five are usual."""
     plan_smallest_share: float = 1e-4

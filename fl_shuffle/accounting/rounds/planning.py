@@ -116,7 +116,7 @@ def plan_noise(
     report_delta: float = 1e-5,
     participation: float = 1.0,
 ) -> NoisePlan:
-    """The smallest common noise (within 1% of epsilon) that gives every client (epsilon, delta).
+    """The smallest common noise (within 1.5% of epsilon) that gives every client (epsilon, delta).
 
     `clients` is their number, or (share of `clip`, count) classes when clients clip to different
     radii. One report moves by 2 clip when a client is replaced, by 2 clip / `records` when one of
@@ -142,15 +142,28 @@ def plan_noise(
         return _worst_view(noise, scale, shape, step, participation)
 
     @cache
-    def cost(scale: float, nodes: float) -> float:
-        return _shuffled_epsilon(curve(scale), rounds, delta, nodes)
+    def cost(scale: float) -> float:
+        if rounds < TOLERANCES.plan_many_rounds:
+            # The tail of each round's loss decides, and few points follow it.
+            return _shuffled_epsilon(
+                curve(scale),
+                rounds,
+                delta,
+                TOLERANCES.plan_few_rounds_nodes,
+                dense=TOLERANCES.plan_few_rounds_dense_sds,
+                floor_share=TOLERANCES.plan_few_rounds_floor_share,
+            )
+        return _shuffled_epsilon(curve(scale), rounds, delta, TOLERANCES.plan_fine_nodes)
 
-    scale = _smallest_scale(curve, cost, without, rounds, target, delta)
+    if rounds == 1:
+        scale, shuffled = _one_round_scale(curve, without, target, delta), target
+    else:
+        scale, shuffled = _smallest_scale(curve, cost, without, rounds, target, delta)
     worst = curve(scale)
     local = _local_epsilon(noise, worst.own.ratio, rounds, delta)
     total = sum(count for _, count in shape)
     deviation = scale * clip * (1.0 if noise == "gaussian" else math.sqrt(2.0))
-    certified = min(local, cost(scale, TOLERANCES.plan_fine_nodes)) if scale < without else local
+    certified = min(local, shuffled) if scale < without else local
     return NoisePlan(
         noise=noise,
         scale=scale * clip,
@@ -168,15 +181,32 @@ def plan_noise(
     )
 
 
+def _one_round_scale(
+    curve: Callable[[float], VectorCurve], without: float, target: float, delta: float
+) -> float:
+    """A scale at which the one curve, evaluated at the target alone, does not exceed `delta`."""
+
+    def spent(scale: float) -> float:
+        view = curve(scale)
+        return view.delta(target) if view.credit else 1.0
+
+    low = TOLERANCES.plan_smallest_share * without
+    # Without credit the noise is known; bisection would end there, one evaluation later.
+    return _solve(spent, delta, low, without, within=TOLERANCES.plan_one_round_scale)
+
+
 def _smallest_scale(
     curve: Callable[[float], VectorCurve],
-    cost: Callable[[float, float], float],
+    cost: Callable[[float], float],
     without: float,
     rounds: int,
     target: float,
     delta: float,
-) -> float:
-    """Secant search between the prediction and the certified cost; returns a certified scale."""
+) -> tuple[float, float]:
+    """Secant search between the prediction and the certified cost: a scale and its cost.
+
+    The scale is `without`, and its cost infinite, where nothing smaller was certified.
+    """
 
     def predicted(scale: float) -> float:
         view = curve(scale)
@@ -190,11 +220,13 @@ def _smallest_scale(
         return rounds * (view.delta(target) if view.credit else view.local_delta(target))
 
     good, bad = without, TOLERANCES.plan_smallest_share * without
-    first = _solve(likely, delta, bad, good, within=3e-3) if rounds > 1 else bad
+    first = _solve(likely, delta, bad, good, within=3e-3)
+    few = rounds < TOLERANCES.plan_many_rounds
+    close = TOLERANCES.plan_few_rounds_close if few else TOLERANCES.plan_close
     correction = 1.0
     seen: dict[float, float] = {}
     for _ in range(TOLERANCES.plan_max_trials):
-        aim = target * (1.0 - 0.3 * TOLERANCES.plan_close)
+        aim = target * (1.0 - 0.3 * close)
         if good in seen and math.isfinite(seen.get(bad, math.inf)):
             # Between two certified costs: a straight line in logarithms.
             rise = math.log(seen[good] / seen[bad])
@@ -203,19 +235,22 @@ def _smallest_scale(
         else:
             scale = max(_solve(predicted, aim / correction, bad, good), first)
             first = bad
+            if good in seen and few:
+                # A heavy tail makes the cost steeper in the scale than the prediction.
+                scale = good * (scale / good) ** TOLERANCES.plan_few_rounds_step
         if scale >= good:
-            return good
-        value = seen[scale] = cost(scale, TOLERANCES.plan_fine_nodes)
+            break
+        value = seen[scale] = cost(scale)
         if value <= target:
             good = scale
-            if value >= target * (1.0 - TOLERANCES.plan_close):
+            if value >= target * (1.0 - close):
                 break
         else:
             bad = scale
         # Without a certified number, or without progress, ask for more noise than predicted.
         better = value / predicted(scale) if math.isfinite(value) else 0.0
         correction = better if better > 1.01 * correction or value <= target else 1.3 * correction
-    return good
+    return good, seen.get(good, math.inf)
 
 
 def _solve(
@@ -255,14 +290,24 @@ def _worst_view(
     )
 
 
-def _shuffled_epsilon(curve: VectorCurve, rounds: int, delta: float, nodes: float) -> float:
+def _shuffled_epsilon(
+    curve: VectorCurve,
+    rounds: int,
+    delta: float,
+    nodes: float,
+    *,
+    dense: float | None = None,
+    floor_share: float = TOLERANCES.plan_floor_share,
+) -> float:
     if not curve.credit:
         return math.inf
     if rounds == 1:
         return curve.epsilon(delta)
-    # Over many rounds only the bulk of each round's loss matters.
-    dense = TOLERANCES.round_dense_sds if rounds < TOLERANCES.plan_many_rounds else 3.0
-    pair = shuffled_pair(curve, per_sd=nodes, dense=dense, floor=1e-4 * delta / rounds)
+    if dense is None:
+        # Over many rounds only the bulk of each round's loss matters.
+        few = rounds < TOLERANCES.plan_many_rounds
+        dense = TOLERANCES.round_dense_sds if few else TOLERANCES.plan_dense_sds
+    pair = shuffled_pair(curve, per_sd=nodes, dense=dense, floor=floor_share * delta / rounds)
     return Composition([(pair, rounds)]).epsilon(delta)
 
 
