@@ -111,6 +111,7 @@ def test_one_nonfinite_record_moves_its_client_no_further_than_any_other(
 
 
 def test_a_gradient_whose_length_float32_cannot_hold_is_clipped_like_any_other() -> None:
+    torch.manual_seed(0)  # with some weights the huge record is simply right
     module = Overflowing()
     engine, theta = make_gradient_engine(module, clip="record"), flat(module)
     x, y, offsets = problem()
