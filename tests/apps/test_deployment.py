@@ -68,33 +68,32 @@ participation = 0.7
 )
 
 
-def test_supernodes_that_play_any_client_give_the_in_process_bits(tmp_path: Path) -> None:
-    config = tmp_path / "network.toml"
-    config.write_text(NETWORK)
+def both_ways(tmp_path: Path, text: str, node: str) -> tuple[Path, Path]:
+    """The run directories of one configuration in this process and on two SuperNodes.
+
+    `node` is a SuperNode's configuration, with its number as {index}.
+    """
+    config = tmp_path / "run.toml"
+    config.write_text(text)
     here, there = tmp_path / "here", tmp_path / "there"
     assert main(["simulate", str(config), "--quiet", "--out", str(here)]) == 0
     with federation(tmp_path / "flower") as flower:
         flower.start_superlink()
         for index in range(2):
-            flower.start_supernode(f"node{index}", f"index={index}")
+            flower.start_supernode(f"node{index}", node.format(index=index))
         flower.wait_for_supernodes(2)
         status = flower.wait(flower.submit(config, there), seconds=900)
         assert status == "finished:completed", flower.log("link")[-3000:]
+    return here, there
+
+
+def test_supernodes_that_play_any_client_give_the_in_process_bits(tmp_path: Path) -> None:
+    here, there = both_ways(tmp_path, NETWORK, "index={index}")
     assert (here / "model.safetensors").read_bytes() == (there / "model.safetensors").read_bytes()
 
 
 def test_supernodes_that_hold_clients_give_the_in_process_values(tmp_path: Path) -> None:
-    config = tmp_path / "small.toml"
-    config.write_text(SMALL)
-    here, there = tmp_path / "here", tmp_path / "there"
-    assert main(["simulate", str(config), "--quiet", "--out", str(here)]) == 0
-    with federation(tmp_path / "flower") as flower:
-        flower.start_superlink()
-        for index in range(2):
-            flower.start_supernode(f"node{index}", f"partition-id={index} num-partitions=2")
-        flower.wait_for_supernodes(2)
-        status = flower.wait(flower.submit(config, there), seconds=900)
-        assert status == "finished:completed", flower.log("link")[-3000:]
+    here, there = both_ways(tmp_path, SMALL, "partition-id={index} num-partitions=2")
     assert {path.name for path in here.iterdir()} == {path.name for path in there.iterdir()}
     assert {path.stat().st_mode & 0o777 for path in there.iterdir()} == {0o600}
     # Blocks are cut within each holder's clients: means are equal to rounding, reports to the grid.
