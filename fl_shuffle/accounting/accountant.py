@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.attacks.likelihood_ratio import batch_epsilon
-from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.attacks.certain_loss import certain_epsilon, most_exposed
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
@@ -21,7 +20,6 @@ from fl_shuffle.accounting.rounds.events import ClientClass, Column, Spend
 from fl_shuffle.accounting.rounds.local_guarantees import (
     local_epsilon,
     local_epsilons,
-    recognised_epsilon,
     worst_local_epsilons,
 )
 from fl_shuffle.accounting.rounds.participation_history import ParticipationHistory, Spent, contains
@@ -294,20 +292,20 @@ class Accountant:
         return Column("specific", Status.AS_PUBLISHED, SPECIFIC_SOURCE, epsilon, note)
 
     def _lower_column(self, taken: dict[int, int], local: dict[int, float]) -> Column:
-        worst = max(
-            taken, key=lambda i: self._classes[i].exposure * math.sqrt(taken[i]), default=None
-        )
+        worst = most_exposed(self._classes, taken)
         epsilon = {}
         for index, rounds in taken.items():
             key = (index, self._attacked_rounds(rounds))
             if key not in self._lower_cache:
-                found = recognised_epsilon(
-                    self._classes, self._everybody, *key, self._delta, self._dimension
+                self._lower_cache[key] = certain_epsilon(
+                    self._classes,
+                    self._everybody,
+                    *key,
+                    self._delta,
+                    local=local[index],
+                    dimension=self._dimension,
+                    recognition_only=index != worst,
                 )
-                best = 0.0 if found is None else found
-                if index == worst and best < TOLERANCES.nearly_local * local[index]:
-                    best = max(best, self._attacked(*key))
-                self._lower_cache[key] = best
             if self._lower_cache[key] > 0.0:
                 epsilon[index] = self._lower_cache[key]
         note = "" if epsilon else "no known attack is certain enough here"
@@ -319,19 +317,6 @@ class Accountant:
         An attack on some of the rounds is one on all of them; it need not be redone every round.
         """
         return rounds if rounds == self._rounds else rounds - rounds % max(1, rounds // 16)
-
-    def _attacked(self, index: int, rounds: int) -> float:
-        """What the likelihood-ratio attack certainly reaches against this class; 0 if nothing.
-
-        Every round is counted with everybody's report: fewer hide less.
-        """
-        if any(kind.noise == "user" for kind in self._classes):
-            return 0.0
-        batch = [
-            ReportClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, int(count))
-            for kind, count in zip(self._classes, self._everybody, strict=True)
-        ]
-        return batch_epsilon(batch, index, rounds, self._delta, self._dimension or 1)
 
     def _gspa_mu(self, counts: dict[int, int]) -> float | None:
         """Theorem 2 of the paper for one round; None where its sum is empty (one report)."""

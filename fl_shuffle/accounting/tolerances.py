@@ -214,17 +214,15 @@ class Tolerances(PartialShuffleTolerances):
     vector_table_tail: float = 1e-18
     """Where the Gaussian law of the table is cut: below what any target resolves."""
 
-    # rounds.planning
+    # queries.planned_noise
     plan_relative_error: float = 5e-3
     """A plan's scale is found to this accuracy; the run's own accounting is finer."""
     plan_many_rounds: int = 20
     """From so many rounds on the bulk of a round's loss decides, below them its tail."""
-    plan_coarse_nodes: float = 2.5
-    """Points per standard deviation for the cost of given reports ..."""
     plan_fine_nodes: float = 5.0
-    """... where a plan over many rounds is certified, as in the run itself ..."""
+    """Points per standard deviation in the search over many rounds ..."""
     plan_few_rounds_nodes: float = 1.25
-    """... and over few rounds: more of them lower the certified epsilon by about 1%."""
+    """... and over few rounds: more of them lower the epsilon by about 1%."""
     plan_dense_sds: float = 3.0
     """Points thin out beyond so many standard deviations over many rounds ..."""
     plan_few_rounds_dense_sds: float = 1.0

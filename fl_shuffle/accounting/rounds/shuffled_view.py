@@ -72,6 +72,7 @@ class ShuffledView:
         for (epsilon0, delta0, _), indices in declared.items():
             group_of_class[indices] = len(self._groups) + len(self._declared)
             self._declared.append((epsilon0, delta0))
+        self._group_of_class = group_of_class
         self.account_of = group_of_class[class_of]
         self._classes = tuple(classes)
         everybody = np.ones(len(class_of), dtype=bool)
@@ -93,6 +94,13 @@ class ShuffledView:
         if index < len(self._groups):
             return RoundType.of(self._batch(counts), index)
         return DeclaredRound(*self._declared[index - len(self._groups)], counts[index] - 1)
+
+    def kinds(self, counts: NDArray[np.int64]) -> list[RoundType]:
+        """A batch of `counts[c]` clients of class c as each class sees it; known noise only."""
+        sizes = np.bincount(self._group_of_class, counts, minlength=self._size).astype(np.int64)
+        batch = self._batch(tuple(sizes.tolist()))
+        seen = {group: RoundType.of(batch, group) for group in set(self._group_of_class.tolist())}
+        return [seen[group] for group in self._group_of_class.tolist()]
 
     def _batch(self, counts: tuple[int, ...]) -> list[ReportClass]:
         return [

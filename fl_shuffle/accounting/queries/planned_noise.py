@@ -1,7 +1,7 @@
-"""Before a run: the noise a target needs, and what given reports will cost.
+"""Before a run: the noise that a target needs.
 
-Both directions of the same question. Every answer is certified by the bounds that account for the
-run itself; approximations only choose what to try next.
+The search uses coarse curves; what is printed is what a run's own accounting says of the noise
+found.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
+
+from fl_shuffle.accounting.attacks.certain_loss import certain_epsilon
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
 from fl_shuffle.accounting.bounds.participation import require_participation
 from fl_shuffle.accounting.bounds.report_class import NOISES, ReportClass
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition
+from fl_shuffle.accounting.guarantee import proof_over_attack
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
 from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_ROUNDS
-from fl_shuffle.accounting.rounds.round_library import shuffled_pair
+from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType, shuffled_pair
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import (
-    InvalidValueError,
     NotApplicableError,
     require_choice,
     require_integer,
@@ -32,22 +36,6 @@ UNITS = ("client", "record")
 
 
 @dataclass(frozen=True)
-class ClassCost:
-    """What a run costs the clients of one class, proven; `anonymity` counts reports like theirs.
-
-    `epsilon` is the smaller of the shuffled and the local guarantee over all rounds, `local` the
-    latter, both at the same delta. `credit` says whether the shuffler contributes at all.
-    """
-
-    index: int
-    clients: int
-    anonymity: int
-    epsilon: float
-    local: float
-    credit: bool
-
-
-@dataclass(frozen=True)
 class NoisePlan:
     """The noise that reaches a target, and what it means.
 
@@ -55,7 +43,8 @@ class NoisePlan:
     its standard deviation; `average_deviation` that of the mean of all reports. `epsilon` is what
     the accountant will certify for the worst client over all rounds at `delta`; `local_epsilon` the
     same without a shuffler. `report_epsilon` is the local budget of one report at `report_delta`.
-    `scale_without_shuffler` is what the same target would need if nobody shuffled.
+    `scale_without_shuffler` is what the same target would need if nobody shuffled. `lower` is what
+    an attack certainly reaches at `scale` (0: none that is known).
     """
 
     noise: str
@@ -69,38 +58,12 @@ class NoisePlan:
     report_delta: float
     scale_without_shuffler: float
     credit: bool
+    lower: float
 
-
-def plan_cost(classes: Sequence[ReportClass], rounds: int, delta: float) -> list[ClassCost]:
-    """The proven cost of `rounds` equal rounds for each class of a batch that arrives whole.
-
-    Classes with no clients are left out. Raises `InvalidValueError` if there is none.
-    """
-    require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
-    _target_delta(delta)
-    cohorts: dict[tuple[str, float], list[int]] = {}
-    for index, own in enumerate(classes):
-        if own.count:
-            cohorts.setdefault((own.noise, own.scale), []).append(index)
-    if not cohorts:
-        raise InvalidValueError("classes", len(classes), "must hold at least one client")
-    costs = []
-    for members in cohorts.values():
-        cohort = [classes[index] for index in members]
-        for position, index in enumerate(members):
-            curve = VectorCurve(
-                cohort,
-                position,
-                relative_error=TOLERANCES.plan_relative_error,
-                concentrate=len(cohort) > 1,
-            )
-            own = classes[index]
-            local = _local_epsilon(own.noise, own.ratio, rounds, delta)
-            epsilon = min(
-                local, _shuffled_epsilon(curve, rounds, delta, TOLERANCES.plan_coarse_nodes)
-            )
-            costs.append(ClassCost(index, own.count, curve.anonymity, epsilon, local, curve.credit))
-    return sorted(costs, key=lambda cost: cost.index)
+    @property
+    def proven_over_lower(self) -> float | None:
+        """How much a better proof, or a better attack, could gain at most; None without attack."""
+        return proof_over_attack(self.epsilon, self.lower)
 
 
 def plan_noise(
@@ -139,7 +102,12 @@ def plan_noise(
     without = _local_scale(noise, step * max(share for share, _ in shape), rounds, target, delta)
 
     def curve(scale: float) -> VectorCurve:
-        return _worst_view(noise, scale, shape, step, participation)
+        return VectorCurve(
+            _worst_batch(noise, scale, shape, step),
+            relative_error=TOLERANCES.plan_relative_error,
+            concentrate=len(shape) > 1,
+            participation=participation,
+        )
 
     @cache
     def cost(scale: float) -> float:
@@ -163,7 +131,14 @@ def plan_noise(
     local = _local_epsilon(noise, worst.own.ratio, rounds, delta)
     total = sum(count for _, count in shape)
     deviation = scale * clip * (1.0 if noise == "gaussian" else math.sqrt(2.0))
-    certified = min(local, shuffled) if scale < without else local
+    certified, attacked = local, 0.0
+    if scale < without:
+        batch = _worst_batch(noise, scale, shape, step)
+        accounted = _accounted(batch, rounds, delta, participation)
+        # Both hold; the search's decides where the finer curve ends above the target by round-off.
+        certified = min(local, accounted if accounted <= target else shuffled)
+    if participation == 1.0:
+        attacked = _attacked(noise, scale, shape, step, rounds, delta, local)
     return NoisePlan(
         noise=noise,
         scale=scale * clip,
@@ -178,7 +153,39 @@ def plan_noise(
         report_delta=report_delta if noise == "gaussian" else 0.0,
         scale_without_shuffler=without * clip,
         credit=scale < without,
+        lower=attacked,
     )
+
+
+def _accounted(
+    batch: Sequence[ReportClass], rounds: int, delta: float, participation: float
+) -> float:
+    """What a run's accounting says of equal rounds of `batch` to its first client."""
+    if participation == 1.0:
+        return RoundLibrary().epsilon({RoundType.of(batch, 0): rounds}, delta)
+    # Runs are not credited for secret check-in: the same points of such a curve.
+    curve = VectorCurve(
+        batch, relative_error=TOLERANCES.round_relative_error, participation=participation
+    )
+    if rounds == 1:
+        return curve.epsilon(delta)
+    return Composition([(shuffled_pair(curve), rounds)]).epsilon(delta)
+
+
+def _attacked(
+    noise: str,
+    scale: float,
+    shape: Sequence[tuple[float, int]],
+    step: float,
+    rounds: int,
+    delta: float,
+    local: float,
+) -> float:
+    """What an attack on the clients of the largest radius certainly reaches; 0 for nothing."""
+    classes = [ClientClass(noise, scale, share, step * share, 0.0, 0.0, 1) for share, _ in shape]
+    counts = np.array([count for _, count in shape], dtype=np.int64)
+    worst = max(range(len(shape)), key=lambda index: shape[index][0])
+    return certain_epsilon(classes, counts, worst, rounds, delta, local=local)
 
 
 def _one_round_scale(
@@ -268,26 +275,17 @@ def _solve(
     return high
 
 
-def _worst_view(
-    noise: str,
-    scale: float,
-    shape: Sequence[tuple[float, int]],
-    step: float,
-    participation: float,
-) -> VectorCurve:
-    """A curve above every client's: the largest ball, the others without their best hider."""
+def _worst_batch(
+    noise: str, scale: float, shape: Sequence[tuple[float, int]], step: float
+) -> list[ReportClass]:
+    """A batch above every client's view, the client first: largest ball, best hider left out."""
     ordered = sorted(shape)
     (smallest, count), *rest = ordered
     largest = ordered[-1][0]
     own = ReportClass(noise, scale, largest, step * largest, 1)
     others = [ReportClass(noise, scale, smallest, 0.0, count - 1)]
     others += [ReportClass(noise, scale, share, 0.0, number) for share, number in rest]
-    return VectorCurve(
-        [own, *others],
-        relative_error=TOLERANCES.plan_relative_error,
-        concentrate=len(shape) > 1,
-        participation=participation,
-    )
+    return [own, *others]
 
 
 def _shuffled_epsilon(
