@@ -152,7 +152,9 @@ class Tolerances(PartialShuffleTolerances):
     """Asked of the engine for every point of a round's curve."""
     round_dense_sds: float = 5.0
     """Within so many standard deviations the points are evenly spaced."""
-    round_max_stalled: int = 4
+    round_patience: int = 3
+    """After so many points without a smaller certified value the next ones are further out."""
+    round_max_stalled: int = 8
     """So many points without a smaller certified value end the curve; what is left is certain
     loss."""
     round_far_sds: float = 4.5
@@ -217,30 +219,26 @@ class Tolerances(PartialShuffleTolerances):
     # queries.planned_noise
     plan_relative_error: float = 5e-3
     """A plan's scale is found to this accuracy; the run's own accounting is finer."""
-    plan_many_rounds: int = 20
-    """From so many rounds on the bulk of a round's loss decides, below them its tail."""
-    plan_fine_nodes: float = 5.0
-    """Points per standard deviation in the search over many rounds ..."""
-    plan_few_rounds_nodes: float = 1.25
-    """... and over few rounds: more of them lower the epsilon by about 1%."""
-    plan_dense_sds: float = 3.0
-    """Points thin out beyond so many standard deviations over many rounds ..."""
-    plan_few_rounds_dense_sds: float = 1.0
-    """... or so many to plan over few rounds."""
-    plan_floor_share: float = 1e-4
-    """A round's curve is followed down to this share of what delta leaves to one round ..."""
-    plan_few_rounds_floor_share: float = 2e-3
-    """... or this, to plan over few rounds."""
-    plan_few_rounds_step: float = 0.62
-    """Share of the predicted change of the scale that is tried there: only saves trials."""
+    plan_nodes: float = 0.8
+    """Points per standard deviation of the curve that compares scales ..."""
+    plan_dense_sds: float = 0.5
+    """... which thin out beyond so many of them ..."""
+    plan_floor_share: float = 2e-3
+    """... down to this share of what delta leaves to one round."""
+    plan_expected_gain: float = 0.97
+    """First guess of a run's own accounting, as a share of that."""
     plan_one_round_scale: float = 5e-4
     """The scale of a plan for a single round is found to this relative accuracy."""
-    plan_close: float = 0.01
-    """A certified cost within this relative distance below its target ends the search ..."""
-    plan_few_rounds_close: float = 0.015
-    """... or this over few rounds: there it moves the scale by a sixth of that."""
+    plan_close: float = 0.015
+    """A cost within this relative distance below its target ends the search ..."""
+    plan_first_power: float = 2.5
+    """Guess of the power of the scale with which the cost falls: 1, or up to 9 with heavy tails."""
+    plan_scale_close: float = 1.003
+    """... and so do a good and a bad scale so near: where tails are heavy the cost is steep."""
+    plan_max_accounted: int = 4
+    """So many scales at most are accounted as a run would be: two are usual."""
     plan_max_trials: int = 8
-    """Trials of a scale at most: the curve is smooth, five are usual."""
+    """Rough trials for each of them: the curve is smooth, four are usual."""
     plan_smallest_share: float = 1e-4
     """Noise below this share of what suffices without a shuffler is not searched."""
 

@@ -106,7 +106,8 @@ class VectorCurve:
         self._blanket = self._has_blanket()
         scale = self.own.scale
         kind = PartialShuffleCurve if self.own.noise == "gaussian" else LaplaceShuffleCurve
-        sharper = kind(self.own.ratio, self.own.radius / scale, radii / scale, counts)
+        reach = self.own.radius / scale
+        sharper = kind(self.own.ratio, reach, radii / scale, counts, self._relative_error)
         # Secret check-in is known to the blanket alone, which also says more of a small batch of
         # faint reports, and many times faster.
         faint = self._blanket and (

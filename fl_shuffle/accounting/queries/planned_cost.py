@@ -69,7 +69,7 @@ def proven_costs(
     members = np.flatnonzero(counts)
     if not members.size:
         raise InvalidValueError("classes", len(classes), "must hold at least one client")
-    present = [classes[index] for index in members]
+    present = [classes[index] for index in members.tolist()]
     view = ShuffledView(present, np.arange(len(present)), schedule="aggregate", unit="client")
     kinds = view.kinds(counts[members])
     library = RoundLibrary()

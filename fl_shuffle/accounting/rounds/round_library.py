@@ -345,4 +345,7 @@ def shuffled_pair(
         stalled = stalled + 1 if deltas[-1] == deltas[-2] else 0
         if stalled == TOLERANCES.round_max_stalled:
             break
+        if stalled >= TOLERANCES.round_patience:
+            # The curve jumps a little where its free parameters do: look further out.
+            step *= 2.0
     return DominatingPair.from_curve(epsilons, deltas)

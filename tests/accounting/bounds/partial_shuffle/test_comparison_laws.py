@@ -59,9 +59,7 @@ def certified(setting: Setting, epsilon: float, gain: float, loss: float) -> Ato
     mean = -(1 - loss) * drift + (gain + loss) * local
     second = (1 + gain) ** 2 * (variance + drift * drift)
     rate = max(drift / variance, 1 / math.sqrt(setting.count * variance))
-    found = collapse(lifted(atoms, gain, loss), second - mean * mean, mean, rate)
-    assert found is not None
-    return found[0]
+    return collapse(lifted(atoms, gain, loss), second - mean * mean, mean, rate)[0]
 
 
 @pytest.mark.parametrize("share_of_move", [1.0, 0.3, 0.05])
