@@ -172,17 +172,16 @@ def _main_term(law: AtomicLaw, count: int) -> float:
 def _worst_mixture(laws: Sequence[AtomicLaw], count: int) -> float:
     """An upper bound on E(sum)_+ of `count` terms, each of one of `laws`."""
     saddles = [tilt_at_saddle_point(law, [(1.0, count - 1)]) for law in laws]
-    best = math.inf
-    theta = min(saddles)
+    best, low, high = math.inf, min(saddles), max(saddles)
+    theta = low
     for _ in range(TOLERANCES.rings_tilts):
         period = max(period_of(law, count, theta, 1.0 / theta) for law in laws)
         logs = [log_excess_by_moduli(law, count, theta, period) for law in laws]
         worst = int(np.argmax(logs))
-        if logs[worst] >= best:
+        best = min(best, logs[worst])
+        # Towards the saddle point of the law that is worst here.
+        low, high = (theta, high) if saddles[worst] > theta else (low, theta)
+        if high < 1.02 * low:
             break
-        best = logs[worst]
-        # The law that is worst here would rather have its own saddle point.
-        if abs(math.log(saddles[worst] / theta)) < 1e-3:
-            break
-        theta = saddles[worst]
+        theta = math.sqrt(low * high)
     return math.exp(best) if best < 600.0 else math.inf
