@@ -166,6 +166,8 @@ class Tolerances(PartialShuffleTolerances):
     one."""
     round_floor_delta: float = 1e-16
     """A curve is followed down to here; the rest is counted as certain loss."""
+    round_precise_points: int = 8
+    """Up to so many points of a single round's curve are as precise as its epsilon."""
     few_balls: int = 8
     """With more balls than this a large batch is accounted through its total number of hiders."""
     max_local_pair_ratio: float = 12.0

@@ -6,6 +6,7 @@ docs/proofs.md, section 12.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def test_variance_of_a_ring(mu: float) -> None:
         u, w = np.concatenate([u, end, 0 * end]), np.concatenate([w, 0 * end, end])
         exact, distance = variance(u, w, np.full(len(u), a)), np.linalg.norm(u, axis=1)
         edges = mu * np.sqrt(np.linspace(0.0, 1.0, 6))
-        for near, far in zip(edges[:-1], edges[1:], strict=True):
+        for near, far in pairwise(edges.tolist()):
             kept = (distance >= near) & (distance <= far * (1 + 1e-12))
             share = exact[kept].max() / ring_variance(a, mu, near, far)
             assert share <= 1.0
