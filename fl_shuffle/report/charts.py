@@ -153,6 +153,6 @@ def svg_figure(draw: Callable[[Axes], None]) -> str:
             figure.legend(loc="outside upper left", ncols=3, frameon=False)
         text = io.StringIO()
         canvas: Any = FigureCanvasSVG(figure)
-        canvas.printsvg_figure(text, metadata={"Date": None})
+        canvas.print_svg(text, metadata={"Date": None})
     svg = text.getvalue()
     return svg[svg.index("<svg") :]

@@ -43,6 +43,7 @@ LAYERS = [
     ["fl_shuffle.apps"],
     ["fl_shuffle.simulation.launch", "fl_shuffle.simulation.progress"],
     ["fl_shuffle.simulation"],
+    ["fl_shuffle.sweeps"],
     ["fl_shuffle.api"],
     ["fl_shuffle"],
     ["fl_shuffle.cli"],
