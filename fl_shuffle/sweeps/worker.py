@@ -34,9 +34,9 @@ def serve(tasks: TextIO, answers: TextIO) -> None:
 
 
 def _play(task: Mapping[str, Any], answers: TextIO) -> dict[str, Any]:
-    from fl_shuffle.api.threads import one_torch_thread
     from fl_shuffle.runs import RoundFinished, RunEvent, RunFinished, RunPlace, unfinished_config
     from fl_shuffle.simulation.launch import simulate
+    from fl_shuffle.simulation.threads import one_torch_thread
     from fl_shuffle.sweeps.directory import state_of
 
     path = Path(task["run"])

@@ -74,6 +74,7 @@ CONFINED = {
         "fl_shuffle.flower",
         "fl_shuffle.runs",
         "fl_shuffle.simulation.launch",
+        "fl_shuffle.simulation.threads",
         "fl_shuffle.tasks.sources.torchvision_datasets",
         "fl_shuffle.cli.audit",
         "fl_shuffle.tasks",
