@@ -9,17 +9,23 @@ import numpy as np
 
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
+from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.randomizer_plan import RandomizerPlan
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Epsilon after some rounds at one delta, for the target: None where a column is empty."""
+    """Epsilon after some rounds at one delta, for the target: None where a column is empty.
+
+    `sum_note` says why the column `sum` is.
+    """
 
     proven: float | None
     published: float | None
     local: float | None
+    sum: float | None
+    sum_note: str
 
 
 ClaimBook = Callable[[int, float], Claim]
@@ -43,12 +49,19 @@ def accountant_claims(config: Config, plan: RandomizerPlan, target: int) -> Clai
                 delta=delta,
                 rounds=rounds,
                 library=library,
+                trust=Trust.of(config.to_dict()),
             )
             for number in range(1, rounds):
                 accountant.commit(number, everyone)
             columns = accountant.preview(rounds, everyone).columns
-            found = [columns[name].epsilon.get(own) for name in ("proven", "gspa", "local")]
-            known[rounds, delta] = Claim(*found)
+            proven, gspa, local = (
+                columns[name].epsilon.get(own) for name in ("proven", "gspa", "local")
+            )
+            # Where not every class is listed, the worst client's number is claimed for all.
+            sums = columns["sum"]
+            known[rounds, delta] = Claim(
+                proven, gspa, local, sums.epsilon.get(own, sums.worst), sums.note
+            )
         return known[rounds, delta]
 
     return claim
