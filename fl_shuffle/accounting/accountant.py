@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.attacks.likelihood_ratio import batch_epsilon
+from fl_shuffle.accounting.attacks.sum_attack import SUM_LOWER_SOURCE, sum_lower_column
 from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
@@ -27,7 +28,7 @@ from fl_shuffle.accounting.rounds.local_guarantees import (
 from fl_shuffle.accounting.rounds.participation_history import ParticipationHistory, Spent, contains
 from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundLibrary, RoundType
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView, as_published_type
-from fl_shuffle.accounting.rounds.sum_account import SUM_LOWER_SOURCE, SUM_SOURCE, SumAccount
+from fl_shuffle.accounting.rounds.sum_account import SUM_SOURCE, SumAccount
 from fl_shuffle.accounting.rounds.trust import ANALYZED, EVERYBODY_HONEST, Trust
 from fl_shuffle.accounting.rounds.worst_client import WorstClient, WorstInReports, WorstInSums
 from fl_shuffle.accounting.tolerances import TOLERANCES
@@ -112,7 +113,7 @@ class Accountant:
             self._classes, class_of, schedule=schedule, unit=unit, assumed_honest=honest
         )
         self._sums = SumAccount.start(
-            self._classes, class_of, schedule=schedule, assumed_honest=honest, dimension=dimension
+            self._classes, class_of, schedule=schedule, assumed_honest=honest
         )
         self._no_sum = ANALYZED if trust.analyzed else self._sums.reason
         self._no_credit = self._view.no_credit_reason()
@@ -221,7 +222,8 @@ class Accountant:
                 Column("sum_lower", Status.LOWER_BOUND, SUM_LOWER_SOURCE, note=self._no_sum),
             )
         after = self._sums.after(present)
-        return after.column(self._delta, taken, overall), after.lower_column(self._delta, taken)
+        column = after.column(self._delta, taken, overall=overall)
+        return column, sum_lower_column(after, self._delta, taken)
 
     def _proven_each(self, taken: NDArray[np.int64], histories: ParticipationHistory) -> Vector:
         epsilons = local_epsilons(self._classes, self._class_of, taken, self._delta)

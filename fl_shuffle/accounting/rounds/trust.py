@@ -63,7 +63,8 @@ class Trust:
         """In plain words; `sums`: the column `sum` says something."""
         found = [self._honesty()]
         if sums:
-            found.append(f"for column sum: {sum_assumption(self.min_reports)}. {SERVER_ADDS}")
+            words = sum_assumption(self.min_reports, self.assumed_honest)
+            found.append(f"column sum: {words}. {SERVER_ADDS}")
         return tuple(found)
 
     def _honesty(self) -> str:
