@@ -9,23 +9,19 @@ import numpy as np
 
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
-from fl_shuffle.accounting.rounds.trust import Trust
+from fl_shuffle.accounting.rounds.sum_account import SumAccount
+from fl_shuffle.accounting.rounds.trust import ANALYZED, Trust
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.randomizer_plan import RandomizerPlan
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Epsilon after some rounds at one delta, for the target: None where a column is empty.
-
-    `sum_note` says why the column `sum` is.
-    """
+    """Epsilon after some rounds at one delta, for the target: None where a column is empty."""
 
     proven: float | None
     published: float | None
     local: float | None
-    sum: float | None
-    sum_note: str
 
 
 ClaimBook = Callable[[int, float], Claim]
@@ -54,14 +50,30 @@ def accountant_claims(config: Config, plan: RandomizerPlan, target: int) -> Clai
             for number in range(1, rounds):
                 accountant.commit(number, everyone)
             columns = accountant.preview(rounds, everyone).columns
-            proven, gspa, local = (
-                columns[name].epsilon.get(own) for name in ("proven", "gspa", "local")
-            )
-            # Where not every class is listed, the worst client's number is claimed for all.
-            sums = columns["sum"]
-            known[rounds, delta] = Claim(
-                proven, gspa, local, sums.epsilon.get(own, sums.worst), sums.note
-            )
+            found = [columns[name].epsilon.get(own) for name in ("proven", "gspa", "local")]
+            known[rounds, delta] = Claim(*found)
         return known[rounds, delta]
 
     return claim
+
+
+class SumClaims:
+    """Column `sum` for client `target` when all clients report in every round: (rounds, delta) ->
+    epsilon. `reason` says why it says nothing, None where it does."""
+
+    def __init__(self, config: Config, plan: RandomizerPlan, target: int) -> None:
+        trust = Trust.of(config.to_dict())
+        self._account = SumAccount.start(
+            plan.classes,
+            plan.class_of,
+            schedule=config.training.schedule,
+            assumed_honest=trust.assumed_honest,
+        )
+        self._target = target
+        self.reason = ANALYZED if trust.analyzed else self._account.reason
+
+    def __call__(self, rounds: int, delta: float) -> float:
+        account, everyone = self._account, np.ones(len(self._account.class_of), dtype=bool)
+        for _ in range(rounds):
+            account = account.after(everyone)
+        return account.curve(self._target).epsilon(delta)

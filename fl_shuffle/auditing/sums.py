@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.aggregation.shuffler import ReportBatch
-from fl_shuffle.auditing.claims import ClaimBook
+from fl_shuffle.auditing.claims import SumClaims
 from fl_shuffle.auditing.findings import Finding, Point
 from fl_shuffle.auditing.games import FEWEST_PLAYS, Clock, mu_findings, threshold_finding
 from fl_shuffle.auditing.score import report_scales
@@ -40,7 +40,7 @@ class SumGame:
     """The reports of the honest clients, the target among them, and what is claimed for it."""
 
     source: CanarySource
-    claims: ClaimBook
+    claims: SumClaims
 
     @property
     def noise(self) -> float:
@@ -49,7 +49,7 @@ class SumGame:
 
     def judge(self, rounds: int, delta: float, lower: float) -> Point:
         """A lower bound beside the column `sum`."""
-        return Point(delta, lower, self.claims(rounds, delta).sum, None)
+        return Point(delta, lower, self.claims(rounds, delta), None)
 
 
 def play_sums(source: CanarySource, trials: int, clock: Clock) -> tuple[Vector, Vector]:

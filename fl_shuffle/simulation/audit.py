@@ -18,7 +18,7 @@ def audit_configuration(
     name: str, config: Config, settings: AuditSettings, *, dimension: int | None = None
 ) -> AuditReport:
     from fl_shuffle.auditing.audit import run_audit
-    from fl_shuffle.auditing.claims import accountant_claims
+    from fl_shuffle.auditing.claims import SumClaims, accountant_claims
     from fl_shuffle.auditing.sums import SumGame
     from fl_shuffle.tasks.canaries import Canaries, check_clipping
 
@@ -40,6 +40,6 @@ def audit_configuration(
         settings=settings,
         clipping=check_clipping(config) if dimension is None else None,
         published=published,
-        sums=SumGame(summed, accountant_claims(config, *summed.claimant)),
+        sums=SumGame(summed, SumClaims(config, *summed.claimant)),
         release=config.privacy.release,
     )
