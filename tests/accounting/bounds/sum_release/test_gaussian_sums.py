@@ -14,6 +14,7 @@ from scipy.special import ndtr
 
 from fl_shuffle.accounting.bounds.sum_release import gaussian
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta
+from fl_shuffle.accounting.tolerances import TOLERANCES
 
 Vector = NDArray[np.float64]
 Laws = tuple[tuple[int, Vector], tuple[int, Vector]]
@@ -59,7 +60,7 @@ def cases(number: int, low: float, high: float) -> Iterator[tuple[Vector, Vector
     rng = np.random.default_rng(7)
     for _ in range(number):
         count = int(rng.integers(2, 5))
-        grids = 2.0 ** rng.integers(0, 2, count)
+        grids = np.exp2(rng.integers(0, 2, count).astype(np.float64))
         scales = grids * rng.uniform(low, high, count)
         means = rng.uniform(-2.0, 2.0, count)
         yield means, scales, grids, float(rng.uniform(0.1, 1.0) * scales[0])
@@ -80,9 +81,7 @@ def test_exact_law_on_coarse_grids(
 
     Steps longer than the noise also show what the theorem is for: without it, the formula fails.
     """
-    monkeypatch.setattr(
-        gaussian, "TOLERANCES", replace(gaussian.TOLERANCES, sum_smoothing=smoothing)
-    )
+    monkeypatch.setattr(gaussian, "TOLERANCES", replace(TOLERANCES, sum_smoothing=smoothing))
     lost = 2.0 * sum(math.exp(-2.0 * (math.pi * smoothing * k) ** 2) for k in (1, 2, 3))
     counted = naive = 0
     for means, scales, grids, shift in cases(150, low, high):
@@ -135,7 +134,8 @@ def _brute(values: Vector, counts: NDArray[np.int64], own: int, honest: int) -> 
     clients = [k for k, count in enumerate(counts) for _ in range(int(count))]
     clients.remove(own)
     size = min(honest, len(clients) + 1) - 1
-    return min(values[own] + sum(values[list(c)]) for c in itertools.combinations(clients, size))
+    sums = [float(values[list(c)].sum()) for c in itertools.combinations(clients, size)]
+    return float(values[own]) + min(sums)
 
 
 def test_the_worst_honest_subset() -> None:
@@ -159,8 +159,8 @@ def test_reports_that_do_not_mix_count_as_honest_first() -> None:
     rng = np.random.default_rng(5)
     mixed = 0
     for _ in range(60):
-        scales = 2.0 ** rng.integers(0, 9, 4)
-        grids = scales * 2.0 ** -rng.integers(3, 7, 4)
+        scales = np.exp2(rng.integers(0, 9, 4).astype(np.float64))
+        grids = scales * np.exp2(-rng.integers(3, 7, 4).astype(np.float64))
         counts = rng.integers(1, 3, 4)
         bridged = 32.0 * grids**2
         effective = scales**2 - 2.0 * bridged
