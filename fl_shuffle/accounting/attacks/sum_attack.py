@@ -26,7 +26,7 @@ def sum_attack_delta(epsilon: float, mu: float, coarsest: float) -> float:
     in size. So their weighted sum exceeds coarsest sqrt(ln(2/missed) / 2) deviations with
     probability `missed` at most (Hoeffding), and both error rates move by no more than that.
     """
-    if not 0.0 < mu or coarsest > TOLERANCES.sum_attack_coarsest:
+    if mu <= 0.0 or coarsest > TOLERANCES.sum_attack_coarsest:
         return 0.0
     log_missed = TOLERANCES.sum_attack_log_missed - epsilon
     moved = coarsest * (math.sqrt(0.5 * (math.log(2.0) - log_missed)) + 1e-9)
