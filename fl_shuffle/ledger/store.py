@@ -48,7 +48,13 @@ CREATE TABLE client_spend (
     client_id INTEGER PRIMARY KEY, rounds INTEGER NOT NULL, proven REAL, sum REAL, local REAL);
 CREATE TABLE checkpoint (only INTEGER PRIMARY KEY CHECK (only = 0), round INTEGER NOT NULL,
     state BLOB NOT NULL);
+CREATE VIEW attendance AS
+    SELECT round, attempt, client_id FROM reservations CROSS JOIN clients
+    WHERE released AND (present IS NULL OR 1 & (
+        instr('123456789ABCDEF', substr(hex(substr(present, client_id / 8 + 1, 1)),
+            client_id % 8 / 4 + 1, 1)) >> (3 - client_id % 4)));
 """
+# The view unpacks `present`: one row for each report that was released.
 # round_classes speaks of each class's most exposed client; a client's own numbers: client_spend.
 
 COLUMN_NAMES = ("gspa", "specific", "proven", "sum", "local", "lower", "sum_lower")
