@@ -16,8 +16,8 @@ from fl_shuffle.runs.directory import SUMMARY
 class Summary:
     """The final numbers of a run: epsilons in nats at `delta`, of the worst client.
 
-    `epsilon` is the headline's, which matches what was released; `columns` holds every column's;
-    None where there is no number. `data` is the whole of the file.
+    `epsilon` is the headline, of the column that matches what was released; `columns` holds every
+    column's; None where there is no number. `data` is the whole of the file.
     """
 
     rounds: int
