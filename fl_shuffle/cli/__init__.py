@@ -42,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="fl-shuffle",
         description="Federated learning in the shuffle model of differential privacy: "
-        "simulate a federation, sweep settings, read ledgers, ask for a privacy bound, plan, audit.",
+        "simulate and sweep federations, read their ledgers, ask for a privacy bound, plan, audit.",
     )
     parser.add_argument("--version", action="version", version=f"fl-shuffle {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
