@@ -212,6 +212,7 @@ def _cost(arguments: argparse.Namespace) -> int:
             "delta": config.privacy.target_delta,
             "rounds": config.run.rounds,
             "unit": config.privacy.unit,
+            "release": config.privacy.release,
             "status": "proven" if config.training.participation == 1.0 else "expected",
             "classes": rows,
         }
@@ -228,9 +229,16 @@ def _cost(arguments: argparse.Namespace) -> int:
             f"batches and attendance are drawn: a run costs more than that with probability "
             f"{SURPRISE:g} at most, and counts what it really was"
         )
-    if not any(cost.credit for cost in costs):
+    summed = config.privacy.release == "sum"
+    if summed:
+        from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
+
+        words = sum_assumption(config.privacy.min_reports, config.privacy.assumed_honest)
+        print(f"assumes {words}")
+    elif not any(cost.credit for cost in costs):
         print("shuffling adds nothing here: every class is left with its own noise")
-    print("  clients  hides among  epsilon0     noise  epsilon  without shuffler")
+    alone = "         by itself" if summed else "  without shuffler"
+    print(f"  clients  hides among  epsilon0     noise  epsilon{alone}")
     ranked = sorted(costs, key=lambda cost: -cost.epsilon)
     for cost in ranked[:SHOWN_CLASSES]:
         kind = kinds[cost.index]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
@@ -74,10 +74,13 @@ class NoisePlan:
     release: str = "reports"
 
 
-def plan_cost(classes: Sequence[ReportClass], rounds: int, delta: float) -> list[ClassCost]:
+def plan_cost(
+    classes: Sequence[ReportClass], rounds: int, delta: float, *, colluders: int = 0
+) -> list[ClassCost]:
     """The proven cost of `rounds` equal rounds for each class of a batch that arrives whole.
 
-    Classes with no clients are left out. Raises `InvalidValueError` if there is none.
+    So many `colluders`' reports hide nobody: for each client those that would hide it best. Classes
+    with no clients are left out. Raises `InvalidValueError` if there is none.
     """
     require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
     require_target_delta(delta)
@@ -89,8 +92,8 @@ def plan_cost(classes: Sequence[ReportClass], rounds: int, delta: float) -> list
         raise InvalidValueError("classes", len(classes), "must hold at least one client")
     costs = []
     for members in cohorts.values():
-        cohort = [classes[index] for index in members]
         for position, index in enumerate(members):
+            cohort = _without([classes[i] for i in members], position, colluders)
             curve = VectorCurve(
                 cohort,
                 position,
@@ -104,6 +107,16 @@ def plan_cost(classes: Sequence[ReportClass], rounds: int, delta: float) -> list
             )
             costs.append(ClassCost(index, own.count, curve.anonymity, epsilon, local, curve.credit))
     return sorted(costs, key=lambda cost: cost.index)
+
+
+def _without(cohort: list[ReportClass], own: int, colluders: int) -> list[ReportClass]:
+    """The batch without so many others, those of the smallest balls first."""
+    left, batch = colluders, list(cohort)
+    for index in sorted(range(len(batch)), key=lambda i: batch[i].radius):
+        gone = min(left, batch[index].count - (index == own))
+        batch[index] = replace(batch[index], count=batch[index].count - gone)
+        left -= gone
+    return batch
 
 
 def plan_noise(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.bounds.sum_release.gaussian import (
     attacked_variance,
+    drawn_variance,
     sum_epsilon,
     sum_mu,
 )
@@ -80,8 +81,44 @@ def sum_cost(
     """
     require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
     require_target_delta(delta)
-    mu = class_mu(classes, assumed_honest) * math.sqrt(rounds)
     honest = honest_reports(assumed_honest, sum(kind.count for kind in classes))
+    return _costs(classes, class_mu(classes, assumed_honest), honest, rounds, delta)
+
+
+def drawn_sum_cost(
+    classes: Sequence[ReportClass],
+    rounds: int,
+    delta: float,
+    *,
+    taken: int,
+    participation: float,
+    rare: float,
+    assumed_honest: AssumedHonest = None,
+) -> list[ClassCost]:
+    """`sum_cost` where clients take part by public coins, for one who does so `taken` times.
+
+    Some of the `rounds` sums hide less with probability `rare` at most.
+    """
+    from scipy.stats import binom
+
+    scale, shift, clients = _columns(classes)
+    grids = report_grids(scale, np.array([kind.radius for kind in classes]))
+    reports = max(1, int(binom.ppf(rare / rounds, int(clients.sum()), participation)))
+    honest = honest_reports(assumed_honest, reports)
+    if assumed_honest is None:
+        variance = drawn_variance(scale, grids, clients, participation, rare / rounds)
+        mu = shift / np.sqrt(variance) * TOLERANCES.sum_inflation
+    else:
+        # Whoever is drawn, the honest ones' noise is at least the smallest of everybody's.
+        mu = sum_mu(scale, shift, grids, clients, honest)
+    return _costs(classes, mu, honest, taken, delta)
+
+
+def _costs(
+    classes: Sequence[ReportClass], mu: Vector, honest: int, rounds: int, delta: float
+) -> list[ClassCost]:
+    """The cost of so many sums with this parameter each."""
+    mu = mu * math.sqrt(rounds)
     costs = []
     for index, own in enumerate(classes):
         if own.count:

@@ -67,7 +67,8 @@ def test_personal_budgets_hide_in_everybodys_noise() -> None:
 
 
 def test_compare_knows_what_is_released() -> None:
-    answers = compare(ASKED)
+    asked = replace(ASKED, rounds=1)
+    answers = compare(asked)
     proven = [
         name
         for name, value in answers.items()
@@ -77,10 +78,10 @@ def test_compare_knows_what_is_released() -> None:
     assert proven[0] == "sum" and "proven" in proven
     for name in ("attack", "lower", "girgis-lower"):
         assert "release = 'reports'" in str(answers[name])
-    shuffled = compare(replace(ASKED, release="reports"))
+    shuffled = compare(replace(asked, release="reports"))
     for name in ("sum", "sum-attack"):
         assert "release = 'sum'" in str(shuffled[name])
-    assumed = compare(replace(ASKED, assumed_honest=10))
+    assumed = compare(replace(asked, assumed_honest=10))
     assert "assumed_honest" in str(assumed["proven"])
     assert isinstance(assumed["sum"], Guarantee)
 
@@ -115,7 +116,7 @@ def test_a_plan_reaches_its_target_and_no_more(records: int, honest: float | Non
 
 
 def test_plans_by_name() -> None:
-    target: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "rounds": 5, "clients": 50}
+    target: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "rounds": 1, "clients": 50}
     summed = fs.plan(**target, release="sum")
     assert summed.scale < fs.plan(**target).scale
     with pytest.raises(InvalidValueError, match="assumed_honest"):
