@@ -75,7 +75,7 @@ def test_every_output_gives_the_same_sum(
     page = (run / "report.html").read_text(encoding="utf-8")
     assert f"epsilon &le; {headline:.4g} at" in page and "column sum" in page
     assert "counted again" not in page
-    assert f"epsilon <= {headline:.4g} at" in shown and "column sum, proven" in shown
+    assert f"epsilon <= {headline:.4g} at" in shown and "column sum: proven" in shown
     quantiles = final["epsilon_quantiles"]
     assert isinstance(quantiles, dict)
     assert f"over all clients, sum: p10 {quantiles['sum']['p10']:.4g}" in shown
