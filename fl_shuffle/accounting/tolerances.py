@@ -255,6 +255,8 @@ class Tolerances(PartialShuffleTolerances):
     """... or this over few rounds: there it moves the scale by a sixth of that."""
     plan_max_trials: int = 8
     """Trials of a scale at most: the curve is smooth, five are usual."""
+    plan_sum_scale: float = 1e-5
+    """The scale of a plan for sums is found to this relative accuracy."""
     plan_smallest_share: float = 1e-4
     """Noise below this share of what suffices without a shuffler is not searched."""
 
