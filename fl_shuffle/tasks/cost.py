@@ -45,12 +45,15 @@ def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
 
     With partial participation batches and rounds are drawn: the cost is then that of batches as
     small, and of a client drawn as often, as happens with probability `SURPRISE` at most; `lower`
-    is what an attack reaches against a client drawn as often.
+    is what an attack on the reports reaches against a client drawn as often. It is the cost towards
+    whom `privacy.release` names, of `privacy.assumed_honest` reports.
     """
     import numpy as np
 
     from fl_shuffle.accounting.bounds.report_class import NOISES, ReportClass
+    from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
     from fl_shuffle.accounting.queries.planned_cost import client_class, proven_costs, with_lower
+    from fl_shuffle.accounting.queries.planned_sums import drawn_sum_cost, sum_cost
     from fl_shuffle.budgets import make_budgets
     from fl_shuffle.errors import NotApplicableError
     from fl_shuffle.randomizer_plan import make_plan
@@ -73,6 +76,10 @@ def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
         )
     share, delta = config.training.participation, config.privacy.target_delta
     rounds = rounds_taken(config.run.rounds, share, config.data.clients)
+    classes = [
+        ReportClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, count)
+        for kind, count in zip(plan.classes, counts.tolist(), strict=True)
+    ]
     kinds = [{"epsilon0": kind.epsilon0, "noise_scale": kind.scale} for kind in plan.classes]
     if config.training.schedule == "sequential":
         # Each report is answered by a model of its own, so the server sees it in its place.
@@ -82,17 +89,31 @@ def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
         )
         seen_as = list(range(len(plan.classes)))
     else:
-        classes = [
-            ReportClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, count)
-            for kind, count in zip(plan.classes, counts.tolist(), strict=True)
-        ]
+        assumed = config.privacy.assumed_honest
+        if config.privacy.release == "sum":
+            if share == 1.0:
+                return sum_cost(classes, rounds, delta, assumed_honest=assumed), kinds
+            drawn = drawn_sum_cost(
+                classes,
+                config.run.rounds,
+                delta,
+                taken=rounds,
+                participation=share,
+                rare=0.5 * SURPRISE,
+                assumed_honest=assumed,
+            )
+            return drawn, kinds
         present, seen_as = drawn_batch(classes, config.run.rounds, share)
+        arrived = sum(kind.count for kind in present)
+        colluders = arrived - honest_reports(assumed, arrived)
+        if share < 1.0:
+            present = [_as_accounted(kind, present) for kind in present]
         sizes = np.array([kind.count for kind in present], dtype=np.int64)
-        costs = proven_costs([client_class(kind) for kind in present], sizes, rounds, delta)
-        found = {cost.index: cost for cost in costs}
+        seen = [client_class(kind) for kind in present]
+        found = {cost.index: cost for cost in proven_costs(seen, sizes, rounds, delta, colluders)}
     costs = [
-        replace(found[seen], index=index, clients=int(counts[index]))
-        for index, seen in enumerate(seen_as)
+        replace(found[at], index=index, clients=int(counts[index]))
+        for index, at in enumerate(seen_as)
         if counts[index]
     ]
     return with_lower(costs, plan.classes, counts, rounds, delta, dimension), kinds
@@ -161,7 +182,7 @@ def drawn_batch(
             for index in pooled:
                 seen_as[index] = len(present)
             present.append(largest)
-    return [_as_accounted(kind, present) for kind in present], seen_as
+    return present, seen_as
 
 
 def _as_accounted(kind: ReportClass, present: list[ReportClass]) -> ReportClass:

@@ -45,21 +45,31 @@ def cost_over_attack(costs: Sequence[ClassCost]) -> float | None:
 
 
 def plan_cost(
-    classes: Sequence[ReportClass], rounds: int, delta: float, *, dimension: int | None = None
+    classes: Sequence[ReportClass],
+    rounds: int,
+    delta: float,
+    *,
+    colluders: int = 0,
+    dimension: int | None = None,
 ) -> list[ClassCost]:
     """The proven cost of `rounds` equal rounds for each class of a batch that arrives whole.
 
-    It is the number a run over such rounds would print. Classes with no clients are left out.
-    `dimension` of the reports sharpens `lower` only. Raises `InvalidValueError` if there is none.
+    It is the number a run over such rounds would print. So many `colluders`' reports hide nobody:
+    for each client those that would hide it best. Classes with no clients are left out. `dimension`
+    of the reports sharpens `lower` only. Raises `InvalidValueError` if there is none.
     """
     known = [client_class(kind) for kind in classes]
     counts = np.array([kind.count for kind in classes], dtype=np.int64)
-    costs = proven_costs(known, counts, rounds, delta)
+    costs = proven_costs(known, counts, rounds, delta, colluders)
     return with_lower(costs, known, counts, rounds, delta, dimension)
 
 
 def proven_costs(
-    classes: Sequence[ClientClass], counts: NDArray[np.int64], rounds: int, delta: float
+    classes: Sequence[ClientClass],
+    counts: NDArray[np.int64],
+    rounds: int,
+    delta: float,
+    colluders: int = 0,
 ) -> list[ClassCost]:
     """`plan_cost` without `lower`, in the order of the classes."""
     require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
@@ -71,7 +81,7 @@ def proven_costs(
         raise InvalidValueError("classes", len(classes), "must hold at least one client")
     present = [classes[index] for index in members.tolist()]
     view = ShuffledView(present, np.arange(len(present)), schedule="aggregate", unit="client")
-    kinds = view.kinds(counts[members])
+    kinds = view.kinds(counts[members], colluders)
     library = RoundLibrary()
     costs = []
     for index, own, kind in zip(members.tolist(), present, kinds, strict=True):

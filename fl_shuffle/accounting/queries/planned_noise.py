@@ -44,8 +44,9 @@ class NoisePlan:
     its standard deviation; `average_deviation` that of the mean of all reports. `epsilon` is what
     the accountant will certify for the worst client over all rounds at `delta`; `local_epsilon` the
     same without a shuffler. `report_epsilon` is the local budget of one report at `report_delta`.
-    `scale_without_shuffler` is what the same target would need if nobody shuffled. `lower` is what
-    an attack certainly reaches at `scale` (0: none that is known).
+    `scale_without_shuffler` is what the same target would need if nobody shuffled (or, where only
+    sums are released, if nobody added up). `reports` is the number of clients. `lower` is what an
+    attack certainly reaches at `scale` (0: none that is known, or looked for).
     """
 
     noise: str
@@ -59,7 +60,9 @@ class NoisePlan:
     report_delta: float
     scale_without_shuffler: float
     credit: bool
-    lower: float
+    reports: int
+    release: str = "reports"
+    lower: float = 0.0
 
     @property
     def proven_over_lower(self) -> float | None:
@@ -92,15 +95,15 @@ def plan_noise(
     Raises `NotApplicableError` if the target cannot be reached by any noise.
     """
     target = require_real("epsilon", epsilon, minimum=0.0, exclusive_minimum=True, maximum=1e4)
-    _target_delta(delta)
-    _target_delta(report_delta, "report_delta")
+    require_target_delta(delta)
+    require_target_delta(report_delta, "report_delta")
     require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
     require_choice("noise", noise, NOISES)
     require_choice("unit", unit, UNITS)
     require_real("clip", clip, minimum=0.0, exclusive_minimum=True, maximum=1e12)
     require_integer("records", records, minimum=1)
     require_participation(participation)
-    shape = _shares(clients)
+    shape = clip_shares(clients)
     step = 2.0 / (records if unit == "record" else 1)
     without = _local_scale(noise, step * max(share for share, _ in shape), rounds, target, delta)
 
@@ -148,6 +151,7 @@ def plan_noise(
         report_delta=report_delta if noise == "gaussian" else 0.0,
         scale_without_shuffler=without * clip,
         credit=scale < without,
+        reports=total,
         lower=attacked,
     )
 
@@ -349,7 +353,8 @@ def _local_scale(
     return good
 
 
-def _shares(clients: int | Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+def clip_shares(clients: int | Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """The (share of the clip, clients) classes of a plan, checked."""
     if isinstance(clients, int):
         return [(1.0, require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS))]
     shape = []
@@ -363,7 +368,8 @@ def _shares(clients: int | Sequence[tuple[float, int]]) -> list[tuple[float, int
     return shape
 
 
-def _target_delta(delta: float, name: str = "delta") -> None:
+def require_target_delta(delta: float, name: str = "delta") -> None:
+    """Raise `InvalidValueError` unless `delta` lies in (0, 1)."""
     require_real(
         name, delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
     )
