@@ -9,14 +9,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fl_shuffle.accounting.bounds.partial_shuffle import lognormal
-from fl_shuffle.accounting.bounds.partial_shuffle.collapsed_atoms import Choice, ToppedLaw, collapse
+from fl_shuffle.accounting.bounds.partial_shuffle.collapsed_atoms import (
+    Choice,
+    ToppedLaw,
+    collapse,
+    lifted,
+)
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
     ConvexOrderLaw,
     GaussianLaw,
     gaussian_law,
     squared_tail,
 )
-from fl_shuffle.accounting.bounds.partial_shuffle.lifting import lifted
 from fl_shuffle.accounting.bounds.partial_shuffle.prediction import predict
 from fl_shuffle.accounting.bounds.partial_shuffle.rings import RingLaw, rings
 from fl_shuffle.accounting.bounds.partial_shuffle.second_order import (

@@ -197,3 +197,9 @@ def _stretched(
         else:
             low = middle
     return high
+
+
+def lifted(atoms: AtomicLaw, gain: float, loss: float) -> AtomicLaw:
+    """The law of L + gain L^+ + loss L^-, rounded up: convex and increasing in L."""
+    values = np.where(atoms.values > 0.0, (1.0 + gain) * atoms.values, (1.0 - loss) * atoms.values)
+    return AtomicLaw(values + 1e-15 * np.abs(values), atoms.probabilities)

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from fl_shuffle.accounting.bounds.partial_shuffle.bound import Setting, variance_bound
-from fl_shuffle.accounting.bounds.partial_shuffle.collapsed_atoms import ToppedLaw, collapse
+from fl_shuffle.accounting.bounds.partial_shuffle.collapsed_atoms import ToppedLaw, collapse, lifted
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import gaussian_law, squared_tail
-from fl_shuffle.accounting.bounds.partial_shuffle.lifting import lifted
 from fl_shuffle.accounting.engine.convex_rounding import round_up_convex
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from tests.accounting.bounds.partial_shuffle.gaussian_bound import (

@@ -19,7 +19,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.second_order import (
 )
 from fl_shuffle.accounting.engine.saddle_points import tilt_at_saddle_point
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
-from tests.accounting.bounds.partial_shuffle.many_triangles import compare
+from tests.accounting.bounds.partial_shuffle.rings.many_triangles import compare
 from tests.accounting.bounds.partial_shuffle.triangles import client_triples, variance
 
 

@@ -1,6 +1,6 @@
 """Gaussian triples against the certified laws, in any number: the slow form of `test_rings.py`.
 
-`python -m tests.accounting.bounds.partial_shuffle.many_triangles COUNT [SEED]` prints how many
+`python -m tests.accounting.bounds.partial_shuffle.rings.many_triangles COUNT [SEED]` prints how many
 triples were compared, the largest E(phi(L) - t)_+^2 / E(L' - t)_+^2, and how many were above one
 by more than the quadrature's error.
 """
@@ -15,14 +15,13 @@ from dataclasses import replace
 import numpy as np
 
 from fl_shuffle.accounting.bounds.partial_shuffle.bound import Setting, variance_bound
-from fl_shuffle.accounting.bounds.partial_shuffle.collapsed_atoms import ToppedLaw, collapse
+from fl_shuffle.accounting.bounds.partial_shuffle.collapsed_atoms import ToppedLaw, collapse, lifted
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
     ConvexOrderLaw,
     GaussianLaw,
     gaussian_law,
     squared_tail,
 )
-from fl_shuffle.accounting.bounds.partial_shuffle.lifting import lifted
 from fl_shuffle.accounting.bounds.partial_shuffle.rings import RingLaw, rings
 from fl_shuffle.accounting.engine.convex_rounding import round_up_convex
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
