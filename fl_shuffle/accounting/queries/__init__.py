@@ -1,8 +1,7 @@
 """What can be asked of the accountant, and how every bound answers.
 
 `bound_query` validates a question once; `methods` is the list of everything that answers it, a
-line each; `planned_cost` and `planned_noise` ask before a run; the other modules turn the bounds of
-a family into guarantees.
+line each; the other modules turn the bounds of a family into guarantees.
 """
 
 from __future__ import annotations
@@ -20,19 +19,8 @@ if TYPE_CHECKING:
         bound,
         compare,
     )
-    from fl_shuffle.accounting.queries.planned_cost import plan_cost
-    from fl_shuffle.accounting.queries.planned_noise import plan_noise
 
-__all__ = [
-    "METHODS",
-    "BoundQuery",
-    "Method",
-    "applicable_methods",
-    "bound",
-    "compare",
-    "plan_cost",
-    "plan_noise",
-]
+__all__ = ["METHODS", "BoundQuery", "Method", "applicable_methods", "bound", "compare"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -45,7 +33,5 @@ __getattr__, __dir__ = lazy_names(
             "bound",
             "compare",
         ),
-        "fl_shuffle.accounting.queries.planned_cost": ("plan_cost",),
-        "fl_shuffle.accounting.queries.planned_noise": ("plan_noise",),
     },
 )

@@ -74,14 +74,8 @@ class LaplaceShuffleCurve:
     """The same for Laplace reports in any dimension, by convex order; l1 norms in noise scales."""
 
     def __init__(
-        self,
-        move: float,
-        radius: float,
-        radii: FloatArray,
-        counts: NDArray[np.int64],
-        relative_error: float,
+        self, move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
     ) -> None:
-        del relative_error  # one way only
         self._move = move
         self._best: tuple[int, float, float] | None = None
         self.predicted_mu = math.inf

@@ -1,6 +1,6 @@
 """Gaussian triples against the certified laws, in any number: the slow form of `test_rings.py`.
 
-`python -m tests.accounting.bounds.partial_shuffle.rings.many_triangles COUNT [SEED]` prints how many
+`python -m tests.accounting.bounds.partial_shuffle.rings.many_triangles COUNT [SEED]` says how many
 triples were compared, the largest E(phi(L) - t)_+^2 / E(L' - t)_+^2, and how many were above one
 by more than the quadrature's error.
 """
