@@ -75,8 +75,8 @@ class PartialShuffleTolerances:
     """... from this epsilon on: they gain about a third of epsilon, relatively."""
     rings_cut_places: int = 200
     """Places tried for the cut of a ring's law: any is valid."""
-    rings_tilts: int = 3
-    """So many lines of integration are tried at most: any is valid."""
+    rings_tilt_step: float = 1.02
+    """The line of integration is found to this factor: any is valid."""
     ring_powers: int = 60
     """Terms of the variance's series; the rest is bounded."""
 

@@ -155,7 +155,7 @@ def period_of(
     mean = count * abs(law.mean)
     below = 4.0 / theta
     for _ in range(8):
-        far = max(below + offset - mean, 0.0) ** 2 + deviation**2
+        far = max(max(below + offset - mean, 0.0) ** 2 + deviation**2, 1e-300)
         below = max(4.0, math.log(far) - goal) / theta
     above = math.inf
     for steps in (1.0, 2.0, 3.0, 4.5, 6.0, 8.0, 11.0, 15.0):
