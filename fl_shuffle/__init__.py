@@ -22,10 +22,10 @@ from fl_shuffle.version import __version__
 if TYPE_CHECKING:
     from fl_shuffle.accounting.guarantee import Guarantee
     from fl_shuffle.api.audits import audit
-    from fl_shuffle.api.bounds import bound, compare
+    from fl_shuffle.api.bounds import bound, compare, to_dp_accounting
     from fl_shuffle.api.plans import plan
     from fl_shuffle.api.results import Result
-    from fl_shuffle.api.runs import simulate
+    from fl_shuffle.api.runs import resume, simulate
     from fl_shuffle.configuration.sections import Config
     from fl_shuffle.errors import FlShuffleError
 
@@ -39,7 +39,9 @@ __all__ = [
     "bound",
     "compare",
     "plan",
+    "resume",
     "simulate",
+    "to_dp_accounting",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -47,10 +49,10 @@ __getattr__, __dir__ = lazy_names(
     {
         "fl_shuffle.accounting.guarantee": ("Guarantee",),
         "fl_shuffle.api.audits": ("audit",),
-        "fl_shuffle.api.bounds": ("bound", "compare"),
+        "fl_shuffle.api.bounds": ("bound", "compare", "to_dp_accounting"),
         "fl_shuffle.api.plans": ("plan",),
         "fl_shuffle.api.results": ("Result",),
-        "fl_shuffle.api.runs": ("simulate",),
+        "fl_shuffle.api.runs": ("resume", "simulate"),
         "fl_shuffle.configuration.sections": ("Config",),
         "fl_shuffle.errors": ("FlShuffleError",),
     },

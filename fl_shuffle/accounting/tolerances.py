@@ -81,7 +81,8 @@ class Tolerances(PartialShuffleTolerances):
     """The lattice is at least this many times finer than one round's spread of the privacy
     loss."""
     lattice_window_sds: float = 20.0
-    """Half-width of the lattice's window, in standard deviations of the composed loss."""
+    """Width of the lattice's window, in standard deviations of the composed loss; what lies outside
+    is bounded."""
     lattice_max_cells: int = 1 << 20
     """Cells of the largest lattice: more take seconds and gain nothing."""
     tilt_ladder: float = 1.25
@@ -132,16 +133,17 @@ class Tolerances(PartialShuffleTolerances):
 
     # rounds.equal_rounds
     equal_rounds_nodes_per_spread: float = 130.0
-    """Points of the one-round curve per spread of its privacy loss."""
-    equal_rounds_spreads: float = 9.0
-    """The curve is followed densely over so many spreads."""
+    """Points of the one-round curve per spread of its privacy loss, over very many rounds: chords
+    between them add 1e-5 to epsilon."""
     equal_rounds_fewer: float = 55.0
-    """Points per standard deviation of one round's loss: chords between them add 1e-5 to
-    epsilon. Few rounds need them further out and do with fewer."""
-    equal_rounds_deepest: float = 5.0
-    """Points are dense around a tail of up to so many standard deviations of the whole sum."""
+    """T rounds do with this / sqrt(T) fewer points per spread: they need them further out."""
+    equal_rounds_spreads: float = 9.0
+    """The curve is followed over so many spreads, ever less densely."""
     equal_rounds_dense: float = 2.1
-    """Points are dense over so many spreads besides."""
+    """Points are evenly dense over so many spreads ..."""
+    equal_rounds_deepest: float = 5.0
+    """... and this / sqrt(T) more over T rounds: where delta is decided each round's loss lies out
+    by its share of the whole's deviation."""
     equal_rounds_tail_points: int = 12
     """Points beyond the followed part, up to the local epsilon."""
 
@@ -165,14 +167,23 @@ class Tolerances(PartialShuffleTolerances):
     round_floor_delta: float = 1e-16
     """A curve is followed down to here; the rest is counted as certain loss."""
     few_balls: int = 8
-    """With more balls than this a large batch is accounted through its total number of hiders."""
+    """With more radii than this among the others the random number of blanket reports is replaced
+    by one that it hardly ever falls below."""
     max_local_pair_ratio: float = 12.0
     """Moves of more noise widths than this get no dominating pair: their losses overflow."""
     round_thin_after: int = 4
-    """Beyond `DENSE` standard deviations the distance of points doubles after so many of them."""
+    """Beyond `round_dense_sds` standard deviations the distance of points doubles after so many of them."""
     round_exact_reports: int = 128
     """Batches with at most so many others are accounted exactly; larger ones share a type with
     some."""
+
+    # engine.dp_accounting_export
+    export_smallest_delta: float = 1e-16
+    """A composed curve is followed down to here: the rest counts as certain loss."""
+    export_nodes: int = 1000
+    """Points at which a composed curve is handed over: chords between them cost less than 1e-4."""
+    export_inflation: float = 1.0 + 1e-12
+    """Covers the round-off of the split masses, a few units in the last place."""
 
     # bounds.vector
     min_blanket_reports: float = 0.1
@@ -194,7 +205,7 @@ class Tolerances(PartialShuffleTolerances):
     few_blanket_reports: float = 200.0
     """... and with fewer blanket reports than this its terms are dear: 2% of delta is allowed."""
     vector_fallback_error: float = 2e-3
-    """The other accuracy asked of the engine when it refuses the first."""
+    """Asked of the engine where it refuses what was asked first; then the local curve decides."""
     negligible_local_delta: float = 1e-40
     """Where the local curve is below this there is nothing left to amplify."""
     vector_table_error: float = 1e-3
@@ -203,7 +214,8 @@ class Tolerances(PartialShuffleTolerances):
     vector_relative_error: float = 5e-4
     """Asked of the engine, relative to delta, where the caller names nothing else."""
     vector_clearly_better: float = 0.8
-    """The blanket is computed unless the other bound is below this share of its prediction."""
+    """The blanket is computed unless the other bound is below this share of the blanket's own normal
+    approximation."""
     vector_faint_batch: int = 100
     """Up to so many reports of a faint client the blanket alone is computed: it is many times
     faster and says more."""
@@ -246,17 +258,6 @@ class Tolerances(PartialShuffleTolerances):
     plan_smallest_share: float = 1e-4
     """Noise below this share of what suffices without a shuffler is not searched."""
 
-    # attacks.chosen_vector_datasets
-    dataset_cells: int = 1500
-    """Cells of the line through which a chosen dataset's reports are seen."""
-    dataset_reach: float = 9.5
-    """The cells cover so many noise widths on either side."""
-    dataset_relative_errors: tuple[float, float] = (2e-3, 5e-2)
-    """Asked of the engine, in this order, until one succeeds."""
-    dataset_max_shift: float = 12.0
-    """Reports more than twice so many noise widths apart give themselves away: nothing is
-    computed."""
-
     # attacks.likelihood_ratio
     attack_nearly_best: float = 0.8
     """Data sets whose signal is at least this share of the best one's are all evaluated."""
@@ -281,6 +282,11 @@ class Tolerances(PartialShuffleTolerances):
     """Allowance for the relative error of a cell's probability."""
 
     # attacks.vector_data_sets
+    attack_reach: float = 9.5
+    """The cells cover so many noise widths beyond the outermost means."""
+    attack_max_shift: float = 12.0
+    """Reports more than twice so many noise widths apart give themselves away: nothing is
+    computed."""
     attack_size_cells: int = 12
     """Cells of a report's distance from the line, beside those along it."""
     attack_corner_line: int = 120
@@ -319,8 +325,8 @@ class Tolerances(PartialShuffleTolerances):
 
     # rounds.shuffled_view
     max_balls_told_apart: int = 20
-    """So many balls at most are told apart among clients with the same noise; others count
-    larger."""
+    """So many radii at most are told apart among clients with the same noise; the others count with
+    a larger one."""
 
     # laws.gaussian_mechanism
     newton_near: float = 1e-12

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from fl_shuffle.api.configs import ConfigLike
 
 
+OPTIONS = ("noise", "clip", "unit", "records", "participation")
+
+
 @dataclass(frozen=True)
 class RunCost:
     """What a run will cost, in nats at `delta`, for replacing one `unit` of the worst client.
@@ -59,7 +62,7 @@ def plan(
     """The cost of a configured run, or the noise for a target over a whole run.
 
     With a target, `clients` counts equal reports or lists (share of the clip, clients), and
-    `options` are `noise`, `clip`, `unit` and `records` of
+    `options` are `noise`, `clip`, `unit`, `records` and `participation` of
     `fl_shuffle.accounting.rounds.planning.plan_noise`. Raises `FlShuffleError`.
 
     >>> plan("configs/quickstart.toml", overrides={"run.rounds": 2}).certain
@@ -92,7 +95,7 @@ def _noise(
     from fl_shuffle.errors import require_choice
 
     for name in options:
-        require_choice("option of a plan", name, ("noise", "clip", "unit", "records"))
+        require_choice("option of a plan", name, OPTIONS)
     return plan_noise(epsilon, delta, clients=clients, rounds=rounds, **options)
 
 

@@ -46,7 +46,7 @@ def main(grid: Grid, context: Context) -> None:
         lifetime=task.budgets.lifetime,
     )
     place = RunPlace.of(context.run_config)
-    with open_run(config, facts, place, observer_of(grid)) as run:
+    with open_run(config, facts, place, observer_of(grid, context.run_config)) as run:
         optimizer = ServerOptimizer(config.server, initial)
         first_round = run.restore(optimizer)
         strategy = ShuffleStrategy(

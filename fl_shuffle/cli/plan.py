@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fl_shuffle.cli.overrides import add_overrides
 from fl_shuffle.errors import ConfigError
-from fl_shuffle.tasks.cost import SURPRISE, cost_of, trade_off_of
+from fl_shuffle.tasks.cost import SURPRISE, trade_off_of
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.rounds.planning import NoisePlan
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _noise(arguments: argparse.Namespace) -> int:
     from fl_shuffle.accounting.bounds.participation import ASSUMPTION
-    from fl_shuffle.accounting.rounds.planning import plan_noise
+    from fl_shuffle.api.plans import plan as plan_noise
 
     if arguments.epsilon is None or arguments.delta is None or arguments.rounds is None:
         raise ConfigError("a target needs --epsilon, --delta and --rounds (or name a CONFIG.toml)")
@@ -91,8 +91,8 @@ def _noise(arguments: argparse.Namespace) -> int:
         "participation": arguments.participation,
     }
     plan = plan_noise(
-        arguments.epsilon,
-        arguments.delta,
+        epsilon=arguments.epsilon,
+        delta=arguments.delta,
         clients=clients,
         rounds=arguments.rounds,
         **{name: value for name, value in options.items() if value is not None},
@@ -148,12 +148,12 @@ def _print_plan(plan: NoisePlan, rounds: int) -> None:
 
 
 def _config(arguments: argparse.Namespace, *more: str) -> Config:
-    from fl_shuffle.configuration.reading import load_config
+    from fl_shuffle.api.configs import configured
 
     overrides = [*arguments.set, *more]
     if arguments.rounds is not None:
         overrides.append(f"run.rounds={arguments.rounds}")
-    return load_config(arguments.config, overrides)
+    return configured(arguments.config, overrides)
 
 
 def _levels(arguments: argparse.Namespace) -> int:
@@ -188,44 +188,44 @@ def _levels(arguments: argparse.Namespace) -> int:
 
 
 def _cost(arguments: argparse.Namespace) -> int:
-    config = _config(arguments)
-    costs, kinds = cost_of(config)
-    worst = max(costs, key=lambda cost: cost.epsilon)
+    from fl_shuffle.api.plans import plan
+
+    cost = plan(_config(arguments))
+    kinds = dict(zip((each.index for each in cost.classes), cost.noise, strict=True))
     if arguments.json:
         rows = [
-            {**{name: _json(value) for name, value in asdict(cost).items()}, **kinds[cost.index]}
-            for cost in costs
+            {**{name: _json(value) for name, value in asdict(each).items()}, **kinds[each.index]}
+            for each in cost.classes
         ]
         body = {
-            "epsilon": _json(worst.epsilon),
-            "delta": config.privacy.target_delta,
-            "rounds": config.run.rounds,
-            "unit": config.privacy.unit,
-            "status": "proven" if config.training.participation == 1.0 else "expected",
+            "epsilon": _json(cost.epsilon),
+            "delta": cost.delta,
+            "rounds": cost.rounds,
+            "unit": cost.unit,
+            "status": "proven" if cost.certain else "expected",
             "classes": rows,
         }
         print(json.dumps(body))
         return 0
-    certain = config.training.participation == 1.0
     print(
-        f"{'proven' if certain else 'expected'} cost of {config.run.rounds} rounds, unit = "
-        f"{config.privacy.unit}: epsilon <= {worst.epsilon:.6g} at delta = "
-        f"{config.privacy.target_delta:.3g} for the worst client"
+        f"{'proven' if cost.certain else 'expected'} cost of {cost.rounds} rounds, unit = "
+        f"{cost.unit}: epsilon <= {cost.epsilon:.6g} at delta = {cost.delta:.3g} for the worst "
+        "client"
     )
-    if not certain:
+    if not cost.certain:
         print(
             f"batches and attendance are drawn: a run costs more than that with probability "
             f"{SURPRISE:g} at most, and counts what it really was"
         )
-    if not any(cost.credit for cost in costs):
+    if not any(each.credit for each in cost.classes):
         print("shuffling adds nothing here: every class is left with its own noise")
     print("  clients  hides among  epsilon0     noise  epsilon  without shuffler")
-    ranked = sorted(costs, key=lambda cost: -cost.epsilon)
-    for cost in ranked[:SHOWN_CLASSES]:
-        kind = kinds[cost.index]
+    ranked = sorted(cost.classes, key=lambda each: -each.epsilon)
+    for each in ranked[:SHOWN_CLASSES]:
+        kind = kinds[each.index]
         print(
-            f"{cost.clients:9d}{cost.anonymity:13d}{kind['epsilon0']:10.4g}"
-            f"{kind['noise_scale']:10.4g}{cost.epsilon:9.4g}{cost.local:18.4g}"
+            f"{each.clients:9d}{each.anonymity:13d}{kind['epsilon0']:10.4g}"
+            f"{kind['noise_scale']:10.4g}{each.epsilon:9.4g}{each.local:18.4g}"
         )
     if len(ranked) > SHOWN_CLASSES:
         print(f"  and {len(ranked) - SHOWN_CLASSES} classes with smaller epsilon")
