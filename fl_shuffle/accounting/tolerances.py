@@ -172,7 +172,8 @@ class Tolerances(PartialShuffleTolerances):
     max_local_pair_ratio: float = 12.0
     """Moves of more noise widths than this get no dominating pair: their losses overflow."""
     round_thin_after: int = 4
-    """Beyond `round_dense_sds` standard deviations the distance of points doubles after so many of them."""
+    """Beyond `round_dense_sds` standard deviations the distance of points doubles after so many of
+    them."""
     round_exact_reports: int = 128
     """Batches with at most so many others are accounted exactly; larger ones share a type with
     some."""
@@ -214,8 +215,8 @@ class Tolerances(PartialShuffleTolerances):
     vector_relative_error: float = 5e-4
     """Asked of the engine, relative to delta, where the caller names nothing else."""
     vector_clearly_better: float = 0.8
-    """The blanket is computed unless the other bound is below this share of the blanket's own normal
-    approximation."""
+    """The blanket is computed unless the other bound is below this share of the blanket's own
+    normal approximation."""
     vector_faint_batch: int = 100
     """Up to so many reports of a faint client the blanket alone is computed: it is many times
     faster and says more."""

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 SUMMARY = "Try to break the privacy claims with canaries: empirical lower bounds on epsilon."
 
 DEFAULT_TRIALS = 1000
+"""As many as `AuditSettings` takes."""
 DEFAULT_REPORTS = 1_000_000
+"""As many as `AuditSettings` takes."""
 SHOWN_LEAKS = 3
+"""Differences between neighbouring runs that are printed; the JSON output has all."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

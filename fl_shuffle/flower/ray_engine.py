@@ -58,7 +58,9 @@ events = ""
 """
 """An app of two lines that starts the configured ones."""
 START_SECONDS = 60.0
+"""A SuperLink that does not listen by then will not."""
 POLL_SECONDS = 0.5
+"""Pause between two questions for the status."""
 
 
 def run_on_ray(
@@ -100,6 +102,12 @@ def _run(
     observer: Callable[[Any], None],
 ) -> None:
     events = home / "events"
+    reader = EventReader(events)
+
+    def tell() -> None:
+        for event in reader.unread():
+            observer(event)
+
     with log_file.open("w", encoding="utf-8") as log:
         # Flower's programs start one another by name.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -108,7 +116,7 @@ def _run(
         values = {RESOLVED: config.to_json(), EVENTS: str(events), **run_config}
         with _superlink(home, environment, log):
             run_id = _submit(config, values, home, environment, nodes, log)
-            status = _wait(run_id, home, environment, EventReader(events), observer)
+            status = _wait(run_id, home, environment, tell)
             log.write(f"status: {status}\n")
             _flwr(["log", run_id, CONNECTION, "--show"], home, environment, log)
     if status != "finished:completed" or not (directory / "summary.json").is_file():
@@ -209,10 +217,12 @@ def _wait(
     run_id: str,
     home: Path,
     environment: dict[str, str],
-    events: EventReader,
-    observer: Callable[[Any], None],
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> str:
-    """Poll until the run has finished; returns its status, for example `finished:completed`."""
+    """Poll until the run has finished; returns its status, for example `finished:completed`.
+
+    `meanwhile` is called after every poll, the last one too.
+    """
     while True:
         answer = _flwr(
             ["ls", CONNECTION, "--run-id", run_id, "--format", "json"], home, environment, None
@@ -221,8 +231,7 @@ def _wait(
             status = str(json.loads(answer[answer.index("{") :])["runs"][0]["status"])
         except (ValueError, KeyError, IndexError):
             raise RunError(f"Flower's answer cannot be read: {answer.strip()[:300]}") from None
-        for event in events.unread():
-            observer(event)
+        meanwhile()
         if status.startswith("finished"):
             return status
         time.sleep(POLL_SECONDS)

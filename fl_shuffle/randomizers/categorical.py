@@ -31,6 +31,7 @@ from fl_shuffle.errors import InvalidValueError, require_choice, require_integer
 
 FloatArray = NDArray[np.float64]
 MAX_CATEGORIES = 2**31
+"""A table of more frequencies does not fit the memory."""
 
 
 @dataclass(frozen=True)

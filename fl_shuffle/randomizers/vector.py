@@ -37,6 +37,7 @@ _SEGMENT = 256
 # square root halves it. Norms are inflated by more than that, so a clipped row is never too long.
 _NORM_INFLATION = 1.0 + 2.0**-15
 _CLIP_BLOCK = 1 << 16
+"""Numbers clipped at a time: they stay in the cache."""
 
 
 class LocalRandomizer(Protocol):

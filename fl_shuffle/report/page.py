@@ -19,7 +19,9 @@ from fl_shuffle.report import charts
 from fl_shuffle.report.record import RunRecord, read_run
 
 LISTED_CLASSES = 20
+"""Rows of the table of classes, the most exposed first."""
 LISTED_NOTES = 50
+"""Notes of the ledger on the page, which says how many more there are."""
 
 CSS = """
 :root { color-scheme: light; }

@@ -90,6 +90,7 @@ def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
 
 
 SURPRISE = 0.01
+"""How probable it may be that a drawn run costs more than what is planned."""
 
 
 def rounds_taken(rounds: int, participation: float, clients: int) -> int:

@@ -109,6 +109,9 @@ class DominatingPair:
             with np.errstate(divide="ignore"):
                 exponent = np.log(self.masses) + tilt * self.losses
             top = float(np.max(exponent))
+            if top == -math.inf:  # loss is certain: nothing is finite
+                self._moments[tilt] = -math.inf, 0.0, 0.0
+                return self._moments[tilt]
             weights = np.exp(exponent - top)
             total = float(np.sum(weights))
             mean = float(weights @ self.losses) / total

@@ -26,6 +26,7 @@ RANDOMIZERS = ("krr", "blh", "rappor", "oue", "hadamard", "laplace", "gaussian",
 UNITS = ("record", "client")
 CALIBRATIONS = ("classical", "analytic")
 MAX_EPSILON = 400.0
+"""Questions end here: nobody asks for more, and e^epsilon overflows at 709."""
 MIN_RELATIVE_ERROR, MAX_RELATIVE_ERROR = 1e-9, 0.5
 
 

@@ -10,7 +10,9 @@ from fl_shuffle.accounting.engine.stop_loss import DeltaBound
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.queries.bound_query import MAX_EPSILON, BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
+from fl_shuffle.accounting.queries.vector_methods import report_classes
 from fl_shuffle.accounting.rounds.equal_rounds import compose_equal_rounds
+from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import NotApplicableError
 
@@ -27,6 +29,10 @@ def query_composition(query: BoundQuery) -> Composition:
             f"{query.method} is no proven upper bound: only those can be composed with others"
         )
 
+    whole = _vector_composition(query)
+    if whole is not None:
+        return whole
+
     def at(epsilon: float) -> DeltaBound:
         answer = bound(replace(query, rounds=1, epsilon=epsilon, delta=None))
         return DeltaBound(answer.delta, answer.numerical_error)
@@ -39,3 +45,14 @@ def query_composition(query: BoundQuery) -> Composition:
         ).epsilon
         end = min(far, MAX_EPSILON) if math.isfinite(far) else end
     return compose_equal_rounds(at, end, query.rounds)
+
+
+def _vector_composition(query: BoundQuery) -> Composition | None:
+    """Where all clients send vector reports with one noise; the points of a run's own accounting.
+
+    None elsewhere, and where the noise is too small for a dominating pair.
+    """
+    if query.method != "proven" or query.personal or query.participation < 1.0:
+        return None
+    kind = RoundType.of(report_classes(query), 0)
+    return RoundLibrary().composition({kind: query.rounds})

@@ -28,7 +28,7 @@ def proven_vector_guarantee(query: BoundQuery) -> Guarantee:
     """
     from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
 
-    classes = _report_classes(query, "for other randomizers use blanket, for any randomizer clone")
+    classes = report_classes(query)
     if query.participation < 1.0 or query.relative_error is not None:
         return _certified_answer(query, classes)
     library = RoundLibrary()
@@ -119,7 +119,7 @@ def attack_guarantee(query: BoundQuery) -> Guarantee:
     from fl_shuffle.accounting.attacks.likelihood_ratio import attack_delta, attack_epsilon
     from fl_shuffle.accounting.rounds.round_library import RoundType
 
-    classes = _report_classes(query, "for other randomizers use lower")
+    classes = report_classes(query, "for other randomizers use lower")
     kinds = [RoundType.of(classes, index) for index in range(len(classes))]
 
     def epsilon_at(delta: float) -> float:
@@ -162,7 +162,10 @@ def _details(query: BoundQuery, classes: list[ReportClass]) -> dict[str, object]
     }
 
 
-def _report_classes(query: BoundQuery, instead: str) -> list[ReportClass]:
+def report_classes(
+    query: BoundQuery, instead: str = "for other randomizers use blanket, for any randomizer clone"
+) -> list[ReportClass]:
+    """The batch that the query describes, a class for each budget; `instead` ends a refusal."""
     if query.randomizer not in VECTOR_RANDOMIZERS or query.joint > 1:
         raise NotApplicableError(
             f"{query.method} is the bound for vector reports (randomizer gaussian or laplace); "

@@ -86,18 +86,16 @@ def test_certain_loss_and_no_loss_at_all() -> None:
 @pytest.mark.parametrize(
     "question",
     [
-        {"randomizer": "krr", "k": 10, "epsilon0": 1.0, "clients": 1000},
-        {"randomizer": "krr", "k": 10, "epsilon0": 1.0, "clients": 1000, "rounds": 20},
+        {"randomizer": "krr", "k": 2, "epsilon0": 0.5, "clients": 50, "rounds": 5},
         {"randomizer": "gaussian", "epsilon0": 2.0, "delta0": 1e-5, "clients": 300},
     ],
-    ids=["krr", "krr, rounds", "gaussian"],
+    ids=["krr", "gaussian"],
 )
 def test_a_question_has_its_answers(question: dict[str, object]) -> None:
     pytest.importorskip("dp_accounting")
     law = fs.to_dp_accounting(**question)  # type: ignore[arg-type]
-    for delta in (1e-4, 1e-7):
-        answer = fs.bound(**question, delta=delta).epsilon  # type: ignore[arg-type]
-        assert answer * (1.0 - 2e-3) <= law.get_epsilon_for_delta(delta) <= answer * 1.01
+    answer = fs.bound(**question, delta=1e-6).epsilon  # type: ignore[arg-type]
+    assert answer * (1.0 - 2e-3) <= law.get_epsilon_for_delta(1e-6) <= answer * 1.01
 
 
 def test_a_question_that_is_no_upper_bound_is_refused() -> None:
