@@ -29,7 +29,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     registry = (queries / "methods.py").read_text(encoding="utf-8")
     for place_of, text in (
         ("from fl_shuffle.errors import", f"{imported}\nfrom fl_shuffle.errors import"),
-        ("= _registry(\n", f"= _registry(\n    {line}\n"),
+        ("= _registry(\n", f"= _registry(\n    {line},\n"),
     ):
         assert registry.count(place_of) == 1
         registry = registry.replace(place_of, text)

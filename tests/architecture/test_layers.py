@@ -83,7 +83,7 @@ CONFINED = {
     ),
     "torchvision": ("fl_shuffle.tasks.sources.torchvision_datasets",),
     "opacus": ("fl_shuffle.gradients",),
-    "dp_accounting": ("fl_shuffle.accounting.engine.dp_accounting_export",),
+    "dp_accounting": ("fl_shuffle.accounting.engine.dp_accounting_export", "fl_shuffle.api.bounds"),
     "ray": (),
     "numba": ("fl_shuffle.compiled",),
     "llvmlite": ("fl_shuffle.compiled",),
