@@ -57,8 +57,8 @@ resume = ""
 events = ""
 """
 """An app of two lines that starts the configured ones."""
-START_SECONDS = 60.0
-"""A SuperLink that does not listen by then will not."""
+START_SECONDS = 240.0
+"""A SuperLink that does not listen by then will not, however busy the machine."""
 POLL_SECONDS = 0.5
 """Pause between two questions for the status."""
 
