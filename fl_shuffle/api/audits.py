@@ -29,9 +29,9 @@ def audit(
     about `seconds`. `breaks_proven` of the report says whether a proven number was refuted. `name`
     is what the report calls the configuration, by default its path. Raises `FlShuffleError`.
     """
-    from fl_shuffle.api.threads import one_torch_thread
     from fl_shuffle.auditing.audit import AuditSettings
     from fl_shuffle.simulation.audit import audit_configuration
+    from fl_shuffle.simulation.threads import one_torch_thread
 
     resolved = resolve_config(config, overrides)
     settings = AuditSettings(

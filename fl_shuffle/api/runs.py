@@ -74,9 +74,9 @@ def resume(
 def _play(
     config: Config, place: RunPlace, on_round: OnRound | None, on_event: OnEvent | None
 ) -> Result:
-    from fl_shuffle.api.threads import one_torch_thread
     from fl_shuffle.runs import RoundFinished, RunFinished
     from fl_shuffle.simulation.launch import simulate as launch
+    from fl_shuffle.simulation.threads import one_torch_thread
 
     finished: list[str] = []
 
