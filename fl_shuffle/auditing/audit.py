@@ -42,8 +42,11 @@ FEWEST_COMPOSED = 200
 """Plays of several rounds are made of at least this many; fewer prove nothing of interest."""
 BY_SIZE = "budget class recognised by the size of a report"
 POWER = 0.95
+"""The probability with which what is said to be caught would be caught ..."""
 POWER_SPREAD = 1.6449
+"""... and its normal quantile."""
 MOST_SHRINK = 64.0
+"""Noise that is more times too small than this is not looked for."""
 # The error probability is shared by three tests: single reports, whole rounds, the mu test.
 TESTS = 3
 # Order, two clients, two rounds, two coordinates. What they look for leaves no doubt where it is.
