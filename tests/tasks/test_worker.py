@@ -111,7 +111,7 @@ def means(config: Config, spoil: dict[int, float] | None = None) -> Tensor:
     ],
 )
 @pytest.mark.parametrize("model", MODELS)
-def test_a_spoilt_record_moves_a_mean_by_no_more_than_the_plan_says(
+def test_a_nonfinite_record_moves_a_mean_by_no_more_than_the_plan_says(
     model: str, privacy: dict[str, Any], poison: float
 ) -> None:
     config = configured(model=model, **privacy)
