@@ -54,5 +54,5 @@ def _vector_composition(query: BoundQuery) -> Composition | None:
     """
     if query.method != "proven" or query.personal or query.participation < 1.0:
         return None
-    kind = RoundType.of(report_classes(query), 0)
+    kind = RoundType.of(report_classes(query, "for other randomizers use blanket"), 0)
     return RoundLibrary().composition({kind: query.rounds})
