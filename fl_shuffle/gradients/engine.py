@@ -67,10 +67,17 @@ class GradientEngine(ABC):
     """
 
     def __init__(
-        self, module: nn.Module, *, clip: str, norm: int, device: torch.device, loss: Loss | None
+        self,
+        module: nn.Module,
+        *,
+        clip: str,
+        norm: int,
+        device: torch.device,
+        loss: Loss | None,
+        shape: tuple[int, ...] | None = None,
     ) -> None:
         self.dimension = check_module(module)
-        self.packing = packing_of(module)
+        self.packing = packing_of(module, shape)
         self.clip = clip
         self.norm = norm
         self.device = device

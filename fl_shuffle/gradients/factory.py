@@ -10,6 +10,8 @@ from fl_shuffle.gradients.chain import ChainEngine
 from fl_shuffle.gradients.engine import GradientEngine, Loss
 from fl_shuffle.gradients.general import GeneralEngine
 from fl_shuffle.gradients.linear import CompiledLinear, compiles
+from fl_shuffle.gradients.networks.engine import NetworkEngine
+from fl_shuffle.gradients.networks.graph import network_of
 from fl_shuffle.gradients.structure import chain_of
 
 CLIPS = ("record", "average", "none")
@@ -23,13 +25,15 @@ def make_gradient_engine(
     device: torch.device | str = "cpu",
     loss: Loss | None = None,
     records: int = 0,
+    shape: tuple[int, ...] | None = None,
 ) -> GradientEngine:
     """The fastest engine for `module`, with results equal to rounding whichever it is.
 
     clip: "record", "average" (of the mean, as published protocols do) or "none"; norm: 1 or 2;
     loss: None for cross entropy, or a callable (logits [N, C], labels [N]) -> losses [N].
     records: how many a round of all clients has, which decides whether compiling pays; 0 if that
-    is not known. Results have the same bits only where it is the same.
+    is not known. shape: of one record, which networks' closed forms and the sizes of blocks hang on.
+    Results have the same bits only where both are the same.
     Raises `InvalidValueError` for modules whose records have no gradients of their own, see
     `check_module`.
     """
@@ -38,6 +42,9 @@ def make_gradient_engine(
     place = torch.device(device)
     layers = chain_of(module)
     if layers is None:
-        return GeneralEngine(module, clip=clip, norm=norm, device=place, loss=loss)
+        network = None if shape is None else network_of(module, shape)
+        if network is not None:
+            return NetworkEngine(module, network, clip=clip, norm=norm, device=place, loss=loss)
+        return GeneralEngine(module, clip=clip, norm=norm, device=place, loss=loss, shape=shape)
     engine = CompiledLinear if compiles(layers, place, loss, records) else ChainEngine
     return engine(module, layers, clip=clip, norm=norm, device=place, loss=loss)
