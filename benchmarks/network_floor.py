@@ -1,7 +1,7 @@
 """A convolutional network's clipped means, written by hand in the two ways that people write them.
 
-Both serve one model (`cnn`) and clients of one size, in chunks of a given number of records, with no
-care for ragged clients, NaN, labels, or rounding: their sums over records are float32.
+Both serve one model (`cnn`) and clients of one size, in chunks of a given number of records, with
+no care for ragged clients, NaN, labels, or rounding: their sums over records are float32.
 """
 
 from __future__ import annotations
@@ -43,7 +43,14 @@ class VmapLoop:
         return nn.functional.cross_entropy(logits, y[None])
 
     def __call__(
-        self, flat: Tensor, x: Tensor, y: Tensor, size: int, per_record: bool, rows: int, out: Tensor
+        self,
+        flat: Tensor,
+        x: Tensor,
+        y: Tensor,
+        size: int,
+        per_record: bool,
+        rows: int,
+        out: Tensor,
     ) -> None:
         pieces = torch.split(flat, [shape.numel() for shape in self._shapes.values()])
         parameters = {
@@ -84,7 +91,14 @@ class Unfolded:
         self._outputs.append(result)
 
     def __call__(
-        self, flat: Tensor, x: Tensor, y: Tensor, size: int, per_record: bool, rows: int, out: Tensor
+        self,
+        flat: Tensor,
+        x: Tensor,
+        y: Tensor,
+        size: int,
+        per_record: bool,
+        rows: int,
+        out: Tensor,
     ) -> None:
         nn.utils.vector_to_parameters(flat, self._module.parameters())
         step = max(1, rows // size)
@@ -120,12 +134,12 @@ class Unfolded:
             factor *= (self._radius / squares.sqrt_()).clamp_(max=1.0)
         clients, position = len(out), 0
         weights = factor.view(clients, 1, size)
-        for gradients, given, error in zip(written, self._inputs, errors, strict=True):
-            if gradients is None:
+        for whole, given, error in zip(written, self._inputs, errors, strict=True):
+            if whole is None:
                 scaled = (error * factor[:, None]).view(clients, size, -1)
                 product = torch.bmm(scaled.transpose(1, 2), given.view(clients, size, -1))
-                gradients_sum = torch.cat([product.flatten(1), scaled.sum(1)], 1)
+                total = torch.cat([product.flatten(1), scaled.sum(1)], 1)
             else:
-                gradients_sum = torch.bmm(weights, gradients.view(clients, size, -1))[:, 0]
-            out[:, position : position + gradients_sum.shape[1]] = gradients_sum
-            position += gradients_sum.shape[1]
+                total = torch.bmm(weights, whole.view(clients, size, -1))[:, 0]
+            out[:, position : position + total.shape[1]] = total
+            position += total.shape[1]

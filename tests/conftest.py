@@ -1,4 +1,4 @@
-"""What every test shares: what is kept of data outside of runs goes to folders of the tests' own."""
+"""What every test shares: folders of the tests' own for what is kept of data outside of runs."""
 
 from __future__ import annotations
 

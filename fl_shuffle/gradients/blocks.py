@@ -29,8 +29,8 @@ LINEAR_BLOCK_NUMBERS = 1 << 18
 ROW_NUMBERS = 1 << 22
 # Networks: their layers' inputs as patches, results, and gradients by both.
 NETWORK_NUMBERS = 1 << 23
-# Gradients of single records held at once, and what autograd keeps: fewer numbers pay the fixed cost
-# of vmap more often, more of them leave the caches.
+# Gradients of single records held at once, and what autograd keeps: with fewer numbers the fixed
+# cost of vmap shows, more of them leave the caches.
 CHUNK_NUMBERS = 1 << 22
 # Beyond this the fixed cost does not show.
 CHUNK_RECORDS = 512
@@ -80,9 +80,7 @@ def packing_of(module: nn.Module, shape: tuple[int, ...] | None = None) -> Packi
 
 def packing_of_network(network: Network, dimension: int) -> Packing:
     """The packing of a network's clients."""
-    return Packing(
-        max(1, NETWORK_NUMBERS // network.numbers), max(1, ROW_NUMBERS // dimension)
-    )
+    return Packing(max(1, NETWORK_NUMBERS // network.numbers), max(1, ROW_NUMBERS // dimension))
 
 
 def activations_of(layers: tuple[Layer, ...]) -> int:

@@ -32,8 +32,8 @@ def make_gradient_engine(
     clip: "record", "average" (of the mean, as published protocols do) or "none"; norm: 1 or 2;
     loss: None for cross entropy, or a callable (logits [N, C], labels [N]) -> losses [N].
     records: how many a round of all clients has, which decides whether compiling pays; 0 if that
-    is not known. shape: of one record, which networks' closed forms and the sizes of blocks hang on.
-    Results have the same bits only where both are the same.
+    is not known. shape: of one record; without it there are no closed forms of networks, and blocks
+    are smaller. Results have the same bits only where both are the same.
     Raises `InvalidValueError` for modules whose records have no gradients of their own, see
     `check_module`.
     """

@@ -165,13 +165,14 @@ def _load_data(section: DataSection, tell: Tell) -> _Data:
         partition = make_partition(section, records.train_labels, records.classes)
         images = records.train_images[partition.order]
         features = make_features(section, images.shape[1:])
-        kept = isinstance(features, FeatureMap) and features.costly and section.source in SHIPPED
-        vectors = CachedFeatures(features) if kept else features
+        if isinstance(features, FeatureMap):
+            if not section.validation:
+                features.require_range(records.test_images)
+            if features.costly and section.source in SHIPPED:
+                features = CachedFeatures(features)
+        vectors: Features = features
         vectors.fit(images)
         tell(_told(section, vectors, images))
-        if isinstance(features, FeatureMap) and not section.validation:
-            features.check(records.test_images)
-            features.require_range(records.test_images)
         inputs, test_inputs = vectors.transform(images), vectors.transform(records.test_images)
         _data_cache[key] = _Data(
             inputs=torch.from_numpy(inputs),

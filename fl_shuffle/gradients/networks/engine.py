@@ -149,5 +149,5 @@ def power(gradients: Tensor, norm: int) -> Tensor:
     """Squared l2 norms, or l1 norms, [n] of gradients [n, rows, columns]: row by row, then all."""
     if norm == 1:
         return gradients.abs().sum(2).sum(1)
-    squares = torch.linalg.vector_norm(gradients, dim=2).square_().sum(1)
+    squares: Tensor = torch.linalg.vector_norm(gradients, dim=2).square_().sum(1)
     return squares.add_(gradients[0].numel() * FLUSHED)

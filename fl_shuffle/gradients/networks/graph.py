@@ -153,7 +153,14 @@ def network_of(module: nn.Module, shape: tuple[int, ...]) -> Network | None:
         return _network(module, shape)
     except NotANetworkError as found:
         log.info("no closed form for this module: %s", found)
-    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, fx.proxy.TraceError) as e:
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        IndexError,
+        fx.proxy.TraceError,
+    ) as e:
         # Whatever a module's own code does when it meets a stand-in for its input.
         log.info("no closed form for this module: it cannot be traced (%s)", e)
     return None
@@ -227,7 +234,9 @@ class _Reading:
         if not isinstance(logits, Tensor) or logits.dim() != 2:
             raise NotANetworkError("it gives no logits [N, C]")
         layers = tuple(step.weighted for step in steps if step.weighted is not None)
-        return Network(tuple(steps), tuple(x.shape[1:]), given, answer, layers, numbers, logits.shape[1])
+        return Network(
+            tuple(steps), tuple(x.shape[1:]), given, answer, layers, numbers, logits.shape[1]
+        )
 
     def _step(self, node: fx.Node, values: dict[str, Any]) -> Step:
         given = [values[n.name] for n in node.all_input_nodes]
@@ -237,12 +246,11 @@ class _Reading:
         target, options = node.target, dict(node.kwargs)
         if node.op == "call_method" and _allowed_method(str(target), len(given), len(arrays)):
             return Step(node.name, _method(str(target)), node.args, options)
-        if node.op == "call_function" and callable(target):
-            if _allowed_function(target, node, given):
-                if "inplace" in options:
-                    # What a layer gave is needed as it was.
-                    options["inplace"] = False
-                return Step(node.name, target, node.args, options)
+        if callable(target) and _allowed_function(target, node, given):
+            if "inplace" in options:
+                # What a layer gave is needed as it was.
+                options["inplace"] = False
+            return Step(node.name, target, node.args, options)
         raise NotANetworkError(f"{node.op} {target} is on no list")
 
     def _part(self, node: fx.Node, arrays: list[Tensor]) -> Step:
@@ -256,7 +264,7 @@ class _Reading:
                 raise NotANetworkError(f"{type(part).__name__} is on no list")
             part = copy.deepcopy(part)
             if hasattr(part, "inplace"):
-                part.inplace = False
+                vars(part)["inplace"] = False
             return Step(node.name, part, node.args, {})
         if own & self.used:
             raise NotANetworkError(f"{name} is used twice")

@@ -41,7 +41,7 @@ class Weighted(ABC):
         """Numbers of one record's gradient that are written out."""
         return sum(layer.fan_in for layer in self.layers if layer.fan_out == 1)
 
-    def in_order(self, rows: Tensor) -> None:
+    def in_order(self, rows: Tensor) -> None:  # noqa: B027
         """In place: the sums [k, d] of `gradients` become those of the parameters as they lie."""
 
 
@@ -128,7 +128,9 @@ class Convolution(Patches):
         patches = patches.reshape(n, high * wide, -1)
         weight = weight.contiguous(memory_format=torch.channels_last)
         geometry = self._stride, self._padding, self._dilation
-        result: Tensor = _FromPatches.apply(x, weight, bias, patches, (n, high, wide), geometry)
+        result: Tensor = _FromPatches.apply(  # type: ignore[no-untyped-call]
+            x, weight, bias, patches, (n, high, wide), geometry
+        )
         return patches, result[:, :, 0] if self._line else result
 
     def _patches(self, x: Tensor) -> Tensor:
@@ -164,7 +166,7 @@ class Convolution(Patches):
         return error.flatten(2).transpose(1, 2).contiguous()
 
     def in_order(self, rows: Tensor) -> None:
-        fan_out, channels, *size = self._shape
+        _, channels, *size = self._shape
         window = torch.Size(size).numel()
         if channels == 1 or window == 1:
             return
@@ -283,7 +285,7 @@ def weighted_of(part: nn.Module, position: int, x: Tensor) -> Weighted | None:
     for one without a closed form."""
     if type(part) is nn.Linear:
         return Product(part, position) if x.dim() == 2 else Positions(part, position)
-    if type(part) in (nn.Conv1d, nn.Conv2d):
+    if isinstance(part, nn.Conv1d | nn.Conv2d) and type(part) in (nn.Conv1d, nn.Conv2d):
         plain = part.groups == 1 and part.padding_mode == "zeros"
         fits = plain and not isinstance(part.padding, str) and x.dim() == part.weight.dim()
         return Convolution(part, position) if fits else None

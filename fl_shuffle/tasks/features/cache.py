@@ -13,7 +13,7 @@ the digest it begins with, and is computed anew.
 from __future__ import annotations
 
 import hashlib
-import io
+import inspect
 import json
 import logging
 import os
@@ -22,7 +22,6 @@ import stat
 import tempfile
 import time
 from collections.abc import Mapping
-from inspect import signature
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,7 +56,9 @@ def cache_folder() -> Path | None:
         return None if named == OFF else Path(named) / "features"
     # A relative one counts as unset (XDG Base Directory Specification).
     base = Path(os.environ.get("XDG_CACHE_HOME") or "")
-    return (base if base.is_absolute() else Path("~/.cache").expanduser()) / "fl-shuffle" / "features"
+    return (
+        (base if base.is_absolute() else Path("~/.cache").expanduser()) / "fl-shuffle" / "features"
+    )
 
 
 class CachedFeatures:
@@ -120,11 +121,11 @@ class CachedFeatures:
 
 def _circumstances(kind: FeatureMap) -> Mapping[str, Any]:
     """What the vectors depend on beside the images."""
-    sources = (module.__loader__.get_source(module.__name__) for module in (maps, strokes))
+    sources = [inspect.getsource(module) for module in (maps, strokes)]
     return {
         "map": kind.kind,
-        "options": {name: getattr(kind, name) for name in signature(type(kind)).parameters},
-        "code": hashlib.sha256("".join(text or "" for text in sources).encode()).hexdigest(),
+        "options": {name: getattr(kind, name) for name in inspect.signature(type(kind)).parameters},
+        "code": hashlib.sha256("".join(sources).encode()).hexdigest(),
         "libraries": [np.__version__, torch.__version__],
         "machine": [platform.node(), platform.machine(), torch.backends.cpu.get_cpu_capability()],
     }
@@ -175,7 +176,7 @@ def _write(path: Path, vectors: Features) -> None:
         # Made with mode 600.
         number, name = tempfile.mkstemp(dir=path.parent, prefix=_UNFINISHED)
         try:
-            with io.open(number, "wb") as file:
+            with open(number, "wb") as file:
                 file.write(digest)
                 file.write(body)
             os.replace(name, path)
