@@ -49,7 +49,7 @@ def spend_over_rounds(run: RunRecord) -> str:
         axes.set(xlabel="round", ylabel=f"epsilon at delta = {_delta(run):g}")
         axes.locator_params(axis="x", integer=True)
 
-    return _svg(draw)
+    return svg_figure(draw)
 
 
 def accuracy_over_rounds(run: RunRecord) -> str:
@@ -62,7 +62,7 @@ def accuracy_over_rounds(run: RunRecord) -> str:
         axes.set(xlabel="round", ylabel="test accuracy, %")
         axes.locator_params(axis="x", integer=True)
 
-    return _svg(draw)
+    return svg_figure(draw)
 
 
 def clients_distribution(run: RunRecord) -> str:
@@ -81,7 +81,7 @@ def clients_distribution(run: RunRecord) -> str:
         axes.set(xlabel=f"a client's own epsilon at delta = {_delta(run):g}", ylabel="% of clients")
         axes.set_ylim(0.0, 102.0)
 
-    return _svg(draw)
+    return svg_figure(draw)
 
 
 def privacy_profile(run: RunRecord) -> str:
@@ -104,7 +104,7 @@ def privacy_profile(run: RunRecord) -> str:
         axes.axhline(_delta(run), color="#111827", lw=1.0, label="the run's delta")
         axes.set(xlabel="epsilon", ylabel="delta", yscale="log", ylim=(SMALLEST_DELTA, 1.5))
 
-    return _svg(draw)
+    return svg_figure(draw)
 
 
 def trade_off(run: RunRecord) -> str:
@@ -127,14 +127,15 @@ def trade_off(run: RunRecord) -> str:
         axes.set(xlabel="false alarms (type I error)", ylabel="misses (type II error)")
         axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))
 
-    return _svg(draw)
+    return svg_figure(draw)
 
 
 def _delta(run: RunRecord) -> float:
     return float(run.config["privacy"]["target_delta"])
 
 
-def _svg(draw: Callable[[Axes], None]) -> str:
+def svg_figure(draw: Callable[[Axes], None]) -> str:
+    """One figure in the page's style, drawn by `draw`, as SVG text."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
