@@ -1,6 +1,6 @@
-"""A convolutional network's clipped means, written by hand in the two ways that people write them.
+"""A convolutional network's clipped means, written by hand in the ways that people write them.
 
-Both serve one model (`cnn`) and clients of one size, in chunks of a given number of records, with
+All serve one model (`cnn`) and clients of one size, in chunks of a given number of records, with
 no care for ragged clients, NaN, labels, or rounding: their sums over records are float32.
 """
 
@@ -143,3 +143,29 @@ class Unfolded:
                 total = torch.bmm(weights, whole.view(clients, size, -1))[:, 0]
             out[:, position : position + total.shape[1]] = total
             position += total.shape[1]
+
+
+class OneByOne:
+    """One pass back per client, for means that are not clipped record by record."""
+
+    def __init__(self, module: nn.Sequential) -> None:
+        self._module = module
+
+    def __call__(
+        self,
+        flat: Tensor,
+        x: Tensor,
+        y: Tensor,
+        size: int,
+        per_record: bool,
+        rows: int,
+        out: Tensor,
+    ) -> None:
+        assert not per_record
+        nn.utils.vector_to_parameters(flat, self._module.parameters())
+        parameters = list(self._module.parameters())
+        for client, row in enumerate(out):
+            own = slice(client * size, (client + 1) * size)
+            loss = nn.functional.cross_entropy(self._module(x[own]), y[own])
+            found = torch.autograd.grad(loss, parameters)
+            torch.cat([values.reshape(-1) for values in found], out=row)
