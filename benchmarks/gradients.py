@@ -20,11 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.network_floor import SHAPE, OneByOne, Unfolded, VmapLoop, cnn
+from benchmarks.network_floor import SHAPE, Given, OneByOne, Unfolded, VmapLoop, cnn
 from fl_shuffle.gradients import make_gradient_engine
 
-Floor = Callable[[Tensor, Tensor, Tensor, int, bool, int, Tensor], None]
-"""(parameters, inputs, labels, records a client, whether each is clipped, records a block, out)"""
+Floor = Callable[[Given, Tensor], None]
 
 JOBS = {
     "J100": (100, 600, 1000),
@@ -173,7 +172,8 @@ def bench(job: str, unit: str, budget: float) -> None:
     # Packs as a worker makes them: rows that stay in the cache.
     pack = max(1, min(clients, 2_000_000 // engine.dimension))
     ours, theirs = torch.empty(2, pack, engine.dimension)
-    floors: dict[str, Floor] = {"": floor_mlp if hidden else floor_linear}
+    of_chain = floor_mlp if hidden else floor_linear
+    floors: dict[str, Floor] = {"": lambda given, out: of_chain(*given, out)}
     if network:
         floors = {"vmap, ": VmapLoop(cnn(), floor_radius), "hooks, ": Unfolded(cnn(), floor_radius)}
         if not per_record:
@@ -193,7 +193,7 @@ def bench(job: str, unit: str, budget: float) -> None:
     def floor_pack(floor: Floor, rows: int) -> Callable[[int, int], None]:
         def work(start: int, k: int) -> None:
             members = slice(start * size, (start + k) * size)
-            floor(flat, x[members], y[members], size, per_record, rows, theirs[:k])
+            floor(Given(flat, x[members], y[members], size, per_record, rows), theirs[:k])
 
         return work
 

@@ -6,11 +6,24 @@ no care for ragged clients, NaN, labels, or rounding: their sums over records ar
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 SHAPE = (1, 28, 28)
+
+
+class Given(NamedTuple):
+    """Parameters, inputs, labels, records a client, whether each is clipped, records a block."""
+
+    parameters: Tensor
+    inputs: Tensor
+    labels: Tensor
+    size: int
+    per_record: bool
+    rows: int
 
 
 def cnn() -> nn.Sequential:
@@ -42,16 +55,8 @@ class VmapLoop:
         logits = functional_call(self._module, parameters, (x[None],))
         return nn.functional.cross_entropy(logits, y[None])
 
-    def __call__(
-        self,
-        flat: Tensor,
-        x: Tensor,
-        y: Tensor,
-        size: int,
-        per_record: bool,
-        rows: int,
-        out: Tensor,
-    ) -> None:
+    def __call__(self, given: Given, out: Tensor) -> None:
+        flat, x, y, size, per_record, rows = given
         pieces = torch.split(flat, [shape.numel() for shape in self._shapes.values()])
         parameters = {
             name: piece.view(shape)
@@ -90,16 +95,8 @@ class Unfolded:
         self._inputs.append(given[0].detach())
         self._outputs.append(result)
 
-    def __call__(
-        self,
-        flat: Tensor,
-        x: Tensor,
-        y: Tensor,
-        size: int,
-        per_record: bool,
-        rows: int,
-        out: Tensor,
-    ) -> None:
+    def __call__(self, given: Given, out: Tensor) -> None:
+        flat, x, y, size, per_record, rows = given
         nn.utils.vector_to_parameters(flat, self._module.parameters())
         step = max(1, rows // size)
         for start in range(0, len(out), step):
@@ -151,16 +148,8 @@ class OneByOne:
     def __init__(self, module: nn.Sequential) -> None:
         self._module = module
 
-    def __call__(
-        self,
-        flat: Tensor,
-        x: Tensor,
-        y: Tensor,
-        size: int,
-        per_record: bool,
-        rows: int,
-        out: Tensor,
-    ) -> None:
+    def __call__(self, given: Given, out: Tensor) -> None:
+        flat, x, y, size, per_record, _ = given
         assert not per_record
         nn.utils.vector_to_parameters(flat, self._module.parameters())
         parameters = list(self._module.parameters())

@@ -67,17 +67,10 @@ class GradientEngine(ABC):
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        *,
-        clip: str,
-        norm: int,
-        device: torch.device,
-        loss: Loss | None,
-        shape: tuple[int, ...] | None = None,
+        self, module: nn.Module, *, clip: str, norm: int, device: torch.device, loss: Loss | None
     ) -> None:
         self.dimension = check_module(module)
-        self.packing = packing_of(module, shape)
+        self.packing = packing_of(module)
         self.clip = clip
         self.norm = norm
         self.device = device

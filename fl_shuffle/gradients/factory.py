@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from fl_shuffle.errors import require_choice, require_integer
+from fl_shuffle.gradients.blocks import packing_of
 from fl_shuffle.gradients.chain import ChainEngine
 from fl_shuffle.gradients.engine import GradientEngine, Loss
 from fl_shuffle.gradients.general import GeneralEngine
@@ -45,6 +46,8 @@ def make_gradient_engine(
         network = None if shape is None else network_of(module, shape)
         if network is not None:
             return NetworkEngine(module, network, clip=clip, norm=norm, device=place, loss=loss)
-        return GeneralEngine(module, clip=clip, norm=norm, device=place, loss=loss, shape=shape)
+        general = GeneralEngine(module, clip=clip, norm=norm, device=place, loss=loss)
+        general.packing = packing_of(module, shape)
+        return general
     engine = CompiledLinear if compiles(layers, place, loss, records) else ChainEngine
     return engine(module, layers, clip=clip, norm=norm, device=place, loss=loss)

@@ -46,16 +46,9 @@ class GeneralEngine(GradientEngine):
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        *,
-        clip: str,
-        norm: int,
-        device: torch.device,
-        loss: Loss | None,
-        shape: tuple[int, ...] | None = None,
+        self, module: nn.Module, *, clip: str, norm: int, device: torch.device, loss: Loss | None
     ) -> None:
-        super().__init__(module, clip=clip, norm=norm, device=device, loss=loss, shape=shape)
+        super().__init__(module, clip=clip, norm=norm, device=device, loss=loss)
         self._module = copy.deepcopy(module).to(device).float()
         self._shapes = {name: value.shape for name, value in self._module.named_parameters()}
         self._outputs = 0

@@ -84,13 +84,9 @@ class NetworkEngine(ChainEngine):
         self._apart._block_update(parameters, batch, steps, learning_rate, rows)
 
     def _pass(
-        self,
-        views: list[Views],
-        batch: Batch,
-        index: Tensor | None,
-        shares: Tensor,
-        limits: Tensor | None,
-    ) -> Pass:
+        self, views: list[Views], batch: Batch, index: Tensor | None,
+        shares: Tensor, limits: Tensor | None,
+    ) -> Pass:  # fmt: skip
         x = self._sums.buffer("records", *batch.inputs.shape)
         labels, unusable = batch.labels, batch.unusable
         if index is None:
