@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # name -> (colour, line style, width, label); dashes mark what is not proven.
 STYLE = {
     "proven": ("#1553b6", "-", 2.4, "proven"),
+    "sum": ("#7c3aed", "-", 2.0, "sum alone released, proven"),
     "local": ("#64748b", "-", 1.2, "local (no shuffling), proven"),
     "gspa": ("#c2410c", "--", 1.6, "GSPA, as published"),
     "specific": ("#a16207", "--", 1.6, "specific, as published"),
@@ -66,15 +67,19 @@ def accuracy_over_rounds(run: RunRecord) -> str:
 
 
 def clients_distribution(run: RunRecord) -> str:
-    """The share of clients whose own proven epsilon is at most x."""
+    """The share of clients whose own epsilon is at most x, in each proven column."""
+    totals = run.totals
+    columns = {"local": totals.local, "proven": totals.proven, "sum": totals.sum}
 
     def draw(axes: Axes) -> None:
-        for values, name in ((run.local, "local"), (run.proven, "proven")):
+        for name, values in columns.items():
+            if np.isnan(values).any():
+                continue
             colour, dashes, width, label = STYLE[name]
             finite = np.sort(values[np.isfinite(values)])
             share = 100.0 * np.arange(1, len(finite) + 1) / len(values)
             axes.step(finite, share, dashes, where="post", color=colour, lw=width, label=label)
-        positive = np.concatenate([run.proven, run.local])
+        positive = np.concatenate(list(columns.values()))
         positive = positive[np.isfinite(positive) & (positive > 0.0)]
         if positive.size and positive.max() > 20.0 * positive.min():
             axes.set_xscale("log")
@@ -85,15 +90,15 @@ def clients_distribution(run: RunRecord) -> str:
 
 
 def privacy_profile(run: RunRecord) -> str:
-    """delta against epsilon for the worst client: proven, and the published GSPA mu."""
+    """delta against epsilon for the worst client: the headline's, and the published GSPA mu."""
     worst, spend = run.worst, run.spend
     assert worst is not None and spend is not None
 
     def draw(axes: Axes) -> None:
         top = max(1.5 * worst.epsilon, 1e-6)
         grid = np.linspace(0.0, top, POINTS)
-        curve = worst.library.profile(worst.spent, grid)
-        colour, dashes, width, label = STYLE["proven"]
+        curve = worst.profile(grid)
+        colour, dashes, width, label = STYLE[spend.headline_column]
         seen = curve > SMALLEST_DELTA
         axes.plot(grid[seen], curve[seen], dashes, color=colour, lw=width, label=label)
         if spend.mu_total is not None:
@@ -117,8 +122,8 @@ def trade_off(run: RunRecord) -> str:
     def draw(axes: Axes) -> None:
         first = np.linspace(0.0, 1.0, 201)
         axes.plot(first, 1.0 - first, color="#cbd5e1", lw=1.2, label="guessing")
-        second = worst.library.trade_off(worst.spent, first)
-        colour, dashes, width, label = STYLE["proven"]
+        second = worst.trade_off(first)
+        colour, dashes, width, label = STYLE[spend.headline_column]
         axes.plot(first, second, dashes, color=colour, lw=width, label=f"{label}: at least this")
         if spend.mu_total is not None:
             colour, dashes, width, label = STYLE["gspa"]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fl_shuffle.accounting.guarantee import ratio_line
+from fl_shuffle.accounting.rounds.trust import TOWARDS
 from fl_shuffle.errors import RunError
 from fl_shuffle.extras import installed
 from fl_shuffle.report import charts
@@ -26,6 +27,8 @@ EXPLAINED = {
     "gspa": "The founding paper's mu, added up by the square root of T. Not a guarantee.",
     "specific": "The FFT bound of the randomizer as its paper applies it. Not a guarantee.",
     "proven": "A guarantee: no attack on the shuffled reports can exceed it.",
+    "sum": "A guarantee towards whoever sees sums of reports alone, and no single report.",
+    "sum_lower": "What a test on these sums achieves: no proof of `sum` can go below this.",
     "local": "A guarantee of the client's own noise, even if the shuffler is dishonest.",
     "lower": "What a known attack achieves: no proof can go below this.",
 }
@@ -84,7 +87,8 @@ def _head(run: RunRecord) -> str:
     if run.spend is not None:
         lines.append(
             f'<p class="headline">epsilon &le; {_number(run.spend.headline)} at delta = '
-            f"{privacy['target_delta']:g}</p><p>proven, for the worst client; unit of privacy: one "
+            f"{privacy['target_delta']:g}</p><p>proven (column {run.spend.headline_column}), for "
+            f"the worst client, towards {escape(TOWARDS[run.spend.release])}; unit of privacy: one "
             f"{escape(privacy['unit'])}, replaced by any other ({escape(meta['relation'])}). "
             f"{_accuracy(run)}{_not_covered(run)}</p>"
         )
@@ -117,7 +121,7 @@ def _warnings(run: RunRecord) -> list[str]:
     if not run.agrees:
         texts.insert(
             0,
-            f"the ledger says proven epsilon {_number(run.recorded)}, but its rounds, counted "
+            f"the ledger says epsilon {_number(run.recorded)}, but its rounds, counted "
             f"again, give {_number(run.recounted)}: it was changed, or written by another "
             "version of the accountant",
         )
@@ -186,18 +190,22 @@ def _figures(run: RunRecord) -> str:
 
 def _clients(run: RunRecord) -> str:
     levels = (0.1, 0.5, 0.9, 0.99, 1.0)
+    totals, spend = run.totals, run.spend
+    assert spend is not None
+    shown = {"proven": totals.proven, "sum": totals.sum, "local": totals.local}
+    shown = {name: values for name, values in shown.items() if not np.isnan(values).any()}
     quantiles = html_table(
         ("", *(f"{level:.0%}" if level < 1.0 else "worst" for level in levels)),
         [
             (name, *(_number(float(np.quantile(values, level))) for level in levels))
-            for name, values in (("proven", run.proven), ("local", run.local))
+            for name, values in shown.items()
         ],
     )
     worst = np.zeros(len(run.ledger.classes))
-    np.maximum.at(worst, run.ledger.class_of, run.proven)
+    np.maximum.at(worst, run.ledger.class_of, totals.headline)
     members = np.bincount(run.ledger.class_of, minlength=len(worst))
     most = np.zeros(len(worst), dtype=np.int64)
-    np.maximum.at(most, run.ledger.class_of, run.taken)
+    np.maximum.at(most, run.ledger.class_of, totals.rounds)
     order = np.argsort(-worst, kind="stable")[:LISTED_CLASSES]
     rows = []
     for index in order.tolist():
@@ -208,7 +216,7 @@ def _clients(run: RunRecord) -> str:
              f"{own.exposure:.4g}", f"{most[index]:,}", _number(float(worst[index])))
         )  # fmt: skip
     heads = ("noise", "clients", "records", "budget asked", "noise scale", "exposure", "rounds",
-             "proven")  # fmt: skip
+             spend.headline_column)  # fmt: skip
     more = len(worst) - len(order)
     rest = f'<p class="quiet">{more:,} less exposed classes are not listed.</p>' if more else ""
     return (

@@ -16,8 +16,8 @@ from fl_shuffle.runs.directory import SUMMARY
 class Summary:
     """The final numbers of a run: epsilons in nats at `delta`, of the worst client.
 
-    `epsilon` is the headline; `columns` holds every column's; None where there is no number.
-    `data` is the whole of the file.
+    `epsilon` is the headline, of the column that matches what was released; `columns` holds every
+    column's; None where there is no number. `data` is the whole of the file.
     """
 
     rounds: int
@@ -27,6 +27,11 @@ class Summary:
     epsilon: float | None
     columns: Mapping[str, float | None]
     data: Mapping[str, Any]
+
+    @property
+    def lower(self) -> float | None:
+        """What an attack on what was released certainly reaches: never above `epsilon`."""
+        return self.columns.get("sum_lower" if self.data["headline"] == "sum" else "lower")
 
 
 def read_summary(path: Path) -> Summary:
@@ -40,7 +45,7 @@ def read_summary(path: Path) -> Summary:
             accuracy=_number(data["accuracy"]),
             loss=_number(data["loss"]),
             delta=float(data["delta"]),
-            epsilon=_number(data["proven_epsilon"]),
+            epsilon=_number(data["epsilon"]),
             columns={
                 str(name): _number(column["epsilon"]) for name, column in data["columns"].items()
             },

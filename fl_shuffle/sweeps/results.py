@@ -94,7 +94,7 @@ class SweepResult:
                     statistics.stdev(accuracies) if len(accuracies) > 1 else None,
                     _largest(each.epsilon for each in own),
                     _largest(each.columns.get("local") for each in own),
-                    _largest(each.columns.get("lower") for each in own),
+                    _largest(each.lower for each in own),
                 ]
             )
         heads = [*self.settings, "runs", "accuracy", "accuracy_sd", "epsilon", "local_epsilon",
