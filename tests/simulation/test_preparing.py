@@ -10,6 +10,7 @@ import pytest
 from torch import nn
 
 from fl_shuffle.cli import main
+from fl_shuffle.gradients import packing_of
 from fl_shuffle.tasks import task
 from fl_shuffle.tasks.data import Records
 from tests.small_federation import Launch, model_bytes
@@ -78,10 +79,12 @@ def test_a_network_trains_to_the_same_bits_with_any_number_of_jobs(
     monkeypatch.setattr("fl_shuffle.gradients.blocks.NETWORK_NUMBERS", 1 << 13)
     settings = (
         f"data.source={__name__}:pictures",
+        "data.features=none",
         f"model.kind={__name__}:network",
         f"privacy.unit={unit}",
         "training.participation=0.8",
     )
+    assert 5 < packing_of(network((6, 6), 3), (6, 6)).records < 30
     for jobs in ("1", "3"):
         assert launch(jobs, *settings, f"run.jobs={jobs}") == 0
     assert model_bytes(tmp_path / "1") == model_bytes(tmp_path / "3")
