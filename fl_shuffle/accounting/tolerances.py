@@ -255,6 +255,8 @@ class Tolerances(PartialShuffleTolerances):
     """... or this over few rounds: there it moves the scale by a sixth of that."""
     plan_max_trials: int = 8
     """Trials of a scale at most: the curve is smooth, five are usual."""
+    plan_sum_scale: float = 1e-5
+    """The scale of a plan for sums is found to this relative accuracy."""
     plan_smallest_share: float = 1e-4
     """Noise below this share of what suffices without a shuffler is not searched."""
 
@@ -320,9 +322,9 @@ class Tolerances(PartialShuffleTolerances):
     # attacks.sum_attack
     sum_attack_coarsest: float = 0.125
     """Where a grid is coarser than this share of its noise scale no test is claimed."""
-    sum_attack_log_missed: float = -60.0
-    """Logarithm of the probability, times e^epsilon, that rounding moves the test by more than is
-    allowed for."""
+    sum_attack_log_missed: tuple[float, ...] = (-24.0, -36.0, -60.0)
+    """Logarithms, one of which is tried after the other, of the probability, times e^epsilon, that
+    rounding moves the test by more than is allowed for."""
 
     # accountant
     nearly_local: float = 0.95

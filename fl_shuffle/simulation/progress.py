@@ -192,7 +192,7 @@ def footer(summary: dict[str, Any]) -> list[str]:
         )
     lines.append(
         f"privacy: epsilon <= {number(summary['epsilon'])} at delta = {summary['delta']:g} for the "
-        f"worst client (column {summary['headline'] or '-'}, proven, unit = {summary['unit']}, "
+        f"worst client (column {summary['headline'] or '-'}: proven, unit = {summary['unit']}, "
         f"{summary['relation']})"
     )
     lines.append(f"         towards {TOWARDS[summary['release']]}")

@@ -28,7 +28,12 @@ def sum_attack_delta(epsilon: float, mu: float, coarsest: float) -> float:
     """
     if mu <= 0.0 or coarsest > TOLERANCES.sum_attack_coarsest:
         return 0.0
-    log_missed = TOLERANCES.sum_attack_log_missed - epsilon
+    return max(_certain(epsilon, mu, coarsest, each) for each in TOLERANCES.sum_attack_log_missed)
+
+
+def _certain(epsilon: float, mu: float, coarsest: float, allowed: float) -> float:
+    """What is left of the test's divergence, `missed` being e^(allowed - epsilon); 0 if nothing."""
+    log_missed = allowed - epsilon
     moved = coarsest * (math.sqrt(0.5 * (math.log(2.0) - log_missed)) + 1e-9)
     hit = float(ndtr(0.5 * mu - epsilon / mu - moved))
     false = math.exp(epsilon + float(log_ndtr(-0.5 * mu - epsilon / mu + moved)))

@@ -17,16 +17,29 @@ from fl_shuffle.accounting.bounds.sum_release.gaussian import (
     sum_mu,
     sum_profile,
 )
+from fl_shuffle.accounting.bounds.sum_release.honest import (
+    AssumedHonest,
+    honest_reports,
+    sum_assumption,
+)
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.report_grid import report_grids
 from fl_shuffle.accounting.rounds.events import ClientClass, Column
 from fl_shuffle.accounting.rounds.local_guarantees import gaussian_epsilons
 from fl_shuffle.accounting.tolerances import TOLERANCES
-from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_integer, require_real
+from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_real
 
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-AssumedHonest = int | float | None
+
+__all__ = [
+    "SUM_SOURCE",
+    "AssumedHonest",
+    "SumAccount",
+    "SumCurve",
+    "honest_reports",
+    "sum_assumption",
+]
 
 SUM_SOURCE = (
     "sum of independent Gaussian noise on grids (theorem in docs/proofs.md, section 14), squares "
@@ -44,40 +57,6 @@ UNKNOWN_SUM = (
     "not available: the law of the user's randomizer is not known to the accountant, hence neither "
     "is that of a sum of its reports"
 )
-
-
-def honest_reports(assumed: AssumedHonest, arrived: int) -> int:
-    """How many of the reports that arrived are assumed to be honest, at least one: one's own.
-
-    None: all; a whole number: so many; a share in (0, 1): that share of them, rounded down. Raises
-    `InvalidValueError` for anything else.
-    """
-    if assumed is None:
-        return arrived
-    if isinstance(assumed, float):
-        share = require_real(
-            "assumed_honest",
-            assumed,
-            minimum=0.0,
-            maximum=1.0,
-            exclusive_minimum=True,
-            exclusive_maximum=True,
-        )
-        return min(arrived, max(1, math.floor(share * arrived)))
-    return min(arrived, require_integer("assumed_honest", assumed, minimum=1))
-
-
-def sum_assumption(min_reports: int, assumed_honest: AssumedHonest = None) -> str:
-    """What the guarantee for sums takes for granted, in words."""
-    words = (
-        f"only sums of at least {min_reports} reports leave, one a round; nobody sees single "
-        "reports"
-    )
-    if assumed_honest is None:
-        return f"{words}, and nobody knows the noise in anybody else's"
-    share = f"{assumed_honest:g}" if isinstance(assumed_honest, float) else f"{assumed_honest}"
-    part = "share " if isinstance(assumed_honest, float) else ""
-    return f"{words}; the noise in at least {part}{share} of them is known to nobody else"
 
 
 @dataclass(frozen=True)

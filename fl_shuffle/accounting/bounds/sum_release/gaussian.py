@@ -12,6 +12,8 @@ grows by less than `sum_lattice_loss` (docs/proofs.md, section 14). Relation: re
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -44,9 +46,7 @@ def hiding_variance(
     A report counts beside another only if the noise of the one on the finer grid bridges the steps
     of the coarser grid (`_bridges`); otherwise the finer one shows through the sum.
     """
-    variance = scale * scale
-    bridged = 2.0 * (TOLERANCES.sum_smoothing * grid) ** 2
-    effective = variance - 2.0 * bridged
+    variance, effective, bridged = _counted(scale, grid)
     usable = (effective >= 0.0) & (present > 0)
     arrived = int(present.sum())
     others = (arrived if honest is None else min(honest, arrived)) - 1
@@ -58,6 +58,35 @@ def hiding_variance(
         found = _with_smallest(effective, counts, max(0, most))
         hidden[members] = np.maximum(found, variance)[members]
     return hidden
+
+
+def drawn_variance(
+    scale: Vector, grid: Vector, clients: Counts, participation: float, rare: float
+) -> Vector:
+    """As `hiding_variance`, where each of `clients` [classes] reports by its own public coin.
+
+    A round has less with probability `rare` at most (Chernoff's bound).
+    """
+    variance, effective, bridged = _counted(scale, grid)
+    hidden = variance.copy()
+    companies = _companies(variance, bridged, (effective >= 0.0) & (clients > 0))
+    for members, company in companies:
+        values, counts = effective[company], clients[company]
+        sure = 0.0
+        for rate in np.geomspace(1e-3, 1e3, 61) / float(values @ counts):
+            absent = np.log1p(participation * np.expm1(-rate * values))
+            sure = max(
+                sure, (math.log(rare / len(companies)) - float(absent @ counts)) / float(rate)
+            )
+        hidden[members] = np.maximum(sure * _rounded_down(values), variance)[members]
+    return hidden
+
+
+def _counted(scale: Vector, grid: Vector) -> tuple[Vector, Vector, Vector]:
+    """Variance of each class's noise, what of it counts, and what bridges its grid."""
+    variance = scale * scale
+    bridged = 2.0 * (TOLERANCES.sum_smoothing * grid) ** 2
+    return variance, variance - 2.0 * bridged, bridged
 
 
 def attacked_variance(scale: Vector, present: Counts, honest: int | None = None) -> Vector:
