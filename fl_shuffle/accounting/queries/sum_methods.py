@@ -21,8 +21,8 @@ def sum_guarantee(query: BoundQuery) -> Guarantee:
     """
     from fl_shuffle.accounting.bounds.sum_release.gaussian import sum_epsilon, sum_profile
     from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
+    from fl_shuffle.accounting.queries.sum_planning import class_mu
     from fl_shuffle.accounting.rounds.sum_account import SUM_SOURCE
-    from fl_shuffle.accounting.rounds.sum_planning import class_mu
 
     classes = report_classes(query, "for other randomizers use blanket, for any randomizer clone")
     mu = float(np.max(class_mu(classes, query.assumed_honest))) * math.sqrt(query.rounds)
@@ -56,7 +56,7 @@ def sum_attack_guarantee(query: BoundQuery) -> Guarantee:
         sum_attack_delta,
         sum_attack_epsilon,
     )
-    from fl_shuffle.accounting.rounds.sum_planning import attacked_class_mu
+    from fl_shuffle.accounting.queries.sum_planning import attacked_class_mu
 
     classes = report_classes(query, "for other randomizers there is no attack on sums here")
     each, coarsest = attacked_class_mu(classes, query.assumed_honest)
