@@ -22,6 +22,11 @@ class SumTolerances:
     the formula's round-off, for every delta from 10^-78 on."""
     sum_inflation: float = 1.0 + 1e-9
     """Covers the round-off of adding up the squares of up to 10^6 rounds."""
+    sum_rare: float = 1e-12
+    """Added to delta for every sum of Laplace reports: the rare cases that are given up. Smaller
+    would count less noise, larger would be felt at small deltas."""
+    sum_most_coordinates: int = 10**9
+    """Reports whose dimension is not known are counted as having so many coordinates."""
 
     # attacks.sum_attack
     sum_attack_coarsest: float = 0.125
