@@ -97,10 +97,11 @@ def _sure_variance(
 
 def _bad_coordinates(small: float, dimension: int) -> int:
     """No more coordinates than this have a small own E, but for a quarter of `sum_rare`."""
-    rare, mean = math.log(0.25 * TOLERANCES.sum_rare), math.log(small * dimension)
+    rare, mean = math.log(0.25 * TOLERANCES.sum_rare), small * dimension
+    if mean > 5.0:
+        # (mean)^k / k! <= (e mean / k)^k, which is e^-k from k = e^2 mean on.
+        return min(dimension, math.ceil(max(math.exp(2.0) * mean, -rare)))
     bad = 0
-    while (bad + 1) * mean - math.lgamma(bad + 2) > rare:
+    while (bad + 1) * math.log(mean) - math.lgamma(bad + 2) > rare:
         bad += 1
-        if bad >= dimension:
-            return dimension
-    return bad
+    return min(bad, dimension)
