@@ -28,13 +28,6 @@ class SumTolerances:
     sum_most_coordinates: int = 10**9
     """Reports whose dimension is not known are counted as having so many coordinates."""
 
-    # attacks.sum_attack
-    sum_attack_coarsest: float = 0.125
-    """Where a grid is coarser than this share of its noise scale no test is claimed."""
-    sum_attack_log_missed: tuple[float, ...] = (-24.0, -36.0, -60.0)
-    """Logarithms, one of which is tried after the other, of the probability, times e^epsilon, that
-    rounding moves the test by more than is allowed for."""
-
     # queries.sum_planning
     plan_sum_scale: float = 1e-5
     """The scale of a plan for sums is found to this relative accuracy."""

@@ -13,6 +13,7 @@ FIRST, LAST = "```mermaid\n", "```\n"
 EVERYWHERE = {"errors", "version", "lazy", "plugins"}
 """Modules of `fl_shuffle` that most others import: they would only fill the picture with lines."""
 GROUND = {
+    "attack_tolerances",
     "guarantee",
     "limits",
     "partial_shuffle_tolerances",

@@ -22,9 +22,11 @@ from fl_shuffle.accounting.bounds.sum_release.honest import (
 from fl_shuffle.accounting.bounds.sum_release.laplace import laplace_sum_mu
 from fl_shuffle.accounting.bounds.sum_release.sum_curve import SumCurve
 from fl_shuffle.accounting.guarantee import Status
+from fl_shuffle.accounting.laws.gaussian_inverses import gaussian_epsilons
 from fl_shuffle.accounting.laws.report_grid import report_grids
+from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass, Column
-from fl_shuffle.accounting.rounds.local_guarantees import gaussian_epsilons, local_epsilons
+from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilons
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import NotApplicableError
 
@@ -65,21 +67,22 @@ class _Table:
     scale: Vector
     shift: Vector
     grid: Vector
-    classes: tuple[ClientClass, ...]
+    local: ClassTable
+    """The classes as far as their own noise is concerned."""
     dimension: int
 
     @classmethod
     def of(cls, classes: Sequence[ClientClass], dimension: int | None) -> _Table:
-        rows = [(kind.scale, kind.radius, kind.sensitivity) for kind in classes]
-        scale, radius, sensitivity = np.array(rows, dtype=np.float64).reshape(-1, 3).T
-        shift = np.minimum(sensitivity, 2.0 * radius)
+        rows = ClassTable.of(classes)
+        shift = np.minimum(rows.sensitivity, 2.0 * rows.radius)
         coordinates = TOLERANCES.sum_most_coordinates if dimension is None else dimension
-        return cls(scale, shift, report_grids(scale, radius), tuple(classes), coordinates)
+        grids = report_grids(rows.scale, rows.radius)
+        return cls(rows.scale, shift, grids, accounted_locally(rows), coordinates)
 
     @property
     def laplace(self) -> bool:
         """Whether the noise is Laplace noise."""
-        return any(kind.noise == "laplace" for kind in self.classes)
+        return bool(self.local.is_noise("laplace").any())
 
     def mu(self, counts: NDArray[np.int64], honest: int) -> Vector:
         """The Gaussian parameter of one sum for each class; infinite: only the local one counts."""
@@ -128,7 +131,7 @@ class SumAccount:
         reason = None
         if schedule == "sequential":
             reason = SEQUENTIAL_SUM
-        elif any(kind.noise == "user" for kind in classes):
+        elif ClassTable.of(classes).is_noise("user").any():
             reason = UNKNOWN_SUM
         none, never = np.zeros(len(class_of)), np.zeros(len(class_of), dtype=np.int64)
         if reason is not None:
@@ -179,7 +182,7 @@ class SumAccount:
             found[some] = each[inverse.reshape(-1)]
         if alone.any():
             found[alone] = local_epsilons(
-                table.classes, self.class_of[alone], self.taken[alone], delta
+                table.local, self.class_of[alone], self.taken[alone], delta
             )
         return found
 
@@ -217,8 +220,8 @@ class SumAccount:
         mu = math.sqrt(float(self.mu_squared[client]))
         if not table.laplace:
             return SumCurve(mu)
-        exposure = table.classes[self.class_of[client]].exposure
-        return SumCurve(mu, times * rare_of(True), exposure, times)
+        pure = float(table.local.exposure[self.class_of[client]])
+        return SumCurve(mu, times * rare_of(True), pure, times)
 
     def column(self, delta: float, classes: Iterable[int], *, overall: bool = False) -> Column:
         """The column `sum` of a round: these classes, and the worst client if `overall`."""
