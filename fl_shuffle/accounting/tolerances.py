@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 from fl_shuffle.accounting.attack_tolerances import AttackTolerances
 from fl_shuffle.accounting.partial_shuffle_tolerances import PartialShuffleTolerances
+from fl_shuffle.accounting.sum_tolerances import SumTolerances
 
 
 @dataclass(frozen=True)
-class Tolerances(PartialShuffleTolerances, AttackTolerances):
+class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """The one object that holds them; `TOLERANCES` is the one in use.
 
-    Those of the partial-shuffle bound and of the attacks are inherited."""
+    Those of the partial-shuffle bound, of sums and of the attacks are inherited."""
 
     # engine.fourier
     fourier_skip_level: float = 1e-11
@@ -108,18 +109,6 @@ class Tolerances(PartialShuffleTolerances, AttackTolerances):
     """Points of the exact one-round profile that the composed pair connects."""
     laplace_max_ratio: float = 500.0
     """Larger local budgets count as no protection at all."""
-
-    # bounds.sum_release
-    sum_smoothing: float = 4.0
-    """So many grid steps of smooth noise between a sum and its grid: what can still be told of the
-    grid is below e^(-2 pi^2 4^2), 10^-137 a report and coordinate. May be raised, never lowered."""
-    sum_lattice_loss: float = 1e-90
-    """Added to delta for all reports, coordinates and rounds together: up to 10^46 of them."""
-    sum_delta_share: float = 1.0 - 1e-11
-    """Share of delta that is asked of the closed formula: the rest covers `sum_lattice_loss` and
-    the formula's round-off, for every delta from 10^-78 on."""
-    sum_inflation: float = 1.0 + 1e-9
-    """Covers the round-off of adding up the squares of up to 10^6 rounds."""
 
     # laws.outcome_pair
     outcome_merge_tolerance: float = 1e-11
@@ -273,8 +262,6 @@ class Tolerances(PartialShuffleTolerances, AttackTolerances):
     """... or this over few rounds: there it moves the scale by a sixth of that."""
     plan_max_trials: int = 8
     """Trials of a scale at most: the curve is smooth, five are usual."""
-    plan_sum_scale: float = 1e-5
-    """The scale of a plan for sums is found to this relative accuracy."""
     plan_smallest_share: float = 1e-4
     """Noise below this share of what suffices without a shuffler is not searched."""
 

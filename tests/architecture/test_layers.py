@@ -19,6 +19,7 @@ LAYERS = [
         "fl_shuffle.accounting.limits",
         "fl_shuffle.accounting.attack_tolerances",
         "fl_shuffle.accounting.partial_shuffle_tolerances",
+        "fl_shuffle.accounting.sum_tolerances",
     ],
     ["fl_shuffle.accounting.laws"],
     ["fl_shuffle.accounting.engine"],
