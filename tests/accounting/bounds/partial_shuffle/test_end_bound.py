@@ -1,6 +1,6 @@
 """The sharper theorem's numbers: golden values, attacks, exact small shuffles, two rounds.
 
-docs/proofs.md, section 13. tests/golden/partial_shuffle.json is made by make_golden.py (mpmath).
+docs/proofs.md, section 13. oracles/make_golden.py (mpmath) makes tests/golden/partial_shuffle.json.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
-from tests.accounting.bounds.partial_shuffle.exact_families import shuffle_delta
-from tests.accounting.bounds.partial_shuffle.gaussian_bound import Law, Swap, delta_bound
+from tests.accounting.bounds.partial_shuffle.oracles.exact_families import shuffle_delta
+from tests.accounting.bounds.partial_shuffle.oracles.gaussian_bound import Law, Swap, delta_bound
 from tests.accounting.chosen_vector_datasets import vector_lower_epsilon
 
 GOLDEN = json.loads(
