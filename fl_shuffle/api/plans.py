@@ -68,7 +68,7 @@ def plan(
     `options` are `noise`, `clip`, `unit`, `records` and `participation` of
     `fl_shuffle.accounting.rounds.planning.plan_noise`; with `release="sum"`, where only sums of
     reports leave, `clip`, `unit`, `records` and `assumed_honest` of
-    `fl_shuffle.accounting.rounds.sum_planning.plan_sum_noise`. Raises `FlShuffleError`.
+    `fl_shuffle.accounting.queries.sum_planning.plan_sum_noise`. Raises `FlShuffleError`.
 
     >>> plan("configs/quickstart.toml", overrides={"run.rounds": 2}).certain
     True
@@ -97,8 +97,8 @@ def noise_for(
     epsilon: float, delta: float, rounds: int, clients: Any, options: Mapping[str, Any]
 ) -> NoisePlan:
     """The noise for a target; see `plan` for the options."""
+    from fl_shuffle.accounting.queries.sum_planning import plan_sum_noise
     from fl_shuffle.accounting.rounds.planning import plan_noise
-    from fl_shuffle.accounting.rounds.sum_planning import plan_sum_noise
     from fl_shuffle.errors import InvalidValueError, require_choice
 
     for name in options:

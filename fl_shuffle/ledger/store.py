@@ -25,6 +25,7 @@ from fl_shuffle.accounting.rounds.events import ClientClass, Spend
 from fl_shuffle.errors import RunError
 
 SCHEMA_VERSION = 4
+"""Raised whenever a table changes: another version's ledger is refused, not misread."""
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);

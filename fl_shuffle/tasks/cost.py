@@ -50,8 +50,8 @@ def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
 
     from fl_shuffle.accounting.bounds.report_class import NOISES, ReportClass
     from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
+    from fl_shuffle.accounting.queries.sum_planning import drawn_sum_cost, sum_cost
     from fl_shuffle.accounting.rounds.planning import plan_cost
-    from fl_shuffle.accounting.rounds.sum_planning import drawn_sum_cost, sum_cost
     from fl_shuffle.budgets import make_budgets
     from fl_shuffle.errors import NotApplicableError
     from fl_shuffle.randomizer_plan import make_plan
@@ -110,6 +110,7 @@ def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
 
 
 SURPRISE = 0.01
+"""How probable it may be that a drawn run costs more than what is planned."""
 
 
 def rounds_taken(rounds: int, participation: float, clients: int) -> int:

@@ -47,6 +47,7 @@ class Worker:
             norm=self._task.plan.norm,
             device=self._device,
             records=len(self._task.labels),
+            shape=tuple(self._task.inputs.shape[1:]),
         )
         self._seeds = SeedTree(config.run.seed if config.run.entropy == "seeded" else None)
         self._inputs = self._task.inputs.to(self._device)

@@ -101,7 +101,7 @@ def plan_cost(
                 concentrate=len(cohort) > 1,
             )
             own = classes[index]
-            local = _local_epsilon(own.noise, own.ratio, rounds, delta)
+            local = local_epsilon(own.noise, own.ratio, rounds, delta)
             epsilon = min(
                 local, _shuffled_epsilon(curve, rounds, delta, TOLERANCES.plan_coarse_nodes)
             )
@@ -176,7 +176,7 @@ def plan_noise(
     else:
         scale, shuffled = _smallest_scale(curve, cost, without, rounds, target, delta)
     worst = curve(scale)
-    local = _local_epsilon(noise, worst.own.ratio, rounds, delta)
+    local = local_epsilon(noise, worst.own.ratio, rounds, delta)
     total = sum(count for _, count in shape)
     deviation = scale * clip * (1.0 if noise == "gaussian" else math.sqrt(2.0))
     certified = min(local, shuffled) if scale < without else local
@@ -188,7 +188,7 @@ def plan_noise(
         epsilon=certified,
         delta=delta,
         local_epsilon=local,
-        report_epsilon=_local_epsilon(noise, worst.own.ratio, 1, report_delta)
+        report_epsilon=local_epsilon(noise, worst.own.ratio, 1, report_delta)
         if noise == "gaussian"
         else worst.own.ratio,
         report_delta=report_delta if noise == "gaussian" else 0.0,
@@ -328,7 +328,8 @@ def _shuffled_epsilon(
     return Composition([(pair, rounds)]).epsilon(delta)
 
 
-def _local_epsilon(noise: str, ratio: float, rounds: int, delta: float) -> float:
+def local_epsilon(noise: str, ratio: float, rounds: int, delta: float) -> float:
+    """Epsilon of so many reports of one client, seen by themselves; `ratio` is its exposure."""
     if noise == "gaussian":
         return gaussian_epsilon(delta, ratio * math.sqrt(rounds))
     return laplace_epsilon(delta, ratio, rounds)
