@@ -130,7 +130,7 @@ class Accountant:
         # The members of class c are clients order[start[c]:start[c + 1]].
         self._by_class = np.argsort(class_of, kind="stable")
         self._class_starts = np.concatenate([[0], np.cumsum(self._everybody)])
-        self._certain = CertainLoss(self._classes, self._everybody, delta, dimension)
+        self._certain = CertainLoss(self._classes, self._everybody, dimension, delta)
         with np.errstate(over="ignore"):
             self._gspa_shares = (1.0 - self._classes.delta0) / (
                 1.0 + np.exp(self._classes.epsilon0)

@@ -25,11 +25,11 @@ class CertainLoss:
         self,
         classes: Sequence[ClientClass],
         counts: NDArray[np.int64],
+        dimension: int | None,
         delta: float,
-        dimension: int | None = None,
     ) -> None:
-        self._classes = ClassTable.of(classes)
         self._counts = counts
+        self._classes = ClassTable.of(classes)
         self._delta = delta
         self._dimension = dimension
         self._recognition = Recognition(self._classes, counts, delta, dimension)

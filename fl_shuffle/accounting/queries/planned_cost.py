@@ -81,7 +81,8 @@ def proven_costs(
     if not members.size:
         raise InvalidValueError("classes", len(classes), "must hold at least one client")
     present = [classes[index] for index in members.tolist()]
-    view = ShuffledView(present, np.arange(len(present)), schedule="aggregate", unit="client")
+    class_of = np.repeat(np.arange(len(present)), counts[members])
+    view = ShuffledView(present, class_of, schedule="aggregate", unit="client")
     kinds = view.kinds(counts[members], colluders)
     library = RoundLibrary()
     costs = []
@@ -105,7 +106,7 @@ def with_lower(
     """`costs` with what an attack on batches of everybody (`counts`) certainly reaches."""
     table = ClassTable.of(classes)
     worst = most_exposed(table, {cost.index: rounds for cost in costs})
-    certain = CertainLoss(table, counts, delta, dimension)
+    certain = CertainLoss(table, counts, dimension, delta)
     return [
         replace(
             cost,

@@ -182,7 +182,7 @@ def _attacked(
     classes = [ClientClass(noise, scale, share, step * share, 0.0, 0.0, 1) for share, _ in shape]
     counts = np.array([count for _, count in shape], dtype=np.int64)
     worst = max(range(len(shape)), key=lambda index: shape[index][0])
-    return CertainLoss(classes, counts, delta).epsilon(worst, rounds, local=local)
+    return CertainLoss(classes, counts, None, delta).epsilon(worst, rounds, local=local)
 
 
 def _one_round_scale(

@@ -139,15 +139,19 @@ class ShuffledView:
     def kinds(self, counts: NDArray[np.int64], lost: int) -> list[RoundType]:
         """A batch of `counts[c]` clients of class c as each class sees it, if `lost` of the reports
         are colluders'; known noise only."""
-        sizes = np.bincount(self._group_of_class, counts, minlength=self._size).astype(np.int64)
-        every = tuple(sizes.tolist())
-        groups = self._group_of_class.tolist()
-        seen = {}
-        for group in set(groups):
-            kind = self._kind(every, group, lost)
-            assert isinstance(kind, RoundType)
-            seen[group] = kind
-        return [seen[group] for group in groups]
+        hidden = self._group_of_class >= 0
+        sizes = np.bincount(self._group_of_class[hidden], counts[hidden], minlength=self._size)
+        every = tuple(sizes.astype(np.int64).tolist())
+        seen: dict[int, RoundType] = {}
+        found = []
+        for own, group in zip(self._classes, self._group_of_class.tolist(), strict=True):
+            if group >= 0 and group not in seen:
+                kind = self._kind(every, group, lost)
+                assert isinstance(kind, RoundType)
+                seen[group] = kind
+            alone = RoundType(own.noise, own.scale, own.radius, own.sensitivity, ())
+            found.append(seen.get(group, alone))
+        return found
 
     def _batch(self, counts: Sequence[int], cohort: slice) -> list[ReportClass]:
         return [
