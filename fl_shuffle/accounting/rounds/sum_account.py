@@ -54,6 +54,7 @@ FEW_LAPLACE = (
     "too few Laplace reports on one grid: what is proven of their sum is no better than the local "
     "guarantee; more clients, or fewer budget levels (budgets.levels), would change that"
 )
+MIXED_SUM = "not available: nothing is proven here of sums of different kinds of noise"
 UNKNOWN_SUM = (
     "not available: the law of the user's randomizer is not known to the accountant, hence neither "
     "is that of a sum of its reports"
@@ -133,6 +134,8 @@ class SumAccount:
             reason = SEQUENTIAL_SUM
         elif ClassTable.of(classes).is_noise("user").any():
             reason = UNKNOWN_SUM
+        elif len(np.unique(ClassTable.of(classes).noise)) > 1:
+            reason = MIXED_SUM
         none, never = np.zeros(len(class_of)), np.zeros(len(class_of), dtype=np.int64)
         if reason is not None:
             return cls(class_of, reason, assumed_honest, none, none, never)
