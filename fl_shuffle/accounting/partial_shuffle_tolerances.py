@@ -68,6 +68,20 @@ class PartialShuffleTolerances:
     third_order_rounding: float = 3e-3
     """Relative error of rounding the top law to atoms."""
 
+    # bounds.partial_shuffle.rings
+    rings: int = 5
+    """Into so many rings the others are told apart by their distance from the client's mean ..."""
+    rings_skew: float = 7.0
+    """... denser far out by this power of epsilon ..."""
+    rings_from: float = 0.02
+    """... from this epsilon on: they gain about a third of epsilon, relatively."""
+    rings_cut_places: int = 200
+    """Places tried for the cut of a ring's law: any is valid."""
+    rings_tilts: int = 3
+    """So many lines of integration are tried at most: any is valid."""
+    ring_powers: int = 60
+    """Terms of the variance's series; the rest is bounded."""
+
     # bounds.partial_shuffle.swap
     swap_step: float = 0.05
     """Distance of the nodes of a lognormal weight, in its standard deviations."""

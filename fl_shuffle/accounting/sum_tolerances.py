@@ -28,6 +28,6 @@ class SumTolerances:
     sum_most_coordinates: int = 10**9
     """Reports whose dimension is not known are counted as having so many coordinates."""
 
-    # queries.sum_planning
+    # queries.planned_sums
     plan_sum_scale: float = 1e-5
     """The scale of a plan for sums is found to this relative accuracy."""

@@ -158,7 +158,9 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """Asked of the engine for every point of a round's curve."""
     round_dense_sds: float = 5.0
     """Within so many standard deviations the points are evenly spaced."""
-    round_max_stalled: int = 4
+    round_patience: int = 3
+    """After so many points without a smaller certified value the next ones are further out."""
+    round_max_stalled: int = 8
     """So many points without a smaller certified value end the curve; what is left is certain
     loss."""
     round_far_sds: float = 4.5
@@ -170,6 +172,8 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     one."""
     round_floor_delta: float = 1e-16
     """A curve is followed down to here; the rest is counted as certain loss."""
+    round_precise_points: int = 8
+    """Up to so many points of a single round's curve are as precise as its epsilon."""
     few_balls: int = 8
     """With more radii than this among the others the random number of blanket reports is replaced
     by one that it hardly ever falls below."""
@@ -233,35 +237,29 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     vector_table_tail: float = 1e-18
     """Where the Gaussian law of the table is cut: below what any target resolves."""
 
-    # rounds.planning
+    # queries.planned_noise
     plan_relative_error: float = 5e-3
     """A plan's scale is found to this accuracy; the run's own accounting is finer."""
-    plan_many_rounds: int = 20
-    """From so many rounds on the bulk of a round's loss decides, below them its tail."""
-    plan_coarse_nodes: float = 2.5
-    """Points per standard deviation for the cost of given reports ..."""
-    plan_fine_nodes: float = 5.0
-    """... where a plan over many rounds is certified, as in the run itself ..."""
-    plan_few_rounds_nodes: float = 1.25
-    """... and over few rounds: more of them lower the certified epsilon by about 1%."""
-    plan_dense_sds: float = 3.0
-    """Points thin out beyond so many standard deviations over many rounds ..."""
-    plan_few_rounds_dense_sds: float = 1.0
-    """... or so many to plan over few rounds."""
-    plan_floor_share: float = 1e-4
-    """A round's curve is followed down to this share of what delta leaves to one round ..."""
-    plan_few_rounds_floor_share: float = 2e-3
-    """... or this, to plan over few rounds."""
-    plan_few_rounds_step: float = 0.62
-    """Share of the predicted change of the scale that is tried there: only saves trials."""
+    plan_nodes: float = 0.8
+    """Points per standard deviation of the curve that compares scales ..."""
+    plan_dense_sds: float = 0.5
+    """... which thin out beyond so many of them ..."""
+    plan_floor_share: float = 2e-3
+    """... down to this share of what delta leaves to one round."""
+    plan_expected_gain: float = 0.97
+    """First guess of a run's own accounting, as a share of that."""
     plan_one_round_scale: float = 5e-4
     """The scale of a plan for a single round is found to this relative accuracy."""
-    plan_close: float = 0.01
-    """A certified cost within this relative distance below its target ends the search ..."""
-    plan_few_rounds_close: float = 0.015
-    """... or this over few rounds: there it moves the scale by a sixth of that."""
+    plan_close: float = 0.015
+    """A cost within this relative distance below its target ends the search ..."""
+    plan_first_power: float = 2.5
+    """Guess of the power of the scale with which the cost falls: 1, or up to 9 with heavy tails."""
+    plan_scale_close: float = 1.003
+    """... and so do a good and a bad scale so near: where tails are heavy the cost is steep."""
+    plan_max_accounted: int = 4
+    """So many scales at most are accounted as a run would be: two are usual."""
     plan_max_trials: int = 8
-    """Trials of a scale at most: the curve is smooth, five are usual."""
+    """Rough trials for each of them: the curve is smooth, four are usual."""
     plan_smallest_share: float = 1e-4
     """Noise below this share of what suffices without a shuffler is not searched."""
 

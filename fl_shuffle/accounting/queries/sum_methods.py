@@ -20,7 +20,7 @@ def sum_guarantee(query: BoundQuery) -> Guarantee:
     noise hides everybody, whatever its scale. Raises `NotApplicableError` for other reports.
     """
     from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
-    from fl_shuffle.accounting.queries.sum_planning import class_curves
+    from fl_shuffle.accounting.queries.planned_sums import class_curves
     from fl_shuffle.accounting.rounds.sum_account import SUM_SOURCE
 
     classes = report_classes(query, "for other randomizers use blanket, for any randomizer clone")
@@ -55,7 +55,7 @@ def sum_attack_guarantee(query: BoundQuery) -> Guarantee:
         sum_attack_delta,
         sum_attack_epsilon,
     )
-    from fl_shuffle.accounting.queries.sum_planning import attacked_class_mu
+    from fl_shuffle.accounting.queries.planned_sums import attacked_class_mu
 
     classes = report_classes(query, "for other randomizers there is no attack on sums here")
     each, coarsest = attacked_class_mu(classes, query.assumed_honest)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from scipy.special import log_expit
@@ -155,8 +156,18 @@ def gaussian_law(epsilon: float, move: float, spread: float) -> GaussianLaw:
     return ConvexOrderLaw(epsilon, profile, lower, upper)
 
 
-def squared_tail(law: GaussianLaw, spread: float) -> float:
-    """At least E(L_k - K)_+^2 for Gaussian reports, K = `law.upper`.
+class _Cut(Protocol):
+    @property
+    def epsilon(self) -> float: ...
+
+    @property
+    def upper(self) -> float: ...
+
+    def stop_loss(self, t: FloatArray) -> FloatArray: ...
+
+
+def squared_tail(law: _Cut, spread: float) -> float:
+    """At least E(L_k - K)_+^2 for Gaussian reports, K = `law.upper`, P at most `spread` away.
 
     It is 2 int_K^inf E(L_k - t)_+ dt. Up to a point G > 1 the integrand is at most the convex S,
     whose trapezoidal sum is above its integral; beyond, (L_k - G)_+ <= (P/R_k - G)_+.

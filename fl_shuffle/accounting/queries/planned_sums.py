@@ -20,9 +20,9 @@ from fl_shuffle.accounting.bounds.sum_release.sum_curve import SumCurve
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
 from fl_shuffle.accounting.laws.report_grid import report_grids
 from fl_shuffle.accounting.limits import MAX_ROUNDS
-from fl_shuffle.accounting.rounds.planning import (
+from fl_shuffle.accounting.queries.planned_cost import ClassCost
+from fl_shuffle.accounting.queries.planned_noise import (
     UNITS,
-    ClassCost,
     NoisePlan,
     clip_shares,
     local_epsilon,
