@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Integral, Real
+from pathlib import Path
 
 
 class FlShuffleError(Exception):
@@ -48,6 +49,14 @@ class PrivacyBudgetError(FlShuffleError):
 
 class RunError(FlShuffleError):
     """A run cannot start, resume or finish."""
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a run; what it released is on record, and it can go on from `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        super().__init__(f"interrupted; go on with: fl-shuffle simulate --resume {directory}")
 
 
 def require_real(

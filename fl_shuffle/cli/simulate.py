@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.config or arguments.out:
             raise ConfigError("--resume DIR takes its configuration from DIR; give no other")
         directory = Path(arguments.resume).resolve()
-        config = unfinished_config(directory)
+        config = unfinished_config(directory, [*arguments.set, *_overrides(arguments)])
         place = RunPlace(directory, "data-unchanged" if arguments.data_unchanged else "yes")
     else:
         config = load_config(

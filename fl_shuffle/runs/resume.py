@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
-from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.configuration.reading import apply_override, parse_config
 from fl_shuffle.configuration.sections import Config
+from fl_shuffle.durable_files import replace_text
 from fl_shuffle.errors import RunError
-from fl_shuffle.ledger.reader import read_ledger
+from fl_shuffle.ledger.chain import CHANGEABLE, settings_of
+from fl_shuffle.ledger.reader import LedgerRecord, read_ledger
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data, state_folder
-from fl_shuffle.runs.directory import CONFIG, LEDGER, require_unfinished
+from fl_shuffle.runs.directory import CONFIG, LEDGER, SUMMARY, require_begun
 from fl_shuffle.runs.facts import RunFacts
 
 UNCHECKED = (
@@ -25,23 +31,102 @@ UNCHECKED = (
 )
 
 
-def unfinished_config(path: Path) -> Config:
-    """The configuration of the unfinished run in `path`; raises `RunError` if there is none."""
-    require_unfinished(path)
+@dataclass(frozen=True)
+class Standing:
+    """Where a run goes on: its first round, and the spend of everything released before."""
+
+    first: int
+    spend: Spend | None
+
+
+def unfinished_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """The configuration of the unfinished run in `path`, as its ledger has it, with `overrides`.
+
+    Raises `RunError` if there is none, if config.json says something else, and for an override of
+    what a run keeps to its end.
+    """
+    require_begun(path)
+    known = unfinished_ledger(path)
+    tables = known.meta["config"]
     try:
-        tables = json.loads((path / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"--resume {path}: {CONFIG} cannot be read: {error}") from None
-    return parse_config(tables)
+        written = settings_of(json.loads((path / CONFIG).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        pass  # The ledger has it; open_run writes the file again.
+    else:
+        for key, value in settings_of(tables).items():
+            if written.get(key, value) != value:
+                raise RunError(
+                    f"--resume {path}: {CONFIG} says {key} = {written[key]!r}, the run was started "
+                    f"with {value!r}; put that back (or delete {CONFIG}), and change with --set "
+                    f"what may change: {', '.join(CHANGEABLE)}"
+                )
+    before = parse_config(tables)
+    for override in overrides:
+        apply_override(tables, override)
+    config = parse_config(tables)
+    changes_of(path, before, config)
+    return config
 
 
-def require_same(path: Path, facts: RunFacts, *, vouched: bool) -> bool:
+def unfinished_ledger(path: Path) -> LedgerRecord:
+    """What the ledger of an unfinished run holds.
+
+    Raises `RunError` if it says that the run is finished; a summary.json that was lost when the
+    process died is then written from the ledger.
+    """
+    known = read_ledger(path / LEDGER)
+    if not known.finished:
+        return known
+    mended = ""
+    try:
+        json.loads((path / SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        if "summary" in known.meta:
+            replace_text(path / SUMMARY, as_text(known.meta["summary"]))
+            mended = f"; its {SUMMARY} was lost and has been written again"
+    raise RunError(f"--resume {path}: that run is finished{mended}")
+
+
+def as_text(summary: dict[str, Any]) -> str:
+    """As it stands in summary.json."""
+    return json.dumps(summary, indent=2) + "\n"
+
+
+def changes_of(path: Path, before: Config, now: Config) -> list[str]:
+    """What changes in the configuration of a run that goes on, for its ledger.
+
+    Raises `RunError` for a setting that must stay as it was: releases that were made under another
+    one would not be what the ledger says they are.
+    """
+    old, new = settings_of(before.to_dict()), settings_of(now.to_dict())
+    changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    for key in changed:
+        if key not in CHANGEABLE:
+            raise RunError(
+                f"{path} cannot be resumed with {key} = {new.get(key)!r}: it was started with "
+                f"{old.get(key)!r}; what may change is {', '.join(CHANGEABLE)}"
+            )
+    if now.run.rounds < before.run.rounds:
+        raise RunError(
+            f"{path} cannot be resumed with run.rounds = {now.run.rounds}: it was started with "
+            f"{before.run.rounds}, and rounds may only be added"
+        )
+    if now.run.rounds > before.run.rounds and (
+        now.server.decay != "constant" or now.server.averaging
+    ):
+        raise RunError(
+            f"{path} cannot be resumed with run.rounds = {now.run.rounds}: with server.decay or "
+            "server.averaging the steps hang on the number of rounds; start a new run"
+        )
+    return [f"resumed with {key} = {new.get(key)!r} instead of {old.get(key)!r}" for key in changed]
+
+
+def require_same(path: Path, known: LedgerRecord, facts: RunFacts, *, vouched: bool) -> bool:
     """What was released is accounted with the randomizers it was released with, or not at all.
 
     Returns whether the data could be compared. Raises `RunError` if budgets, clipping, data or
     model changed, and if the data cannot be compared and nobody `vouched` for them.
     """
-    known = read_ledger(path / LEDGER)
     fingerprint = recall_data(str(known.meta.get("run", "")))
     data = known.meta["data"]
     same = {
@@ -68,21 +153,39 @@ def require_same(path: Path, facts: RunFacts, *, vouched: bool) -> bool:
 
 def restore(
     config: Config, ledger: Ledger, accountant: Accountant, optimizer: ServerOptimizer
-) -> int:
-    """Put optimizer and accountant where the ledger says; returns the round to start with.
+) -> Standing:
+    """Put optimizer and accountant where the ledger says.
 
     Rounds after the last checkpoint may have been released. A seeded run releases the same bits
-    again, so they are replayed and counted once; otherwise they stay on the bill.
+    again, so they are replayed and counted once; otherwise they stay on the bill. Raises `RunError`
+    for a checkpoint that cannot be used.
     """
     saved = ledger.load_checkpoint()
     first = 1
     if saved is not None:
-        state = torch.load(io.BytesIO(saved[1]), weights_only=True)
-        optimizer.restore(state)
+        _restore_state(ledger.path, saved[1], optimizer)
         first = saved[0] + 1
     attempts = ledger.presence(config.data.clients)
     if config.run.entropy == "seeded":
         attempts = [(n, present) for n, present in dict(attempts).items() if n < first]
-    for number, present in attempts:
+    spend = None
+    for index, (number, present) in enumerate(attempts):
+        if index == len(attempts) - 1:
+            spend = accountant.preview(number, present)
         accountant.commit(number, present)
-    return first
+    return Standing(first, spend)
+
+
+def _restore_state(path: Path, saved: bytes, optimizer: ServerOptimizer) -> None:
+    size = optimizer.current().shape
+    try:
+        state = torch.load(io.BytesIO(saved), weights_only=True)
+        optimizer.restore(state)
+        usable = optimizer.current().shape == size and bool(torch.isfinite(state["theta"]).all())
+    except Exception as error:  # torch promises none in particular
+        raise RunError(
+            f"{path}: the state to go on from cannot be read ({type(error).__name__}); put an "
+            "intact copy of the ledger back"
+        ) from None
+    if not usable:
+        raise RunError(f"{path}: the state to go on from is not one of this model")

@@ -27,8 +27,10 @@ def summarize(
     stopped_early: str | None,
     started: float,
     accounting_seconds: float,
+    link: str,
 ) -> dict[str, Any]:
-    """The final numbers, JSON-ready; `started` is `time.time()` at the start."""
+    """The final numbers, JSON-ready; `started` is `time.time()` at the start, `link` the ledger's
+    last one."""
     spend = last.spend if last else None
     times = publishes_times(config)
     _, proven, _ = accountant.client_totals()
@@ -49,6 +51,7 @@ def summarize(
         "proven_over_lower": spend.proven_over_lower if spend else None,
         "gspa_mu": spend.mu_total if spend else None,
         "records_not_covered": facts.records_not_covered,
+        "ledger_link": link,
         "warnings": list(warnings),
         "assumptions": list(assumptions_of(config, facts)),
         "accounting_seconds": accounting_seconds if times else None,
