@@ -114,7 +114,9 @@ def test_a_seeded_run_plays_again_what_an_older_ledger_forgot(
     (run / "ledger.sqlite").write_bytes(old)
     assert resume(run) == 0
     assert model_bytes(run) == model_bytes(tmp_path / "whole")
-    notes = [text for _, kind, text in read_ledger(run / "ledger.sqlite").notes if kind == "resumed"]
+    notes = [
+        text for _, kind, text in read_ledger(run / "ledger.sqlite").notes if kind == "resumed"
+    ]
     assert len(notes) == 1 and "tells of round 4" in notes[0]
 
 
@@ -401,7 +403,6 @@ def test_an_interrupted_record_is_none(tmp_path: Path, monkeypatch: pytest.Monke
     everybody = np.ones(4, dtype=bool)
     attempt = ledger.reserve(1, 4, 1.0)
 
-
     class Interrupting(dict[int, int]):
         def items(self) -> Any:
             raise KeyboardInterrupt
@@ -412,5 +413,3 @@ def test_an_interrupted_record_is_none(tmp_path: Path, monkeypatch: pytest.Monke
     with sqlite3.connect(tmp_path / "l.sqlite") as db:
         assert db.execute("SELECT count(*) FROM rounds").fetchone() == (0,)
         assert db.execute("SELECT released FROM reservations").fetchall() == [(0,)]
-
-

@@ -247,9 +247,9 @@ def test_every_release_stays_on_the_bill_and_nothing_else(launch: Launch, tmp_pa
     accountant = Accountant([CLASS], np.zeros(12, dtype=np.int64), unit="client",
                             schedule="aggregate", delta=1e-5, rounds=3)  # fmt: skip
     for mask in (present, np.ones(12, dtype=bool)):
-        ledger.reserve(3, 12, 99.0)
+        attempt = ledger.reserve(3, 12, 99.0)
         spend = accountant.preview(3, mask)
-        ledger.record(spend, {0: int(mask.sum())}, 12, mask, 0.1)
+        ledger.record(attempt, spend, {0: int(mask.sum())}, 12, mask, 0.1)
     # Sequential reports are used as they come: reserved is released.
     ledger.reserve(4, 11, 99.0, present)
     attempts = ledger.presence(12)
@@ -362,7 +362,7 @@ def test_resuming_what_is_not_a_run(
     tmp_path: Path, launch: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["simulate", "--resume", str(tmp_path / "none")]) == 2
-    assert "config.json" in capsys.readouterr().err
+    assert "ledger.sqlite" in capsys.readouterr().err
     assert launch("run") == 0
     assert main(["simulate", "--resume", str(tmp_path / "run")]) == 2
     assert "finished" in capsys.readouterr().err
