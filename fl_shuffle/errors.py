@@ -13,7 +13,9 @@ from pathlib import Path
 
 
 class FlShuffleError(Exception):
-    """Root of every error this package raises on purpose."""
+    """Root of every error this package raises on purpose; `exit_code` is the command's."""
+
+    exit_code = 2
 
 
 class InvalidValueError(FlShuffleError, ValueError):
@@ -45,6 +47,8 @@ class PrecisionError(FlShuffleError, ArithmeticError):
 
 class PrivacyBudgetError(FlShuffleError):
     """Going on would exceed a privacy budget, or a batch is too small to be shuffled."""
+
+    exit_code = 1
 
 
 class RunError(FlShuffleError):

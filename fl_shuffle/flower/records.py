@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from fl_shuffle.errors import InvalidValueError, require_integer
 
 PARAMETERS = "parameters"
 REPORTS = "reports"
+CLOCKS_APART_SECONDS = 60.0
 # The names Flower's own strategies use, so that a ClientApp written for them works unchanged.
 MODEL_RECORD = "arrays"
 REQUEST_RECORD = "config"
@@ -77,11 +79,11 @@ def array_record(arrays: Mapping[str, NDArray[Any]], *, shared: bool) -> ArrayRe
     return record
 
 
-# The header that NumPy writes for a float32 array in C order, and no other: nothing is evaluated, and
-# nothing is allocated that is not there.
+# The header that NumPy writes for a float32 array in C order, and no other: nothing is evaluated,
+# and nothing is allocated that is not there.
 _HEADER = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '<f4', 'fortran_order': False, 'shape': "
-    rb"\(((?:\d{1,18},? ?)*)\), \} *\n",
+    rb"\(((?:\d{1,18}, )*(?:\d{1,18},?)?)\), \} *\n",
     re.DOTALL,
 )
 _LONGEST_HEADER = 1024
@@ -207,6 +209,12 @@ class TrainRequest:
         if not isinstance(bitmap, bytes) or len(bitmap) not in (0, (int(span) + 7) // 8):  # type: ignore[arg-type]
             raise InvalidValueError("bitmap of requested clients", bitmap, "has the wrong size")
         return cls(int(number), int(first), int(span), bitmap)  # type: ignore[arg-type]
+
+
+def expired(message: Message) -> bool:
+    """Whether nobody waits for the answer any more. Clocks of nodes may be off by a minute."""
+    metadata = message.metadata
+    return time.time() > metadata.created_at + metadata.ttl + CLOCKS_APART_SECONDS
 
 
 def reply_with_reports(request: Message, reports: NDArray[np.float32]) -> Message:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fl_shuffle.errors import InvalidValueError, require_integer
 from fl_shuffle.flower.exchange import exchange, wait_for_nodes
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED, InProcessGrid
+from fl_shuffle.flower.records import TrainRequest
 
 log = logging.getLogger("fl_shuffle.run.nodes")
 
@@ -44,13 +45,14 @@ def held_clients(node_config: Mapping[str, object], clients: int) -> range:
     return range(first, first + size + (part < larger))
 
 
-def require_held(requested: NDArray[np.int64], context: Context, clients: int) -> None:
+def require_held(request: TrainRequest, context: Context, clients: int) -> None:
     """Refuse to play clients whose records lie elsewhere; raises `InvalidValueError`."""
     held = held_clients(context.node_config, clients)
-    if not ((requested >= held.start) & (requested < held.stop)).all():
+    last = request.first + request.span - 1
+    if request.first < held.start or last >= held.stop:
         raise InvalidValueError(
             "requested clients",
-            f"{requested.min()} to {requested.max()}",
+            f"{request.first} to {last}",
             f"this node holds {_words(held)}",
         )
 

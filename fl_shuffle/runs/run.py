@@ -15,7 +15,7 @@ from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.errors import RunError, RunInterrupted
+from fl_shuffle.errors import PrivacyBudgetError, RunError, RunInterrupted
 from fl_shuffle.flower.strategy import RoundOutcome
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.run_book import RunBook
@@ -149,8 +149,13 @@ class Run:
         self._last = outcome
         self._observer(RoundFinished(outcome))
 
-    def finish(self, model: Mapping[str, Tensor], stopped_early: str | None) -> None:
-        """Save the model and the summary, and close the ledger's books."""
+    def finish(
+        self, model: Mapping[str, Tensor], stopped_early: str | None, *, failed: bool = False
+    ) -> None:
+        """Save the model and the summary, and close the ledger's books.
+
+        `failed` says that the run trained nothing, or spent without learning.
+        """
         from safetensors.torch import save_file
 
         tensors = {name: tensor.contiguous() for name, tensor in model.items()}
@@ -164,6 +169,7 @@ class Run:
             self._last,
             warnings=self.warnings,
             stopped_early=stopped_early,
+            failed=failed,
             started=self._started,
             accounting_seconds=self.book.seconds,
             link=self.ledger.link,
@@ -225,6 +231,10 @@ def _can_go_on(path: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise RunInterrupted(path) from None
+    except PrivacyBudgetError as error:
+        raise PrivacyBudgetError(
+            f"{error}; go on with: fl-shuffle simulate --resume {path}"
+        ) from None
     except (OSError, sqlite3.Error) as error:
         raise RunError(
             f"the run stopped: {error}; when that is mended go on with: fl-shuffle simulate "

@@ -203,6 +203,6 @@ def test_a_node_refuses_clients_it_does_not_hold() -> None:
     reply = grid._call(stamp(TrainRequest(1, 10, 2).message(model, 1)))
     assert not reply.has_error()
     context = SimpleNamespace(node_config=part(1, 5))
-    require_held(np.arange(10, 20), context, CLIENTS)  # type: ignore[arg-type]
+    require_held(TrainRequest(1, 10, 10), context, CLIENTS)  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError):
-        require_held(np.array([19, 20]), context, CLIENTS)  # type: ignore[arg-type]
+        require_held(TrainRequest(1, 19, 2), context, CLIENTS)  # type: ignore[arg-type]

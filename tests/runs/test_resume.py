@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.cli import main
 from fl_shuffle.durable_files import UNFINISHED, replace_file
 from fl_shuffle.errors import RunError
