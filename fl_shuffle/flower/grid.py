@@ -176,15 +176,16 @@ class InProcessGrid(Grid):
         for position, message in itertools.chain(first, source):
             waiting.add(self._threads.submit(partial(play, position, stamp(message))))
             if len(waiting) > len(self._contexts):
-                waiting = self._finished(waiting, FIRST_COMPLETED, deadline)
-                if not waiting:
+                rest = self._finished(waiting, FIRST_COMPLETED, deadline)
+                if rest is None:
                     return
+                waiting = rest
         self._finished(waiting, ALL_COMPLETED, deadline)
 
     def _finished(
         self, waiting: set[Future[None]], until: str, deadline: float | None
-    ) -> set[Future[None]]:
-        """Wait for one of them, or all; returns those still under way, none after the deadline."""
+    ) -> set[Future[None]] | None:
+        """Wait for one of them, or all; returns those still under way, None after the deadline."""
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         done, rest = wait(waiting, timeout=left, return_when=until)
         for future in done:
@@ -193,7 +194,7 @@ class InProcessGrid(Grid):
             hanging = self._threads.give_up(rest)
             self.failures["no answer in time"] += hanging
             log.error("%d requests were not answered in time and are given up", hanging)
-            return set()
+            return None
         return rest
 
     def _call(self, message: Message) -> Message:

@@ -25,6 +25,7 @@ from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.aggregation.shuffler import Analyzer, ReportBatch, within
 from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.flower.exchange import ask, exchange
+from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.records import Layout, TrainRequest, reports_of
 from fl_shuffle.flower.roster import Roster
 from fl_shuffle.seeds import SeedTree
@@ -156,12 +157,9 @@ class ShuffleStrategy(Strategy):
             if not self.failed and not bool(torch.isfinite(self._optimizer.current()).all()):
                 self._fail(number, "the model is no longer finite; lower server.learning_rate")
             last = number == self._schedule.rounds
+            due = last or number % self._schedule.evaluate_every == 0
             metrics = {}
-            if (
-                self._evaluate
-                and not self.failed
-                and (last or number % self._schedule.evaluate_every == 0)
-            ):
+            if self._evaluate and due and not self.failed:
                 metrics = self._evaluate(number, self._optimizer.released())
             if not self.failed:
                 self._book.checkpoint(number, self._optimizer.state())
@@ -182,7 +180,7 @@ class ShuffleStrategy(Strategy):
         if reports >= self._min_reports:
             return
         # Why a client in this process failed is told to nobody but the user, whose data it has.
-        raised: Counter[str] = getattr(grid, "failures", Counter())
+        raised: Counter[str] = grid.failures if isinstance(grid, InProcessGrid) else Counter()
         causes = [f"{cause}: {count}" for cause, count in (self._causes + raised).most_common(5)]
         raise PrivacyBudgetError(
             f"round {number}: {reports} usable reports arrived, below privacy.min_reports = "

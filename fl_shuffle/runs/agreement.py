@@ -50,16 +50,18 @@ def require_agreement(
                     f"{path}: in round {number} {METRICS} says {column} = {told}, the ledger "
                     f"{counted:.10g}: they are not of one run; put the run's own files back"
                 )
-    told, counted = max(lines, default=0), max(rounds, default=0)
-    if told <= counted:
+    newest, last = max(lines, default=0), max(rounds, default=0)
+    if newest <= last:
         return None
-    difference = f"{METRICS} tells of round {told}, the ledger ends at round {counted}"
+    difference = f"{METRICS} tells of round {newest}, the ledger ends at round {last}"
     if known.meta["config"]["run"]["entropy"] != "seeded":
         raise RunError(
             f"{path}: {difference}: the ledger is older than the run, and what was released since "
             "would not be counted; put the newer one back"
         )
-    return f"{difference}: these rounds are played again, to the same bits" * (told > counted + 1)
+    if newest == last + 1:
+        return None
+    return f"{difference}: these rounds are played again, to the same bits"
 
 
 def lines_to_keep(known: LedgerRecord, lines: Mapping[int, Line], first: int) -> dict[int, Line]:

@@ -15,14 +15,15 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.extras import require_extra
 from fl_shuffle.plugins import load_attribute
-from fl_shuffle.runs import Observer, RunFinished, RunPlace, new_directory, unobserved
+from fl_shuffle.runs import Observer, RunEvent, RunFinished, RunPlace, new_directory, unobserved
 from fl_shuffle.runs.directory import discard_unused
 
 
 def simulate(config: Config, place: RunPlace | None = None, observer: Observer = unobserved) -> int:
     """Run the configuration to its end, by default in a new directory below `run.out`.
 
-    Returns the exit code. `observer` is called with every event of the run.
+    Returns the exit code: 1 for a run that trained nothing, or spent without learning. `observer`
+    is called with every event of the run.
     Raises `FlShuffleError` for everything the user can mend.
     """
     if config.run.device == "cuda":
@@ -47,7 +48,14 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
     server_app = load_attribute(config.app.server, field="app.server")
     client_app = load_attribute(config.app.client, field="app.client")
     run_config: dict[str, Any] = {RESOLVED: config.to_json(), **place.run_config()}
-    grid = InProcessGrid(client_app, run_config, nodes=worker_count(config), observer=observer)
+    codes = [0]
+
+    def watch(event: RunEvent) -> None:
+        if isinstance(event, RunFinished):
+            codes.append(int(event.summary["failed"]))
+        observer(event)
+
+    grid = InProcessGrid(client_app, run_config, nodes=worker_count(config), observer=watch)
     context = Context(
         run_id=grid.run.run_id,
         node_id=1,
@@ -60,7 +68,7 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
             server_app(grid, context)
     finally:
         grid.close()
-    return 0
+    return codes[-1]
 
 
 class _FirstOfAKind(logging.Handler):
@@ -73,7 +81,8 @@ class _FirstOfAKind(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if str(record.msg) not in self._said:
             self._said.add(str(record.msg))
-            print(f"{record.levelname.lower()}: {self.format(record)}", file=sys.stderr)
+            # Without the traceback: what a client raised is counted where it matters.
+            print(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
 
 
 @contextmanager
@@ -107,7 +116,7 @@ def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> int
     finally:
         discard_unused(directory)
     observer(RunFinished(summary))
-    return 0
+    return int(summary["failed"])
 
 
 def worker_count(config: Config) -> int:

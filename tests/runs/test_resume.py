@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fl_shuffle.cli import main
-from fl_shuffle.durable_files import UNFINISHED, replace_file
+from fl_shuffle.durable_files import UNFINISHED, replace_file, replace_text
 from fl_shuffle.errors import RunError
 from fl_shuffle.flower.strategy import ShuffleStrategy
 from fl_shuffle.ledger.reader import read_ledger
@@ -157,7 +157,7 @@ def test_another_runs_ledger_is_refused(
         "UPDATE reservations SET attempt = 9 WHERE attempt = 2",
         "UPDATE classes SET scale = 2 * scale",
         "UPDATE clients SET class_id = 0",
-        "UPDATE meta SET value = replace(value, '\"learning_rate\": 0.5', '\"learning_rate\": 0.6')",
+        "UPDATE meta SET value = replace(value, 'learning_rate\": 0.5', 'learning_rate\": 0.6')",
         "DELETE FROM rounds WHERE round = 1",
     ],
 )
@@ -388,7 +388,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(Crash):
         replace_file(path, half)
     assert path.read_text() == "before" and [p.name for p in tmp_path.iterdir()] == ["file"]
-    replace_file(path, lambda unfinished: None if unfinished.write_text("after") else None)
+    replace_text(path, "after")
     assert path.read_text() == "after" and path.stat().st_mode & 0o777 == 0o600
 
 
