@@ -131,7 +131,8 @@ def round_down(budgets: Budgets, levels: int) -> Budgets:
 def read_budgets(path: str | Path, clients: int) -> Budgets:
     """Read `client_id,epsilon,delta` for clients 0 .. clients-1, in any order.
 
-    Raises `ConfigError` naming the file and line for a missing file, wrong columns, an empty line, a number that does not parse, and missing, duplicate or extra clients.
+    Raises `ConfigError` naming the file and line for a missing file, wrong columns, an empty line,
+    a number that does not parse, and missing, duplicate or extra clients.
     """
     source = Path(path)
     rows = read_rows(source, "budgets file", ConfigError)

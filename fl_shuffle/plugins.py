@@ -16,7 +16,9 @@ def load_attribute(path: str, *, field: str) -> Any:
 
     This package's own modules are taken from this package. Others are looked for on the Python
     path, and in the current directory after it: a folder there cannot stand in for anything that is
-    installed. Whatever is named here runs with the user's rights: a configuration is code. Raises `ConfigError` naming `field` if the path is malformed, the module cannot be imported, or
+    installed. Whatever is named here runs with the user's rights: a configuration is code.
+
+    Raises `ConfigError` naming `field` if the path is malformed, the module cannot be imported, or
     it has no such attribute. An error raised *inside* the user's module while it is imported is
     passed on: it is theirs to see.
     """
