@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import os
 import sys
@@ -45,8 +46,8 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
     from fl_shuffle.flower.grid import InProcessGrid
     from fl_shuffle.flower.settings import RESOLVED
 
-    server_app = load_attribute(config.app.server, field="app.server")
-    client_app = load_attribute(config.app.client, field="app.client")
+    server_app = _app(config.app.server, "app.server")
+    client_app = _app(config.app.client, "app.client")
     run_config: dict[str, Any] = {RESOLVED: config.to_json(), **place.run_config()}
     codes = [0]
 
@@ -69,6 +70,20 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
     finally:
         grid.close()
     return codes[-1]
+
+
+def _app(path: str, field: str) -> Any:
+    """The app named by a setting; raises `ConfigError` if it cannot be called like one."""
+    app = load_attribute(path, field=field)
+    try:
+        inspect.signature(app).bind(None, None)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{field} = {path!r} is no Flower app: it must take two arguments, as "
+            "flwr.serverapp.ServerApp (grid, context) and flwr.clientapp.ClientApp (message, "
+            "context) do"
+        ) from None
+    return app
 
 
 class _FirstOfAKind(logging.Handler):
