@@ -30,7 +30,7 @@ def everything(
     yield replies(folder / "replies", kinds)
     finished = Federation(folder / "finished", "seeded")
     command(finished.start(), finished.said)
-    yield cells(finished.run / "ledger.sqlite", folder / "cells", int(400 * minutes))
+    yield cells(finished.run / "ledger.sqlite", folder / "cells", 6.0 * minutes)
     yield mistakes(folder / "mistakes")
     yield from fuzz(folder / "fuzz", each=1_000_000, seconds=12.0 * minutes)
 

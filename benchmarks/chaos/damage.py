@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import sqlite3
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +97,9 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
-def damages(folder: Path) -> Tally:
-    """Each damage to a system run that was killed: it is refused in one line, or goes on and counts
-    everything. Where it is refused, the files as they were before go on."""
+def damages(folder: Path, names: Sequence[str] = tuple(DAMAGES)) -> Tally:
+    """Each of these damages to a system run that was killed: it is refused in one line, or goes on
+    and counts everything. Where it is refused, the files as they were before go on."""
     tally = Tally("damaged or edited directories")
     whole = Federation(folder / "whole", "system")
     crashed(whole, 1)
@@ -105,20 +107,22 @@ def damages(folder: Path) -> Tally:
     crashed(whole, len(read_ledger(whole.run / "ledger.sqlite").attempts))
     shutil.copytree(whole.run, whole.folder / "kept")
     kept_witness = (whole.folder / "witness").read_bytes()
-    for name, damage in DAMAGES.items():
+    # What is known of the data is forgotten when the run finishes for the first time.
+    resume = [*whole.resume(), "--data-unchanged"]
+    for name in names:
         shutil.rmtree(whole.run)
         shutil.copytree(whole.folder / "kept", whole.run)
         (whole.folder / "witness").write_bytes(kept_witness)
-        damage(whole.run, whole.folder / "older")
+        DAMAGES[name](whole.run, whole.folder / "older")
         whole.testify()
-        ended = command(whole.resume(), whole.said)
+        ended = command(resume, whole.said)
         problem = tally.said(ended.said)
         if ended.code == 2:
             if len(ended.said.strip().splitlines()) != 1:
                 problem = problem or f"not one line: {ended.said!r}"
             shutil.rmtree(whole.run)
             shutil.copytree(whole.folder / "kept", whole.run)
-            ended = command(whole.resume(), whole.said)
+            ended = command(resume, whole.said)
         if ended.code:
             problem = problem or f"exit code {ended.code}: {ended.said[-200:]!r}"
         lost = whole.lost() if whole.finished() else 1
@@ -133,8 +137,9 @@ NONSENSE: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def cells(ledger: Path, folder: Path, most: int) -> Tally:
-    """Nonsense in one cell of a finished run's ledger at a time, and a report of it."""
+def cells(ledger: Path, folder: Path, seconds: float) -> Tally:
+    """Nonsense in one cell of a finished run's ledger at a time, and a report of it; in a random
+    order, until the time is up."""
     from fl_shuffle.errors import FlShuffleError
     from fl_shuffle.report import page
     from fl_shuffle.report.record import read_run
@@ -145,8 +150,11 @@ def cells(ledger: Path, folder: Path, most: int) -> Tally:
     kept = page.installed
     page.installed = lambda name: False  # type: ignore[assignment]
     try:
-        for number, (table, column, row, value) in enumerate(_places(ledger)):
-            if number >= most:
+        places = _places(ledger)
+        random.Random(2).shuffle(places)
+        deadline = time.monotonic() + seconds
+        for table, column, row, value in places:
+            if time.monotonic() > deadline:
                 break
             shutil.copy(ledger, place)
             database = sqlite3.connect(place)

@@ -248,8 +248,10 @@ def _smallest_scale(
         else:
             bad = scale
         # Without a certified number, or without progress, ask for more noise than predicted.
-        better = value / predicted(scale) if math.isfinite(value) else 0.0
-        correction = better if better > 1.01 * correction or value <= target else 1.3 * correction
+        expected = predicted(scale)
+        better = value / expected if math.isfinite(value) and expected > 0.0 else 0.0
+        usable = better > 1.01 * correction or (value <= target and better > 0.0)
+        correction = better if usable else 1.3 * correction
     return good, seen.get(good, math.inf)
 
 
