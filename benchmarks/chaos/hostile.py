@@ -17,6 +17,8 @@ from fl_shuffle.apps.client import app as honest
 from fl_shuffle.flower.records import REPORT_RECORD, REPORTS, TrainRequest
 from fl_shuffle.ledger.reader import read_ledger
 
+MANY = 64
+"""So many clients are asked in several requests."""
 KIND = "FL_SHUFFLE_CHAOS_KIND"
 
 
@@ -130,7 +132,12 @@ def replies(folder: Path, kinds: list[str] | None = None) -> Tally:
         os.environ[KIND] = kind
         place = Federation(folder / "hostile", "seeded")
         ended = command(
-            place.start("app.client=benchmarks.chaos.hostile:client", "run.rounds=2"), place.said
+            place.start(
+                "app.client=benchmarks.chaos.hostile:client",
+                "run.rounds=2",
+                f"data.clients={MANY}",
+            ),
+            place.said,
         )
         problem = tally.said(ended.said)
         if ended.code:
@@ -140,7 +147,7 @@ def replies(folder: Path, kinds: list[str] | None = None) -> Tally:
             if not all(np.isfinite(values).all() for values in model.values()):
                 problem = problem or "the model is not finite"
             reports = read_ledger(place.run / "ledger.sqlite").reports
-            if not (reports < 8).all() or not (reports > 0).all():
+            if not (reports < MANY).all() or not (reports > 0).all():
                 problem = problem or f"{reports.tolist()} reports were counted"
         tally.add(kind, problem=problem)
         _remove(place.folder)

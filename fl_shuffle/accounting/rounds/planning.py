@@ -227,7 +227,7 @@ def _smallest_scale(
     seen: dict[float, float] = {}
     for _ in range(TOLERANCES.plan_max_trials):
         aim = target * (1.0 - 0.3 * close)
-        if good in seen and math.isfinite(seen.get(bad, math.inf)):
+        if seen.get(good, 0.0) > 0.0 and math.isfinite(seen.get(bad, math.inf)):
             # Between two certified costs: a straight line in logarithms.
             rise = math.log(seen[good] / seen[bad])
             share = math.log(aim / seen[bad]) / rise if rise < 0.0 else 0.5
