@@ -119,7 +119,8 @@ class Federation:
         known = read_ledger(self.run / "ledger.sqlite")
         lines = (self.run / "metrics.csv").read_text(encoding="utf-8").splitlines()[1:]
         summary = json.loads((self.run / "summary.json").read_text(encoding="utf-8"))
-        return max(ROUNDS - len(known.rounds), ROUNDS - len(lines), ROUNDS - summary["rounds"])
+        held = (len(known.rounds), len(lines), int(summary["rounds"]))
+        return ROUNDS - min(held)
 
     def model(self) -> bytes:
         """The final model's bytes."""

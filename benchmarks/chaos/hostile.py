@@ -27,7 +27,7 @@ def _array(**changes: Any) -> Callable[[np.ndarray], Any]:
 
     def make(reports: np.ndarray) -> RecordDict:
         whole = Array(reports)
-        parts = {"dtype": whole.dtype, "shape": whole.shape, "stype": whole.stype,
+        parts: dict[str, Any] = {"dtype": whole.dtype, "shape": whole.shape, "stype": whole.stype,
                  "data": whole.data}  # fmt: skip
         for name, change in changes.items():
             parts[name] = change(parts[name]) if callable(change) else change

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fl_shuffle.accounting.rounds.trust import Trust
+
 ARRIVALS = (
     "which reports arrive depends neither on the data nor on what was released before. Where it "
     "may (clients who leave because of the model they see), epsilons over the arrivals that "
@@ -18,8 +20,8 @@ UNKNOWN_LAW = (
 )
 
 
-def run_assumptions(*, entropy: str, known_law: bool) -> tuple[str, ...]:
-    """The sentences that belong to a run with this `run.entropy`."""
-    if not known_law:
-        return ARRIVALS, UNKNOWN_LAW
-    return ARRIVALS, SEEDED if entropy == "seeded" else SYSTEM
+def run_assumptions(*, entropy: str, known_law: bool, trust: Trust, sums: bool) -> tuple[str, ...]:
+    """The sentences that belong to a run with this `run.entropy` and trust; `sums`: its column
+    `sum` says something."""
+    law = UNKNOWN_LAW if not known_law else SEEDED if entropy == "seeded" else SYSTEM
+    return ARRIVALS, law, *trust.sentences(sums=sums)

@@ -37,8 +37,9 @@ class LedgerRecord:
     `class_of` [clients] indexes `classes`. `rounds`, `reports` and each of `epsilon[name]` have one
     entry per committed round; epsilons are cumulative, for the worst client, NaN where a column
     does not apply. `attempts` lists (round, mask of clients) per release, in order; `notes` lists
-    (round, kind, text). `spend` is every client's (rounds, proven, local) [clients, 3] as recorded
-    at the run's end, None before that. `link` is the last link of its attempts (see `chain`).
+    (round, kind, text). `spend` is every client's (rounds, proven, sum, local) [clients, 4] as
+    recorded at the run's end, NaN where a column says nothing, None before that. `link` is the last
+    link of its attempts (see `chain`).
     """
 
     meta: dict[str, Any]
@@ -106,10 +107,10 @@ def read_ledger(path: Path) -> LedgerRecord:
             # A repeated attempt releases the same bits again: it counts once.
             attempts = list(dict(attempts).items())
         spend = select(
-            "SELECT rounds, proven, local FROM client_spend ORDER BY client_id"
+            "SELECT rounds, proven, sum, local FROM client_spend ORDER BY client_id"
         ).fetchall()
         require_rows(path, "client_spend", spend, (
-            whole("rounds"), real("proven", optional=True), real("local", optional=True),
+            whole("rounds"), *(real(name, optional=True) for name in ("proven", "sum", "local")),
         ))  # fmt: skip
         notes = select("SELECT round, kind, text FROM notes ORDER BY rowid").fetchall()
         require_rows(path, "notes", notes, (whole("round"), text("kind"), text("text")))

@@ -8,15 +8,14 @@ from pathlib import Path
 
 from fl_shuffle.errors import RunError
 from fl_shuffle.flower.strategy import RoundOutcome
+from fl_shuffle.ledger.store import COLUMN_NAMES
 from fl_shuffle.runs.directory import METRICS, RunDirectory
 
 COLUMNS = (
-    "round", "n_reports", "accuracy", "loss", "gspa_mu", "gspa_epsilon", "specific_epsilon",
-    "proven_epsilon", "local_epsilon", "lower_epsilon", "seconds",
+    "round", "n_reports", "accuracy", "loss", "gspa_mu",
+    *(f"{name}_epsilon" for name in COLUMN_NAMES), "seconds",
 )  # fmt: skip
 
-
-EPSILONS = ("gspa", "specific", "proven", "local", "lower")
 
 Line = dict[str, str]
 """A round's cells by column."""
@@ -73,7 +72,7 @@ class MetricsFile:
             spend.n_reports,
             outcome.metrics,
             spend.mu_total,
-            (spend.columns[name].worst for name in EPSILONS),
+            (spend.columns[name].worst for name in COLUMN_NAMES),
             outcome.seconds if self._times else None,
         )
         self._rows.writerow(line.values())
@@ -101,7 +100,7 @@ def line_of(
     epsilons: Iterable[float | None],
     seconds: float | None,
 ) -> Line:
-    """A round's cells. `epsilons` are those of gspa, specific, proven, local and lower."""
+    """A round's cells. `epsilons` are in the order of `COLUMN_NAMES`."""
     cells = (
         str(round_number),
         str(n_reports),

@@ -12,6 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
@@ -20,7 +21,6 @@ from fl_shuffle.flower.strategy import RoundOutcome
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.run_book import RunBook
 from fl_shuffle.ledger.store import Ledger
-from fl_shuffle.runs.agreement import lines_to_keep, require_agreement
 from fl_shuffle.runs.data_check import (
     STATE_VARIABLE,
     forget_data,
@@ -58,6 +58,8 @@ from fl_shuffle.runs.resume import (
     UNCHECKED,
     as_text,
     changes_of,
+    lines_to_keep,
+    require_agreement,
     require_same,
     restore,
     unfinished_ledger,
@@ -91,6 +93,7 @@ class Run:
             delta=config.privacy.target_delta,
             rounds=config.run.rounds,
             dimension=facts.dimension,
+            trust=Trust.of(config.to_dict()),
         )
         self.book = RunBook(
             self.accountant,
