@@ -69,6 +69,7 @@ CONFINED = {
         "fl_shuffle.gradients",
         "fl_shuffle.aggregation.shuffler",
         "fl_shuffle.aggregation.optimizer",
+        "fl_shuffle.aggregation.robust",
         "fl_shuffle.seeds",
         "fl_shuffle.auditing",
         "fl_shuffle.ledger.run_book",

@@ -138,8 +138,10 @@ def test_too_few_reports_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "failing_model.py").write_text(NAN_MODEL.format(limit=0))
-    assert launch("run", "model.kind=failing_model:failing") == 2
-    assert "0 usable reports" in capsys.readouterr().err
+    assert launch("run", "model.kind=failing_model:failing") == 1
+    error = capsys.readouterr().err
+    assert "0 usable reports" in error and "failed: 12" in error and "Traceback" not in error
+    assert f"--resume {tmp_path / 'run'}" in error
 
 
 @pytest.mark.parametrize(("name", "words"), [("integers", "int64"), ("text", "torch.nn.Module")])
@@ -174,7 +176,7 @@ def test_a_target_stops_the_run_before_it_is_exceeded(launch: Launch, tmp_path: 
 def test_a_target_below_one_round_releases_nothing(
     launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert launch("none", "privacy.target_epsilon=1e-6") == 0
+    assert launch("none", "privacy.target_epsilon=1e-6") == 1
     final = summary(tmp_path / "none")
     assert final["rounds"] == 0 and final["proven_epsilon"] is None
     assert "stopped before round 1" in capsys.readouterr().out
