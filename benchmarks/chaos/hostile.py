@@ -11,14 +11,12 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from benchmarks.chaos.children import command
-from benchmarks.chaos.federation import Federation
+from benchmarks.chaos.federation import CLIENTS, Federation
 from benchmarks.chaos.tally import Tally
 from fl_shuffle.apps.client import app as honest
 from fl_shuffle.flower.records import REPORT_RECORD, REPORTS, TrainRequest
 from fl_shuffle.ledger.reader import read_ledger
 
-MANY = 64
-"""So many clients are asked in several requests."""
 KIND = "FL_SHUFFLE_CHAOS_KIND"
 
 
@@ -113,7 +111,7 @@ KINDS: dict[str, Callable[[np.ndarray], Any]] = {
 
 
 def client(message: Message, context: Context) -> Any:
-    """The honest client, but for the node that plays client 0: it sends what `KIND` names."""
+    """The honest client, but for client 0 (each is asked alone): it sends what `KIND` names."""
     reply = honest(message, context)
     if reply.has_error() or TrainRequest.of(message).first:
         return reply
@@ -135,7 +133,7 @@ def replies(folder: Path, kinds: list[str] | None = None) -> Tally:
             place.start(
                 "app.client=benchmarks.chaos.hostile:client",
                 "run.rounds=2",
-                f"data.clients={MANY}",
+                "training.schedule=sequential",
             ),
             place.said,
         )
@@ -147,7 +145,7 @@ def replies(folder: Path, kinds: list[str] | None = None) -> Tally:
             if not all(np.isfinite(values).all() for values in model.values()):
                 problem = problem or "the model is not finite"
             reports = read_ledger(place.run / "ledger.sqlite").reports
-            if not (reports < MANY).all() or not (reports > 0).all():
+            if not (reports == CLIENTS - 1).all():
                 problem = problem or f"{reports.tolist()} reports were counted"
         tally.add(kind, problem=problem)
         _remove(place.folder)
