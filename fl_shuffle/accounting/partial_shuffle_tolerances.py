@@ -21,6 +21,10 @@ class PartialShuffleTolerances:
     """The largest spread for Laplace noise, whose likelihood ratios are bounded."""
     partial_shuffle_max_share: float = 0.98
     """A predicted mu above this share of the local one is no gain."""
+    partial_shuffle_sure_share: float = 0.5
+    """Below this share it is one; between, the bound is tried ..."""
+    partial_shuffle_tried_sds: tuple[float, ...] = (1.0, 3.0)
+    """... at so many predicted mu."""
 
     # bounds.partial_shuffle.lognormal
     lognormal_accuracy: float = 1e-8

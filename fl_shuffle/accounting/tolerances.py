@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fl_shuffle.accounting.attack_tolerances import AttackTolerances
 from fl_shuffle.accounting.partial_shuffle_tolerances import PartialShuffleTolerances
 
 
 @dataclass(frozen=True)
-class Tolerances(PartialShuffleTolerances):
+class Tolerances(PartialShuffleTolerances, AttackTolerances):
     """The one object that holds them; `TOLERANCES` is the one in use.
 
-    The partial-shuffle bound's are inherited."""
+    Those of the partial-shuffle bound and of the attacks are inherited."""
 
     # engine.fourier
     fourier_skip_level: float = 1e-11
@@ -160,6 +161,8 @@ class Tolerances(PartialShuffleTolerances):
     # rounds.round_library
     round_nodes_per_sd: float = 5.0
     """Points of a round's curve per standard deviation of its privacy loss (0.4% in epsilon)."""
+    round_coarse_nodes_per_sd: float = 2.5
+    """The same for clients of all but the largest ball, where many balls are told apart (1%)."""
     round_relative_error: float = 2e-3
     """Asked of the engine for every point of a round's curve."""
     round_dense_sds: float = 5.0
@@ -223,6 +226,8 @@ class Tolerances(PartialShuffleTolerances):
     """A client is faint if replacing its unit moves its mean by at most so many noise widths."""
     vector_table_reports: int = 256
     """The table of few blanket reports reaches to so many; larger tables are not built."""
+    vector_smallest_table: int = 64
+    """No table is smaller: it costs no more, and serves more batches."""
     vector_table_tail: float = 1e-18
     """Where the Gaussian law of the table is cut: below what any target resolves."""
 
@@ -260,72 +265,6 @@ class Tolerances(PartialShuffleTolerances):
     plan_smallest_share: float = 1e-4
     """Noise below this share of what suffices without a shuffler is not searched."""
 
-    # attacks.chosen_vector_datasets
-    dataset_cells: int = 1500
-    """Cells of the line through which a chosen dataset's reports are seen."""
-    dataset_reach: float = 9.5
-    """The cells cover so many noise widths on either side."""
-    dataset_relative_errors: tuple[float, float] = (2e-3, 5e-2)
-    """Asked of the engine, in this order, until one succeeds."""
-    dataset_max_shift: float = 12.0
-    """Reports more than twice so many noise widths apart give themselves away: nothing is
-    computed."""
-
-    # attacks.likelihood_ratio
-    attack_nearly_best: float = 0.8
-    """Data sets whose signal is at least this share of the best one's are all evaluated."""
-    attack_cells: int = 400
-    """Cells of the line on which the attack's score is computed."""
-    attack_largest_score: float = 50.0
-    """Scores are cut here: a single report that says more decides alone."""
-    attack_smoothing: float = 0.03
-    """Standard deviation of the test's own noise, at least this share of the sum's, at most
-    twice."""
-    attack_period_sds: float = 24.0
-    """Period of the lattice, in standard deviations of the sum."""
-    attack_gauss_reach: float = 8.5
-    """Beyond this many deviations the transform of the test's noise is below 1e-15."""
-    attack_cut_off: float = 1e-15
-    """What lies beyond the transform's reach, added to the error."""
-    attack_negligible: float = 1e-18
-    """Frequencies that weigh less than this are left out and counted as error."""
-    attack_thresholds: int = 400
-    """Thresholds at which the attack's error rates are read."""
-    attack_cell_error: float = 1e-14
-    """Allowance for the relative error of a cell's probability."""
-
-    # attacks.vector_data_sets
-    attack_size_cells: int = 12
-    """Cells of a report's distance from the line, beside those along it."""
-    attack_corner_line: int = 120
-    """Cells along the line where one corner is compared with others ..."""
-    attack_corner_cells: int = 20
-    """... and places of the corner that are compared."""
-    attack_few_groups: int = 64
-    """Up to so many groups of others the cells are fine ..."""
-    attack_many_groups: int = 1000
-    """... up to so many coarse; beyond, nothing is claimed."""
-    attack_coarse_cells: int = 120
-    """Coarse cells along the line ..."""
-    attack_coarse_size_cells: int = 6
-    """... and of the distance from it."""
-    attack_size_reach: float = 6.0
-    """Distances are told apart within so many deviations of the noise's own."""
-    attack_most_across: int = 100_000
-    """So many coordinates across the line are used: up to there gamma integrals are good to
-    1e-13."""
-    attack_unseen: float = 1e-22
-    """Cells less likely than this are left out and counted as error."""
-    attack_size_cell_error: float = 1e-11
-    """Allowance for the relative error of a cell's probability where distances are used."""
-
-    # attacks.sum_attack
-    sum_attack_coarsest: float = 0.125
-    """Where a grid is coarser than this share of its noise scale no test is claimed."""
-    sum_attack_log_missed: tuple[float, ...] = (-24.0, -36.0, -60.0)
-    """Logarithms, one of which is tried after the other, of the probability, times e^epsilon, that
-    rounding moves the test by more than is allowed for."""
-
     # accountant
     nearly_local: float = 0.95
     """Recognition that reaches this share of the local epsilon leaves nothing for another
@@ -333,6 +272,9 @@ class Tolerances(PartialShuffleTolerances):
     listed_classes: int = 64
     """With more classes than this a round lists only some of the most exposed; the worst client's
     epsilon and the totals are over every client."""
+
+    published_classes: int = 1000
+    """For more kinds of Laplace reports than this the published column is not computed."""
 
     # rounds.declared_round
     declared_round_inflation: float = 1.0 + 1e-7
@@ -351,6 +293,21 @@ class Tolerances(PartialShuffleTolerances):
     inverse_safety: float = 1e-10
     """Relative safety added to every inverse: above round-off, below anything that matters."""
 
+    # rounds.local_guarantees
+    local_laws: int = 256
+    """With more distinct Laplace exposures, or declared epsilons, than this they are rounded up
+    ..."""
+    local_ladder: float = 0.01
+    """... by this share at most ..."""
+    local_rungs: int = 1000
+    """... or to what lies so many rungs below the largest."""
+
+    # laws.gaussian_inverses
+    few_inverses: int = 64
+    """Up to so many distinct values are inverted one by one."""
+    inverse_nodes: int = 1000
+    """Of many values so many are solved from afar; they give the others' starts."""
+
     # bounds.few_blankets
     few_blankets_window_sds: float = 9.0
     """The window reaches so many standard deviations of the tilted sum to either side of zero."""
@@ -367,11 +324,6 @@ class Tolerances(PartialShuffleTolerances):
     # bounds.blanket_moments
     closed_form_inflation: float = 1.0 + 1e-12
     """Covers the round-off of closed formulas, a few units in the last place."""
-
-    # attacks.chosen_datasets
-    dataset_max_counted: int = 1_000_000
-    """Outcomes of a binomial count that are added up; leaving the rest out lowers a lower
-    bound."""
 
     # queries.bound_query
     query_profile_points: int = 300

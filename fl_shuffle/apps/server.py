@@ -12,7 +12,7 @@ from fl_shuffle.aggregation.robust import analyzer_of
 from fl_shuffle.flower.settings import config_of
 from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
 from fl_shuffle.gradients import packing_of
-from fl_shuffle.runs import DataFacts, RunFacts, RunPlace, observer_of, open_run
+from fl_shuffle.runs import DataFacts, Preparing, RunFacts, RunPlace, observer_of, open_run
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.tasks.evaluation import evaluator
 from fl_shuffle.tasks.models import flatten_parameters, load_parameters
@@ -26,10 +26,11 @@ def main(grid: Grid, context: Context) -> None:
     """Run the whole federation and leave a finished run directory."""
     config = config_of(context)
     torch.set_num_threads(1)
-    task = load_task(config)
+    observer = observer_of(grid)
+    task = load_task(config, lambda text: observer(Preparing(text)))
     model = task.model(config)
     initial = flatten_parameters(model)
-    packing, sizes = packing_of(model), np.diff(task.offsets)
+    packing, sizes = packing_of(model, tuple(task.inputs.shape[1:])), np.diff(task.offsets)
     facts = RunFacts(
         task.plan,
         initial.numel(),
@@ -46,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
         lifetime=task.budgets.lifetime,
     )
     place = RunPlace.of(context.run_config)
-    with open_run(config, facts, place, observer_of(grid)) as run:
+    with open_run(config, facts, place, observer) as run:
         optimizer = ServerOptimizer(config.server, initial)
         first_round = run.restore(optimizer)
         strategy = ShuffleStrategy(

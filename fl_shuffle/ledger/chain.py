@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle.accounting.rounds.class_table import COLUMNS, ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass
 
 CHANGEABLE = ("run.rounds", "run.out", "run.jobs", "run.timeout", "data.root", "budgets.file")
@@ -31,12 +32,11 @@ def first_link(
     """The link before the first attempt: who the clients are, and what they were promised."""
     facts = {key: meta.get(key) for key in COVERED}
     facts["config"] = fixed_settings(meta.get("config", {}))
-    facts["classes"] = [
-        [c.noise, *map(float, (c.scale, c.radius, c.sensitivity, c.epsilon0, c.delta0)),
-         int(c.records)]
-        for c in classes
-    ]  # fmt: skip
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    table = ClassTable.of(classes)
+    for name in ("noise", *COLUMNS, "records"):
+        kind = {"noise": "<i1", "records": "<i8"}.get(name, "<f8")
+        digest.update(np.ascontiguousarray(getattr(table, name), dtype=kind).tobytes())
     digest.update(np.ascontiguousarray(class_of, dtype="<i8").tobytes())
     return digest.hexdigest()
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.rounds.events import ClientClass
-from fl_shuffle.errors import FlShuffleError, RunError
+from fl_shuffle.accounting.rounds.class_table import COLUMNS, NOISE_KINDS, ClassTable
+from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.chain import first_link, next_link
 from fl_shuffle.ledger.checks import (
     bitmap,
@@ -43,7 +43,7 @@ class LedgerRecord:
     """
 
     meta: dict[str, Any]
-    classes: tuple[ClientClass, ...]
+    classes: ClassTable
     class_of: NDArray[np.int64]
     rounds: NDArray[np.int64]
     reports: NDArray[np.int64]
@@ -128,21 +128,26 @@ def read_ledger(path: Path) -> LedgerRecord:
         )
 
 
-def _classes(path: Path, database: sqlite3.Connection) -> tuple[ClientClass, ...]:
+def _classes(path: Path, database: sqlite3.Connection) -> ClassTable:
+    names = ", ".join(COLUMNS)
     rows = database.execute(
-        "SELECT class_id, noise, scale, radius, sensitivity, epsilon0, delta0, records "
-        "FROM classes ORDER BY class_id"
+        f"SELECT class_id, noise, records, {names} FROM classes ORDER BY class_id"
     ).fetchall()
     most = float(np.finfo(np.float32).max)
-    names = ("scale", "radius", "sensitivity")
     require_rows(path, "classes", rows, (
-        whole("class_id", 0, len(rows) - 1), text("noise"),
-        *(real(name, maximum=most) for name in names), real("epsilon0", maximum=most),
-        real("delta0", maximum=1.0), whole("records"),
+        whole("class_id", 0, max(0, len(rows) - 1)), text("noise"), whole("records"),
+        *(real(name, maximum=1.0 if name == "delta0" else most) for name in COLUMNS),
     ))  # fmt: skip
+    if not rows:
+        raise RunError(f"{path} is damaged: it knows no classes; use an intact copy")
+    _, noise, records, *columns = zip(*rows, strict=True)
     try:
-        return tuple(ClientClass(*row[1:]) for row in rows)
-    except FlShuffleError as error:
+        return ClassTable.of_columns(
+            np.array([NOISE_KINDS.index(name) for name in noise], dtype=np.int8),
+            [np.array(column, dtype=np.float64) for column in columns],
+            np.array(records, dtype=np.int64),
+        )
+    except ValueError as error:  # a noise that there is not, or a scale that it cannot have
         raise RunError(f"{path} is damaged: its classes: {error}") from None
 
 

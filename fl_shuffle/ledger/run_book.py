@@ -105,8 +105,13 @@ class RunBook:
             self._ledger.flush()
             return None
         counts = self._accountant.class_counts(present)
+        listed = {
+            index: int(counts[index])
+            for index in spend.columns["local"].epsilon
+            if counts[index]
+        }  # fmt: skip
         self._ledger.record(
-            self._attempt, spend, counts, self._expected, present, seconds if self._times else None
+            self._attempt, spend, listed, self._expected, present, seconds if self._times else None
         )
         self._accountant.commit(round_number, present)
         if spend.n_reports < self._expected:

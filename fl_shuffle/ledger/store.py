@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.accountant import ClientTotals
+from fl_shuffle.accounting.rounds.class_table import COLUMNS, NOISE_KINDS, ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass, Spend
 from fl_shuffle.durable_files import replace_file
 from fl_shuffle.errors import RunError
@@ -61,7 +62,9 @@ CREATE VIEW attendance AS
             client_id % 8 / 4 + 1, 1)) >> (3 - client_id % 4)));
 """
 # The view unpacks `present`: one row for each report that was released.
-# round_classes speaks of each class's most exposed client; a client's own numbers: client_spend.
+# round_classes speaks of the most exposed client of each listed class (a few dozen of the most
+# exposed classes, see the accountant); how many of any class reported follows from attendance and
+# clients. A client's own numbers: client_spend.
 
 COLUMN_NAMES = ("gspa", "specific", "proven", "sum", "local", "lower", "sum_lower")
 
@@ -92,7 +95,7 @@ class Ledger:
         """
         if path.exists():
             raise RunError(f"{path} already exists; choose another --out, or --resume the run")
-        kinds, members = list(classes), np.bincount(class_of)
+        kinds = ClassTable.of(classes)
         facts = {**meta, "link": first_link(meta, kinds, class_of)}
 
         def write(unfinished: Path) -> None:
@@ -107,12 +110,14 @@ class Ledger:
                 )
                 database.executemany(
                     "INSERT INTO classes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    [
-                        (index, c.noise, c.scale, c.radius, c.sensitivity, c.epsilon0, c.delta0,
-                         c.records, int(members[index]))
-                        for index, c in enumerate(kinds)
-                    ],
-                )  # fmt: skip
+                    zip(
+                        range(len(kinds)),
+                        (NOISE_KINDS[noise] for noise in kinds.noise.tolist()),
+                        *(getattr(kinds, name).tolist() for name in (*COLUMNS, "records")),
+                        np.bincount(class_of, minlength=len(kinds)).tolist(),
+                        strict=True,
+                    ),
+                )
                 database.executemany(
                     "INSERT INTO clients VALUES (?, ?)", enumerate(class_of.tolist())
                 )
@@ -240,8 +245,9 @@ class Ledger:
     ) -> None:
         """Stage what a round really was; the next `reserve` or `flush` makes it durable.
 
-        `attempt` is the number that `reserve` gave. `seconds` is None where times are not
-        published. Raises `RunError` if that attempt is not this ledger's last one.
+        `attempt` is the number that `reserve` gave, `counts` are the reports of the classes that
+        are written down one by one. `seconds` is None where times are not published. Raises
+        `RunError` if that attempt is not this ledger's last one.
         """
         if self._attempt is None or self._attempt[0][0] != attempt:
             raise RunError(f"attempt {attempt} is not the one under way in {self.path}")

@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it: three typed events, in order, to one observer.
+"""What a run tells whoever watches it: typed events, in order, to one observer.
 
 In this process the grid carries the observer to the ServerApp (`observer_of`); on Flower's own
 engines the ServerApp runs elsewhere and is watched through its run directory.
@@ -13,6 +13,16 @@ from typing import Any
 
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.strategy import RoundOutcome
+
+
+@dataclass(frozen=True)
+class Preparing:
+    """What is being done before the run directory opens; several of them, or none.
+
+    For the screen of whoever has the data: `text` may hang on them, and no file of a run holds it.
+    """
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -38,7 +48,7 @@ class RunFinished:
     summary: dict[str, Any]
 
 
-RunEvent = RunStarted | RoundFinished | RunFinished
+RunEvent = Preparing | RunStarted | RoundFinished | RunFinished
 Observer = Callable[[RunEvent], None]
 
 

@@ -16,7 +16,15 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.extras import require_extra
 from fl_shuffle.plugins import load_attribute
-from fl_shuffle.runs import Observer, RunEvent, RunFinished, RunPlace, new_directory, unobserved
+from fl_shuffle.runs import (
+    Observer,
+    Preparing,
+    RunEvent,
+    RunFinished,
+    RunPlace,
+    new_directory,
+    unobserved,
+)
 from fl_shuffle.runs.directory import discard_unused
 
 
@@ -123,7 +131,8 @@ def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> int
     from fl_shuffle.flower.ray_engine import run_on_ray
     from fl_shuffle.tasks.task import load_task
 
-    load_task(config)  # whatever the user can mend is said here, not in a worker's log
+    # Whatever the user can mend is said here, not in a worker's log.
+    load_task(config, lambda text: observer(Preparing(text)))
     directory = place.directory or new_directory(Path(config.run.out))
     place = RunPlace(directory, place.resume)
     try:

@@ -17,6 +17,8 @@ Images = NDArray[np.generic]
 Labels = NDArray[np.int64]
 
 UNDECLARED = 0
+SHIPPED = ("digits", "mnist")
+"""Sources that read files of this machine; what is made of these may be kept on it."""
 
 
 @dataclass(frozen=True)

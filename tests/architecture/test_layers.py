@@ -18,6 +18,7 @@ LAYERS = [
         "fl_shuffle.accounting.guarantee",
         "fl_shuffle.accounting.tolerances",
         "fl_shuffle.accounting.limits",
+        "fl_shuffle.accounting.attack_tolerances",
         "fl_shuffle.accounting.partial_shuffle_tolerances",
     ],
     ["fl_shuffle.accounting.laws"],

@@ -143,7 +143,7 @@ def test_local_steps_that_overflow_are_a_zero_mean() -> None:
 
 @pytest.mark.parametrize(
     ("model", "path"),
-    [("linear", "closed-form linear"), ("mlp", "closed-form mlp"), ("own", "torch.func")],
+    [("linear", "closed-form linear"), ("mlp", "closed-form mlp"), ("own", "closed-form network")],
 )
 def test_the_log_says_once_how_gradients_are_computed(
     model: str, path: str, caplog: pytest.LogCaptureFixture

@@ -23,9 +23,10 @@ from fl_shuffle.accounting.bounds.sum_release.honest import (
     sum_assumption,
 )
 from fl_shuffle.accounting.guarantee import Status
+from fl_shuffle.accounting.laws.gaussian_inverses import gaussian_epsilons
 from fl_shuffle.accounting.laws.report_grid import report_grids
+from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass, Column
-from fl_shuffle.accounting.rounds.local_guarantees import gaussian_epsilons
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_real
 
@@ -103,9 +104,9 @@ class _Table:
 
     @classmethod
     def of(cls, classes: Sequence[ClientClass]) -> _Table:
-        rows = [(kind.scale, kind.radius, kind.sensitivity) for kind in classes]
-        scale, radius, sensitivity = np.array(rows, dtype=np.float64).reshape(-1, 3).T
-        return cls(scale, np.minimum(sensitivity, 2.0 * radius), report_grids(scale, radius))
+        rows = ClassTable.of(classes)
+        shift = np.minimum(rows.sensitivity, 2.0 * rows.radius)
+        return cls(rows.scale, shift, report_grids(rows.scale, rows.radius))
 
 
 @dataclass(frozen=True)
@@ -140,9 +141,9 @@ class SumAccount:
         reason = None
         if schedule == "sequential":
             reason = SEQUENTIAL_SUM
-        elif any(kind.noise == "user" for kind in classes):
+        elif ClassTable.of(classes).is_noise("user").any():
             reason = UNKNOWN_SUM
-        elif any(kind.noise != "gaussian" for kind in classes):
+        elif not ClassTable.of(classes).is_noise("gaussian").all():
             reason = LAPLACE_SUM
         none = np.zeros(len(class_of))
         if reason is not None:
