@@ -272,7 +272,7 @@ def _config_text(config: Config) -> str:
 def _start(directory: RunDirectory, config: Config, facts: RunFacts) -> Ledger:
     directory.write(CONFIG, _config_text(config))
     meta = ledger_meta(config, facts)
-    ledger = Ledger.create(directory.path / LEDGER, meta, facts.plan.classes, facts.plan.class_of)
+    # Before the ledger: a run that has begun can always be compared.
     if not remember_data(meta["run"], facts.fingerprint):
         log.warning(
             "%s cannot be written: --resume will not be able to check that the data are the same; "
@@ -280,4 +280,4 @@ def _start(directory: RunDirectory, config: Config, facts: RunFacts) -> Ledger:
             state_folder(),
             STATE_VARIABLE,
         )
-    return ledger
+    return Ledger.create(directory.path / LEDGER, meta, facts.plan.classes, facts.plan.class_of)
