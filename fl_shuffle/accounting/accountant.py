@@ -114,7 +114,11 @@ class Accountant:
             self._classes, class_of, schedule=schedule, unit=unit, assumed_honest=honest
         )
         self._sums = SumAccount.start(
-            self._classes, class_of, schedule=schedule, assumed_honest=honest
+            self._classes,
+            class_of,
+            schedule=schedule,
+            assumed_honest=honest,
+            dimension=dimension,
         )
         self._no_sum = ANALYZED if trust.analyzed else self._sums.reason
         self._no_credit = self._view.no_credit_reason()
@@ -207,7 +211,7 @@ class Accountant:
         """
         if not self._taken.any():
             return None
-        if self._sums_count and (client := self._sums.worst_client()) is not None:
+        if self._sums_count and (client := self._sums.worst_client(self._delta)) is not None:
             curve = self._sums.curve(client)
             return WorstInSums(client, self._sums.worst_epsilon(self._delta), curve)
         proven = self.client_totals().proven

@@ -11,17 +11,6 @@ from dataclasses import dataclass
 class AttackTolerances:
     """Inherited by `Tolerances`; read as `TOLERANCES.<field>`."""
 
-    # attacks.chosen_vector_datasets
-    dataset_cells: int = 1500
-    """Cells of the line through which a chosen dataset's reports are seen."""
-    dataset_reach: float = 9.5
-    """The cells cover so many noise widths on either side."""
-    dataset_relative_errors: tuple[float, float] = (2e-3, 5e-2)
-    """Asked of the engine, in this order, until one succeeds."""
-    dataset_max_shift: float = 12.0
-    """Reports more than twice so many noise widths apart give themselves away: nothing is
-    computed."""
-
     # attacks.likelihood_ratio
     attack_nearly_best: float = 0.8
     """Data sets whose signal is at least this share of the best one's are all evaluated."""
@@ -50,6 +39,11 @@ class AttackTolerances:
     """Allowance for the relative error of a cell's probability."""
 
     # attacks.vector_data_sets
+    attack_reach: float = 9.5
+    """The cells cover so many noise widths beyond the outermost means."""
+    attack_max_shift: float = 12.0
+    """Reports more than twice so many noise widths apart give themselves away: nothing is
+    computed."""
     attack_size_cells: int = 12
     """Cells of a report's distance from the line, beside those along it."""
     attack_corner_line: int = 120

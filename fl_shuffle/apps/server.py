@@ -26,7 +26,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run the whole federation and leave a finished run directory."""
     config = config_of(context)
     torch.set_num_threads(1)
-    observer = observer_of(grid)
+    observer = observer_of(grid, context.run_config)
     task = load_task(config, lambda text: observer(Preparing(text)))
     model = task.model(config)
     initial = flatten_parameters(model)

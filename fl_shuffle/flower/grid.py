@@ -34,6 +34,7 @@ Take = Callable[[int, Message], None]
 """What is done with a reply: (position of the request, reply)."""
 
 CLIENT_APP_RAISED = 2
+"""Flower's own code for an app that raised."""
 SHOWN = 120
 """So many characters of what a client raised are kept."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+# Relative error of one rounding to float32, and to float64.
 HALF_ULP = 2.0**-24
 HALF_ULP_64 = 2.0**-53
 

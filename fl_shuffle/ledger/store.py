@@ -31,6 +31,7 @@ from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.chain import first_link, next_link
 
 SCHEMA_VERSION = 5
+"""Raised whenever a table changes: another version's ledger is refused, not misread."""
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);

@@ -34,10 +34,12 @@ SMALLEST, LARGEST = 1e-12, 1e12
 """Limits of radii and noise scales, so that float32 arithmetic neither overflows nor vanishes."""
 
 _SEGMENT = 256
+"""Terms added up in float32 before float64 takes over."""
 # Relative error of a float32 sum of 256 non-negative terms in any order is below 256 * 2^-24; the
 # square root halves it. Norms are inflated by more than that, so a clipped row is never too long.
 _NORM_INFLATION = 1.0 + 2.0**-15
 _CLIP_BLOCK = 1 << 16
+"""Numbers clipped at a time: they stay in the cache."""
 
 
 class LocalRandomizer(Protocol):

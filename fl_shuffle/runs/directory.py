@@ -31,6 +31,7 @@ LOG = "run.log"
 LOCK = "lock"
 
 PRIVATE_FOLDER = 0o700
+"""Only the owner reads or enters."""
 
 
 def open_private(path: Path, mode: str) -> IO[str]:

@@ -96,7 +96,13 @@ def assumptions_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
     """What the proven numbers take for granted, in plain words."""
     known = not facts.plan.classes.is_noise("user").any()
     trust, schedule = Trust.of(config.to_dict()), config.training.schedule
-    reason = SumAccount.start(facts.plan.classes, facts.plan.class_of, schedule=schedule).reason
+    reason = SumAccount.start(
+        facts.plan.classes,
+        facts.plan.class_of,
+        schedule=schedule,
+        assumed_honest=trust.assumed_honest,
+        dimension=facts.dimension,
+    ).reason
     return run_assumptions(
         entropy=config.run.entropy,
         known_law=known,

@@ -16,24 +16,17 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.extras import require_extra
 from fl_shuffle.plugins import load_attribute
-from fl_shuffle.runs import (
-    Observer,
-    Preparing,
-    RunEvent,
-    RunFinished,
-    RunPlace,
-    new_directory,
-    unobserved,
-)
+from fl_shuffle.runs import Observer, Preparing, RunPlace, new_directory, unobserved
 from fl_shuffle.runs.directory import discard_unused
 
 
-def simulate(config: Config, place: RunPlace | None = None, observer: Observer = unobserved) -> int:
+def simulate(
+    config: Config, place: RunPlace | None = None, observer: Observer = unobserved
+) -> None:
     """Run the configuration to its end, by default in a new directory below `run.out`.
 
-    Returns the exit code: 1 for a run that trained nothing, or spent without learning. `observer`
-    is called with every event of the run.
-    Raises `FlShuffleError` for everything the user can mend.
+    `observer` is called with every event of the run; what it raises ends the run. Raises
+    `FlShuffleError` for everything the user can put right.
     """
     if config.run.device == "cuda":
         import torch
@@ -44,11 +37,12 @@ def simulate(config: Config, place: RunPlace | None = None, observer: Observer =
     config = _absolute_paths(config)
     if config.run.engine == "ray":
         require_extra("ray", "ray", "run.engine = 'ray'")
-        return _simulate_on_ray(config, place, observer)
-    return _simulate_in_process(config, place, observer)
+        _simulate_on_ray(config, place, observer)
+    else:
+        _simulate_in_process(config, place, observer)
 
 
-def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) -> int:
+def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) -> None:
     from flwr.app import Context, RecordDict
 
     from fl_shuffle.flower.grid import InProcessGrid
@@ -57,14 +51,7 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
     server_app = _app(config.app.server, "app.server")
     client_app = _app(config.app.client, "app.client")
     run_config: dict[str, Any] = {RESOLVED: config.to_json(), **place.run_config()}
-    codes = [0]
-
-    def watch(event: RunEvent) -> None:
-        if isinstance(event, RunFinished):
-            codes.append(int(event.summary["failed"]))
-        observer(event)
-
-    grid = InProcessGrid(client_app, run_config, nodes=worker_count(config), observer=watch)
+    grid = InProcessGrid(client_app, run_config, nodes=worker_count(config), observer=observer)
     context = Context(
         run_id=grid.run.run_id,
         node_id=1,
@@ -77,7 +64,6 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
             server_app(grid, context)
     finally:
         grid.close()
-    return codes[-1]
 
 
 def _app(path: str, field: str) -> Any:
@@ -127,20 +113,24 @@ def _clients_heard() -> Iterator[None]:
         log.removeHandler(handler)
 
 
-def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> int:
+def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> None:
     from fl_shuffle.flower.ray_engine import run_on_ray
     from fl_shuffle.tasks.task import load_task
 
-    # Whatever the user can mend is said here, not in a worker's log.
+    # Whatever the user can put right is said here, not in a worker's log.
     load_task(config, lambda text: observer(Preparing(text)))
     directory = place.directory or new_directory(Path(config.run.out))
     place = RunPlace(directory, place.resume)
     try:
-        summary = run_on_ray(config, place.run_config(), directory, nodes=worker_count(config))
+        run_on_ray(
+            config,
+            place.run_config(),
+            directory,
+            nodes=worker_count(config),
+            observer=observer,
+        )
     finally:
         discard_unused(directory)
-    observer(RunFinished(summary))
-    return int(summary["failed"])
 
 
 def worker_count(config: Config) -> int:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fl_shuffle.runs import RunEvent, RunStarted
 
 ROWS = 12
+"""Rounds that the live table shows."""
 HEADINGS = ("round", "reports", "accuracy", "loss", "GSPA eps", "proven eps", "sum eps", "left")
 
 

@@ -144,20 +144,28 @@ def test_too_few_reports_are_refused(
     assert f"--resume {tmp_path / 'run'}" in error
 
 
-@pytest.mark.parametrize(("name", "words"), [("integers", "int64"), ("text", "torch.nn.Module")])
+@pytest.mark.parametrize(
+    ("name", "words", "started"),
+    [
+        ("integers", "int64", False),
+        ("text", "torch.nn.Module", False),
+    ],
+)
 def test_models_that_cannot_be_trained(
     name: str,
     words: str,
+    started: bool,
     launch: Launch,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "odd_model.py").write_text(NAN_MODEL.format(limit=0))
-    assert launch("run", f"model.kind=odd_model:{name}") == 2
+    module = f"odd_model_{name}"
+    (tmp_path / f"{module}.py").write_text(NAN_MODEL.format(limit=0))
+    assert launch("run", f"model.kind={module}:{name}") == 2
     assert words in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
+    assert (tmp_path / "run").exists() == started
 
 
 def test_a_target_stops_the_run_before_it_is_exceeded(launch: Launch, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def configured(entropy: str = "seeded", model: str = "linear", **privacy: Any) -
 
 
 def task_of(config: Config, spoil: dict[int, float] | None = None) -> Task:
-    """Four clients' records, some of them spoilt: {record: value}."""
+    """Four clients' records, some of them not finite: {record: value}."""
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(sum(SIZES), 8, generator=generator)
     labels = torch.randint(0, 3, (sum(SIZES),), generator=generator)
@@ -111,7 +111,7 @@ def means(config: Config, spoil: dict[int, float] | None = None) -> Tensor:
     ],
 )
 @pytest.mark.parametrize("model", MODELS)
-def test_a_spoilt_record_moves_a_mean_by_no_more_than_the_plan_says(
+def test_a_nonfinite_record_moves_a_mean_by_no_more_than_the_plan_says(
     model: str, privacy: dict[str, Any], poison: float
 ) -> None:
     config = configured(model=model, **privacy)
@@ -175,8 +175,8 @@ def test_everybody_sends_a_report_and_only_the_log_tells(
     assert not caplog.records
     assert np.array_equal(reports[2:], clean[2:])
     # The noise is the same, so the reports differ by the means and the rounding to the grid.
-    spoilt = {0: math.nan, 5: math.inf, 6: math.nan}
-    difference = means(config, spoilt) - means(config)
+    nonfinite = {0: math.nan, 5: math.inf, 6: math.nan}
+    difference = means(config, nonfinite) - means(config)
     found = torch.from_numpy(reports.astype(np.float64) - clean)
     assert float((found - difference).abs().max()) <= 1.01 * float(task.plan.step.max())
 

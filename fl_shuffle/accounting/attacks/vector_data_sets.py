@@ -147,7 +147,7 @@ class DataSet:
 def data_sets(batch: Batch) -> list[DataSet]:
     """The data sets to attack, in both directions; none where the reports lie too far apart."""
     furthest = batch.radius + max((group.radius for group in batch.others), default=batch.radius)
-    if batch.move == 0.0 or furthest > 2.0 * TOLERANCES.dataset_max_shift:
+    if batch.move == 0.0 or furthest > 2.0 * TOLERANCES.attack_max_shift:
         return []
     if not batch.equal_scales:
         found = _unequal_scales(batch)
@@ -222,7 +222,7 @@ def _line(
     ends = (batch.radius - batch.move, batch.radius)
     low, high = min(*ends, *means), max(*ends, *means)
     # Beyond all means the ratio of two Laplace densities of one scale is constant.
-    beyond = 0.0 if batch.noise == "laplace" and batch.equal_scales else TOLERANCES.dataset_reach
+    beyond = 0.0 if batch.noise == "laplace" and batch.equal_scales else TOLERANCES.attack_reach
     edges = np.linspace(low - beyond, high + beyond, cells + 1)
     own = np.stack([cell_probabilities(batch.noise, edges - at) for at in ends])
     members = batch.others if groups is None else groups

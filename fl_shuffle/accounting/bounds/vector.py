@@ -105,8 +105,12 @@ class VectorCurve:
         self._reference = self._best_reference(radii, counts)
         self._blanket = self._has_blanket()
         scale = self.own.scale
-        kind = PartialShuffleCurve if self.own.noise == "gaussian" else LaplaceShuffleCurve
-        sharper = kind(self.own.ratio, self.own.radius / scale, radii / scale, counts)
+        batch = self.own.ratio, self.own.radius / scale, radii / scale, counts
+        sharper: PartialShuffleCurve | LaplaceShuffleCurve
+        if self.own.noise == "gaussian":
+            sharper = PartialShuffleCurve(*batch, self._relative_error)
+        else:
+            sharper = LaplaceShuffleCurve(*batch)
         # Secret check-in is known to the blanket alone, which also says more of a small batch of
         # faint reports, and many times faster.
         faint = self._blanket and (

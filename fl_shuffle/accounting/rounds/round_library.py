@@ -272,7 +272,8 @@ class RoundLibrary:
         best = np.array([self._local_delta(spent, float(value)) for value in grid])
         once = [kind for kind, times in spent.items() if times > 0]
         if len(once) == 1 and spent[once[0]] == 1:
-            curve = once[0].curve()
+            few = grid.size <= TOLERANCES.round_precise_points
+            curve = once[0].curve(TOLERANCES.vector_relative_error) if few else once[0].curve()
             return np.array([curve.delta(float(value)) for value in grid])
         composed = self.composition(spent)
         return best if composed is None else np.minimum(best, composed.profile(grid))
@@ -371,4 +372,7 @@ def shuffled_pair(
         stalled = stalled + 1 if deltas[-1] == deltas[-2] else 0
         if stalled == TOLERANCES.round_max_stalled:
             break
+        if stalled >= TOLERANCES.round_patience:
+            # The curve jumps a little where its free parameters do: look further out.
+            step *= 2.0
     return DominatingPair.from_curve(epsilons, deltas)

@@ -136,6 +136,19 @@ class ShuffledView:
         kind = RoundType.of(self._batch(counts[cohort], cohort), index - cohort.start)
         return kind.without(lost)
 
+    def kinds(self, counts: NDArray[np.int64], lost: int) -> list[RoundType]:
+        """A batch of `counts[c]` clients of class c as each class sees it, if `lost` of the reports
+        are colluders'; known noise only."""
+        sizes = np.bincount(self._group_of_class, counts, minlength=self._size).astype(np.int64)
+        every = tuple(sizes.tolist())
+        groups = self._group_of_class.tolist()
+        seen = {}
+        for group in set(groups):
+            kind = self._kind(every, group, lost)
+            assert isinstance(kind, RoundType)
+            seen[group] = kind
+        return [seen[group] for group in groups]
+
     def _batch(self, counts: Sequence[int], cohort: slice) -> list[ReportClass]:
         return [
             replace(group, count=count)

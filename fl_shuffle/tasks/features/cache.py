@@ -40,11 +40,13 @@ MOST_BYTES: Final = 2 << 30
 """Where all files together take more, those that were not used for longest go."""
 
 _DIGEST: Final = 32
+"""Bytes of the digest before a file's content."""
 _SUFFIX: Final = ".features"
 _UNFINISHED: Final = ".new-"
 _ABANDONED: Final = 24 * 3600.0
 """Seconds after which a file that was not finished is nobody's."""
 _PRIVATE_FOLDER: Final = 0o700
+"""Only the owner reads or enters."""
 
 
 def cache_folder() -> Path | None:

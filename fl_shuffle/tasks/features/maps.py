@@ -44,8 +44,11 @@ PIXEL_MAXIMUM: Final[Mapping[int, int]] = {28: 255, 8: 16}
 """Image side -> the value of a full pixel."""
 
 _CHUNK: Final = 200
+"""Images described at a time: bounds the memory."""
 _SIDE: Final = 28
+"""Images of another side are scaled to this one first."""
 _STROKES: Final = 4000
+"""Drawn strokes from which the projection is learnt: they must outnumber its outputs."""
 
 Features = NDArray[np.float32]
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_shuffle.accounting.attacks.chosen_vector_datasets import vector_lower_epsilon
 from fl_shuffle.accounting.attacks.likelihood_ratio import (
     Scores,
     attack_delta,
@@ -19,6 +18,7 @@ from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
 from fl_shuffle.errors import InvalidValueError
+from tests.accounting.chosen_vector_datasets import vector_lower_epsilon
 
 LIBRARY = RoundLibrary()
 

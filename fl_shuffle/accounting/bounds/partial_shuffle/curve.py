@@ -23,12 +23,19 @@ class PartialShuffleCurve:
 
     Everything in noise widths: `move` between the client's two means, its `radius`, the others'
     `radii` with their `counts`. The widest others are left out where that predicts less: a bound
-    with fewer reports is a bound.
+    with fewer reports is a bound. `relative_error` says how much the number is worth: where it is
+    small the others are told apart by their distance.
     """
 
     def __init__(
-        self, move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
+        self,
+        move: float,
+        radius: float,
+        radii: FloatArray,
+        counts: NDArray[np.int64],
+        relative_error: float,
     ) -> None:
+        self._in_rings = relative_error <= TOLERANCES.vector_relative_error
         self._setting: Setting | None = None
         for reach, count in zip(radii.tolist(), np.cumsum(counts).tolist(), strict=True):
             widest = max(radius, reach)
@@ -62,7 +69,7 @@ class PartialShuffleCurve:
         """An upper bound on the divergence at `epsilon` >= 0, both directions; may be infinite."""
         if self._setting is None:
             return math.inf
-        return third_order_delta(self._setting, epsilon)
+        return third_order_delta(self._setting, epsilon, in_rings=self._in_rings)
 
 
 @lru_cache(maxsize=1 << 12)
