@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,12 +54,14 @@ def simulate(
 def resume(
     directory: str | Path,
     *,
+    settings: Sequence[str] = (),
     data_unchanged: bool = False,
     on_round: OnRound | None = None,
     on_event: OnEvent | None = None,
 ) -> Result:
     """Go on with the unfinished run in `directory`, with its own configuration, to its end.
 
+    `settings` (`section.key=value`) change what may change (docs/reliability.md).
     Raises `RunError` where there is none, where what was released could not be accounted any more,
     and where nobody can tell whether the data are still the same, unless `data_unchanged` vouches
     for them. The callbacks are those of `simulate`.
@@ -68,7 +70,7 @@ def resume(
 
     path = Path(directory).resolve()
     place = RunPlace(path, "data-unchanged" if data_unchanged else "yes")
-    return _play(unfinished_config(path), place, on_round, on_event)
+    return _play(unfinished_config(path, settings), place, on_round, on_event)
 
 
 def _play(

@@ -11,13 +11,15 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.errors import ConfigError, DataError, FlShuffleError
+from fl_shuffle.errors import ConfigError, DataError, FlShuffleError, InvalidValueError
 from fl_shuffle.flower.client_record import ClientRecord
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED
 from fl_shuffle.flower.records import (
     MODEL_RECORD,
     PARAMETERS,
     TrainRequest,
+    expired,
+    float32_array,
     reply_with_reports,
 )
 from fl_shuffle.flower.roster import reply_with_holding, require_held
@@ -49,9 +51,11 @@ def worker_for(context: Context) -> Worker:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Compute the requested clients' reports from the broadcast model."""
-    request = TrainRequest.of(message)
     config = config_of(context)
-    require_held(request.clients, context, config.data.clients)
+    request = TrainRequest.of(message, config.data.clients)
+    require_held(request, context, config.data.clients)
+    if expired(message):
+        return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
     record = ClientRecord.of(context.node_config)
     if record is not None and config.run.entropy == "seeded":
         raise ConfigError(
@@ -59,7 +63,10 @@ def train(message: Message, context: Context) -> Message:
             "that the server can remove; use 'system'"
         )
     model = message.content.array_records[MODEL_RECORD]
-    parameters = torch.tensor(model[PARAMETERS].numpy())
+    values = float32_array(model[PARAMETERS])
+    if values is None:
+        raise InvalidValueError("model", "its bytes", "must be one whole float32 array")
+    parameters = torch.tensor(values)
     try:
         worker = worker_for(context)
         reports = worker.reports(request, parameters)

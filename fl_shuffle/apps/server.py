@@ -8,10 +8,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
+from fl_shuffle.aggregation.robust import analyzer_of
 from fl_shuffle.flower.settings import config_of
 from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
 from fl_shuffle.gradients import packing_of
-from fl_shuffle.plugins import load_attribute
 from fl_shuffle.runs import DataFacts, Preparing, RunFacts, RunPlace, observer_of, open_run
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.tasks.evaluation import evaluator
@@ -64,13 +64,12 @@ def main(grid: Grid, context: Context) -> None:
             seeds=SeedTree(config.run.seed if config.run.entropy == "seeded" else None),
             min_reports=config.privacy.min_reports,
             group=task.plan.group,
+            largest=task.plan.largest,
             cut=lambda clients: packing.starts(sizes[clients]),
-            analyzer=None
-            if config.server.analyzer == "mean"
-            else load_attribute(config.server.analyzer, field="server.analyzer"),
+            analyzer=analyzer_of(config.server),
             evaluate=evaluator(model, task),
             on_round=run.on_round,
         )
         parameters = strategy.run(grid, first_round)
         load_parameters(model, parameters)
-        run.finish(model.state_dict(), strategy.stopped_early)
+        run.finish(model.state_dict(), strategy.stopped_early, failed=strategy.failed)

@@ -57,16 +57,18 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--resume DIR takes its configuration from DIR; give no other")
     display = make_display(quiet=arguments.quiet, as_json=arguments.json)
     try:
+        settings = [*arguments.set, *_overrides(arguments)]
         if arguments.resume:
             vouched: bool = arguments.data_unchanged
-            resume(arguments.resume, data_unchanged=vouched, on_event=display)
+            result = resume(
+                arguments.resume, settings=settings, data_unchanged=vouched, on_event=display
+            )
         else:
-            settings = [*arguments.set, *_overrides(arguments)]
             config = configured(arguments.config or QUICKSTART, settings)
-            simulate(config, out=arguments.out, on_event=display)
+            result = simulate(config, out=arguments.out, on_event=display)
     finally:
         display.close()
-    return 0
+    return int(result.summary["failed"])
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:

@@ -28,6 +28,9 @@ from fl_shuffle.errors import (
     suggestion,
 )
 
+LARGEST_FILE = 1 << 20
+"""Bytes. A configuration is written by hand."""
+
 SECTIONS: dict[str, type] = {
     "run": RunSection,
     "data": DataSection,
@@ -175,14 +178,22 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     source = shipped_or_own(Path(path))
     try:
-        text = source.read_text(encoding="utf-8")
+        with source.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+        text = content.decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"configuration file {source} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"configuration file {source} cannot be read: {error}") from None
+    if len(content) > LARGEST_FILE:
+        raise ConfigError(
+            f"configuration file {source} is larger than {LARGEST_FILE:,} bytes: is it one?"
+        )
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise ConfigError(f"configuration file {source} is nested too deeply") from None
+    except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
         raise ConfigError(f"configuration file {source} is not valid TOML: {error}") from None
     for override in overrides:
         apply_override(tables, override)
@@ -206,6 +217,10 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
+    except RecursionError:
+        raise ConfigError(f"--set {target.strip()}: its value is nested too deeply") from None
+    except ValueError as error:
+        raise ConfigError(f"--set {target.strip()}: {error}") from None
     table = tables.setdefault(section, {})
     if not isinstance(table, dict):
         raise ConfigError(f"[{section}] must be a table of keys, got {table!r}")

@@ -95,7 +95,10 @@ class ServerSection:
     decay: str = choice_field("constant", "constant", "linear", "cosine")
     averaging: float = real_field(0.0, minimum=0.0, maximum=1.0)
     weights: str = choice_field("uniform", "uniform", "inverse-variance")
-    analyzer: str = choice_or_path_field("mean", "mean", group="analyzers")
+    analyzer: str = choice_or_path_field(
+        "mean", "mean", "coordinate-median", "trimmed-mean", group="analyzers"
+    )
+    trim: float = real_field(0.1, minimum=0.0, maximum=0.5, exclusive_maximum=True)
 
 
 @dataclass(frozen=True)

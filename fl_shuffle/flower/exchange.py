@@ -49,7 +49,7 @@ def exchange(
     that get no reply within `timeout` seconds are given up: nothing is taken for them.
     """
     if isinstance(grid, InProcessGrid):
-        grid.exchange(messages, take)
+        grid.exchange(messages, take, timeout=timeout)
         return
     source = enumerate(messages)
     position_of: dict[str, int] = {}
@@ -66,7 +66,9 @@ def exchange(
             return
         replies = list(grid.pull_messages(position_of))
         for reply in replies:
-            take(position_of.pop(reply.metadata.reply_to_message_id), reply)
+            position = position_of.pop(reply.metadata.reply_to_message_id, None)
+            if position is not None:
+                take(position, reply)
         if replies:
             last = time.monotonic()
         else:

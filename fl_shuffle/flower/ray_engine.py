@@ -208,9 +208,8 @@ def _write_app(config: Config, folder: Path) -> Path:
 def _python_path() -> str:
     """Where the engine's processes find this package and the user's own modules."""
     package = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join([os.getcwd(), package, os.environ.get("PYTHONPATH", "")]).rstrip(
-        os.pathsep
-    )
+    parts = [package, os.environ.get("PYTHONPATH", ""), os.getcwd()]
+    return os.pathsep.join(part for part in parts if part)
 
 
 def _wait(

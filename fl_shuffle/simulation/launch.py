@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import os
 import sys
@@ -47,8 +48,8 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
     from fl_shuffle.flower.grid import InProcessGrid
     from fl_shuffle.flower.settings import RESOLVED
 
-    server_app = load_attribute(config.app.server, field="app.server")
-    client_app = load_attribute(config.app.client, field="app.client")
+    server_app = _app(config.app.server, "app.server")
+    client_app = _app(config.app.client, "app.client")
     run_config: dict[str, Any] = {RESOLVED: config.to_json(), **place.run_config()}
     grid = InProcessGrid(client_app, run_config, nodes=worker_count(config), observer=observer)
     context = Context(
@@ -65,6 +66,20 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
         grid.close()
 
 
+def _app(path: str, field: str) -> Any:
+    """The app named by a setting; raises `ConfigError` if it cannot be called like one."""
+    app = load_attribute(path, field=field)
+    try:
+        inspect.signature(app).bind(None, None)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{field} = {path!r} is no Flower app: it must take two arguments, as "
+            "flwr.serverapp.ServerApp (grid, context) and flwr.clientapp.ClientApp (message, "
+            "context) do"
+        ) from None
+    return app
+
+
 class _FirstOfAKind(logging.Handler):
     """Prints to the terminal, each kind of message once: clients repeat themselves every round."""
 
@@ -75,7 +90,8 @@ class _FirstOfAKind(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if str(record.msg) not in self._said:
             self._said.add(str(record.msg))
-            print(f"{record.levelname.lower()}: {self.format(record)}", file=sys.stderr)
+            # Without the traceback: what a client raised is counted where it matters.
+            print(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
 
 
 @contextmanager

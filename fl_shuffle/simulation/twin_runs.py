@@ -218,9 +218,10 @@ def _stand_in(
     """Reports of the same shape that hang on the request alone; a row that could not be used stays
     so."""
     draw = np.random.Generator(np.random.PCG64(int(_asked(message), 16)))
-    # Whole multiples of 2^-10, so that sums are exact in every order.
+    # Whole multiples of a power of two, so that sums are exact in every order, and small enough for
+    # any client's honest report.
     whole = draw.integers(-64, 65, size=own.shape)
-    return np.asarray(np.where(usable[:, None], whole / 1024.0, np.nan), dtype=np.float32)
+    return np.asarray(np.where(usable[:, None], whole / 2.0**20, np.nan), dtype=np.float32)
 
 
 def _seen(message: Message) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,8 @@ TOP = ("fl_shuffle", "clients", "server", "benchmarks")
 
 # A module may import modules of its own layer or of a lower number.
 LAYERS = [
-    ["fl_shuffle.errors", "fl_shuffle.version", "fl_shuffle.lazy"],
+    ["fl_shuffle.errors", "fl_shuffle.version", "fl_shuffle.lazy", "fl_shuffle.durable_files"],
+    ["fl_shuffle.csv_files"],
     [
         "fl_shuffle.accounting.guarantee",
         "fl_shuffle.accounting.tolerances",
@@ -70,6 +71,7 @@ CONFINED = {
         "fl_shuffle.gradients",
         "fl_shuffle.aggregation.shuffler",
         "fl_shuffle.aggregation.optimizer",
+        "fl_shuffle.aggregation.robust",
         "fl_shuffle.seeds",
         "fl_shuffle.auditing",
         "fl_shuffle.ledger.run_book",
