@@ -19,9 +19,10 @@ from fl_shuffle.flower.records import (
     PARAMETERS,
     TrainRequest,
     reply_with_reports,
+    reply_with_sum,
 )
 from fl_shuffle.flower.roster import reply_with_holding, require_held
-from fl_shuffle.flower.settings import config_of
+from fl_shuffle.flower.settings import config_of, require_simulated
 from fl_shuffle.tasks.worker import Worker
 
 log = logging.getLogger("fl_shuffle.client")
@@ -60,8 +61,13 @@ def train(message: Message, context: Context) -> Message:
         )
     model = message.content.array_records[MODEL_RECORD]
     parameters = torch.tensor(model[PARAMETERS].numpy())
+    pooled = config.run.noise == "pooled"
+    if pooled:
+        require_simulated(context)
     try:
         worker = worker_for(context)
+        if pooled:
+            return reply_with_sum(message, worker.sum_of_means(request, parameters))
         reports = worker.reports(request, parameters)
     except DataError:
         # What is wrong with records is between them and whoever keeps them.

@@ -8,10 +8,11 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
-from fl_shuffle.flower.settings import config_of
+from fl_shuffle.flower.settings import config_of, require_simulated
 from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
 from fl_shuffle.gradients import packing_of
 from fl_shuffle.plugins import load_attribute
+from fl_shuffle.randomizers.pooled import PooledNoise
 from fl_shuffle.runs import DataFacts, RunFacts, RunPlace, observer_of, open_run
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.tasks.evaluation import evaluator
@@ -25,11 +26,15 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the whole federation and leave a finished run directory."""
     config = config_of(context)
+    pooled = config.run.noise == "pooled"
+    if pooled:
+        require_simulated(context)
     torch.set_num_threads(1)
     task = load_task(config)
     model = task.model(config)
     initial = flatten_parameters(model)
-    packing, sizes = packing_of(model), np.diff(task.offsets)
+    packing = packing_of(model, rows=not pooled or config.sums_need_rows)
+    sizes = np.diff(task.offsets)
     facts = RunFacts(
         task.plan,
         initial.numel(),
@@ -67,6 +72,9 @@ def main(grid: Grid, context: Context) -> None:
             analyzer=None
             if config.server.analyzer == "mean"
             else load_attribute(config.server.analyzer, field="server.analyzer"),
+            pooled=PooledNoise(task.plan.noise, task.plan.weight * task.plan.scale, task.plan.step)
+            if pooled
+            else None,
             evaluate=evaluator(model, task),
             on_round=run.on_round,
         )

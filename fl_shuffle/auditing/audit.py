@@ -29,6 +29,7 @@ from fl_shuffle.auditing.games import (
 )
 from fl_shuffle.auditing.independence import noise_checks, play_noise
 from fl_shuffle.auditing.order import order_check
+from fl_shuffle.auditing.pooled import NO_REPORTS, SUMS, SumSource, one_law_check, play_sums
 from fl_shuffle.auditing.published import Published
 from fl_shuffle.auditing.score import CERTAIN, length_rule, position_error, report_scales
 from fl_shuffle.auditing.source import CanarySource
@@ -121,6 +122,7 @@ class _Audit:
         settings: AuditSettings,
     ) -> None:
         self._source = source
+        self._sums = source if isinstance(source, SumSource) and source.noise_is_pooled else None
         self._claims = claims
         self._unit = unit
         self._deltas = (delta, *(value for value in OTHER_DELTAS if value > delta))
@@ -135,6 +137,9 @@ class _Audit:
     def checks(self) -> list[Check]:
         """What every claim takes for granted: a random order, and noise that is used once."""
         source = self._source
+        if self._sums is not None:
+            seeds = SeedTree(self._settings.seed).child("audit")
+            return [one_law_check(self._sums, self._level, seeds)]
         found = []
         seen = source.orders()
         if seen is None:
@@ -148,6 +153,8 @@ class _Audit:
 
     def findings(self) -> list[Finding]:
         source, settings = self._source, self._settings
+        if self._sums is not None:
+            return self._sums_of_rounds(self._sums)
         sample = sample_reports(source, settings.reports, Clock(0.4 * settings.seconds))
         facts = sample.dichotomy(self._alpha)
         found = [self._one_report(sample, facts)]
@@ -163,6 +170,21 @@ class _Audit:
         found += self._whole_rounds(plays)
         found += self._exact_batch(sample, facts)
         found += self._recognised_target(plays)
+        return found
+
+    def _sums_of_rounds(self, source: SumSource) -> list[Finding]:
+        """Where no reports are made: the likelihood-ratio game on the sums of rounds."""
+        self.notes.append(NO_REPORTS)
+        settings = self._settings
+        seeds = SeedTree(settings.seed).child("audit")
+        zero, one = play_sums(source, settings.trials, Clock(0.6 * settings.seconds), seeds)
+        found = [self._game(SUMS, (zero, one), 1)]
+        several = min(self._rounds, len(zero) // FEWEST_COMPOSED)
+        if several > 1:
+            # A sum of sums: what is best for Gaussian noise.
+            whole = len(zero) // several * several
+            both = [side[:whole].reshape(-1, several).sum(axis=1) for side in (zero, one)]
+            found.append(self._game(SUMS, (both[0], both[1]), several))
         return found
 
     def _one_report(self, sample: ReportSample, facts: Dichotomy) -> Finding:

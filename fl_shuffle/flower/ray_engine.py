@@ -21,7 +21,7 @@ from typing import Any
 
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import RunError
-from fl_shuffle.flower.settings import RESOLVED
+from fl_shuffle.flower.settings import RESOLVED, SIMULATION_VARIABLE
 
 OFFLINE = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -95,6 +95,7 @@ def _run(
         # Flower's programs start one another by name.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         environment = {**os.environ, **OFFLINE, "FLWR_HOME": str(home), "PATH": path}
+        environment[SIMULATION_VARIABLE] = "1"
         environment["PYTHONPATH"] = _python_path()
         with _superlink(home, environment, log):
             run_id = _submit(config, run_config, home, environment, nodes, log)

@@ -21,16 +21,21 @@ from torch import Tensor
 
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
-from fl_shuffle.aggregation.shuffler import Analyzer, ReportBatch
+from fl_shuffle.aggregation.shuffler import Analyzer, PooledBatch, ReportBatch
 from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.flower.exchange import ask, exchange
-from fl_shuffle.flower.records import Layout, TrainRequest, reports_of
+from fl_shuffle.flower.grid import Take
+from fl_shuffle.flower.records import Layout, TrainRequest, reports_of, sum_of
 from fl_shuffle.flower.roster import Roster
+from fl_shuffle.randomizers.pooled import PooledNoise
 from fl_shuffle.seeds import SeedTree
 
 Mask = NDArray[np.bool_]
 Cut = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 """Ascending client ids -> where blocks begin among them, and the end."""
+
+Turns = list[tuple[TrainRequest, int]]
+"""Requests, each with the node that is asked."""
 
 # A reply's reports stay below this many bytes, so that memory does not grow with the population.
 # Much smaller ones cost more: a request has a fixed price.
@@ -94,6 +99,11 @@ class ShuffleStrategy(Strategy):
     ascending order (those of one holder, in a deployment), the positions at which blocks begin, and
     the end; without it every client is a block. `group` reports have an exact sum in float32
     already (see `exact_group`).
+
+    With `pooled` noise no reports are made: each request is answered by one sum of clipped means,
+    and a round gets one vector of noise, which has the law of the sum of the noise of those who
+    answered. The law of what is released is the same. Only for `aggregate` schedules without an
+    analyzer, in simulations.
     """
 
     def __init__(
@@ -108,6 +118,7 @@ class ShuffleStrategy(Strategy):
         group: int = 1,
         cut: Cut | None = None,
         analyzer: Analyzer | None = None,
+        pooled: PooledNoise | None = None,
         evaluate: Callable[[int, Tensor], dict[str, float]] | None = None,
         on_round: Callable[[RoundOutcome], None] | None = None,
     ) -> None:
@@ -120,6 +131,7 @@ class ShuffleStrategy(Strategy):
         self._group = group
         self._cut = cut or _every_client
         self._analyzer = analyzer
+        self._pooled = pooled
         self._evaluate = evaluate
         self._on_round = on_round
         self._roster = Roster(clients, schedule.timeout)
@@ -156,14 +168,14 @@ class ShuffleStrategy(Strategy):
         draw = self._seeds.numpy_generator(number, "participation").random(self._clients)
         return np.asarray(draw < self._schedule.participation)
 
-    def _assign(
-        self, grid: Grid, number: int, allowed: Mask, dimension: int
-    ) -> list[tuple[TrainRequest, int]]:
+    def _assign(self, grid: Grid, number: int, allowed: Mask, dimension: int) -> Turns:
         """The round's requests, each with a node that can play its clients; nodes take turns."""
+        # A sum is as long for many clients as for few.
+        most = self._clients if self._pooled else max(1, CHUNK_BYTES // (4 * dimension))
         queues = []
         for held, nodes in self._roster.pools(grid):
             chosen = allowed if held is None else allowed & held
-            requests = _requests(number, chosen, dimension, len(nodes), self._cut)
+            requests = _requests(number, chosen, most, len(nodes), self._cut)
             queues.append([(request, nodes[i % len(nodes)]) for i, request in enumerate(requests)])
         return [turn for turns in zip_longest(*queues) for turn in turns if turn is not None]
 
@@ -174,26 +186,34 @@ class ShuffleStrategy(Strategy):
         turns = self._assign(grid, number, allowed, theta.numel())
         messages = (request.message(model, node) for request, node in turns)
         window = 2 * len({node for _, node in turns})
-        batch = ReportBatch(theta.numel(), keep=self._analyzer is not None, group=self._group)
+        batch: ReportBatch | PooledBatch
         present = np.zeros(self._clients, dtype=bool)
-
-        def take(position: int, reply: Message) -> None:
-            clients, reports = turns[position][0].clients, reports_of(reply)
-            if reports is not None and reports.shape == (len(clients), theta.numel()):
-                present[clients] = batch.add(torch.from_numpy(reports), position)
-
+        if self._pooled is None:
+            batch = ReportBatch(theta.numel(), keep=self._analyzer is not None, group=self._group)
+            take = _taking_reports(turns, batch, present, theta.numel())
+        else:
+            batch = PooledBatch(theta.numel())
+            take = _taking_sums(turns, batch, present, theta.numel())
         exchange(grid, messages, take, window=window, timeout=self._schedule.timeout)
         batch.require(self._min_reports)
         spend = self._book.commit(number, present, time.perf_counter() - started)
         if spend is None:
             return None
-        if self._analyzer is None:
-            mean = batch.release_sum() / batch.count
-        else:
-            order = self._seeds.numpy_generator(number, "permutation")
-            mean = self._analyzer(batch.release(order))
+        mean = self._analyzed(batch, number, present)
         self._optimizer.step(mean.to(torch.float32), number, self._schedule.rounds)
         return spend
+
+    def _analyzed(self, batch: ReportBatch | PooledBatch, number: int, present: Mask) -> Tensor:
+        """What the server steps along: the mean of the reports, or what the analyzer makes of
+        them."""
+        if isinstance(batch, PooledBatch):
+            assert self._pooled is not None
+            generator = self._seeds.numpy_generator(number, "pooled noise")
+            return self._pooled.add_to(batch.release_sum(), present, generator) / batch.count
+        if self._analyzer is None:
+            return batch.release_sum() / batch.count
+        order = self._seeds.numpy_generator(number, "permutation")
+        return self._analyzer(batch.release(order))
 
     def _sequential_round(self, grid: Grid, number: int, allowed: Mask) -> Spend | None:
         started = time.perf_counter()
@@ -277,19 +297,41 @@ class ShuffleStrategy(Strategy):
         """Nothing to log: the run's header says what is run."""
 
 
+def _taking_reports(turns: Turns, batch: ReportBatch, present: Mask, dimension: int) -> Take:
+    """Replies with reports go into the batch; who sent usable ones is noted in `present`."""
+
+    def take(position: int, reply: Message) -> None:
+        clients, reports = turns[position][0].clients, reports_of(reply)
+        if reports is not None and reports.shape == (len(clients), dimension):
+            present[clients] = batch.add(torch.from_numpy(reports), position)
+
+    return take
+
+
+def _taking_sums(turns: Turns, batch: PooledBatch, present: Mask, dimension: int) -> Take:
+    """The same for replies with sums."""
+
+    def take(position: int, reply: Message) -> None:
+        places, total = turns[position][0].places, sum_of(reply)
+        if total is not None and len(total) == dimension:
+            clients = len(present[places])
+            present[places] = batch.add(torch.from_numpy(total), clients)
+
+    return take
+
+
 def _every_client(clients: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.arange(len(clients) + 1)
 
 
 def _requests(
-    number: int, allowed: Mask, dimension: int, nodes: int, cut: Cut
+    number: int, allowed: Mask, most: int, nodes: int, cut: Cut
 ) -> Iterator[TrainRequest]:
     """Whole blocks of allowed clients in ascending order, about equally many clients a request:
-    none above a chunk, unless one block is, and each node as many as any other."""
+    none above `most`, unless one block is, and each node as many as any other."""
     chosen = np.flatnonzero(allowed)
     if not len(chosen):
         return
-    most = max(1, CHUNK_BYTES // (4 * dimension))
     # Where the last turn is not shared by all nodes, some of them would only wait.
     turns = -(-len(chosen) // (most * nodes))
     starts = cut(chosen)

@@ -26,6 +26,8 @@ BLOCK_NUMBERS = 1 << 20
 LINEAR_BLOCK_NUMBERS = 1 << 18
 # Numbers in one block's rows: they are one reply at least.
 ROW_NUMBERS = 1 << 22
+# No limit: a client has at least one record.
+MOST_CLIENTS = 1 << 62
 # Gradients of single records held at once: at most so many numbers, and so many records.
 CHUNK_NUMBERS = 1 << 23
 CHUNK_RECORDS = 32
@@ -54,8 +56,12 @@ class Packing:
         return np.array(starts, dtype=np.int64)
 
 
-def packing_of(module: nn.Module) -> Packing:
-    """The packing of a model's clients."""
+def packing_of(module: nn.Module, *, rows: bool = True) -> Packing:
+    """The packing of a model's clients.
+
+    rows: False for sums alone (`GradientEngine.clipped_sum`): closed forms then hold no client's
+    row, and any number of clients fits into a block.
+    """
     layers = chain_of(module)
     dimension = sum(parameter.numel() for parameter in module.parameters())
     if layers is None:
@@ -63,6 +69,8 @@ def packing_of(module: nn.Module) -> Packing:
     else:
         most = LINEAR_BLOCK_NUMBERS if len(layers) == 1 else BLOCK_NUMBERS
         records = most // activations_of(layers)
+        if not rows:
+            return Packing(max(1, records), MOST_CLIENTS)
     return Packing(max(1, records), max(1, ROW_NUMBERS // dimension))
 
 

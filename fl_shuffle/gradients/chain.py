@@ -122,6 +122,28 @@ class ChainEngine(GradientEngine):
             for depth, layer in enumerate(self._layers):
                 self._sums.write(rows, layer, segment, *_of_segment(done, depth, segment))
 
+    def _block_sum(
+        self, parameters: Tensor, batch: Batch, shares: Tensor, tally: NonfiniteRecords
+    ) -> Tensor:
+        assert batch.limits is not None
+        views = [views_of(parameters, layer) for layer in self._layers]
+        count = len(batch.labels)
+        sizes = torch.from_numpy(batch.sizes).to(self.device)
+        each = torch.stack([shares, batch.limits]).repeat_interleave(sizes, dim=1)
+        total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
+        found = torch.zeros(count, dtype=torch.bool)
+        # One piece, unless the block is one long client.
+        for piece in equal_pieces(count, self.sum_packing.records):
+            part = batch if len(batch.sizes) > 1 else batch.part(0, 1, piece.start, piece.stop)
+            done = self._pass(views, part, None, each[0, piece], each[1, piece])
+            if done.nonfinite is not None:
+                found[piece] = done.nonfinite.cpu()
+            for depth, layer in enumerate(self._layers):
+                self._sums.add_product(total, layer, done.errors[depth], done.inputs[depth])
+        if bool(found.any()):
+            tally.add(found, batch.sizes)
+        return total
+
     def _long_client(
         self, views: list[Views], batch: Batch, row: Tensor, tally: NonfiniteRecords
     ) -> None:

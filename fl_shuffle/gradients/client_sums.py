@@ -124,6 +124,15 @@ class ClientSums:
             if bias is not None:
                 bias += sums[0]
 
+    def add_product(self, total: Tensor, layer: Layer, error: Tensor, x: Tensor) -> None:
+        """total, float64 [d], += one layer's sum as one float32 product: error [fan_out, n] times
+        x [n, fan_in]. For sums of many clients, where no record has to keep its distance."""
+        weight, bias = views_of(total, layer)
+        product = self.buffer("product", layer.fan_out, layer.fan_in)
+        weight += torch.mm(error, x, out=product)
+        if bias is not None:
+            bias += error.sum(1)
+
     def buffer(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """This thread's array of that name, type and shape; contents arbitrary."""
         buffers: Buffers = self._of_thread.__dict__

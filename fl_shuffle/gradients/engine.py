@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_shuffle.errors import InvalidValueError, require_integer, require_real
-from fl_shuffle.gradients.blocks import packing_of
+from fl_shuffle.gradients.blocks import Packing, packing_of
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
-from fl_shuffle.gradients.rounding import MEAN_SLACK, OTHER_ROUNDINGS
+from fl_shuffle.gradients.rounding import MEAN_SLACK, OTHER_ROUNDINGS, on_grid
 from fl_shuffle.gradients.structure import check_module
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -71,6 +71,7 @@ class GradientEngine(ABC):
     ) -> None:
         self.dimension = check_module(module)
         self.packing = packing_of(module)
+        self.sum_packing = packing_of(module, rows=False)
         self.clip = clip
         self.norm = norm
         self.device = device
@@ -121,6 +122,39 @@ class GradientEngine(ABC):
                 self._clip_means(rows, radius, tally)
         return rows
 
+    def clipped_sum(
+        self,
+        parameters: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        offsets: Tensor | NDArray[np.int64],
+        clip_radius: Tensor | NDArray[np.float64] | float = 1.0,
+        *,
+        weights: NDArray[np.float64] | float = 1.0,
+        grid: float,
+        nonfinite: NonfiniteRecords | None = None,
+    ) -> Tensor:
+        """float64 [d]: the sum over clients of weights[k] times client k's row of `client_means`.
+
+        For clip "record"; equal to that sum up to float32's rounding. The other arguments are those
+        of `client_means`. Each block's sum (`sum_packing`) is rounded to a multiple of `grid`
+        (`rounding.sum_grid` of what the whole sum may reach), so that sums of blocks are exact: the
+        bits of a round's sum do not depend on how calls share its blocks.
+        Raises `InvalidValueError` for shapes, types or radii that do not fit.
+        """
+        if self.clip != "record":
+            raise InvalidValueError("clip", self.clip, "must be record: other sums need the rows")
+        bounds = self._check(parameters, inputs, labels, offsets)
+        clients = len(bounds) - 1
+        radius = self._radius(clip_radius, clients)
+        with steady_arithmetic(self.device), torch.no_grad():
+            batch = self._batch(parameters, inputs, labels, bounds)
+            limits = torch.from_numpy(self.record_radius(radius, batch.sizes)).float()
+            batch = replace(batch, limits=limits.to(self.device))
+            shares = torch.from_numpy(np.broadcast_to(weights, clients) / batch.sizes).float()
+            tally = nonfinite or NonfiniteRecords()
+            return self._sum(aligned(parameters), batch, shares.to(self.device), grid, tally)
+
     def local_update(
         self,
         parameters: Tensor,
@@ -145,7 +179,7 @@ class GradientEngine(ABC):
         with steady_arithmetic(self.device), torch.no_grad():
             batch = self._batch(parameters, inputs, labels, bounds)
             theta = aligned(parameters)
-            for part, first, last in self._blocks(batch):
+            for part, first, last in self._blocks(batch, self.packing):
                 self._block_update(theta, part, steps, learning_rate, rows[first:last])
         return rows
 
@@ -191,13 +225,36 @@ class GradientEngine(ABC):
         self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
         """Write the means of a call, block by block."""
-        for part, first, last in self._blocks(batch):
+        for part, first, last in self._blocks(batch, self.packing):
             self._block_means(parameters, part, rows[first:last], tally)
 
-    def _blocks(self, batch: Batch) -> Iterator[tuple[Batch, int, int]]:
+    def _sum(
+        self,
+        parameters: Tensor,
+        batch: Batch,
+        shares: Tensor,
+        grid: float,
+        tally: NonfiniteRecords,
+    ) -> Tensor:
+        """The sum of a call, block by block; shares [k]: what a record of each client counts."""
+        total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
+        for part, first, last in self._blocks(batch, self.sum_packing):
+            total += on_grid(self._block_sum(parameters, part, shares[first:last], tally), grid)
+        return total
+
+    def _block_sum(
+        self, parameters: Tensor, batch: Batch, shares: Tensor, tally: NonfiniteRecords
+    ) -> Tensor:
+        """A block's sum, float64 [d]; by its rows, where a path has no better way."""
+        rows = torch.empty(len(shares), self.dimension, device=self.device)
+        self._block_means(parameters, batch, rows, tally)
+        rows *= (shares * torch.from_numpy(batch.sizes).to(self.device)).float()[:, None]
+        return rows.sum(0, dtype=torch.float64)
+
+    def _blocks(self, batch: Batch, packing: Packing) -> Iterator[tuple[Batch, int, int]]:
         """The call's blocks, each with its first and last + 1 client."""
         bounds = np.concatenate([[0], np.cumsum(batch.sizes)])
-        for first, last in pairwise(self.packing.starts(batch.sizes).tolist()):
+        for first, last in pairwise(packing.starts(batch.sizes).tolist()):
             yield batch.part(first, last, int(bounds[first]), int(bounds[last])), first, last
 
     def _batch(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -13,6 +15,9 @@ from fl_shuffle.gradients.engine import Batch, Loss
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 from fl_shuffle.gradients.rounding import move_error_float32
 from fl_shuffle.gradients.structure import Layer
+
+if TYPE_CHECKING:
+    from fl_shuffle.gradients.linear_kernel import Shape
 
 # The weights are read again for every fourth record: they must stay in the second-level cache.
 LARGEST_WEIGHTS = 1 << 16
@@ -39,11 +44,23 @@ def compiles(
     )
 
 
+class _Given(NamedTuple):
+    """What the compiled loops take of a call: see `linear_kernel.linear_means`."""
+
+    inputs: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    shape: Shape
+    tile: NDArray[np.float32]
+    zeros: NDArray[np.bool_]
+
+
 class CompiledLinear(ChainEngine):
     """Modules Flatten? Linear, cross entropy, on the processor.
 
     Every number of a client's row is a chain of operations over its own records in their order,
-    written out as such: blocks do not matter, and a call is one pass.
+    written out as such: blocks do not matter, and a call is one pass. Sums go by blocks.
     """
 
     @property
@@ -58,34 +75,80 @@ class CompiledLinear(ChainEngine):
     def _means(
         self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
-        # Loading numba takes most of a second: only a run that computes with it pays.
-        from fl_shuffle.compiled.matrix_products import LANES
         from fl_shuffle.gradients import linear_kernel
 
-        labels, limits = batch.labels, batch.limits
-        if batch.unusable is not None:
-            labels = labels.masked_fill(batch.unusable, -1)
-        layer = self._layers[0]
+        limits = batch.limits
         span = (len(rows) - 1) * rows.stride(0) + self.dimension
-        weights = self._panels(parameters.numpy(), LANES)
-        panels = len(weights) // (layer.fan_in + 1)
-        bounds = np.concatenate([[0], np.cumsum(batch.sizes)])
-        zeros = np.zeros(len(labels), np.bool_)
+        given = self._given(parameters, batch, rows.stride(0))
         found = linear_kernel.linear_means(
-            batch.inputs.contiguous().numpy(),
-            labels.contiguous().numpy(),
-            bounds,
-            weights,
-            linear_kernel.Shape(layer.fan_out, rows.stride(0), layer.bias is not None),
+            given.inputs,
+            given.labels,
+            given.bounds,
+            given.weights,
+            given.shape,
             self.norm if limits is not None else 0,
             np.ones(len(rows), np.float32) if limits is None else limits.numpy(),
             torch.as_strided(rows, (span,), (1,)).numpy(),
-            self._sums.buffer("tile", panels * LANES + 4, linear_kernel.TILE).zero_().numpy(),
+            given.tile,
             self._sums.buffer("total", self.dimension, dtype=torch.float64).numpy(),
-            zeros,
+            given.zeros,
         )
         if found:
-            tally.add(torch.from_numpy(zeros), batch.sizes)
+            tally.add(torch.from_numpy(given.zeros), batch.sizes)
+
+    def _sum(
+        self,
+        parameters: Tensor,
+        batch: Batch,
+        shares: Tensor,
+        grid: float,
+        tally: NonfiniteRecords,
+    ) -> Tensor:
+        from fl_shuffle.gradients import linear_kernel
+
+        assert batch.limits is not None
+        given = self._given(parameters, batch, self.dimension)
+        sums = np.empty((2, self.dimension))
+        found = linear_kernel.linear_sum(
+            given.inputs,
+            given.labels,
+            given.bounds,
+            self.sum_packing.starts(batch.sizes),
+            given.weights,
+            given.shape,
+            self.norm,
+            shares.numpy(),
+            batch.limits.numpy(),
+            grid,
+            sums,
+            given.tile,
+            given.zeros,
+        )
+        if found:
+            tally.add(torch.from_numpy(given.zeros), batch.sizes)
+        return torch.from_numpy(sums[0])
+
+    def _given(self, parameters: Tensor, batch: Batch, stride: int) -> _Given:
+        # Loading numba takes most of a second: only a run that computes with it pays.
+        from fl_shuffle.compiled.matrix_products import LANES
+        from fl_shuffle.compiled.softmax import TILE
+        from fl_shuffle.gradients import linear_kernel
+
+        labels, layer = batch.labels, self._layers[0]
+        if batch.unusable is not None:
+            labels = labels.masked_fill(batch.unusable, -1)
+        weights = self._panels(parameters.numpy(), LANES)
+        panels = len(weights) // (layer.fan_in + 1)
+        tile = self._sums.buffer("tile", panels * LANES + 4, TILE)
+        return _Given(
+            batch.inputs.contiguous().numpy(),
+            labels.contiguous().numpy(),
+            np.concatenate([[0], np.cumsum(batch.sizes)]),
+            weights,
+            linear_kernel.Shape(layer.fan_out, stride, layer.bias is not None),
+            tile.zero_().numpy(),
+            np.zeros(len(labels), np.bool_),
+        )
 
     def _block_means(
         self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords

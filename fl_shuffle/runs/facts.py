@@ -22,6 +22,10 @@ from fl_shuffle.ledger.store import SCHEMA_VERSION
 from fl_shuffle.randomizer_plan import RandomizerPlan
 from fl_shuffle.version import __version__
 
+POOLED = (
+    "noise pooled: same law, no reports were made; each round's sum got one vector of noise that "
+    "has the law of the sum of the reports' noise, and the numbers are those of the reports"
+)
 LIBRARIES = ("flwr", "torch", "numpy", "numba", "scipy", "dp-accounting", "opacus")
 
 
@@ -121,6 +125,8 @@ def warnings_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
             "NOT PRIVATE AS LABELLED: the noise follows the published formula, which takes the "
             "sensitivity for smaller than it is; the true local epsilon is printed as proven"
         )
+    if config.run.noise == "pooled":
+        found.append(POOLED)
     if config.run.entropy == "seeded":
         found.append(
             "seeded noise and permutation (simulation only): whoever knows the seed can remove the "

@@ -42,7 +42,7 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
     from flwr.app import Context, RecordDict
 
     from fl_shuffle.flower.grid import InProcessGrid
-    from fl_shuffle.flower.settings import RESOLVED
+    from fl_shuffle.flower.settings import RESOLVED, SIMULATED
 
     server_app = load_attribute(config.app.server, field="app.server")
     client_app = load_attribute(config.app.client, field="app.client")
@@ -51,7 +51,7 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
     context = Context(
         run_id=grid.run.run_id,
         node_id=1,
-        node_config={},
+        node_config={SIMULATED: True},
         state=RecordDict(),
         run_config=run_config,
     )

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fl_shuffle.aggregation.shuffler import PooledBatch
 from fl_shuffle.auditing.findings import Clipping
 from fl_shuffle.auditing.order import SeenOrders
 from fl_shuffle.auditing.score import position_error
@@ -22,6 +23,7 @@ from fl_shuffle.auditing.source import Scene
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan, noise_bits
+from fl_shuffle.randomizers.pooled import PooledNoise
 from fl_shuffle.randomizers.vector import NOISES
 from fl_shuffle.tasks.models import flatten_parameters
 from fl_shuffle.tasks.rehearsal import play_orders
@@ -124,6 +126,23 @@ class Canaries:
         rows[:, 0] = float(self._target_means[int(one)])
         self._clones[1].randomize_(rows, np.arange(count), number)
         return rows
+
+    @property
+    def noise_is_pooled(self) -> bool:
+        """See `SumSource.noise_is_pooled`."""
+        return self._config.run.noise == "pooled"
+
+    def pooled(self, generator: np.random.Generator, *, one: bool) -> NDArray[np.float64]:
+        """See `SumSource.pooled`."""
+        plan, scene = self.plan, self.scene
+        batch = PooledBatch(self.dimension)
+        part = torch.zeros(self.dimension, dtype=torch.float64)
+        rest = float(np.sum(np.delete(scene.others, scene.target)))
+        part[0] = rest + (scene.one if one else scene.zero)
+        batch.add(part, len(plan))
+        noise = PooledNoise(plan.noise, plan.weight * plan.scale, plan.step)
+        everyone = np.ones(len(plan), dtype=bool)
+        return noise.add_to(batch.release_sum(), everyone, generator).numpy()
 
     def orders(self) -> SeenOrders | None:
         """See `CanarySource.orders`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.gradients import NonfiniteRecords, make_gradient_engine
+from fl_shuffle.gradients.rounding import on_grid, sum_grid
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.randomizer_plan import noise_bits
 from fl_shuffle.randomizers.noise import NoiseStream
@@ -53,6 +55,9 @@ class Worker:
         self._labels = self._task.labels.to(self._device)
         plan = self._task.plan
         self._weighted = bool((plan.weight != 1.0).any())
+        self._weight = _common(plan.weight)
+        self._by_rows = config.sums_need_rows
+        self._sum_grid = sum_grid(float(np.sum(plan.weight * plan.radius)))
         self._scale = _common(plan.weight * plan.scale)
         self._step, self._clip = _common(plan.step), _common(plan.clip)
         self._user = self._user_randomizer()
@@ -70,26 +75,61 @@ class Worker:
         """
         clients = request.clients
         rows, nonfinite = self.means(clients, parameters.to(self._device))
-        if not self._path_noted:
-            # Some paths are chosen on the first records.
-            self._path_noted = True
-            log.info("gradients: %s", self._engine.path)
-        if nonfinite.clients:
-            # For whoever keeps this data. The reply must not tell.
-            log.warning(
-                "round %d: %d of %d clients have gradients that are not finite, or labels that are "
-                "no class%s; they count as zero, and the reports are sent",
-                request.round_number,
-                nonfinite.clients,
-                len(clients),
-                f", in {nonfinite.records} records" if nonfinite.records else "",
-            )
+        self._note(request, nonfinite)
         # Reports leave from the processor. Noise that protects somebody is drawn there, too: the
         # generator of other devices is not a cryptographic one (docs/noise.md).
         if self._config.run.entropy == "system":
             rows = rows.cpu()
         self.randomize_(rows, clients, request.round_number)
         return rows.cpu().numpy()
+
+    def sum_of_means(self, request: TrainRequest, parameters: Tensor) -> NDArray[np.float64]:
+        """The sum [d] of the weighted means of the requested clients: what their reports are before
+        noise and rounding, added up. For simulations with pooled noise.
+
+        A multiple of a public grid so fine that it does not show: sums over requests are exact.
+        """
+        parameters = parameters.to(self._device)
+        sizes = np.diff(self._task.offsets)[request.places]
+        clients = request.clients
+        packing = self._engine.packing if self._by_rows else self._engine.sum_packing
+        starts = packing.starts(sizes)
+        if not self._by_rows and not request.bitmap:
+            # One call: the records are a view.
+            starts = starts[[0, -1]]
+        total = torch.zeros(self._engine.dimension, dtype=torch.float64, device=self._device)
+        nonfinite = NonfiniteRecords()
+        for first, last in pairwise(starts.tolist()):
+            total += self._block_sum(clients[first:last], parameters, nonfinite)
+        self._note(request, nonfinite)
+        return total.cpu().numpy()
+
+    def _block_sum(
+        self, clients: NDArray[np.int64], parameters: Tensor, nonfinite: NonfiniteRecords
+    ) -> Tensor:
+        """The sum over whole blocks of clients; over one block, where it takes their rows."""
+        if self._by_rows:
+            rows, found = self.means(clients, parameters)
+            nonfinite.add_all(found)
+            self._weigh_(rows, clients)
+            return on_grid(rows.sum(0, dtype=torch.float64), self._sum_grid)
+        inputs, labels, offsets = self._records(clients)
+        return self._engine.clipped_sum(
+            parameters,
+            inputs,
+            labels,
+            offsets,
+            _of(self._clip, clients),
+            weights=_of(self._weight, clients),
+            grid=self._sum_grid,
+            nonfinite=nonfinite,
+        )
+
+    def _weigh_(self, rows: Tensor, clients: NDArray[np.int64]) -> None:
+        """In place: means times their clients' weights."""
+        if self._weighted:
+            weight = torch.from_numpy(self._task.plan.weight[clients].astype(np.float32))
+            rows *= weight[:, None].to(rows.device)
 
     def randomize_(self, rows: Tensor, clients: NDArray[np.int64], round_number: int) -> None:
         """In place: the clipped means [k, d] of these clients become their reports."""
@@ -103,9 +143,7 @@ class Worker:
         if self._user is not None:
             self._user(rows, clients, stream)
         else:
-            if self._weighted:
-                weight = torch.from_numpy(plan.weight[clients].astype(np.float32))
-                rows *= weight[:, None].to(rows.device)
+            self._weigh_(rows, clients)
             randomize_rows_(
                 plan.noise,
                 rows,
@@ -113,6 +151,23 @@ class Worker:
                 stream,
                 scale=_of(self._scale, clients),
                 step=_of(self._step, clients),
+            )
+
+    def _note(self, request: TrainRequest, nonfinite: NonfiniteRecords) -> None:
+        """Log how gradients are computed, once, and what of them counts as zero."""
+        if not self._path_noted:
+            # Some paths are chosen on the first records.
+            self._path_noted = True
+            log.info("gradients: %s", self._engine.path)
+        if nonfinite.clients:
+            # For whoever keeps this data. The reply must not tell.
+            log.warning(
+                "round %d: %d of %d clients have gradients that are not finite, or labels that are "
+                "no class%s; they count as zero, and the reports are sent",
+                request.round_number,
+                nonfinite.clients,
+                len(request.clients),
+                f", in {nonfinite.records} records" if nonfinite.records else "",
             )
 
     def _user_randomizer(self) -> Callable[[Tensor, NDArray[np.int64], NoiseStream], None] | None:
