@@ -8,6 +8,10 @@ ARRIVALS = (
     "occurred, and target_epsilon or lifetime limits on them, are readings and no guarantee"
 )
 SEEDED = "the noise is the ideal one that the seeded 32-bit generator simulates"
+POOLED = (
+    "noise pooled: same law, no reports were made; the noise of each round's sum is one seeded "
+    "vector with the law of the ideal reports' noise together"
+)
 SYSTEM = (
     "AES-128 in counter mode cannot be told from random bits; given that, reports are exactly "
     "rounded continuous noise but for probability 2^-150 a coordinate"
@@ -18,8 +22,10 @@ UNKNOWN_LAW = (
 )
 
 
-def run_assumptions(*, entropy: str, known_law: bool) -> tuple[str, ...]:
-    """The sentences that belong to a run with this `run.entropy`."""
+def run_assumptions(*, entropy: str, known_law: bool, noise: str = "per-report") -> tuple[str, ...]:
+    """The sentences that belong to a run with this `run.entropy` and `run.noise`."""
     if not known_law:
         return ARRIVALS, UNKNOWN_LAW
+    if noise == "pooled":
+        return ARRIVALS, POOLED
     return ARRIVALS, SEEDED if entropy == "seeded" else SYSTEM

@@ -23,8 +23,8 @@ from fl_shuffle.randomizer_plan import RandomizerPlan
 from fl_shuffle.version import __version__
 
 POOLED = (
-    "noise pooled: same law, no reports were made; each round's sum got one vector of noise that "
-    "has the law of the sum of the reports' noise, and the numbers are those of the reports"
+    "noise pooled: same law, no reports were made (simulation only); every number is that of the "
+    "reports that the sums stand for"
 )
 LIBRARIES = ("flwr", "torch", "numpy", "numba", "scipy", "dp-accounting", "opacus")
 
@@ -97,7 +97,7 @@ def lifetimes(config: Config, facts: RunFacts) -> NDArray[np.float64] | None:
 def assumptions_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
     """What the proven numbers take for granted, in plain words."""
     known = all(own.noise != "user" for own in facts.plan.classes)
-    return run_assumptions(entropy=config.run.entropy, known_law=known)
+    return run_assumptions(entropy=config.run.entropy, known_law=known, noise=config.run.noise)
 
 
 def warnings_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
