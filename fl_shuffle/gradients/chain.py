@@ -87,14 +87,14 @@ class ChainEngine(GradientEngine):
         return np.maximum(move_error_float64(sizes), move_error_float32(sizes, TILE, TILES))
 
     def _batch(
-        self, parameters: Tensor, inputs: Tensor, labels: Tensor, bounds: NDArray[np.int64]
+        self, parameters: Tensor, inputs: Tensor, labels: Tensor, sizes: NDArray[np.int64]
     ) -> Batch:
         width = self._layers[0].fan_in
         if inputs.dtype != torch.float32 or inputs[0].numel() != width:
             raise InvalidValueError(
                 "inputs", f"{inputs.dtype} {list(inputs.shape)}", f"must be float32 [N, {width}]"
             )
-        return super()._batch(parameters, inputs.reshape(len(inputs), width), labels, bounds)
+        return super()._batch(parameters, inputs.reshape(len(inputs), width), labels, sizes)
 
     def _block_means(
         self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords

@@ -168,10 +168,9 @@ def _tile_errors(
 
 @inlined
 def _clip_tile(
-    x: Any,
+    powers: Any,
     start: Any,
     count: Any,
-    one_more: Any,
     norm: Any,
     classes: Any,
     error: Any,
@@ -185,24 +184,37 @@ def _clip_tile(
     zeros, and counted in marked[0]."""
     _lengths(error, classes, norm, length)
     for r in range(count):
-        length[r] *= _power(x, start + r, x.shape[1], norm) + one_more
+        length[r] *= powers[start + r]
     if norm == 2:
-        for r in range(count):
+        for r in range(TILE):
             length[r] = np.sqrt(length[r])
-    for r in range(count):
+    for r in range(TILE):
         factor = longest[r] / length[r]
         factor = ONE if factor > ONE else factor
         # Not finite where the length is not.
         factors[r] *= factor + length[r] * ZERO
+    bad = 0
     for r in range(count):
-        if not np.isfinite(factors[r]):
-            zeros[start + r] = True
-            marked[0] += 1
+        bad += 0 if factors[r] - factors[r] == ZERO else 1
+    if bad > 0:
+        marked[0] += bad
+        for r in range(count):
+            if not np.isfinite(factors[r]):
+                zeros[start + r] = True
+
+
+@kernel(kernels)
+def input_powers(x: Any, norm: int, biased: bool, powers: Any) -> None:
+    """powers [n]: what a record's input gives its gradient's length: the squared l2 norm (norm 2)
+    or l1 norm (norm 1) of x [n, f], and one for a bias."""
+    for row in range(x.shape[0]):
+        powers[row] = _power(x, row, x.shape[1], norm) + (ONE if biased else ZERO)
 
 
 @kernel(matrix_products, softmax, kernels)
 def linear_means(
     x: Any,
+    powers: Any,
     labels: Any,
     offsets: Any,
     weights: Any,
@@ -216,9 +228,9 @@ def linear_means(
 ) -> int:
     """Client rows of the flat `out`, one each `shape.stride`: weights [classes, f], then biases.
 
-    x [n, f], labels [n], offsets [k + 1]. weights [panels * (f + 1), 16]: see
-    `matrix_products.affine_4`. norm: in which records are clipped, 1 or 2; 0 for no clipping.
-    limits [k]: the longest gradient of one record. tile [panels * 16 + 4, TILE] is working
+    x [n, f], powers [n] (`input_powers`), labels [n], offsets [k + 1]. weights
+    [panels * (f + 1), 16]: see `matrix_products.affine_4`. norm: in which records are clipped, 1 or
+    2; 0 for no clipping. limits [k]: the longest gradient of one record. tile [panels * 16 + 4, TILE] is working
     memory, finite at first, and so is total [d]. A record to be clipped whose errors are NaN,
     whose label is no class, or whose gradient is too long for float32 counts as zero, and is
     marked in zeros [n]; if nothing is
@@ -230,7 +242,6 @@ def linear_means(
     best, sums, factors, longest = tile[-4], tile[-3], tile[-2], tile[-1]
     # A bias is the weight of one more input, always 1.
     ones = np.ones((TILE, 1), np.float32)
-    one_more = ONE if shape.biased else ZERO
     chain = CHAIN if norm != 0 else UNCLIPPED_CHAIN
     client, marked = 0, np.zeros(1, np.int64)
     for start in range(0, records, TILE):
@@ -247,7 +258,7 @@ def linear_means(
             owner += 1
         if norm != 0:
             _clip_tile(
-                x, start, count, one_more, norm, classes,
+                powers, start, count, norm, classes,
                 error, best, longest, factors, zeros, marked,
             )  # fmt: skip
         for c in range(classes):
@@ -285,6 +296,7 @@ def linear_means(
 @kernel(matrix_products, softmax, kernels)
 def linear_sum(
     x: Any,
+    powers: Any,
     labels: Any,
     offsets: Any,
     blocks: Any,
@@ -308,9 +320,10 @@ def linear_sum(
     error = tile[:-4]
     best, spare, factors, longest = tile[-4], tile[-3], tile[-2], tile[-1]
     ones = np.ones((TILE, 1), np.float32)
-    one_more = ONE if shape.biased else ZERO
     total, own = sums[0], sums[1]
-    part = np.zeros(total.size, np.float32)
+    # The last 16 features overlap those before: they have a part of their own.
+    part, tail = np.zeros(total.size, np.float32), np.zeros(total.size, np.float32)
+    whole = features // LANES * LANES if features >= LANES and classes % 5 == 0 else 0
     bias_at = classes * features
     marked = np.zeros(1, np.int64)
     client = 0
@@ -328,7 +341,7 @@ def linear_sum(
                 longest[r] = limits[client]
             before = marked[0]
             _clip_tile(
-                x, start, count, one_more, norm, classes,
+                powers, start, count, norm, classes,
                 error, best, longest, factors, zeros, marked,
             )  # fmt: skip
             for c in range(classes):
@@ -345,12 +358,24 @@ def linear_sum(
                     while stop < count and not zeros[start + stop]:
                         stop += 1
                 row, added = start + done, stop - done
-                _add_product(error, classes, done, added, x, row, features, part, 0, fresh)
+                if whole > 0:
+                    for c in range(0, classes, 5):
+                        for f in range(0, whole, LANES):
+                            outer_16x5(error, c, done, added, x, row, f, part, 0, fresh)
+                        last = features - LANES
+                        if whole < features:
+                            outer_16x5(error, c, done, added, x, row, last, tail, 0, fresh)
+                else:
+                    _add_product(error, classes, done, added, x, row, features, part, 0, fresh)
                 if shape.biased:
                     _add_product(error, classes, done, added, ones, 0, 1, part, bias_at, fresh)
                 fresh = 0
                 done = stop + 1
             if (start + count - first) % STRETCH == 0 or start + count == end:
+                if 0 < whole < features:
+                    for c in range(classes):
+                        for i in range(c * features + whole, (c + 1) * features):
+                            part[i] = tail[i]
                 for i in range(own.size):
                     own[i] += part[i]
         for i in range(own.size):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.records import TrainRequest
-from fl_shuffle.gradients import NonfiniteRecords, make_gradient_engine
+from fl_shuffle.gradients import NonfiniteRecords, SumPlan, make_gradient_engine
 from fl_shuffle.gradients.rounding import on_grid, sum_grid
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.randomizer_plan import noise_bits
@@ -24,6 +25,17 @@ from fl_shuffle.seeds import SeedTree
 from fl_shuffle.tasks.task import Task, load_task
 
 log = logging.getLogger("fl_shuffle.client")
+
+
+# Requests of a round in which every client takes part are the same in each.
+MOST_KEPT = 64
+
+
+class _Part(NamedTuple):
+    """Clients whose means are added up in one call, and how; by their rows without a plan."""
+
+    clients: NDArray[np.int64]
+    plan: SumPlan | None
 
 
 class Worker:
@@ -52,6 +64,7 @@ class Worker:
         )
         self._seeds = SeedTree(config.run.seed if config.run.entropy == "seeded" else None)
         self._inputs = self._task.inputs.to(self._device)
+        self._engine.keep(self._inputs)
         self._labels = self._task.labels.to(self._device)
         plan = self._task.plan
         self._weighted = bool((plan.weight != 1.0).any())
@@ -60,6 +73,7 @@ class Worker:
         self._sum_grid = sum_grid(float(np.sum(plan.weight * plan.radius)))
         self._scale = _common(plan.weight * plan.scale)
         self._step, self._clip = _common(plan.step), _common(plan.clip)
+        self._whole_parts: dict[tuple[int, int], list[_Part]] = {}
         self._user = self._user_randomizer()
         self._path_noted = False
 
@@ -90,40 +104,48 @@ class Worker:
         A multiple of a public grid so fine that it does not show: sums over requests are exact.
         """
         parameters = parameters.to(self._device)
-        sizes = np.diff(self._task.offsets)[request.places]
-        clients = request.clients
-        packing = self._engine.packing if self._by_rows else self._engine.sum_packing
-        starts = packing.starts(sizes)
-        if not self._by_rows and not request.bitmap:
-            # One call: the records are a view.
-            starts = starts[[0, -1]]
         total = torch.zeros(self._engine.dimension, dtype=torch.float64, device=self._device)
         nonfinite = NonfiniteRecords()
-        for first, last in pairwise(starts.tolist()):
-            total += self._block_sum(clients[first:last], parameters, nonfinite)
+        for part in self._parts(request):
+            total += self._sum_of(part, parameters, nonfinite)
         self._note(request, nonfinite)
         return total.cpu().numpy()
 
-    def _block_sum(
-        self, clients: NDArray[np.int64], parameters: Tensor, nonfinite: NonfiniteRecords
-    ) -> Tensor:
-        """The sum over whole blocks of clients; over one block, where it takes their rows."""
+    def _parts(self, request: TrainRequest) -> list[_Part]:
+        """The request's clients, whole blocks in a part: all of them if their records are a view;
+        else one by one. Kept for the next round, if that asks all clients, too."""
+        place = request.first, request.span
+        if not request.bitmap and place in self._whole_parts:
+            return self._whole_parts[place]
+        clients = request.clients
+        sizes = np.diff(self._task.offsets)[clients]
         if self._by_rows:
+            starts = self._engine.packing.starts(sizes)
+        elif request.bitmap:
+            starts = self._engine.sum_packing.starts(sizes)
+        else:
+            starts = np.array([0, len(clients)])
+        parts = [self._part(clients[a:b], sizes[a:b]) for a, b in pairwise(starts.tolist())]
+        if not request.bitmap and len(self._whole_parts) < MOST_KEPT:
+            self._whole_parts[place] = parts
+        return parts
+
+    def _part(self, clients: NDArray[np.int64], sizes: NDArray[np.int64]) -> _Part:
+        if self._by_rows:
+            return _Part(clients, None)
+        bounds = np.concatenate([[0], np.cumsum(sizes)])
+        radius, weights = _of(self._clip, clients), _of(self._weight, clients)
+        return _Part(clients, self._engine.plan_sum(bounds, radius, weights, grid=self._sum_grid))
+
+    def _sum_of(self, part: _Part, parameters: Tensor, nonfinite: NonfiniteRecords) -> Tensor:
+        clients = part.clients
+        if part.plan is None:
             rows, found = self.means(clients, parameters)
             nonfinite.add_all(found)
             self._weigh_(rows, clients)
             return on_grid(rows.sum(0, dtype=torch.float64), self._sum_grid)
-        inputs, labels, offsets = self._records(clients)
-        return self._engine.clipped_sum(
-            parameters,
-            inputs,
-            labels,
-            offsets,
-            _of(self._clip, clients),
-            weights=_of(self._weight, clients),
-            grid=self._sum_grid,
-            nonfinite=nonfinite,
-        )
+        inputs, labels, _ = self._records(clients)
+        return self._engine.clipped_sum(parameters, inputs, labels, part.plan, nonfinite)
 
     def _weigh_(self, rows: Tensor, clients: NDArray[np.int64]) -> None:
         """In place: means times their clients' weights."""

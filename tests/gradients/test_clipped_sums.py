@@ -70,9 +70,8 @@ def test_the_sum_is_that_of_the_rows(name: str, norm: int) -> None:
         rows = engine.client_means(parameters, x, y, offsets, radius, nonfinite=rows_tally)
         expected = (torch.as_tensor(given).reshape(-1, 1) * rows.double()).sum(0)
         grid = sum_grid(reach)
-        found = engine.clipped_sum(
-            parameters, x, y, offsets, radius, weights=given, grid=grid, nonfinite=tally
-        )
+        plan = engine.plan_sum(offsets, radius, given, grid=grid)
+        found = engine.clipped_sum(parameters, x, y, plan, tally)
         assert found.dtype == torch.float64
         assert float((found - expected).abs().max()) <= TOLERANCE * reach
         # It is nothing that a tolerance of this size would hide.
@@ -96,9 +95,8 @@ def test_sums_of_whole_blocks_are_exact(name: str) -> None:
         inputs = torch.empty(shift + inputs.numel())[shift:].view_as(inputs).copy_(inputs)
         bounds = offsets[first : last + 1] - offsets[first]
         own = weights[first:last]
-        return engine.clipped_sum(
-            parameters, inputs, y[records], bounds, radius[first:last], weights=own, grid=grid
-        )
+        plan = engine.plan_sum(bounds, radius[first:last], own, grid=grid)
+        return engine.clipped_sum(parameters, inputs, y[records], plan)
 
     together = total(0, len(sizes), 0)
     starts = engine.sum_packing.starts(np.array(sizes)).tolist()
@@ -117,16 +115,20 @@ def test_many_records_in_one_block() -> None:
         x, y, offsets, radius = problem_of([1] * 3000 + [7] * 900, 7)
         parameters, reach = flat(MODELS[name]), float(radius.sum())
         rows = engine.client_means(parameters, x, y, offsets, radius)
-        found = engine.clipped_sum(parameters, x, y, offsets, radius, grid=sum_grid(reach))
+        plan = engine.plan_sum(offsets, radius, grid=sum_grid(reach))
+        found = engine.clipped_sum(parameters, x, y, plan)
+        engine.keep(x)
+        assert torch.equal(engine.clipped_sum(parameters, x, y, plan), found)
+        assert torch.equal(engine.client_means(parameters, x, y, offsets, radius), rows)
         assert float((found - rows.double().sum(0)).abs().max()) <= TOLERANCE * reach
         assert float(found.abs().max()) > 1e3 * TOLERANCE * reach
 
 
 def test_other_clips_need_the_rows() -> None:
     engine = make_gradient_engine(MODELS["linear"], clip="average")
-    x, y, offsets, radius = problem_of([3, 2], 1)
+    _, _, offsets, radius = problem_of([3, 2], 1)
     with pytest.raises(InvalidValueError, match="must be record"):
-        engine.clipped_sum(flat(MODELS["linear"]), x, y, offsets, radius, grid=1.0)
+        engine.plan_sum(offsets, radius, grid=1.0)
 
 
 def test_the_grid_leaves_room_for_the_whole_sum() -> None:
