@@ -230,9 +230,10 @@ def linear_means(
 
     x [n, f], powers [n] (`input_powers`), labels [n], offsets [k + 1]. weights
     [panels * (f + 1), 16]: see `matrix_products.affine_4`. norm: in which records are clipped, 1 or
-    2; 0 for no clipping. limits [k]: the longest gradient of one record. tile [panels * 16 + 4, TILE] is working
-    memory, finite at first, and so is total [d]. A record to be clipped whose errors are NaN,
-    whose label is no class, or whose gradient is too long for float32 counts as zero, and is
+    2; 0 for no clipping. limits [k]: the longest gradient of one record. tile
+    [panels * 16 + 4, TILE] is working memory, finite at first, and so is total [d]. A record to be
+    clipped whose errors are NaN, whose label is no class, or whose gradient is too long for float32
+    counts as zero, and is
     marked in zeros [n]; if nothing is
     clipped, its client's row has entries that are not finite. Returns how many were marked.
     """
