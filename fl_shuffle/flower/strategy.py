@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from typing import Any, Protocol
 
@@ -136,6 +136,8 @@ class ShuffleStrategy(Strategy):
         self._on_round = on_round
         self._roster = Roster(clients, schedule.timeout)
         self._layout = Layout.flat(optimizer.current().numel())
+        # Of a round in which everybody takes part: the same every time.
+        self._whole: dict[tuple[int, int], list[TrainRequest]] = {}
         self.stopped_early: str | None = None
 
     def run(self, grid: Grid, first_round: int = 1) -> Tensor:
@@ -172,10 +174,17 @@ class ShuffleStrategy(Strategy):
         """The round's requests, each with a node that can play its clients; nodes take turns."""
         # A sum is as long for many clients as for few.
         most = self._clients if self._pooled else max(1, CHUNK_BYTES // (4 * dimension))
+        everyone = bool(allowed.all())
         queues = []
         for held, nodes in self._roster.pools(grid):
-            chosen = allowed if held is None else allowed & held
-            requests = _requests(number, chosen, most, len(nodes), self._cut)
+            asked = len(nodes), most
+            if held is None and everyone and asked in self._whole:
+                requests = [replace(one, round_number=number) for one in self._whole[asked]]
+            else:
+                chosen = allowed if held is None else allowed & held
+                requests = list(_requests(number, chosen, most, len(nodes), self._cut))
+                if held is None and everyone:
+                    self._whole = {asked: requests}
             queues.append([(request, nodes[i % len(nodes)]) for i, request in enumerate(requests)])
         return [turn for turns in zip_longest(*queues) for turn in turns if turn is not None]
 

@@ -22,6 +22,7 @@ from fl_shuffle.auditing.score import position_error
 from fl_shuffle.auditing.source import Scene
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.sections import Config
+from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan, noise_bits
 from fl_shuffle.randomizers.pooled import PooledNoise
 from fl_shuffle.randomizers.vector import NOISES
@@ -264,8 +265,13 @@ def check_clipping(config: Config) -> Clipping:
         plan=_restricted(task.plan, same),
         budgets=Budgets(task.budgets.epsilon[same], task.budgets.delta[same]),
     )
-    rows, _ = Worker(config, hostile).means(np.arange(len(sets)), parameters)
-    means, norm = rows.double().cpu(), task.plan.norm
+    worker, norm = Worker(config, hostile), task.plan.norm
+    if config.run.noise == "pooled":
+        sums = [worker.sum_of_means(TrainRequest(1, k, 1), parameters) for k in range(len(sets))]
+        means = torch.from_numpy(np.stack(sums) / hostile.plan.weight[:, None])
+    else:
+        rows, _ = worker.means(np.arange(len(sets)), parameters)
+        means = rows.double().cpu()
     largest = float(torch.linalg.vector_norm(means, ord=norm, dim=1).max())
     moves = torch.stack([means[b] - means[a] for a, b in ((0, 1), (0, 2), (3, 4), (3, 5))])
     farthest = float(torch.linalg.vector_norm(moves, ord=norm, dim=1).max())
