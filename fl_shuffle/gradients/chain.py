@@ -45,12 +45,14 @@ class Pass:
     """What one pass over a block's records leaves behind.
 
     inputs: each layer's [n, fan_in]. errors: each layer's output gradients [fan_out, n].
-    nonfinite: the mark [n] of records that count as zero; None if there is none.
+    nonfinite: the mark [n] of records that count as zero; None if there is none. weights: the
+    factors [n] that are still missing in the errors of all layers but the last; None if none are.
     """
 
     inputs: list[Tensor]
     errors: list[Tensor]
     nonfinite: Tensor | None
+    weights: Tensor | None = None
 
 
 class ChainEngine(GradientEngine):
@@ -135,11 +137,13 @@ class ChainEngine(GradientEngine):
         # One piece, unless the block is one long client.
         for piece in equal_pieces(count, self.sum_packing.records):
             part = batch if len(batch.sizes) > 1 else batch.part(0, 1, piece.start, piece.stop)
-            done = self._pass(views, part, None, each[0, piece], each[1, piece])
+            done = self._pass(views, part, None, each[0, piece], each[1, piece], weighted=False)
             if done.nonfinite is not None:
                 found[piece] = done.nonfinite.cpu()
             for depth, layer in enumerate(self._layers):
-                self._sums.add_product(total, layer, done.errors[depth], done.inputs[depth])
+                weights = done.weights if depth < len(self._layers) - 1 else None
+                error, x = done.errors[depth], done.inputs[depth]
+                self._sums.add_product(total, layer, error, x, weights)
         if bool(found.any()):
             tally.add(found, batch.sizes)
         return total
@@ -173,10 +177,13 @@ class ChainEngine(GradientEngine):
         index: Tensor | None,
         shares: Tensor,
         limits: Tensor | None,
+        *,
+        weighted: bool = True,
     ) -> Pass:
         """Forth and back over the block's records, in the order of `index` [n] if there is one.
 
-        Errors come out times `shares` [n], records clipped to `limits` [n] unless it is None.
+        Errors come out times `shares` [n], records clipped to `limits` [n] unless it is None; but
+        only those of the last layer unless `weighted`.
         """
         count = len(batch.labels)
         x = self._sums.buffer("records", count, self._layers[0].fan_in)
@@ -204,9 +211,11 @@ class ChainEngine(GradientEngine):
         weights = clip_factor(self._lengths(inputs, lower, error), limits).mul_(shares)
         marks = without_nonfinite_(weights, error.T, *inputs, *lower)
         error *= weights
-        for errors in lower:
-            errors.mul_(weights[:, None])
-        return Pass(inputs, [*(errors.T for errors in lower), error], marks)
+        if weighted:
+            for errors in lower:
+                errors.mul_(weights[:, None])
+        missing = None if weighted else weights
+        return Pass(inputs, [*(errors.T for errors in lower), error], marks, missing)
 
     def _forward(self, views: list[Views], x: Tensor) -> tuple[list[Tensor], list[Tensor | None]]:
         """Each layer's inputs [n, fan_in]; slopes of activations that need theirs kept."""

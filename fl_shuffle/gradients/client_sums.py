@@ -124,14 +124,26 @@ class ClientSums:
             if bias is not None:
                 bias += sums[0]
 
-    def add_product(self, total: Tensor, layer: Layer, error: Tensor, x: Tensor) -> None:
+    def add_product(
+        self, total: Tensor, layer: Layer, error: Tensor, x: Tensor, weights: Tensor | None
+    ) -> None:
         """total, float64 [d], += one layer's sum as one float32 product: error [fan_out, n] times
-        x [n, fan_in]. For sums of many clients, where no record has to keep its distance."""
+        weights [n] (1 if None) times x [n, fan_in], of which one is overwritten.
+
+        For sums of many clients, where no record has to keep its distance.
+        """
         weight, bias = views_of(total, layer)
-        product = self.buffer("product", layer.fan_out, layer.fan_in)
-        weight += torch.mm(error, x, out=product)
+        sums = None
+        if weights is not None:
+            sums = torch.mv(error, weights)
+            # The product is the same whichever gets the weights.
+            if layer.fan_in <= layer.fan_out:
+                x.mul_(weights[:, None])
+            else:
+                error.mul_(weights)
+        weight += torch.mm(error, x, out=self.buffer("product", layer.fan_out, layer.fan_in))
         if bias is not None:
-            bias += error.sum(1)
+            bias += error.sum(1) if sums is None else sums
 
     def buffer(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """This thread's array of that name, type and shape; contents arbitrary."""
