@@ -26,6 +26,9 @@ BLOCK_NUMBERS = 1 << 20
 LINEAR_BLOCK_NUMBERS = 1 << 18
 # Numbers in one block's rows: they are one reply at least.
 ROW_NUMBERS = 1 << 22
+# A network's sums are taken over so many passes in float32, before they join float64 ones: these
+# have as many numbers as the model, and cost as much as a pass.
+SUM_PIECES = 4
 # No limit: a client has at least one record.
 MOST_CLIENTS = 1 << 62
 # Gradients of single records held at once: at most so many numbers, and so many records.
@@ -70,6 +73,7 @@ def packing_of(module: nn.Module, *, rows: bool = True) -> Packing:
         most = LINEAR_BLOCK_NUMBERS if len(layers) == 1 else BLOCK_NUMBERS
         records = most // activations_of(layers)
         if not rows:
+            records *= 1 if len(layers) == 1 else SUM_PIECES
             return Packing(max(1, records), MOST_CLIENTS)
     return Packing(max(1, records), max(1, ROW_NUMBERS // dimension))
 

@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients.blocks import (
     BLOCK_NUMBERS,
+    SUM_PIECES,
     Segment,
     activations_of,
     equal_pieces,
     segments_of,
 )
-from fl_shuffle.gradients.client_sums import TILE, TILES, ClientSums, narrow
+from fl_shuffle.gradients.client_sums import TILE, TILES, ClientSums, add_product, narrow
 from fl_shuffle.gradients.engine import Batch, GradientEngine, Loss, aligned, clip_factor
 from fl_shuffle.gradients.kernels import (
     Views,
@@ -133,17 +134,20 @@ class ChainEngine(GradientEngine):
         sizes = torch.from_numpy(batch.sizes).to(self.device)
         each = torch.stack([shares, batch.limits]).repeat_interleave(sizes, dim=1)
         total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
+        sums = self._sums.buffer("sums", self.dimension)
         found = torch.zeros(count, dtype=torch.bool)
-        # One piece, unless the block is one long client.
-        for piece in equal_pieces(count, self.sum_packing.records):
-            part = batch if len(batch.sizes) > 1 else batch.part(0, 1, piece.start, piece.stop)
+        pieces = list(equal_pieces(count, self.packing.records))
+        for number, piece in enumerate(pieces, start=1):
+            part = batch.part(0, len(batch.sizes), piece.start, piece.stop)
             done = self._pass(views, part, None, each[0, piece], each[1, piece], weighted=False)
             if done.nonfinite is not None:
                 found[piece] = done.nonfinite.cpu()
             for depth, layer in enumerate(self._layers):
                 weights = done.weights if depth < len(self._layers) - 1 else None
                 error, x = done.errors[depth], done.inputs[depth]
-                self._sums.add_product(total, layer, error, x, weights)
+                add_product(sums, layer, error, x, weights, fresh=number % SUM_PIECES == 1)
+            if number % SUM_PIECES == 0 or number == len(pieces):
+                total += sums
         if bool(found.any()):
             tally.add(found, batch.sizes)
         return total

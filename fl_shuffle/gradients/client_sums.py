@@ -124,32 +124,35 @@ class ClientSums:
             if bias is not None:
                 bias += sums[0]
 
-    def add_product(
-        self, total: Tensor, layer: Layer, error: Tensor, x: Tensor, weights: Tensor | None
-    ) -> None:
-        """total, float64 [d], += one layer's sum as one float32 product: error [fan_out, n] times
-        weights [n] (1 if None) times x [n, fan_in], of which one is overwritten.
-
-        For sums of many clients, where no record has to keep its distance.
-        """
-        weight, bias = views_of(total, layer)
-        sums = None
-        if weights is not None:
-            sums = torch.mv(error, weights)
-            # The product is the same whichever gets the weights.
-            if layer.fan_in <= layer.fan_out:
-                x.mul_(weights[:, None])
-            else:
-                error.mul_(weights)
-        weight += torch.mm(error, x, out=self.buffer("product", layer.fan_out, layer.fan_in))
-        if bias is not None:
-            bias += error.sum(1) if sums is None else sums
-
     def buffer(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """This thread's array of that name, type and shape; contents arbitrary."""
         buffers: Buffers = self._of_thread.__dict__
         key = name if dtype is torch.float32 else f"{name} {dtype}"
         return buffer(buffers, key, shape, dtype, self._device)
+
+
+def add_product(
+    sums: Tensor, layer: Layer, error: Tensor, x: Tensor, weights: Tensor | None, *, fresh: bool
+) -> None:
+    """sums [d] += one layer's sum: error [fan_out, n] times weights [n] (1 if None) times x
+    [n, fan_in], of which one is overwritten; `fresh`: what the sums held does not count.
+
+    For sums of many clients, where no record has to keep its distance: one float32 product.
+    """
+    weight, bias = views_of(sums, layer)
+    if bias is not None:
+        own = error.sum(1) if weights is None else torch.mv(error, weights)
+        bias.copy_(own) if fresh else bias.add_(own)
+    if weights is not None:
+        # The product is the same whichever gets the weights.
+        if layer.fan_in <= layer.fan_out:
+            x.mul_(weights[:, None])
+        else:
+            error.mul_(weights)
+    if fresh:
+        torch.mm(error, x, out=weight)
+    else:
+        weight.addmm_(error, x)
 
 
 def _store(values: Tensor, target: Tensor, clients: slice | Tensor) -> None:
