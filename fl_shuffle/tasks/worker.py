@@ -31,11 +31,16 @@ log = logging.getLogger("fl_shuffle.client")
 MOST_KEPT = 64
 
 
+# Rows [k, d] that are held at a time, where a sum takes them: so many numbers, or one block.
+HELD_NUMBERS = 1 << 20
+
+
 class _Part(NamedTuple):
-    """Clients whose means are added up in one call, and how; by their rows without a plan."""
+    """Clients whose means are added up in one call: as planned, or by their rows."""
 
     clients: NDArray[np.int64]
     plan: SumPlan | None
+    blocks: NDArray[np.int64]
 
 
 class Worker:
@@ -119,33 +124,45 @@ class Worker:
             return self._whole_parts[place]
         clients = request.clients
         sizes = np.diff(self._task.offsets)[clients]
+        packing = self._engine.packing if self._by_rows else self._engine.sum_packing
+        blocks = packing.starts(sizes)
         if self._by_rows:
-            starts = self._engine.packing.starts(sizes)
-        elif request.bitmap:
-            starts = self._engine.sum_packing.starts(sizes)
+            held = max(1, HELD_NUMBERS // self._engine.dimension)
+            starts = blocks[np.unique(np.searchsorted(blocks, np.arange(0, blocks[-1], held)))]
+            starts = np.append(starts, blocks[-1])
         else:
-            starts = np.array([0, len(clients)])
-        parts = [self._part(clients[a:b], sizes[a:b]) for a, b in pairwise(starts.tolist())]
+            starts = blocks if request.bitmap else blocks[[0, -1]]
+        parts = [
+            self._part(clients[a:b], sizes[a:b], blocks[(blocks >= a) & (blocks <= b)] - a)
+            for a, b in pairwise(np.unique(starts).tolist())
+        ]
         if not request.bitmap and len(self._whole_parts) < MOST_KEPT:
             self._whole_parts[place] = parts
         return parts
 
-    def _part(self, clients: NDArray[np.int64], sizes: NDArray[np.int64]) -> _Part:
+    def _part(
+        self, clients: NDArray[np.int64], sizes: NDArray[np.int64], blocks: NDArray[np.int64]
+    ) -> _Part:
         if self._by_rows:
-            return _Part(clients, None)
+            return _Part(clients, None, blocks)
         bounds = np.concatenate([[0], np.cumsum(sizes)])
         radius, weights = _of(self._clip, clients), _of(self._weight, clients)
-        return _Part(clients, self._engine.plan_sum(bounds, radius, weights, grid=self._sum_grid))
+        plan = self._engine.plan_sum(bounds, radius, weights, grid=self._sum_grid)
+        return _Part(clients, plan, blocks)
 
     def _sum_of(self, part: _Part, parameters: Tensor, nonfinite: NonfiniteRecords) -> Tensor:
-        clients = part.clients
-        if part.plan is None:
-            rows, found = self.means(clients, parameters)
-            nonfinite.add_all(found)
-            self._weigh_(rows, clients)
-            return on_grid(rows.sum(0, dtype=torch.float64), self._sum_grid)
-        inputs, labels, _ = self._records(clients)
-        return self._engine.clipped_sum(parameters, inputs, labels, part.plan, nonfinite)
+        if part.plan is not None:
+            inputs, labels, _ = self._records(part.clients)
+            return self._engine.clipped_sum(parameters, inputs, labels, part.plan, nonfinite)
+        rows, found = self.means(part.clients, parameters)
+        nonfinite.add_all(found)
+        self._weigh_(rows, part.clients)
+        total = torch.zeros(rows.shape[1], dtype=torch.float64)
+        values = rows.cpu().numpy()
+        for first, last in pairwise(part.blocks.tolist()):
+            own = np.add.reduce(values[first:last], axis=0, dtype=np.float64)
+            total += on_grid(torch.from_numpy(own), self._sum_grid)
+        return total.to(self._device)
 
     def _weigh_(self, rows: Tensor, clients: NDArray[np.int64]) -> None:
         """In place: means times their clients' weights."""
