@@ -26,20 +26,24 @@ if TYPE_CHECKING:
     from fl_shuffle.api.plans import plan
     from fl_shuffle.api.results import Result
     from fl_shuffle.api.runs import simulate
+    from fl_shuffle.api.sweeps import sweep
     from fl_shuffle.configuration.sections import Config
     from fl_shuffle.errors import FlShuffleError
+    from fl_shuffle.sweeps.results import SweepResult
 
 __all__ = [
     "Config",
     "FlShuffleError",
     "Guarantee",
     "Result",
+    "SweepResult",
     "__version__",
     "audit",
     "bound",
     "compare",
     "plan",
     "simulate",
+    "sweep",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -51,7 +55,9 @@ __getattr__, __dir__ = lazy_names(
         "fl_shuffle.api.plans": ("plan",),
         "fl_shuffle.api.results": ("Result",),
         "fl_shuffle.api.runs": ("simulate",),
+        "fl_shuffle.api.sweeps": ("sweep",),
         "fl_shuffle.configuration.sections": ("Config",),
         "fl_shuffle.errors": ("FlShuffleError",),
+        "fl_shuffle.sweeps.results": ("SweepResult",),
     },
 )

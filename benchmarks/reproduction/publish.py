@@ -18,6 +18,7 @@ START = "<!-- made by scripts/reproduce publish: do not edit -->"
 END = "<!-- end of what scripts/reproduce publish makes -->"
 CLIENT_LEVEL = Path("mnist-client-level") / "accuracy_against_epsilon.csv"
 RECORD_LEVEL = Path("mnist-record-level") / "accuracy.csv"
+EPSILONS = Path("mnist-epsilons") / "epsilons.csv"
 
 
 def publish(targets: Sequence[Target], options: Options, root: Path) -> Path:
@@ -55,36 +56,38 @@ def with_table(readme: str, table: str) -> str:
 
 
 def expectations(folder: Path) -> str:
-    """What to expect on MNIST, as a Markdown table, from the CSV files of the training targets."""
+    """What to expect on MNIST, as a Markdown table: accuracies and published numbers from the CSV
+    files of the training targets, proven epsilons from the accountant's own."""
     lines = [
-        "| `configs/` | local budgets, unit | accuracy | proven epsilon | published mu says |",
-        "|---|---|---|---|---|",
+        "| `configs/` | local budgets, unit | accuracy | proven, reports seen | proven, only sums "
+        "seen | published mu says |",
+        "|---|---|---|---|---|---|",
     ]
+    accounted = {row["configuration"]: row for row in _rows(folder / EPSILONS)}
     clients = _rows(folder / CLIENT_LEVEL)
-    for row in sorted(clients, key=lambda each: -float(each["proven epsilon"])):
-        lines.append(
-            _line(
-                row,
-                f"{row['local epsilon of a report']}, client unit",
-                float(row["proven epsilon"]),
-                _published(row),
-            )
-        )
+    for row in sorted(clients, key=lambda each: -float(each["local epsilon of a report"])):
+        budgets = f"{row['local epsilon of a report']}, client unit"
+        lines.append(_line(row, budgets, accounted, _published(row)))
     for row in _rows(folder / RECORD_LEVEL):
         published = _published(row)
         floor = float(row["lower bound"])
         if floor > float(row["published epsilon (GSPA)"]):
             published += f", refuted: at least {_digits(floor, decimal.ROUND_FLOOR)}"
-        proven = float(row["proven epsilon, worst client"])
-        lines.append(_line(row, f"{row['local budgets']}, record unit", proven, published))
+        lines.append(_line(row, f"{row['local budgets']}, record unit", accounted, published))
     return "\n".join(lines) + "\n"
 
 
-def _line(row: Mapping[str, str], budgets: str, proven: float, published: str) -> str:
+def _line(
+    row: Mapping[str, str],
+    budgets: str,
+    accounted: Mapping[str, Mapping[str, str]],
+    published: str,
+) -> str:
     name = Path(row["configuration"]).name
-    upper = _digits(proven, decimal.ROUND_CEILING)
+    own = accounted[row["configuration"]]
+    proven, sums = (_digits(float(own[key]), decimal.ROUND_CEILING) for key in ("proven", "sum"))
     accuracy = f"{float(row['accuracy']):.1%} ± {float(row['spread']):.1%}"
-    return f"| `{name}` | {budgets} | {accuracy} | {upper} | {published} |"
+    return f"| `{name}` | {budgets} | {accuracy} | {proven} | {sums} | {published} |"
 
 
 def _digits(bound: float, rounding: str) -> str:

@@ -133,6 +133,37 @@ def _read(folder: Path, dataset: str, width: int) -> Outcome:
     return Outcome(summary, rounds, dataset, width)
 
 
+def accounted_epsilons(options: Options, name: str, *overrides: str) -> dict[str, float]:
+    """What the worst client of configs/NAME.toml will have spent, as the run itself will count it:
+    columns `proven`, `sum` (infinite where it says nothing) and `local`. No data is needed."""
+    import numpy as np
+
+    from fl_shuffle.accounting.accountant import Accountant
+    from fl_shuffle.accounting.rounds.trust import Trust
+    from fl_shuffle.budgets import make_budgets
+    from fl_shuffle.configuration.reading import load_config
+    from fl_shuffle.randomizer_plan import make_plan
+
+    fast = ("data.records=5",) if options.fast else ()
+    settings = [*overrides_for(options, name, overrides), *fast]
+    config = load_config(CONFIGS / f"{name}.toml", settings)
+    clients = config.data.clients
+    budgets = make_budgets(config.budgets, clients)
+    plan = make_plan(config, budgets, np.full(clients, config.data.records, dtype=np.int64))
+    accountant = Accountant(
+        plan.classes, plan.class_of, unit=config.privacy.unit, schedule=config.training.schedule,
+        delta=config.privacy.target_delta, rounds=config.run.rounds,
+        trust=Trust.of(config.to_dict()),
+    )  # fmt: skip
+    for number in range(1, config.run.rounds + 1):
+        accountant.commit(number, np.ones(clients, dtype=bool))
+    totals = accountant.client_totals()
+    columns = {"proven": totals.proven, "sum": totals.sum, "local": totals.local}
+    return {
+        key: float(np.max(np.where(np.isnan(each), np.inf, each))) for key, each in columns.items()
+    }
+
+
 def settings_of(names: Sequence[str]) -> dict[str, str]:
     """A digest of each configuration file, so that an edited one is run again."""
     return {

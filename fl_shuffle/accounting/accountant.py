@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.attacks.likelihood_ratio import batch_epsilon
+from fl_shuffle.accounting.attacks.sum_attack import SUM_LOWER_SOURCE, sum_lower_column
 from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
@@ -27,6 +28,9 @@ from fl_shuffle.accounting.rounds.local_guarantees import (
 from fl_shuffle.accounting.rounds.participation_history import ParticipationHistory, Spent, contains
 from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundLibrary, RoundType
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView, as_published_type
+from fl_shuffle.accounting.rounds.sum_account import SUM_SOURCE, SumAccount
+from fl_shuffle.accounting.rounds.trust import ANALYZED, EVERYBODY_HONEST, Trust
+from fl_shuffle.accounting.rounds.worst_client import WorstClient, WorstInReports, WorstInSums
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
 Mask = NDArray[np.bool_]
@@ -51,32 +55,32 @@ SPECIFIC_SOURCE = "Su, Cheng, Wang (2025), Theorem 4, others within one unit's c
 LOWER_SOURCE = "attack that knows the others' means: likelihood ratio, or recognition"
 
 
-@dataclass(frozen=True)
-class WorstClient:
-    """The most exposed client of a run: its number, its proven epsilon, and what it went through.
+class ClientTotals(NamedTuple):
+    """Every client's own bill [n]: rounds taken part in, and its epsilon in each proven column;
+    `sum` is NaN where that column says nothing. `headline` is the one that matches the release."""
 
-    `library.profile(spent, epsilons)` and `library.trade_off(spent, type_one)` are its curves.
-    """
-
-    client: int
-    epsilon: float
-    spent: Spent
-    library: RoundLibrary
+    rounds: NDArray[np.int64]
+    proven: Vector
+    local: Vector
+    sum: Vector
+    headline: Vector
 
 
 class Accountant:
-    """Counts one run's privacy for every client, in five columns.
+    """Counts one run's privacy for every client, in columns.
 
     `gspa`: Chen, Cao, Ge (AAAI 2024) Theorem 2 with sqrt(T) composition, as published.
     `specific`: the blanket bound of the randomizer (Su, Cheng, Wang 2025), as the papers apply it.
     `local`: the exact guarantee of the client's own noise, whatever the shuffler does; proven.
     `proven`: the smallest proven number: local, or the shuffled bound where the theorem gives one.
+    `sum`: proven towards whoever sees sums of reports alone; `sum_lower`: what these give away.
     `lower`: what a known attack certainly achieves on the worst data, for the most exposed class.
 
     Relation: replace-one of one `unit`. Epsilons are in nats at the target `delta`, cumulative over
     the rounds a client's report was released in, with the number of reports that really arrived.
     `library` shares one-round curves, which do not depend on delta, between accountants.
-    `dimension` of the reports sharpens `lower` only.
+    `dimension` of the reports sharpens `lower` only. `trust` says what is released, hence which
+    column is the headline, and how many are honest.
     """
 
     def __init__(
@@ -90,6 +94,7 @@ class Accountant:
         rounds: int,
         library: RoundLibrary | None = None,
         dimension: int | None = None,
+        trust: Trust = EVERYBODY_HONEST,
     ) -> None:
         self._classes = tuple(classes)
         self._class_of = class_of
@@ -102,7 +107,15 @@ class Accountant:
         # One run has one randomizer.
         self._declared = any(kind.noise == "user" for kind in self._classes)
         self._local_source = DECLARED_LOCAL_SOURCE if self._declared else LOCAL_SOURCE
-        self._view = ShuffledView(self._classes, class_of, schedule=schedule, unit=unit)
+        honest = trust.assumed_honest
+        self.trust = trust
+        self._view = ShuffledView(
+            self._classes, class_of, schedule=schedule, unit=unit, assumed_honest=honest
+        )
+        self._sums = SumAccount.start(
+            self._classes, class_of, schedule=schedule, assumed_honest=honest
+        )
+        self._no_sum = ANALYZED if trust.analyzed else self._sums.reason
         self._no_credit = self._view.no_credit_reason()
         self._histories = ParticipationHistory.empty(len(class_of))
         self._published = ParticipationHistory.empty(len(class_of))
@@ -130,15 +143,20 @@ class Accountant:
         local = {index: self._local(index, rounds) for index, rounds in taken.items()}
         # Where every class is listed, the worst of them is the worst client.
         worst = self._worst_local(present) if len(taken) == TOLERANCES.listed_classes else None
+        sums = self._sum_columns(present, taken, overall=worst is not None)
         columns = {
             "gspa": self._gspa_column(total, taken),
             "specific": self._specific_column(present, taken),
             "proven": self._proven_column(present, local, worst),
+            "sum": sums[0],
             "local": Column("local", Status.PROVEN, self._local_source, local, overall=worst),
             "lower": self._lower_column(taken, local),
+            "sum_lower": sums[1],
         }
         reports = sum(counts.values())
-        spend = Spend(round_number, reports, self._delta, mu, total, columns)
+        spend = Spend(
+            round_number, reports, self._delta, mu, total, columns, release=self.trust.release
+        )
         # A round is asked about when it is reserved and again when it is committed.
         self._memo = (round_number, present.copy(), spend)
         return spend
@@ -149,26 +167,36 @@ class Accountant:
         self._mu_squared += 0.0 if mu is None else mu * mu
         self._histories, self._published = self._after(present), self._published_after(present)
         self._taken = self._taken + present
+        self._sums = self._sums.after(present)
         self._memo = self._ahead = None
 
     def client_epsilons_after(self, round_number: int, present: Mask) -> Vector:
-        """Every client's own proven epsilon [n] if these clients' reports were released."""
+        """Every client's own headline epsilon [n] if these clients' reports were released."""
+        if self._sums_count:
+            return self._sums.after(present).epsilons(self._delta)
         return self._proven_each(self._taken + present, self._after(present))
 
-    def client_totals(self) -> tuple[NDArray[np.int64], Vector, Vector]:
-        """Per client [n]: rounds taken part in, proven epsilon, local epsilon."""
+    def client_totals(self) -> ClientTotals:
+        """What every client has spent so far."""
         local = local_epsilons(self._classes, self._class_of, self._taken, self._delta)
-        return self._taken.copy(), self._proven_each(self._taken, self._histories), local
+        proven = self._proven_each(self._taken, self._histories)
+        none = np.full(len(self._taken), math.nan)
+        sums = none if self._no_sum is not None else self._sums.epsilons(self._delta)
+        headline = sums if self._sums_count else proven
+        return ClientTotals(self._taken.copy(), proven, local, sums, headline)
 
     def worst_client(self) -> WorstClient | None:
-        """The client with the largest proven epsilon, and its history to plot curves from.
+        """The client with the largest headline epsilon, with its curves.
 
         None where nothing was released.
         """
-        proven = self._proven_each(self._taken, self._histories)
-        index = int(np.argmax(proven)) if len(proven) else 0
         if not self._taken.any():
             return None
+        if self._sums_count and (client := self._sums.worst_client()) is not None:
+            curve = self._sums.curve(client)
+            return WorstInSums(client, self._sums.worst_epsilon(self._delta), curve)
+        proven = self._proven_each(self._taken, self._histories)
+        index = int(np.argmax(proven))
         spent = self._histories.distinct[self._histories.group_of[index]]
         if not spent:
             own = self._classes[self._class_of[index]]
@@ -178,7 +206,24 @@ class Accountant:
                 else RoundType(own.noise, own.scale, own.radius, own.sensitivity, ())
             )
             spent = {alone: int(self._taken[index])}
-        return WorstClient(index, float(proven[index]), spent, self._library)
+        return WorstInReports(index, float(proven[index]), spent, self._library)
+
+    @property
+    def _sums_count(self) -> bool:
+        """Whether the column `sum` is the headline."""
+        return self.trust.release == "sum" and self._no_sum is None
+
+    def _sum_columns(
+        self, present: Mask, taken: dict[int, int], *, overall: bool
+    ) -> tuple[Column, Column]:
+        if self._no_sum is not None:
+            return (
+                Column("sum", Status.PROVEN, SUM_SOURCE, note=self._no_sum),
+                Column("sum_lower", Status.LOWER_BOUND, SUM_LOWER_SOURCE, note=self._no_sum),
+            )
+        after = self._sums.after(present)
+        column = after.column(self._delta, taken, overall=overall)
+        return column, sum_lower_column(after, self._delta, taken)
 
     def _proven_each(self, taken: NDArray[np.int64], histories: ParticipationHistory) -> Vector:
         epsilons = local_epsilons(self._classes, self._class_of, taken, self._delta)

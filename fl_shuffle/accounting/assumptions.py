@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fl_shuffle.accounting.rounds.trust import Trust
+
 ARRIVALS = (
     "which reports arrive depends neither on the data nor on what was released before. Where it "
     "may (clients who leave because of the model they see), epsilons over the arrivals that "
@@ -22,10 +24,12 @@ UNKNOWN_LAW = (
 )
 
 
-def run_assumptions(*, entropy: str, known_law: bool, noise: str = "per-report") -> tuple[str, ...]:
-    """The sentences that belong to a run with this `run.entropy` and `run.noise`."""
-    if not known_law:
-        return ARRIVALS, UNKNOWN_LAW
+def run_assumptions(
+    *, entropy: str, known_law: bool, trust: Trust, sums: bool, noise: str = "per-report"
+) -> tuple[str, ...]:
+    """The sentences that belong to a run with this `run.entropy`, trust and `run.noise`; `sums`:
+    its column `sum` says something."""
+    law = UNKNOWN_LAW if not known_law else SEEDED if entropy == "seeded" else SYSTEM
     if noise == "pooled":
-        return ARRIVALS, POOLED
-    return ARRIVALS, SEEDED if entropy == "seeded" else SYSTEM
+        law = POOLED
+    return ARRIVALS, law, *trust.sentences(sums=sums)

@@ -107,6 +107,18 @@ class Tolerances(PartialShuffleTolerances):
     laplace_max_ratio: float = 500.0
     """Larger local budgets count as no protection at all."""
 
+    # bounds.sum_release
+    sum_smoothing: float = 4.0
+    """So many grid steps of smooth noise between a sum and its grid: what can still be told of the
+    grid is below e^(-2 pi^2 4^2), 10^-137 a report and coordinate. May be raised, never lowered."""
+    sum_lattice_loss: float = 1e-90
+    """Added to delta for all reports, coordinates and rounds together: up to 10^46 of them."""
+    sum_delta_share: float = 1.0 - 1e-11
+    """Share of delta that is asked of the closed formula: the rest covers `sum_lattice_loss` and
+    the formula's round-off, for every delta from 10^-78 on."""
+    sum_inflation: float = 1.0 + 1e-9
+    """Covers the round-off of adding up the squares of up to 10^6 rounds."""
+
     # laws.outcome_pair
     outcome_merge_tolerance: float = 1e-11
     """Losses and ratios this close count as the same outcome (see `OutcomePair.merged`)."""
@@ -243,6 +255,8 @@ class Tolerances(PartialShuffleTolerances):
     """... or this over few rounds: there it moves the scale by a sixth of that."""
     plan_max_trials: int = 8
     """Trials of a scale at most: the curve is smooth, five are usual."""
+    plan_sum_scale: float = 1e-5
+    """The scale of a plan for sums is found to this relative accuracy."""
     plan_smallest_share: float = 1e-4
     """Noise below this share of what suffices without a shuffler is not searched."""
 
@@ -304,6 +318,13 @@ class Tolerances(PartialShuffleTolerances):
     """Cells less likely than this are left out and counted as error."""
     attack_size_cell_error: float = 1e-11
     """Allowance for the relative error of a cell's probability where distances are used."""
+
+    # attacks.sum_attack
+    sum_attack_coarsest: float = 0.125
+    """Where a grid is coarser than this share of its noise scale no test is claimed."""
+    sum_attack_log_missed: tuple[float, ...] = (-24.0, -36.0, -60.0)
+    """Logarithms, one of which is tried after the other, of the probability, times e^epsilon, that
+    rounding moves the test by more than is allowed for."""
 
     # accountant
     nearly_local: float = 0.95

@@ -27,9 +27,9 @@ def audit(
     about `seconds`. `breaks_proven` of the report says whether a proven number was refuted. Raises
     `FlShuffleError`.
     """
-    from fl_shuffle.api.threads import one_torch_thread
     from fl_shuffle.auditing.audit import AuditSettings
     from fl_shuffle.simulation.audit import audit_configuration
+    from fl_shuffle.simulation.threads import one_torch_thread
 
     resolved = resolve_config(config, overrides)
     settings = AuditSettings(

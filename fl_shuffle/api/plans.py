@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from fl_shuffle.api.configs import ConfigLike
 
 
+PLAN_OPTIONS = (
+    *("noise", "clip", "unit", "records", "participation"),
+    *("release", "assumed_honest"),
+)
+
+
 @dataclass(frozen=True)
 class RunCost:
     """What a run will cost, in nats at `delta`, for replacing one `unit` of the worst client.
@@ -59,8 +65,10 @@ def plan(
     """The cost of a configured run, or the noise for a target over a whole run.
 
     With a target, `clients` counts equal reports or lists (share of the clip, clients), and
-    `options` are `noise`, `clip`, `unit` and `records` of
-    `fl_shuffle.accounting.rounds.planning.plan_noise`. Raises `FlShuffleError`.
+    `options` are `noise`, `clip`, `unit`, `records` and `participation` of
+    `fl_shuffle.accounting.rounds.planning.plan_noise`; with `release="sum"`, where only sums of
+    reports leave, `clip`, `unit`, `records` and `assumed_honest` of
+    `fl_shuffle.accounting.rounds.sum_planning.plan_sum_noise`. Raises `FlShuffleError`.
 
     >>> plan("configs/quickstart.toml", overrides={"run.rounds": 2}).certain
     True
@@ -82,18 +90,36 @@ def plan(
     if missing:
         raise ConfigError(f"a target needs {', '.join(missing)} (or name a configuration)")
     assert epsilon is not None and delta is not None and rounds is not None and clients is not None
-    return _noise(epsilon, delta, rounds, clients, options)
+    return noise_for(epsilon, delta, rounds, clients, options)
 
 
-def _noise(
+def noise_for(
     epsilon: float, delta: float, rounds: int, clients: Any, options: Mapping[str, Any]
 ) -> NoisePlan:
+    """The noise for a target; see `plan` for the options."""
     from fl_shuffle.accounting.rounds.planning import plan_noise
-    from fl_shuffle.errors import require_choice
+    from fl_shuffle.accounting.rounds.sum_planning import plan_sum_noise
+    from fl_shuffle.errors import InvalidValueError, require_choice
 
     for name in options:
-        require_choice("option of a plan", name, ("noise", "clip", "unit", "records"))
-    return plan_noise(epsilon, delta, clients=clients, rounds=rounds, **options)
+        require_choice("option of a plan", name, PLAN_OPTIONS)
+    rest = dict(options)
+    release = require_choice("release", rest.pop("release", "reports"), ("reports", "sum"))
+    honest = rest.pop("assumed_honest", None)
+    if release == "reports":
+        if honest is not None:
+            raise InvalidValueError("assumed_honest", honest, "needs release = 'sum'")
+        return plan_noise(epsilon, delta, clients=clients, rounds=rounds, **rest)
+    if rest.pop("noise", "gaussian") != "gaussian":
+        raise ConfigError("release = 'sum' is planned for Gaussian noise alone")
+    if rest.pop("participation", 1.0) != 1.0:
+        raise ConfigError(
+            "participation < 1 says that nobody knows who takes part; with release = 'sum' give "
+            "the clients that report in a round"
+        )
+    return plan_sum_noise(
+        epsilon, delta, clients=clients, rounds=rounds, assumed_honest=honest, **rest
+    )
 
 
 def _cost(config: ConfigLike, overrides: Mapping[str, Any] | None) -> RunCost:

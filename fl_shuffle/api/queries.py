@@ -27,7 +27,7 @@ def read_query(values: dict[str, Any]) -> BoundQuery:
         if values.get("profile") is not None:
             values["method"] = "profile"
         if values.get("randomizer") == "gaussian":
-            values["method"] = "proven"
+            values["method"] = "sum" if values.get("release") == "sum" else "proven"
     return BoundQuery.from_mapping(values)
 
 

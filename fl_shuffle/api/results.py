@@ -56,13 +56,17 @@ class Columns(Mapping[str, NDArray[Any]]):
 class ClientSpend:
     """One client's bill: nats at `delta`, for replacing one unit of it.
 
-    `epsilon` is proven and counts the shuffler; `local_epsilon` is its own noise alone. `epsilon0`
-    and `delta0` are the local budget of one of its reports.
+    `epsilon` is proven, in the column that matches what the run releases: `proven_epsilon` counts
+    the shuffler, `sum_epsilon` holds towards whoever sees sums alone (NaN where nothing is proven
+    of them), `local_epsilon` is its own noise alone. `epsilon0` and `delta0` are the local budget
+    of one of its reports.
     """
 
     client: int
     rounds: int
     epsilon: float
+    proven_epsilon: float
+    sum_epsilon: float
     local_epsilon: float
     delta: float
     epsilon0: float
@@ -78,17 +82,20 @@ class ClientLedger:
         self.record: RunRecord = read_run(directory)
 
     def __len__(self) -> int:
-        return len(self.record.taken)
+        return len(self.record.totals.rounds)
 
     def client(self, number: int) -> ClientSpend:
         """The bill of client `number` (0 to clients - 1). Raises `InvalidValueError`."""
         require_integer("client", number, minimum=0, maximum=len(self) - 1)
         kind = self.record.ledger.classes[int(self.record.ledger.class_of[number])]
+        totals = self.record.totals
         return ClientSpend(
             client=number,
-            rounds=int(self.record.taken[number]),
-            epsilon=float(self.record.proven[number]),
-            local_epsilon=float(self.record.local[number]),
+            rounds=int(totals.rounds[number]),
+            epsilon=float(totals.headline[number]),
+            proven_epsilon=float(totals.proven[number]),
+            sum_epsilon=float(totals.sum[number]),
+            local_epsilon=float(totals.local[number]),
             delta=float(self.record.config["privacy"]["target_delta"]),
             epsilon0=kind.epsilon0,
             delta0=kind.delta0,
@@ -127,9 +134,23 @@ class Result:
 
     @property
     def epsilon(self) -> float:
-        """The proven epsilon (nats, at `delta`) of the worst client; NaN if nothing was
-        released."""
-        value = self.summary["proven_epsilon"]
+        """The proven epsilon (nats, at `delta`) of the worst client, in the column that matches
+        what the run releases (`headline`); NaN if nothing was released."""
+        value = self.summary["epsilon"]
+        return math.nan if value is None else float(value)
+
+    @property
+    def headline(self) -> str | None:
+        """The column of `epsilon`: `proven` where shuffled reports are seen, `sum` where only sums
+        are; None if nothing was released."""
+        found: str | None = self.summary["headline"]
+        return found
+
+    @property
+    def sum_epsilon(self) -> float:
+        """The proven epsilon of the worst client towards whoever sees sums of reports alone; NaN
+        where nothing is proven of them."""
+        value = self.summary["sum_epsilon"]
         return math.nan if value is None else float(value)
 
     @property

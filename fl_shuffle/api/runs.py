@@ -34,10 +34,10 @@ def simulate(
     ...     len(result.metrics["round"])
     2
     """
-    from fl_shuffle.api.threads import one_torch_thread
     from fl_shuffle.runs import RoundFinished, RunEvent, RunFinished, RunPlace
     from fl_shuffle.runs.directory import require_free
     from fl_shuffle.simulation.launch import simulate as launch
+    from fl_shuffle.simulation.threads import one_torch_thread
 
     resolved = resolve_config(config, overrides)
     directory = None if out is None else Path(out).resolve()

@@ -8,15 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
 from fl_shuffle.auditing.claims import ClaimBook
-from fl_shuffle.auditing.confidence import (
-    Dichotomy,
-    ceiling_epsilon,
-    game_epsilon,
-    mu_lower,
-    smallest_detectable_mu,
-)
+from fl_shuffle.auditing.confidence import Dichotomy, ceiling_epsilon
 from fl_shuffle.auditing.findings import AuditReport, Check, Clipping, Finding, Point
 from fl_shuffle.auditing.games import (
     Clock,
@@ -24,15 +17,25 @@ from fl_shuffle.auditing.games import (
     ReportSample,
     composed,
     expected_sample,
+    mu_findings,
     play_rounds,
     sample_reports,
+    threshold_finding,
 )
 from fl_shuffle.auditing.independence import noise_checks, play_noise
 from fl_shuffle.auditing.order import order_check
-from fl_shuffle.auditing.pooled import NO_REPORTS, SUMS, SumSource, one_law_check, play_sums
 from fl_shuffle.auditing.published import Published
 from fl_shuffle.auditing.score import CERTAIN, length_rule, position_error, report_scales
 from fl_shuffle.auditing.source import CanarySource
+from fl_shuffle.auditing.sums import (
+    NO_REPORTS,
+    SUMS_SHARE,
+    SumGame,
+    one_law_check,
+    play_sums,
+    pooled_source,
+    sum_findings,
+)
 from fl_shuffle.errors import require_integer, require_real
 from fl_shuffle.randomizers.vector import NOISES
 from fl_shuffle.seeds import SeedTree
@@ -42,11 +45,10 @@ OTHER_DELTAS = (1e-3, 0.05)
 FEWEST_COMPOSED = 200
 """Plays of several rounds are made of at least this many; fewer prove nothing of interest."""
 BY_SIZE = "budget class recognised by the size of a report"
-POWER = 0.95
 POWER_SPREAD = 1.6449
 MOST_SHRINK = 64.0
-# The error probability is shared by three tests: single reports, whole rounds, the mu test.
-TESTS = 3
+# The error probability is shared by four tests: single reports, whole rounds, the mu test, sums.
+TESTS = 4
 # Order, two clients, two rounds, two coordinates. What they look for leaves no doubt where it is.
 CHECKS = 4
 CHECKS_SHARE = 0.01
@@ -88,12 +90,20 @@ def run_audit(
     settings: AuditSettings,
     clipping: Clipping | None = None,
     published: Published | None = None,
+    sums: SumGame | None = None,
+    release: str = "reports",
 ) -> AuditReport:
-    """Play every game that applies; `rounds` is the length of the run whose claims are tested."""
+    """Play every game that applies; `rounds` is the length of the run whose claims are tested.
+
+    `sums` is the game of an adversary who sees sums of reports alone, against the column `sum`.
+    Where `release` is "sum" there is no order of reports to look at.
+    """
     started = time.monotonic()
     audit = _Audit(source, claims, unit, delta, rounds, settings)
-    checks = audit.checks()
+    checks = audit.checks(ordered=release != "sum")
     findings = audit.findings()
+    if sums is not None:
+        findings += audit.sums(sums)
     return AuditReport(
         name=name,
         unit=unit,
@@ -122,7 +132,7 @@ class _Audit:
         settings: AuditSettings,
     ) -> None:
         self._source = source
-        self._sums = source if isinstance(source, SumSource) and source.noise_is_pooled else None
+        self._pooled = pooled_source(source)
         self._claims = claims
         self._unit = unit
         self._deltas = (delta, *(value for value in OTHER_DELTAS if value > delta))
@@ -134,15 +144,17 @@ class _Audit:
         self.recognition: dict[str, object] = {}
         self.notes: list[str] = []
 
-    def checks(self) -> list[Check]:
+    def checks(self, *, ordered: bool) -> list[Check]:
         """What every claim takes for granted: a random order, and noise that is used once."""
         source = self._source
-        if self._sums is not None:
+        if self._pooled is not None:
             seeds = SeedTree(self._settings.seed).child("audit")
-            return [one_law_check(self._sums, self._level, seeds)]
+            return [one_law_check(self._pooled, self._level, seeds)]
         found = []
-        seen = source.orders()
-        if seen is None:
+        seen = source.orders() if ordered else None
+        if not ordered:
+            self.notes.append("only sums leave: there is no order of reports to look at")
+        elif seen is None:
             self.notes.append("a single client: there is no order to look at")
         else:
             generator = SeedTree(self._settings.seed).numpy_generator("audit", "order")
@@ -151,10 +163,21 @@ class _Audit:
             found += noise_checks(play_noise(source), self._level)
         return found
 
+    def sums(self, game: SumGame) -> list[Finding]:
+        """The column `sum`, against an adversary who sees what is published of every round."""
+        if game.claims.reason is not None:
+            self.notes.append(f"column sum is not tested, it says nothing: {game.claims.reason}")
+            return []
+        clock = Clock(SUMS_SHARE * self._settings.seconds)
+        seeds = SeedTree(self._settings.seed).child("audit")
+        plays = play_sums(game.source, self._settings.trials, clock, seeds)
+        return sum_findings(game, plays, self._rounds, self._deltas, self._alpha)
+
     def findings(self) -> list[Finding]:
         source, settings = self._source, self._settings
-        if self._sums is not None:
-            return self._sums_of_rounds(self._sums)
+        if self._pooled is not None:
+            self.notes.append(NO_REPORTS)
+            return []
         sample = sample_reports(source, settings.reports, Clock(0.4 * settings.seconds))
         facts = sample.dichotomy(self._alpha)
         found = [self._one_report(sample, facts)]
@@ -164,27 +187,12 @@ class _Audit:
                 "is tested"
             )
             return found
-        clock = Clock(0.6 * settings.seconds)
+        clock = Clock((0.6 - SUMS_SHARE) * settings.seconds)
         seeds = SeedTree(settings.seed).child("audit")
         plays = play_rounds(source, settings.trials, clock, seeds)
         found += self._whole_rounds(plays)
         found += self._exact_batch(sample, facts)
         found += self._recognised_target(plays)
-        return found
-
-    def _sums_of_rounds(self, source: SumSource) -> list[Finding]:
-        """Where no reports are made: the likelihood-ratio game on the sums of rounds."""
-        self.notes.append(NO_REPORTS)
-        settings = self._settings
-        seeds = SeedTree(settings.seed).child("audit")
-        zero, one = play_sums(source, settings.trials, Clock(0.6 * settings.seconds), seeds)
-        found = [self._game(SUMS, (zero, one), 1)]
-        several = min(self._rounds, len(zero) // FEWEST_COMPOSED)
-        if several > 1:
-            # A sum of sums: what is best for Gaussian noise.
-            whole = len(zero) // several * several
-            both = [side[:whole].reshape(-1, several).sum(axis=1) for side in (zero, one)]
-            found.append(self._game(SUMS, (both[0], both[1]), several))
         return found
 
     def _one_report(self, sample: ReportSample, facts: Dichotomy) -> Finding:
@@ -202,6 +210,7 @@ class _Audit:
             ceiling=ceiling_epsilon(sample.trials, self._deltas[0], self._alpha),
             detectable=self._shrink(sample, 1, 0.0, points),
             note=self._budget_note(points[0]),
+            column="local",
         )
 
     def _budget_note(self, point: Point) -> str:
@@ -238,21 +247,7 @@ class _Audit:
 
     def _game(self, game: str, scores: tuple[np.ndarray, np.ndarray], rounds: int) -> Finding:
         # Both lengths of play together spend one test's share.
-        alpha = self._alpha / 2.0
-        points, plays = [], 0
-        for delta in self._deltas:
-            share = alpha / len(self._deltas)
-            epsilon, _, plays = game_epsilon(scores[0], scores[1], delta, share)
-            points.append(self._point(rounds, delta, epsilon))
-        share = alpha / len(self._deltas)
-        return Finding(
-            game=game,
-            method="likelihood-ratio test on whole rounds, Clopper-Pearson",
-            rounds=rounds,
-            plays=plays,
-            points=tuple(points),
-            ceiling=ceiling_epsilon(plays, self._deltas[0], share),
-        )
+        return threshold_finding(game, scores, rounds, self._deltas, self._alpha / 2.0, self._point)
 
     def _exact_batch(self, sample: ReportSample, facts: Dichotomy) -> list[Finding]:
         """Measured law of one report, exact arithmetic of the shuffle: sharp where it applies."""
@@ -296,36 +291,17 @@ class _Audit:
         recognised = position_error(source) < CERTAIN
         if source.plan.noise != "gaussian" or not recognised or len(plays) < 3:
             return []
-        mu = mu_lower(*plays.top, self._alpha)
         scene = source.scene
-        nominal = (scene.one - scene.zero) / float(report_scales(source)[scene.target])
-        found = []
-        for rounds in dict.fromkeys((1, self._rounds)):
-            root = math.sqrt(rounds)
-            points = tuple(
-                # gaussian_epsilon rounds up by less than the factor taken off again.
-                self._point(rounds, delta, gaussian_epsilon(delta, root * mu) * (1.0 - 1e-8))
-                for delta in self._deltas
-            )
-            claimed = points[0].proven
-            detectable = None
-            if claimed is not None and math.isfinite(claimed) and claimed > 0.0:
-                bound = gaussian_mu(claimed, self._deltas[0]) / root
-                need = smallest_detectable_mu(bound, len(plays), self._alpha, POWER)
-                detectable = max(1.0, need / nominal)
-            found.append(
-                Finding(
-                    game="report recognised by its position",
-                    method="Gaussian mu test on the recognised report",
-                    rounds=rounds,
-                    plays=len(plays),
-                    points=points,
-                    ceiling=math.inf,
-                    detectable=detectable,
-                    note=f"mu per round at least {mu:.4f}; nominal {nominal:.4f}",
-                )
-            )
-        return found
+        return mu_findings(
+            "report recognised by its position",
+            "Gaussian mu test on the recognised report",
+            plays.top,
+            (scene.one - scene.zero) / float(report_scales(source)[scene.target]),
+            self._rounds,
+            self._deltas,
+            self._alpha,
+            self._point,
+        )
 
     def _point(self, rounds: int, delta: float, lower: float) -> Point:
         claim = self._claims(rounds, delta)

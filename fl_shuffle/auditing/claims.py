@@ -9,6 +9,8 @@ import numpy as np
 
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
+from fl_shuffle.accounting.rounds.sum_account import SumAccount
+from fl_shuffle.accounting.rounds.trust import ANALYZED, Trust
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.randomizer_plan import RandomizerPlan
 
@@ -43,6 +45,7 @@ def accountant_claims(config: Config, plan: RandomizerPlan, target: int) -> Clai
                 delta=delta,
                 rounds=rounds,
                 library=library,
+                trust=Trust.of(config.to_dict()),
             )
             for number in range(1, rounds):
                 accountant.commit(number, everyone)
@@ -52,3 +55,25 @@ def accountant_claims(config: Config, plan: RandomizerPlan, target: int) -> Clai
         return known[rounds, delta]
 
     return claim
+
+
+class SumClaims:
+    """Column `sum` for client `target` when all clients report in every round: (rounds, delta) ->
+    epsilon. `reason` says why it says nothing, None where it does."""
+
+    def __init__(self, config: Config, plan: RandomizerPlan, target: int) -> None:
+        trust = Trust.of(config.to_dict())
+        self._account = SumAccount.start(
+            plan.classes,
+            plan.class_of,
+            schedule=config.training.schedule,
+            assumed_honest=trust.assumed_honest,
+        )
+        self._target = target
+        self.reason = ANALYZED if trust.analyzed else self._account.reason
+
+    def __call__(self, rounds: int, delta: float) -> float:
+        account, everyone = self._account, np.ones(len(self._account.class_of), dtype=bool)
+        for _ in range(rounds):
+            account = account.after(everyone)
+        return account.curve(self._target).epsilon(delta)

@@ -17,7 +17,10 @@ MARGIN = 1e-6
 
 @dataclass(frozen=True)
 class Point:
-    """At one delta: epsilon is at least `lower` (with the audit's confidence); what is claimed."""
+    """At one delta: epsilon is at least `lower` (with the audit's confidence); what is claimed.
+
+    `proven` is the claim under test: the finding's `column`.
+    """
 
     delta: float
     lower: float
@@ -39,7 +42,9 @@ class Finding:
 
     `ceiling` is the largest epsilon that this many plays could ever prove at the run's delta.
     `detectable` is how many times too small the target's noise would have to be for this attack to
-    contradict the proven bound with probability 95% (None where no law predicts it).
+    contradict the proven bound with probability 95% (None where no law predicts it). `column` is
+    the accountant's column under test: `local`, `proven` (an adversary who sees the shuffled
+    reports) or `sum` (one who sees sums of reports alone).
     """
 
     game: str
@@ -50,6 +55,7 @@ class Finding:
     ceiling: float
     detectable: float | None = None
     note: str = ""
+    column: str = "proven"
 
     @property
     def breaks_proven(self) -> bool:
@@ -74,7 +80,7 @@ class Finding:
     @property
     def verdict(self) -> str:
         if self.breaks_proven:
-            return "CONTRADICTS THE PROVEN BOUND"
+            return f"CONTRADICTS THE PROVEN BOUND of column {self.column}"
         if self.breaks_published:
             return "breaks the published mu"
         return "does not contradict the proven bound"
@@ -83,6 +89,7 @@ class Finding:
         """JSON-ready; infinite numbers are written as text."""
         return {
             "game": self.game,
+            "column": self.column,
             "method": self.method,
             "rounds": self.rounds,
             "plays": self.plays,

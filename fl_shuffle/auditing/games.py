@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
 from fl_shuffle.aggregation.shuffler import ReportBatch
-from fl_shuffle.auditing.confidence import Dichotomy
+from fl_shuffle.auditing.confidence import (
+    Dichotomy,
+    ceiling_epsilon,
+    game_epsilon,
+    mu_lower,
+    smallest_detectable_mu,
+)
+from fl_shuffle.auditing.findings import Finding, Point
 from fl_shuffle.auditing.score import BatchScore, View, length_rule, report_scales
 from fl_shuffle.auditing.source import CanarySource
 from fl_shuffle.seeds import SeedTree
@@ -22,6 +32,10 @@ FIRST_CLONES, FIRST_TRAINING = 1 << 40, 1 << 41
 VALUES_PER_CALL = 1 << 22
 TRAINING_REPORTS = 4096
 FEWEST_PLAYS = 8
+POWER = 0.95
+
+Judge = Callable[[int, float, float], Point]
+"""(rounds, delta, lower bound found) -> the point, with the claim it is held against."""
 
 
 @dataclass(frozen=True)
@@ -157,3 +171,77 @@ def expected_sample(
         hits = np.rint(sample.trials * chance + side * spread * deviation)
         counts.append(np.clip(hits, 0, sample.trials).astype(np.int64))
     return ReportSample(sample.thresholds, counts[0], counts[1], sample.trials)
+
+
+def threshold_finding(
+    game: str,
+    scores: tuple[Vector, Vector],
+    rounds: int,
+    deltas: tuple[float, ...],
+    alpha: float,
+    judge: Judge,
+    *,
+    column: str = "proven",
+) -> Finding:
+    """The event "score beyond t" at every delta, with confidence 1 - alpha for all together."""
+    share = alpha / len(deltas)
+    points, plays = [], 0
+    for delta in deltas:
+        epsilon, _, plays = game_epsilon(scores[0], scores[1], delta, share)
+        points.append(judge(rounds, delta, epsilon))
+    return Finding(
+        game=game,
+        method="likelihood-ratio test on whole rounds, Clopper-Pearson",
+        rounds=rounds,
+        plays=plays,
+        points=tuple(points),
+        ceiling=ceiling_epsilon(plays, deltas[0], share),
+        column=column,
+    )
+
+
+def mu_findings(
+    game: str,
+    method: str,
+    pairs: tuple[Vector, Vector],
+    nominal: float,
+    rounds: int,
+    deltas: tuple[float, ...],
+    alpha: float,
+    judge: Judge,
+    *,
+    column: str = "proven",
+) -> list[Finding]:
+    """The mu test of a statistic that is Gaussian in either dataset, over one round and `rounds`.
+
+    `pairs` are paired plays of one round (see `mu_lower`); `nominal` is what its mu should be.
+    """
+    mu = mu_lower(*pairs, alpha)
+    found = []
+    for number in dict.fromkeys((1, rounds)):
+        root = math.sqrt(number)
+        points = tuple(
+            # gaussian_epsilon rounds up by less than the factor taken off again.
+            judge(number, delta, gaussian_epsilon(delta, root * mu) * (1.0 - 1e-8))
+            for delta in deltas
+        )
+        claimed = points[0].proven
+        detectable = None
+        if claimed is not None and math.isfinite(claimed) and claimed > 0.0:
+            bound = gaussian_mu(claimed, deltas[0]) / root
+            need = smallest_detectable_mu(bound, len(pairs[0]), alpha, POWER)
+            detectable = max(1.0, need / nominal)
+        found.append(
+            Finding(
+                game=game,
+                method=method,
+                rounds=number,
+                plays=len(pairs[0]),
+                points=points,
+                ceiling=math.inf,
+                detectable=detectable,
+                note=f"mu per round at least {mu:.4f}; nominal {nominal:.4f}",
+                column=column,
+            )
+        )
+    return found

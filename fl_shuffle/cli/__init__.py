@@ -15,7 +15,19 @@ from typing import NoReturn
 from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.version import __version__
 
-SUBCOMMANDS = ("simulate", "report", "estimate", "bound", "compare", "plan", "audit")
+SUBCOMMANDS = (
+    "simulate",
+    "sweep",
+    "runs",
+    "ledger",
+    "report",
+    "export",
+    "estimate",
+    "bound",
+    "compare",
+    "plan",
+    "audit",
+)
 REQUIRED = ("torch", "flwr", "opacus", "cryptography", "mpmath", "rich", "safetensors", "scipy")
 
 
@@ -30,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="fl-shuffle",
         description="Federated learning in the shuffle model of differential privacy: "
-        "simulate a federation, ask for a privacy bound, plan, audit.",
+        "simulate and sweep federations, read their ledgers, ask for a privacy bound, plan, audit.",
     )
     parser.add_argument("--version", action="version", version=f"fl-shuffle {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -233,7 +233,7 @@ def _lines(finding: Finding) -> list[str]:
     return [
         f"{finding.game}, {rounds}: {finding.verdict}",
         f"    at delta {point.delta:g}: epsilon >= {_number(point.lower)} measured, "
-        f"proven <= {proven}, published {published}",
+        f"{finding.column} <= {proven}, published {published}",
         f"    {finding.method}; {finding.plays:,} plays per dataset; power: {power}{note}",
     ]
 

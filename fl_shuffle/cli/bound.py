@@ -20,7 +20,7 @@ SUMMARY = "Compute a privacy bound for shuffled reports."
 QUERY_NAMES = (
     *("randomizer", "k", "cap", "method", "epsilon0", "delta0", "clients", "epsilon", "delta"),
     *("rounds", "joint", "parallel", "unit", "records", "calibration", "profile"),
-    *("participation", "relative_error"),
+    *("participation", "relative_error", "release", "assumed_honest"),
 )
 
 
@@ -69,9 +69,33 @@ def add_query_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="numerical excess allowed to computed bounds, relative to delta (1e-6; noise 2e-4)",
     )
+    add_release_arguments(parser)
     parser.add_argument(
         "--budgets", metavar="FILE.csv", help="personal budgets: client_id,epsilon,delta"
     )
+
+
+def add_release_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags that say what of a round's reports leaves, shared with `fl-shuffle plan`."""
+    parser.add_argument(
+        "--release",
+        choices=("reports", "sum"),
+        help="what leaves a round: its reports, shuffled, or only their sum (reports)",
+    )
+    parser.add_argument(
+        "--assumed-honest",
+        type=count_or_share,
+        metavar="K|SHARE",
+        help="with --release sum: the noise of so many reports, or of this share, counts (all)",
+    )
+
+
+def count_or_share(text: str) -> int | float:
+    """A whole number as a count, anything with a point or exponent as a share."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -120,6 +144,8 @@ def run(arguments: argparse.Namespace) -> int:
             from fl_shuffle.accounting.bounds.participation import ASSUMPTION
 
             print(f"assumes {ASSUMPTION}")
+        if query.release == "sum":
+            print(f"assumes {result.assumptions[0]}")
     return 0
 
 

@@ -72,8 +72,9 @@ def _print_table(
     asked = "epsilon" if query.delta is not None else "delta"
     given = f"delta = {query.delta:g}" if asked == "epsilon" else f"epsilon = {query.epsilon:g}"
     rounds = f", {query.rounds} rounds" if query.rounds > 1 else ""
+    reports = "shuffled reports" if query.release == "reports" else "reports, their sum released"
     table = Table(
-        title=f"{query.clients} shuffled reports, {given}{rounds}: {asked} "
+        title=f"{query.clients} {reports}, {given}{rounds}: {asked} "
         "(only proven upper bounds may be published as guarantees)"
     )
     table.add_column("method", no_wrap=True)
@@ -87,6 +88,9 @@ def _print_table(
     console.print(table)
     if query.participation < 1.0:
         console.print(f"assumes {ASSUMPTION}", markup=False, highlight=False)
+    if "sum" in results:
+        words = results["sum"].assumptions[0]
+        console.print(f"sum assumes {words}", markup=False, highlight=False)
     ratio = proven_over_lower(query, results)
     if ratio is not None:
         console.print(ratio_line(ratio), highlight=False)

@@ -8,6 +8,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from fl_shuffle.cli.bound import add_release_arguments
 from fl_shuffle.cli.overrides import add_overrides
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.tasks.cost import SURPRISE, cost_of, trade_off_of
@@ -43,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="Q",
         help="each client takes part in a round by its own coin, and who did stays secret (1)",
     )
+    add_release_arguments(parser)
     parser.add_argument(
         "--levels",
         metavar="K,K,...",
@@ -53,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 TARGET_FLAGS = (
     *("clients", "epsilon", "delta", "unit", "records", "randomizer", "clip", "classes"),
-    "participation",
+    *("participation", "release", "assumed_honest"),
 )
 
 
@@ -74,7 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _noise(arguments: argparse.Namespace) -> int:
     from fl_shuffle.accounting.bounds.participation import ASSUMPTION
-    from fl_shuffle.accounting.rounds.planning import plan_noise
+    from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
+    from fl_shuffle.api.plans import noise_for
 
     if arguments.epsilon is None or arguments.delta is None or arguments.rounds is None:
         raise ConfigError("a target needs --epsilon, --delta and --rounds (or name a CONFIG.toml)")
@@ -89,13 +92,15 @@ def _noise(arguments: argparse.Namespace) -> int:
         "unit": arguments.unit,
         "records": arguments.records,
         "participation": arguments.participation,
+        "release": arguments.release,
+        "assumed_honest": arguments.assumed_honest,
     }
-    plan = plan_noise(
+    plan = noise_for(
         arguments.epsilon,
         arguments.delta,
-        clients=clients,
-        rounds=arguments.rounds,
-        **{name: value for name, value in options.items() if value is not None},
+        arguments.rounds,
+        clients,
+        {name: value for name, value in options.items() if value is not None},
     )
     if arguments.json:
         print(json.dumps({name: _json(value) for name, value in asdict(plan).items()}))
@@ -103,6 +108,9 @@ def _noise(arguments: argparse.Namespace) -> int:
         _print_plan(plan, arguments.rounds)
         if arguments.participation not in (None, 1.0):
             print(f"assumes {ASSUMPTION}")
+        if plan.release == "sum":
+            words = sum_assumption(plan.reports, arguments.assumed_honest)
+            print(f"assumes {words}")
     return 0
 
 
@@ -136,10 +144,13 @@ def _print_plan(plan: NoisePlan, rounds: int) -> None:
         f"at delta = {plan.delta:.3g}"
     )
     if plan.credit:
+        hidden = "if reports were seen" if plan.release == "sum" else "without the shuffler"
         print(
-            f"without the shuffler: epsilon {plan.local_epsilon:.4g}, or "
+            f"{hidden}: epsilon {plan.local_epsilon:.4g}, or "
             f"{plan.scale_without_shuffler / plan.scale:.3g} times the noise for the same target"
         )
+    elif plan.release == "sum":
+        print("adding up reports gains nothing here: no other noise counts")
     else:
         print(
             "shuffling adds nothing here: at the noise this target needs, other clients' reports "
@@ -201,6 +212,7 @@ def _cost(arguments: argparse.Namespace) -> int:
             "delta": config.privacy.target_delta,
             "rounds": config.run.rounds,
             "unit": config.privacy.unit,
+            "release": config.privacy.release,
             "status": "proven" if config.training.participation == 1.0 else "expected",
             "classes": rows,
         }
@@ -217,9 +229,16 @@ def _cost(arguments: argparse.Namespace) -> int:
             f"batches and attendance are drawn: a run costs more than that with probability "
             f"{SURPRISE:g} at most, and counts what it really was"
         )
-    if not any(cost.credit for cost in costs):
+    summed = config.privacy.release == "sum"
+    if summed:
+        from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
+
+        words = sum_assumption(config.privacy.min_reports, config.privacy.assumed_honest)
+        print(f"assumes {words}")
+    elif not any(cost.credit for cost in costs):
         print("shuffling adds nothing here: every class is left with its own noise")
-    print("  clients  hides among  epsilon0     noise  epsilon  without shuffler")
+    alone = "         by itself" if summed else "  without shuffler"
+    print(f"  clients  hides among  epsilon0     noise  epsilon{alone}")
     ranked = sorted(costs, key=lambda cost: -cost.epsilon)
     for cost in ranked[:SHOWN_CLASSES]:
         kind = kinds[cost.index]

@@ -31,6 +31,26 @@ def optional_real_field(**limits: Any) -> Any:
     return field(default=None, metadata={"check": check})
 
 
+def count_or_share_field() -> Any:
+    """A whole number >= 1 is a count, another number in (0, 1) a share; None if it is not given."""
+
+    def check(name: str, value: Any) -> int | float | None:
+        if value is None:
+            return None
+        if isinstance(value, float) and 0.0 < value < 1.0:
+            return value
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+            return value
+        raise InvalidValueError(
+            name,
+            value,
+            "must be a whole number >= 1 (a count) or a number in (0, 1) (a share)",
+            "leave it out where all clients are taken to be honest",
+        )
+
+    return field(default=None, metadata={"check": check})
+
+
 def integer_field(default: int, **limits: Any) -> Any:
     return field(
         default=default,

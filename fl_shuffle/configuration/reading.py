@@ -108,6 +108,7 @@ def _check_together(config: Config) -> None:
             "as-published",
             "the papers publish a record-level formula; set privacy.unit = 'record'",
         )
+    _check_trust(config)
     if config.training.schedule == "sequential" and config.server.weights != "uniform":
         raise InvalidValueError(
             "server.weights",
@@ -149,6 +150,49 @@ def _check_pooled(config: Config) -> None:
             raise InvalidValueError(
                 "run.noise", "pooled", f"makes no reports, and {reason}", "use per-report"
             )
+
+
+def _check_trust(config: Config) -> None:
+    """What leaves the shuffler, and who is honest, must fit who gets what."""
+    privacy = config.privacy
+    honest = privacy.assumed_honest
+    if isinstance(honest, int) and honest > config.data.clients:
+        raise InvalidValueError(
+            "privacy.assumed_honest",
+            honest,
+            f"must be at most the number of clients, {config.data.clients}",
+        )
+    if honest is not None and config.training.schedule == "sequential":
+        raise InvalidValueError(
+            "privacy.assumed_honest",
+            honest,
+            "changes nothing in a sequential schedule: only `local` holds there, and it counts on "
+            "nobody else; leave it out",
+        )
+    if privacy.release == "reports":
+        return
+    if config.training.schedule == "sequential":
+        raise InvalidValueError(
+            "training.schedule",
+            "sequential",
+            "with privacy.release = 'sum' must be aggregate: in a sequential schedule each report "
+            "meets the model alone, and only `local` holds",
+            "or set privacy.release = 'reports'",
+        )
+    if config.server.analyzer != "mean":
+        raise InvalidValueError(
+            "server.analyzer",
+            config.server.analyzer,
+            "with privacy.release = 'sum' must be mean: an analyzer gets single reports, and only "
+            "sums leave",
+            "or set privacy.release = 'reports'",
+        )
+    if privacy.min_reports < 2:
+        raise InvalidValueError(
+            "privacy.min_reports",
+            privacy.min_reports,
+            "with privacy.release = 'sum' must be at least 2: a sum of one report is that report",
+        )
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:

@@ -15,6 +15,7 @@ from typing import Any
 from fl_shuffle.configuration.checks import (
     choice_field,
     choice_or_path_field,
+    count_or_share_field,
     flag_field,
     integer_field,
     integers_field,
@@ -115,6 +116,8 @@ class PrivacySection:
     target_epsilon: float | None = optional_real_field(minimum=0.0, exclusive_minimum=True)
     client_epsilon: float | None = optional_real_field(minimum=0.0, exclusive_minimum=True)
     min_reports: int = integer_field(2, minimum=1)
+    release: str = choice_field("reports", "reports", "sum")
+    assumed_honest: int | float | None = count_or_share_field()
 
 
 @dataclass(frozen=True)

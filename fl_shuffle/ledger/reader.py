@@ -26,8 +26,8 @@ class LedgerRecord:
     `class_of` [clients] indexes `classes`. `rounds`, `reports` and each of `epsilon[name]` have one
     entry per committed round; epsilons are cumulative, for the worst client, NaN where a column
     does not apply. `attempts` lists (round, mask of clients) per release, in order; `notes` lists
-    (round, kind, text). `spend` is every client's (rounds, proven, local) [clients, 3] as recorded
-    at the run's end, None before that.
+    (round, kind, text). `spend` is every client's (rounds, proven, sum, local) [clients, 4] as
+    recorded at the run's end, NaN where a column says nothing, None before that.
     """
 
     meta: dict[str, Any]
@@ -60,7 +60,7 @@ def read_ledger(path: Path) -> LedgerRecord:
         if meta["config"]["run"]["entropy"] == "seeded":
             # A repeated attempt releases the same bits again: it counts once.
             attempts = list(dict(attempts).items())
-        spend = select("SELECT rounds, proven, local FROM client_spend ORDER BY client_id")
+        spend = select("SELECT rounds, proven, sum, local FROM client_spend ORDER BY client_id")
         recorded = np.array(spend.fetchall(), dtype=np.float64)
         return LedgerRecord(
             meta=meta,

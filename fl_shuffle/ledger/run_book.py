@@ -23,12 +23,13 @@ CHECKPOINT_SECONDS = 5.0
 class RunBook:
     """Reserve, commit, checkpoint: what the strategy tells, and the budgets it must obey.
 
-    `target_epsilon` bounds the worst client's proven epsilon; `lifetime` (shape [clients], inf
-    where there is none) bounds each client's own: a client whose next report would exceed it stops
-    taking part. `replayable` says that a round repeated after a crash releases the same bits (a
-    seeded run), so that a late checkpoint costs no privacy. In a `sequential` round every report is
-    used as it comes: it counts as released once it is reserved. `times`: how long a round took is
-    written down (how long a client computes may depend on its records).
+    `target_epsilon` bounds the worst client's headline epsilon, that of the column which matches
+    what is released; `lifetime` (shape [clients], inf where there is none) bounds each client's
+    own: a client whose next report would exceed it stops taking part. `replayable` says that a
+    round repeated after a crash releases the same bits (a seeded run), so that a late checkpoint
+    costs no privacy. In a `sequential` round every report is used as it comes: it counts as
+    released once it is reserved. `times`: how long a round took is written down (how long a client
+    computes may depend on its records).
     """
 
     def __init__(
@@ -64,8 +65,9 @@ class RunBook:
             self._ledger.note(
                 round_number,
                 "stopped",
-                f"round {round_number} would bring the worst client's proven epsilon to "
-                f"{planned.headline:.6g}, above the target {self._target}"
+                f"round {round_number} would bring the worst client's epsilon (column "
+                f"{planned.headline_column}) to {planned.headline:.6g}, above the target "
+                f"{self._target}"
                 if self._expected
                 else f"no client may take part in round {round_number}: lifetime budgets are spent",
             )
@@ -80,13 +82,15 @@ class RunBook:
     def commit(self, round_number: int, present: Mask, seconds: float) -> Spend | None:
         """See `fl_shuffle.flower.strategy.RoundBook.commit`."""
         started = time.perf_counter()
+        self._accountant.trust.require(round_number, int(present.sum()))
         spend = self._accountant.preview(round_number, present)
         if self._exceeds(spend):
             self._ledger.note(
                 round_number,
                 "stopped",
                 f"only {spend.n_reports} reports arrived in round {round_number}; releasing them "
-                f"would cost {spend.headline:.6g}, above the target {self._target}: thrown away",
+                f"would cost {spend.headline:.6g} (column {spend.headline_column}), above the "
+                f"target {self._target}: thrown away",
             )
             self._ledger.flush()
             return None
@@ -125,8 +129,7 @@ class RunBook:
 
     def finish(self) -> None:
         """Write every client's totals and make the ledger durable."""
-        rounds, proven, local = self._accountant.client_totals()
-        self._ledger.write_client_spend(rounds, proven, local)
+        self._ledger.write_client_spend(self._accountant.client_totals())
         self._ledger.flush()
 
     def _exceeds(self, spend: Spend) -> bool:

@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle.accounting.accountant import ClientTotals
 from fl_shuffle.accounting.rounds.events import ClientClass, Spend
 from fl_shuffle.errors import RunError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -37,20 +38,26 @@ CREATE TABLE reservations (
 CREATE TABLE rounds (
     round INTEGER PRIMARY KEY, n_reports INTEGER NOT NULL, expected_reports INTEGER NOT NULL,
     delta REAL NOT NULL, gspa_mu_round REAL, gspa_mu_total REAL, gspa REAL, gspa_specific REAL,
-    proven REAL, local REAL, lower REAL, seconds REAL);
+    proven REAL, sum REAL, local REAL, lower REAL, sum_lower REAL, seconds REAL);
 CREATE TABLE round_classes (
     round INTEGER NOT NULL, class_id INTEGER NOT NULL, n_reports INTEGER NOT NULL, gspa REAL,
-    specific REAL, proven REAL, local REAL, lower REAL, PRIMARY KEY (round, class_id))
-    WITHOUT ROWID;
+    specific REAL, proven REAL, sum REAL, local REAL, lower REAL, sum_lower REAL,
+    PRIMARY KEY (round, class_id)) WITHOUT ROWID;
 CREATE TABLE notes (round INTEGER NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL);
 CREATE TABLE client_spend (
-    client_id INTEGER PRIMARY KEY, rounds INTEGER NOT NULL, proven REAL, local REAL);
+    client_id INTEGER PRIMARY KEY, rounds INTEGER NOT NULL, proven REAL, sum REAL, local REAL);
 CREATE TABLE checkpoint (only INTEGER PRIMARY KEY CHECK (only = 0), round INTEGER NOT NULL,
     state BLOB NOT NULL);
+CREATE VIEW attendance AS
+    SELECT round, attempt, client_id FROM reservations CROSS JOIN clients
+    WHERE released AND (present IS NULL OR 1 & (
+        instr('123456789ABCDEF', substr(hex(substr(present, client_id / 8 + 1, 1)),
+            client_id % 8 / 4 + 1, 1)) >> (3 - client_id % 4)));
 """
+# The view unpacks `present`: one row for each report that was released.
 # round_classes speaks of each class's most exposed client; a client's own numbers: client_spend.
 
-COLUMN_NAMES = ("gspa", "specific", "proven", "local", "lower")
+COLUMN_NAMES = ("gspa", "specific", "proven", "sum", "local", "lower", "sum_lower")
 
 
 class Ledger:
@@ -189,7 +196,7 @@ class Ledger:
         """
         worst = [_real(spend.columns[name].worst) for name in COLUMN_NAMES]
         self._db.execute(
-            "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (spend.round_number, spend.n_reports, expected_reports, spend.delta,
              spend.mu_round, spend.mu_total, *worst, seconds),
         )  # fmt: skip
@@ -199,7 +206,7 @@ class Ledger:
             (_bitmap(present), spend.round_number),
         )
         self._db.executemany(
-            "INSERT OR REPLACE INTO round_classes VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO round_classes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
                 (spend.round_number, index, count,
                  *(_real(spend.columns[name].epsilon.get(index)) for name in COLUMN_NAMES))
@@ -245,20 +252,16 @@ class Ledger:
         """Add or change one fact."""
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
 
-    def write_client_spend(
-        self,
-        rounds: NDArray[np.int64],
-        proven: NDArray[np.float64],
-        local: NDArray[np.float64],
-    ) -> None:
-        """Stage every client's own totals: rounds taken part in, and both epsilons."""
+    def write_client_spend(self, totals: ClientTotals) -> None:
+        """Stage every client's own totals: rounds taken part in, and its epsilons."""
+        columns = (totals.proven, totals.sum, totals.local)
         self._db.executemany(
-            "INSERT OR REPLACE INTO client_spend VALUES (?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO client_spend VALUES (?, ?, ?, ?, ?)",
             zip(
-                range(len(rounds)),
-                rounds.tolist(),
-                map(_real, proven.tolist()),
-                map(_real, local.tolist()),
+                range(len(totals.rounds)),
+                totals.rounds.tolist(),
+                # A column that says nothing is NaN, which SQLite keeps as NULL.
+                *(values.tolist() for values in columns),
                 strict=True,
             ),
         )

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fl_shuffle.accounting.laws.report_grid import grid_steps
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_choice, require_real
 from fl_shuffle.randomizers.noise import NoiseStream, largest_variate
 
@@ -76,9 +77,7 @@ def grid_step(scale: float, radius: float) -> float:
     """
     scale = require_real("scale", scale, minimum=SMALLEST, maximum=LARGEST)
     radius = require_real("radius", radius, minimum=0.0, maximum=LARGEST)
-    finest = max(scale * 2.0**-16, (radius + 12.0 * scale) * 2.0**-21)
-    mantissa, exponent = math.frexp(finest)
-    return math.ldexp(1.0, exponent - 1 if mantissa == 0.5 else exponent)
+    return float(grid_steps(scale, radius))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # name -> (colour, line style, width, label); dashes mark what is not proven.
 STYLE = {
     "proven": ("#1553b6", "-", 2.4, "proven"),
+    "sum": ("#7c3aed", "-", 2.0, "sum alone released, proven"),
     "local": ("#64748b", "-", 1.2, "local (no shuffling), proven"),
     "gspa": ("#c2410c", "--", 1.6, "GSPA, as published"),
     "specific": ("#a16207", "--", 1.6, "specific, as published"),
@@ -49,7 +50,7 @@ def spend_over_rounds(run: RunRecord) -> str:
         axes.set(xlabel="round", ylabel=f"epsilon at delta = {_delta(run):g}")
         axes.locator_params(axis="x", integer=True)
 
-    return _svg(draw)
+    return svg_figure(draw)
 
 
 def accuracy_over_rounds(run: RunRecord) -> str:
@@ -62,38 +63,42 @@ def accuracy_over_rounds(run: RunRecord) -> str:
         axes.set(xlabel="round", ylabel="test accuracy, %")
         axes.locator_params(axis="x", integer=True)
 
-    return _svg(draw)
+    return svg_figure(draw)
 
 
 def clients_distribution(run: RunRecord) -> str:
-    """The share of clients whose own proven epsilon is at most x."""
+    """The share of clients whose own epsilon is at most x, in each proven column."""
+    totals = run.totals
+    columns = {"local": totals.local, "proven": totals.proven, "sum": totals.sum}
 
     def draw(axes: Axes) -> None:
-        for values, name in ((run.local, "local"), (run.proven, "proven")):
+        for name, values in columns.items():
+            if np.isnan(values).any():
+                continue
             colour, dashes, width, label = STYLE[name]
             finite = np.sort(values[np.isfinite(values)])
             share = 100.0 * np.arange(1, len(finite) + 1) / len(values)
             axes.step(finite, share, dashes, where="post", color=colour, lw=width, label=label)
-        positive = np.concatenate([run.proven, run.local])
+        positive = np.concatenate(list(columns.values()))
         positive = positive[np.isfinite(positive) & (positive > 0.0)]
         if positive.size and positive.max() > 20.0 * positive.min():
             axes.set_xscale("log")
         axes.set(xlabel=f"a client's own epsilon at delta = {_delta(run):g}", ylabel="% of clients")
         axes.set_ylim(0.0, 102.0)
 
-    return _svg(draw)
+    return svg_figure(draw)
 
 
 def privacy_profile(run: RunRecord) -> str:
-    """delta against epsilon for the worst client: proven, and the published GSPA mu."""
+    """delta against epsilon for the worst client: the headline's, and the published GSPA mu."""
     worst, spend = run.worst, run.spend
     assert worst is not None and spend is not None
 
     def draw(axes: Axes) -> None:
         top = max(1.5 * worst.epsilon, 1e-6)
         grid = np.linspace(0.0, top, POINTS)
-        curve = worst.library.profile(worst.spent, grid)
-        colour, dashes, width, label = STYLE["proven"]
+        curve = worst.profile(grid)
+        colour, dashes, width, label = STYLE[spend.headline_column]
         seen = curve > SMALLEST_DELTA
         axes.plot(grid[seen], curve[seen], dashes, color=colour, lw=width, label=label)
         if spend.mu_total is not None:
@@ -104,7 +109,7 @@ def privacy_profile(run: RunRecord) -> str:
         axes.axhline(_delta(run), color="#111827", lw=1.0, label="the run's delta")
         axes.set(xlabel="epsilon", ylabel="delta", yscale="log", ylim=(SMALLEST_DELTA, 1.5))
 
-    return _svg(draw)
+    return svg_figure(draw)
 
 
 def trade_off(run: RunRecord) -> str:
@@ -117,8 +122,8 @@ def trade_off(run: RunRecord) -> str:
     def draw(axes: Axes) -> None:
         first = np.linspace(0.0, 1.0, 201)
         axes.plot(first, 1.0 - first, color="#cbd5e1", lw=1.2, label="guessing")
-        second = worst.library.trade_off(worst.spent, first)
-        colour, dashes, width, label = STYLE["proven"]
+        second = worst.trade_off(first)
+        colour, dashes, width, label = STYLE[spend.headline_column]
         axes.plot(first, second, dashes, color=colour, lw=width, label=f"{label}: at least this")
         if spend.mu_total is not None:
             colour, dashes, width, label = STYLE["gspa"]
@@ -127,14 +132,15 @@ def trade_off(run: RunRecord) -> str:
         axes.set(xlabel="false alarms (type I error)", ylabel="misses (type II error)")
         axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))
 
-    return _svg(draw)
+    return svg_figure(draw)
 
 
 def _delta(run: RunRecord) -> float:
     return float(run.config["privacy"]["target_delta"])
 
 
-def _svg(draw: Callable[[Axes], None]) -> str:
+def svg_figure(draw: Callable[[Axes], None]) -> str:
+    """One figure in the page's style, drawn by `draw`, as SVG text."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from html import escape
 from pathlib import Path
@@ -13,36 +13,22 @@ from typing import Any
 import numpy as np
 
 from fl_shuffle.accounting.guarantee import ratio_line
+from fl_shuffle.accounting.rounds.trust import TOWARDS
 from fl_shuffle.errors import RunError
 from fl_shuffle.extras import installed
 from fl_shuffle.report import charts
+from fl_shuffle.report.markup import CSS, html_table
 from fl_shuffle.report.record import RunRecord, read_run
 
 LISTED_CLASSES = 20
 LISTED_NOTES = 50
 
-CSS = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #111827; background: #fff;
-  max-width: 68rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
-h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2.5rem 0 .5rem; }
-.headline { font-size: 1.9rem; font-weight: 600; margin: 1.25rem 0 .25rem; color: #1553b6; }
-.quiet { color: #4b5563; } .warning { border-left: 4px solid #c2410c; background: #fff7ed;
-  padding: .5rem .9rem; margin: .6rem 0; }
-table { border-collapse: collapse; width: 100%; font-size: .92rem; }
-th, td { text-align: left; padding: .35rem .7rem .35rem 0; border-bottom: 1px solid #e5e7eb;
-  vertical-align: top; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-.charts { display: grid; gap: 1.5rem;
-  grid-template-columns: repeat(auto-fit, minmax(min(28rem, 100%), 1fr)); }
-figure { margin: 0; } figure svg { width: 100%; height: auto; }
-figcaption { font-size: .88rem; color: #4b5563; } .scroll { overflow-x: auto; }
-pre { font-size: .82rem; background: #f8fafc; padding: .8rem; overflow-x: auto; }
-"""
-
 EXPLAINED = {
     "gspa": "The founding paper's mu, added up by the square root of T. Not a guarantee.",
     "specific": "The FFT bound of the randomizer as its paper applies it. Not a guarantee.",
     "proven": "A guarantee: no attack on the shuffled reports can exceed it.",
+    "sum": "A guarantee towards whoever sees sums of reports alone, and no single report.",
+    "sum_lower": "What a test on these sums achieves: no proof of `sum` can go below this.",
     "local": "A guarantee of the client's own noise, even if the shuffler is dishonest.",
     "lower": "What a known attack achieves: no proof can go below this.",
 }
@@ -101,7 +87,8 @@ def _head(run: RunRecord) -> str:
     if run.spend is not None:
         lines.append(
             f'<p class="headline">epsilon &le; {_number(run.spend.headline)} at delta = '
-            f"{privacy['target_delta']:g}</p><p>proven, for the worst client; unit of privacy: one "
+            f"{privacy['target_delta']:g}</p><p>proven (column {run.spend.headline_column}), for "
+            f"the worst client, towards {escape(TOWARDS[run.spend.release])}; unit of privacy: one "
             f"{escape(privacy['unit'])}, replaced by any other ({escape(meta['relation'])}). "
             f"{_accuracy(run)}{_not_covered(run)}</p>"
         )
@@ -134,7 +121,7 @@ def _warnings(run: RunRecord) -> list[str]:
     if not run.agrees:
         texts.insert(
             0,
-            f"the ledger says proven epsilon {_number(run.recorded)}, but its rounds, counted "
+            f"the ledger says epsilon {_number(run.recorded)}, but its rounds, counted "
             f"again, give {_number(run.recounted)}: it was changed, or written by another "
             "version of the accountant",
         )
@@ -203,18 +190,22 @@ def _figures(run: RunRecord) -> str:
 
 def _clients(run: RunRecord) -> str:
     levels = (0.1, 0.5, 0.9, 0.99, 1.0)
-    quantiles = _table(
+    totals, spend = run.totals, run.spend
+    assert spend is not None
+    shown = {"proven": totals.proven, "sum": totals.sum, "local": totals.local}
+    shown = {name: values for name, values in shown.items() if not np.isnan(values).any()}
+    quantiles = html_table(
         ("", *(f"{level:.0%}" if level < 1.0 else "worst" for level in levels)),
         [
             (name, *(_number(float(np.quantile(values, level))) for level in levels))
-            for name, values in (("proven", run.proven), ("local", run.local))
+            for name, values in shown.items()
         ],
     )
     worst = np.zeros(len(run.ledger.classes))
-    np.maximum.at(worst, run.ledger.class_of, run.proven)
+    np.maximum.at(worst, run.ledger.class_of, totals.headline)
     members = np.bincount(run.ledger.class_of, minlength=len(worst))
     most = np.zeros(len(worst), dtype=np.int64)
-    np.maximum.at(most, run.ledger.class_of, run.taken)
+    np.maximum.at(most, run.ledger.class_of, totals.rounds)
     order = np.argsort(-worst, kind="stable")[:LISTED_CLASSES]
     rows = []
     for index in order.tolist():
@@ -225,7 +216,7 @@ def _clients(run: RunRecord) -> str:
              f"{own.exposure:.4g}", f"{most[index]:,}", _number(float(worst[index])))
         )  # fmt: skip
     heads = ("noise", "clients", "records", "budget asked", "noise scale", "exposure", "rounds",
-             "proven")  # fmt: skip
+             spend.headline_column)  # fmt: skip
     more = len(worst) - len(order)
     rest = f'<p class="quiet">{more:,} less exposed classes are not listed.</p>' if more else ""
     return (
@@ -233,7 +224,7 @@ def _clients(run: RunRecord) -> str:
         + quantiles
         + '<p>Classes of equal randomizers, most exposed first (exposure: how far one unit moves '
         "the report before noise, in noise widths):</p>"
-        + _table(heads, rows)
+        + html_table(heads, rows)
         + rest
     )  # fmt: skip
 
@@ -248,7 +239,7 @@ def _notes(run: RunRecord) -> str:
         return ""
     hidden = len(rows) - LISTED_NOTES
     more = f'<p class="quiet">and {hidden:,} more in the ledger</p>' if hidden > 0 else ""
-    return f"<h2>Remarks</h2>{_table(('round', 'kind', 'remark'), rows[:LISTED_NOTES])}{more}"
+    return f"<h2>Remarks</h2>{html_table(('round', 'kind', 'remark'), rows[:LISTED_NOTES])}{more}"
 
 
 def _setup(run: RunRecord) -> str:
@@ -262,7 +253,7 @@ def _setup(run: RunRecord) -> str:
     }
     rows = [(str(key), str(value)) for key, value in facts.items()]
     return (
-        f"<h2>How to run it again</h2>{_table(('', ''), rows)}"
+        f"<h2>How to run it again</h2>{html_table(('', ''), rows)}"
         f"<details><summary>configuration</summary><pre>"
         f"{escape(json.dumps(run.config, indent=2))}</pre></details>"
     )
@@ -274,14 +265,6 @@ def _data(facts: Mapping[str, Any]) -> str:
         f"{facts['source']}: {facts['records']:,} records of {shape}, {facts['classes']} classes, "
         f"{facts['test_records']:,} test records"
     )
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    top = "".join(f"<th>{escape(head)}</th>" for head in heads) if any(heads) else ""
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    return f'<div class="scroll"><table><tr>{top}</tr>{body}</table></div>'
 
 
 def _time(stamp: str) -> str:

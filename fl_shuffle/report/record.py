@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.accountant import Accountant, WorstClient
+from fl_shuffle.accounting.accountant import Accountant, ClientTotals
 from fl_shuffle.accounting.rounds.events import Spend
+from fl_shuffle.accounting.rounds.trust import Trust
+from fl_shuffle.accounting.rounds.worst_client import WorstClient
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.reader import LedgerRecord, read_ledger
 
@@ -25,19 +27,16 @@ class RunRecord:
     """A run for a reader: its ledger, its metrics, and the spend recomputed from the ledger.
 
     `spend` is None before the first release; a sequential round that was reserved but not (yet)
-    committed counts in it as released. `recounted` is the worst client's proven epsilon after
-    the last committed round, to set beside the ledger's own `recorded`. `taken`, `proven`, `local`
-    [clients] are every client's rounds and epsilons. `accuracy` maps a round to the test accuracy
-    measured after it.
+    committed counts in it as released. `recounted` is the headline, the worst client's, after the
+    last committed round, to set beside the ledger's own `recorded`. `totals` are every client's
+    rounds and epsilons. `accuracy` maps a round to the test accuracy measured after it.
     """
 
     directory: Path
     ledger: LedgerRecord
     spend: Spend | None
     recounted: float | None
-    taken: NDArray[np.int64]
-    proven: NDArray[np.float64]
-    local: NDArray[np.float64]
+    totals: ClientTotals
     worst: WorstClient | None
     accuracy: dict[int, float]
 
@@ -48,7 +47,7 @@ class RunRecord:
 
     @property
     def recorded(self) -> float | None:
-        column = self.ledger.epsilon["proven"]
+        column = self.ledger.epsilon["proven" if self.spend is None else self.spend.headline_column]
         return float(column[-1]) if column.size else None
 
     @property
@@ -57,10 +56,12 @@ class RunRecord:
         recorded = self.ledger.spend
         if recorded is None:
             return np.empty(0, dtype=np.int64)
-        if len(recorded) != len(self.proven):
-            return np.arange(len(self.proven))
-        counted = np.stack([self.taken, self.proven, self.local], axis=1)
-        return np.flatnonzero(~np.isclose(recorded, counted, rtol=AGREEMENT, atol=0.0).all(axis=1))
+        totals = self.totals
+        if len(recorded) != len(totals.rounds):
+            return np.arange(len(totals.rounds))
+        counted = np.stack([totals.rounds, totals.proven, totals.sum, totals.local], axis=1)
+        same = np.isclose(recorded, counted, rtol=AGREEMENT, atol=0.0, equal_nan=True)
+        return np.flatnonzero(~same.all(axis=1))
 
     @property
     def agrees(self) -> bool:
@@ -82,6 +83,7 @@ def read_run(directory: Path) -> RunRecord:
         delta=privacy["target_delta"],
         rounds=ledger.meta["config"]["run"]["rounds"],
         dimension=ledger.meta["dimension"],
+        trust=Trust.of(ledger.meta["config"]),
     )
     spend, recounted = None, None
     for number, present in ledger.attempts:
@@ -90,15 +92,12 @@ def read_run(directory: Path) -> RunRecord:
             spend = accountant.preview(number, present)
             recounted = spend.headline if number in ledger.rounds else recounted
         accountant.commit(number, present)
-    taken, proven, local = accountant.client_totals()
     return RunRecord(
         directory=directory,
         ledger=ledger,
         spend=spend,
         recounted=recounted,
-        taken=taken,
-        proven=proven,
-        local=local,
+        totals=accountant.client_totals(),
         worst=accountant.worst_client(),
         accuracy=_accuracy(directory / "metrics.csv"),
     )

@@ -51,7 +51,7 @@ class RunDirectory:
     def create(cls, out: Path) -> RunDirectory:
         """A new one below `out`. Raises `RunError` if none can be made there."""
         path = new_directory(out)
-        return cls(path, _locked(path))
+        return cls(path, locked(path))
 
     @classmethod
     def claim(cls, path: Path) -> RunDirectory:
@@ -63,7 +63,7 @@ class RunDirectory:
         require_free(path)
         with _said_in_one_line(path):
             path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-        lock = _locked(path)
+        lock = locked(path)
         try:
             # Again: another process may have been there between the first look and the lock.
             require_free(path)
@@ -82,7 +82,7 @@ class RunDirectory:
         """
         path = path.resolve()
         require_unfinished(path)
-        lock = _locked(path)
+        lock = locked(path)
         try:
             require_unfinished(path)
         except RunError:
@@ -159,8 +159,11 @@ def _stamp() -> str:
     return datetime.now().strftime("%Y%m%d-%H%M%S")
 
 
-def _locked(path: Path) -> int:
-    """The descriptor that holds the directory's lock."""
+def locked(path: Path) -> int:
+    """The descriptor that holds the lock of this folder; closing it gives the folder back.
+
+    Raises `RunError` if another process has it, or its file system knows no locks.
+    """
     with _said_in_one_line(path):
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
     try:

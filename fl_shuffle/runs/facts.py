@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.assumptions import run_assumptions
+from fl_shuffle.accounting.rounds.sum_account import SumAccount
+from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.ledger.store import SCHEMA_VERSION
 from fl_shuffle.randomizer_plan import RandomizerPlan
@@ -97,7 +99,15 @@ def lifetimes(config: Config, facts: RunFacts) -> NDArray[np.float64] | None:
 def assumptions_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
     """What the proven numbers take for granted, in plain words."""
     known = all(own.noise != "user" for own in facts.plan.classes)
-    return run_assumptions(entropy=config.run.entropy, known_law=known, noise=config.run.noise)
+    trust, schedule = Trust.of(config.to_dict()), config.training.schedule
+    reason = SumAccount.start(facts.plan.classes, facts.plan.class_of, schedule=schedule).reason
+    return run_assumptions(
+        entropy=config.run.entropy,
+        known_law=known,
+        noise=config.run.noise,
+        trust=trust,
+        sums=reason is None and not trust.analyzed,
+    )
 
 
 def warnings_of(config: Config, facts: RunFacts) -> tuple[str, ...]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 
 from fl_shuffle.flower.strategy import RoundOutcome
+from fl_shuffle.ledger.store import COLUMN_NAMES
 from fl_shuffle.runs.directory import METRICS, RunDirectory
 
 COLUMNS = (
-    "round", "n_reports", "accuracy", "loss", "gspa_mu", "gspa_epsilon", "specific_epsilon",
-    "proven_epsilon", "local_epsilon", "lower_epsilon", "seconds",
+    "round", "n_reports", "accuracy", "loss", "gspa_mu",
+    *(f"{name}_epsilon" for name in COLUMN_NAMES), "seconds",
 )  # fmt: skip
 
 
@@ -34,10 +35,7 @@ class MetricsFile:
                 _cell(outcome.metrics.get("accuracy")),
                 _cell(outcome.metrics.get("loss")),
                 _cell(outcome.spend.mu_total),
-                *(
-                    _cell(columns[name].worst)
-                    for name in ("gspa", "specific", "proven", "local", "lower")
-                ),
+                *(_cell(columns[name].worst) for name in COLUMN_NAMES),
                 f"{outcome.seconds:.6f}" if self._times else "",
             ]
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.strategy import RoundOutcome
@@ -78,6 +79,7 @@ class Run:
             delta=config.privacy.target_delta,
             rounds=config.run.rounds,
             dimension=facts.dimension,
+            trust=Trust.of(config.to_dict()),
         )
         self.book = RunBook(
             self.accountant,

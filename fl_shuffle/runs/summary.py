@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.accountant import Accountant, Vector
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.strategy import RoundOutcome
@@ -31,8 +31,9 @@ def summarize(
     """The final numbers, JSON-ready; `started` is `time.time()` at the start."""
     spend = last.spend if last else None
     times = publishes_times(config)
-    _, proven, _ = accountant.client_totals()
-    quantiles = {f"p{int(100 * q)}": float(np.quantile(proven, q)) for q in (0.1, 0.5, 0.9)}
+    totals = accountant.client_totals()
+    each = {"proven": totals.proven, "sum": totals.sum, "local": totals.local}
+    quantiles = {name: _quantiles(values) for name, values in each.items()}
     return {
         "run_directory": str(directory),
         "rounds": last.round_number if last else 0,
@@ -43,8 +44,12 @@ def summarize(
         "delta": config.privacy.target_delta,
         "unit": config.privacy.unit,
         "relation": config.relation,
-        "proven_epsilon": _finite(spend.headline) if spend else None,
-        "proven_epsilon_quantiles": {key: _finite(value) for key, value in quantiles.items()},
+        "release": config.privacy.release,
+        "headline": spend.headline_column if spend else None,
+        "epsilon": _finite(spend.headline) if spend else None,
+        "proven_epsilon": _finite(spend.columns["proven"].worst) if spend else None,
+        "sum_epsilon": _finite(spend.columns["sum"].worst) if spend else None,
+        "epsilon_quantiles": quantiles,
         "columns": _columns(spend) if spend else {},
         "proven_over_lower": spend.proven_over_lower if spend else None,
         "gspa_mu": spend.mu_total if spend else None,
@@ -54,6 +59,13 @@ def summarize(
         "accounting_seconds": accounting_seconds if times else None,
         "seconds": time.time() - started if times else None,
     }
+
+
+def _quantiles(each: Vector) -> dict[str, Any] | None:
+    """Of the clients' own epsilons [n]; None for a column that says nothing."""
+    if np.isnan(each).any():
+        return None
+    return {f"p{int(100 * q)}": _finite(float(np.quantile(each, q))) for q in (0.1, 0.5, 0.9)}
 
 
 def _columns(spend: Spend) -> dict[str, Any]:

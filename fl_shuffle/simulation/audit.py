@@ -18,7 +18,8 @@ def audit_configuration(
     name: str, config: Config, settings: AuditSettings, *, dimension: int | None = None
 ) -> AuditReport:
     from fl_shuffle.auditing.audit import run_audit
-    from fl_shuffle.auditing.claims import accountant_claims
+    from fl_shuffle.auditing.claims import SumClaims, accountant_claims
+    from fl_shuffle.auditing.sums import SumGame
     from fl_shuffle.tasks.canaries import Canaries, check_clipping
 
     published = None
@@ -28,14 +29,17 @@ def audit_configuration(
 
         published = audit_published(config, Clock(PUBLISHED_SHARE * settings.seconds))
     source = Canaries(config, dimension=dimension, seed=settings.seed)
+    summed = Canaries(config, dimension=dimension, seed=settings.seed, release="sum")
     return run_audit(
         name,
         source,
-        accountant_claims(config, source.plan, source.scene.target),
+        accountant_claims(config, *source.claimant),
         unit=config.privacy.unit,
         delta=config.privacy.target_delta,
         rounds=config.run.rounds,
         settings=settings,
         clipping=check_clipping(config) if dimension is None else None,
         published=published,
+        sums=SumGame(summed, SumClaims(config, *summed.claimant)),
+        release=config.privacy.release,
     )

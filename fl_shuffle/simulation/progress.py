@@ -9,13 +9,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fl_shuffle.accounting.guarantee import ratio_line
+from fl_shuffle.accounting.rounds.trust import TOWARDS
 
 if TYPE_CHECKING:
     from fl_shuffle.flower.strategy import RoundOutcome
     from fl_shuffle.runs import RunEvent, RunStarted
 
 ROWS = 12
-HEADINGS = ("round", "reports", "accuracy", "loss", "GSPA eps", "proven eps", "left")
+HEADINGS = ("round", "reports", "accuracy", "loss", "GSPA eps", "proven eps", "sum eps", "left")
 
 
 class Display:
@@ -69,7 +70,8 @@ class Display:
             "" if accuracy is None else f"{accuracy:.2%}",
             "" if loss is None else f"{loss:.4f}",
             number(columns["gspa"].worst),
-            number(outcome.spend.headline),
+            number(columns["proven"].worst),
+            number(columns["sum"].worst),
             f"{seconds:.0f} s",
         )
 
@@ -161,6 +163,7 @@ def header(run: RunStarted) -> list[str]:
         f"{config.data.clients} clients, {config.run.rounds} rounds, {config.training.schedule}; "
         f"{config.privacy.randomizer} reports, unit of privacy = {config.privacy.unit}, "
         f"delta = {config.privacy.target_delta:g}",
+        f"the guarantee is towards {TOWARDS[config.privacy.release]}",
         f"run directory: {run.directory}",
     ]
     return lines + [f"note: {text}" for text in run.warnings]
@@ -178,25 +181,27 @@ def footer(summary: dict[str, Any]) -> list[str]:
             f"(test records: {summary['test_data']})"
         )
     lines.append(
-        f"privacy: epsilon <= {number(summary['proven_epsilon'])} at delta = {summary['delta']:g} "
-        f"for the worst client (proven, unit = {summary['unit']}, {summary['relation']})"
+        f"privacy: epsilon <= {number(summary['epsilon'])} at delta = {summary['delta']:g} for the "
+        f"worst client (column {summary['headline'] or '-'}: proven, unit = {summary['unit']}, "
+        f"{summary['relation']})"
     )
+    lines.append(f"         towards {TOWARDS[summary['release']]}")
     if summary["records_not_covered"]:
         lines.append(
             f"         NOT COVERED: {summary['records_not_covered']} private records "
             "(see the notes above)"
         )
-    shares = ", ".join(
-        f"{name} {number(value)}" for name, value in summary["proven_epsilon_quantiles"].items()
-    )
-    lines.append(f"         over all clients: {shares}")
+    for name, quantiles in summary["epsilon_quantiles"].items():
+        if quantiles is not None:
+            shares = ", ".join(f"{level} {number(value)}" for level, value in quantiles.items())
+            lines.append(f"         over all clients, {name}: {shares}")
     for name, column in summary["columns"].items():
         shown = number(column["epsilon"])
         lines.append(f"  {name:<9} epsilon {shown:>10}  {column['status']}; {column['source']}")
         if column["note"]:
             lines.append(f"            {column['note']}")
-    if summary["proven_over_lower"] is not None:
-        lines.append(f"            {ratio_line(summary['proven_over_lower'])}")
+        if name == "lower" and summary["proven_over_lower"] is not None:
+            lines.append(f"            {ratio_line(summary['proven_over_lower'])}")
     lines += [f"assumed: {text}" for text in summary["assumptions"]]
     lines.append(f"run directory: {summary['run_directory']}")
     return lines

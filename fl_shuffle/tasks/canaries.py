@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fl_shuffle.accounting.rounds.sum_account import honest_reports
 from fl_shuffle.aggregation.shuffler import PooledBatch
 from fl_shuffle.auditing.findings import Clipping
 from fl_shuffle.auditing.order import SeenOrders
@@ -68,6 +69,11 @@ class Canaries:
     `seed` is of the canaries' noise, which has the run's word size. `dimension` is that of the
     run's own model unless given (then no data is loaded). Noise is drawn as `plan` says: the
     configuration's own unless another is given, to see whether a wrong one would be caught.
+
+    `release` is what the adversary sees, "reports" or "sum": the target is the client most exposed
+    to it. Of the clients only `privacy.assumed_honest` are played, those that hide the target
+    worst: the others collude, and their reports are known. `claimant` is the plan of all clients
+    and the target's number among them, to ask an accountant about.
     """
 
     def __init__(
@@ -77,6 +83,7 @@ class Canaries:
         seed: int = 0,
         dimension: int | None = None,
         plan: RandomizerPlan | None = None,
+        release: str = "reports",
     ) -> None:
         self._config = dataclasses.replace(
             config, run=dataclasses.replace(config.run, entropy="seeded", seed=seed)
@@ -90,9 +97,21 @@ class Canaries:
         else:
             sizes = np.full(config.data.clients, max(1, config.data.records), dtype=np.int64)
         self.dimension = dimension
+        whole = plan or make_plan(config, self._budgets, sizes)
+        honest = honest_reports(config.privacy.assumed_honest, len(whole))
+        if release == "sum":
+            target = most_exposed_in_sums(whole, honest)
+            played = _smallest_noise(whole, target, honest)
+        else:
+            target = _most_exposed(whole, unit=config.privacy.unit)
+            played = _least_helpful(whole, target, honest)
+        self.claimant = whole, target
+        if len(played) < len(whole):
+            whole, target = _restricted(whole, played), int(np.searchsorted(played, target))
+            sizes = sizes[played]
+            self._budgets = Budgets(self._budgets.epsilon[played], self._budgets.delta[played])
         self._sizes = sizes
-        self.plan = plan or make_plan(config, self._budgets, sizes)
-        target = _most_exposed(self.plan, unit=config.privacy.unit)
+        self.plan = whole
         # Far: every other client at the opposite end. Near: all where the target may be, too.
         self.scene = self._scene(target, far=True)
         known_law = self.plan.noise in NOISES
@@ -303,3 +322,34 @@ def _most_exposed(plan: RandomizerPlan, *, unit: str) -> int:
         )
         reach = reach / np.sqrt(counts[inverse.reshape(-1)])
     return int(np.argmax(reach))
+
+
+def most_exposed_in_sums(plan: RandomizerPlan, honest: int) -> int:
+    """The client whose report moves a sum furthest, in widths of `honest` clients' noise: its own
+    and the smallest others."""
+    if plan.noise not in NOISES:
+        return 0
+    reach = plan.weight * np.minimum(plan.sensitivity, 2.0 * plan.radius)
+    power = (plan.weight * plan.scale) ** 2
+    order = np.argsort(power, kind="stable")
+    among = np.empty(len(plan), dtype=bool)
+    among[order] = np.arange(len(plan)) < honest
+    below = np.concatenate([[0.0], np.cumsum(power[order])])
+    hidden = np.where(among, below[honest], below[honest - 1] + power)
+    return int(np.argmax(reach / np.sqrt(hidden)))
+
+
+def _smallest_noise(plan: RandomizerPlan, target: int, honest: int) -> Ids:
+    """The target and those of the others whose noise is the smallest, ascending [honest]."""
+    scale = plan.weight * plan.scale
+    scale[target] = -1.0
+    return np.sort(np.argsort(scale, kind="stable")[:honest])
+
+
+def _least_helpful(plan: RandomizerPlan, target: int, honest: int) -> Ids:
+    """The target and those of the others that hide it worst, ascending [honest]: out go reports of
+    the target's noise scale first, those of the smallest balls before others."""
+    scale, radius = plan.weight * plan.scale, plan.weight * plan.radius
+    others = np.lexsort((radius, scale != scale[target]))
+    others = others[others != target]
+    return np.sort(np.append(others[len(plan) - honest :], target))

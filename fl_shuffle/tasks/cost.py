@@ -43,12 +43,15 @@ def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
     """Cost per class if all reports that are asked for arrive; and each class's noise.
 
     With partial participation batches and rounds are drawn: the cost is then that of batches as
-    small, and of a client drawn as often, as happens with probability `SURPRISE` at most.
+    small, and of a client drawn as often, as happens with probability `SURPRISE` at most. It is the
+    cost towards whom `privacy.release` names, of `privacy.assumed_honest` reports.
     """
     import numpy as np
 
     from fl_shuffle.accounting.bounds.report_class import NOISES, ReportClass
+    from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
     from fl_shuffle.accounting.rounds.planning import plan_cost
+    from fl_shuffle.accounting.rounds.sum_planning import drawn_sum_cost, sum_cost
     from fl_shuffle.budgets import make_budgets
     from fl_shuffle.errors import NotApplicableError
     from fl_shuffle.randomizer_plan import make_plan
@@ -80,8 +83,25 @@ def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
         alone = [replace(kind, count=1) for kind in classes]
         costs = [plan_cost([kind], rounds, delta)[0] for kind in alone]
         return [replace(c, index=i, clients=counts[i]) for i, c in enumerate(costs)], kinds
+    assumed = config.privacy.assumed_honest
+    if config.privacy.release == "sum":
+        if share == 1.0:
+            return sum_cost(classes, rounds, delta, assumed_honest=assumed), kinds
+        drawn = drawn_sum_cost(
+            classes,
+            config.run.rounds,
+            delta,
+            taken=rounds,
+            participation=share,
+            rare=0.5 * SURPRISE,
+            assumed_honest=assumed,
+        )
+        return drawn, kinds
     present, seen_as = drawn_batch(classes, config.run.rounds, share)
-    found = {cost.index: cost for cost in plan_cost(present, rounds, delta)}
+    arrived = sum(kind.count for kind in present)
+    colluders = arrived - honest_reports(assumed, arrived)
+    costs = plan_cost(present, rounds, delta, colluders=colluders)
+    found = {cost.index: cost for cost in costs}
     return [
         replace(found[seen], index=index, clients=counts[index])
         for index, seen in enumerate(seen_as)

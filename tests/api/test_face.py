@@ -260,7 +260,7 @@ def test_an_audit_of_tables() -> None:
 
 
 def test_missing_numbers_are_nan_and_tables_know_pandas(tmp_path: Path) -> None:
-    (tmp_path / "summary.json").write_text('{"proven_epsilon": "inf", "accuracy": null}')
+    (tmp_path / "summary.json").write_text('{"epsilon": "inf", "accuracy": null}')
     (tmp_path / "metrics.csv").write_text("round,accuracy\n1,\n2,0.5\n")
     result = fs.Result(tmp_path)
     assert result.epsilon == float("inf") and result.accuracy is None

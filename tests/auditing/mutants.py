@@ -15,6 +15,7 @@ from flwr.app import Message, MetricRecord
 import fl_shuffle.apps.client
 import fl_shuffle.tasks.worker
 from fl_shuffle.aggregation.shuffler import ReportBatch
+from fl_shuffle.randomizer_plan import RandomizerPlan
 from fl_shuffle.runs import Run
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.tasks.worker import Worker
@@ -46,6 +47,36 @@ def clip_times(factor: float) -> Patch:
         monkeypatch.setattr(Worker, "__init__", wrong)
 
     return patch
+
+
+def weight_forgotten(client: int) -> Patch:
+    """One client adds noise to its mean, but forgets the weight of its report."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        right = Worker.__init__
+
+        def wrong(self: Worker, config: Any, task: Any, **options: Any) -> None:
+            weight = task.plan.weight.copy()
+            weight[client] = 1.0
+            plan = dataclasses.replace(task.plan, weight=weight)
+            right(self, config, dataclasses.replace(task, plan=plan), **options)
+
+        monkeypatch.setattr(Worker, "__init__", wrong)
+
+    return patch
+
+
+def accounted_without_weights(plan: RandomizerPlan) -> RandomizerPlan:
+    """The accountant is told what reports are before they are weighted."""
+    weights = np.zeros(len(plan.classes))
+    weights[plan.class_of] = plan.weight
+    classes = tuple(
+        dataclasses.replace(
+            own, scale=own.scale / w, radius=own.radius / w, sensitivity=own.sensitivity / w
+        )
+        for own, w in zip(plan.classes, weights.tolist(), strict=True)
+    )
+    return dataclasses.replace(plan, classes=classes)
 
 
 def noise_of_clients(clients_of: Callable[[np.ndarray], np.ndarray]) -> Patch:

@@ -25,7 +25,7 @@ def test_verdicts() -> None:
     loud = finding(Point(1e-5, 0.1, 0.5, 0.4), Point(0.1, 0.3, 0.5, 0.2))
     assert loud.verdict == "breaks the published mu"
     assert loud.witness.delta == 0.1
-    assert finding(Point(1e-5, 0.6, 0.5, None)).verdict == "CONTRADICTS THE PROVEN BOUND"
+    assert finding(Point(1e-5, 0.6, 0.5, None)).verdict.startswith("CONTRADICTS THE PROVEN BOUND")
     assert not finding(Point(1e-5, 0.6, None, None)).breaks_proven
     assert not finding(Point(1e-5, 0.5, 0.5, 0.5)).breaks_published
 

@@ -11,6 +11,7 @@ import pytest
 from scipy.special import ndtr, ndtri
 
 from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.rounds.worst_client import WorstInReports
 from fl_shuffle.cli import main
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.report.record import read_run
@@ -78,12 +79,13 @@ def test_recounting_a_run_gives_every_client_its_recorded_spend(
     assert launch("cohort", *COHORT) == 0
     run = read_run(tmp_path / "cohort")
     with sqlite3.connect(tmp_path / "cohort" / "ledger.sqlite") as db:
-        rows = db.execute("SELECT rounds, proven, local FROM client_spend ORDER BY client_id")
+        rows = db.execute("SELECT rounds, proven, sum, local FROM client_spend ORDER BY client_id")
         recorded = np.array(rows.fetchall())
-    assert np.array_equal(recorded[:, 0], run.taken)
-    np.testing.assert_allclose(run.proven, recorded[:, 1], rtol=1e-12)
-    np.testing.assert_allclose(run.local, recorded[:, 2], rtol=1e-12)
-    assert run.agrees and run.proven.max() < 0.5 * run.local.max()
+    totals = run.totals
+    assert np.array_equal(recorded[:, 0], totals.rounds)
+    for column, values in enumerate((totals.proven, totals.sum, totals.local), start=1):
+        np.testing.assert_allclose(values, recorded[:, column], rtol=1e-12)
+    assert run.agrees and totals.proven.max() < 0.5 * totals.local.max()
 
 
 @pytest.mark.parametrize("personalization", ["noise", "clipping"])
@@ -99,16 +101,18 @@ def test_every_output_gives_every_client_the_same_spend(
     assert launch("run", *settings, options=("--budgets", str(budgets))) == 0
     run = read_run(tmp_path / "run")
     with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
-        rows = db.execute("SELECT rounds, proven, local FROM client_spend ORDER BY client_id")
+        rows = db.execute("SELECT rounds, proven, sum, local FROM client_spend ORDER BY client_id")
         recorded = np.array(rows.fetchall())
         (headline,) = db.execute("SELECT proven FROM rounds WHERE round = 4").fetchone()
         classes = dict(db.execute("SELECT class_id, proven FROM round_classes WHERE round = 4"))
         class_of = np.array(db.execute("SELECT class_id FROM clients").fetchall()).ravel()
     assert run.spend is not None and not run.differing.size and run.agrees
-    for name, values in (("rounds", run.taken), ("proven", run.proven), ("local", run.local)):
-        column = ("rounds", "proven", "local").index(name)
-        np.testing.assert_array_equal(recorded[:, column], values)
-    assert np.any(run.proven < 0.99 * run.local) and len(np.unique(run.taken)) > 2
+    totals = run.totals
+    for column, name in enumerate(("rounds", "proven", "sum", "local")):
+        np.testing.assert_array_equal(recorded[:, column], getattr(totals, name))
+    assert np.any(totals.proven < 0.99 * totals.local) and len(np.unique(totals.rounds)) > 2
+    took = totals.rounds > 0
+    assert np.all(totals.sum[took] < totals.local[took])
     # One by one, from the attendance alone.
     accountant = Accountant(
         run.ledger.classes, run.ledger.class_of, unit="client", schedule="aggregate", delta=1e-5,
@@ -118,13 +122,16 @@ def test_every_output_gives_every_client_the_same_spend(
         before = accountant.client_epsilons_after(number, present)
         accountant.preview(number, np.roll(present, 1))
         accountant.commit(number, present)
-        np.testing.assert_array_equal(before, accountant.client_totals()[1])
+        np.testing.assert_array_equal(before, accountant.client_totals().headline)
     np.testing.assert_array_equal(before, recorded[:, 1])
     final = summary(tmp_path / "run")
     assert final["proven_epsilon"] == headline == run.spend.headline == recorded[:, 1].max()
-    assert final["proven_epsilon_quantiles"] == {
-        f"p{q}": pytest.approx(np.quantile(recorded[:, 1], q / 100)) for q in (10, 50, 90)
-    }
+    quantiles = final["epsilon_quantiles"]
+    assert isinstance(quantiles, dict)
+    for column, name in enumerate(("proven", "sum", "local"), start=1):
+        assert quantiles[name] == {
+            f"p{q}": pytest.approx(np.quantile(recorded[:, column], q / 100)) for q in (10, 50, 90)
+        }
     for index, proven in classes.items():
         assert proven == recorded[class_of == index, 1].max()
     shown = page(tmp_path / "run")
@@ -145,17 +152,17 @@ def test_the_curves_of_the_worst_client_are_those_of_its_guarantee(
     assert launch("cohort", *COHORT) == 0
     worst = read_run(tmp_path / "cohort").worst
     assert worst is not None and worst.epsilon == summary(tmp_path / "cohort")["proven_epsilon"]
-    delta = worst.library.profile(worst.spent, [worst.epsilon])[0]
+    delta = worst.profile([worst.epsilon])[0]
     assert 0.9e-5 < delta <= 1.001e-5
     assert launch("alone") == 0
     worst = read_run(tmp_path / "alone").worst
-    assert worst is not None
+    assert isinstance(worst, WorstInReports)
     # Without shuffle credit it is three rounds of one Gaussian report.
     ((kind, rounds),) = worst.spent.items()
     mu = kind.own.ratio * np.sqrt(rounds)
     errors = np.linspace(0.01, 0.99, 30)
     exact = ndtr(ndtri(1.0 - errors) - mu)
-    curve = worst.library.trade_off(worst.spent, errors)
+    curve = worst.trade_off(errors)
     assert rounds == 3 and np.all(curve <= exact + 1e-12)
     np.testing.assert_allclose(curve, exact, atol=0.02)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fl_shuffle.accounting.bounds.participation import require_participation
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget, check_budgets, client_count
+from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
 from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_EPSILON0, MAX_ROUNDS
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import (
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 RANDOMIZERS = ("krr", "blh", "rappor", "oue", "hadamard", "laplace", "gaussian", "privunit")
 UNITS = ("record", "client")
 CALIBRATIONS = ("classical", "analytic")
+RELEASES = ("reports", "sum")
 MAX_EPSILON = 400.0
 MIN_RELATIVE_ERROR, MAX_RELATIVE_ERROR = 1e-9, 0.5
 
@@ -46,6 +48,9 @@ class BoundQuery:
     `unit`, `records` and `calibration` describe vector reports (Gaussian or Laplace noise) for the
     method `proven`.
     `profile` lists (epsilon, delta) pairs that all hold for one report, for the method `profile`.
+    `release` says what leaves: `reports`, shuffled, or their `sum` alone; with sums, of the reports
+    in one `assumed_honest` (a number, or a share in (0, 1); all, if None) carry noise unknown to
+    the adversary.
 
     Raises `InvalidValueError` for a field outside its range, and for missing or clashing fields.
     """
@@ -69,12 +74,21 @@ class BoundQuery:
     profile: tuple[tuple[float, float], ...] = ()
     participation: float = 1.0
     relative_error: float | None = None
+    release: str = "reports"
+    assumed_honest: int | float | None = None
 
     def __post_init__(self) -> None:
         if self.randomizer is not None:
             require_choice("randomizer", self.randomizer, RANDOMIZERS)
         require_choice("unit", self.unit, UNITS)
         require_choice("calibration", self.calibration, CALIBRATIONS)
+        require_choice("release", self.release, RELEASES)
+        if self.assumed_honest is not None:
+            honest_reports(self.assumed_honest, 1)
+            if self.release != "sum":
+                raise InvalidValueError(
+                    "assumed_honest", self.assumed_honest, "needs release = 'sum'"
+                )
         require_integer("rounds", self.rounds, minimum=1, maximum=MAX_ROUNDS)
         require_integer("joint", self.joint, minimum=1, maximum=64)
         require_integer("records", self.records, minimum=1, maximum=MAX_CLIENTS)

@@ -30,6 +30,7 @@ from fl_shuffle.accounting.queries.randomizer_methods import (
     moments_guarantee,
     variation_ratio_guarantee,
 )
+from fl_shuffle.accounting.queries.sum_methods import sum_attack_guarantee, sum_guarantee
 from fl_shuffle.accounting.queries.vector_methods import attack_guarantee, proven_vector_guarantee
 from fl_shuffle.errors import FlShuffleError, NotApplicableError, require_choice
 
@@ -40,6 +41,8 @@ class Method:
 
     `of_records`: it knows that epsilon0 may be about one of several records in a report. `absence`:
     it knows that clients may be absent in secret. `computed`: it has a numerical error to choose.
+    `sees` names what its adversary sees: `any` for bounds on all reports, which also hold where
+    only their sum leaves; `reports` for attacks on single reports; `sum` for what needs sums.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Method:
     of_records: bool = False
     absence: bool = False
     computed: bool = False
+    sees: str = "any"
 
 
 def bound(query: BoundQuery) -> Guarantee:
@@ -69,6 +73,7 @@ def bound(query: BoundQuery) -> Guarantee:
             f"{query.method} has no numerical error to choose: relative_error = "
             f"{query.relative_error:g} would change nothing; leave it out"
         )
+    _require_release(query, method)
     answer = method.answer(query)
     one_of_many = query.unit == "record" and query.records > 1
     if one_of_many and not method.of_records and answer.status is not Status.AS_PUBLISHED:
@@ -78,6 +83,21 @@ def bound(query: BoundQuery) -> Guarantee:
             "epsilon0 of a whole report"
         )
     return answer
+
+
+def _require_release(query: BoundQuery, method: Method) -> None:
+    """Raise `NotApplicableError` where what is released is not what the method is about."""
+    if method.sees not in ("any", query.release):
+        needed = "sums alone" if method.sees == "sum" else "single reports"
+        raise NotApplicableError(
+            f"{method.name} is about an adversary who sees {needed}: it needs release = "
+            f"{method.sees!r}"
+        )
+    if query.assumed_honest is not None and method.sees != "sum":
+        raise NotApplicableError(
+            f"{method.name} takes every report for an honest one: leave assumed_honest out, or "
+            "give the number of honest clients"
+        )
 
 
 def compare(query: BoundQuery) -> dict[str, Guarantee | FlShuffleError]:
@@ -96,7 +116,7 @@ def compare(query: BoundQuery) -> dict[str, Guarantee | FlShuffleError]:
     return dict(sorted(answers.items(), key=lambda item: _rank(query, item[1])))
 
 
-LOWER_METHODS = ("lower", "attack")
+LOWER_METHODS = ("lower", "attack", "sum-attack")
 """Lower bounds for the very randomizer asked for (girgis-lower is about binary response)."""
 
 
@@ -161,6 +181,13 @@ METHODS: dict[str, Method] = _registry(
         computed=True,
     ),
     Method(
+        "sum",
+        "vector reports of which only the sum leaves",
+        sum_guarantee,
+        of_records=True,
+        sees="sum",
+    ),
+    Method(
         "blanket",
         "the randomizer's own privacy blanket, solved exactly",
         blanket_guarantee,
@@ -205,12 +232,26 @@ METHODS: dict[str, Method] = _registry(
         chosen_dataset_guarantee,
         absence=True,
         computed=True,
+        sees="reports",
     ),
     Method(
         "attack",
         "vector reports: what a computed attack reaches",
         attack_guarantee,
         of_records=True,
+        sees="reports",
     ),
-    Method("girgis-lower", "Renyi lower bound of Girgis et al.", girgis_lower_guarantee),
+    Method(
+        "sum-attack",
+        "what the best test on sums of vector reports reaches",
+        sum_attack_guarantee,
+        of_records=True,
+        sees="sum",
+    ),
+    Method(
+        "girgis-lower",
+        "Renyi lower bound of Girgis et al.",
+        girgis_lower_guarantee,
+        sees="reports",
+    ),
 )

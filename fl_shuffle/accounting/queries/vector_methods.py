@@ -28,7 +28,7 @@ def proven_vector_guarantee(query: BoundQuery) -> Guarantee:
     """
     from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
 
-    classes = _report_classes(query, "for other randomizers use blanket, for any randomizer clone")
+    classes = report_classes(query, "for other randomizers use blanket, for any randomizer clone")
     if query.participation < 1.0 or query.relative_error is not None:
         return _certified_answer(query, classes)
     library = RoundLibrary()
@@ -106,7 +106,7 @@ def _proven(
             *secrecy(query),
         ),
         unit=query.unit,
-        details={**_details(query, classes), "shuffling_helps": credit},
+        details={**report_details(query, classes), "shuffling_helps": credit},
     )
 
 
@@ -119,7 +119,7 @@ def attack_guarantee(query: BoundQuery) -> Guarantee:
     from fl_shuffle.accounting.attacks.likelihood_ratio import attack_delta, attack_epsilon
     from fl_shuffle.accounting.rounds.round_library import RoundType
 
-    classes = _report_classes(query, "for other randomizers use lower")
+    classes = report_classes(query, "for other randomizers use lower")
     kinds = [RoundType.of(classes, index) for index in range(len(classes))]
 
     def epsilon_at(delta: float) -> float:
@@ -146,11 +146,12 @@ def attack_guarantee(query: BoundQuery) -> Guarantee:
             "the dimension is large enough to tell reports with another noise scale apart",
         ),
         unit=query.unit,
-        details=_details(query, classes),
+        details=report_details(query, classes),
     )
 
 
-def _details(query: BoundQuery, classes: list[ReportClass]) -> dict[str, object]:
+def report_details(query: BoundQuery, classes: list[ReportClass]) -> dict[str, object]:
+    """What an answer about vector reports says of the question."""
     return {
         "randomizer": query.randomizer,
         "clients": query.clients,
@@ -162,7 +163,11 @@ def _details(query: BoundQuery, classes: list[ReportClass]) -> dict[str, object]
     }
 
 
-def _report_classes(query: BoundQuery, instead: str) -> list[ReportClass]:
+def report_classes(query: BoundQuery, instead: str) -> list[ReportClass]:
+    """The query's reports: noise calibrated to its budgets on means in a ball of radius 1.
+
+    Raises `NotApplicableError`, ending with `instead`, where the randomizer is another one.
+    """
     if query.randomizer not in VECTOR_RANDOMIZERS or query.joint > 1:
         raise NotApplicableError(
             f"{query.method} is the bound for vector reports (randomizer gaussian or laplace); "

@@ -93,7 +93,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Spend:
-    """Cumulative privacy after a round, in every column; `proven` is the headline."""
+    """Cumulative privacy after a round, in every column; `release` says which is the headline:
+    `proven` where shuffled reports are seen, `sum` where only sums are."""
 
     round_number: int
     n_reports: int
@@ -101,15 +102,26 @@ class Spend:
     mu_round: float | None
     mu_total: float | None
     columns: Mapping[str, Column]
+    release: str = "reports"
+
+    @property
+    def headline_column(self) -> str:
+        """The column that matches what is released. A sum is computed from the shuffled reports, so
+        `proven` holds where `sum` says nothing."""
+        found = self.columns.get("sum") if self.release == "sum" else None
+        return "proven" if found is None or found.worst is None else "sum"
 
     @property
     def headline(self) -> float:
-        """The smallest proven number, for the worst client."""
-        worst = self.columns["proven"].worst
+        """The proven number that matches what is released, for the worst client."""
+        worst = self.columns[self.headline_column].worst
         return math.inf if worst is None else worst
 
     @property
     def proven_over_lower(self) -> float | None:
-        """The headline over what an attack certainly reaches; None where no attack does."""
-        lower = self.columns.get("lower")
-        return proof_over_attack(self.headline, None if lower is None else lower.worst)
+        """Column `proven` over what an attack on the shuffled reports certainly reaches; None where
+        no attack does."""
+        proven, lower = self.columns["proven"].worst, self.columns.get("lower")
+        if proven is None:
+            return None
+        return proof_over_attack(proven, None if lower is None else lower.worst)

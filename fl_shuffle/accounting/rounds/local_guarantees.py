@@ -45,14 +45,14 @@ def local_epsilons(
     values = np.zeros(len(pairs))
     if gaussian.any():
         exposure = np.array([classes[index].exposure for index in pairs[gaussian, 0]])
-        values[gaussian] = _gaussian_epsilons(delta, exposure * np.sqrt(pairs[gaussian, 1]))
+        values[gaussian] = gaussian_epsilons(delta, exposure * np.sqrt(pairs[gaussian, 1]))
     for position in np.flatnonzero(~gaussian):
         index, times = pairs[position]
         values[position] = local_epsilon(classes[int(index)], int(times), delta)
     return np.asarray(values[inverse.reshape(-1)], dtype=np.float64)
 
 
-def _gaussian_epsilons(delta: float, mu: Vector) -> Vector:
+def gaussian_epsilons(delta: float, mu: Vector) -> Vector:
     """`gaussian_epsilon` for many mu at once, by bisection; rounded up."""
     if mu.size <= 64:
         return np.array([gaussian_epsilon(delta, float(value)) for value in mu])
@@ -86,7 +86,7 @@ def worst_local_epsilons(
         mu = np.zeros(groups)
         np.maximum.at(mu, group_of[gaussian], exposure[gaussian] * np.sqrt(rounds[gaussian]))
         values, inverse = np.unique(mu, return_inverse=True)
-        worst = _gaussian_epsilons(delta, values)[inverse.reshape(-1)]
+        worst = gaussian_epsilons(delta, values)[inverse.reshape(-1)]
         worst[mu == 0.0] = 0.0
     rest = np.flatnonzero(~gaussian & (rounds > 0))
     if rest.size:

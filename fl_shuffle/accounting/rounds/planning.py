@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
@@ -55,7 +55,8 @@ class NoisePlan:
     its standard deviation; `average_deviation` that of the mean of all reports. `epsilon` is what
     the accountant will certify for the worst client over all rounds at `delta`; `local_epsilon` the
     same without a shuffler. `report_epsilon` is the local budget of one report at `report_delta`.
-    `scale_without_shuffler` is what the same target would need if nobody shuffled.
+    `scale_without_shuffler` is what the same target would need if nobody shuffled (or, where only
+    sums are released, if nobody added up). `reports` is the number of clients.
     """
 
     noise: str
@@ -69,15 +70,20 @@ class NoisePlan:
     report_delta: float
     scale_without_shuffler: float
     credit: bool
+    reports: int
+    release: str = "reports"
 
 
-def plan_cost(classes: Sequence[ReportClass], rounds: int, delta: float) -> list[ClassCost]:
+def plan_cost(
+    classes: Sequence[ReportClass], rounds: int, delta: float, *, colluders: int = 0
+) -> list[ClassCost]:
     """The proven cost of `rounds` equal rounds for each class of a batch that arrives whole.
 
-    Classes with no clients are left out. Raises `InvalidValueError` if there is none.
+    So many `colluders`' reports hide nobody: for each client those that would hide it best. Classes
+    with no clients are left out. Raises `InvalidValueError` if there is none.
     """
     require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
-    _target_delta(delta)
+    require_target_delta(delta)
     cohorts: dict[tuple[str, float], list[int]] = {}
     for index, own in enumerate(classes):
         if own.count:
@@ -86,8 +92,8 @@ def plan_cost(classes: Sequence[ReportClass], rounds: int, delta: float) -> list
         raise InvalidValueError("classes", len(classes), "must hold at least one client")
     costs = []
     for members in cohorts.values():
-        cohort = [classes[index] for index in members]
         for position, index in enumerate(members):
+            cohort = _without([classes[i] for i in members], position, colluders)
             curve = VectorCurve(
                 cohort,
                 position,
@@ -101,6 +107,16 @@ def plan_cost(classes: Sequence[ReportClass], rounds: int, delta: float) -> list
             )
             costs.append(ClassCost(index, own.count, curve.anonymity, epsilon, local, curve.credit))
     return sorted(costs, key=lambda cost: cost.index)
+
+
+def _without(cohort: list[ReportClass], own: int, colluders: int) -> list[ReportClass]:
+    """The batch without so many others, those of the smallest balls first."""
+    left, batch = colluders, list(cohort)
+    for index in sorted(range(len(batch)), key=lambda i: batch[i].radius):
+        gone = min(left, batch[index].count - (index == own))
+        batch[index] = replace(batch[index], count=batch[index].count - gone)
+        left -= gone
+    return batch
 
 
 def plan_noise(
@@ -126,15 +142,15 @@ def plan_noise(
     Raises `NotApplicableError` if the target cannot be reached by any noise.
     """
     target = require_real("epsilon", epsilon, minimum=0.0, exclusive_minimum=True, maximum=1e4)
-    _target_delta(delta)
-    _target_delta(report_delta, "report_delta")
+    require_target_delta(delta)
+    require_target_delta(report_delta, "report_delta")
     require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
     require_choice("noise", noise, NOISES)
     require_choice("unit", unit, UNITS)
     require_real("clip", clip, minimum=0.0, exclusive_minimum=True, maximum=1e12)
     require_integer("records", records, minimum=1)
     require_participation(participation)
-    shape = _shares(clients)
+    shape = clip_shares(clients)
     step = 2.0 / (records if unit == "record" else 1)
     without = _local_scale(noise, step * max(share for share, _ in shape), rounds, target, delta)
 
@@ -178,6 +194,7 @@ def plan_noise(
         report_delta=report_delta if noise == "gaussian" else 0.0,
         scale_without_shuffler=without * clip,
         credit=scale < without,
+        reports=total,
     )
 
 
@@ -333,7 +350,8 @@ def _local_scale(
     return good
 
 
-def _shares(clients: int | Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+def clip_shares(clients: int | Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """The (share of the clip, clients) classes of a plan, checked."""
     if isinstance(clients, int):
         return [(1.0, require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS))]
     shape = []
@@ -347,7 +365,8 @@ def _shares(clients: int | Sequence[tuple[float, int]]) -> list[tuple[float, int
     return shape
 
 
-def _target_delta(delta: float, name: str = "delta") -> None:
+def require_target_delta(delta: float, name: str = "delta") -> None:
+    """Raise `InvalidValueError` unless `delta` lies in (0, 1)."""
     require_real(
         name, delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
     )

@@ -81,6 +81,16 @@ class RoundType:
             concentrate=len(others) > TOLERANCES.few_balls,
         )
 
+    def without(self, lost: int) -> RoundType:
+        """The same if `lost` of the others hide nobody: those in the smallest balls."""
+        if lost <= 0:
+            return self
+        counts = np.array([count for _, count in self.others], dtype=np.int64)
+        kept = np.diff(np.maximum(np.cumsum(counts) - lost, 0), prepend=0).tolist()
+        pairs = zip(self.others, kept, strict=True)
+        others = tuple((radius, count) for (radius, _), count in pairs if count > 0)
+        return RoundType(self.noise, self.scale, self.radius, self.sensitivity, others)
+
     def lessened(self, whole: RoundType) -> RoundType:
         """A type that batches like this one share, not better than it; a function of the two alone.
 

@@ -12,6 +12,7 @@ from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundType
+from fl_shuffle.accounting.rounds.sum_account import AssumedHonest, honest_reports
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
 Mask = NDArray[np.bool_]
@@ -29,6 +30,11 @@ TOO_FEW_DECLARED = (
     "declared budgets are, and too few clients share one or it is too large; fewer budget levels "
     "(budgets.levels), smaller budgets or more clients would change that"
 )
+COLLUDERS = (
+    "shuffling adds nothing here: with this privacy.assumed_honest {:,} of the reports may be "
+    "colluders', and what is left does not hide a client; more clients, or more of them honest, "
+    "would change that"
+)
 
 
 class ShuffledView:
@@ -39,6 +45,10 @@ class ShuffledView:
     accounted together at the largest of their radii and sensitivities, which can only raise the
     bound. Clients of the user's own randomizer hide one another where their declared budgets and
     clips are equal, and the budget is for the whole report: unit "client", or one record in each.
+
+    Reports beyond those of `assumed_honest` clients hide nobody: whoever colludes can tell which
+    they are, and a bound with fewer reports is one. For each client those are left out that would
+    hide it best: of its own kind of noise, in the smallest balls.
     """
 
     def __init__(
@@ -48,7 +58,9 @@ class ShuffledView:
         *,
         schedule: str,
         unit: str,
+        assumed_honest: AssumedHonest = None,
     ) -> None:
+        self._assumed_honest = assumed_honest
         self._sequential = schedule == "sequential"
         members: dict[tuple[str, float], list[int]] = defaultdict(list)
         declared: dict[tuple[float, float, float], list[int]] = defaultdict(list)
@@ -76,8 +88,13 @@ class ShuffledView:
         self._classes = tuple(classes)
         everybody = np.ones(len(class_of), dtype=bool)
         self._whole = self._counts(everybody)
-        # More reports never hide less, so who gets no credit from everybody never gets any.
-        self._creditable = () if self._sequential else self._credited(self._whole)
+        self._lost_of_all = self._lost(len(class_of))
+        # More reports never hide less, so who gets no credit from everybody is not given any.
+        self._creditable = () if self._sequential else self._credited()
+
+    def _lost(self, arrived: int) -> int:
+        """How many of so many reports may be colluders'."""
+        return arrived - honest_reports(self._assumed_honest, arrived) if arrived else 0
 
     def _counts(self, present: Mask) -> tuple[int, ...]:
         taking = self.account_of[present]
@@ -88,11 +105,13 @@ class ShuffledView:
     def _size(self) -> int:
         return len(self._groups) + len(self._declared)
 
-    def _kind(self, counts: tuple[int, ...], index: int) -> RoundKind:
-        """What a batch with these counts is to a client of group `index`."""
+    def _kind(self, counts: tuple[int, ...], index: int, lost: int) -> RoundKind:
+        """What a batch with these counts is to a client of group `index`, if `lost` of the reports
+        are colluders'."""
         if index < len(self._groups):
-            return RoundType.of(self._batch(counts), index)
-        return DeclaredRound(*self._declared[index - len(self._groups)], counts[index] - 1)
+            return RoundType.of(self._batch(counts), index).without(lost)
+        others = max(0, counts[index] - 1 - lost)
+        return DeclaredRound(*self._declared[index - len(self._groups)], others)
 
     def _batch(self, counts: tuple[int, ...]) -> list[ReportClass]:
         return [
@@ -100,8 +119,9 @@ class ShuffledView:
             for g, count in zip(self._groups, counts[: len(self._groups)], strict=True)
         ]
 
-    def _credited(self, counts: tuple[int, ...]) -> tuple[int, ...]:
-        """The groups that the theorem gives any credit in a batch with these counts."""
+    def _credited(self) -> tuple[int, ...]:
+        """The groups that the theorem gives any credit in the whole batch."""
+        counts = self._whole
         cohort: dict[tuple[str, float], int] = defaultdict(int)
         for group, count in zip(self._groups, counts[: len(self._groups)], strict=True):
             cohort[group.noise, group.scale] += count
@@ -110,7 +130,9 @@ class ShuffledView:
         return tuple(
             index
             for index, (size, count) in enumerate(zip(sizes, counts, strict=True))
-            if count and size > 1 and self._kind(counts, index).curve().credit
+            if count
+            and size > 1 + self._lost_of_all
+            and self._kind(counts, index, self._lost_of_all).curve().credit
         )
 
     def round_types(self, present: Mask) -> dict[int, RoundKind]:
@@ -121,11 +143,12 @@ class ShuffledView:
         """
         if not self._creditable:
             return {}
-        counts = self._counts(present)
+        counts, lost = self._counts(present), self._lost(int(present.sum()))
         types: dict[int, RoundKind] = {}
         for index in self._creditable:
             if counts[index]:
-                kind, whole = self._kind(counts, index), self._kind(self._whole, index)
+                kind = self._kind(counts, index, lost)
+                whole = self._kind(self._whole, index, self._lost_of_all)
                 if isinstance(kind, DeclaredRound):
                     types[index] = kind.lessened()
                 elif isinstance(whole, RoundType):
@@ -151,6 +174,8 @@ class ShuffledView:
                 "report's norm gives its scale away; fewer budget levels (budgets.levels) or "
                 "privacy.personalization = 'clipping' would hide clients among one another"
             )
+        if self._lost_of_all:
+            return COLLUDERS.format(self._lost_of_all)
         far = max(2.0 * group.radius / group.scale for group in self._groups)
         return (
             f"shuffling adds nothing here: other clients' reports are up to {far:.3g} noise widths "

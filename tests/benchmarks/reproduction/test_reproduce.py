@@ -319,14 +319,18 @@ def test_publish_copies_results_and_leaves_the_rest_of_the_readme(
     out, root = tmp_path / "results", tmp_path / "root"
     assert command.main(["toy", "--out", str(out)]) == 0
     level = out / "toy"
-    tables = {publish.CLIENT_LEVEL: CLIENT_ROW, publish.RECORD_LEVEL: RECORD_ROW}
-    for path, row in tables.items():
-        # The two tables that the README is made from, as results of targets of these names.
+    tables = {
+        publish.CLIENT_LEVEL: [CLIENT_ROW],
+        publish.RECORD_LEVEL: [RECORD_ROW],
+        publish.EPSILONS: EPSILON_ROWS,
+    }
+    for path, found in tables.items():
+        # The tables that the README is made from, as results of targets of these names.
         entry = json.loads((level / "entry.json").read_text())
         entry |= {"name": path.parent.name, "tables": [path.name], "figures": []}
         (out / path.parent).mkdir()
         (out / path.parent / "entry.json").write_text(json.dumps(entry))
-        write_csv(out / path, [row])
+        write_csv(out / path, found)
     root.mkdir()
     text = f"before\n{publish.START}\nold\n{publish.END}\nafter\n"
     (root / "README.md").write_text(text)
@@ -341,12 +345,16 @@ def test_publish_copies_results_and_leaves_the_rest_of_the_readme(
     assert shown.startswith(f"before\n{publish.START}\n|") and shown.endswith(
         f"{publish.END}\nafter\n"
     )
-    assert "| `a.toml` | 4, client unit | 97.9% ± 0.1% | 0.862 | 3.51 |" in shown
-    assert "| 98.2% ± 0.1% | 20.8 | 9.58, refuted: at least 20.4 |" in shown
+    assert "| `a.toml` | 4, client unit | 97.9% ± 0.1% | 0.372 | 0.253 | 3.51 |" in shown
+    assert "| 98.2% ± 0.1% | 20.8 | 2.41 | 9.58, refuted: at least 20.4 |" in shown
     with pytest.raises(NotApplicableError, match="once"):
         publish.with_table("no markers", "")
 
 
+EPSILON_ROWS = [
+    {"configuration": "configs/a.toml", "proven": 0.37128, "sum": 0.25209, "local": 51.7},
+    {"configuration": "configs/b.toml", "proven": 20.753, "sum": 2.4056, "local": 20.753},
+]
 CLIENT_ROW = {
     "configuration": "configs/a.toml",
     "local epsilon of a report": 4,

@@ -1,0 +1,160 @@
+"""Gaussian reports of which only the sum leaves: everybody's noise hides everybody.
+
+Towards whoever sees sums of reports, client i's round is mu-GDP (Dong, Roth, Su 2022) with
+
+    mu_i = shift_i / sqrt(sum over the honest j that arrived of scale_j^2),
+
+`shift_i` being how far replacing one unit moves its mean (l2) and scales those of the terms of the
+sum, weights included. Reports are rounded to public grids before they are added: a report of scale
+s on a grid of step g then counts s^2 - (2 c g)^2 instead of s^2, c = `sum_smoothing`, and delta
+grows by less than `sum_lattice_loss` (docs/proofs.md, section 14). Relation: replace-one.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
+from fl_shuffle.accounting.tolerances import TOLERANCES
+
+Vector = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+def sum_mu(
+    scale: Vector, shift: Vector, grid: Vector, present: Counts, honest: int | None = None
+) -> Vector:
+    """The Gaussian-DP parameter of one released sum, per class of clients [classes]; rounded up.
+
+    `present[c]` reports of class c arrived, with noise `scale[c]` on a grid of step `grid[c]`; at
+    least `honest` of them (all, if None) come from clients whose noise the adversary does not know,
+    which ones is left open: the client's own counts, and the smallest of the others. Never above
+    the client's own shift / scale. Classes without a report get the latter.
+    """
+    mu: Vector = shift / np.sqrt(hiding_variance(scale, grid, present, honest))
+    return mu * TOLERANCES.sum_inflation
+
+
+def hiding_variance(
+    scale: Vector, grid: Vector, present: Counts, honest: int | None = None
+) -> Vector:
+    """Variance per coordinate of the noise that provably hides a client of each class [classes].
+
+    A report counts beside another only if the noise of the one on the finer grid bridges the steps
+    of the coarser grid (`_bridges`); otherwise the finer one shows through the sum.
+    """
+    variance, effective, bridged = _counted(scale, grid)
+    usable = (effective >= 0.0) & (present > 0)
+    arrived = int(present.sum())
+    others = (arrived if honest is None else min(honest, arrived)) - 1
+    hidden = variance.copy()
+    for members, company in _companies(variance, bridged, usable):
+        counts = np.where(company, present, 0)
+        # Reports that do not count beside these are among the honest ones, in the worst case.
+        most = others - (arrived - int(counts.sum()))
+        found = _with_smallest(effective, counts, max(0, most))
+        hidden[members] = np.maximum(found, variance)[members]
+    return hidden
+
+
+def drawn_variance(
+    scale: Vector, grid: Vector, clients: Counts, participation: float, rare: float
+) -> Vector:
+    """As `hiding_variance`, where each of `clients` [classes] reports by its own public coin.
+
+    A round has less with probability `rare` at most (Chernoff's bound).
+    """
+    variance, effective, bridged = _counted(scale, grid)
+    hidden = variance.copy()
+    companies = _companies(variance, bridged, (effective >= 0.0) & (clients > 0))
+    for members, company in companies:
+        values, counts = effective[company], clients[company]
+        sure = 0.0
+        for rate in np.geomspace(1e-3, 1e3, 61) / float(values @ counts):
+            absent = np.log1p(participation * np.expm1(-rate * values))
+            sure = max(
+                sure, (math.log(rare / len(companies)) - float(absent @ counts)) / float(rate)
+            )
+        hidden[members] = np.maximum(sure * _rounded_down(values), variance)[members]
+    return hidden
+
+
+def _counted(scale: Vector, grid: Vector) -> tuple[Vector, Vector, Vector]:
+    """Variance of each class's noise, what of it counts, and what bridges its grid."""
+    variance = scale * scale
+    bridged = 2.0 * (TOLERANCES.sum_smoothing * grid) ** 2
+    return variance, variance - 2.0 * bridged, bridged
+
+
+def attacked_variance(scale: Vector, present: Counts, honest: int | None = None) -> Vector:
+    """The most noise per coordinate that can hide a client of each class [classes].
+
+    It is what stands in the sum if the honest clients are those of the smallest noise.
+    """
+    arrived = int(present.sum())
+    others = (arrived if honest is None else min(honest, arrived)) - 1
+    rounded_down = _with_smallest(scale * scale, present, max(0, others))
+    result: Vector = rounded_down / _rounded_down(scale) ** 3
+    return result
+
+
+def _companies(
+    variance: Vector, bridged: Vector, usable: NDArray[np.bool_]
+) -> list[tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
+    """(classes, classes whose reports count beside theirs): usually one pair, all of them."""
+    if not usable.any():
+        return []
+    if variance[usable].min() >= bridged[usable].max():
+        return [(usable, usable)]
+    levels = np.unique(bridged[usable])
+    reach = levels[np.maximum(np.searchsorted(levels, variance, side="right") - 1, 0)]
+    pairs = []
+    for own, most in np.unique(np.stack([bridged, reach], axis=1)[usable], axis=0):
+        members = usable & (bridged == own) & (reach == most)
+        company = usable & (bridged <= most) & ((bridged > own) | (variance >= own))
+        pairs.append((members, company))
+    return pairs
+
+
+def _with_smallest(values: Vector, counts: Counts, others: int) -> Vector:
+    """Each class's own value plus the `others` smallest values of other clients; rounded down.
+
+    `counts[c]` clients have `values[c]`. With fewer others than asked, all of theirs.
+    """
+    order = np.argsort(values, kind="stable")
+    ordered, upto = values[order], np.cumsum(counts[order])
+    others = min(others, int(upto[-1]) - 1)
+
+    def smallest(number: int) -> tuple[float, float]:
+        """The sum of the smallest `number` values, and the last of them."""
+        if number == 0:
+            return 0.0, -np.inf
+        last = int(np.searchsorted(upto, number))
+        before = int(upto[last - 1]) if last else 0
+        whole = float(np.sum(ordered[:last] * counts[order[:last]]))
+        return whole + (number - before) * float(ordered[last]), float(ordered[last])
+
+    without, _ = smallest(others)
+    with_own, bar = smallest(others + 1)
+    total = np.where(values <= bar, with_own, without + values)
+    result: Vector = total * _rounded_down(values)
+    return result
+
+
+def _rounded_down(values: Vector) -> float:
+    """Below one by more than the relative round-off of a sum over the classes."""
+    return 1.0 - (len(values) + 8) * 2.0**-52
+
+
+def sum_epsilon(delta: float, mu: float) -> float:
+    """The smallest epsilon at `delta` of sums with Gaussian-DP parameter `mu`; rounded up."""
+    return gaussian_epsilon(delta * TOLERANCES.sum_delta_share, mu)
+
+
+def sum_profile(epsilon: ArrayLike, mu: ArrayLike) -> Vector:
+    """Upper bound on delta at each epsilon >= 0 of sums with Gaussian-DP parameter `mu`."""
+    delta = gaussian_profile(epsilon, mu) / TOLERANCES.sum_delta_share
+    return np.minimum(1.0, delta + np.where(delta > 0.0, TOLERANCES.sum_lattice_loss, 0.0))

@@ -1,0 +1,43 @@
+"""Whose noise counts where only sums of reports leave, and what that takes for granted."""
+
+from __future__ import annotations
+
+import math
+
+from fl_shuffle.errors import require_integer, require_real
+
+AssumedHonest = int | float | None
+
+
+def honest_reports(assumed: AssumedHonest, arrived: int) -> int:
+    """How many of the reports that arrived are assumed to be honest, at least one: one's own.
+
+    None: all; a whole number: so many; a share in (0, 1): that share of them, rounded down. Raises
+    `InvalidValueError` for anything else.
+    """
+    if assumed is None:
+        return arrived
+    if isinstance(assumed, float):
+        share = require_real(
+            "assumed_honest",
+            assumed,
+            minimum=0.0,
+            maximum=1.0,
+            exclusive_minimum=True,
+            exclusive_maximum=True,
+        )
+        return min(arrived, max(1, math.floor(share * arrived)))
+    return min(arrived, require_integer("assumed_honest", assumed, minimum=1))
+
+
+def sum_assumption(min_reports: int, assumed_honest: AssumedHonest = None) -> str:
+    """What the guarantee for sums takes for granted, in words."""
+    words = (
+        f"only sums of at least {min_reports} reports leave, one a round; nobody sees single "
+        "reports"
+    )
+    if assumed_honest is None:
+        return f"{words}, and nobody knows the noise in anybody else's"
+    share = f"{assumed_honest:g}" if isinstance(assumed_honest, float) else f"{assumed_honest}"
+    part = "share " if isinstance(assumed_honest, float) else ""
+    return f"{words}; the noise in at least {part}{share} of them is known to nobody else"

@@ -1,0 +1,193 @@
+"""Before a run of which only sums leave: what given reports cost, and the noise a target needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.bounds.sum_release.gaussian import (
+    attacked_variance,
+    drawn_variance,
+    sum_epsilon,
+    sum_mu,
+)
+from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest, honest_reports
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
+from fl_shuffle.accounting.laws.report_grid import report_grids
+from fl_shuffle.accounting.limits import MAX_ROUNDS
+from fl_shuffle.accounting.rounds.planning import (
+    UNITS,
+    ClassCost,
+    NoisePlan,
+    clip_shares,
+    require_target_delta,
+)
+from fl_shuffle.accounting.rounds.sum_account import LAPLACE_SUM
+from fl_shuffle.accounting.tolerances import TOLERANCES
+from fl_shuffle.errors import NotApplicableError, require_choice, require_integer, require_real
+
+Vector = NDArray[np.float64]
+
+
+def class_mu(classes: Sequence[ReportClass], assumed_honest: AssumedHonest = None) -> Vector:
+    """The Gaussian-DP parameter of one sum of these reports, for a client of each class; proven.
+
+    Raises `NotApplicableError` for reports whose noise is not Gaussian.
+    """
+    scale, shift, counts = _columns(classes)
+    radius = np.array([kind.radius for kind in classes])
+    honest = honest_reports(assumed_honest, int(counts.sum()))
+    return sum_mu(scale, shift, report_grids(scale, radius), counts, honest)
+
+
+def attacked_class_mu(
+    classes: Sequence[ReportClass], assumed_honest: AssumedHonest = None
+) -> tuple[Vector, float]:
+    """What the best test on such a sum reaches for each class, and its coarsest grid (in scales).
+
+    Raises `NotApplicableError` as `class_mu`.
+    """
+    scale, shift, counts = _columns(classes)
+    radius = np.array([kind.radius for kind in classes])
+    honest = honest_reports(assumed_honest, int(counts.sum()))
+    coarsest = float(np.max(report_grids(scale, radius) / scale))
+    return shift / np.sqrt(attacked_variance(scale, counts, honest)), coarsest
+
+
+def _columns(classes: Sequence[ReportClass]) -> tuple[Vector, Vector, NDArray[np.int64]]:
+    """Scale, shift and count of each class."""
+    if any(kind.noise != "gaussian" for kind in classes):
+        raise NotApplicableError(f"sum: {LAPLACE_SUM}")
+    scale = np.array([kind.scale for kind in classes])
+    shift = np.array([kind.ratio * kind.scale for kind in classes])
+    return scale, shift, np.array([kind.count for kind in classes], dtype=np.int64)
+
+
+def sum_cost(
+    classes: Sequence[ReportClass],
+    rounds: int,
+    delta: float,
+    *,
+    assumed_honest: AssumedHonest = None,
+) -> list[ClassCost]:
+    """The proven cost of `rounds` equal sums for each class of a batch that arrives whole.
+
+    `anonymity` counts the reports whose noise may hide the client. Classes with no clients are left
+    out. Raises `NotApplicableError` as `class_mu`.
+    """
+    require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
+    require_target_delta(delta)
+    honest = honest_reports(assumed_honest, sum(kind.count for kind in classes))
+    return _costs(classes, class_mu(classes, assumed_honest), honest, rounds, delta)
+
+
+def drawn_sum_cost(
+    classes: Sequence[ReportClass],
+    rounds: int,
+    delta: float,
+    *,
+    taken: int,
+    participation: float,
+    rare: float,
+    assumed_honest: AssumedHonest = None,
+) -> list[ClassCost]:
+    """`sum_cost` where clients take part by public coins, for one who does so `taken` times.
+
+    Some of the `rounds` sums hide less with probability `rare` at most.
+    """
+    from scipy.stats import binom
+
+    scale, shift, clients = _columns(classes)
+    grids = report_grids(scale, np.array([kind.radius for kind in classes]))
+    reports = max(1, int(binom.ppf(rare / rounds, int(clients.sum()), participation)))
+    honest = honest_reports(assumed_honest, reports)
+    if assumed_honest is None:
+        variance = drawn_variance(scale, grids, clients, participation, rare / rounds)
+        mu = shift / np.sqrt(variance) * TOLERANCES.sum_inflation
+    else:
+        # Whoever is drawn, the honest ones' noise is at least the smallest of everybody's.
+        mu = sum_mu(scale, shift, grids, clients, honest)
+    return _costs(classes, mu, honest, taken, delta)
+
+
+def _costs(
+    classes: Sequence[ReportClass], mu: Vector, honest: int, rounds: int, delta: float
+) -> list[ClassCost]:
+    """The cost of so many sums with this parameter each."""
+    mu = mu * math.sqrt(rounds)
+    costs = []
+    for index, own in enumerate(classes):
+        if own.count:
+            local = gaussian_epsilon(delta, own.ratio * math.sqrt(rounds))
+            epsilon = min(local, sum_epsilon(delta, float(mu[index])))
+            costs.append(ClassCost(index, own.count, honest, epsilon, local, epsilon < local))
+    return costs
+
+
+def plan_sum_noise(
+    epsilon: float,
+    delta: float,
+    *,
+    clients: int | Sequence[tuple[float, int]],
+    rounds: int,
+    clip: float = 1.0,
+    unit: str = "client",
+    records: int = 1,
+    report_delta: float = 1e-5,
+    assumed_honest: AssumedHonest = None,
+) -> NoisePlan:
+    """The smallest common Gaussian noise that gives every client (epsilon, delta) if sums leave.
+
+    The arguments are those of `plan_noise`; of the reports of a round `assumed_honest` are.
+    """
+    target = require_real("epsilon", epsilon, minimum=0.0, exclusive_minimum=True, maximum=1e4)
+    require_target_delta(delta)
+    require_target_delta(report_delta, "report_delta")
+    require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
+    require_choice("unit", unit, UNITS)
+    require_real("clip", clip, minimum=0.0, exclusive_minimum=True, maximum=1e12)
+    require_integer("records", records, minimum=1)
+    shape = clip_shares(clients)
+    step = 2.0 / (records if unit == "record" else 1) * clip
+    total = sum(count for _, count in shape)
+    share = max(share for share, _ in shape)
+
+    def batch(scale: float) -> list[ReportClass]:
+        return [ReportClass("gaussian", scale, s * clip, s * step, count) for s, count in shape]
+
+    def worst(scale: float) -> float:
+        mu = float(np.max(class_mu(batch(scale), assumed_honest)))
+        return sum_epsilon(delta, mu * math.sqrt(rounds))
+
+    largest = gaussian_mu(target, delta * TOLERANCES.sum_delta_share)
+    without = share * step * math.sqrt(rounds) / largest * (1.0 + 1e-8)
+    bad = without / math.sqrt(honest_reports(assumed_honest, total)) * (1.0 - 1e-8)
+    good = without
+    while good > bad * (1.0 + TOLERANCES.plan_sum_scale):
+        # The answer is just above the lower end unless means are very long against the noise.
+        middle = min(bad * (1.0 + 1e-6), math.sqrt(good * bad))
+        for scale in (middle, math.sqrt(good * bad)):
+            if worst(scale) <= target:
+                good = scale
+                break
+            bad = scale
+    local = gaussian_epsilon(delta, share * step / good * math.sqrt(rounds))
+    return NoisePlan(
+        noise="gaussian",
+        scale=good,
+        deviation=good,
+        average_deviation=good / math.sqrt(total),
+        epsilon=min(local, worst(good)),
+        delta=delta,
+        local_epsilon=local,
+        report_epsilon=gaussian_epsilon(report_delta, share * step / good),
+        report_delta=report_delta,
+        scale_without_shuffler=without,
+        credit=good < without,
+        reports=total,
+        release="sum",
+    )

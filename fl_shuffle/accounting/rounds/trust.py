@@ -1,0 +1,86 @@
+"""What leaves the shuffler and who is honest: what a run's guarantees take the parties to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fl_shuffle.accounting.rounds.sum_account import AssumedHonest, sum_assumption
+from fl_shuffle.errors import PrivacyBudgetError
+
+ANALYZED = "an analyzer gets single reports, not sums alone (server.analyzer)"
+SERVER_ADDS = (
+    "The server's process adds the reports up itself: that nobody looks at single ones there is "
+    "assumed, not enforced"
+)
+
+TOWARDS = {
+    "reports": "whoever sees the shuffled reports of a round (privacy.release = 'reports')",
+    "sum": "whoever sees sums of reports alone, and no single one (privacy.release = 'sum')",
+}
+"""Towards whom the headline holds, by what is released."""
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Towards whom a run's headline holds.
+
+    `release` is "reports" (the shuffled reports of a round are seen; column `proven`) or "sum"
+    (only their sum is; column `sum`). `assumed_honest`: of every round's reports at least so many
+    (a count) or this share come from clients who add the noise they say and keep it to themselves;
+    None: all do. Sums of fewer than `min_reports` reports never leave. `analyzed`: an analyzer of
+    the user's gets single reports.
+    """
+
+    release: str = "reports"
+    assumed_honest: AssumedHonest = None
+    min_reports: int = 2
+    analyzed: bool = False
+
+    @classmethod
+    def of(cls, tables: Mapping[str, Mapping[str, Any]]) -> Trust:
+        """The trust that a resolved configuration states, given as nested tables."""
+        privacy = tables["privacy"]
+        return cls(
+            release=privacy["release"],
+            assumed_honest=privacy.get("assumed_honest"),
+            min_reports=privacy["min_reports"],
+            analyzed=tables["server"]["analyzer"] != "mean",
+        )
+
+    def require(self, round_number: int, reports: int) -> None:
+        """Refuse a round that cannot be what was assumed: raises `PrivacyBudgetError` where fewer
+        reports arrived than are said to come from honest clients."""
+        honest = self.assumed_honest
+        if isinstance(honest, int) and reports < honest:
+            raise PrivacyBudgetError(
+                f"round {round_number}: {reports} reports arrived, below privacy.assumed_honest = "
+                f"{honest}: so many of them cannot be honest; the batch is not released"
+            )
+
+    def sentences(self, *, sums: bool) -> tuple[str, ...]:
+        """In plain words; `sums`: the column `sum` says something."""
+        found = [self._honesty()]
+        if sums:
+            words = sum_assumption(self.min_reports, self.assumed_honest)
+            found.append(f"column sum: {words}. {SERVER_ADDS}")
+        return tuple(found)
+
+    def _honesty(self) -> str:
+        kept = "add the noise they say and tell nobody what it was"
+        if self.assumed_honest is None:
+            return f"all clients whose reports arrive {kept} (privacy.assumed_honest: all)"
+        least = (
+            f"{self.assumed_honest:,} of the clients"
+            if isinstance(self.assumed_honest, int)
+            else f"{self.assumed_honest:.6g} of all clients"
+        )
+        return (
+            f"in every round at least {least} whose reports arrive {kept} "
+            "(privacy.assumed_honest); whoever the others are, their reports hide nobody in "
+            "`proven` and `sum`"
+        )
+
+
+EVERYBODY_HONEST = Trust()

@@ -1,0 +1,30 @@
+"""`fl-shuffle runs`: the runs below a folder, side by side."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+SUMMARY = "List runs: what they were, how far they came, what they cost."
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "directory", metavar="DIR", nargs="*", default=["runs"],
+        help="folders of runs, or folders that hold some (default: runs)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--format", default="table", choices=("table", "csv", "json"), help="how to print it"
+    )
+    parser.add_argument(
+        "--differences", action="store_true", help="show the settings in which the runs differ"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from fl_shuffle.report.formats import as_text
+    from fl_shuffle.runs.listing import find_runs, runs_table
+
+    found = find_runs([Path(name) for name in arguments.directory])
+    print(as_text(runs_table(found, differences=arguments.differences), arguments.format))
+    return 0

@@ -1,0 +1,109 @@
+"""A run's ledger as plain tables: columns of equal length, for pandas, Arrow, CSV, or the eye.
+
+Epsilons are nats at the run's delta, cumulative, NaN where a column says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.errors import require_integer
+from fl_shuffle.report.record import RunRecord
+
+Table = Mapping[str, NDArray[Any]]
+
+
+def rounds_table(run: RunRecord) -> Table:
+    """One row a released round: reports that arrived, and each column for the worst client."""
+    accuracy = np.array([run.accuracy.get(int(number), np.nan) for number in run.ledger.rounds])
+    return {
+        "round": run.ledger.rounds,
+        "reports": run.ledger.reports,
+        **{f"{name}_epsilon": values for name, values in run.ledger.epsilon.items()},
+        "delta": np.full(len(run.ledger.rounds), _delta(run)),
+        "accuracy": accuracy,
+    }
+
+
+def clients_table(run: RunRecord) -> Table:
+    """One row a client: the budget it asked for, its randomizer, its rounds and what they cost."""
+    classes, class_of, totals = run.ledger.classes, run.ledger.class_of, run.totals
+
+    def of_class(name: str, kind: Any) -> NDArray[Any]:
+        return np.array([getattr(each, name) for each in classes], dtype=kind)[class_of]
+
+    return {
+        "client": np.arange(len(class_of)),
+        "epsilon0": of_class("epsilon0", np.float64),
+        "delta0": of_class("delta0", np.float64),
+        "noise": of_class("noise", np.str_),
+        "scale": of_class("scale", np.float64),
+        "radius": of_class("radius", np.float64),
+        "records": of_class("records", np.int64),
+        "rounds": totals.rounds,
+        "proven_epsilon": totals.proven,
+        "sum_epsilon": totals.sum,
+        "local_epsilon": totals.local,
+        "delta": np.full(len(class_of), _delta(run)),
+    }
+
+
+def attendance_table(
+    run: RunRecord, *, client: int | None = None, round_number: int | None = None
+) -> Table:
+    """One row a released report: its round, the attempt at that round, and its client.
+
+    Restricted to one client or one round if these are given. Raises `InvalidValueError` for a
+    client or round that the run does not have.
+    """
+    if client is not None:
+        require_integer("client", client, minimum=0, maximum=len(run.ledger.class_of) - 1)
+    if round_number is not None:
+        last = max((number for number, _ in run.ledger.attempts), default=1)
+        require_integer("round", round_number, minimum=1, maximum=last)
+    rounds, attempts, clients = [], [], []
+    tries: dict[int, int] = {}
+    for number, present in run.ledger.attempts:
+        tries[number] = tries.get(number, 0) + 1
+        if round_number is not None and number != round_number:
+            continue
+        who = np.flatnonzero(present) if client is None else np.flatnonzero(present[[client]])
+        who = who if client is None else who + client
+        clients.append(who)
+        rounds.append(np.full(len(who), number))
+        attempts.append(np.full(len(who), tries[number]))
+    return {
+        "round": _joined(rounds),
+        "attempt": _joined(attempts),
+        "client": _joined(clients),
+    }
+
+
+def notes_table(run: RunRecord) -> Table:
+    """One row a remark of the run: the round it belongs to, its kind, its text."""
+    rounds, kinds, texts = zip(*run.ledger.notes, strict=True) if run.ledger.notes else ((),) * 3
+    return {
+        "round": np.array(rounds, dtype=np.int64),
+        "kind": np.array(kinds, dtype=np.str_),
+        "text": np.array(texts, dtype=np.str_),
+    }
+
+
+TABLES = {
+    "rounds": rounds_table,
+    "clients": clients_table,
+    "attendance": attendance_table,
+    "notes": notes_table,
+}
+
+
+def _delta(run: RunRecord) -> float:
+    return float(run.config["privacy"]["target_delta"])
+
+
+def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)

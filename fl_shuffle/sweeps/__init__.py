@@ -1,0 +1,31 @@
+"""Many runs of one configuration, over a grid of settings and several seeds.
+
+SWEEP/sweep.json   what is swept: the base configuration, the grid, the seeds
+SWEEP/runs/NAME/   one run directory a point, named by combination and seed
+SWEEP/runs.csv     one line a run
+SWEEP/table.csv    one line a combination: means and spreads over its seeds
+SWEEP/sweep.html   the table and the figure of accuracy against epsilon
+SWEEP/lock         held by the process that works on the sweep
+
+`points` lays the grid out, `directory` makes, locks and reopens the folder, `running` hands points
+to worker processes (`worker`), `results` reads what they left, `page` draws it. A sweep that was
+stopped goes on where it stood: finished runs are kept, unfinished ones resumed.
+"""
+
+from fl_shuffle.sweeps.directory import SweepDirectory
+from fl_shuffle.sweeps.points import Axis, Point, Sweep, parse_axis
+from fl_shuffle.sweeps.results import SweepResult
+from fl_shuffle.sweeps.running import PointFailed, PointFinished, PointRound, run_sweep
+
+__all__ = [
+    "Axis",
+    "Point",
+    "PointFailed",
+    "PointFinished",
+    "PointRound",
+    "Sweep",
+    "SweepDirectory",
+    "SweepResult",
+    "parse_axis",
+    "run_sweep",
+]

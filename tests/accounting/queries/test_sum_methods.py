@@ -1,0 +1,127 @@
+"""Questions about sums: `bound`, `compare` and plans with `release = "sum"`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import fl_shuffle as fs
+from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.laws.gaussian_mechanism import (
+    classical_sigma,
+    gaussian_delta,
+    gaussian_epsilon,
+)
+from fl_shuffle.accounting.queries.bound_query import BoundQuery
+from fl_shuffle.accounting.queries.methods import bound, compare
+from fl_shuffle.accounting.rounds.sum_planning import plan_sum_noise, sum_cost
+from fl_shuffle.errors import ConfigError, InvalidValueError, NotApplicableError
+
+ASKED = BoundQuery(
+    method="sum",
+    randomizer="gaussian",
+    epsilon0=1.0,
+    delta0=1e-5,
+    clients=100,
+    rounds=20,
+    delta=1e-6,
+    unit="client",
+    release="sum",
+)
+SIGMA = classical_sigma(1.0, 1e-5, 2.0)
+
+
+def test_the_formula_written_out() -> None:
+    mu = 2.0 / SIGMA * math.sqrt(20 / 100)
+    answer = bound(ASKED)
+    assert answer.status is Status.PROVEN
+    assert gaussian_epsilon(1e-6, mu) <= answer.epsilon < gaussian_epsilon(1e-6, mu) * (1 + 1e-6)
+    asked = replace(ASKED, delta=None, epsilon=0.2)
+    exact = gaussian_delta(0.2, mu)
+    assert exact <= bound(asked).delta < exact * (1 + 1e-5)
+    assert "at least 100 reports" in answer.assumptions[0]
+    lower = bound(replace(ASKED, method="sum-attack"))
+    assert lower.status is Status.LOWER_BOUND
+    assert 0.98 * answer.epsilon < lower.epsilon < answer.epsilon
+    assert bound(replace(asked, method="sum-attack")).delta < exact
+
+
+def test_personal_budgets_hide_in_everybodys_noise() -> None:
+    budgets = ((0.5, 1e-5, 30), (2.0, 1e-5, 70))
+    named = {"method": "sum", "randomizer": "gaussian", "budgets": list(budgets), "delta": 1e-6}
+    query = BoundQuery.from_mapping({**named, "unit": "client", "release": "sum"})
+    scales = [classical_sigma(e, d, 2.0) for e, d, _ in budgets]
+    variance = sum(n * s * s for s, (_, _, n) in zip(scales, budgets, strict=True))
+    assert bound(query).epsilon == pytest.approx(
+        gaussian_epsilon(1e-6, 2.0 / math.sqrt(variance)), rel=1e-6
+    )
+    half = replace(query, assumed_honest=0.5)
+    smallest = 50 * scales[1] ** 2
+    assert bound(half).epsilon == pytest.approx(
+        gaussian_epsilon(1e-6, 2.0 / math.sqrt(smallest)), rel=1e-6
+    )
+
+
+def test_compare_knows_what_is_released() -> None:
+    asked = replace(ASKED, rounds=1)
+    answers = compare(asked)
+    proven = [
+        name
+        for name, value in answers.items()
+        if isinstance(value, Guarantee) and value.status is Status.PROVEN
+    ]
+    # What holds for all reports holds for their sum; the sum alone says less.
+    assert proven[0] == "sum" and "proven" in proven
+    for name in ("attack", "lower", "girgis-lower"):
+        assert "release = 'reports'" in str(answers[name])
+    shuffled = compare(replace(asked, release="reports"))
+    for name in ("sum", "sum-attack"):
+        assert "release = 'sum'" in str(shuffled[name])
+    assumed = compare(replace(asked, assumed_honest=10))
+    assert "assumed_honest" in str(assumed["proven"])
+    assert isinstance(assumed["sum"], Guarantee)
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match="assumed_honest"):
+        replace(ASKED, release="reports", assumed_honest=5)
+    with pytest.raises(InvalidValueError, match="assumed_honest"):
+        replace(ASKED, assumed_honest=0)
+    with pytest.raises(InvalidValueError, match="release"):
+        replace(ASKED, release="mean")
+    with pytest.raises(NotApplicableError, match="participation"):
+        bound(replace(ASKED, participation=0.5))
+    with pytest.raises(NotApplicableError, match="vector reports"):
+        bound(replace(ASKED, randomizer="krr", k=3, delta0=0.0))
+
+
+@pytest.mark.parametrize(("records", "honest"), [(1, None), (600, None), (60_000, 0.5)])
+def test_a_plan_reaches_its_target_and_no_more(records: int, honest: float | None) -> None:
+    """The scale is certified, and 0.01% less noise would miss the target."""
+    plan = plan_sum_noise(
+        1.0, 1e-6, clients=1000, rounds=50, unit="record", records=records, assumed_honest=honest
+    )
+
+    def cost(scale: float) -> float:
+        batch = [ReportClass("gaussian", scale, 1.0, 2.0 / records, 1000)]
+        return sum_cost(batch, 50, 1e-6, assumed_honest=honest)[0].epsilon
+
+    assert cost(plan.scale) == plan.epsilon <= 1.0
+    assert cost(plan.scale * 0.9999) > 1.0
+    assert plan.release == "sum" and plan.credit
+
+
+def test_plans_by_name() -> None:
+    target: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "rounds": 1, "clients": 50}
+    summed = fs.plan(**target, release="sum")
+    assert summed.scale < fs.plan(**target).scale
+    with pytest.raises(InvalidValueError, match="assumed_honest"):
+        fs.plan(**target, assumed_honest=5)
+    with pytest.raises(ConfigError, match="Gaussian"):
+        fs.plan(**target, release="sum", noise="laplace")
+    with pytest.raises(ConfigError, match="participation"):
+        fs.plan(**target, release="sum", participation=0.5)

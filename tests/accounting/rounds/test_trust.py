@@ -1,0 +1,107 @@
+"""Colluders' reports hide nobody: `proven` is that of a batch without those that help most."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
+from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundType
+from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView
+from fl_shuffle.accounting.rounds.sum_account import AssumedHonest
+from fl_shuffle.accounting.rounds.trust import EVERYBODY_HONEST, Trust
+
+
+def kind(radius: float = 0.5, scale: float = 1.0, noise: str = "gaussian") -> ClientClass:
+    return ClientClass(noise, scale, radius, 2.0 * radius, 1.0, 1e-5, 1)
+
+
+def accountant(
+    classes: list[ClientClass], counts: list[int], honest: AssumedHonest = None
+) -> Accountant:
+    class_of = np.repeat(np.arange(len(counts)), counts)
+    trust = EVERYBODY_HONEST if honest is None else Trust(assumed_honest=honest)
+    return Accountant(classes, class_of, unit="client", schedule="aggregate", delta=1e-6, rounds=2,
+                      trust=trust)  # fmt: skip
+
+
+def proven(
+    classes: list[ClientClass], counts: list[int], honest: AssumedHonest = None
+) -> dict[int, float]:
+    """Each class's epsilon after one round with everybody."""
+    everybody = np.ones(sum(counts), dtype=bool)
+    found = accountant(classes, counts, honest).preview(1, everybody).columns["proven"].epsilon
+    return dict(found)
+
+
+def types(
+    classes: list[ClientClass], counts: list[int], honest: AssumedHonest = None, arrived: int = 0
+) -> dict[int, RoundKind]:
+    """What the round is to each group: everybody, or the first `arrived` clients, took part."""
+    class_of = np.repeat(np.arange(len(counts)), counts)
+    view = ShuffledView(classes, class_of, schedule="aggregate", unit="client",
+                        assumed_honest=honest)  # fmt: skip
+    return view.round_types(np.arange(len(class_of)) < (arrived or len(class_of)))
+
+
+def test_a_batch_with_colluders_costs_what_one_without_them_does() -> None:
+    few = proven([kind()], [600])
+    assert proven([kind()], [1000], 600) == few
+    assert proven([kind()], [1000])[0] < 0.85 * few[0]
+
+
+@pytest.mark.parametrize(("honest", "left"), [(600, 600), (0.6, 600), (0.5999, 599)])
+@pytest.mark.parametrize("noise", ["gaussian", "user"])
+def test_colluders_are_left_out(noise: str, honest: AssumedHonest, left: int) -> None:
+    own = [kind(noise=noise)]
+    ((_, found),) = types(own, [1000], honest).items()
+    others = found.others if isinstance(found, DeclaredRound) else sum(n for _, n in found.others)
+    assert abs(others - (left - 1)) <= (0 if noise == "gaussian" else 16)
+
+
+def test_those_are_left_out_that_help_most() -> None:
+    """Small balls hide better: 150 colluders of either class leave the wide ones; and all may be of
+    the client's own noise."""
+    found = types([kind(0.2), kind(0.5), kind(0.5, scale=3.0)], [150, 400, 300], 850 - 150)
+    narrow, wide, other = (found[index] for index in range(3))
+    assert isinstance(narrow, RoundType) and narrow.others == ((0.5, 399),)
+    assert isinstance(wide, RoundType) and wide.others == ((0.5, 399),)
+    assert isinstance(other, RoundType) and other.others == ((0.5, 149),)
+
+
+@pytest.mark.parametrize("lost", range(7))
+def test_no_subset_of_the_batch_is_worse_than_what_is_left(lost: int) -> None:
+    """Against every choice of colluders: the type kept is not better than what is really left."""
+    radii = [0.1, 0.1, 0.2, 0.3, 0.3, 0.3]
+
+    def batch(found: list[float]) -> RoundType:
+        others = tuple((r, found.count(r)) for r in sorted(set(found)))
+        return RoundType("gaussian", 1.0, 0.2, 0.4, others)
+
+    kept = batch(radii).without(lost)
+    assert sum(count for _, count in kept.others) == 6 - lost
+    for chosen in itertools.combinations(radii, 6 - lost):
+        assert kept.not_better_than(batch(list(chosen)))
+
+
+def test_colluders_that_leave_nobody_to_hide_among() -> None:
+    everybody = np.ones(1000, dtype=bool)
+    found = accountant([kind()], [1000], 2).preview(1, everybody)
+    column = found.columns["proven"]
+    assert column.worst == found.columns["local"].worst
+    assert "998 of the reports may be colluders'" in column.note
+    alone = accountant([kind()], [1000], 1).preview(1, everybody).columns
+    assert alone["sum"].worst == pytest.approx(alone["local"].worst, rel=1e-6)
+
+
+def test_drop_outs_count_what_arrived() -> None:
+    """Of 1,000 reports 700 arrive, 600 of them honest: those of 600. A share is of what arrived."""
+    for honest, left in ((600, 600), (0.5, 350)):
+        found = types([kind()], [1000], honest, arrived=700)[0]
+        assert isinstance(found, RoundType)
+        # A type that similar batches share: never better, and about 5% smaller at most.
+        assert 0.94 * (left - 1) <= sum(count for _, count in found.others) <= left - 1

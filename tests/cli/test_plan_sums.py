@@ -1,0 +1,82 @@
+"""`plan CONFIG` of runs of which only sums leave, against the accountant that counts such runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.rounds.planning import plan_cost
+from fl_shuffle.accounting.rounds.sum_account import AssumedHonest, SumAccount
+from fl_shuffle.budgets import make_budgets
+from fl_shuffle.cli import main
+from fl_shuffle.configuration.reading import load_config
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.randomizer_plan import make_plan
+from fl_shuffle.tasks.cost import cost_of
+
+QUICK = "fl_shuffle/configs/quickstart.toml"
+
+
+def config_with(assumed: AssumedHonest, participation: float = 1.0) -> Config:
+    settings = ["privacy.release=sum", "data.records=6", "run.rounds=12"]
+    if assumed is not None:
+        settings.append(f"privacy.assumed_honest={assumed}")
+    return load_config(QUICK, [*settings, f"training.participation={participation}"])
+
+
+def spent(config: Config, present: np.ndarray) -> float:
+    """What the run's accountant says of rounds with these clients [rounds, clients]."""
+    budgets = make_budgets(config.budgets, config.data.clients)
+    plan = make_plan(config, budgets, np.full(config.data.clients, 6))
+    account = SumAccount.start(
+        plan.classes,
+        plan.class_of,
+        schedule="aggregate",
+        assumed_honest=config.privacy.assumed_honest,
+    )
+    for mask in present:
+        account = account.after(mask)
+    return account.worst_epsilon(config.privacy.target_delta)
+
+
+@pytest.mark.parametrize("assumed", [None, 7, 0.4])
+def test_a_plan_says_what_the_run_will_count(assumed: AssumedHonest) -> None:
+    config = config_with(assumed)
+    everybody = np.ones((12, config.data.clients), dtype=bool)
+    worst = max(cost.epsilon for cost in cost_of(config)[0])
+    assert worst == pytest.approx(spent(config, everybody), rel=1e-8)
+
+
+@pytest.mark.parametrize("assumed", [None, 3, 0.4])
+def test_drawn_runs_stay_below_the_expected_cost(assumed: AssumedHonest) -> None:
+    """Exceeded with probability 1% at most: in 20 runs twice or more has probability 2%."""
+    config = config_with(assumed, 0.5)
+    worst = max(cost.epsilon for cost in cost_of(config)[0])
+    rng = np.random.default_rng(2)
+    above = sum(
+        spent(config, rng.random((12, config.data.clients)) < 0.5) > worst for _ in range(20)
+    )
+    assert above <= 1
+
+
+def test_colluders_hide_nobody_in_a_plan() -> None:
+    """Dropping so many of the best hiders by hand gives the same cost."""
+    batch = [
+        ReportClass("gaussian", 8.0, 0.5, 1.0, 300),
+        ReportClass("gaussian", 8.0, 1.0, 2.0, 200),
+    ]
+    fewer = [replace(batch[0], count=50), batch[1]]
+    collusion = plan_cost(batch, 1, 1e-6, colluders=250)
+    assert collusion[1].epsilon == plan_cost(fewer, 1, 1e-6)[1].epsilon
+    none_left = plan_cost(batch, 1, 1e-6, colluders=499)
+    assert [cost.epsilon for cost in none_left] == [cost.local for cost in none_left]
+
+
+def test_the_command_says_what_it_assumes(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["privacy.release=sum", "data.records=6", "run.rounds=2"]
+    assert main(["plan", QUICK, *(f"--set={setting}" for setting in settings)]) == 0
+    shown = capsys.readouterr().out
+    assert "assumes only sums of at least" in shown and "by itself" in shown

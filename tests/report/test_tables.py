@@ -1,0 +1,138 @@
+"""A ledger as tables: the numbers of the ledger, nothing else, in every format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fl_shuffle as fs
+from fl_shuffle.cli import main
+from fl_shuffle.errors import ConfigError, InvalidValueError
+from fl_shuffle.report.formats import as_text, write_table
+from fl_shuffle.report.record import read_run
+from fl_shuffle.report.tables import TABLES, attendance_table, clients_table, rounds_table
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tables") / "run"
+    settings = {"run.rounds": 3, "data.clients": 21, "training.participation": 0.5,
+                "budgets.levels": 3, "run.jobs": 1}  # fmt: skip
+    fs.simulate(overrides=settings, out=path)
+    return path
+
+
+def test_the_attendance_view_reads_without_our_code(run: Path) -> None:
+    record = read_run(run)
+    with sqlite3.connect(run / "ledger.sqlite") as database:
+        rows = database.execute("SELECT round, client_id FROM attendance").fetchall()
+    wanted = {(number, int(who)) for number, present in record.ledger.attempts
+              for who in np.flatnonzero(present)}  # fmt: skip
+    assert 0 < len(wanted) < 3 * 21
+    assert sorted(rows) == sorted(wanted)
+    table = attendance_table(record)
+    assert sorted(zip(table["round"].tolist(), table["client"].tolist(), strict=True)) == sorted(
+        wanted
+    )
+
+
+def test_the_tables_say_what_the_ledger_says(run: Path) -> None:
+    record, result = read_run(run), fs.Result(run)
+    clients = clients_table(record)
+    for number in range(21):
+        bill = result.ledger.client(number)
+        assert clients["proven_epsilon"][number] == bill.epsilon
+        assert clients["local_epsilon"][number] == bill.local_epsilon
+        own = attendance_table(record, client=number)["round"]
+        assert len(own) == clients["rounds"][number] == bill.rounds
+    rounds = rounds_table(record)
+    assert rounds["proven_epsilon"][-1] == pytest.approx(result.epsilon)
+    for number, reports in zip(rounds["round"], rounds["reports"], strict=True):
+        assert len(attendance_table(record, round_number=int(number))["client"]) == reports
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_in_every_format(run: Path, name: str, tmp_path: Path) -> None:
+    table = TABLES[name](read_run(run))
+    size = len(next(iter(table.values())))
+    assert len(json.loads(as_text(table, "json"))) == size
+    read = list(csv.DictReader(io.StringIO(as_text(table, "csv"))))
+    assert len(read) == size and (not read or list(read[0]) == list(table))
+    assert len(as_text(table, "table").splitlines()) == size + 1
+    write_table(table, tmp_path / "t.csv", "csv")
+    assert (tmp_path / "t.csv").stat().st_mode & 0o777 == 0o600
+
+
+def test_numbers_survive_csv_and_json(run: Path) -> None:
+    table = clients_table(read_run(run))
+    read = list(csv.DictReader(io.StringIO(as_text(table, "csv"))))
+    assert [float(row["proven_epsilon"]) for row in read] == table["proven_epsilon"].tolist()
+    named = json.loads(as_text(table, "json"))
+    assert [row["proven_epsilon"] for row in named] == table["proven_epsilon"].tolist()
+    odd = {"x": np.array([np.nan, np.inf, 1.5])}
+    assert [row["x"] for row in json.loads(as_text(odd, "json"))] == [None, "inf", 1.5]
+
+
+def test_parquet_comes_back(run: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = clients_table(read_run(run))
+    write_table(table, tmp_path / "t.parquet", "parquet")
+    read = parquet.read_table(tmp_path / "t.parquet").to_pydict()
+    assert read["proven_epsilon"] == table["proven_epsilon"].tolist()
+
+
+def test_parquet_without_its_library_is_one_line(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fl_shuffle.extras.installed", lambda library: False)
+    with pytest.raises(ConfigError, match=r"fl-shuffle\[parquet\]"):
+        write_table(rounds_table(read_run(run)), tmp_path / "t", "parquet")
+
+
+def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ledger", str(run), "--client", "4"]) == 0
+    said = capsys.readouterr().out
+    bill = fs.Result(run).ledger.client(4)
+    assert f"reported in {bill.rounds} rounds" in said and f"proven {bill.epsilon:.4g}" in said
+    assert main(["ledger", str(run), str(run), "--round", "2", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.startswith("run,round,attempt,client\n")
+    assert main(["runs", str(run.parent), "--format", "json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert (listed["epsilon"], listed["state"]) == (fs.Result(run).epsilon, "finished")
+    assert main(["export", str(run), "--out", str(tmp_path / "e")]) == 0
+    assert {path.stem for path in (tmp_path / "e").iterdir()} == set(TABLES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["ledger", "RUN", "--client", "21"], "client = 21"),
+        (["ledger", "RUN", "--client", "-1"], "client = -1"),
+        (["ledger", "RUN", "--round", "9"], "round = 9"),
+        (["ledger", "RUN", "--round", "0"], "round = 0"),
+        (["ledger", "RUN", "--format", "parquet"], "--out FILE"),
+        (["ledger", "NOWHERE"], "not a run directory"),
+        (["export", "NOWHERE"], "not a run directory"),
+        (["runs", "NOWHERE"], "is no folder"),
+        (["runs", "EMPTY"], "there is no run"),
+        (["export", "RUN", "--out", "/dev/null/x"], "cannot be used"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str], text: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {"RUN": str(run), "NOWHERE": str(tmp_path / "no"), "EMPTY": str(tmp_path)}
+    assert main([places.get(word, word) for word in arguments]) == 2
+    error = capsys.readouterr().err
+    assert text in error and error.count("\n") == 1
+
+
+def test_a_client_or_round_that_is_not_there(run: Path) -> None:
+    with pytest.raises(InvalidValueError, match="client"):
+        attendance_table(read_run(run), client=21)

@@ -1,0 +1,174 @@
+"""Runs of which only sums leave: same bits, another headline, and every output gives that one."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fl_shuffle as fs
+from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.accounting.rounds.trust import Trust
+from fl_shuffle.cli import main
+from fl_shuffle.errors import PrivacyBudgetError
+from fl_shuffle.ledger.run_book import RunBook
+from fl_shuffle.ledger.store import Ledger
+from fl_shuffle.report.record import read_run
+from tests.runs.test_runs import Crash, crash_in_round
+from tests.small_federation import Launch, model_bytes, summary
+
+SUM = "privacy.release=sum"
+WEIGHTS = "server.weights=inverse-variance"
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / "metrics.csv").open()))
+
+
+def test_every_output_gives_the_same_sum(
+    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = (WEIGHTS, "training.participation=0.7", "privacy.assumed_honest=0.5")
+    assert launch("reports", *settings) == 0
+    capsys.readouterr()
+    assert launch("sum", SUM, *settings) == 0
+    shown = capsys.readouterr().out
+    run, plain = tmp_path / "sum", tmp_path / "reports"
+    # What is released does not change: only what is claimed first does.
+    assert model_bytes(run) == model_bytes(plain)
+    final, before = summary(run), summary(plain)
+    for name in ("proven_epsilon", "sum_epsilon", "epsilon_quantiles", "columns", "accuracy"):
+        assert final[name] == before[name], name
+    assert (before["headline"], before["epsilon"]) == ("proven", before["proven_epsilon"])
+    assert (final["headline"], final["epsilon"]) == ("sum", final["sum_epsilon"])
+    headline, proven = float(str(final["epsilon"])), float(str(final["proven_epsilon"]))
+    assert 0.0 < headline < 0.9 * proven
+    # metrics.csv, ledger, every client, the page, the Python face and the screen.
+    last = rows(run)[-1]
+    assert float(last["sum_epsilon"]) == pytest.approx(headline, rel=1e-9)
+    assert 0.9 * headline < float(last["sum_lower_epsilon"]) <= headline
+    with sqlite3.connect(run / "ledger.sqlite") as db:
+        (noted,) = db.execute("SELECT sum FROM rounds WHERE round = 3").fetchone()
+        each = db.execute("SELECT rounds, sum FROM client_spend ORDER BY client_id").fetchall()
+        classes = dict(db.execute("SELECT class_id, sum FROM round_classes WHERE round = 3"))
+        class_of = [c for (c,) in db.execute("SELECT class_id FROM clients ORDER BY client_id")]
+        texts = [text for (text,) in db.execute("SELECT text FROM notes")]
+    assert noted == headline == max(value for _, value in each)
+    for index, value in classes.items():
+        assert value == max(e for (_, e), c in zip(each, class_of, strict=True) if c == index)
+    record, result = read_run(run), fs.Result(run)
+    assert record.agrees and not record.differing.size and record.spend is not None
+    assert record.spend.headline == headline == result.epsilon == result.sum_epsilon
+    assert record.worst is not None and record.worst.epsilon == headline
+    assert record.worst.profile([headline])[0] <= 1.001e-5
+    assert result.headline == "sum"
+    bill = result.ledger.client(record.worst.client)
+    assert bill.epsilon == bill.sum_epsilon == headline < bill.proven_epsilon <= bill.local_epsilon
+    assert main(["report", str(run)]) == 0
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert f"epsilon &le; {headline:.4g} at" in page and "column sum" in page
+    assert "counted again" not in page
+    assert f"epsilon <= {headline:.4g} at" in shown and "column sum: proven" in shown
+    quantiles = final["epsilon_quantiles"]
+    assert isinstance(quantiles, dict)
+    assert f"over all clients, sum: p10 {quantiles['sum']['p10']:.4g}" in shown
+    # The assumptions, wherever they have to stand.
+    assumed = final["assumptions"]
+    assert isinstance(assumed, list)
+    for words in ("at least 0.5 of all clients", "only sums of at least 2 reports leave"):
+        (sentence,) = [text for text in assumed if words in text]
+        assert sentence in texts and f"assumed: {sentence}" in shown
+
+
+def test_the_sum_of_a_run_is_the_formula(launch: Launch, tmp_path: Path) -> None:
+    """mu_i^2 = T (w_i Delta_i)^2 / sum of w_j^2 sigma_j^2, from the classes the ledger holds."""
+    assert launch("run", SUM, WEIGHTS) == 0
+    record = read_run(tmp_path / "run")
+    own = [record.ledger.classes[index] for index in record.ledger.class_of]
+    variance = math.fsum(kind.scale**2 for kind in own)
+    for client, kind in enumerate(own):
+        mu = math.sqrt(3.0) * kind.sensitivity / math.sqrt(variance)
+        assert record.totals.sum[client] == pytest.approx(gaussian_epsilon(1e-5, mu), rel=1e-6)
+        assert record.totals.sum[client] >= gaussian_epsilon(1e-5, mu) * (1.0 - 1e-9)
+
+
+def test_targets_and_lifetimes_follow_what_is_released(launch: Launch, tmp_path: Path) -> None:
+    assert launch("free", "run.rounds=6") == 0
+    spent = [float(row["sum_epsilon"]) for row in rows(tmp_path / "free")]
+    target = 0.5 * (spent[3] + spent[4])
+    limit = f"privacy.target_epsilon={target}"
+    assert launch("sum", SUM, "run.rounds=6", limit) == 0
+    final = summary(tmp_path / "sum")
+    assert final["rounds"] == 4 and float(str(final["epsilon"])) <= target
+    with sqlite3.connect(tmp_path / "sum" / "ledger.sqlite") as db:
+        (why,) = db.execute("SELECT text FROM notes WHERE kind = 'stopped'").fetchone()
+    assert "column sum" in why
+    # The same number bounds `proven` where reports are seen: not one round fits.
+    assert launch("reports", "run.rounds=6", limit) == 0
+    assert summary(tmp_path / "reports")["rounds"] == 0
+    # A client whose next report would take its own sum above the limit stays away.
+    assert launch("life", SUM, WEIGHTS, "run.rounds=6", f"privacy.client_epsilon={target}") == 0
+    life = read_run(tmp_path / "life").totals
+    assert life.sum.max() <= target < life.proven[np.argmax(life.sum)]
+    # Weights expose clients differently, so that they leave one after the other.
+    assert 0 < life.rounds.min() < life.rounds.max()
+
+
+def test_a_crashed_run_keeps_its_sum(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert launch("whole", SUM) == 0
+    with monkeypatch.context() as patch:
+        crash_in_round(patch, 2)
+        with pytest.raises(Crash):
+            launch("crashed", SUM)
+    assert main(["simulate", "--resume", str(tmp_path / "crashed"), "--quiet"]) == 0
+    assert summary(tmp_path / "crashed")["epsilon"] == summary(tmp_path / "whole")["epsilon"]
+    assert read_run(tmp_path / "crashed").agrees
+
+
+ANALYZERS = "import torch\ndef median(reports): return reports.median(dim=0).values\n"
+
+
+def test_where_there_is_no_sum_the_column_says_why(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_analyzers.py").write_text(ANALYZERS)
+    assert launch("analyzed", "server.analyzer=own_analyzers:median", "run.rounds=1") == 0
+    assert launch("sequential", "training.schedule=sequential", "run.rounds=1") == 0
+    for name, words in (("analyzed", "an analyzer gets single reports"), ("sequential", "alone")):
+        final = summary(tmp_path / name)
+        columns = final["columns"]
+        assert isinstance(columns, dict) and final["sum_epsilon"] is None
+        assert columns["sum"]["epsilon"] is None and words in columns["sum"]["note"]
+        assert final["headline"] == "proven"
+        assert "only sums of" not in json.dumps(final["assumptions"])
+        assert rows(tmp_path / name)[0]["sum_epsilon"] == ""
+        assert np.isnan(read_run(tmp_path / name).totals.sum).all()
+
+
+OWN = ClientClass("gaussian", 1.0, 0.3, 0.6, 1.0, 1e-5, 1)
+
+
+def test_fewer_reports_than_honest_ones_are_not_released(tmp_path: Path) -> None:
+    """A count says that so many honest reports arrive: a round that disproves it is thrown away."""
+    class_of, everybody = np.zeros(10, dtype=np.int64), np.ones(10, dtype=bool)
+    accountant = Accountant([OWN], class_of, unit="client", schedule="aggregate", delta=1e-5,
+                            rounds=3, trust=Trust("sum", assumed_honest=8))  # fmt: skip
+    ledger = Ledger.create(tmp_path / "l.sqlite", {}, [OWN], class_of)
+    book = RunBook(accountant, ledger, target_epsilon=None, lifetime=None, replayable=False)
+    assert book.reserve(1, everybody) is not None
+    assert book.commit(1, np.arange(10) < 8, 0.1) is not None
+    book.reserve(2, everybody)
+    with pytest.raises(PrivacyBudgetError, match="below privacy.assumed_honest = 8"):
+        book.commit(2, np.arange(10) < 7, 0.1)
+    assert [number for number, _ in ledger.presence(10)] == [1]
+    ledger.close()

@@ -1,0 +1,91 @@
+"""What a grid means, and which grids are refused before anything runs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fl_shuffle.errors import ConfigError, InvalidValueError
+from fl_shuffle.sweeps.points import Axis, Sweep, parse_axis
+
+BASE = {"run": {"rounds": 2, "seed": 7}}
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("privacy.clip_norm=0.01,0.02", (0.01, 0.02)),
+        ("data.partition=iid,shards", ("iid", "shards")),
+        ('data.partition="iid", "shards"', ("iid", "shards")),
+        ("model.hidden=[10],[20, 30]", ([10], [20, 30])),
+        ("budgets.epsilon=1", (1,)),
+    ],
+)
+def test_values_are_read_as_toml_or_text(text: str, values: tuple[object, ...]) -> None:
+    assert parse_axis(text).values == values
+
+
+def test_every_combination_meets_every_seed() -> None:
+    axes = [Axis("privacy.clip_norm", (0.1, 0.2, 0.3)), Axis("run.rounds", (3, 4))]
+    points = Sweep.of(BASE, axes, 2).points
+    assert len(points) == len({point.name for point in points}) == 12
+    seen = {(p.config.privacy.clip_norm, p.config.run.rounds, p.config.run.seed) for p in points}
+    assert seen == {(c, r, s) for c in (0.1, 0.2, 0.3) for r in (3, 4) for s in (7, 8)}
+    assert [point.combination for point in points] == [i for i in range(6) for _ in range(2)]
+
+
+def test_no_grid_is_one_point_and_a_seed_axis_is_allowed() -> None:
+    assert len(Sweep.of(BASE, [], 1).points) == 1
+    points = Sweep.of(BASE, [Axis("run.seed", (3, 9))], 1).points
+    assert [point.seed for point in points] == [3, 9]
+
+
+def test_a_description_comes_back_from_json() -> None:
+    sweep = Sweep.of(BASE, [Axis("model.hidden", ([10], [20, 30]))], 3)
+    again = Sweep.from_json(json.loads(json.dumps(sweep.to_json())))
+    assert [p.config for p in again.points] == [p.config for p in sweep.points]
+
+
+@pytest.mark.parametrize("text", ["x=1", "=1", "a.b", ".b=1", "a.=1", ""])
+def test_malformed_axes(text: str) -> None:
+    with pytest.raises(ConfigError, match="section.key=value"):
+        parse_axis(text)
+
+
+@pytest.mark.parametrize(
+    ("axes", "seeds", "message"),
+    [
+        ([("privacy.clip_norm", (1.0, -1.0))], 1, "clip_norm = -1"),
+        ([("privacy.clop", (1.0,))], 1, "did you mean"),
+        ([("no.such", (1.0,))], 1, "unknown section"),
+        ([("privacy.clip_norm", (1.0, 1.0))], 1, "twice"),
+        ([("privacy.clip_norm", ())], 1, "no value"),
+        ([("run.out", ("a",))], 1, "cannot be swept"),
+        ([("run.jobs", (1, 2))], 1, "cannot be swept"),
+        ([("run.seed", (1, 2))], 2, "--seeds already"),
+        ([("privacy.clip_norm", (1.0,)), ("privacy.clip_norm", (2.0,))], 1, "given twice"),
+        ([("run.rounds", tuple(range(1, 200))), ("run.seed", tuple(range(100)))], 1, "19,900"),
+    ],
+)
+def test_grids_refused(
+    axes: list[tuple[str, tuple[object, ...]]], seeds: int, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Sweep.of(BASE, [Axis(key, values) for key, values in axes], seeds)
+
+
+@pytest.mark.parametrize("seeds", [0, -1, True, 1.5, "2"])
+def test_numbers_of_seeds_refused(seeds: int) -> None:
+    with pytest.raises(InvalidValueError, match="seeds"):
+        Sweep.of(BASE, [], seeds)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{}, {"base": 1, "grid": [], "seeds": [1]}, {"base": {}, "grid": [1], "seeds": [1]},
+     {"base": {}, "grid": [["a.b", 3]], "seeds": [1]}, {"base": {}, "grid": [], "seeds": ["x"]}],
+)  # fmt: skip
+def test_nonsense_is_no_description(data: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        Sweep.from_json(data)

@@ -1,0 +1,149 @@
+"""A sweep runs its points, survives what goes wrong, and tells what came out."""
+
+from __future__ import annotations
+
+import csv
+import re
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fl_shuffle as fs
+from fl_shuffle.api.sweeps import resume_sweep
+from fl_shuffle.cli import main
+from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
+from fl_shuffle.sweeps import PointFailed, PointFinished, PointRound, SweepResult
+from fl_shuffle.sweeps.directory import RUNS, SweepDirectory
+
+SMALL = {"run.rounds": 2, "data.clients": 40, "run.jobs": 1}
+GRID = {"privacy.clip_norm": [0.2, 0.5]}
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SweepResult, list[object]]]:
+    events: list[object] = []
+    folder = tmp_path_factory.mktemp("sweep") / "s"
+    yield (
+        fs.sweep(overrides=SMALL, grid=GRID, seeds=2, jobs=1, out=folder, on_event=events.append),
+        events,
+    )
+
+
+def test_every_run_is_what_it_would_be_alone(
+    sweep: tuple[SweepResult, list[object]], tmp_path: Path
+) -> None:
+    result, _ = sweep
+    point, summary = list(result.finished.items())[3]
+    alone = fs.simulate(
+        overrides={**SMALL, **point.settings, "run.seed": point.seed}, out=tmp_path / "alone"
+    )
+    assert (summary.accuracy, summary.epsilon) == (alone.accuracy, alone.epsilon)
+    swept = result.directory / RUNS / point.name / "model.safetensors"
+    assert swept.read_bytes() == (alone.directory / "model.safetensors").read_bytes()
+
+
+def test_the_table_is_made_of_the_runs(sweep: tuple[SweepResult, list[object]]) -> None:
+    result, _ = sweep
+    assert result.table["runs"] == [2, 2]
+    for row, clip in enumerate(GRID["privacy.clip_norm"]):
+        mine = [i for i, value in enumerate(result.runs["privacy.clip_norm"]) if value == clip]
+        accuracies = [result.runs["accuracy"][i] for i in mine]
+        assert result.table["accuracy"][row] == statistics.fmean(accuracies)
+        assert result.table["accuracy_sd"][row] == statistics.stdev(accuracies)
+        assert result.table["epsilon"][row] == max(result.runs["epsilon"][i] for i in mine)
+
+
+def test_events_tables_and_page(sweep: tuple[SweepResult, list[object]]) -> None:
+    result, events = sweep
+    assert sum(isinstance(event, PointRound) for event in events) == 8
+    assert sum(isinstance(event, PointFinished) for event in events) == 4
+    with (result.directory / "runs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["accuracy"]) for row in rows] == result.runs["accuracy"]
+    page = (result.directory / "sweep.html").read_text()
+    for row in range(2):
+        assert f"<td>{result.table['accuracy'][row]:.4g}</td>" in page
+        assert f"<td>{result.table['epsilon'][row]:.4g}</td>" in page
+    assert "<svg" in page
+    # Nothing is fetched: addresses in it are names of XML vocabularies.
+    assert not re.search(r'(?:src|href)="(?!#)|url\((?!#)|@import', page)
+    assert oct(result.directory.stat().st_mode & 0o777) == "0o700"
+    for file_ in ("runs.csv", "table.csv", "sweep.html", "sweep.json"):
+        assert oct((result.directory / file_).stat().st_mode & 0o777) == "0o600"
+
+
+def test_a_stopped_sweep_goes_on_where_it_stood(tmp_path: Path) -> None:
+    def stop(event: object) -> None:
+        if isinstance(event, PointRound) and len(seen) == 3:
+            raise KeyboardInterrupt
+        seen.append(event)
+
+    seen: list[object] = []
+    out = tmp_path / "s"
+    with pytest.raises(KeyboardInterrupt):
+        fs.sweep(overrides=SMALL, seeds=2, out=out, on_event=stop)
+    events: list[object] = []
+    result = resume_sweep(out, on_event=events.append)
+    assert result.table["runs"] == [2]
+    kept = [event.kept for event in events if isinstance(event, PointFinished)]
+    assert sorted(kept) == [False, True]
+    with pytest.raises(RunError, match="already holds a sweep"):
+        fs.sweep(overrides=SMALL, out=out)
+
+
+def test_a_run_that_dies_or_raises_leaves_the_others_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A public-file path that is missing is found out by the run, not by the configuration's check.
+    code = main(
+        ["sweep", "--set", "run.rounds=1", "--set", "data.clients=40", "--out", str(tmp_path / "s"),
+         "--grid", "data.source=digits,nobody:source"]
+    )  # fmt: skip
+    said = capsys.readouterr()
+    assert code == 1
+    assert "failed: data.source = nobody:source, seed 1: " in said.out
+    assert "sweep --resume" in said.out
+    assert "[2/2] data.source = nobody:source, seed 1: failed" in said.err
+    assert SweepResult(tmp_path / "s").table["runs"] == [1, 0]
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    from fl_shuffle.sweeps.points import Sweep
+
+    first = SweepDirectory.create(Sweep.of({}, [], 1), tmp_path / "s")
+    with pytest.raises(RunError, match="in use"):
+        resume_sweep(tmp_path / "s")
+    first.close()
+
+
+def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, text in [
+        (["--resume", str(tmp_path)], "holds no sweep"),
+        (["--resume", str(tmp_path), "--seeds", "2"], "leave out --seeds"),
+        (["--grid", "privacy.clip_norm=1,-1"], "privacy.clip_norm = -1"),
+        (["--seeds", "0"], "seeds = 0"),
+        (["--jobs", "0", "--out", str(tmp_path / "j")], "jobs = 0"),
+    ]:
+        assert main(["sweep", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert text in error and error.count("\n") == 1
+    with pytest.raises((InvalidValueError, ConfigError)):
+        fs.sweep(jobs=100_000, out=tmp_path / "k")
+    (tmp_path / "sweep.json").write_text("[")
+    with pytest.raises(RunError, match="cannot be read"):
+        SweepResult(tmp_path)
+
+
+def test_a_failure_is_an_event(tmp_path: Path) -> None:
+    events: list[object] = []
+    result = fs.sweep(
+        overrides={**SMALL, "data.source": "nobody:source"},
+        out=tmp_path / "s",
+        on_event=events.append,
+    )
+    assert [type(event) for event in events] == [PointFailed]
+    assert not result.finished
+    with pytest.raises(RunError, match="no run has"):
+        result.figure(tmp_path / "f.svg")
