@@ -45,7 +45,7 @@ def test_jobs_do_not_matter(
     assert model_bytes(tmp_path / "1") != model_bytes(tmp_path / "reports")
     # One mechanism, one price.
     ours, theirs = summary(tmp_path / "1"), summary(tmp_path / "reports")
-    for name in ("proven_epsilon", "columns", "proven_epsilon_quantiles", "gspa_mu"):
+    for name in ("proven_epsilon", "columns", "epsilon_quantiles", "gspa_mu"):
         assert ours[name] == theirs[name]
 
 
