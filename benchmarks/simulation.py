@@ -283,7 +283,7 @@ def ratios(upper: Measurement, lower: Measurement) -> list[float]:
         for left, right in zip(upper.turns, lower.turns, strict=False)
         if left and right
     ]
-    if len(upper.turns) == len(lower.turns) or min(len(upper.turns), len(lower.turns)) > 1:
+    if pairs:
         return sorted(pairs)
     whole = upper.quantile(0.5), lower.quantile(0.5)
     return [whole[0] / whole[1]] if whole[0] and whole[1] else []

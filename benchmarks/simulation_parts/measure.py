@@ -136,7 +136,7 @@ class Child:
         self.arrivals: list[float] = []
         self.started = time.monotonic()
         # Rounds, by position, that span a stop; the position from which it ran without others.
-        self.stops: set[int] = set()
+        self.stops: list[int] = []
         self.alone: int | None = None
         self.ended = False
         self._errors: list[str] = []
@@ -180,7 +180,7 @@ class Child:
         """Let it go on for so long, then stop it; its rounds and CPU seconds in that time."""
         time.sleep(SETTLE_SECONDS)
         count, used = len(self.arrivals), cpu_seconds([self.pid])
-        self.stops.add(count)
+        self.stops.append(count)
         self.signal(signal.SIGCONT)
         ends = time.monotonic() + seconds
         while self.runs and time.monotonic() < ends:
@@ -200,14 +200,13 @@ class Child:
 
         Only turns with others by its side count, if there are any.
         """
-        edges = [*sorted(self.stops), len(self.arrivals)]
-        if self.alone is not None and self.alone > edges[0]:
-            edges = [edge for edge in edges if edge <= self.alone]
-        turns = []
-        for first, last in itertools.pairwise([0, *edges] if not self.stops else edges):
-            own = self.arrivals[first:last]
-            turns.append([b - a for a, b in itertools.pairwise(own)])
-        return turns
+        edges = [0, *self.stops, len(self.arrivals)]
+        turns = [
+            (last, [b - a for a, b in itertools.pairwise(self.arrivals[first:last])])
+            for first, last in itertools.pairwise(edges)
+        ]
+        together = [own for last, own in turns if self.alone is None or last <= self.alone]
+        return together if any(together) else [own for _, own in turns]
 
     def finish(self) -> Measurement:
         """Wait for its end; what is known of start-up and failure goes into the result."""
