@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.configuration.sections import BudgetsSection
-from fl_shuffle.errors import ConfigError, InvalidValueError
+from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError
 from fl_shuffle.plugins import load_attribute
 
 COLUMNS = ("client_id", "epsilon", "delta")
@@ -128,6 +128,22 @@ def round_down(budgets: Budgets, levels: int) -> Budgets:
     return Budgets(epsilon, delta, budgets.lifetime)
 
 
+def table_rows(source: Path, kind: str, error: type[FlShuffleError]) -> list[list[str]]:
+    """The rows of a user's CSV file; raises `error`, naming the `kind` file, where it cannot."""
+    name = f"{kind} file {source}"
+    try:
+        text = source.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise error(f"{name} does not exist") from None
+    except OSError as refusal:
+        raise error(f"{name} cannot be read: {refusal.strerror}") from None
+    except UnicodeDecodeError:
+        raise error(f"{name} is not UTF-8 text; save it as UTF-8") from None
+    if text.startswith("\ufeff"):
+        raise error(f"{name} starts with a byte-order mark; save it as UTF-8 without BOM")
+    return list(csv.reader(text.splitlines()))
+
+
 def read_budgets(path: str | Path, clients: int) -> Budgets:
     """Read `client_id,epsilon,delta` for clients 0 .. clients-1, in any order.
 
@@ -135,19 +151,7 @@ def read_budgets(path: str | Path, clients: int) -> Budgets:
     columns, an empty line, a number that does not parse, and missing, duplicate or extra clients.
     """
     source = Path(path)
-    try:
-        text = source.read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"budgets file {source} does not exist") from None
-    except OSError as error:
-        raise ConfigError(f"budgets file {source} cannot be read: {error}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"budgets file {source} is not UTF-8 text; save it as UTF-8") from None
-    if text.startswith("\ufeff"):
-        raise ConfigError(
-            f"budgets file {source} starts with a byte-order mark; save it as UTF-8 without BOM"
-        )
-    rows = list(csv.reader(text.splitlines()))
+    rows = table_rows(source, "budgets", ConfigError)
     header = tuple(cell.strip() for cell in rows[0]) if rows else ()
     if header not in (COLUMNS, (*COLUMNS, LIFETIME)):
         found = ",".join(rows[0]) if rows else "an empty file"

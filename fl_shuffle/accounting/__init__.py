@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from fl_shuffle.accounting.guarantee import Guarantee, Status
     from fl_shuffle.accounting.queries.bound_query import BoundQuery
     from fl_shuffle.accounting.queries.methods import applicable_methods, bound, compare
+    from fl_shuffle.accounting.queries.planned_cost import plan_cost
+    from fl_shuffle.accounting.queries.planned_noise import plan_noise
     from fl_shuffle.accounting.rounds.events import ClientClass
-    from fl_shuffle.accounting.rounds.planning import plan_cost, plan_noise
 
 __all__ = [
     "Accountant",
@@ -44,7 +45,8 @@ __getattr__, __dir__ = lazy_names(
         "fl_shuffle.accounting.queries.bound_query": ("BoundQuery",),
         "fl_shuffle.accounting.queries.methods": ("applicable_methods", "bound", "compare"),
         "fl_shuffle.accounting.rounds.events": ("ClientClass",),
-        "fl_shuffle.accounting.rounds.planning": ("plan_cost", "plan_noise"),
+        "fl_shuffle.accounting.queries.planned_cost": ("plan_cost",),
+        "fl_shuffle.accounting.queries.planned_noise": ("plan_noise",),
         "fl_shuffle.accounting.bounds.personal_budgets": ("LocalBudget",),
     },
 )

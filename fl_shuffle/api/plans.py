@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, overload
 from fl_shuffle.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fl_shuffle.accounting.rounds.planning import ClassCost, NoisePlan
+    from fl_shuffle.accounting.queries.planned_cost import ClassCost
+    from fl_shuffle.accounting.queries.planned_noise import NoisePlan
     from fl_shuffle.api.configs import ConfigLike
 
 
@@ -24,8 +25,10 @@ class RunCost:
     """What a run will cost, in nats at `delta`, for replacing one `unit` of the worst client.
 
     `certain`: every client takes part in every round, so `epsilon` is proven beforehand; otherwise
-    it is exceeded with probability 1% at most, and the run counts what really happened. `classes`
-    has each class of clients, `noise` each one's local budget and scale, in the same order.
+    it is exceeded with probability 1% at most, and the run counts what really happened.
+    `proven_over_lower` is `epsilon` over what an attack certainly reaches (None: none that is
+    known). `classes` has each class of clients, `noise` each one's local budget and scale, in the
+    same order.
     """
 
     epsilon: float
@@ -33,6 +36,7 @@ class RunCost:
     rounds: int
     unit: str
     certain: bool
+    proven_over_lower: float | None
     classes: tuple[ClassCost, ...]
     noise: tuple[Mapping[str, float], ...]
 
@@ -66,9 +70,9 @@ def plan(
 
     With a target, `clients` counts equal reports or lists (share of the clip, clients), and
     `options` are `noise`, `clip`, `unit`, `records` and `participation` of
-    `fl_shuffle.accounting.rounds.planning.plan_noise`; with `release="sum"`, where only sums of
-    reports leave, `clip`, `unit`, `records` and `assumed_honest` of
-    `fl_shuffle.accounting.rounds.sum_planning.plan_sum_noise`. Raises `FlShuffleError`.
+    `fl_shuffle.accounting.queries.planned_noise.plan_noise`; with `release="sum"`, where only sums
+    of reports leave, `clip`, `unit`, `records` and `assumed_honest` of
+    `fl_shuffle.accounting.queries.planned_sums.plan_sum_noise`. Raises `FlShuffleError`.
 
     >>> plan("configs/quickstart.toml", overrides={"run.rounds": 2}).certain
     True
@@ -97,8 +101,8 @@ def noise_for(
     epsilon: float, delta: float, rounds: int, clients: Any, options: Mapping[str, Any]
 ) -> NoisePlan:
     """The noise for a target; see `plan` for the options."""
-    from fl_shuffle.accounting.rounds.planning import plan_noise
-    from fl_shuffle.accounting.rounds.sum_planning import plan_sum_noise
+    from fl_shuffle.accounting.queries.planned_noise import plan_noise
+    from fl_shuffle.accounting.queries.planned_sums import plan_sum_noise
     from fl_shuffle.errors import InvalidValueError, require_choice
 
     for name in options:
@@ -123,6 +127,7 @@ def noise_for(
 
 
 def _cost(config: ConfigLike, overrides: Mapping[str, Any] | None) -> RunCost:
+    from fl_shuffle.accounting.queries.planned_cost import cost_over_attack
     from fl_shuffle.api.configs import resolve_config
     from fl_shuffle.tasks.cost import cost_of
 
@@ -134,6 +139,7 @@ def _cost(config: ConfigLike, overrides: Mapping[str, Any] | None) -> RunCost:
         rounds=resolved.run.rounds,
         unit=resolved.privacy.unit,
         certain=resolved.training.participation == 1.0,
+        proven_over_lower=cost_over_attack(costs),
         classes=tuple(costs),
         noise=tuple(kinds[cost.index] for cost in costs),
     )

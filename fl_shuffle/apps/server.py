@@ -13,7 +13,7 @@ from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
 from fl_shuffle.gradients import packing_of
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.randomizers.pooled import PooledNoise
-from fl_shuffle.runs import DataFacts, RunFacts, RunPlace, observer_of, open_run
+from fl_shuffle.runs import DataFacts, Preparing, RunFacts, RunPlace, observer_of, open_run
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.tasks.evaluation import evaluator
 from fl_shuffle.tasks.models import flatten_parameters, load_parameters
@@ -30,11 +30,12 @@ def main(grid: Grid, context: Context) -> None:
     if pooled:
         require_simulated(context)
     torch.set_num_threads(1)
-    task = load_task(config)
+    observer = observer_of(grid, context.run_config)
+    task = load_task(config, lambda text: observer(Preparing(text)))
     model = task.model(config)
     initial = flatten_parameters(model)
-    packing = packing_of(model, rows=not pooled or config.sums_need_rows)
-    sizes = np.diff(task.offsets)
+    shape, rows = tuple(task.inputs.shape[1:]), not pooled or config.sums_need_rows
+    packing, sizes = packing_of(model, shape, rows=rows), np.diff(task.offsets)
     facts = RunFacts(
         task.plan,
         initial.numel(),
@@ -51,7 +52,7 @@ def main(grid: Grid, context: Context) -> None:
         lifetime=task.budgets.lifetime,
     )
     place = RunPlace.of(context.run_config)
-    with open_run(config, facts, place, observer_of(grid)) as run:
+    with open_run(config, facts, place, observer) as run:
         optimizer = ServerOptimizer(config.server, initial)
         first_round = run.restore(optimizer)
         strategy = ShuffleStrategy(

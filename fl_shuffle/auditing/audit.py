@@ -46,7 +46,9 @@ FEWEST_COMPOSED = 200
 """Plays of several rounds are made of at least this many; fewer prove nothing of interest."""
 BY_SIZE = "budget class recognised by the size of a report"
 POWER_SPREAD = 1.6449
+"""The normal quantile of the power that is stated, 95%."""
 MOST_SHRINK = 64.0
+"""Noise that is more times too small than this is not looked for."""
 # The error probability is shared by four tests: single reports, whole rounds, the mu test, sums.
 TESTS = 4
 # Order, two clients, two rounds, two coordinates. What they look for leaves no doubt where it is.

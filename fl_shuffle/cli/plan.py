@@ -14,12 +14,13 @@ from fl_shuffle.errors import ConfigError
 from fl_shuffle.tasks.cost import SURPRISE, cost_of, trade_off_of
 
 if TYPE_CHECKING:
-    from fl_shuffle.accounting.rounds.planning import NoisePlan
+    from fl_shuffle.accounting.queries.planned_noise import NoisePlan
     from fl_shuffle.configuration.sections import Config
 
 SUMMARY = "Before a run: the noise that reaches a privacy target, or what a configuration costs."
 
 SHOWN_CLASSES = 20
+"""Lines of the table; the JSON output has all classes."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +104,8 @@ def _noise(arguments: argparse.Namespace) -> int:
         {name: value for name, value in options.items() if value is not None},
     )
     if arguments.json:
-        print(json.dumps({name: _json(value) for name, value in asdict(plan).items()}))
+        body = {**asdict(plan), "proven_over_lower": plan.proven_over_lower}
+        print(json.dumps({name: _json(value) for name, value in body.items()}))
     else:
         _print_plan(plan, arguments.rounds)
         if arguments.participation not in (None, 1.0):
@@ -131,6 +133,8 @@ def parse_classes(text: str) -> list[tuple[float, int]]:
 
 
 def _print_plan(plan: NoisePlan, rounds: int) -> None:
+    from fl_shuffle.accounting.guarantee import ratio_line
+
     name = "sigma" if plan.noise == "gaussian" else "scale b"
     print(f"noise per coordinate: {plan.noise} {name} = {plan.scale:.6g}")
     print(f"  one report: standard deviation {plan.deviation:.4g} per coordinate")
@@ -143,6 +147,8 @@ def _print_plan(plan: NoisePlan, rounds: int) -> None:
         f"proven for the worst client over {rounds} rounds: epsilon <= {plan.epsilon:.6g} "
         f"at delta = {plan.delta:.3g}"
     )
+    if plan.proven_over_lower is not None:
+        print(ratio_line(plan.proven_over_lower))
     if plan.credit:
         hidden = "if reports were seen" if plan.release == "sum" else "without the shuffler"
         print(
@@ -159,12 +165,12 @@ def _print_plan(plan: NoisePlan, rounds: int) -> None:
 
 
 def _config(arguments: argparse.Namespace, *more: str) -> Config:
-    from fl_shuffle.configuration.reading import load_config
+    from fl_shuffle.api.configs import configured
 
     overrides = [*arguments.set, *more]
     if arguments.rounds is not None:
         overrides.append(f"run.rounds={arguments.rounds}")
-    return load_config(arguments.config, overrides)
+    return configured(arguments.config, overrides)
 
 
 def _levels(arguments: argparse.Namespace) -> int:
@@ -199,8 +205,12 @@ def _levels(arguments: argparse.Namespace) -> int:
 
 
 def _cost(arguments: argparse.Namespace) -> int:
+    from fl_shuffle.accounting.guarantee import ratio_line
+    from fl_shuffle.accounting.queries.planned_cost import cost_over_attack
+
     config = _config(arguments)
     costs, kinds = cost_of(config)
+    ratio = cost_over_attack(costs)
     worst = max(costs, key=lambda cost: cost.epsilon)
     if arguments.json:
         rows = [
@@ -214,6 +224,7 @@ def _cost(arguments: argparse.Namespace) -> int:
             "unit": config.privacy.unit,
             "release": config.privacy.release,
             "status": "proven" if config.training.participation == 1.0 else "expected",
+            "proven_over_lower": ratio,
             "classes": rows,
         }
         print(json.dumps(body))
@@ -229,6 +240,8 @@ def _cost(arguments: argparse.Namespace) -> int:
             f"batches and attendance are drawn: a run costs more than that with probability "
             f"{SURPRISE:g} at most, and counts what it really was"
         )
+    if ratio is not None:
+        print(ratio_line(ratio))
     summed = config.privacy.release == "sum"
     if summed:
         from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
@@ -238,17 +251,22 @@ def _cost(arguments: argparse.Namespace) -> int:
     elif not any(cost.credit for cost in costs):
         print("shuffling adds nothing here: every class is left with its own noise")
     alone = "         by itself" if summed else "  without shuffler"
-    print(f"  clients  hides among  epsilon0     noise  epsilon{alone}")
+    print(f"  clients  hides among  epsilon0     noise  epsilon{alone}    lower")
     ranked = sorted(costs, key=lambda cost: -cost.epsilon)
     for cost in ranked[:SHOWN_CLASSES]:
         kind = kinds[cost.index]
         print(
             f"{cost.clients:9d}{cost.anonymity:13d}{kind['epsilon0']:10.4g}"
             f"{kind['noise_scale']:10.4g}{cost.epsilon:9.4g}{cost.local:18.4g}"
+            f"{_lower(cost.lower):>9}"
         )
     if len(ranked) > SHOWN_CLASSES:
         print(f"  and {len(ranked) - SHOWN_CLASSES} classes with smaller epsilon")
     return 0
+
+
+def _lower(value: float) -> str:
+    return f"{value:.4g}" if value else "-"
 
 
 def _json(value: Any) -> Any:

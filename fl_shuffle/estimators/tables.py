@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle.budgets import table_rows
 from fl_shuffle.errors import DataError
 
 COLUMNS = ["client_id", "value"]
@@ -22,17 +22,7 @@ def read_values(path: str | Path) -> list[str]:
     clients.
     """
     source = Path(path)
-    try:
-        text = source.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise DataError(f"data file {source} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise DataError(f"data file {source} is not UTF-8 text; save it as UTF-8") from None
-    if text.startswith("\ufeff"):
-        raise DataError(
-            f"data file {source} starts with a byte-order mark; save it as UTF-8 without BOM"
-        )
-    rows = list(csv.reader(text.splitlines()))
+    rows = table_rows(source, "data", DataError)
     header = [cell.strip() for cell in rows[0]] if rows else []
     if header != COLUMNS:
         found = ",".join(header) or "an empty line"

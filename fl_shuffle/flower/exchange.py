@@ -13,7 +13,9 @@ from fl_shuffle.errors import RunError
 from fl_shuffle.flower.grid import InProcessGrid, Take
 
 POLL_SECONDS = 0.05
+"""Pause between two questions for replies."""
 SETTLE_SECONDS = 1.0
+"""Nodes have settled when none came or went for so long; the ServerApp starts before them."""
 # Polling costs the SuperLink work: after a long silence it is done more seldom.
 LONGEST_POLL_SECONDS = 1.0
 POLL_SHARE = 0.05

@@ -30,6 +30,7 @@ Take = Callable[[int, Message], None]
 """What is done with a reply: (position of the request, reply)."""
 
 CLIENT_APP_RAISED = 2
+"""Flower's own code for an app that raised."""
 
 # A worker that comes back from a kernel waits this long for the interpreter while another thread
 # computes in Python. CPython's 5 ms are as long as the kernels: they cost a third of a round.

@@ -139,7 +139,7 @@ class ChainEngine(GradientEngine):
         pieces = list(equal_pieces(count, self.packing.records))
         for number, piece in enumerate(pieces, start=1):
             part = batch.part(0, len(batch.sizes), piece.start, piece.stop)
-            done = self._pass(views, part, None, each[0, piece], each[1, piece], weighted=False)
+            done = self._one_pass(views, part, None, each[0, piece], each[1, piece], weighted=False)
             if done.nonfinite is not None:
                 found[piece] = done.nonfinite.cpu()
             for depth, layer in enumerate(self._layers):
@@ -181,8 +181,19 @@ class ChainEngine(GradientEngine):
         index: Tensor | None,
         shares: Tensor,
         limits: Tensor | None,
+    ) -> Pass:
+        """`_one_pass`, all errors weighted."""
+        return self._one_pass(views, batch, index, shares, limits, weighted=True)
+
+    def _one_pass(
+        self,
+        views: list[Views],
+        batch: Batch,
+        index: Tensor | None,
+        shares: Tensor,
+        limits: Tensor | None,
         *,
-        weighted: bool = True,
+        weighted: bool,
     ) -> Pass:
         """Forth and back over the block's records, in the order of `index` [n] if there is one.
 

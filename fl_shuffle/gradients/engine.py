@@ -22,6 +22,7 @@ from fl_shuffle.gradients.structure import check_module
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(logits [N, C], labels [N]) -> losses [N], each depending on its own record only."""
 
+# So that float32 arithmetic on clipped gradients neither overflows nor vanishes.
 SMALLEST_RADIUS = 1e-12
 LARGEST_RADIUS = 1e12
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+# Relative error of one rounding to float32, and to float64.
 HALF_ULP = 2.0**-24
 HALF_ULP_64 = 2.0**-53
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.accounting.rounds.class_table import COLUMNS, NOISE_KINDS, ClassTable
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.store import COLUMN_NAMES, SCHEMA_VERSION, Ledger
 
@@ -31,7 +31,7 @@ class LedgerRecord:
     """
 
     meta: dict[str, Any]
-    classes: tuple[ClientClass, ...]
+    classes: ClassTable
     class_of: NDArray[np.int64]
     rounds: NDArray[np.int64]
     reports: NDArray[np.int64]
@@ -64,13 +64,7 @@ def read_ledger(path: Path) -> LedgerRecord:
         recorded = np.array(spend.fetchall(), dtype=np.float64)
         return LedgerRecord(
             meta=meta,
-            classes=tuple(
-                ClientClass(*row)
-                for row in select(
-                    "SELECT noise, scale, radius, sensitivity, epsilon0, delta0, records "
-                    "FROM classes ORDER BY class_id"
-                )
-            ),
+            classes=_classes(database),
             class_of=np.array(class_of, dtype=np.int64).ravel(),
             rounds=values[:, 0].astype(np.int64),
             reports=values[:, 1].astype(np.int64),
@@ -79,6 +73,17 @@ def read_ledger(path: Path) -> LedgerRecord:
             notes=tuple(select("SELECT round, kind, text FROM notes ORDER BY rowid")),
             spend=recorded if len(recorded) else None,
         )
+
+
+def _classes(database: sqlite3.Connection) -> ClassTable:
+    names = ", ".join(COLUMNS)
+    rows = database.execute(f"SELECT noise, records, {names} FROM classes ORDER BY class_id")
+    noise, records, *columns = zip(*rows.fetchall(), strict=True)
+    return ClassTable.of_columns(
+        np.array([NOISE_KINDS.index(name) for name in noise], dtype=np.int8),
+        [np.array(column, dtype=np.float64) for column in columns],
+        np.array(records, dtype=np.int64),
+    )
 
 
 @contextmanager

@@ -105,8 +105,13 @@ class RunBook:
             return None
         self._accountant.commit(round_number, present)
         counts = self._accountant.class_counts(present)
+        listed = {
+            index: int(counts[index])
+            for index in spend.columns["local"].epsilon
+            if counts[index]
+        }  # fmt: skip
         self._ledger.record(
-            spend, counts, self._expected, present, seconds if self._times else None
+            spend, listed, self._expected, present, seconds if self._times else None
         )
         if spend.n_reports < self._expected:
             lost = self._expected - spend.n_reports

@@ -20,10 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.accountant import ClientTotals
+from fl_shuffle.accounting.rounds.class_table import COLUMNS, NOISE_KINDS, ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass, Spend
 from fl_shuffle.errors import RunError
 
 SCHEMA_VERSION = 4
+"""Raised whenever a table changes: another version's ledger is refused, not misread."""
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -55,7 +57,9 @@ CREATE VIEW attendance AS
             client_id % 8 / 4 + 1, 1)) >> (3 - client_id % 4)));
 """
 # The view unpacks `present`: one row for each report that was released.
-# round_classes speaks of each class's most exposed client; a client's own numbers: client_spend.
+# round_classes speaks of the most exposed client of each listed class (a few dozen of the most
+# exposed classes, see the accountant); how many of any class reported follows from attendance and
+# clients. A client's own numbers: client_spend.
 
 COLUMN_NAMES = ("gspa", "specific", "proven", "sum", "local", "lower", "sum_lower")
 
@@ -89,7 +93,7 @@ class Ledger:
         except OSError as error:
             raise RunError(f"{path} cannot be created: {error.strerror}") from None
         ledger = cls(_connect(path), path)
-        members = np.bincount(class_of)
+        table = ClassTable.of(classes)
         with ledger._db:
             for statement in SCHEMA.split(";"):
                 ledger._db.execute(statement)
@@ -99,12 +103,14 @@ class Ledger:
             )
             ledger._db.executemany(
                 "INSERT INTO classes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [
-                    (index, c.noise, c.scale, c.radius, c.sensitivity, c.epsilon0, c.delta0,
-                     c.records, int(members[index]))
-                    for index, c in enumerate(classes)
-                ],
-            )  # fmt: skip
+                zip(
+                    range(len(table)),
+                    (NOISE_KINDS[noise] for noise in table.noise.tolist()),
+                    *(getattr(table, name).tolist() for name in (*COLUMNS, "records")),
+                    np.bincount(class_of, minlength=len(table)).tolist(),
+                    strict=True,
+                ),
+            )
             ledger._db.executemany(
                 "INSERT INTO clients VALUES (?, ?)", enumerate(class_of.tolist())
             )
@@ -191,7 +197,8 @@ class Ledger:
     ) -> None:
         """Stage what a round really was; the next `reserve` or `flush` makes it durable.
 
-        It belongs to the latest attempt at that round. `seconds` is None where times are not
+        It belongs to the latest attempt at that round. `counts` are the reports of the classes that
+        are written down one by one. `seconds` is None where times are not
         published.
         """
         worst = [_real(spend.columns[name].worst) for name in COLUMN_NAMES]

@@ -21,6 +21,7 @@ from fl_shuffle.randomizers import noise_exact, noise_laws
 from fl_shuffle.randomizers.noise_laws import AddTo
 
 BLOCK_BYTES = 16
+"""One block of AES."""
 # A block of work is this many words: enough to hide call overhead, few enough for the cache.
 WORDS_PER_BLOCK = 3 << 15
 WORDS_PER_TILE = 3 << 15

@@ -28,7 +28,9 @@ LOG = "run.log"
 LOCK = "lock"
 
 PRIVATE_FILE = 0o600
+"""Only the owner reads or writes."""
 PRIVATE_FOLDER = 0o700
+"""Only the owner reads or enters."""
 
 
 def open_private(path: Path, mode: str) -> IO[str]:

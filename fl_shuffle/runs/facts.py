@@ -98,9 +98,15 @@ def lifetimes(config: Config, facts: RunFacts) -> NDArray[np.float64] | None:
 
 def assumptions_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
     """What the proven numbers take for granted, in plain words."""
-    known = all(own.noise != "user" for own in facts.plan.classes)
+    known = not facts.plan.classes.is_noise("user").any()
     trust, schedule = Trust.of(config.to_dict()), config.training.schedule
-    reason = SumAccount.start(facts.plan.classes, facts.plan.class_of, schedule=schedule).reason
+    reason = SumAccount.start(
+        facts.plan.classes,
+        facts.plan.class_of,
+        schedule=schedule,
+        assumed_honest=trust.assumed_honest,
+        dimension=facts.dimension,
+    ).reason
     return run_assumptions(
         entropy=config.run.entropy,
         known_law=known,

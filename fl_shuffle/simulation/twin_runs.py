@@ -50,7 +50,9 @@ from fl_shuffle.tasks.data import Records, load_records
 from fl_shuffle.tasks.task import Features, forget_data, load_task, make_features
 
 ROUNDS = 2
+"""The fewest with which one round follows another."""
 NODES = 2
+"""The fewest with which who plays whom can show."""
 HERE = __name__
 PLACE = "run"
 

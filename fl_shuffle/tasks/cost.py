@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.bounds.report_class import ReportClass
-    from fl_shuffle.accounting.rounds.planning import ClassCost
+    from fl_shuffle.accounting.queries.planned_cost import ClassCost
     from fl_shuffle.configuration.sections import Config
 
 
@@ -43,29 +44,31 @@ def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
     """Cost per class if all reports that are asked for arrive; and each class's noise.
 
     With partial participation batches and rounds are drawn: the cost is then that of batches as
-    small, and of a client drawn as often, as happens with probability `SURPRISE` at most. It is the
-    cost towards whom `privacy.release` names, of `privacy.assumed_honest` reports.
+    small, and of a client drawn as often, as happens with probability `SURPRISE` at most; `lower`
+    is what an attack on the reports reaches against a client drawn as often. It is the cost towards
+    whom `privacy.release` names, of `privacy.assumed_honest` reports.
     """
     import numpy as np
 
     from fl_shuffle.accounting.bounds.report_class import NOISES, ReportClass
     from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
-    from fl_shuffle.accounting.rounds.planning import plan_cost
-    from fl_shuffle.accounting.rounds.sum_planning import drawn_sum_cost, sum_cost
+    from fl_shuffle.accounting.queries.planned_cost import client_class, proven_costs, with_lower
+    from fl_shuffle.accounting.queries.planned_sums import drawn_sum_cost, sum_cost
     from fl_shuffle.budgets import make_budgets
     from fl_shuffle.errors import NotApplicableError
     from fl_shuffle.randomizer_plan import make_plan
+    from fl_shuffle.tasks.data import load_records, make_partition
 
+    dimension = None
     if config.data.records:
         records = np.full(config.data.clients, config.data.records, dtype=np.int64)
     else:
-        from fl_shuffle.tasks.data import load_records, make_partition
-
         source = load_records(config.data)
         parts = make_partition(config.data, source.train_labels, source.classes)
         records = parts.sizes
+        dimension = _dimension(config, source.train_images.shape[1:], source.classes)
     plan = make_plan(config, make_budgets(config.budgets, config.data.clients), records)
-    counts = np.bincount(plan.class_of, minlength=len(plan.classes)).tolist()
+    counts = np.bincount(plan.class_of, minlength=len(plan.classes))
     if any(kind.noise not in NOISES for kind in plan.classes):
         raise NotApplicableError(
             f"privacy.randomizer = {config.privacy.randomizer!r} has no known law to plan with; "
@@ -75,41 +78,64 @@ def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
     rounds = rounds_taken(config.run.rounds, share, config.data.clients)
     classes = [
         ReportClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, count)
-        for kind, count in zip(plan.classes, counts, strict=True)
+        for kind, count in zip(plan.classes, counts.tolist(), strict=True)
     ]
     kinds = [{"epsilon0": kind.epsilon0, "noise_scale": kind.scale} for kind in plan.classes]
     if config.training.schedule == "sequential":
         # Each report is answered by a model of its own, so the server sees it in its place.
-        alone = [replace(kind, count=1) for kind in classes]
-        costs = [plan_cost([kind], rounds, delta)[0] for kind in alone]
-        return [replace(c, index=i, clients=counts[i]) for i, c in enumerate(costs)], kinds
-    assumed = config.privacy.assumed_honest
-    if config.privacy.release == "sum":
-        if share == 1.0:
-            return sum_cost(classes, rounds, delta, assumed_honest=assumed), kinds
-        drawn = drawn_sum_cost(
-            classes,
-            config.run.rounds,
-            delta,
-            taken=rounds,
-            participation=share,
-            rare=0.5 * SURPRISE,
-            assumed_honest=assumed,
+        one = np.ones(1, dtype=np.int64)
+        found = dict(
+            enumerate(proven_costs([kind], one, rounds, delta)[0] for kind in plan.classes)
         )
-        return drawn, kinds
-    present, seen_as = drawn_batch(classes, config.run.rounds, share)
-    arrived = sum(kind.count for kind in present)
-    colluders = arrived - honest_reports(assumed, arrived)
-    costs = plan_cost(present, rounds, delta, colluders=colluders)
-    found = {cost.index: cost for cost in costs}
-    return [
-        replace(found[seen], index=index, clients=counts[index])
-        for index, seen in enumerate(seen_as)
+        seen_as = list(range(len(plan.classes)))
+    else:
+        assumed = config.privacy.assumed_honest
+        if config.privacy.release == "sum":
+            if share == 1.0:
+                return sum_cost(classes, rounds, delta, assumed_honest=assumed), kinds
+            drawn = drawn_sum_cost(
+                classes,
+                config.run.rounds,
+                delta,
+                taken=rounds,
+                participation=share,
+                rare=0.5 * SURPRISE,
+                assumed_honest=assumed,
+            )
+            return drawn, kinds
+        present, seen_as = drawn_batch(classes, config.run.rounds, share)
+        arrived = sum(kind.count for kind in present)
+        colluders = arrived - honest_reports(assumed, arrived)
+        if share < 1.0:
+            present = [_as_accounted(kind, present) for kind in present]
+        sizes = np.array([kind.count for kind in present], dtype=np.int64)
+        seen = [client_class(kind) for kind in present]
+        found = {cost.index: cost for cost in proven_costs(seen, sizes, rounds, delta, colluders)}
+    costs = [
+        replace(found[at], index=index, clients=int(counts[index]))
+        for index, at in enumerate(seen_as)
         if counts[index]
-    ], kinds
+    ]
+    return with_lower(costs, plan.classes, counts, rounds, delta, dimension), kinds
+
+
+def _dimension(config: Config, shape: tuple[int, ...], classes: int) -> int | None:
+    """How many coordinates a report has; None where own features decide it from the data."""
+    from fl_shuffle.tasks.features import FeatureMap
+    from fl_shuffle.tasks.models import build_model
+    from fl_shuffle.tasks.task import make_features
+
+    features = make_features(config.data, shape)
+    if isinstance(features, FeatureMap):
+        shape = (features.dimension,)
+    elif config.data.features != "none":
+        return None
+    model = build_model(config.model, shape, classes, config.run.seed)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 SURPRISE = 0.01
+"""How probable it may be that a drawn run costs more than what is planned."""
 
 
 def rounds_taken(rounds: int, participation: float, clients: int) -> int:
@@ -158,3 +184,15 @@ def drawn_batch(
                 seen_as[index] = len(present)
             present.append(largest)
     return present, seen_as
+
+
+def _as_accounted(kind: ReportClass, present: list[ReportClass]) -> ReportClass:
+    """Batches that are much alike share a curve, which takes up to the root of their size."""
+    from fl_shuffle.accounting.tolerances import TOLERANCES
+
+    cohort = (kind.noise, kind.scale)
+    size = sum(other.count for other in present if (other.noise, other.scale) == cohort)
+    if size <= TOLERANCES.round_exact_reports:
+        return kind
+    kept = math.floor(kind.count * (1.0 - 1.0 / math.sqrt(size)))
+    return replace(kind, count=max(kept, min(kind.count, 1)))

@@ -66,6 +66,7 @@ class Worker:
             norm=self._task.plan.norm,
             device=self._device,
             records=len(self._task.labels),
+            shape=tuple(self._task.inputs.shape[1:]),
         )
         self._seeds = SeedTree(config.run.seed if config.run.entropy == "seeded" else None)
         self._inputs = self._task.inputs.to(self._device)
@@ -235,9 +236,9 @@ class Worker:
             records = slice(int(bounds[0]), int(bounds[-1]))
             return self._inputs[records], self._labels[records], bounds - bounds[0]
         starts, ends = offsets[clients], offsets[clients + 1]
-        index = torch.cat([torch.arange(a, b) for a, b in zip(starts, ends, strict=True)])
-        index = index.to(self._device)
         local = np.concatenate([[0], np.cumsum(ends - starts)])
+        rows = np.repeat(starts - local[:-1], ends - starts) + np.arange(local[-1])
+        index = torch.from_numpy(rows).to(self._device)
         return self._inputs[index], self._labels[index], local
 
     def means(

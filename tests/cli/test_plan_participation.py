@@ -10,6 +10,7 @@ import pytest
 
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.queries.planned_cost import cost_over_attack
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
@@ -38,6 +39,34 @@ def test_runs_stay_below_the_expected_cost() -> None:
         for number in range(1, ROUNDS + 1):
             accountant.commit(number, rng.random(CLIENTS) < SHARE)
         assert accountant.client_totals()[1].max() <= expected
+
+
+@pytest.mark.parametrize("personalization", ["noise", "clipping"])
+def test_a_plan_and_a_run_print_one_number(personalization: str) -> None:
+    config = parse_config(
+        {
+            "run": {"rounds": ROUNDS},
+            "data": {"clients": CLIENTS, "records": 6},
+            "privacy": {
+                "unit": "client",
+                "target_delta": 1e-5,
+                "personalization": personalization,
+            },
+            "budgets": {"distribution": "uniform", "low": 0.5, "high": 1.0, "levels": 3},
+        }
+    )
+    costs, _ = cost_of(config)
+    plan = make_plan(config, make_budgets(config.budgets, CLIENTS), np.full(CLIENTS, 6))
+    accountant = Accountant(plan.classes, plan.class_of, unit="client", schedule="aggregate",
+                            delta=1e-5, rounds=ROUNDS)  # fmt: skip
+    everybody = np.ones(CLIENTS, dtype=bool)
+    for number in range(1, ROUNDS):
+        accountant.commit(number, everybody)
+    spend = accountant.preview(ROUNDS, everybody)
+    assert {cost.index: cost.epsilon for cost in costs} == spend.columns["proven"].epsilon
+    assert max(cost.lower for cost in costs) == spend.columns["lower"].worst
+    assert cost_over_attack(costs) == spend.proven_over_lower
+    assert any(cost.credit for cost in costs)
 
 
 def test_batches_and_attendance_are_rarely_worse() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fl_shuffle.accounting.bounds.report_class import ReportClass
-from fl_shuffle.accounting.rounds.planning import plan_cost
+from fl_shuffle.accounting.queries.planned_cost import plan_cost
 from fl_shuffle.accounting.rounds.sum_account import AssumedHonest, SumAccount
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.cli import main

@@ -158,7 +158,7 @@ def test_bad_files_and_options(
     files: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     absent = {**files, "numbers": tmp_path / "absent.csv"}
-    assert "absent.csv cannot be read" in refused(capsys, mean(absent))
+    assert "absent.csv does not exist" in refused(capsys, mean(absent))
     binary = tmp_path / "binary.csv"
     binary.write_bytes(b"client_id,value\n0,\xff\xfe\n")
     assert "not UTF-8" in refused(capsys, mean({**files, "numbers": binary}))

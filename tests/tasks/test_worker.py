@@ -43,7 +43,7 @@ def means(config: Config, spoil: dict[int, float] | None = None) -> Tensor:
     ],
 )
 @pytest.mark.parametrize("model", MODELS)
-def test_a_spoilt_record_moves_a_mean_by_no_more_than_the_plan_says(
+def test_a_nonfinite_record_moves_a_mean_by_no_more_than_the_plan_says(
     model: str, privacy: dict[str, Any], poison: float
 ) -> None:
     config = configured(model=model, **privacy)
@@ -75,7 +75,7 @@ def test_local_steps_that_overflow_are_a_zero_mean() -> None:
 
 @pytest.mark.parametrize(
     ("model", "path"),
-    [("linear", "closed-form linear"), ("mlp", "closed-form mlp"), ("own", "torch.func")],
+    [("linear", "closed-form linear"), ("mlp", "closed-form mlp"), ("own", "closed-form network")],
 )
 def test_the_log_says_once_how_gradients_are_computed(
     model: str, path: str, caplog: pytest.LogCaptureFixture
@@ -107,8 +107,8 @@ def test_everybody_sends_a_report_and_only_the_log_tells(
     assert not caplog.records
     assert np.array_equal(reports[2:], clean[2:])
     # The noise is the same, so the reports differ by the means and the rounding to the grid.
-    spoilt = {0: math.nan, 5: math.inf, 6: math.nan}
-    difference = means(config, spoilt) - means(config)
+    nonfinite = {0: math.nan, 5: math.inf, 6: math.nan}
+    difference = means(config, nonfinite) - means(config)
     found = torch.from_numpy(reports.astype(np.float64) - clean)
     assert float((found - difference).abs().max()) <= 1.01 * float(task.plan.step.max())
 

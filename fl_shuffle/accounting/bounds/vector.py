@@ -105,8 +105,12 @@ class VectorCurve:
         self._reference = self._best_reference(radii, counts)
         self._blanket = self._has_blanket()
         scale = self.own.scale
-        kind = PartialShuffleCurve if self.own.noise == "gaussian" else LaplaceShuffleCurve
-        sharper = kind(self.own.ratio, self.own.radius / scale, radii / scale, counts)
+        batch = self.own.ratio, self.own.radius / scale, radii / scale, counts
+        sharper: PartialShuffleCurve | LaplaceShuffleCurve
+        if self.own.noise == "gaussian":
+            sharper = PartialShuffleCurve(*batch, self._relative_error)
+        else:
+            sharper = LaplaceShuffleCurve(*batch)
         # Secret check-in is known to the blanket alone, which also says more of a small batch of
         # faint reports, and many times faster.
         faint = self._blanket and (
@@ -138,7 +142,10 @@ class VectorCurve:
             return 0
         mean = self._expected_blanket(5.0)
         needed = mean + 4.0 * math.sqrt(mean) + 4.0
-        return 1 << math.ceil(math.log2(needed)) if needed <= TOLERANCES.vector_table_reports else 0
+        if needed > TOLERANCES.vector_table_reports:
+            return 0
+        # Batches of many sizes share a table.
+        return max(TOLERANCES.vector_smallest_table, 1 << math.ceil(math.log2(needed)))
 
     def _has_blanket(self) -> bool:
         needed = (

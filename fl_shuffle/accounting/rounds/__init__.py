@@ -1,7 +1,7 @@
 """Many rounds: what was executed, who took part when, and what it costs together.
 
 Events are data; a client's history is how often it met each type of round; equal rounds are
-composed by repetition. Planning asks the same questions before a run.
+composed by repetition.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from fl_shuffle.accounting.rounds.equal_rounds import compose_equal_rounds
     from fl_shuffle.accounting.rounds.events import ClientClass, Column, RoundEvent, Spend
     from fl_shuffle.accounting.rounds.participation_history import ParticipationHistory
-    from fl_shuffle.accounting.rounds.planning import plan_cost, plan_noise
     from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
 
 __all__ = [
@@ -26,8 +25,6 @@ __all__ = [
     "RoundType",
     "Spend",
     "compose_equal_rounds",
-    "plan_cost",
-    "plan_noise",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -36,7 +33,6 @@ __getattr__, __dir__ = lazy_names(
         "fl_shuffle.accounting.rounds.equal_rounds": ("compose_equal_rounds",),
         "fl_shuffle.accounting.rounds.events": ("ClientClass", "Column", "RoundEvent", "Spend"),
         "fl_shuffle.accounting.rounds.participation_history": ("ParticipationHistory",),
-        "fl_shuffle.accounting.rounds.planning": ("plan_cost", "plan_noise"),
         "fl_shuffle.accounting.rounds.round_library": ("RoundLibrary", "RoundType"),
     },
 )

@@ -18,7 +18,7 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import (
 )
 from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound, compare
-from fl_shuffle.accounting.rounds.sum_planning import plan_sum_noise, sum_cost
+from fl_shuffle.accounting.queries.planned_sums import plan_sum_noise, sum_cost
 from fl_shuffle.errors import ConfigError, InvalidValueError, NotApplicableError
 
 ASKED = BoundQuery(

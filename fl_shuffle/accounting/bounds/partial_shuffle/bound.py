@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fl_shuffle.accounting.bounds.partial_shuffle import lognormal
-from fl_shuffle.accounting.bounds.partial_shuffle.collapsed_atoms import Choice, ToppedLaw, collapse
+from fl_shuffle.accounting.bounds.partial_shuffle.collapsed_atoms import (
+    Choice,
+    ToppedLaw,
+    collapse,
+    lifted,
+)
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
+    ConvexOrderLaw,
     GaussianLaw,
     gaussian_law,
     squared_tail,
 )
-from fl_shuffle.accounting.bounds.partial_shuffle.lifting import lifted
 from fl_shuffle.accounting.bounds.partial_shuffle.prediction import predict
-from fl_shuffle.accounting.bounds.partial_shuffle.second_order import squared_excess_of_sum
+from fl_shuffle.accounting.bounds.partial_shuffle.rings import RingLaw, rings
+from fl_shuffle.accounting.bounds.partial_shuffle.second_order import (
+    log_excess_by_moduli,
+    period_of,
+    squared_excess_of_sum,
+)
 from fl_shuffle.accounting.bounds.partial_shuffle.swap import choose_swap
 from fl_shuffle.accounting.engine.convex_rounding import round_up_convex
 from fl_shuffle.accounting.engine.saddle_points import tilt_at_saddle_point
@@ -26,6 +37,7 @@ from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import PrecisionError
 
 OFFSETS = np.geomspace(0.5, 1.6, 9)
+"""Candidates for q in units of 1/theta: any q > 0 is valid, the best one lies near 1/theta."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +62,11 @@ class Setting:
         return math.sqrt(variance_bound(self, 0.0) / self.count)
 
 
-def third_order_delta(setting: Setting, epsilon: float) -> float:
-    """The bound through the third-order comparison; infinite where no parameters are found."""
+def third_order_delta(setting: Setting, epsilon: float, *, in_rings: bool = True) -> float:
+    """The bound through the third-order comparison; infinite where no parameters are found.
+
+    `in_rings`: the others are told apart by their distance, which takes six times as long.
+    """
     local = float(gaussian_profile(epsilon, setting.move)) * (1.0 + 1e-12)
     if not local > TOLERANCES.third_order_negligible_delta:
         return math.inf
@@ -61,7 +76,7 @@ def third_order_delta(setting: Setting, epsilon: float) -> float:
     law = replace(law, upper=cut)
     best = math.inf
     for _ in range(TOLERANCES.third_order_passes):
-        best = min(best, _with_goal(setting, epsilon, local, law, guess))
+        best = min(best, _with_goal(setting, epsilon, local, law, guess, in_rings))
         if best <= TOLERANCES.third_order_close * guess or math.isinf(best):
             break
         guess = 0.5 * best
@@ -69,7 +84,12 @@ def third_order_delta(setting: Setting, epsilon: float) -> float:
 
 
 def _with_goal(
-    setting: Setting, epsilon: float, local: float, law: GaussianLaw, guess: float
+    setting: Setting,
+    epsilon: float,
+    local: float,
+    law: GaussianLaw,
+    guess: float,
+    in_rings: bool,
 ) -> float:
     """The bound with costs that suit a result near `guess`."""
     n, drift = setting.count, math.expm1(epsilon)
@@ -86,26 +106,46 @@ def _with_goal(
     )
     if swap is None:
         return math.inf
-    try:
+
+    def total(laws: Sequence[tuple[GaussianLaw | RingLaw, float, float]]) -> float:
+        """Of `laws` (L*, how far from P the others are, variance) whichever is the worst."""
+        tail = 0.0
+        mains: list[list[AtomicLaw]] = [[] for _ in swap.weights]
+        for own, reach, own_variance in laws:
+            left = float(own.stop_loss(np.array([own.upper]))[0])
+            try:
+                top = ToppedLaw(own, squared_tail(own, reach), left)
+                atoms, _, extra = round_up_convex(
+                    top, [(1.0, n - 1)], TOLERANCES.third_order_rounding
+                )
+            except PrecisionError:
+                return math.inf
+            tail = max(tail, extra + left)
+            hint: Choice | None = None
+            for place, loss in enumerate(swap.losses.tolist()):
+                terms = lifted(atoms, swap.gain, loss)
+                mean = -(1.0 - loss) * drift + (swap.gain + loss) * local
+                second = (1.0 + swap.gain) ** 2 * (own_variance + drift * drift)
+                lower, hint = collapse(terms, second - mean * mean, mean, rate, hint)
+                mains[place].append(lower)
+        main = math.fsum(
+            weight * (_main_term(found[0], n) if len(found) == 1 else _worst_mixture(found, n))
+            for weight, found in zip(swap.weights.tolist(), mains, strict=True)
+        )
+        whole = (main + n * (1.0 + swap.gain) * tail) / swap.smallest + swap.cost
+        return whole * (1.0 + 1e-12) if math.isfinite(whole) else math.inf
+
+    best = total([(law, setting.spread, variance)])
+    if (
+        in_rings
+        and isinstance(law, ConvexOrderLaw)
+        and epsilon >= TOLERANCES.rings_from
+        and setting.diameter <= setting.spread * (1.0 + 1e-9)
+    ):
         left = float(law.stop_loss(np.array([law.upper]))[0])
-        top = ToppedLaw(law, squared_tail(law, setting.spread), left)
-        atoms, _, extra = round_up_convex(top, [(1.0, n - 1)], TOLERANCES.third_order_rounding)
-    except PrecisionError:
-        return math.inf
-    tail = extra + left
-    total = 0.0
-    hint: Choice | None = None
-    for loss, weight in zip(swap.losses.tolist(), swap.weights.tolist(), strict=True):
-        terms = lifted(atoms, swap.gain, loss)
-        mean = -(1.0 - loss) * drift + (swap.gain + loss) * local
-        second = (1.0 + swap.gain) ** 2 * (variance + drift * drift)
-        found = collapse(terms, second - mean * mean, mean, rate, hint)
-        if found is None:
-            return math.inf
-        lower, hint = found
-        total += weight * _main_term(lower, n)
-    total = (total + n * (1.0 + swap.gain) * tail) / swap.smallest + swap.cost
-    return total * (1.0 + 1e-12) if math.isfinite(total) else math.inf
+        parts = rings(law, setting.diameter, left)
+        best = min(best, total([(p.law, p.law.far, min(p.variance, variance)) for p in parts]))
+    return best
 
 
 def variance_bound(setting: Setting, epsilon: float) -> float:
@@ -132,3 +172,21 @@ def _main_term(law: AtomicLaw, count: int) -> float:
         return math.inf
     best = float(np.min(found.values / (4.0 * offsets)))
     return math.exp(found.log_scale) * best if found.log_scale < 600.0 else math.inf
+
+
+def _worst_mixture(laws: Sequence[AtomicLaw], count: int) -> float:
+    """An upper bound on E(sum)_+ of `count` terms, each of one of `laws`."""
+    saddles = [tilt_at_saddle_point(law, [(1.0, count - 1)]) for law in laws]
+    best, low, high = math.inf, min(saddles), max(saddles)
+    theta = low
+    for _ in range(TOLERANCES.rings_tilts):
+        period = max(period_of(law, count, theta, 1.0 / theta) for law in laws)
+        logs = [log_excess_by_moduli(law, count, theta, period) for law in laws]
+        worst = int(np.argmax(logs))
+        best = min(best, logs[worst])
+        # Towards the saddle point of the law that is worst here.
+        low, high = (theta, high) if saddles[worst] > theta else (low, theta)
+        if high < 1.02 * low:
+            break
+        theta = math.sqrt(low * high)
+    return math.exp(best) if best < 600.0 else math.inf

@@ -77,13 +77,13 @@ class _Upper:
 
 
 Choice = tuple[int, float]
-"""The first atom kept, and the stretch."""
+"""The first atom kept (-1: all, as they are), and the stretch."""
 
 
 def collapse(
     atoms: AtomicLaw, variance: float, mean: float, rate: float, hint: Choice | None = None
-) -> tuple[AtomicLaw, Choice] | None:
-    """Atoms L' that dominate every L_k in third order, from L* and `variance`; None if none found.
+) -> tuple[AtomicLaw, Choice]:
+    """Atoms L' that dominate every L_k in third order, from L* and `variance`.
 
     `mean` is at least E L_k. `rate` is the exponential rate that matters; it ranks the candidates.
     `hint` is a choice that was good for nearly the same law: it is taken if it is certified here.
@@ -94,7 +94,7 @@ def collapse(
     whole = float(p @ values**2)
     goal = variance * (1.0 + 4.0 * TOLERANCES.collapse_slack)
     if whole <= goal:
-        return atoms, (0, 1.0)
+        return atoms, (-1, 1.0)
     mass = np.cumsum(p[::-1])[::-1]
     first = np.cumsum((p * values)[::-1])[::-1]
     second = np.cumsum((p * values * values)[::-1])[::-1]
@@ -107,8 +107,10 @@ def collapse(
 
     def certified(j: int, kappa: float, step: float) -> float | None:
         point = float(low[j]), float(rest[j])
+        # Beyond that nothing is left of the smaller variance.
+        most = min(TOLERANCES.collapse_max_stretch, math.sqrt(whole / float(spread[j])))
         return _stretched(
-            bounds, values[j:], p[j:], point, kappa, step, variance, centre - mean, -centre
+            bounds, values[j:], p[j:], point, (kappa, step, most), variance, centre - mean, -centre
         )
 
     def law(j: int, stretch: float) -> tuple[AtomicLaw, Choice]:
@@ -129,17 +131,18 @@ def collapse(
             j = int(fits[-1])
             kappa = max(1.0, math.sqrt(goal / float(spread[j])))
             ranked.append((_score(rate * kappa, values[j:], p[j:], low[j], rest[j]), kappa, j))
-    best: tuple[float, int, float] | None = None
+    # Convex order alone is enough: the atoms as they are.
+    best = _score(rate, values, p, 0.0, 0.0), -1, 1.0
     for score, kappa, j in sorted(set(ranked)):
-        if best is not None and score >= best[0]:
+        if score >= best[0]:
             break
         found = certified(j, kappa, TOLERANCES.collapse_stretch_step)
         if found is None:
             continue
         final = _score(rate * found, values[j:], p[j:], float(low[j]), float(rest[j]))
-        if best is None or final < best[0]:
+        if final < best[0]:
             best = final, j, found
-    return None if best is None else law(best[1], best[2])
+    return (atoms, (-1, 1.0)) if best[1] < 0 else law(best[1], best[2])
 
 
 def _score(rate: float, values: FloatArray, p: FloatArray, low: float, rest: float) -> float:
@@ -152,13 +155,16 @@ def _stretched(
     values: FloatArray,
     p: FloatArray,
     point: tuple[float, float],
-    kappa: float,
-    first_step: float,
+    stretches: tuple[float, float, float],
     variance: float,
     surplus: float,
     zero: float,
 ) -> float | None:
-    """The least certified stretch found, from `kappa` up; everything centred."""
+    """The least certified stretch found, everything centred.
+
+    `stretches`: the first one tried, the accuracy, and the largest.
+    """
+    first, first_step, most = stretches
 
     def holds(stretch: float) -> bool:
         upper = _Upper(values * stretch, p)
@@ -177,12 +183,12 @@ def _stretched(
             good |= (at_left >= curve[:-1]) & right
         return bool(np.all(good))
 
-    low = high = kappa
+    low = high = first
     step = first_step
     while not holds(high):
         low, high = high, high + step
         step *= 2.5
-        if high > TOLERANCES.collapse_max_stretch:
+        if high > most:
             return None
     while high - low > first_step:
         middle = 0.5 * (low + high)
@@ -191,3 +197,9 @@ def _stretched(
         else:
             low = middle
     return high
+
+
+def lifted(atoms: AtomicLaw, gain: float, loss: float) -> AtomicLaw:
+    """The law of L + gain L^+ + loss L^-, rounded up: convex and increasing in L."""
+    values = np.where(atoms.values > 0.0, (1.0 + gain) * atoms.values, (1.0 - loss) * atoms.values)
+    return AtomicLaw(values + 1e-15 * np.abs(values), atoms.probabilities)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import Laplac
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import laplace
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import convex_order_delta
 from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
 
@@ -21,12 +23,19 @@ class PartialShuffleCurve:
 
     Everything in noise widths: `move` between the client's two means, its `radius`, the others'
     `radii` with their `counts`. The widest others are left out where that predicts less: a bound
-    with fewer reports is a bound.
+    with fewer reports is a bound. `relative_error` says how much the number is worth: where it is
+    small the others are told apart by their distance.
     """
 
     def __init__(
-        self, move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
+        self,
+        move: float,
+        radius: float,
+        radii: FloatArray,
+        counts: NDArray[np.int64],
+        relative_error: float,
     ) -> None:
+        self._in_rings = relative_error <= TOLERANCES.vector_relative_error
         self._setting: Setting | None = None
         for reach, count in zip(radii.tolist(), np.cumsum(counts).tolist(), strict=True):
             widest = max(radius, reach)
@@ -43,7 +52,7 @@ class PartialShuffleCurve:
             if known is None or setting.predicted_mu < known.predicted_mu:
                 self._setting = setting
         self._mu = math.inf if self._setting is None else self._setting.predicted_mu
-        if self._mu > TOLERANCES.partial_shuffle_max_share * move:
+        if self._setting is not None and not _gains(self._setting):
             self._setting = None
 
     @property
@@ -60,7 +69,23 @@ class PartialShuffleCurve:
         """An upper bound on the divergence at `epsilon` >= 0, both directions; may be infinite."""
         if self._setting is None:
             return math.inf
-        return third_order_delta(self._setting, epsilon)
+        return third_order_delta(self._setting, epsilon, in_rings=self._in_rings)
+
+
+@lru_cache(maxsize=1 << 12)
+def _gains(setting: Setting) -> bool:
+    """Whether the theorem says more than the local curve; predictions of little gain are tried."""
+    share = setting.predicted_mu / setting.move
+    if share > TOLERANCES.partial_shuffle_max_share:
+        return False
+    if share <= TOLERANCES.partial_shuffle_sure_share:
+        return True
+    places = [sds * setting.predicted_mu for sds in TOLERANCES.partial_shuffle_tried_sds]
+    return any(
+        third_order_delta(setting, epsilon)
+        < TOLERANCES.partial_shuffle_max_share * float(gaussian_profile(epsilon, setting.move))
+        for epsilon in places
+    )
 
 
 class LaplaceShuffleCurve:

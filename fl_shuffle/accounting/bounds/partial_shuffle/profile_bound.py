@@ -14,8 +14,8 @@ import math
 
 import numpy as np
 
+from fl_shuffle.accounting.bounds.partial_shuffle.collapsed_atoms import lifted
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import ConvexOrderLaw
-from fl_shuffle.accounting.bounds.partial_shuffle.lifting import lifted
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import LocalProfile
 from fl_shuffle.accounting.bounds.partial_shuffle.swap import floor_of_sum, spread_atoms
 from fl_shuffle.accounting.engine.convex_rounding import atoms_on, round_up_convex

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_shuffle.accounting.engine.blanket_counts import BinomialCounts
+from fl_shuffle.accounting.engine.blanket_counts import BinomialCounts, ComplexArray
 from fl_shuffle.accounting.engine.fourier import TiltedLaw, loud_nodes
 from fl_shuffle.accounting.engine.tilted_moments import UNIT, TiltedMoments
 from fl_shuffle.accounting.laws.amplification import AtomicLaw, FloatArray
@@ -42,19 +42,68 @@ class SquaredExcess:
     values: FloatArray
 
 
+@dataclass(frozen=True)
+class _Line:
+    """The terms of the trapezoidal sum on Re s = theta, relative to e^`log_mass`.
+
+    `size`: their moduli; `drift`: bounds on their relative errors; `scale`: what the sum is times;
+    `added`: what is left out; `error`: relative error of e^log_mass.
+    """
+
+    log_mass: float
+    k: FloatArray
+    terms: ComplexArray
+    size: FloatArray
+    drift: FloatArray
+    scale: float
+    added: float
+    error: float
+
+
 def squared_excess_of_sum(
-    law: AtomicLaw, count: int, theta: float, offsets: FloatArray, relative_alias: float = 1e-5
+    law: AtomicLaw, count: int, theta: float, offsets: FloatArray
 ) -> SquaredExcess | None:
     """Bounds on E(q + S)_+^2, S the sum of `count` copies, at every q of `offsets` (>= 0).
 
     Any theta > 0 is valid; the saddle point is best. None where too many nodes would be needed.
     """
+    most = float(np.max(offsets))
+    line = _line(law, count, theta, period_of(law, count, theta, most))
+    if line is None:
+        return None
+    value = line.scale * (np.exp(1j * np.multiply.outer(offsets, line.k)) @ line.terms).real
+    roundoff = line.scale * (
+        float(np.sum(line.size * line.drift))
+        + 2.0 * UNIT * offsets * float(np.sum(line.size * line.k))
+    )
+    error = line.error + 16.0 * UNIT * (1.0 + theta * most)
+    grown = np.exp(theta * offsets) * (value + roundoff + line.added) * (1.0 + 2.0 * error)
+    return SquaredExcess(line.log_mass, np.maximum(grown, 0.0))
+
+
+def log_excess_by_moduli(law: AtomicLaw, count: int, theta: float, period: float) -> float:
+    """log of a bound on E(S)_+ by moduli alone: the largest of several laws holds for mixed sums.
+
+    With D(L) = (h/2 pi) sum |M_L(s)|^N |e^(v s^2/2)| 2/|s|^3 over one line and step, Hoelder's
+    inequality for sums gives, for N_i terms of the law L_i and sum N_i = N,
+
+        E(S)_+ <= E(q + S)_+^2/(4q) <= e^(theta q)/(4q) prod D(L_i)^(N_i/N) <= ... max D(L_i);
+
+    q = 1/theta is best. `period` must be the same for all. Infinite with too many nodes.
+    """
+    line = _line(law, count, theta, period)
+    if line is None:
+        return math.inf
+    whole = line.scale * float(np.sum(line.size * (1.0 + line.drift))) + line.added
+    error = line.error + 32.0 * UNIT
+    return line.log_mass + math.log(whole) + 1.0 + math.log(0.25 * theta) + 2.0 * error
+
+
+def _line(law: AtomicLaw, count: int, theta: float, period: float) -> _Line | None:
     tilted = TiltedLaw.of(law, theta)
     counts = BinomialCounts(1.0, count - 1, tilted.moment)
     log_mass = counts.log_scale + math.log(count)
-    spread = max(tilted.second - tilted.mean**2, 0.0)
-    deviation = math.sqrt(count * spread) * (1.0 + 1e-9)
-    period = _period(law, count, theta, float(np.max(offsets)), log_mass, deviation, relative_alias)
+    deviation = _deviation(tilted, count)
     h = 2.0 * math.pi / period
     smoothing_sd = TOLERANCES.second_order_smoothing / theta
     last = max(1, math.ceil(TOLERANCES.second_order_cut / (smoothing_sd * h)))
@@ -68,16 +117,7 @@ def squared_excess_of_sum(
     s = theta + 1j * k
     kernel = 2.0 / (s * s * s)
     kernel *= np.exp(-0.5 * v * k * k + 1j * (v * theta) * k) * np.where(nodes == 0, 1.0, 2.0)
-    terms = transform.values * kernel
-    size = transform.magnitude * np.abs(kernel)
     front = math.exp(0.5 * v * theta * theta)
-    scale = front * h / (2.0 * math.pi)
-    phases = np.exp(1j * np.multiply.outer(offsets, k))
-    value = scale * (phases @ terms).real
-    drift = UNIT * tilted.rounding * k * counts.sensitivity(y) + (40.0 + nodes.size) * UNIT
-    roundoff = scale * (
-        float(np.sum(size * drift)) + 2.0 * UNIT * offsets * float(np.sum(size * k))
-    )
     end = last * h
     added = front * 2.0 / math.pi * math.exp(-0.5 * v * end * end) / (v * end**4)
     if first_skipped is not None:
@@ -85,22 +125,29 @@ def squared_excess_of_sum(
         added += (
             front * TOLERANCES.fourier_skip_level * 2.0 / math.pi * (0.5 / start**2 + h / start**3)
         )
-    error = tilted.moment.log_total_error([(1.0, count - 1)])
-    error += UNIT * (8.0 * abs(log_mass) + 16.0 * (1.0 + theta * float(np.max(offsets))))
-    grown = np.exp(theta * offsets) * (value + roundoff + added) * (1.0 + 2.0 * error)
-    return SquaredExcess(log_mass, np.maximum(grown, 0.0))
+    return _Line(
+        log_mass,
+        k,
+        transform.values * kernel,
+        transform.magnitude * np.abs(kernel),
+        UNIT * tilted.rounding * k * counts.sensitivity(y) + (40.0 + nodes.size) * UNIT,
+        front * h / (2.0 * math.pi),
+        added,
+        tilted.moment.log_total_error([(1.0, count - 1)]) + 8.0 * UNIT * abs(log_mass),
+    )
 
 
-def _period(
-    law: AtomicLaw,
-    count: int,
-    theta: float,
-    offset: float,
-    log_mass: float,
-    deviation: float,
-    relative: float,
+def _deviation(tilted: TiltedLaw, count: int) -> float:
+    return math.sqrt(count * max(tilted.second - tilted.mean**2, 0.0)) * (1.0 + 1e-9)
+
+
+def period_of(
+    law: AtomicLaw, count: int, theta: float, offset: float, relative: float = 1e-5
 ) -> float:
     """A period whose copies are small. It decides the tightness alone: copies only raise."""
+    tilted = TiltedLaw.of(law, theta)
+    deviation = _deviation(tilted, count)
+    log_mass = BinomialCounts(1.0, count - 1, tilted.moment).log_scale + math.log(count)
     log_value = (
         log_mass + theta * offset - math.log(math.sqrt(2.0 * math.pi) * max(deviation, 1.0 / theta))
     )

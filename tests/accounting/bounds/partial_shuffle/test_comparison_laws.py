@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from fl_shuffle.accounting.bounds.partial_shuffle.bound import Setting, variance_bound
-from fl_shuffle.accounting.bounds.partial_shuffle.collapsed_atoms import ToppedLaw, collapse
+from fl_shuffle.accounting.bounds.partial_shuffle.collapsed_atoms import ToppedLaw, collapse, lifted
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import gaussian_law, squared_tail
-from fl_shuffle.accounting.bounds.partial_shuffle.lifting import lifted
 from fl_shuffle.accounting.engine.convex_rounding import round_up_convex
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from tests.accounting.bounds.partial_shuffle.gaussian_bound import (
@@ -59,9 +58,7 @@ def certified(setting: Setting, epsilon: float, gain: float, loss: float) -> Ato
     mean = -(1 - loss) * drift + (gain + loss) * local
     second = (1 + gain) ** 2 * (variance + drift * drift)
     rate = max(drift / variance, 1 / math.sqrt(setting.count * variance))
-    found = collapse(lifted(atoms, gain, loss), second - mean * mean, mean, rate)
-    assert found is not None
-    return found[0]
+    return collapse(lifted(atoms, gain, loss), second - mean * mean, mean, rate)[0]
 
 
 @pytest.mark.parametrize("share_of_move", [1.0, 0.3, 0.05])

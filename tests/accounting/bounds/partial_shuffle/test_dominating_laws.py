@@ -53,9 +53,7 @@ def law_of(setting: Setting, epsilon: float) -> AtomicLaw:
     top = ToppedLaw(law, squared_tail(law, setting.spread), left)
     atoms, _, _ = round_up_convex(top, [(1.0, setting.count - 1)], 1e-3)
     variance = variance_bound(setting, epsilon)
-    found = collapse(atoms, variance, law.mean, math.expm1(epsilon) / variance)
-    assert found is not None
-    return found[0]
+    return collapse(atoms, variance, law.mean, math.expm1(epsilon) / variance)[0]
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

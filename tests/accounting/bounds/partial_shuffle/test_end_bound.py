@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from fl_shuffle.accounting.attacks.chosen_vector_datasets import vector_lower_epsilon
 from fl_shuffle.accounting.bounds.partial_shuffle import profile
 from fl_shuffle.accounting.bounds.partial_shuffle.bound import Setting, third_order_delta
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import profile_delta
@@ -23,6 +22,7 @@ from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
 from tests.accounting.bounds.partial_shuffle.exact_families import shuffle_delta
 from tests.accounting.bounds.partial_shuffle.gaussian_bound import Law, Swap, delta_bound
+from tests.accounting.chosen_vector_datasets import vector_lower_epsilon
 
 GOLDEN = json.loads(
     (Path(__file__).resolve().parents[3] / "golden" / "partial_shuffle.json").read_text()

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-STEP, REACH = 0.3, 7.5
-_AXIS = np.arange(-REACH, REACH + STEP / 2, STEP)
-_NODES = np.stack(np.meshgrid(_AXIS, _AXIS, indexing="ij"), axis=-1).reshape(-1, 2)
-_MASS = np.exp(-(_NODES**2).sum(axis=1) / 2)
-_KEPT = _MASS > 1e-12
-_NODES, _MASS = _NODES[_KEPT], _MASS[_KEPT] / _MASS.sum()
+
+def _grid(step: float, reach: float) -> tuple[np.ndarray, np.ndarray]:
+    axis = np.arange(-reach, reach + step / 2, step)
+    nodes = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
+    mass = np.exp(-(nodes**2).sum(axis=1) / 2)
+    kept = mass > 1e-12
+    return nodes[kept], mass[kept] / mass.sum()
+
+
+_NODES, _MASS = _grid(0.3, 7.5)
+_FINE = _grid(0.05, 7.5)
 
 
 def tail_moments(
@@ -27,14 +32,22 @@ def tail_moments(
 
 
 def shaped_square(
-    u: np.ndarray, w: np.ndarray, a: float, t: np.ndarray, gain: float, loss: float
+    u: np.ndarray,
+    w: np.ndarray,
+    a: float,
+    t: np.ndarray,
+    gain: float,
+    loss: float,
+    *,
+    fine: bool = False,
 ) -> np.ndarray:
     """E(phi(L) - t)_+^2, phi(x) = x + gain x^+ + loss x^-."""
-    first = np.exp(u @ _NODES.T - (u**2).sum(axis=1)[:, None] / 2)
-    second = np.exp(w @ _NODES.T - (w**2).sum(axis=1)[:, None] / 2)
+    nodes, mass = _FINE if fine else (_NODES, _MASS)
+    first = np.exp(u @ nodes.T - (u**2).sum(axis=1)[:, None] / 2)
+    second = np.exp(w @ nodes.T - (w**2).sum(axis=1)[:, None] / 2)
     values = first - a * second
     values = np.where(values > 0.0, (1 + gain) * values, (1 - loss) * values)
-    return np.maximum(values - t[:, None], 0.0) ** 2 @ _MASS
+    return np.maximum(values - t[:, None], 0.0) ** 2 @ mass
 
 
 def variance(u: np.ndarray, w: np.ndarray, a: np.ndarray) -> np.ndarray:

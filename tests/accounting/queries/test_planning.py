@@ -9,7 +9,8 @@ import pytest
 
 from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
-from fl_shuffle.accounting.rounds.planning import plan_cost, plan_noise
+from fl_shuffle.accounting.queries.planned_cost import plan_cost
+from fl_shuffle.accounting.queries.planned_noise import plan_noise
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
 from fl_shuffle.cli import main
 from fl_shuffle.errors import InvalidValueError, NotApplicableError

@@ -1,27 +1,32 @@
-"""Before a run: the noise a target needs, and what given reports will cost.
+"""Before a run: the noise that a target needs.
 
-Both directions of the same question. Every answer is certified by the bounds that account for the
-run itself; approximations only choose what to try next.
+The search uses coarse curves; what is printed is what a run's own accounting says of the noise
+found.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
+
+from fl_shuffle.accounting.attacks.certain_loss import CertainLoss
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
 from fl_shuffle.accounting.bounds.participation import require_participation
 from fl_shuffle.accounting.bounds.report_class import NOISES, ReportClass
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition
+from fl_shuffle.accounting.guarantee import proof_over_attack
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
 from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_ROUNDS
-from fl_shuffle.accounting.rounds.round_library import shuffled_pair
+from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType, shuffled_pair
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import (
-    InvalidValueError,
     NotApplicableError,
     require_choice,
     require_integer,
@@ -29,22 +34,6 @@ from fl_shuffle.errors import (
 )
 
 UNITS = ("client", "record")
-
-
-@dataclass(frozen=True)
-class ClassCost:
-    """What a run costs the clients of one class, proven; `anonymity` counts reports like theirs.
-
-    `epsilon` is the smaller of the shuffled and the local guarantee over all rounds, `local` the
-    latter, both at the same delta. `credit` says whether the shuffler contributes at all.
-    """
-
-    index: int
-    clients: int
-    anonymity: int
-    epsilon: float
-    local: float
-    credit: bool
 
 
 @dataclass(frozen=True)
@@ -56,7 +45,8 @@ class NoisePlan:
     the accountant will certify for the worst client over all rounds at `delta`; `local_epsilon` the
     same without a shuffler. `report_epsilon` is the local budget of one report at `report_delta`.
     `scale_without_shuffler` is what the same target would need if nobody shuffled (or, where only
-    sums are released, if nobody added up). `reports` is the number of clients.
+    sums are released, if nobody added up). `reports` is the number of clients. `lower` is what an
+    attack certainly reaches at `scale` (0: none that is known, or looked for).
     """
 
     noise: str
@@ -72,51 +62,12 @@ class NoisePlan:
     credit: bool
     reports: int
     release: str = "reports"
+    lower: float = 0.0
 
-
-def plan_cost(
-    classes: Sequence[ReportClass], rounds: int, delta: float, *, colluders: int = 0
-) -> list[ClassCost]:
-    """The proven cost of `rounds` equal rounds for each class of a batch that arrives whole.
-
-    So many `colluders`' reports hide nobody: for each client those that would hide it best. Classes
-    with no clients are left out. Raises `InvalidValueError` if there is none.
-    """
-    require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
-    require_target_delta(delta)
-    cohorts: dict[tuple[str, float], list[int]] = {}
-    for index, own in enumerate(classes):
-        if own.count:
-            cohorts.setdefault((own.noise, own.scale), []).append(index)
-    if not cohorts:
-        raise InvalidValueError("classes", len(classes), "must hold at least one client")
-    costs = []
-    for members in cohorts.values():
-        for position, index in enumerate(members):
-            cohort = _without([classes[i] for i in members], position, colluders)
-            curve = VectorCurve(
-                cohort,
-                position,
-                relative_error=TOLERANCES.plan_relative_error,
-                concentrate=len(cohort) > 1,
-            )
-            own = classes[index]
-            local = _local_epsilon(own.noise, own.ratio, rounds, delta)
-            epsilon = min(
-                local, _shuffled_epsilon(curve, rounds, delta, TOLERANCES.plan_coarse_nodes)
-            )
-            costs.append(ClassCost(index, own.count, curve.anonymity, epsilon, local, curve.credit))
-    return sorted(costs, key=lambda cost: cost.index)
-
-
-def _without(cohort: list[ReportClass], own: int, colluders: int) -> list[ReportClass]:
-    """The batch without so many others, those of the smallest balls first."""
-    left, batch = colluders, list(cohort)
-    for index in sorted(range(len(batch)), key=lambda i: batch[i].radius):
-        gone = min(left, batch[index].count - (index == own))
-        batch[index] = replace(batch[index], count=batch[index].count - gone)
-        left -= gone
-    return batch
+    @property
+    def proven_over_lower(self) -> float | None:
+        """How much a better proof, or a better attack, could gain at most; None without attack."""
+        return proof_over_attack(self.epsilon, self.lower)
 
 
 def plan_noise(
@@ -132,7 +83,9 @@ def plan_noise(
     report_delta: float = 1e-5,
     participation: float = 1.0,
 ) -> NoisePlan:
-    """The smallest common noise (within 1.5% of epsilon) that gives every client (epsilon, delta).
+    """The smallest common noise found that gives every client (epsilon, delta).
+
+    Its cost is within 1.5% of epsilon, or 0.3% less noise would cost more.
 
     `clients` is their number, or (share of `clip`, count) classes when clients clip to different
     radii. One report moves by 2 clip when a client is replaced, by 2 clip / `records` when one of
@@ -155,31 +108,35 @@ def plan_noise(
     without = _local_scale(noise, step * max(share for share, _ in shape), rounds, target, delta)
 
     def curve(scale: float) -> VectorCurve:
-        return _worst_view(noise, scale, shape, step, participation)
+        return VectorCurve(
+            _worst_batch(noise, scale, shape, step),
+            relative_error=TOLERANCES.plan_relative_error,
+            concentrate=len(shape) > 1,
+            participation=participation,
+        )
 
     @cache
-    def cost(scale: float) -> float:
-        if rounds < TOLERANCES.plan_many_rounds:
-            # The tail of each round's loss decides, and few points follow it.
-            return _shuffled_epsilon(
-                curve(scale),
-                rounds,
-                delta,
-                TOLERANCES.plan_few_rounds_nodes,
-                dense=TOLERANCES.plan_few_rounds_dense_sds,
-                floor_share=TOLERANCES.plan_few_rounds_floor_share,
-            )
-        return _shuffled_epsilon(curve(scale), rounds, delta, TOLERANCES.plan_fine_nodes)
+    def rough(scale: float) -> float:
+        return _rough_epsilon(curve(scale), rounds, delta)
+
+    @cache
+    def accounted(scale: float) -> float:
+        return _accounted(_worst_batch(noise, scale, shape, step), rounds, delta, participation)
 
     if rounds == 1:
-        scale, shuffled = _one_round_scale(curve, without, target, delta), target
+        scale = _one_round_scale(curve, without, target, delta)
     else:
-        scale, shuffled = _smallest_scale(curve, cost, without, rounds, target, delta)
+        scale = _smallest_scale(curve, rough, accounted, without, rounds, target, delta)
     worst = curve(scale)
-    local = _local_epsilon(noise, worst.own.ratio, rounds, delta)
+    local = local_epsilon(noise, worst.own.ratio, rounds, delta)
     total = sum(count for _, count in shape)
     deviation = scale * clip * (1.0 if noise == "gaussian" else math.sqrt(2.0))
-    certified = min(local, shuffled) if scale < without else local
+    certified, attacked = local, 0.0
+    if scale < without:
+        # One round was certified at the target itself.
+        certified = min(local, target if rounds == 1 else accounted(scale))
+    if participation == 1.0:
+        attacked = _attacked(noise, scale, shape, step, rounds, delta, local)
     return NoisePlan(
         noise=noise,
         scale=scale * clip,
@@ -188,14 +145,44 @@ def plan_noise(
         epsilon=certified,
         delta=delta,
         local_epsilon=local,
-        report_epsilon=_local_epsilon(noise, worst.own.ratio, 1, report_delta)
+        report_epsilon=local_epsilon(noise, worst.own.ratio, 1, report_delta)
         if noise == "gaussian"
         else worst.own.ratio,
         report_delta=report_delta if noise == "gaussian" else 0.0,
         scale_without_shuffler=without * clip,
         credit=scale < without,
         reports=total,
+        lower=attacked,
     )
+
+
+def _accounted(
+    batch: Sequence[ReportClass], rounds: int, delta: float, participation: float
+) -> float:
+    """What a run's accounting says of several equal rounds of `batch` to its first client."""
+    if participation == 1.0:
+        return RoundLibrary().epsilon({RoundType.of(batch, 0): rounds}, delta)
+    # Runs are not credited for secret check-in: the same points of such a curve.
+    curve = VectorCurve(
+        batch, relative_error=TOLERANCES.round_relative_error, participation=participation
+    )
+    return Composition([(shuffled_pair(curve), rounds)]).epsilon(delta)
+
+
+def _attacked(
+    noise: str,
+    scale: float,
+    shape: Sequence[tuple[float, int]],
+    step: float,
+    rounds: int,
+    delta: float,
+    local: float,
+) -> float:
+    """What an attack on the clients of the largest radius certainly reaches; 0 for nothing."""
+    classes = [ClientClass(noise, scale, share, step * share, 0.0, 0.0, 1) for share, _ in shape]
+    counts = np.array([count for _, count in shape], dtype=np.int64)
+    worst = max(range(len(shape)), key=lambda index: shape[index][0])
+    return CertainLoss(classes, counts, delta).epsilon(worst, rounds, local=local)
 
 
 def _one_round_scale(
@@ -214,15 +201,17 @@ def _one_round_scale(
 
 def _smallest_scale(
     curve: Callable[[float], VectorCurve],
-    cost: Callable[[float], float],
+    rough: Callable[[float], float],
+    accounted: Callable[[float], float],
     without: float,
     rounds: int,
     target: float,
     delta: float,
-) -> tuple[float, float]:
-    """Secant search between the prediction and the certified cost: a scale and its cost.
+) -> float:
+    """The smallest scale found at which a run's own accounting does not exceed the target.
 
-    The scale is `without`, and its cost infinite, where nothing smaller was certified.
+    It is dear, and a fixed share of the `rough` cost to about a percent: that leads to where it is
+    asked next. `without`, where nothing smaller was certified.
     """
 
     def predicted(scale: float) -> float:
@@ -237,37 +226,68 @@ def _smallest_scale(
         return rounds * (view.delta(target) if view.credit else view.local_delta(target))
 
     good, bad = without, TOLERANCES.plan_smallest_share * without
-    first = _solve(likely, delta, bad, good, within=3e-3)
-    few = rounds < TOLERANCES.plan_many_rounds
-    close = TOLERANCES.plan_few_rounds_close if few else TOLERANCES.plan_close
-    correction = 1.0
-    seen: dict[float, float] = {}
-    for _ in range(TOLERANCES.plan_max_trials):
-        aim = target * (1.0 - 0.3 * close)
-        if good in seen and math.isfinite(seen.get(bad, math.inf)):
-            # Between two certified costs: a straight line in logarithms.
-            rise = math.log(seen[good] / seen[bad])
-            share = math.log(aim / seen[bad]) / rise if rise < 0.0 else 0.5
-            scale = bad * (good / bad) ** min(max(share, 0.05), 0.95)
-        else:
-            scale = max(_solve(predicted, aim / correction, bad, good), first)
-            first = bad
-            if good in seen and few:
-                # A heavy tail makes the cost steeper in the scale than the prediction.
-                scale = good * (scale / good) ** TOLERANCES.plan_few_rounds_step
-        if scale >= good:
+    start = max(
+        _solve(likely, delta, bad, good, within=3e-3),
+        _solve(predicted, target / TOLERANCES.plan_expected_gain, bad, good),
+    )
+    share = TOLERANCES.plan_expected_gain
+    for _ in range(TOLERANCES.plan_max_accounted):
+        aim = target * (1.0 - 0.5 * TOLERANCES.plan_close) / share
+        start = _crossing(rough, aim, start, bad, good)
+        if start >= good:
             break
-        value = seen[scale] = cost(scale)
+        value = accounted(start)
         if value <= target:
-            good = scale
-            if value >= target * (1.0 - close):
+            good = start
+            if value >= target * (1.0 - TOLERANCES.plan_close):
                 break
         else:
-            bad = scale
-        # Without a certified number, or without progress, ask for more noise than predicted.
-        better = value / predicted(scale) if math.isfinite(value) else 0.0
-        correction = better if better > 1.01 * correction or value <= target else 1.3 * correction
-    return good, seen.get(good, math.inf)
+            bad = start
+        if good <= bad * TOLERANCES.plan_scale_close:
+            break
+        if not math.isfinite(value):
+            share *= 1.2
+            continue
+        share = value / rough(start)
+        start *= (value / target) ** (1.0 / TOLERANCES.plan_first_power)
+    return good
+
+
+def _crossing(
+    cost: Callable[[float], float], aim: float, start: float, bad: float, good: float
+) -> float:
+    """A scale between `bad` and `good` where the falling `cost` is near `aim`, from `start`."""
+    seen: dict[float, float] = {}
+    scale = start
+    for _ in range(TOLERANCES.plan_max_trials):
+        if scale >= good:
+            return good
+        scale = max(scale, bad * (1.0 + 0.1 * TOLERANCES.plan_close))
+        value = seen[scale] = cost(scale)
+        if abs(math.log(value / aim)) <= 0.5 * TOLERANCES.plan_close:
+            break
+        above = max((at for at, found in seen.items() if found > aim), default=None)
+        below = min((at for at, found in seen.items() if found <= aim), default=None)
+        if above is not None and below is not None:
+            if below <= above * TOLERANCES.plan_scale_close:
+                return below
+            # Between two costs: a straight line in logarithms.
+            rise = math.log(seen[below] / seen[above]) if math.isfinite(seen[above]) else -math.inf
+            part = math.log(aim / seen[above]) / rise if rise > -math.inf and rise < 0.0 else 0.5
+            scale = above * (below / above) ** min(max(part, 0.05), 0.95)
+        else:
+            # A heavy tail makes the cost steeper in the scale than proportional.
+            *_, last = [TOLERANCES.plan_first_power, *_powers(seen)]
+            step = (value / aim) ** (1.0 / last) if math.isfinite(value) else 1.3
+            scale *= min(max(step, 0.75), 1.35)
+    return scale
+
+
+def _powers(seen: dict[float, float]) -> list[float]:
+    """Between trials, in their order: with which power of the scale the cost fell; 1 to 10."""
+    finite = [(math.log(scale), math.log(cost)) for scale, cost in seen.items() if cost < math.inf]
+    pairs = itertools.pairwise(finite)
+    return [min(max((d - b) / (a - c), 1.0), 10.0) for (a, b), (c, d) in pairs if a != c]
 
 
 def _solve(
@@ -285,50 +305,34 @@ def _solve(
     return high
 
 
-def _worst_view(
-    noise: str,
-    scale: float,
-    shape: Sequence[tuple[float, int]],
-    step: float,
-    participation: float,
-) -> VectorCurve:
-    """A curve above every client's: the largest ball, the others without their best hider."""
+def _worst_batch(
+    noise: str, scale: float, shape: Sequence[tuple[float, int]], step: float
+) -> list[ReportClass]:
+    """A batch above every client's view, the client first: largest ball, best hider left out."""
     ordered = sorted(shape)
     (smallest, count), *rest = ordered
     largest = ordered[-1][0]
     own = ReportClass(noise, scale, largest, step * largest, 1)
     others = [ReportClass(noise, scale, smallest, 0.0, count - 1)]
     others += [ReportClass(noise, scale, share, 0.0, number) for share, number in rest]
-    return VectorCurve(
-        [own, *others],
-        relative_error=TOLERANCES.plan_relative_error,
-        concentrate=len(shape) > 1,
-        participation=participation,
-    )
+    return [own, *others]
 
 
-def _shuffled_epsilon(
-    curve: VectorCurve,
-    rounds: int,
-    delta: float,
-    nodes: float,
-    *,
-    dense: float | None = None,
-    floor_share: float = TOLERANCES.plan_floor_share,
-) -> float:
+def _rough_epsilon(curve: VectorCurve, rounds: int, delta: float) -> float:
+    """The composed epsilon through few points of the curve: to compare scales with."""
     if not curve.credit:
         return math.inf
-    if rounds == 1:
-        return curve.epsilon(delta)
-    if dense is None:
-        # Over many rounds only the bulk of each round's loss matters.
-        few = rounds < TOLERANCES.plan_many_rounds
-        dense = TOLERANCES.round_dense_sds if few else TOLERANCES.plan_dense_sds
-    pair = shuffled_pair(curve, per_sd=nodes, dense=dense, floor=floor_share * delta / rounds)
+    pair = shuffled_pair(
+        curve,
+        per_sd=TOLERANCES.plan_nodes,
+        dense=TOLERANCES.plan_dense_sds,
+        floor=TOLERANCES.plan_floor_share * delta / rounds,
+    )
     return Composition([(pair, rounds)]).epsilon(delta)
 
 
-def _local_epsilon(noise: str, ratio: float, rounds: int, delta: float) -> float:
+def local_epsilon(noise: str, ratio: float, rounds: int, delta: float) -> float:
+    """Epsilon of so many reports of one client, seen by themselves; `ratio` is its exposure."""
     if noise == "gaussian":
         return gaussian_epsilon(delta, ratio * math.sqrt(rounds))
     return laplace_epsilon(delta, ratio, rounds)

@@ -1,0 +1,59 @@
+"""What rounds certainly cost a client: the better of the two attacks on whole batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.accounting.attacks.likelihood_ratio import population_epsilon
+from fl_shuffle.accounting.attacks.recognition import Recognition
+from fl_shuffle.accounting.rounds.class_table import ClassTable
+from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.accounting.tolerances import TOLERANCES
+
+
+class CertainLoss:
+    """A lower bound on epsilon at `delta` of any client of a population. Relation: replace-one.
+
+    `counts[j]` clients of class j report in every round at most: fewer hide less. `dimension` of
+    the reports sharpens the bound. Nothing is claimed for randomizers without a known law.
+    """
+
+    def __init__(
+        self,
+        classes: Sequence[ClientClass],
+        counts: NDArray[np.int64],
+        delta: float,
+        dimension: int | None = None,
+    ) -> None:
+        self._classes = ClassTable.of(classes)
+        self._counts = counts
+        self._delta = delta
+        self._dimension = dimension
+        self._recognition = Recognition(self._classes, counts, delta, dimension)
+        self._unknown = bool(self._classes.is_noise("user").any())
+
+    def epsilon(
+        self, index: int, rounds: int, *, local: float, recognition_only: bool = False
+    ) -> float:
+        """For a client of class `index` over `rounds` rounds; 0 where nothing is certain.
+
+        Recognition is tried first; the likelihood ratio where that leaves room below `local`, the
+        client's local epsilon.
+        """
+        found = self._recognition.epsilon(index, rounds)
+        best = 0.0 if found is None else found
+        if recognition_only or self._unknown or best >= TOLERANCES.nearly_local * local:
+            return best
+        ratio = population_epsilon(
+            self._classes, self._counts, index, rounds, self._delta, self._dimension or 1
+        )
+        return max(best, ratio)
+
+
+def most_exposed(classes: ClassTable, rounds: dict[int, int]) -> int | None:
+    """The class, of those with `rounds` taken, whose own noise protects it least; None of none."""
+    exposure = classes.exposure
+    return max(rounds, key=lambda i: exposure[i] * rounds[i] ** 0.5, default=None)
