@@ -47,6 +47,7 @@ NO_REPORTS = (
 ONE_LAW = "sums of rounds: pooled noise against that of reports"
 
 WANTED_VALUES = 50_000
+"""Coordinates of sums to compare: a scale wrong by 12% is then seen."""
 MOST_DRAWN = 1 << 27
 """Variates of reports, all together."""
 POWER_SPREAD = 1.6449
