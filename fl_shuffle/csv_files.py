@@ -9,7 +9,9 @@ from pathlib import Path
 from fl_shuffle.errors import FlShuffleError
 
 FIRST_BYTES = 1 << 20
+"""So much is looked at first: a file that is no text is seen there."""
 MOST_BYTES = 1 << 32
+"""A longer file is no table of clients: a hundred million lines are shorter."""
 
 
 def read_rows(path: Path, what: str, error: type[FlShuffleError]) -> list[list[str]]:

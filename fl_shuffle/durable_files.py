@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 OWNER_ONLY = 0o600
+"""What is in a run's files is its owner's to show."""
 UNFINISHED = ".unfinished"
 """Ends the name of a file that is being written; where its process died, it may be deleted."""
 

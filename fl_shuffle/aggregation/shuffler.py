@@ -33,6 +33,7 @@ class ReportBatch:
     """
 
     def __init__(self, dimension: int, *, keep: bool, group: int = 1) -> None:
+        self.dimension = dimension
         self._sum = torch.zeros(dimension, dtype=torch.float64)
         self._rows: dict[int, Tensor] | None = {} if keep else None
         self._group = group
@@ -70,11 +71,7 @@ class ReportBatch:
 
     def require(self, minimum: int) -> None:
         """Refuse a batch too small to hide anyone; raises `PrivacyBudgetError`."""
-        if self.count < minimum:
-            raise PrivacyBudgetError(
-                f"{self.count} usable reports arrived, below privacy.min_reports = {minimum}; "
-                "the batch is not released"
-            )
+        require_reports(self.count, minimum)
 
     def release_sum(self) -> Tensor:
         """The sum of all reports, float64 [dimension]: a function of the multiset of reports."""
@@ -113,6 +110,46 @@ def _reaches(rows: Tensor) -> float:
     low, high = torch.aminmax(rows)
     reach = max(-float(low), float(high))
     return math.inf if math.isnan(reach) else reach
+
+
+class PooledBatch:
+    """The sum of a round's weighted means, where no reports are made: sums of parts of it arrive.
+
+    Each is a multiple of one public grid, so that their sum is exact, whatever the parts and their
+    order. `count`: the clients in it. May be added to from several threads.
+    """
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+        self._sum = torch.zeros(dimension, dtype=torch.float64)
+        self._lock = Lock()
+        self.count = 0
+
+    def add(self, part: Tensor, clients: int) -> bool:
+        """Take in the sum [dimension] over so many clients; returns whether it was usable."""
+        if not math.isfinite(float(part.sum())):
+            return False
+        with self._lock:
+            self._sum += part
+            self.count += clients
+        return True
+
+    def require(self, minimum: int) -> None:
+        """See `ReportBatch.require`."""
+        require_reports(self.count, minimum)
+
+    def release_sum(self) -> Tensor:
+        """The sum of all means, float64 [dimension], without noise."""
+        return self._sum
+
+
+def require_reports(count: int, minimum: int) -> None:
+    """Raise `PrivacyBudgetError` if so many usable reports are below `privacy.min_reports`."""
+    if count < minimum:
+        raise PrivacyBudgetError(
+            f"{count} usable reports arrived, below privacy.min_reports = {minimum}; "
+            "the batch is not released"
+        )
 
 
 Analyzer = Callable[[Tensor], Tensor]

@@ -21,9 +21,10 @@ from fl_shuffle.flower.records import (
     expired,
     float32_array,
     reply_with_reports,
+    reply_with_sum,
 )
 from fl_shuffle.flower.roster import reply_with_holding, require_held
-from fl_shuffle.flower.settings import config_of
+from fl_shuffle.flower.settings import config_of, require_simulated
 from fl_shuffle.tasks.worker import Worker
 
 log = logging.getLogger("fl_shuffle.client")
@@ -67,8 +68,13 @@ def train(message: Message, context: Context) -> Message:
     if values is None:
         raise InvalidValueError("model", "its bytes", "must be one whole float32 array")
     parameters = torch.tensor(values)
+    pooled = config.run.noise == "pooled"
+    if pooled:
+        require_simulated(context)
     try:
         worker = worker_for(context)
+        if pooled:
+            return reply_with_sum(message, worker.sum_of_means(request, parameters))
         reports = worker.reports(request, parameters)
     except DataError:
         # What is wrong with records is between them and whoever keeps them.

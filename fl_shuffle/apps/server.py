@@ -9,9 +9,10 @@ from flwr.serverapp import Grid, ServerApp
 
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.aggregation.robust import analyzer_of
-from fl_shuffle.flower.settings import config_of
+from fl_shuffle.flower.settings import config_of, require_simulated
 from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
 from fl_shuffle.gradients import packing_of
+from fl_shuffle.randomizers.pooled import PooledNoise
 from fl_shuffle.runs import DataFacts, Preparing, RunFacts, RunPlace, observer_of, open_run
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.tasks.evaluation import evaluator
@@ -25,12 +26,16 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the whole federation and leave a finished run directory."""
     config = config_of(context)
+    pooled = config.run.noise == "pooled"
+    if pooled:
+        require_simulated(context)
     torch.set_num_threads(1)
     observer = observer_of(grid, context.run_config)
     task = load_task(config, lambda text: observer(Preparing(text)))
     model = task.model(config)
     initial = flatten_parameters(model)
-    packing, sizes = packing_of(model, tuple(task.inputs.shape[1:])), np.diff(task.offsets)
+    shape, rows = tuple(task.inputs.shape[1:]), not pooled or config.sums_need_rows
+    packing, sizes = packing_of(model, shape, rows=rows), np.diff(task.offsets)
     facts = RunFacts(
         task.plan,
         initial.numel(),
@@ -67,6 +72,9 @@ def main(grid: Grid, context: Context) -> None:
             largest=task.plan.largest,
             cut=lambda clients: packing.starts(sizes[clients]),
             analyzer=analyzer_of(config.server),
+            pooled=PooledNoise(task.plan.noise, task.plan.weight * task.plan.scale, task.plan.step)
+            if pooled
+            else None,
             evaluate=evaluator(model, task),
             on_round=run.on_round,
         )

@@ -118,12 +118,41 @@ def _check_together(config: Config) -> None:
             config.server.weights,
             "a sequential schedule applies reports one by one; use uniform",
         )
+    if config.run.noise == "pooled":
+        _check_pooled(config)
     if config.training.local_steps > 1 and privacy.unit != "client":
         raise InvalidValueError(
             "training.local_steps",
             config.training.local_steps,
             "several local steps have no per-record sensitivity; set privacy.unit = 'client'",
         )
+
+
+def _check_pooled(config: Config) -> None:
+    """Pooled noise stands for reports that nobody sees: refuse it where somebody does."""
+    privacy = config.privacy
+    reasons = {
+        "training.schedule = 'sequential' applies every report by itself": (
+            config.training.schedule == "sequential"
+        ),
+        f"server.analyzer = {config.server.analyzer!r} wants the reports": (
+            config.server.analyzer != "mean"
+        ),
+        f"app.server = {config.app.server!r} is your own and expects reports": (
+            config.app.server != AppSection().server
+        ),
+        "run.entropy = 'system' is for noise that protects somebody: each client draws its own": (
+            config.run.entropy == "system"
+        ),
+        f"privacy.randomizer = {privacy.randomizer!r} has no known law of a sum": (
+            privacy.randomizer not in ("gaussian", "laplace")
+        ),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise InvalidValueError(
+                "run.noise", "pooled", f"makes no reports, and {reason}", "use per-report"
+            )
 
 
 def _check_trust(config: Config) -> None:

@@ -27,6 +27,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.flower.node_threads import Gate, NodeThreads
+from fl_shuffle.flower.settings import SIMULATED
 
 log = logging.getLogger("fl_shuffle.client.engine")
 
@@ -87,7 +88,7 @@ class InProcessGrid(Grid):
             node_id: Context(
                 run_id=self._run.run_id,
                 node_id=node_id,
-                node_config={},
+                node_config={SIMULATED: True},
                 state=RecordDict(),
                 run_config=config,
             )

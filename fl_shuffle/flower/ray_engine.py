@@ -22,7 +22,7 @@ from typing import Any
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import RunError
 from fl_shuffle.flower.event_file import EVENTS, EventReader
-from fl_shuffle.flower.settings import RESOLVED
+from fl_shuffle.flower.settings import RESOLVED, SIMULATION_VARIABLE
 
 OFFLINE = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -112,6 +112,7 @@ def _run(
         # Flower's programs start one another by name.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         environment = {**os.environ, **OFFLINE, "FLWR_HOME": str(home), "PATH": path}
+        environment[SIMULATION_VARIABLE] = "1"
         environment["PYTHONPATH"] = _python_path()
         values = {RESOLVED: config.to_json(), EVENTS: str(events), **run_config}
         with _superlink(home, environment, log):

@@ -20,11 +20,13 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
-from fl_shuffle.errors import InvalidValueError, require_integer
+from fl_shuffle.errors import ConfigError, InvalidValueError, require_integer
 
 PARAMETERS = "parameters"
 REPORTS = "reports"
+SUM = "sum of means"
 CLOCKS_APART_SECONDS = 60.0
+"""A node's clock may be off by so much before it takes a request for an expired one."""
 # The names Flower's own strategies use, so that a ClientApp written for them works unchanged.
 MODEL_RECORD = "arrays"
 REQUEST_RECORD = "config"
@@ -164,6 +166,11 @@ class TrainRequest:
         bits = np.unpackbits(np.frombuffer(self.bitmap, np.uint8), count=self.span)
         return self.first + np.flatnonzero(bits)
 
+    @property
+    def places(self) -> slice | NDArray[np.int64]:
+        """The same, as an index into arrays of all clients."""
+        return self.clients if self.bitmap else slice(self.first, self.first + self.span)
+
     @classmethod
     def covering(cls, round_number: int, clients: NDArray[np.int64]) -> TrainRequest:
         """The request for these ascending client ids."""
@@ -221,6 +228,31 @@ def reply_with_reports(request: Message, reports: NDArray[np.float32]) -> Messag
     """A reply that holds the reports [k, d] and nothing else."""
     content = RecordDict({REPORT_RECORD: array_record({REPORTS: reports}, shared=False)})
     return Message(content, reply_to=request)
+
+
+def reply_with_sum(request: Message, total: NDArray[np.float64]) -> Message:
+    """A simulated node's reply where no reports are made: the sum [d] of its clients' means."""
+    content = RecordDict({REPORT_RECORD: array_record({SUM: total}, shared=False)})
+    return Message(content, reply_to=request)
+
+
+def sum_of(reply: Message) -> NDArray[np.float64] | None:
+    """The sum [d] in a reply, or None if it holds none that can be used.
+
+    Raises `ConfigError` for a reply with reports: its client app makes some, whatever it is asked.
+    """
+    if reply.has_error() or REPORT_RECORD not in reply.content.array_records:
+        return None
+    record = reply.content.array_records[REPORT_RECORD]
+    if REPORTS in record:
+        raise ConfigError(
+            "run.noise = 'pooled': the client app sends reports, so the noise is in them; set "
+            "run.noise = 'per-report'"
+        )
+    if SUM not in record:
+        return None
+    total = record[SUM].numpy()
+    return total if total.ndim == 1 and total.dtype == np.float64 else None
 
 
 def reports_of(

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,23 +22,28 @@ from torch import Tensor
 
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
-from fl_shuffle.aggregation.shuffler import Analyzer, ReportBatch, within
+from fl_shuffle.aggregation.shuffler import Analyzer, PooledBatch, ReportBatch, within
 from fl_shuffle.errors import PrivacyBudgetError
-from fl_shuffle.flower.exchange import ask, exchange
+from fl_shuffle.flower.exchange import (
+    BEYOND,
+    Cut,
+    Turns,
+    ask,
+    every_client,
+    exchange,
+    taking_reports,
+    taking_sums,
+)
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.records import Layout, TrainRequest, reports_of
 from fl_shuffle.flower.roster import Roster
+from fl_shuffle.randomizers.pooled import PooledNoise
 from fl_shuffle.seeds import SeedTree
 
 Mask = NDArray[np.bool_]
-Cut = Callable[[NDArray[np.int64]], NDArray[np.int64]]
-"""Ascending client ids -> where blocks begin among them, and the end."""
-
 # A reply's reports stay below this many bytes, so that memory does not grow with the population.
 # Much smaller ones cost more: a request has a fixed price.
 CHUNK_BYTES = 1 << 24
-
-BEYOND = "beyond what honest noise reaches"
 
 
 class RoundBook(Protocol):
@@ -103,6 +108,11 @@ class ShuffleStrategy(Strategy):
     used, nor a report with a coordinate beyond `largest` [clients], what an honest one can reach.
     A model that is not finite any more, or an analyzer's answer that cannot be a step, stops the
     run before it spends more (`failed`).
+
+    With `pooled` noise no reports are made: each request is answered by one sum of clipped means,
+    and a round gets one vector of noise, which has the law of the sum of the noise of those who
+    answered. The law of what is released is the same. Only for `aggregate` schedules without an
+    analyzer, in simulations.
     """
 
     def __init__(
@@ -118,6 +128,7 @@ class ShuffleStrategy(Strategy):
         largest: NDArray[np.float64] | None = None,
         cut: Cut | None = None,
         analyzer: Analyzer | None = None,
+        pooled: PooledNoise | None = None,
         evaluate: Callable[[int, Tensor], dict[str, float]] | None = None,
         on_round: Callable[[RoundOutcome], None] | None = None,
     ) -> None:
@@ -129,13 +140,16 @@ class ShuffleStrategy(Strategy):
         self._min_reports = min_reports
         self._group = group
         self._largest = largest
-        self._cut = cut or _every_client
+        self._cut = cut or every_client
         self._analyzer = analyzer
+        self._pooled = pooled
         self._evaluate = evaluate
         self._on_round = on_round
         self._roster = Roster(clients, schedule.timeout)
         self._layout = Layout.flat(optimizer.current().numel())
         self._causes: Counter[str] = Counter()
+        # Of a round in which everybody takes part: the same every time.
+        self._whole: dict[tuple[int, int], list[TrainRequest]] = {}
         self.stopped_early: str | None = None
         self.failed = False
 
@@ -194,15 +208,22 @@ class ShuffleStrategy(Strategy):
         draw = self._seeds.numpy_generator(number, "participation").random(self._clients)
         return np.asarray(draw < self._schedule.participation)
 
-    def _assign(
-        self, grid: Grid, number: int, allowed: Mask, dimension: int
-    ) -> list[tuple[TrainRequest, int]]:
+    def _assign(self, grid: Grid, number: int, allowed: Mask, dimension: int) -> Turns:
         """The round's requests, each with a node that can play its clients; nodes take turns."""
+        # A sum is as long for many clients as for few.
+        most = self._clients if self._pooled else max(1, CHUNK_BYTES // (4 * dimension))
+        everyone = bool(allowed.all())
         queues = []
         for held, nodes in self._roster.pools(grid):
-            chosen = allowed if held is None else allowed & held
-            requests = _requests(number, chosen, dimension, len(nodes), self._cut)
-            queues.append([(request, nodes[i % len(nodes)]) for i, request in enumerate(requests)])
+            asked = len(nodes), most
+            if held is None and everyone and asked in self._whole:
+                wanted = [replace(one, round_number=number) for one in self._whole[asked]]
+            else:
+                chosen = allowed if held is None else allowed & held
+                wanted = list(requests(number, chosen, most, len(nodes), self._cut))
+                if held is None and everyone:
+                    self._whole = {asked: wanted}
+            queues.append([(request, nodes[i % len(nodes)]) for i, request in enumerate(wanted)])
         return [turn for turns in zip_longest(*queues) for turn in turns if turn is not None]
 
     def _aggregate_round(self, grid: Grid, number: int, allowed: Mask) -> Spend | None:
@@ -213,32 +234,35 @@ class ShuffleStrategy(Strategy):
         timeout = self._schedule.timeout
         messages = (request.message(model, node, timeout) for request, node in turns)
         window = 2 * len({node for _, node in turns})
-        batch = ReportBatch(theta.numel(), keep=self._analyzer is not None, group=self._group)
+        batch: ReportBatch | PooledBatch
         present = np.zeros(self._clients, dtype=bool)
-
-        def take(position: int, reply: Message) -> None:
-            clients = turns[position][0].clients
-            reports = reports_of(reply, (len(clients), theta.numel()), self._causes)
-            if reports is not None:
-                largest = None if self._largest is None else self._largest[clients]
-                usable = batch.add(torch.from_numpy(reports), position, largest)
-                present[clients] = usable
-                if not usable.all():
-                    self._causes[BEYOND] += int((~usable).sum())
-
+        if self._pooled is None:
+            batch = ReportBatch(theta.numel(), keep=self._analyzer is not None, group=self._group)
+            take = taking_reports(turns, batch, present, self._largest, self._causes)
+        else:
+            batch = PooledBatch(theta.numel())
+            take = taking_sums(turns, batch, present)
         exchange(grid, messages, take, window=window, timeout=timeout)
         self._require(number, batch.count, grid)
         spend = self._book.commit(number, present, time.perf_counter() - started)
         if spend is None:
             return None
-        if self._analyzer is None:
-            mean = batch.release_sum() / batch.count
-        else:
-            order = self._seeds.numpy_generator(number, "permutation")
-            mean = self._analyzed(batch.release(order), number)
+        mean = self._estimate(batch, number, present)
         if not self.failed:
             self._optimizer.step(mean.to(torch.float32), number, self._schedule.rounds)
         return spend
+
+    def _estimate(self, batch: ReportBatch | PooledBatch, number: int, present: Mask) -> Tensor:
+        """What the server steps along: the mean of the reports, or what the analyzer makes of
+        them."""
+        if isinstance(batch, PooledBatch):
+            assert self._pooled is not None
+            generator = self._seeds.numpy_generator(number, "pooled noise")
+            return self._pooled.add_to(batch.release_sum(), present, generator) / batch.count
+        if self._analyzer is None:
+            return batch.release_sum() / batch.count
+        order = self._seeds.numpy_generator(number, "permutation")
+        return self._analyzed(batch.release(order), number)
 
     def _analyzed(self, reports: Tensor, number: int) -> Tensor:
         """The analyzer's estimate of the mean report [d], or a failure of the run."""
@@ -342,27 +366,3 @@ class ShuffleStrategy(Strategy):
 
     def summary(self) -> None:
         """Nothing to log: the run's header says what is run."""
-
-
-def _every_client(clients: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.arange(len(clients) + 1)
-
-
-def _requests(
-    number: int, allowed: Mask, dimension: int, nodes: int, cut: Cut
-) -> Iterator[TrainRequest]:
-    """Whole blocks of allowed clients in ascending order, about equally many clients a request:
-    none above a chunk, unless one block is, and each node as many as any other."""
-    chosen = np.flatnonzero(allowed)
-    if not len(chosen):
-        return
-    most = max(1, CHUNK_BYTES // (4 * dimension))
-    # Where the last turn is not shared by all nodes, some of them would only wait.
-    turns = -(-len(chosen) // (most * nodes))
-    starts = cut(chosen)
-    wanted = np.arange(turns * nodes + 1) * (len(chosen) / (turns * nodes))
-    # The nearest block's start, and each of them once.
-    after = np.searchsorted(starts, wanted).clip(1, len(starts) - 1)
-    low, high = starts[after - 1], starts[after]
-    for first, last in pairwise(np.unique(np.where(wanted - low < high - wanted, low, high))):
-        yield TrainRequest.covering(number, chosen[first:last])

@@ -27,6 +27,11 @@ BLOCK_NUMBERS = 1 << 20
 LINEAR_BLOCK_NUMBERS = 1 << 18
 # Numbers in one block's rows: they are one reply at least.
 ROW_NUMBERS = 1 << 22
+# A network's sums are taken over so many passes in float32, before they join float64 ones: these
+# have as many numbers as the model, and cost as much as a pass.
+SUM_PIECES = 4
+# No limit: a client has at least one record.
+MOST_CLIENTS = 1 << 62
 # Networks: their layers' inputs as patches, results, and gradients by both.
 NETWORK_NUMBERS = 1 << 23
 # Gradients of single records held at once, and what autograd keeps: with fewer numbers the fixed
@@ -61,8 +66,14 @@ class Packing:
         return np.array(starts, dtype=np.int64)
 
 
-def packing_of(module: nn.Module, shape: tuple[int, ...] | None = None) -> Packing:
-    """The packing of a model's clients; `shape` of one record, if it is known."""
+def packing_of(
+    module: nn.Module, shape: tuple[int, ...] | None = None, *, rows: bool = True
+) -> Packing:
+    """The packing of a model's clients; `shape` of one record, if it is known.
+
+    rows: False for sums alone (`GradientEngine.clipped_sum`): closed forms of chains then hold no
+    client's row, and any number of clients fits into a block.
+    """
     layers = chain_of(module)
     dimension = sum(parameter.numel() for parameter in module.parameters())
     if layers is None:
@@ -75,6 +86,9 @@ def packing_of(module: nn.Module, shape: tuple[int, ...] | None = None) -> Packi
     else:
         most = LINEAR_BLOCK_NUMBERS if len(layers) == 1 else BLOCK_NUMBERS
         records = most // activations_of(layers)
+        if not rows:
+            records *= 1 if len(layers) == 1 else SUM_PIECES
+            return Packing(max(1, records), MOST_CLIENTS)
     return Packing(max(1, records), max(1, ROW_NUMBERS // dimension))
 
 

@@ -47,7 +47,7 @@ def make_gradient_engine(
         if network is not None:
             return NetworkEngine(module, network, clip=clip, norm=norm, device=place, loss=loss)
         general = GeneralEngine(module, clip=clip, norm=norm, device=place, loss=loss)
-        general.packing = packing_of(module, shape)
+        general.packing = general.sum_packing = packing_of(module, shape)
         return general
     engine = CompiledLinear if compiles(layers, place, loss, records) else ChainEngine
     return engine(module, layers, clip=clip, norm=norm, device=place, loss=loss)

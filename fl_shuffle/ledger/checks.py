@@ -18,7 +18,9 @@ from fl_shuffle.errors import FlShuffleError, RunError
 
 Rows = Sequence[tuple[Any, ...]]
 SHOWN = 40
+"""So many characters of a cell are quoted in an error's one line."""
 MOST_ROUNDS = 10**9
+"""A larger number of a round is nonsense: at a millisecond each it would take eleven days."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
     from flwr.app import Context, RecordDict
 
     from fl_shuffle.flower.grid import InProcessGrid
-    from fl_shuffle.flower.settings import RESOLVED
+    from fl_shuffle.flower.settings import RESOLVED, SIMULATED
 
     server_app = _app(config.app.server, "app.server")
     client_app = _app(config.app.client, "app.client")
@@ -55,7 +55,7 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
     context = Context(
         run_id=grid.run.run_id,
         node_id=1,
-        node_config={},
+        node_config={SIMULATED: True},
         state=RecordDict(),
         run_config=run_config,
     )

@@ -40,7 +40,7 @@ from fl_shuffle.auditing.published import (
 )
 from fl_shuffle.configuration.sections import Config, DataSection
 from fl_shuffle.errors import FlShuffleError
-from fl_shuffle.flower.records import REPORT_RECORD, REPORTS, array_record
+from fl_shuffle.flower.records import REPORT_RECORD, REPORTS, SUM, array_record
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.runs import RunPlace
 from fl_shuffle.runs.data_check import STATE_VARIABLE
@@ -189,6 +189,14 @@ def client(message: Message, context: Context) -> Message:
     seen |= {f"reply: {where}": value for where, value in _seen(reply)}
     if not reply.has_error() and REPORT_RECORD in reply.content.array_records:
         arrays = reply.content.array_records[REPORT_RECORD]
+        if SUM in arrays:
+            own = arrays[SUM].numpy()
+            usable = np.array([np.isfinite(own).all()])
+            seen["reply: usable sum"] = repr(usable.tolist())
+            part = _stand_in(own[None], usable, message)[0]
+            reply.content[REPORT_RECORD] = array_record(
+                {SUM: part.astype(np.float64)}, shared=False
+            )
         if REPORTS in arrays:
             own = arrays[REPORTS].numpy()
             usable = np.asarray(np.isfinite(own.reshape(len(own), -1)).all(axis=1))

@@ -46,7 +46,7 @@ class NetworkEngine(ChainEngine):
         self._network = network
         # Several local steps take every client to parameters of its own.
         self._apart = GeneralEngine(module, clip="none", norm=norm, device=device, loss=loss)
-        self.packing = packing_of_network(network, self.dimension)
+        self.packing = self.sum_packing = packing_of_network(network, self.dimension)
 
     @property
     def path(self) -> str:
@@ -82,6 +82,9 @@ class NetworkEngine(ChainEngine):
         self, parameters: Tensor, batch: Batch, steps: int, learning_rate: float, rows: Tensor
     ) -> None:
         self._apart._block_update(parameters, batch, steps, learning_rate, rows)
+
+    # Sums go by rows: patches have weights of their own.
+    _block_sum = GradientEngine._block_sum
 
     def _pass(
         self, views: list[Views], batch: Batch, index: Tensor | None,
