@@ -31,6 +31,7 @@ from fl_shuffle.flower.exchange import (
     ask,
     every_client,
     exchange,
+    requests,
     taking_reports,
     taking_sums,
 )
