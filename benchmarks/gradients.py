@@ -3,7 +3,8 @@
     scripts/bench_gradients [--job J100 ...] [--unit record|client] [--seconds 20]
 
 The floor is plain PyTorch for this one model and equal client sizes, cut into blocks of the best of
-several sizes, with no care for packing, ragged clients, NaN or labels. Both write the same float32
+several sizes, with no care for packing, ragged clients, NaN or labels; for a convolutional network
+the best of several ways, see `network_floor`. Both write the same float32
 [clients, d] array again and again, on one thread, alternating; times are this thread's processor
 time, medians. Data are random: no branch depends on them.
 """
@@ -19,7 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.network_floor import SHAPE, Given, OneByOne, Unfolded, VmapLoop, cnn
 from fl_shuffle.gradients import make_gradient_engine
+
+Floor = Callable[[Given, Tensor], None]
 
 JOBS = {
     "J100": (100, 600, 1000),
@@ -28,10 +32,12 @@ JOBS = {
     "JS10000": (10000, 6, 0),
     "JS60000": (60000, 1, 0),
 }
+NETWORK_JOBS = {"C100": (100, 60)}
 FEATURES, CLASSES, RADIUS = 60, 10, 1.0
 # What the floor clips to: the engine's radius, less what covers its rounding.
 floor_radius = RADIUS
 FLOOR_ROWS = (120, 240, 600, 2400, 6000)
+NETWORK_ROWS = (60, 120, 240)
 
 
 def model(hidden: int) -> nn.Module:
@@ -151,20 +157,27 @@ def seconds(call: Callable[[], object]) -> float:
 
 def bench(job: str, unit: str, budget: float) -> None:
     global floor_radius  # noqa: PLW0603
-    clients, size, hidden = JOBS[job]
-    module = model(hidden)
+    per_record = unit == "record"
+    network = job in NETWORK_JOBS
+    clients, size = NETWORK_JOBS[job] if network else JOBS[job][:2]
+    hidden = 0 if network else JOBS[job][2]
+    module, shape = (cnn(), SHAPE) if network else (model(hidden), (FEATURES,))
     flat = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
-    x = torch.randn(clients * size, FEATURES) * 0.3
+    x = torch.randn(clients * size, *shape) * 0.3
     y = torch.randint(0, CLASSES, (clients * size,))
     offsets = torch.arange(clients + 1) * size
-    per_record = unit == "record"
     clip = "record" if per_record else "none"
-    engine = make_gradient_engine(module, clip=clip, records=len(y))
+    engine = make_gradient_engine(module, clip=clip, records=len(y), shape=shape)
     floor_radius = float(engine.record_radius(RADIUS, np.array([size]))[0])
     # Packs as a worker makes them: rows that stay in the cache.
     pack = max(1, min(clients, 2_000_000 // engine.dimension))
     ours, theirs = torch.empty(2, pack, engine.dimension)
-    floor = floor_mlp if hidden else floor_linear
+    of_chain = floor_mlp if hidden else floor_linear
+    floors: dict[str, Floor] = {"": lambda given, out: of_chain(*given, out)}
+    if network:
+        floors = {"vmap, ": VmapLoop(cnn(), floor_radius), "hooks, ": Unfolded(cnn(), floor_radius)}
+        if not per_record:
+            floors["a pass a client, "] = OneByOne(cnn())
 
     def packs(work: Callable[[int, int], object]) -> Callable[[], None]:
         def run() -> None:
@@ -177,21 +190,27 @@ def bench(job: str, unit: str, budget: float) -> None:
         members = slice(start * size, (start + k) * size)
         engine.client_means(flat, x[members], y[members], offsets[: k + 1], RADIUS, ours[:k])
 
-    def floor_pack(rows: int) -> Callable[[int, int], None]:
+    def floor_pack(floor: Floor, rows: int) -> Callable[[int, int], None]:
         def work(start: int, k: int) -> None:
             members = slice(start * size, (start + k) * size)
-            floor(flat, x[members], y[members], size, per_record, rows, theirs[:k])
+            floor(Given(flat, x[members], y[members], size, per_record, rows), theirs[:k])
 
         return work
 
     our_round = packs(our_pack)
-    candidates = {rows: packs(floor_pack(rows)) for rows in FLOOR_ROWS}
+    candidates = {
+        f"{name}blocks of {rows} records": packs(floor_pack(floor, rows))
+        for name, floor in floors.items()
+        for rows in (NETWORK_ROWS if network else FLOOR_ROWS)
+    }
     our_round()
-    trial = {rows: min(seconds(call), seconds(call)) for rows, call in candidates.items()}
+    trial = {name: min(seconds(call), seconds(call)) for name, call in candidates.items()}
     best = min(trial, key=trial.__getitem__)
     floor_round = candidates[best]
     floor_round()
-    difference = float((ours - theirs).abs().max() / theirs.abs().max())
+    # The last pack of both.
+    last = clients - (clients - 1) // pack * pack
+    difference = float((ours - theirs)[:last].abs().max() / theirs[:last].abs().max())
     if difference > 1e-5:
         raise SystemExit(f"{job}: ours and the floor differ by {difference:.1e}")
     times: list[tuple[float, float]] = []
@@ -202,14 +221,19 @@ def bench(job: str, unit: str, budget: float) -> None:
     ratio = median(a / b for a, b in times)
     print(
         f"{job:8} {unit:6} ours {mine * 1e3:8.1f} ms  floor {base * 1e3:8.1f} ms "
-        f"(blocks of {best:4} records)  ratio {ratio:.2f}  [{len(times)} rounds, {engine.path}]",
+        f"({best})  ratio {ratio:.2f}  [{len(times)} rounds, {engine.path}]",
         flush=True,
     )
+    if network:
+        others = {name: value for name, value in trial.items() if name != best}
+        shown = "; ".join(f"{name} {value * 1e3:.0f}" for name, value in others.items())
+        print(f"{'':15} in trials, ms: {shown}", flush=True)
 
 
 def main() -> None:
+    jobs = [*JOBS, *NETWORK_JOBS]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--job", nargs="+", choices=[*JOBS], default=[*JOBS])
+    parser.add_argument("--job", nargs="+", choices=jobs, default=jobs)
     parser.add_argument("--unit", nargs="+", choices=["record", "client"], default=None)
     parser.add_argument("--seconds", type=float, default=20.0, help="for each row of the table")
     arguments = parser.parse_args()

@@ -1,12 +1,16 @@
-"""What a simulated round costs: the floor, fl-shuffle, fl-shuffle on Ray, and stock Flower.
+"""What a simulated round costs: the floor, fl-shuffle (also with pooled noise, and on Ray), and
+stock Flower.
 
-Every engine runs in its own child process. The floor and ours run side by side, one of them stopped
-while the other has its turn of a second or so; the others run after them. Times are of this machine
-under its load at the time, so read the ratios.
+Every engine runs in its own child process. The first three run side by side for a given time, all
+but one of them stopped while that one has its turn of a second or so; the others run after them.
+Rounds that were stalled (three times their engine's median) are left out, and counted. Times are of
+this machine under its load at the time, so read the ratios: each is the median over turns of one
+engine's turn to the other's next to it, with the tenth and ninetieth percentile beside it.
 
-  floor   the round's arithmetic alone (benchmarks/simulation_parts/floor.py), best of 1 or 2
-  threads ours    fl-shuffle simulate CONFIG --json, accountant and ledger on
-  ray     the same with --engine ray
+  floor   the round's arithmetic alone (benchmarks/simulation_parts/floor.py), 1 or 2 threads
+  ours    fl-shuffle simulate CONFIG --json, accountant and ledger on
+  pooled  the same with run.noise = "pooled"
+  ray     ours with --engine ray
   stock   plain Flower on Ray, one client per node, Opacus (scripts/bench_stock_flower)
 
 The test set is not evaluated between rounds in any of them. MNIST (60 principal components) is
@@ -36,18 +40,22 @@ from benchmarks.simulation_parts.jobs import JOBS, MEMORY_JOB, SMOKE_JOB, Job
 from benchmarks.simulation_parts.measure import Measurement, adopt_orphans, run_child, run_in_turns
 
 ROOT = Path(__file__).resolve().parents[1]
-ENGINES = ("floor", "ours", "ray", "stock")
-LIGHT = ("floor", "ours")
+ENGINES = ("floor", "ours", "pooled", "ray", "stock")
+LIGHT = ("floor", "ours", "pooled")
 TURN_SECONDS = 1.5
 # A turn has at least so many rounds.
 TURN_ROUNDS = 5
+# How long a trial takes at least: it says how many rounds are certainly enough for the time given.
+TRIAL_SECONDS = 2.0
+TRIAL_ROUNDS = 3
 # One client per node: beyond this, a round of stock Flower takes minutes.
 MOST_STOCK_CLIENTS = 1000
 CHILD_LIMIT = 900.0
 COLUMNS = (
     "job", "unit", "data", "engine", "clients", "records", "d", "rounds", "start_up_s",
-    "median_s", "cpu_s", "peak_mib", "accounting_share", "wall_over_floor", "cpu_over_floor",
-    "wall_over_ours", "note",
+    "median_s", "p10_s", "p90_s", "stalled", "cpu_s", "peak_mib", "accounting_share",
+    "wall_over_floor", "floor_p10", "floor_p90", "cpu_over_floor",
+    "wall_over_ours", "ours_p10", "ours_p90", "note",
 )  # fmt: skip
 
 
@@ -110,8 +118,25 @@ class Bench:
         found: Measurement = getattr(self, f"_{engine}")(rounds)
         return found
 
-    def run_in_turns(self, rounds: dict[str, int], turn: float) -> dict[str, Measurement]:
-        """The floor and ours (or one of them), so many rounds each, `turn` seconds at a time."""
+    def typical(self, engine: str) -> float:
+        """Median seconds of an engine's rounds in a trial of some seconds; it also warms the file
+        cache."""
+        rounds = TRIAL_ROUNDS
+        while True:
+            trial = self.run(engine, rounds)
+            if not trial.seconds:
+                raise SystemExit(f"{engine} failed: {trial.failed or 'no rounds'}")
+            if sum(trial.seconds) >= TRIAL_SECONDS or rounds > 1000:
+                return statistics.median(trial.seconds)
+            rounds = min(
+                10 * rounds, 2 + math.ceil(2.0 * TRIAL_SECONDS * rounds / sum(trial.seconds))
+            )
+
+    def run_in_turns(
+        self, rounds: dict[str, int], turn: float, seconds: float
+    ) -> dict[str, Measurement]:
+        """The light engines that are asked for, `turn` seconds at a time, for `seconds` together or
+        so many rounds each."""
         self.turns += 1
         commands = [self.command(engine, count) for engine, count in rounds.items()]
         found = run_in_turns(
@@ -120,12 +145,15 @@ class Bench:
             cwd=self.folder,
             limit=CHILD_LIMIT,
             turn=turn,
+            seconds=seconds,
         )
         return dict(zip(rounds, found, strict=True))
 
     def command(self, engine: str, rounds: int) -> list[str]:
-        """What Python is to run for the floor or for ours."""
-        return self._floor(rounds) if engine == "floor" else self._simulate(rounds, "in-process")
+        """What Python is to run for a light engine."""
+        if engine == "floor":
+            return self._floor(rounds)
+        return self._simulate(rounds, "in-process", pooled=engine == "pooled")
 
     def _child(self, command: list[str], **options: object) -> Measurement:
         return run_child(
@@ -149,15 +177,17 @@ class Bench:
         command += ["--rounds", str(rounds), "--threads", str(self.threads)]
         return [*command, "--block-bytes", str(self.block_bytes)]
 
-    def _simulate(self, rounds: int, engine: str) -> list[str]:
-        name = f"{engine}-{self.turns}"
+    def _simulate(self, rounds: int, engine: str, *, pooled: bool = False) -> list[str]:
+        noise = "pooled" if pooled else "per-report"
+        name = f"{engine}-{noise}-{self.turns}"
         code = "import sys; from fl_shuffle.cli import main; sys.exit(main())"
         config = self.config(rounds, engine, name)
         command = ["-c", code, "simulate", str(config), "--json"]
+        command += ["--set", f"run.noise={noise}"]
         return [*command, "--out", str(self.folder / name)]
 
     def _ray(self, rounds: int) -> Measurement:
-        ledger = self.folder / f"ray-{self.turns}" / "ledger.sqlite"
+        ledger = self.folder / f"ray-per-report-{self.turns}" / "ledger.sqlite"
 
         def finished() -> int:
             return len(_ledger(ledger, "SELECT round FROM rounds"))
@@ -168,7 +198,8 @@ class Bench:
             seconds = [row[0] for row in _ledger(ledger, "SELECT seconds FROM rounds")]
             opened = _ledger(ledger, "SELECT value FROM meta WHERE key = 'started'")[0][0]
             began = datetime.fromisoformat(opened.strip('"')).timestamp()
-            result.start_up, result.seconds = began - spawned + seconds[0], seconds[1:]
+            result.start_up, result.turns = began - spawned + seconds[0], [seconds[1:]]
+            result.drop_stalled()
         result.cpu_per_round = float("nan")  # Flower's processes come and go between samples
         return result
 
@@ -200,7 +231,8 @@ class Bench:
         stamps = [float(line[1]) for line in lines()]
         if stamps:
             result.start_up = stamps[0] - spawned
-            result.seconds = [b - a for a, b in itertools.pairwise(stamps)]
+            result.turns = [[b - a for a, b in itertools.pairwise(stamps)]]
+            result.drop_stalled()
         if any(int(line[2]) != self.job.clients for line in lines()):
             result.failed = f"some clients failed; see {log}"
         return result
@@ -232,7 +264,10 @@ def summarize(
         "d": bench.job.dimension,
         "rounds": found.rounds,
         "start_up_s": found.start_up,
-        "median_s": statistics.median(found.seconds) if found.seconds else None,
+        "median_s": found.quantile(0.5),
+        "p10_s": found.quantile(0.1),
+        "p90_s": found.quantile(0.9),
+        "stalled": found.stalled,
         "cpu_s": None if math.isnan(cpu) else cpu,
         "peak_mib": found.peak_mib,
         "accounting_share": share,
@@ -240,21 +275,32 @@ def summarize(
     }
 
 
-def add_ratios(rows: list[dict[str, object]]) -> None:
+def ratios(upper: Measurement, lower: Measurement) -> list[float]:
+    """Of the medians of each turn to the other's next to it; of all rounds where there are no turns
+    side by side."""
+    pairs = [
+        statistics.median(left) / statistics.median(right)
+        for left, right in zip(upper.turns, lower.turns, strict=False)
+        if left and right
+    ]
+    if pairs:
+        return sorted(pairs)
+    whole = upper.quantile(0.5), lower.quantile(0.5)
+    return [whole[0] / whole[1]] if whole[0] and whole[1] else []
+
+
+def add_ratios(rows: list[dict[str, object]], found: dict[str, Measurement]) -> None:
     """Fill in each line's ratios to the floor and to ours, of the same job and unit."""
     for row in rows:
-        peers = {
-            peer["engine"]: peer
-            for peer in rows
-            if (peer["job"], peer["unit"]) == (row["job"], row["unit"])
-        }
-        for column, engine, quantity in (
-            ("wall_over_floor", "floor", "median_s"),
-            ("cpu_over_floor", "floor", "cpu_s"),
-            ("wall_over_ours", "ours", "median_s"),
-        ):
-            below = peers.get(engine, {}).get(quantity)
-            row[column] = row[quantity] / below if below and row[quantity] else None  # type: ignore[operator]
+        own = found[str(row["engine"])]
+        for engine in ("floor", "ours"):
+            apart = ratios(own, found[engine]) if engine in found else []
+            for name, share in (("wall_over_", 0.5), ("", 0.1), ("", 0.9)):
+                column = f"{name}{engine}" if name else f"{engine}_p{round(100 * share)}"
+                row[column] = apart[round(share * (len(apart) - 1))] if apart else None
+        below = found["floor"].cpu_per_round if "floor" in found else math.nan
+        ratio = own.cpu_per_round / below
+        row["cpu_over_floor"] = None if math.isnan(ratio) else ratio
 
 
 def measure_job(
@@ -263,27 +309,28 @@ def measure_job(
     """All asked engines on one job, floor and ours in turns, within about `seconds`."""
     bench = Bench(job, unit, mnist, folder / f"{job.name}-{unit}")
     # The memory job is about its peak: one round of it takes a minute.
-    rounds = dict.fromkeys((e for e in engines if e in LIGHT), 1 if job is MEMORY_JOB else 3)
+    rounds = dict.fromkeys((e for e in engines if e in LIGHT), TRIAL_ROUNDS)
     turn = TURN_SECONDS
     if seconds:
-        # Short runs say how many rounds fit; they also warm the file cache.
         for engine in rounds:
-            trial = bench.run(engine, 3)
-            typical = statistics.median(trial.seconds) if trial.seconds else seconds
-            rounds[engine] = max(3, int(seconds / len(rounds) / typical))
+            typical = bench.typical(engine)
+            # Twice what the time allows: a trial in a slow minute must not end it early.
+            rounds[engine] = max(TRIAL_ROUNDS, int(2.0 * seconds / len(rounds) / typical))
             turn = max(turn, TURN_ROUNDS * typical)
-    found = bench.run_in_turns(rounds, turn)
+    found = bench.run_in_turns(rounds, turn, seconds)
     for engine in engines:
         if engine == "stock" and job.clients > MOST_STOCK_CLIENTS:
             found[engine] = Measurement(failed=f"not run above {MOST_STOCK_CLIENTS} nodes")
         elif engine not in LIGHT:
             found[engine] = bench.run(engine, 4 if engine == "stock" else 12)
     shares = {engine: one.accounting_share for engine, one in found.items()}
-    if "ours" in found and seconds:
-        # Its own clock goes on while it is stopped: a run alone says what accounting takes.
-        shares["ours"] = bench.run("ours", max(3, rounds["ours"] // 3)).accounting_share
+    for engine in ("ours", "pooled"):
+        if engine in found and seconds:
+            # Its own clock goes on while it is stopped: a run alone says what accounting takes.
+            alone = bench.run(engine, max(TRIAL_ROUNDS, rounds[engine] // 6))
+            shares[engine] = alone.accounting_share
     rows = [summarize(bench, engine, found[engine], shares[engine]) for engine in engines]
-    add_ratios(rows)
+    add_ratios(rows, found)
     return rows
 
 
@@ -311,19 +358,19 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--job", default="all", choices=[*JOBS, MEMORY_JOB.name, "all"])
-    parser.add_argument("--seconds", type=float, default=600.0, help="rough total for floor + ours")
+    parser.add_argument("--seconds", type=float, default=600.0, help="of turns, all jobs together")
     parser.add_argument("--engines", default=",".join(ENGINES), help="comma-separated")
     parser.add_argument("--unit", choices=("record", "client"), default="record")
     parser.add_argument("--csv", type=Path, default=Path("bench_simulation.csv"))
     parser.add_argument("--data", default=os.environ.get("FL_SHUFFLE_DATA", ""))
-    parser.add_argument("--smoke", action="store_true", help="a tiny job, floor and ours, 3 rounds")
+    parser.add_argument("--smoke", action="store_true", help="a tiny job, three engines, 3 rounds")
     given = parser.parse_args()
     engines = given.engines.split(",")
     if not set(engines) <= set(ENGINES):
         parser.error(f"--engines: known ones are {', '.join(ENGINES)}")
     mnist = str(Path(given.data).resolve()) if given.data else ""
     if given.smoke:
-        jobs, engines, mnist = [SMOKE_JOB], ["floor", "ours"], ""
+        jobs, engines, mnist = [SMOKE_JOB], list(LIGHT), ""
     elif given.job == "all":
         jobs = [*JOBS.values(), MEMORY_JOB]
     else:
@@ -334,7 +381,7 @@ def main() -> int:
         for job in jobs:
             memory = job is MEMORY_JOB
             budget = 0.0 if given.smoke or memory else given.seconds / len(jobs)
-            asked = ["ours"] if memory else engines
+            asked = [e for e in engines if e in ("ours", "pooled")] if memory else engines
             found = measure_job(job, given.unit, mnist, asked, budget, Path(folder))
             show(found)
             rows += found

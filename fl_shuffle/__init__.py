@@ -22,10 +22,10 @@ from fl_shuffle.version import __version__
 if TYPE_CHECKING:
     from fl_shuffle.accounting.guarantee import Guarantee
     from fl_shuffle.api.audits import audit
-    from fl_shuffle.api.bounds import bound, compare
+    from fl_shuffle.api.bounds import bound, compare, to_dp_accounting
     from fl_shuffle.api.plans import plan
     from fl_shuffle.api.results import Result
-    from fl_shuffle.api.runs import simulate
+    from fl_shuffle.api.runs import resume, simulate
     from fl_shuffle.api.sweeps import sweep
     from fl_shuffle.configuration.sections import Config
     from fl_shuffle.errors import FlShuffleError
@@ -42,8 +42,10 @@ __all__ = [
     "bound",
     "compare",
     "plan",
+    "resume",
     "simulate",
     "sweep",
+    "to_dp_accounting",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -51,10 +53,10 @@ __getattr__, __dir__ = lazy_names(
     {
         "fl_shuffle.accounting.guarantee": ("Guarantee",),
         "fl_shuffle.api.audits": ("audit",),
-        "fl_shuffle.api.bounds": ("bound", "compare"),
+        "fl_shuffle.api.bounds": ("bound", "compare", "to_dp_accounting"),
         "fl_shuffle.api.plans": ("plan",),
         "fl_shuffle.api.results": ("Result",),
-        "fl_shuffle.api.runs": ("simulate",),
+        "fl_shuffle.api.runs": ("resume", "simulate"),
         "fl_shuffle.api.sweeps": ("sweep",),
         "fl_shuffle.configuration.sections": ("Config",),
         "fl_shuffle.errors": ("FlShuffleError",),

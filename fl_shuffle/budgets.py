@@ -5,7 +5,6 @@ Budgets are public: they fix each client's randomizer, never its data.
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.configuration.sections import BudgetsSection
+from fl_shuffle.csv_files import read_rows, real_number, whole_number
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.plugins import load_attribute
 
@@ -131,23 +131,11 @@ def round_down(budgets: Budgets, levels: int) -> Budgets:
 def read_budgets(path: str | Path, clients: int) -> Budgets:
     """Read `client_id,epsilon,delta` for clients 0 .. clients-1, in any order.
 
-    Raises `ConfigError` naming the file and line for a missing file, a byte-order mark, wrong
-    columns, an empty line, a number that does not parse, and missing, duplicate or extra clients.
+    Raises `ConfigError` naming the file and line for a missing file, wrong columns, an empty line,
+    a number that does not parse, and missing, duplicate or extra clients.
     """
     source = Path(path)
-    try:
-        text = source.read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"budgets file {source} does not exist") from None
-    except OSError as error:
-        raise ConfigError(f"budgets file {source} cannot be read: {error}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"budgets file {source} is not UTF-8 text; save it as UTF-8") from None
-    if text.startswith("\ufeff"):
-        raise ConfigError(
-            f"budgets file {source} starts with a byte-order mark; save it as UTF-8 without BOM"
-        )
-    rows = list(csv.reader(text.splitlines()))
+    rows = read_rows(source, "budgets file", ConfigError)
     header = tuple(cell.strip() for cell in rows[0]) if rows else ()
     if header not in (COLUMNS, (*COLUMNS, LIFETIME)):
         found = ",".join(rows[0]) if rows else "an empty file"
@@ -181,12 +169,12 @@ def _budget_row(where: str, row: list[str], width: int) -> tuple[int, list[float
         raise ConfigError(f"{where} is empty; remove it")
     if len(row) != width:
         raise ConfigError(f"{where}: expected {width} values, got {len(row)}")
-    try:
-        client, values = int(row[0]), [float(cell) for cell in row[1:]]
-    except ValueError:
+    client, numbers = whole_number(row[0]), [real_number(cell) for cell in row[1:]]
+    values = [number for number in numbers if number is not None]
+    if client is None or len(values) != len(numbers):
         raise ConfigError(
             f"{where}: {','.join(row)!r} must be a whole number and {width - 1} numbers"
-        ) from None
+        )
     if not np.isfinite(values[0]) or values[0] <= 0:
         raise ConfigError(f"{where}: epsilon = {row[1]} must be finite and > 0")
     if not np.isfinite(values[1]) or not 0 <= values[1] < 1:

@@ -9,10 +9,13 @@ import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Integral, Real
+from pathlib import Path
 
 
 class FlShuffleError(Exception):
-    """Root of every error this package raises on purpose."""
+    """Root of every error this package raises on purpose; `exit_code` is the command's."""
+
+    exit_code = 2
 
 
 class InvalidValueError(FlShuffleError, ValueError):
@@ -45,9 +48,19 @@ class PrecisionError(FlShuffleError, ArithmeticError):
 class PrivacyBudgetError(FlShuffleError):
     """Going on would exceed a privacy budget, or a batch is too small to be shuffled."""
 
+    exit_code = 1
+
 
 class RunError(FlShuffleError):
     """A run cannot start, resume or finish."""
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a run; what it released is on record, and it can go on from `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        super().__init__(f"interrupted; go on with: fl-shuffle simulate --resume {directory}")
 
 
 def require_real(

@@ -12,7 +12,11 @@ from fl_shuffle.errors import ConfigError
 
 
 def load_attribute(path: str, *, field: str) -> Any:
-    """Import `module:attribute` (the current directory is searched too) and return the attribute.
+    """Import `module:attribute` and return the attribute.
+
+    This package's own modules are taken from this package. Others are looked for on the Python
+    path, and in the current directory after it: a folder there cannot stand in for anything that is
+    installed. Whatever is named here runs with the user's rights: a configuration is code.
 
     Raises `ConfigError` naming `field` if the path is malformed, the module cannot be imported, or
     it has no such attribute. An error raised *inside* the user's module while it is imported is
@@ -22,8 +26,8 @@ def load_attribute(path: str, *, field: str) -> Any:
     if not separator or not module_name or not attribute:
         raise ConfigError(f"{field} = {path!r}: must look like module:attribute")
     here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    if not module_name.startswith("fl_shuffle.") and here not in sys.path:
+        sys.path.append(here)
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:

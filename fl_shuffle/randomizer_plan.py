@@ -11,19 +11,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.laws.gaussian_mechanism import (
-    analytic_sigma,
-    classical_sigma,
-    gaussian_mu,
+from fl_shuffle.accounting.laws.gaussian_inverses import (
+    analytic_sigmas,
+    classical_sigmas,
+    gaussian_mus,
 )
-from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.accounting.laws.report_grid import grid_steps
+from fl_shuffle.accounting.rounds.class_table import NOISE_KINDS, ClassTable, distinct_rows
 from fl_shuffle.budgets import Budgets
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.randomizers.noise import largest_variate
 from fl_shuffle.randomizers.vector import (
     NOISES,
-    VectorRandomizer,
     exact_group,
+    largest_reports,
     require_exact,
 )
 
@@ -50,12 +52,25 @@ class RandomizerPlan:
     weight: Vector
     step: Vector
     group: int
-    classes: tuple[ClientClass, ...]
+    classes: ClassTable
     class_of: NDArray[np.int64]
     labelled_private: bool
 
     def __len__(self) -> int:
         return int(self.scale.size)
+
+    @property
+    def largest(self) -> Vector:
+        """No coordinate of an honest client's report exceeds this in absolute value [clients].
+
+        Noise from 64-bit words ends there (from 32-bit words earlier); ideal Gaussian or Laplace
+        noise goes beyond with probability below 1e-12 in any of 10^7 coordinates.
+        """
+        rounded = 1.0 + 2.0**-20  # float32
+        if self.noise not in NOISES:
+            return np.full(len(self), rounded * self.user_bound)
+        reach = self.radius + self.scale * largest_variate(NOISES[self.noise], 64)
+        return np.asarray(rounded * (self.weight * reach + self.step), dtype=np.float64)
 
     @property
     def user_bound(self) -> float:
@@ -120,7 +135,7 @@ def _clip_share(config: Config, budgets: Budgets) -> Vector:
     if config.privacy.randomizer == "laplace":
         reach = budgets.epsilon
     else:
-        reach = _per_budget(gaussian_mu, budgets)
+        reach = gaussian_mus(budgets.epsilon, budgets.delta)
     return np.asarray(reach / reach.max(), dtype=np.float64)
 
 
@@ -136,23 +151,12 @@ def _scales(config: Config, budgets: Budgets, sensitivity: Vector) -> Vector:
             raise InvalidValueError(
                 f"budget delta of client {client}", 0.0, "the Gaussian randomizer needs (0, 1)"
             )
-        formula = analytic_sigma if privacy.calibration == "analytic" else classical_sigma
-        unit_scale = _per_budget(lambda e, d: formula(e, d, 1.0), budgets)
-        scale = sensitivity * unit_scale
+        formula = analytic_sigmas if privacy.calibration == "analytic" else classical_sigmas
+        scale = sensitivity * formula(budgets.epsilon, budgets.delta)
     if privacy.personalization == "clipping":
         # One common noise: each client's clip is what makes it fit its budget; rounding goes up.
         scale = np.full(len(budgets), scale.max())
     return np.asarray(scale, dtype=np.float64)
-
-
-def _per_budget(function: object, budgets: Budgets) -> Vector:
-    """Evaluate a scalar function once per distinct (epsilon, delta)."""
-    pairs, inverse = np.unique(
-        np.stack([budgets.epsilon, budgets.delta], axis=1), axis=0, return_inverse=True
-    )
-    assert callable(function)
-    values = np.array([function(float(e), float(d)) for e, d in pairs])
-    return np.asarray(values[inverse.reshape(-1)], dtype=np.float64)
 
 
 def noise_bits(config: Config) -> int:
@@ -173,11 +177,8 @@ def _grids(noise: str, scale: Vector, radius: Vector, bits: int) -> tuple[Vector
     inverse = inverse.reshape(-1)
     reach = np.zeros(len(scales))
     np.maximum.at(reach, inverse, radius)
-    randomizers = [
-        VectorRandomizer(noise, float(s), float(r)) for s, r in zip(scales, reach, strict=True)
-    ]
-    steps = np.array([randomizer.step for randomizer in randomizers])
-    largest = max(randomizer.largest_report(bits) for randomizer in randomizers)
+    largest = float(largest_reports(noise, scales, reach, bits).max())
+    steps = grid_steps(scales, reach)
     finest = float(steps.min())
     require_exact(len(scale), largest, finest)
     return np.asarray(steps[inverse], dtype=np.float64), exact_group(finest, largest)
@@ -190,14 +191,13 @@ def _classes(
     sensitivity: Vector,
     budgets: Budgets,
     records: NDArray[np.int64],
-) -> tuple[tuple[ClientClass, ...], NDArray[np.int64]]:
-    table = np.stack(
-        [scale, radius, sensitivity, budgets.epsilon, budgets.delta, records.astype(float)], axis=1
+) -> tuple[ClassTable, NDArray[np.int64]]:
+    columns = (scale, radius, sensitivity, budgets.epsilon, budgets.delta)
+    rows = distinct_rows(*columns, records)
+    kind = NOISE_KINDS.index(noise if noise in NOISES else "user")
+    classes = ClassTable.of_columns(
+        np.full(len(rows.first), kind, dtype=np.int8),
+        [column[rows.first] for column in columns],
+        records[rows.first].astype(np.int64),
     )
-    rows, inverse = np.unique(table, axis=0, return_inverse=True)
-    label = noise if noise in NOISES else "user"
-    classes = tuple(
-        ClientClass(label, scale=a, radius=r, sensitivity=s, epsilon0=e, delta0=d, records=int(b))
-        for a, r, s, e, d, b in rows.tolist()
-    )
-    return classes, inverse.reshape(-1)
+    return classes, rows.inverse

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     import torch
 
 KEY_BYTES = 32
+"""256 bits: the digest of BLAKE2b, and more than anybody can guess of a root."""
 _SEED_LIMIT = 2**128
+"""A seed is hashed as 16 bytes."""
 # Personalisation strings (16 bytes at most) keep the uses of one path apart.
 _ROOT = b"fl-shuffle root"
 _NODE = b"fl-shuffle node"

@@ -1,4 +1,4 @@
-"""What every test shares: runs keep what they know of their data in a folder of the tests' own."""
+"""What every test shares: folders of the tests' own for what is kept of data outside of runs."""
 
 from __future__ import annotations
 
@@ -15,4 +15,5 @@ __all__ = ["launch", "small"]
 def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FL_SHUFFLE_STATE", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("FL_SHUFFLE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield

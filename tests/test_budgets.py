@@ -76,7 +76,11 @@ def test_csv_in_any_order_with_lifetimes(tmp_path: Path) -> None:
         (HEADER + "0,1,-1\n1,1,1e-5\n", ["line 2", "delta"]),
         ("client,eps\n0,1\n", ["line 1", "client_id,epsilon,delta"]),
         ("", ["empty file"]),
-        ("\ufeff" + HEADER + "0,1,1e-5\n1,1,1e-5\n", ["byte-order mark"]),
+        (HEADER + "1_0,1,1e-5\n1,1,1e-5\n", ["line 2", "whole number"]),
+        (HEADER + "0,1_0,1e-5\n1,1,1e-5\n", ["line 2", "numbers"]),
+        (HEADER + "9" * 5000 + ",1,1e-5\n", ["line 2", "whole number"]),
+        (HEADER + "0," + "x" * 200_000 + ",1\n", ["no CSV"]),
+        (HEADER + "\0\0\0", ["not text"]),
         ("client_id,epsilon,delta,lifetime_epsilon\n0,1,1e-5,0\n1,1,1e-5,1\n", ["lifetime"]),
     ],
 )

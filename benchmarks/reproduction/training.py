@@ -65,6 +65,18 @@ def _time(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"Training took {total:.0f} s for {sum(row['runs'] for row in rows)} runs."
 
 
+def _measured(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """What several runs of one configuration reached, and how long one of them took."""
+    mean, spread = mean_and_spread([outcome.accuracy for outcome in outcomes])
+    return {
+        "accuracy": round(mean, 4),
+        "spread": round(spread, 4),
+        "lowest": min(outcome.accuracy for outcome in outcomes),
+        "runs": len(outcomes),
+        "seconds per run": round(median(outcome.seconds for outcome in outcomes), 1),
+    }
+
+
 def _record_parameters(options: Options) -> Mapping[str, Any]:
     return {"seeds": list(_seeds(options)), "configurations": settings_of(list(RECORD))}
 
@@ -73,17 +85,12 @@ def _record(options: Options) -> Result:
     rows: list[dict[str, Any]] = []
     for name, (budgets, claimed) in RECORD.items():
         outcomes = _repeated(options, name)
-        mean, spread = mean_and_spread([outcome.accuracy for outcome in outcomes])
         rows.append(
             {
                 "configuration": f"configs/{name}.toml",
                 "local budgets": budgets,
                 "paper": claimed,
-                "accuracy": round(mean, 4),
-                "spread": round(spread, 4),
-                "lowest": min(outcome.accuracy for outcome in outcomes),
-                "runs": len(outcomes),
-                "seconds per run": round(median(o.seconds for o in outcomes), 1),
+                **_measured(outcomes),
                 "proven epsilon, worst client": max(outcome.proven for outcome in outcomes),
                 "published epsilon (GSPA)": max(
                     outcome.column("gspa") or 0.0 for outcome in outcomes
@@ -161,16 +168,11 @@ def _clients(options: Options) -> Result:
     rows: list[dict[str, Any]] = []
     for local, name in chosen.items():
         outcomes = _repeated(options, name)
-        mean, spread = mean_and_spread([outcome.accuracy for outcome in outcomes])
         rows.append(
             {
                 "configuration": f"configs/{name}.toml",
                 "local epsilon of a report": local,
-                "accuracy": round(mean, 4),
-                "spread": round(spread, 4),
-                "lowest": min(outcome.accuracy for outcome in outcomes),
-                "runs": len(outcomes),
-                "seconds per run": round(median(o.seconds for o in outcomes), 1),
+                **_measured(outcomes),
                 "proven epsilon": max(outcome.proven for outcome in outcomes),
                 "published epsilon (GSPA)": max(
                     outcome.column("gspa") or 0.0 for outcome in outcomes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
+import math
 import os
 import signal
 import statistics
@@ -19,6 +20,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 SAMPLE_SECONDS = 0.25
 # What a child wrote before it was stopped is read within this time.
 SETTLE_SECONDS = 0.02
+# A round that took so many times its engine's median was stalled by somebody else.
+STALLED = 3.0
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -28,11 +31,31 @@ class Measurement:
 
     start_up: float = float("nan")
     rounds: int = 0
-    seconds: list[float] = field(default_factory=list)
+    turns: list[list[float]] = field(default_factory=list)
+    stalled: int = 0
     cpu_per_round: float = float("nan")
     peak_mib: float = 0.0
     finish: dict[str, float] = field(default_factory=dict)
     failed: str = ""
+
+    @property
+    def seconds(self) -> list[float]:
+        """Times of single rounds, those of all turns."""
+        return list(itertools.chain.from_iterable(self.turns))
+
+    def quantile(self, share: float) -> float | None:
+        """Of the times of single rounds."""
+        ordered = sorted(self.seconds)
+        return ordered[round(share * (len(ordered) - 1))] if ordered else None
+
+    def drop_stalled(self) -> None:
+        """Leave out rounds that took much longer than the median; `stalled` counts them."""
+        if not self.seconds:
+            return
+        limit = STALLED * statistics.median(self.seconds)
+        kept = [[value for value in turn if value <= limit] for turn in self.turns]
+        self.stalled += sum(map(len, self.turns)) - sum(map(len, kept))
+        self.turns = kept
 
     @property
     def accounting_share(self) -> float | None:
@@ -113,8 +136,9 @@ class Child:
         self.arrivals: list[float] = []
         self.started = time.monotonic()
         # Rounds, by position, that span a stop; the position from which it ran without others.
-        self.stops: set[int] = set()
+        self.stops: list[int] = []
         self.alone: int | None = None
+        self.ended = False
         self._errors: list[str] = []
         self._process = subprocess.Popen(
             command,
@@ -156,7 +180,7 @@ class Child:
         """Let it go on for so long, then stop it; its rounds and CPU seconds in that time."""
         time.sleep(SETTLE_SECONDS)
         count, used = len(self.arrivals), cpu_seconds([self.pid])
-        self.stops.add(count)
+        self.stops.append(count)
         self.signal(signal.SIGCONT)
         ends = time.monotonic() + seconds
         while self.runs and time.monotonic() < ends:
@@ -171,12 +195,18 @@ class Child:
         """Keep the most memory that these processes were seen to hold."""
         self.result.peak_mib = max(self.result.peak_mib, memory_mib(pids))
 
-    def round_seconds(self) -> list[float]:
-        """Times of rounds that span no stop; those with others by its side, if there are any."""
-        apart = [b - a for a, b in itertools.pairwise(self.arrivals)]
-        kept = {i: value for i, value in enumerate(apart, start=1) if i not in self.stops}
-        together = [value for i, value in kept.items() if self.alone is None or i < self.alone]
-        return together or list(kept.values())
+    def round_seconds(self) -> list[list[float]]:
+        """Times of rounds, turn by turn; those that span a stop are left out.
+
+        Only turns with others by its side count, if there are any.
+        """
+        edges = [0, *self.stops, len(self.arrivals)]
+        turns = [
+            (last, [b - a for a, b in itertools.pairwise(self.arrivals[first:last])])
+            for first, last in itertools.pairwise(edges)
+        ]
+        together = [own for last, own in turns if self.alone is None or last <= self.alone]
+        return together if any(together) else [own for _, own in turns]
 
     def finish(self) -> Measurement:
         """Wait for its end; what is known of start-up and failure goes into the result."""
@@ -185,11 +215,12 @@ class Child:
             reader.join()
         result = self.result
         result.rounds = len(self.arrivals)
-        if code and not result.failed:
+        if code and not result.failed and not self.ended:
             result.failed = f"exit code {code}: {''.join(self._errors[-3:]).strip()[-300:]}"
         if self.arrivals:
             result.start_up = self.arrivals[0] - self.started
-            result.seconds = self.round_seconds()
+            result.turns = self.round_seconds()
+            result.drop_stalled()
         return result
 
     def _read_output(self) -> None:
@@ -255,8 +286,10 @@ def run_in_turns(
     cwd: Path,
     limit: float,
     turn: float,
+    seconds: float = 0.0,
 ) -> list[Measurement]:
-    """Run children of one process each to their ends, side by side but never two at a time.
+    """Run children of one process each, side by side but never two at a time, for `seconds` of
+    turns together, or to their ends (0).
 
     One runs for `turn` seconds while the others are stopped. Rounds that span a stop do not count,
     nor, if others were measured, those of the last child when the others have ended.
@@ -267,7 +300,10 @@ def run_in_turns(
             children.append(Child(command, environment, cwd))
             children[-1].start_up()
         seen = [(0, 0.0)] * len(children)
-        while alive := [index for index, child in enumerate(children) if child.runs]:
+        ends = time.monotonic() + seconds if seconds else math.inf
+        while time.monotonic() < ends and (
+            alive := [index for index, child in enumerate(children) if child.runs]
+        ):
             for index in alive:
                 child = children[index]
                 if time.monotonic() - child.started > limit:
@@ -282,7 +318,9 @@ def run_in_turns(
                     seen[index] = seen[index][0] + rounds, seen[index][1] + used
     finally:
         for child in children:
-            child.signal(signal.SIGKILL)  # nothing stays behind, stopped, if this is interrupted
+            # Nothing stays behind, stopped; nor if this is interrupted.
+            child.ended = child.runs
+            child.signal(signal.SIGKILL)
     for child, (rounds, used) in zip(children, seen, strict=True):
         child.finish()
         if rounds:

@@ -12,13 +12,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.attacks.certain_loss import certain_epsilon, most_exposed
+from fl_shuffle.accounting.attacks.certain_loss import CertainLoss, most_exposed
 from fl_shuffle.accounting.attacks.sum_attack import SUM_LOWER_SOURCE, sum_lower_column
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
 from fl_shuffle.accounting.rounds.events import ClientClass, Column, Spend
 from fl_shuffle.accounting.rounds.local_guarantees import (
+    accounted_locally,
     local_epsilon,
     local_epsilons,
     worst_local_epsilons,
@@ -94,7 +96,8 @@ class Accountant:
         dimension: int | None = None,
         trust: Trust = EVERYBODY_HONEST,
     ) -> None:
-        self._classes = tuple(classes)
+        self._classes = ClassTable.of(classes)
+        self._alone = accounted_locally(self._classes)
         self._class_of = class_of
         self._unit = unit
         self._delta = delta
@@ -103,7 +106,7 @@ class Accountant:
         self._mu_squared = 0.0
         self._library = RoundLibrary() if library is None else library
         # One run has one randomizer.
-        self._declared = any(kind.noise == "user" for kind in self._classes)
+        self._declared = bool(self._classes.is_noise("user").any())
         self._local_source = DECLARED_LOCAL_SOURCE if self._declared else LOCAL_SOURCE
         honest = trust.assumed_honest
         self.trust = trust
@@ -111,7 +114,11 @@ class Accountant:
             self._classes, class_of, schedule=schedule, unit=unit, assumed_honest=honest
         )
         self._sums = SumAccount.start(
-            self._classes, class_of, schedule=schedule, assumed_honest=honest
+            self._classes,
+            class_of,
+            schedule=schedule,
+            assumed_honest=honest,
+            dimension=dimension,
         )
         self._no_sum = ANALYZED if trust.analyzed else self._sums.reason
         self._no_credit = self._view.no_credit_reason()
@@ -119,15 +126,28 @@ class Accountant:
         self._published = ParticipationHistory.empty(len(class_of))
         self._local_cache: dict[tuple[int, int], float] = {}
         self._lower_cache: dict[tuple[int, int], float] = {}
-        self._dimension = dimension
         self._everybody = np.bincount(class_of, minlength=len(self._classes))
+        # The members of class c are clients order[start[c]:start[c + 1]].
+        self._by_class = np.argsort(class_of, kind="stable")
+        self._class_starts = np.concatenate([[0], np.cumsum(self._everybody)])
+        self._certain = CertainLoss(self._classes, self._everybody, dimension, delta)
+        with np.errstate(over="ignore"):
+            self._gspa_shares = (1.0 - self._classes.delta0) / (
+                1.0 + np.exp(self._classes.epsilon0)
+            )
+        laplace = int(self._classes.is_noise("laplace").sum())
+        self._publishable = 0 < laplace <= TOLERANCES.published_classes
         self._memo: tuple[int, Mask, Spend] | None = None
+        self._totals: ClientTotals | None = None
         self._ahead: tuple[Mask, ParticipationHistory, ParticipationHistory] | None = None
 
-    def class_counts(self, present: Mask) -> dict[int, int]:
-        """Class -> how many of its reports a mask of clients [n] holds, where there are any."""
-        counts = np.bincount(self._class_of[present], minlength=len(self._classes))
-        return {int(index): int(counts[index]) for index in np.flatnonzero(counts)}
+    def class_counts(self, present: Mask) -> NDArray[np.int64]:
+        """How many of each class's reports [classes] a mask of clients [n] holds."""
+        return np.bincount(self._class_of[present], minlength=len(self._classes))
+
+    def _members(self, index: int) -> NDArray[np.int64]:
+        """The clients of a class."""
+        return self._by_class[self._class_starts[index] : self._class_starts[index + 1]]
 
     def preview(self, round_number: int, present: Mask) -> Spend:
         """The cumulative spend if these clients' reports were released; changes nothing."""
@@ -151,7 +171,7 @@ class Accountant:
             "lower": self._lower_column(taken, local),
             "sum_lower": sums[1],
         }
-        reports = sum(counts.values())
+        reports = int(counts.sum())
         spend = Spend(
             round_number, reports, self._delta, mu, total, columns, release=self.trust.release
         )
@@ -166,22 +186,23 @@ class Accountant:
         self._histories, self._published = self._after(present), self._published_after(present)
         self._taken = self._taken + present
         self._sums = self._sums.after(present)
-        self._memo = self._ahead = None
+        self._memo = self._ahead = self._totals = None
 
     def client_epsilons_after(self, round_number: int, present: Mask) -> Vector:
         """Every client's own headline epsilon [n] if these clients' reports were released."""
         if self._sums_count:
             return self._sums.after(present).epsilons(self._delta)
-        return self._proven_each(self._taken + present, self._after(present))
+        return self._each(self._taken + present, self._after(present))[0]
 
     def client_totals(self) -> ClientTotals:
         """What every client has spent so far."""
-        local = local_epsilons(self._classes, self._class_of, self._taken, self._delta)
-        proven = self._proven_each(self._taken, self._histories)
-        none = np.full(len(self._taken), math.nan)
-        sums = none if self._no_sum is not None else self._sums.epsilons(self._delta)
-        headline = sums if self._sums_count else proven
-        return ClientTotals(self._taken.copy(), proven, local, sums, headline)
+        if self._totals is None:
+            proven, local = self._each(self._taken, self._histories)
+            none = np.full(len(self._taken), math.nan)
+            sums = none if self._no_sum is not None else self._sums.epsilons(self._delta)
+            headline = sums if self._sums_count else proven
+            self._totals = ClientTotals(self._taken, proven, local, sums, headline)
+        return self._totals
 
     def worst_client(self) -> WorstClient | None:
         """The client with the largest headline epsilon, with its curves.
@@ -190,14 +211,14 @@ class Accountant:
         """
         if not self._taken.any():
             return None
-        if self._sums_count and (client := self._sums.worst_client()) is not None:
+        if self._sums_count and (client := self._sums.worst_client(self._delta)) is not None:
             curve = self._sums.curve(client)
             return WorstInSums(client, self._sums.worst_epsilon(self._delta), curve)
-        proven = self._proven_each(self._taken, self._histories)
+        proven = self.client_totals().proven
         index = int(np.argmax(proven))
         spent = self._histories.distinct[self._histories.group_of[index]]
         if not spent:
-            own = self._classes[self._class_of[index]]
+            own = self._classes[int(self._class_of[index])]
             alone: RoundKind = (
                 DeclaredRound(own.epsilon0, own.delta0, 0)
                 if own.noise == "user"
@@ -223,15 +244,18 @@ class Accountant:
         column = after.column(self._delta, taken, overall=overall)
         return column, sum_lower_column(after, self._delta, taken)
 
-    def _proven_each(self, taken: NDArray[np.int64], histories: ParticipationHistory) -> Vector:
-        epsilons = local_epsilons(self._classes, self._class_of, taken, self._delta)
+    def _each(
+        self, taken: NDArray[np.int64], histories: ParticipationHistory
+    ) -> tuple[Vector, Vector]:
+        """Every client's proven and local epsilon [n]."""
+        local = local_epsilons(self._alone, self._class_of, taken, self._delta)
         shuffled = np.array(
             [
                 self._library.epsilon(spent, self._delta) if spent else math.inf
                 for spent in histories.distinct
             ]
         )
-        return np.asarray(np.minimum(epsilons, shuffled[histories.group_of]), dtype=np.float64)
+        return np.minimum(local, shuffled[histories.group_of]), local
 
     def _after(self, present: Mask) -> ParticipationHistory:
         return self._look_ahead(present)[0]
@@ -244,11 +268,13 @@ class Accountant:
         ahead = self._ahead
         if ahead is None or not np.array_equal(ahead[0], present):
             types = self._view.round_types(present)
-            published = {
-                index: kind
-                for index, count in self.class_counts(present).items()
-                if (kind := as_published_type(self._classes[index], count)) is not None
-            }
+            published = {}
+            if self._publishable:
+                counts = self.class_counts(present)
+                for index in np.flatnonzero(counts).tolist():
+                    kind = as_published_type(self._classes[index], int(counts[index]))
+                    if kind is not None:
+                        published[index] = kind
             ahead = (
                 present.copy(),
                 self._histories.after(types, self._view.account_of, present),
@@ -263,21 +289,20 @@ class Accountant:
         np.maximum.at(most, self._class_of, self._taken + present)
         listed = np.flatnonzero(most)
         if len(listed) > TOLERANCES.listed_classes:
-            exposure = np.array([self._classes[i].exposure for i in listed]) * np.sqrt(most[listed])
-            listed = listed[np.argsort(exposure)[-TOLERANCES.listed_classes :]]
+            exposure = self._classes.exposure[listed] * np.sqrt(most[listed])
+            last = np.argpartition(exposure, -TOLERANCES.listed_classes)
+            listed = np.sort(listed[last[-TOLERANCES.listed_classes :]])
         return {int(index): int(most[index]) for index in listed}
 
     def _local(self, index: int, rounds: int) -> float:
         key = (index, rounds)
         if key not in self._local_cache:
-            self._local_cache[key] = local_epsilon(self._classes[index], rounds, self._delta)
+            self._local_cache[key] = local_epsilon(self._alone[index], rounds, self._delta)
         return self._local_cache[key]
 
     def _worst_local(self, present: Mask) -> float:
         taken, everybody = self._taken + present, np.zeros_like(self._class_of)
-        worst = worst_local_epsilons(
-            self._classes, self._class_of, taken, everybody, 1, self._delta
-        )
+        worst = worst_local_epsilons(self._alone, self._class_of, taken, everybody, 1, self._delta)
         return float(worst[0])
 
     def _worst_proven(self, present: Mask) -> float:
@@ -285,7 +310,7 @@ class Accountant:
         histories = self._after(present)
         groups = len(histories.distinct)
         local = worst_local_epsilons(
-            self._classes,
+            self._alone,
             self._class_of,
             self._taken + present,
             histories.group_of,
@@ -315,8 +340,7 @@ class Accountant:
         histories = self._after(present)
         epsilon = dict(local)
         for index, own in local.items():
-            members = self._class_of == index
-            candidates = histories.worst_candidates(members)
+            candidates = histories.worst_candidates(self._members(index))
             if all(candidates):
                 shuffled = max(self._library.epsilon(spent, self._delta) for spent in candidates)
                 epsilon[index] = min(own, shuffled)
@@ -328,12 +352,14 @@ class Accountant:
         histories = self._published_after(present)
         epsilon = {}
         for index in taken:
-            candidates = histories.worst_candidates(self._class_of == index)
+            candidates = histories.worst_candidates(self._members(index))
             if any(candidates):
                 epsilon[index] = max(
                     self._library.epsilon(spent, self._delta) for spent in candidates if spent
                 )
         note = "" if epsilon else "it is published for Laplace reports, not for these"
+        if not epsilon and self._classes.is_noise("laplace").any():
+            note = f"not computed for more than {TOLERANCES.published_classes:,} kinds of reports"
         return Column("specific", Status.AS_PUBLISHED, SPECIFIC_SOURCE, epsilon, note)
 
     def _lower_column(self, taken: dict[int, int], local: dict[int, float]) -> Column:
@@ -342,14 +368,8 @@ class Accountant:
         for index, rounds in taken.items():
             key = (index, self._attacked_rounds(rounds))
             if key not in self._lower_cache:
-                self._lower_cache[key] = certain_epsilon(
-                    self._classes,
-                    self._everybody,
-                    *key,
-                    self._delta,
-                    local=local[index],
-                    dimension=self._dimension,
-                    recognition_only=index != worst,
+                self._lower_cache[key] = self._certain.epsilon(
+                    *key, local=local[index], recognition_only=index != worst
                 )
             if self._lower_cache[key] > 0.0:
                 epsilon[index] = self._lower_cache[key]
@@ -363,15 +383,11 @@ class Accountant:
         """
         return rounds if rounds == self._rounds else rounds - rounds % max(1, rounds // 16)
 
-    def _gspa_mu(self, counts: dict[int, int]) -> float | None:
+    def _gspa_mu(self, counts: NDArray[np.int64]) -> float | None:
         """Theorem 2 of the paper for one round; None where its sum is empty (one report)."""
-        shares = [
-            (1.0 - self._classes[index].delta0) / (1.0 + math.exp(self._classes[index].epsilon0))
-            for index in counts
-        ]
-        pairs = zip(shares, counts.values(), strict=True)
-        total = math.fsum(share * count for share, count in pairs)
-        rest = total - max(shares, default=0.0)
+        there = counts > 0
+        shares = self._gspa_shares[there]
+        rest = math.fsum((shares * counts[there]).tolist()) - float(shares.max(initial=0.0))
         return math.sqrt(2.0 / rest) if rest > 0.0 else None
 
     def _gspa_column(self, mu: float | None, taken: dict[int, int]) -> Column:

@@ -10,6 +10,10 @@ ARRIVALS = (
     "occurred, and target_epsilon or lifetime limits on them, are readings and no guarantee"
 )
 SEEDED = "the noise is the ideal one that the seeded 32-bit generator simulates"
+POOLED = (
+    "noise pooled: same law, no reports were made; the noise of each round's sum is one seeded "
+    "vector with the law of the ideal reports' noise together"
+)
 SYSTEM = (
     "AES-128 in counter mode cannot be told from random bits; given that, reports are exactly "
     "rounded continuous noise but for probability 2^-150 a coordinate"
@@ -20,8 +24,12 @@ UNKNOWN_LAW = (
 )
 
 
-def run_assumptions(*, entropy: str, known_law: bool, trust: Trust, sums: bool) -> tuple[str, ...]:
-    """The sentences that belong to a run with this `run.entropy` and trust; `sums`: its column
-    `sum` says something."""
+def run_assumptions(
+    *, entropy: str, known_law: bool, trust: Trust, sums: bool, noise: str = "per-report"
+) -> tuple[str, ...]:
+    """The sentences that belong to a run with this `run.entropy`, trust and `run.noise`; `sums`:
+    its column `sum` says something."""
     law = UNKNOWN_LAW if not known_law else SEEDED if entropy == "seeded" else SYSTEM
+    if noise == "pooled":
+        law = POOLED
     return ARRIVALS, law, *trust.sentences(sums=sums)

@@ -21,17 +21,19 @@ class PartialShuffleTolerances:
     """The largest spread for Laplace noise, whose likelihood ratios are bounded."""
     partial_shuffle_max_share: float = 0.98
     """A predicted mu above this share of the local one is no gain."""
+    partial_shuffle_sure_share: float = 0.5
+    """Below this share it is one; between, the bound is tried ..."""
+    partial_shuffle_tried_sds: tuple[float, ...] = (1.0, 3.0)
+    """... at so many predicted mu."""
 
     # bounds.partial_shuffle.lognormal
-    lognormal_accuracy: float = 1e-8
-    """Relative accuracy of `squared_excess` and `squared_deficit` for mu >= 1e-5, s up to 30
-    sd."""
     lognormal_short_step: float = 3e-3
     """Below it second differences lose their digits and are taken from derivatives."""
 
     # bounds.partial_shuffle.second_order
     second_order_smoothing: float = 0.03
-    """Standard deviation of V in units of 1/theta: raises the result by 5e-4."""
+    """Standard deviation, in units of 1/theta, of the Gaussian variable that is added to smooth the
+    sum; it raises the result by 5e-4."""
     second_order_cut: float = 6.0
     """Frequencies beyond so many standard deviations of the smoothing are left out and bounded."""
     second_order_max_nodes: int = 400_000

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fl_shuffle.accounting.attack_tolerances import AttackTolerances
 from fl_shuffle.accounting.partial_shuffle_tolerances import PartialShuffleTolerances
+from fl_shuffle.accounting.sum_tolerances import SumTolerances
 
 
 @dataclass(frozen=True)
-class Tolerances(PartialShuffleTolerances):
+class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """The one object that holds them; `TOLERANCES` is the one in use.
 
-    The partial-shuffle bound's are inherited."""
+    Those of the partial-shuffle bound, of sums and of the attacks are inherited."""
 
     # engine.fourier
     fourier_skip_level: float = 1e-11
@@ -81,7 +83,8 @@ class Tolerances(PartialShuffleTolerances):
     """The lattice is at least this many times finer than one round's spread of the privacy
     loss."""
     lattice_window_sds: float = 20.0
-    """Half-width of the lattice's window, in standard deviations of the composed loss."""
+    """Width of the lattice's window, in standard deviations of the composed loss; what lies outside
+    is bounded."""
     lattice_max_cells: int = 1 << 20
     """Cells of the largest lattice: more take seconds and gain nothing."""
     tilt_ladder: float = 1.25
@@ -106,18 +109,6 @@ class Tolerances(PartialShuffleTolerances):
     """Points of the exact one-round profile that the composed pair connects."""
     laplace_max_ratio: float = 500.0
     """Larger local budgets count as no protection at all."""
-
-    # bounds.sum_release
-    sum_smoothing: float = 4.0
-    """So many grid steps of smooth noise between a sum and its grid: what can still be told of the
-    grid is below e^(-2 pi^2 4^2), 10^-137 a report and coordinate. May be raised, never lowered."""
-    sum_lattice_loss: float = 1e-90
-    """Added to delta for all reports, coordinates and rounds together: up to 10^46 of them."""
-    sum_delta_share: float = 1.0 - 1e-11
-    """Share of delta that is asked of the closed formula: the rest covers `sum_lattice_loss` and
-    the formula's round-off, for every delta from 10^-78 on."""
-    sum_inflation: float = 1.0 + 1e-9
-    """Covers the round-off of adding up the squares of up to 10^6 rounds."""
 
     # laws.outcome_pair
     outcome_merge_tolerance: float = 1e-11
@@ -144,22 +135,25 @@ class Tolerances(PartialShuffleTolerances):
 
     # rounds.equal_rounds
     equal_rounds_nodes_per_spread: float = 130.0
-    """Points of the one-round curve per spread of its privacy loss."""
-    equal_rounds_spreads: float = 9.0
-    """The curve is followed densely over so many spreads."""
+    """Points of the one-round curve per spread of its privacy loss, over very many rounds: chords
+    between them add 1e-5 to epsilon."""
     equal_rounds_fewer: float = 55.0
-    """Points per standard deviation of one round's loss: chords between them add 1e-5 to
-    epsilon. Few rounds need them further out and do with fewer."""
-    equal_rounds_deepest: float = 5.0
-    """Points are dense around a tail of up to so many standard deviations of the whole sum."""
+    """T rounds do with this / sqrt(T) fewer points per spread: they need them further out."""
+    equal_rounds_spreads: float = 9.0
+    """The curve is followed over so many spreads, ever less densely."""
     equal_rounds_dense: float = 2.1
-    """Points are dense over so many spreads besides."""
+    """Points are evenly dense over so many spreads ..."""
+    equal_rounds_deepest: float = 5.0
+    """... and this / sqrt(T) more over T rounds: where delta is decided each round's loss lies out
+    by its share of the whole's deviation."""
     equal_rounds_tail_points: int = 12
     """Points beyond the followed part, up to the local epsilon."""
 
     # rounds.round_library
     round_nodes_per_sd: float = 5.0
     """Points of a round's curve per standard deviation of its privacy loss (0.4% in epsilon)."""
+    round_coarse_nodes_per_sd: float = 2.5
+    """The same for clients of all but the largest ball, where many balls are told apart (1%)."""
     round_relative_error: float = 2e-3
     """Asked of the engine for every point of a round's curve."""
     round_dense_sds: float = 5.0
@@ -181,14 +175,24 @@ class Tolerances(PartialShuffleTolerances):
     round_precise_points: int = 8
     """Up to so many points of a single round's curve are as precise as its epsilon."""
     few_balls: int = 8
-    """With more balls than this a large batch is accounted through its total number of hiders."""
+    """With more radii than this among the others the random number of blanket reports is replaced
+    by one that it hardly ever falls below."""
     max_local_pair_ratio: float = 12.0
     """Moves of more noise widths than this get no dominating pair: their losses overflow."""
     round_thin_after: int = 4
-    """Beyond `DENSE` standard deviations the distance of points doubles after so many of them."""
+    """Beyond `round_dense_sds` standard deviations the distance of points doubles after so many of
+    them."""
     round_exact_reports: int = 128
     """Batches with at most so many others are accounted exactly; larger ones share a type with
     some."""
+
+    # engine.dp_accounting_export
+    export_smallest_delta: float = 1e-16
+    """A composed curve is followed down to here: the rest counts as certain loss."""
+    export_nodes: int = 1000
+    """Points at which a composed curve is handed over: chords between them cost less than 1e-4."""
+    export_inflation: float = 1.0 + 1e-12
+    """Covers the round-off of the split masses, a few units in the last place."""
 
     # bounds.vector
     min_blanket_reports: float = 0.1
@@ -210,7 +214,7 @@ class Tolerances(PartialShuffleTolerances):
     few_blanket_reports: float = 200.0
     """... and with fewer blanket reports than this its terms are dear: 2% of delta is allowed."""
     vector_fallback_error: float = 2e-3
-    """The other accuracy asked of the engine when it refuses the first."""
+    """Asked of the engine where it refuses what was asked first; then the local curve decides."""
     negligible_local_delta: float = 1e-40
     """Where the local curve is below this there is nothing left to amplify."""
     vector_table_error: float = 1e-3
@@ -219,7 +223,8 @@ class Tolerances(PartialShuffleTolerances):
     vector_relative_error: float = 5e-4
     """Asked of the engine, relative to delta, where the caller names nothing else."""
     vector_clearly_better: float = 0.8
-    """The blanket is computed unless the other bound is below this share of its prediction."""
+    """The blanket is computed unless the other bound is below this share of the blanket's own
+    normal approximation."""
     vector_faint_batch: int = 100
     """Up to so many reports of a faint client the blanket alone is computed: it is many times
     faster and says more."""
@@ -227,6 +232,8 @@ class Tolerances(PartialShuffleTolerances):
     """A client is faint if replacing its unit moves its mean by at most so many noise widths."""
     vector_table_reports: int = 256
     """The table of few blanket reports reaches to so many; larger tables are not built."""
+    vector_smallest_table: int = 64
+    """No table is smaller: it costs no more, and serves more batches."""
     vector_table_tail: float = 1e-18
     """Where the Gaussian law of the table is cut: below what any target resolves."""
 
@@ -253,76 +260,8 @@ class Tolerances(PartialShuffleTolerances):
     """So many scales at most are accounted as a run would be: two are usual."""
     plan_max_trials: int = 8
     """Rough trials for each of them: the curve is smooth, four are usual."""
-    plan_sum_scale: float = 1e-5
-    """The scale of a plan for sums is found to this relative accuracy."""
     plan_smallest_share: float = 1e-4
     """Noise below this share of what suffices without a shuffler is not searched."""
-
-    # attacks.chosen_vector_datasets
-    dataset_cells: int = 1500
-    """Cells of the line through which a chosen dataset's reports are seen."""
-    dataset_reach: float = 9.5
-    """The cells cover so many noise widths on either side."""
-    dataset_relative_errors: tuple[float, float] = (2e-3, 5e-2)
-    """Asked of the engine, in this order, until one succeeds."""
-    dataset_max_shift: float = 12.0
-    """Reports more than twice so many noise widths apart give themselves away: nothing is
-    computed."""
-
-    # attacks.likelihood_ratio
-    attack_nearly_best: float = 0.8
-    """Data sets whose signal is at least this share of the best one's are all evaluated."""
-    attack_cells: int = 400
-    """Cells of the line on which the attack's score is computed."""
-    attack_largest_score: float = 50.0
-    """Scores are cut here: a single report that says more decides alone."""
-    attack_smoothing: float = 0.03
-    """Standard deviation of the test's own noise, at least this share of the sum's, at most
-    twice."""
-    attack_period_sds: float = 24.0
-    """Period of the lattice, in standard deviations of the sum."""
-    attack_gauss_reach: float = 8.5
-    """Beyond this many deviations the transform of the test's noise is below 1e-15."""
-    attack_cut_off: float = 1e-15
-    """What lies beyond the transform's reach, added to the error."""
-    attack_negligible: float = 1e-18
-    """Frequencies that weigh less than this are left out and counted as error."""
-    attack_thresholds: int = 400
-    """Thresholds at which the attack's error rates are read."""
-    attack_cell_error: float = 1e-14
-    """Allowance for the relative error of a cell's probability."""
-
-    # attacks.vector_data_sets
-    attack_size_cells: int = 12
-    """Cells of a report's distance from the line, beside those along it."""
-    attack_corner_line: int = 120
-    """Cells along the line where one corner is compared with others ..."""
-    attack_corner_cells: int = 20
-    """... and places of the corner that are compared."""
-    attack_few_groups: int = 64
-    """Up to so many groups of others the cells are fine ..."""
-    attack_many_groups: int = 1000
-    """... up to so many coarse; beyond, nothing is claimed."""
-    attack_coarse_cells: int = 120
-    """Coarse cells along the line ..."""
-    attack_coarse_size_cells: int = 6
-    """... and of the distance from it."""
-    attack_size_reach: float = 6.0
-    """Distances are told apart within so many deviations of the noise's own."""
-    attack_most_across: int = 100_000
-    """So many coordinates across the line are used: up to there gamma integrals are good to
-    1e-13."""
-    attack_unseen: float = 1e-22
-    """Cells less likely than this are left out and counted as error."""
-    attack_size_cell_error: float = 1e-11
-    """Allowance for the relative error of a cell's probability where distances are used."""
-
-    # attacks.sum_attack
-    sum_attack_coarsest: float = 0.125
-    """Where a grid is coarser than this share of its noise scale no test is claimed."""
-    sum_attack_log_missed: tuple[float, ...] = (-24.0, -36.0, -60.0)
-    """Logarithms, one of which is tried after the other, of the probability, times e^epsilon, that
-    rounding moves the test by more than is allowed for."""
 
     # accountant
     nearly_local: float = 0.95
@@ -332,14 +271,17 @@ class Tolerances(PartialShuffleTolerances):
     """With more classes than this a round lists only some of the most exposed; the worst client's
     epsilon and the totals are over every client."""
 
+    published_classes: int = 1000
+    """For more kinds of Laplace reports than this the published column is not computed."""
+
     # rounds.declared_round
     declared_round_inflation: float = 1.0 + 1e-7
     """Covers the round-off of the sum over a declared report's losses."""
 
     # rounds.shuffled_view
     max_balls_told_apart: int = 20
-    """So many balls at most are told apart among clients with the same noise; others count
-    larger."""
+    """So many radii at most are told apart among clients with the same noise; the others count with
+    a larger one."""
 
     # laws.gaussian_mechanism
     newton_near: float = 1e-12
@@ -348,6 +290,21 @@ class Tolerances(PartialShuffleTolerances):
     """Newton's method converges in five: more steps mean that bisection is due."""
     inverse_safety: float = 1e-10
     """Relative safety added to every inverse: above round-off, below anything that matters."""
+
+    # rounds.local_guarantees
+    local_laws: int = 256
+    """With more distinct Laplace exposures, or declared epsilons, than this they are rounded up
+    ..."""
+    local_ladder: float = 0.01
+    """... by this share at most ..."""
+    local_rungs: int = 1000
+    """... or to what lies so many rungs below the largest."""
+
+    # laws.gaussian_inverses
+    few_inverses: int = 64
+    """Up to so many distinct values are inverted one by one."""
+    inverse_nodes: int = 1000
+    """Of many values so many are solved from afar; they give the others' starts."""
 
     # bounds.few_blankets
     few_blankets_window_sds: float = 9.0
@@ -365,11 +322,6 @@ class Tolerances(PartialShuffleTolerances):
     # bounds.blanket_moments
     closed_form_inflation: float = 1.0 + 1e-12
     """Covers the round-off of closed formulas, a few units in the last place."""
-
-    # attacks.chosen_datasets
-    dataset_max_counted: int = 1_000_000
-    """Outcomes of a binomial count that are added up; leaving the rest out lowers a lower
-    bound."""
 
     # queries.bound_query
     query_profile_points: int = 300

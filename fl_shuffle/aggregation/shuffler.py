@@ -12,6 +12,7 @@ from threading import Lock
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.errors import PrivacyBudgetError
@@ -22,7 +23,8 @@ class ReportBatch:
     """Collects the reports of one round and releases them shuffled, or only their sum.
 
     Reports arrive in any order and in any packing as float32 rows of length `dimension`, from
-    several threads if need be. A row that holds NaN or an infinity is dropped. With `keep=False`
+    several threads if need be. A row that holds NaN or an infinity is dropped, and one beyond what
+    its client's honest report can reach. With `keep=False`
     rows are added up as they come and are not stored: reports lie on a public power-of-two grid, so
     the float64 sum is exact and is bit for bit the sum of the batch in *every* order, the shuffled
     one included. With `keep=True` the whole batch is stored and released under a uniformly random
@@ -31,19 +33,24 @@ class ReportBatch:
     """
 
     def __init__(self, dimension: int, *, keep: bool, group: int = 1) -> None:
+        self.dimension = dimension
         self._sum = torch.zeros(dimension, dtype=torch.float64)
         self._rows: dict[int, Tensor] | None = {} if keep else None
         self._group = group
         self._lock = Lock()
         self.count = 0
 
-    def add(self, rows: Tensor, position: int) -> np.ndarray:
+    def add(
+        self, rows: Tensor, position: int, largest: NDArray[np.float64] | None = None
+    ) -> np.ndarray:
         """Take in `rows` [k, dimension]; returns the boolean mask of the rows that were usable.
 
-        `position` (the request's, different for each call) makes what the permutation of a kept
-        batch starts from the same whichever rows arrive first; nothing of it is released.
+        `largest` [k] bounds the absolute value of each row's coordinates. `position` (the
+        request's, different for each call) makes what the permutation of a kept batch starts from
+        the same whichever rows arrive first; nothing of it is released.
         """
-        if self._rows is None:
+        bounded = largest is not None and _reaches(rows) <= largest.min(initial=math.inf)
+        if self._rows is None and (bounded or largest is None):
             part = torch.zeros_like(self._sum)
             exact_sum(rows, part, self._group)
             # A NaN or an infinity anywhere makes the sum of all coordinates one.
@@ -52,7 +59,7 @@ class ReportBatch:
                     self._sum += part
                     self.count += rows.shape[0]
                 return np.ones(rows.shape[0], dtype=bool)
-        usable = torch.isfinite(rows).all(dim=1)
+        usable = within(rows, largest)
         rows = rows[usable]
         with self._lock:
             if self._rows is None:
@@ -64,11 +71,7 @@ class ReportBatch:
 
     def require(self, minimum: int) -> None:
         """Refuse a batch too small to hide anyone; raises `PrivacyBudgetError`."""
-        if self.count < minimum:
-            raise PrivacyBudgetError(
-                f"{self.count} usable reports arrived, below privacy.min_reports = {minimum}; "
-                "the batch is not released"
-            )
+        require_reports(self.count, minimum)
 
     def release_sum(self) -> Tensor:
         """The sum of all reports, float64 [dimension]: a function of the multiset of reports."""
@@ -90,6 +93,63 @@ class ReportBatch:
             return torch.zeros(0, len(self._sum))
         batch = torch.cat([self._rows[position] for position in sorted(self._rows)])
         return batch[torch.from_numpy(generator.permutation(batch.shape[0]))]
+
+
+def within(rows: Tensor, largest: NDArray[np.float64] | None) -> Tensor:
+    """Which of the rows [k, dimension] are finite and, if `largest` [k] is given, within it."""
+    usable = torch.isfinite(rows).all(dim=1)
+    if largest is not None and rows.shape[1]:
+        usable &= rows.abs().amax(dim=1).double() <= torch.from_numpy(largest)
+    return usable
+
+
+def _reaches(rows: Tensor) -> float:
+    """The largest absolute value; infinity where one is NaN."""
+    if not rows.numel():
+        return 0.0
+    low, high = torch.aminmax(rows)
+    reach = max(-float(low), float(high))
+    return math.inf if math.isnan(reach) else reach
+
+
+class PooledBatch:
+    """The sum of a round's weighted means, where no reports are made: sums of parts of it arrive.
+
+    Each is a multiple of one public grid, so that their sum is exact, whatever the parts and their
+    order. `count`: the clients in it. May be added to from several threads.
+    """
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+        self._sum = torch.zeros(dimension, dtype=torch.float64)
+        self._lock = Lock()
+        self.count = 0
+
+    def add(self, part: Tensor, clients: int) -> bool:
+        """Take in the sum [dimension] over so many clients; returns whether it was usable."""
+        if not math.isfinite(float(part.sum())):
+            return False
+        with self._lock:
+            self._sum += part
+            self.count += clients
+        return True
+
+    def require(self, minimum: int) -> None:
+        """See `ReportBatch.require`."""
+        require_reports(self.count, minimum)
+
+    def release_sum(self) -> Tensor:
+        """The sum of all means, float64 [dimension], without noise."""
+        return self._sum
+
+
+def require_reports(count: int, minimum: int) -> None:
+    """Raise `PrivacyBudgetError` if so many usable reports are below `privacy.min_reports`."""
+    if count < minimum:
+        raise PrivacyBudgetError(
+            f"{count} usable reports arrived, below privacy.min_reports = {minimum}; "
+            "the batch is not released"
+        )
 
 
 Analyzer = Callable[[Tensor], Tensor]

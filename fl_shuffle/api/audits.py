@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_shuffle.api.configs import ConfigLike, resolve_config
@@ -20,12 +21,13 @@ def audit(
     confidence: float = 0.95,
     seconds: float = 100.0,
     seed: int = 0,
+    name: str | None = None,
 ) -> AuditReport:
     """Play distinguishing games with canaries against a configuration (or a run's folder).
 
     All lower bounds of the report hold together with probability `confidence`; playing stops after
-    about `seconds`. `breaks_proven` of the report says whether a proven number was refuted. Raises
-    `FlShuffleError`.
+    about `seconds`. `breaks_proven` of the report says whether a proven number was refuted. `name`
+    is what the report calls the configuration, by default its path. Raises `FlShuffleError`.
     """
     from fl_shuffle.auditing.audit import AuditSettings
     from fl_shuffle.simulation.audit import audit_configuration
@@ -35,6 +37,7 @@ def audit(
     settings = AuditSettings(
         trials=trials, reports=reports, confidence=confidence, seconds=seconds, seed=seed
     )
-    name = "configuration" if not isinstance(config, str) else config
+    if name is None:
+        name = str(config) if isinstance(config, str | Path) else "configuration"
     with one_torch_thread():
         return audit_configuration(name, resolved, settings)

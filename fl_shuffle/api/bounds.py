@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from fl_shuffle.api.queries import read_query
+from fl_shuffle.errors import ConfigError
 
 if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
     from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
     from fl_shuffle.accounting.guarantee import Guarantee
     from fl_shuffle.errors import FlShuffleError
@@ -75,3 +78,31 @@ def compare(**question: Unpack[Question]) -> dict[str, Guarantee | FlShuffleErro
     from fl_shuffle.accounting.queries.methods import compare as ask_all
 
     return ask_all(read_query(dict(question)))
+
+
+def to_dp_accounting(
+    *, discretization: float = 1e-4, **question: Unpack[Question]
+) -> PrivacyLossDistribution:
+    """The bound of `bound(**question)` as a privacy loss distribution of Google's dp-accounting.
+
+    There it composes with other mechanisms whose distributions have the same `discretization` and
+    are about replacing the same unit. Neither `epsilon` nor `delta` is given: the distribution has
+    them all. It is an upper bound as the answers are. Raises `FlShuffleError`; among others
+    `ConfigError` where dp-accounting is not installed and `NotApplicableError` for a method whose
+    answer is no proven upper bound.
+
+        shuffled = to_dp_accounting(randomizer="krr", k=10, epsilon0=1.0, clients=10_000, rounds=50)
+        shuffled.compose(another).get_epsilon_for_delta(1e-6)
+    """
+    from fl_shuffle.accounting.engine.dp_accounting_export import (
+        require_dp_accounting,
+        to_dp_accounting,
+    )
+    from fl_shuffle.accounting.queries.composed_query import query_composition
+
+    for name in ("epsilon", "delta"):
+        if question.get(name) is not None:
+            raise ConfigError(f"{name} is no part of this question: the answer has all of them")
+    require_dp_accounting()
+    query = read_query({**question, "delta": 1e-6})
+    return to_dp_accounting(query_composition(query), discretization=discretization)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,13 @@ def resolve_config(config: ConfigLike, overrides: Mapping[str, Any] | None = Non
     >>> resolve_config({"run": {"rounds": 3}}, {"data.clients": 12}).data.clients
     12
     """
-    settings = [f"{key}={_toml(key, value)}" for key, value in (overrides or {}).items()]
+    return configured(
+        config, [f"{key}={_toml(key, value)}" for key, value in (overrides or {}).items()]
+    )
+
+
+def configured(config: ConfigLike, settings: Sequence[str]) -> Config:
+    """The same with overrides as the command line has them: `section.key=value`, in TOML."""
     if isinstance(config, str | Path) and not Path(config).is_dir():
         return load_config(config, settings)
     tables = _tables(config)

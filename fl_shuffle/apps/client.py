@@ -11,17 +11,20 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.errors import ConfigError, DataError, FlShuffleError
+from fl_shuffle.errors import ConfigError, DataError, FlShuffleError, InvalidValueError
 from fl_shuffle.flower.client_record import ClientRecord
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED
 from fl_shuffle.flower.records import (
     MODEL_RECORD,
     PARAMETERS,
     TrainRequest,
+    expired,
+    float32_array,
     reply_with_reports,
+    reply_with_sum,
 )
 from fl_shuffle.flower.roster import reply_with_holding, require_held
-from fl_shuffle.flower.settings import config_of
+from fl_shuffle.flower.settings import config_of, require_simulated
 from fl_shuffle.tasks.worker import Worker
 
 log = logging.getLogger("fl_shuffle.client")
@@ -49,9 +52,11 @@ def worker_for(context: Context) -> Worker:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Compute the requested clients' reports from the broadcast model."""
-    request = TrainRequest.of(message)
     config = config_of(context)
-    require_held(request.clients, context, config.data.clients)
+    request = TrainRequest.of(message, config.data.clients)
+    require_held(request, context, config.data.clients)
+    if expired(message):
+        return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
     record = ClientRecord.of(context.node_config)
     if record is not None and config.run.entropy == "seeded":
         raise ConfigError(
@@ -59,9 +64,17 @@ def train(message: Message, context: Context) -> Message:
             "that the server can remove; use 'system'"
         )
     model = message.content.array_records[MODEL_RECORD]
-    parameters = torch.tensor(model[PARAMETERS].numpy())
+    values = float32_array(model[PARAMETERS])
+    if values is None:
+        raise InvalidValueError("model", "its bytes", "must be one whole float32 array")
+    parameters = torch.tensor(values)
+    pooled = config.run.noise == "pooled"
+    if pooled:
+        require_simulated(context)
     try:
         worker = worker_for(context)
+        if pooled:
+            return reply_with_sum(message, worker.sum_of_means(request, parameters))
         reports = worker.reports(request, parameters)
     except DataError:
         # What is wrong with records is between them and whoever keeps them.

@@ -8,11 +8,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
-from fl_shuffle.flower.settings import config_of
+from fl_shuffle.aggregation.robust import analyzer_of
+from fl_shuffle.flower.settings import config_of, require_simulated
 from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
 from fl_shuffle.gradients import packing_of
-from fl_shuffle.plugins import load_attribute
-from fl_shuffle.runs import DataFacts, RunFacts, RunPlace, observer_of, open_run
+from fl_shuffle.randomizers.pooled import PooledNoise
+from fl_shuffle.runs import DataFacts, Preparing, RunFacts, RunPlace, observer_of, open_run
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.tasks.evaluation import evaluator
 from fl_shuffle.tasks.models import flatten_parameters, load_parameters
@@ -25,11 +26,16 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the whole federation and leave a finished run directory."""
     config = config_of(context)
+    pooled = config.run.noise == "pooled"
+    if pooled:
+        require_simulated(context)
     torch.set_num_threads(1)
-    task = load_task(config)
+    observer = observer_of(grid, context.run_config)
+    task = load_task(config, lambda text: observer(Preparing(text)))
     model = task.model(config)
     initial = flatten_parameters(model)
-    packing, sizes = packing_of(model), np.diff(task.offsets)
+    shape, rows = tuple(task.inputs.shape[1:]), not pooled or config.sums_need_rows
+    packing, sizes = packing_of(model, shape, rows=rows), np.diff(task.offsets)
     facts = RunFacts(
         task.plan,
         initial.numel(),
@@ -46,7 +52,7 @@ def main(grid: Grid, context: Context) -> None:
         lifetime=task.budgets.lifetime,
     )
     place = RunPlace.of(context.run_config)
-    with open_run(config, facts, place, observer_of(grid)) as run:
+    with open_run(config, facts, place, observer) as run:
         optimizer = ServerOptimizer(config.server, initial)
         first_round = run.restore(optimizer)
         strategy = ShuffleStrategy(
@@ -63,13 +69,15 @@ def main(grid: Grid, context: Context) -> None:
             seeds=SeedTree(config.run.seed if config.run.entropy == "seeded" else None),
             min_reports=config.privacy.min_reports,
             group=task.plan.group,
+            largest=task.plan.largest,
             cut=lambda clients: packing.starts(sizes[clients]),
-            analyzer=None
-            if config.server.analyzer == "mean"
-            else load_attribute(config.server.analyzer, field="server.analyzer"),
+            analyzer=analyzer_of(config.server),
+            pooled=PooledNoise(task.plan.noise, task.plan.weight * task.plan.scale, task.plan.step)
+            if pooled
+            else None,
             evaluate=evaluator(model, task),
             on_round=run.on_round,
         )
         parameters = strategy.run(grid, first_round)
         load_parameters(model, parameters)
-        run.finish(model.state_dict(), strategy.stopped_early)
+        run.finish(model.state_dict(), strategy.stopped_early, failed=strategy.failed)

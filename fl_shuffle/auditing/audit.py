@@ -27,7 +27,15 @@ from fl_shuffle.auditing.order import order_check
 from fl_shuffle.auditing.published import Published
 from fl_shuffle.auditing.score import CERTAIN, length_rule, position_error, report_scales
 from fl_shuffle.auditing.source import CanarySource
-from fl_shuffle.auditing.sums import SUMS_SHARE, SumGame, play_sums, sum_findings
+from fl_shuffle.auditing.sums import (
+    NO_REPORTS,
+    SUMS_SHARE,
+    SumGame,
+    one_law_check,
+    play_sums,
+    pooled_source,
+    sum_findings,
+)
 from fl_shuffle.errors import require_integer, require_real
 from fl_shuffle.randomizers.vector import NOISES
 from fl_shuffle.seeds import SeedTree
@@ -38,7 +46,9 @@ FEWEST_COMPOSED = 200
 """Plays of several rounds are made of at least this many; fewer prove nothing of interest."""
 BY_SIZE = "budget class recognised by the size of a report"
 POWER_SPREAD = 1.6449
+"""The normal quantile of the power that is stated, 95%."""
 MOST_SHRINK = 64.0
+"""Noise that is more times too small than this is not looked for."""
 # The error probability is shared by four tests: single reports, whole rounds, the mu test, sums.
 TESTS = 4
 # Order, two clients, two rounds, two coordinates. What they look for leaves no doubt where it is.
@@ -124,6 +134,7 @@ class _Audit:
         settings: AuditSettings,
     ) -> None:
         self._source = source
+        self._pooled = pooled_source(source)
         self._claims = claims
         self._unit = unit
         self._deltas = (delta, *(value for value in OTHER_DELTAS if value > delta))
@@ -138,6 +149,9 @@ class _Audit:
     def checks(self, *, ordered: bool) -> list[Check]:
         """What every claim takes for granted: a random order, and noise that is used once."""
         source = self._source
+        if self._pooled is not None:
+            seeds = SeedTree(self._settings.seed).child("audit")
+            return [one_law_check(self._pooled, self._level, seeds)]
         found = []
         seen = source.orders() if ordered else None
         if not ordered:
@@ -157,11 +171,15 @@ class _Audit:
             self.notes.append(f"column sum is not tested, it says nothing: {game.claims.reason}")
             return []
         clock = Clock(SUMS_SHARE * self._settings.seconds)
-        plays = play_sums(game.source, self._settings.trials, clock)
+        seeds = SeedTree(self._settings.seed).child("audit")
+        plays = play_sums(game.source, self._settings.trials, clock, seeds)
         return sum_findings(game, plays, self._rounds, self._deltas, self._alpha)
 
     def findings(self) -> list[Finding]:
         source, settings = self._source, self._settings
+        if self._pooled is not None:
+            self.notes.append(NO_REPORTS)
+            return []
         sample = sample_reports(source, settings.reports, Clock(0.4 * settings.seconds))
         facts = sample.dichotomy(self._alpha)
         found = [self._one_report(sample, facts)]

@@ -10,6 +10,7 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 
 DIMENSION = 60
+"""Parameters of a canned case's model."""
 
 
 @dataclass(frozen=True)

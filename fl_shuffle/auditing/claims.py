@@ -61,13 +61,16 @@ class SumClaims:
     """Column `sum` for client `target` when all clients report in every round: (rounds, delta) ->
     epsilon. `reason` says why it says nothing, None where it does."""
 
-    def __init__(self, config: Config, plan: RandomizerPlan, target: int) -> None:
+    def __init__(
+        self, config: Config, plan: RandomizerPlan, target: int, dimension: int | None = None
+    ) -> None:
         trust = Trust.of(config.to_dict())
         self._account = SumAccount.start(
             plan.classes,
             plan.class_of,
             schedule=config.training.schedule,
             assumed_honest=trust.assumed_honest,
+            dimension=dimension,
         )
         self._target = target
         self.reason = ANALYZED if trust.analyzed else self._account.reason

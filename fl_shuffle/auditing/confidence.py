@@ -24,6 +24,7 @@ from fl_shuffle.errors import InvalidValueError, require_integer, require_real
 Vector = NDArray[np.float64]
 
 SEARCH_STEPS = 28
+"""Halvings of the interval: an epsilon is found to 2e-7."""
 LARGEST_EPSILON = 40.0
 """No number of reports that can be drawn proves more."""
 ENGINE_ERROR = 1e-3

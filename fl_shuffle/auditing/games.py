@@ -30,9 +30,13 @@ Vector = NDArray[np.float64]
 # Round numbers of the plays, and of the bulk draws: distinct, so that their noise is independent.
 FIRST_CLONES, FIRST_TRAINING = 1 << 40, 1 << 41
 VALUES_PER_CALL = 1 << 22
+"""Reports are drawn in pieces of so many numbers (16 MiB of float32)."""
 TRAINING_REPORTS = 4096
+"""Reports drawn beside the others, only to place the thresholds."""
 FEWEST_PLAYS = 8
+"""So many rounds are played whatever the clock says."""
 POWER = 0.95
+"""The probability with which what is said to be caught would be caught."""
 
 Judge = Callable[[int, float, float], Point]
 """(rounds, delta, lower bound found) -> the point, with the claim it is held against."""

@@ -31,8 +31,11 @@ TWO_ROUNDS = "reports of two rounds, subtracted"
 TWO_COORDINATES = "two coordinates of one report, subtracted"
 
 ROUNDS = 8
+"""Rounds whose noise is compared."""
 MOST_COORDINATES = 64
+"""Coordinates looked at, evenly spaced over a report."""
 MOST_VALUES = 1 << 23
+"""Numbers held at a time (64 MiB of float64): many clients play fewer rounds."""
 POWER_SPREAD = 1.6449
 """The normal quantile of the power that is stated, 95%."""
 

@@ -81,8 +81,10 @@ STATISTICS: Mapping[str, Statistic] = {
     "reports of one node stay together": _node_neighbours,
 }
 POWER = 0.95
+"""The probability with which what is said to be found would be found."""
 TARGET_STAYS = "the target stays where it was"
 TESTS = len(STATISTICS) + 1
+"""They share the error probability; the last one is about the target alone."""
 
 
 def order_check(

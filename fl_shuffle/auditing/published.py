@@ -29,6 +29,7 @@ IDENTIFIER = "run"
 """The name of the field that holds a run's random identifier."""
 TIME_OF_DAY = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?([.,]\d+)?([+-]\d\d:\d\d| UTC)?")
 SHOWN = 60
+"""Letters of a differing value that are printed."""
 MESSAGE = "message"
 ERROR = "the run ends with an error"
 # A checkpoint is written when the clock says so: of two runs the same rounds' are compared.

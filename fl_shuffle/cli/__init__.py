@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import sqlite3
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
@@ -29,6 +31,9 @@ SUBCOMMANDS = (
     "audit",
 )
 REQUIRED = ("torch", "flwr", "opacus", "cryptography", "mpmath", "rich", "safetensors", "scipy")
+
+INTERRUPTED = 130
+"""As of a program that the signal ends."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -55,25 +60,40 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code (0 done, 2 bad input, 1 failed run)."""
+    """Run the command line.
+
+    Returns the exit code: 0 done, 1 a run that failed, 2 bad input, 130 interrupted. Whatever a
+    user, a file or the machine can do wrong is one line.
+    """
     parsed = build_parser().parse_args(arguments)
     try:
         code: int = parsed.run(parsed)
     except FlShuffleError as error:
-        print(f"fl-shuffle: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return _said(str(error), error.exit_code)
+    except KeyboardInterrupt as interrupt:
+        return _said(str(interrupt) or "interrupted", INTERRUPTED)
+    except sqlite3.Error as error:
+        return _said(f"a ledger cannot be used: {error}", 2)
     except ModuleNotFoundError as error:
         # The accountant runs without these; an import that fails for another reason is a defect.
         if error.name not in REQUIRED:
             raise
-        print(
-            f"fl-shuffle: error: {parsed.command} needs {error.name}, which is not installed; "
-            "pip install fl-shuffle",
-            file=sys.stderr,
-        )
-        return 2
+        needs = f"{parsed.command} needs {error.name}, which is not installed"
+        return _said(f"{needs}; pip install fl-shuffle", 2)
     except BrokenPipeError:
         # The reader of our output went away (for example `| head`): not an error of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        return _said(str(error), 2)
+    except RecursionError:
+        return _said("the input is nested too deeply", 2)
+    except MemoryError as error:
+        return _said(f"not enough memory: {error}", 2)
+    return code
+
+
+def _said(text: str, code: int) -> int:
+    with suppress(OSError):
+        print(f"fl-shuffle: error: {' '.join(text.split())}", file=sys.stderr)
     return code

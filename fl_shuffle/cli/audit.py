@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
 SUMMARY = "Try to break the privacy claims with canaries: empirical lower bounds on epsilon."
 
 DEFAULT_TRIALS = 1000
+"""As many as `AuditSettings` takes."""
 DEFAULT_REPORTS = 1_000_000
+"""As many as `AuditSettings` takes."""
 SHOWN_LEAKS = 3
+"""Differences between neighbouring runs that are printed; the JSON output has all."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     import torch
 
+    from fl_shuffle.api.audits import audit
     from fl_shuffle.auditing.audit import AuditSettings
     from fl_shuffle.errors import ConfigError
 
@@ -70,12 +75,12 @@ def run(arguments: argparse.Namespace) -> int:
         seconds=arguments.seconds,
         seed=arguments.seed,
     )
-    torch.set_num_threads(1)
     if arguments.cases:
+        torch.set_num_threads(1)
         return _run_cases(arguments, given)
     if not arguments.source:
         raise ConfigError("name a configuration or a run's folder, or pass --cases")
-    report = audit_configuration(arguments.source, _configuration(arguments), given)
+    report = audit(_configuration(arguments), name=arguments.source, **asdict(given))
     _show(report, as_json=arguments.json, short=False)
     return 1 if report.breaks_proven else 0
 
@@ -113,24 +118,12 @@ def _run_cases(arguments: argparse.Namespace, given: AuditSettings) -> int:
 
 
 def _configuration(arguments: argparse.Namespace) -> Config:
-    from fl_shuffle.configuration.reading import apply_override, load_config, parse_config
-    from fl_shuffle.errors import ConfigError
+    from fl_shuffle.api.configs import configured
 
-    overrides = list(arguments.set)
+    settings = list(arguments.set)
     if arguments.data:
-        overrides.append(f"data.root={json.dumps(str(Path(arguments.data).resolve()))}")
-    path = Path(arguments.source)
-    if not path.is_dir():
-        return load_config(path, overrides)
-    try:
-        tables = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path} is no run's folder: there is no config.json in it") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path / 'config.json'} cannot be read: {error}") from None
-    for override in overrides:
-        apply_override(tables, override)
-    return parse_config(tables)
+        settings.append(f"data.root={json.dumps(str(Path(arguments.data).resolve()))}")
+    return configured(arguments.source, settings)
 
 
 def _show(report: AuditReport, *, as_json: bool, short: bool) -> None:

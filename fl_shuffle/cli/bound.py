@@ -220,25 +220,32 @@ def _stream(arguments: argparse.Namespace) -> int:
     """Answer every line; flags given beside --jsonl are defaults for all lines."""
     defaults = given_values(arguments)
     if arguments.jsonl == "-":
-        _answer_lines(sys.stdin, defaults, sys.stdout)
-        return 0
+        return _answer_lines(sys.stdin, defaults, sys.stdout)
     try:
         with open(arguments.jsonl, encoding="utf-8") as lines:
-            _answer_lines(lines, defaults, sys.stdout)
+            return _answer_lines(lines, defaults, sys.stdout)
+    except UnicodeDecodeError:
+        raise ConfigError(f"query file {arguments.jsonl} is not UTF-8 text") from None
     except FileNotFoundError:
         raise ConfigError(f"query file {arguments.jsonl} does not exist") from None
     except OSError as error:
         raise ConfigError(f"query file {arguments.jsonl} cannot be read: {error}") from None
-    return 0
 
 
-def _answer_lines(lines: Iterable[str], defaults: dict[str, Any], out: TextIO) -> None:
-    """One result or error object per nonempty line, each flushed as soon as it is known."""
+def _answer_lines(lines: Iterable[str], defaults: dict[str, Any], out: TextIO) -> int:
+    """One result or error object per nonempty line, each flushed as soon as it is known.
+
+    Returns the exit code: 2 if one of them is an error.
+    """
+    code = 0
     for line in lines:
         if not line.strip():
             continue
-        out.write(json.dumps(_answer_line(line, defaults)) + "\n")
+        found = _answer_line(line, defaults)
+        code = 2 if "error" in found else code
+        out.write(json.dumps(found) + "\n")
         out.flush()
+    return code
 
 
 def _answer_line(line: str, defaults: dict[str, Any]) -> dict[str, Any]:
@@ -254,6 +261,10 @@ def _answer_line(line: str, defaults: dict[str, Any]) -> dict[str, Any]:
         return {"error": "not JSON: nested too deeply"}
     except FlShuffleError as error:
         return {"error": " ".join(str(error).split())}
+    except ValueError as error:
+        if "integer string conversion" not in str(error):
+            raise
+        return {"error": "not JSON: a number has too many digits"}
     return {**result.to_dict(), "seconds": time.perf_counter() - start}
 
 

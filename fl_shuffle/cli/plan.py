@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SUMMARY = "Before a run: the noise that reaches a privacy target, or what a configuration costs."
 
 SHOWN_CLASSES = 20
+"""Lines of the table; the JSON output has all classes."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -164,12 +165,12 @@ def _print_plan(plan: NoisePlan, rounds: int) -> None:
 
 
 def _config(arguments: argparse.Namespace, *more: str) -> Config:
-    from fl_shuffle.configuration.reading import load_config
+    from fl_shuffle.api.configs import configured
 
     overrides = [*arguments.set, *more]
     if arguments.rounds is not None:
         overrides.append(f"run.rounds={arguments.rounds}")
-    return load_config(arguments.config, overrides)
+    return configured(arguments.config, overrides)
 
 
 def _levels(arguments: argparse.Namespace) -> int:

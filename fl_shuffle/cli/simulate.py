@@ -13,7 +13,11 @@ SUMMARY = "Run a simulated federation and account for its privacy, round by roun
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "config", metavar="CONFIG.toml", nargs="?", help="what to run (default: the quickstart)"
+        "config",
+        metavar="CONFIG.toml",
+        nargs="?",
+        help="what to run: a file, or a run's folder to run its configuration anew "
+        "(default: the quickstart)",
     )
     add_overrides(parser)
     parser.add_argument("--rounds", type=int, metavar="N", help="number of rounds")
@@ -42,35 +46,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fl_shuffle.api.configs import QUICKSTART
-    from fl_shuffle.configuration.reading import load_config
+    from fl_shuffle.api.configs import QUICKSTART, configured
+    from fl_shuffle.api.runs import resume, simulate
     from fl_shuffle.errors import ConfigError
-    from fl_shuffle.runs import RunPlace, unfinished_config
-    from fl_shuffle.runs.directory import require_free
-    from fl_shuffle.simulation.launch import simulate
     from fl_shuffle.simulation.progress import make_display
 
     if arguments.data_unchanged and not arguments.resume:
         raise ConfigError("--data-unchanged goes with --resume DIR")
-    if arguments.resume:
-        if arguments.config or arguments.out:
-            raise ConfigError("--resume DIR takes its configuration from DIR; give no other")
-        directory = Path(arguments.resume).resolve()
-        config = unfinished_config(directory)
-        place = RunPlace(directory, "data-unchanged" if arguments.data_unchanged else "yes")
-    else:
-        config = load_config(
-            arguments.config or QUICKSTART, [*arguments.set, *_overrides(arguments)]
-        )
-        out = Path(arguments.out).resolve() if arguments.out else None
-        if out is not None:
-            require_free(out)
-        place = RunPlace(out)
+    if arguments.resume and (arguments.config or arguments.out):
+        raise ConfigError("--resume DIR takes its configuration from DIR; give no other")
     display = make_display(quiet=arguments.quiet, as_json=arguments.json)
     try:
-        return simulate(config, place, display)
+        settings = [*arguments.set, *_overrides(arguments)]
+        if arguments.resume:
+            vouched: bool = arguments.data_unchanged
+            result = resume(
+                arguments.resume, settings=settings, data_unchanged=vouched, on_event=display
+            )
+        else:
+            config = configured(arguments.config or QUICKSTART, settings)
+            result = simulate(config, out=arguments.out, on_event=display)
     finally:
         display.close()
+    return int(result.summary["failed"])
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:

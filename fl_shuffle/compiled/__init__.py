@@ -70,6 +70,24 @@ def _float_of(context: Any, value: Any) -> Any:
     return types.float32(types.int32), generate
 
 
+def _bits_of_double(context: Any, value: Any) -> Any:
+    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.IntType(64))
+
+    return types.int64(types.float64), generate
+
+
+def _double_of(context: Any, value: Any) -> Any:
+    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return types.float64(types.int64), generate
+
+
+bits_of_double: Any = intrinsic(_bits_of_double)
+"""The bits of a float64 as an int64, inside kernels."""
+double_of: Any = intrinsic(_double_of)
+"""The float64 with these bits, inside kernels."""
 bits_of: Any = intrinsic(_bits_of)
 """The bits of a float32 as an int32, inside kernels."""
 float_of: Any = intrinsic(_float_of)

@@ -17,6 +17,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 LANES = 16
+"""Numbers of float32 in one vector of AVX-512, or two of AVX2."""
 _FLOAT, _INT = ir.FloatType(), ir.IntType(32)
 
 

@@ -28,6 +28,9 @@ from fl_shuffle.errors import (
     suggestion,
 )
 
+LARGEST_FILE = 1 << 20
+"""Bytes. A configuration is written by hand."""
+
 SECTIONS: dict[str, type] = {
     "run": RunSection,
     "data": DataSection,
@@ -115,12 +118,41 @@ def _check_together(config: Config) -> None:
             config.server.weights,
             "a sequential schedule applies reports one by one; use uniform",
         )
+    if config.run.noise == "pooled":
+        _check_pooled(config)
     if config.training.local_steps > 1 and privacy.unit != "client":
         raise InvalidValueError(
             "training.local_steps",
             config.training.local_steps,
             "several local steps have no per-record sensitivity; set privacy.unit = 'client'",
         )
+
+
+def _check_pooled(config: Config) -> None:
+    """Pooled noise stands for reports that nobody sees: refuse it where somebody does."""
+    privacy = config.privacy
+    reasons = {
+        "training.schedule = 'sequential' applies every report by itself": (
+            config.training.schedule == "sequential"
+        ),
+        f"server.analyzer = {config.server.analyzer!r} wants the reports": (
+            config.server.analyzer != "mean"
+        ),
+        f"app.server = {config.app.server!r} is your own and expects reports": (
+            config.app.server != AppSection().server
+        ),
+        "run.entropy = 'system' is for noise that protects somebody: each client draws its own": (
+            config.run.entropy == "system"
+        ),
+        f"privacy.randomizer = {privacy.randomizer!r} has no known law of a sum": (
+            privacy.randomizer not in ("gaussian", "laplace")
+        ),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise InvalidValueError(
+                "run.noise", "pooled", f"makes no reports, and {reason}", "use per-report"
+            )
 
 
 def _check_trust(config: Config) -> None:
@@ -175,14 +207,22 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     source = shipped_or_own(Path(path))
     try:
-        text = source.read_text(encoding="utf-8")
+        with source.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+        text = content.decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"configuration file {source} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"configuration file {source} cannot be read: {error}") from None
+    if len(content) > LARGEST_FILE:
+        raise ConfigError(
+            f"configuration file {source} is larger than {LARGEST_FILE:,} bytes: is it one?"
+        )
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise ConfigError(f"configuration file {source} is nested too deeply") from None
+    except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
         raise ConfigError(f"configuration file {source} is not valid TOML: {error}") from None
     for override in overrides:
         apply_override(tables, override)
@@ -206,6 +246,10 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
+    except RecursionError:
+        raise ConfigError(f"--set {target.strip()}: its value is nested too deeply") from None
+    except ValueError as error:
+        raise ConfigError(f"--set {target.strip()}: {error}") from None
     table = tables.setdefault(section, {})
     if not isinstance(table, dict):
         raise ConfigError(f"[{section}] must be a table of keys, got {table!r}")

@@ -34,6 +34,7 @@ class RunSection:
     seed: int = integer_field(0, minimum=0, maximum=2**63 - 1)
     entropy: str = choice_field("seeded", "seeded", "system")
     engine: str = choice_field("in-process", "in-process", "ray")
+    noise: str = choice_field("per-report", "per-report", "pooled")
     out: str = text_field("runs", allow_empty=False)
     device: str = choice_field("cpu", "cpu", "cuda")
     jobs: int = integer_field(0, minimum=0, maximum=1024)
@@ -95,7 +96,10 @@ class ServerSection:
     decay: str = choice_field("constant", "constant", "linear", "cosine")
     averaging: float = real_field(0.0, minimum=0.0, maximum=1.0)
     weights: str = choice_field("uniform", "uniform", "inverse-variance")
-    analyzer: str = choice_or_path_field("mean", "mean", group="analyzers")
+    analyzer: str = choice_or_path_field(
+        "mean", "mean", "coordinate-median", "trimmed-mean", group="analyzers"
+    )
+    trim: float = real_field(0.1, minimum=0.0, maximum=0.5, exclusive_maximum=True)
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,12 @@ class Config:
         if self.privacy.clip != "auto":
             return self.privacy.clip
         return "record" if self.privacy.unit == "record" else "update"
+
+    @property
+    def sums_need_rows(self) -> bool:
+        """Whether a sum of clipped means takes every client's own mean: it does where these are
+        clipped, and not where single records are and nothing else."""
+        return self.clip != "record" or self.privacy.client_clip is not None
 
     @property
     def relation(self) -> str:

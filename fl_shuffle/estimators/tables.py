@@ -2,73 +2,64 @@
 
 from __future__ import annotations
 
-import csv
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle.csv_files import read_rows, real_number, whole_number
 from fl_shuffle.errors import DataError
 
 COLUMNS = ["client_id", "value"]
 
 
 def read_values(path: str | Path) -> list[str]:
-    """The `value` of clients 0 .. n-1 from a CSV with columns `client_id,value`, in any order.
+    """The `value` of each client from a CSV with columns `client_id,value`.
 
-    Raises `DataError` naming the file and line for a missing or unreadable file, a byte-order mark,
-    wrong columns, an empty line, an id that is no whole number >= 0, and duplicate or missing
-    clients.
+    Clients numbered 0 .. n-1 may stand in any order and come in that of their numbers; named ones
+    (text) come as they stand. Raises `DataError` naming the file and line for a missing or
+    unreadable file, wrong columns, an empty line, duplicate clients, and numbers with gaps.
     """
     source = Path(path)
-    try:
-        text = source.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise DataError(f"data file {source} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise DataError(f"data file {source} is not UTF-8 text; save it as UTF-8") from None
-    if text.startswith("\ufeff"):
-        raise DataError(
-            f"data file {source} starts with a byte-order mark; save it as UTF-8 without BOM"
-        )
-    rows = list(csv.reader(text.splitlines()))
+    rows = read_rows(source, "data file", DataError)
     header = [cell.strip() for cell in rows[0]] if rows else []
     if header != COLUMNS:
         found = ",".join(header) or "an empty line"
         raise DataError(f"data file {source} line 1: columns must be client_id,value, got {found}")
     if len(rows) == 1:
         raise DataError(f"data file {source} holds no clients")
-    values: dict[int, str] = {}
+    values: dict[str, str] = {}
     for number, row in enumerate(rows[1:], start=2):
         where = f"data file {source} line {number}"
-        if len(row) != 2 or not row[1].strip():
+        if len(row) != 2 or not row[0].strip() or not row[1].strip():
             raise DataError(f"{where}: expected client_id,value, got {','.join(row)!r}")
-        try:
-            client = int(row[0])
-        except ValueError:
-            client = -1
-        if client < 0:
-            raise DataError(f"{where}: client_id = {row[0]!r} must be a whole number >= 0")
+        client = row[0].strip()
         if client in values:
             raise DataError(f"{where}: client {client} appears twice; keep one line per client")
         values[client] = row[1].strip()
-    absent = next((client for client in range(len(values)) if client not in values), None)
-    if absent is not None:
+    numbers = {whole_number(client): value for client, value in values.items()}
+    if numbers.keys() == set(range(len(values))):
+        return [numbers[client] for client in range(len(values))]
+    if all(_is_number(client) for client in values):
         raise DataError(
-            f"data file {source}: client {absent} is missing; number clients from 0 without gaps"
+            f"data file {source}: clients that are numbered must be numbered from 0 without gaps"
         )
-    return [values[client] for client in range(len(values))]
+    return list(values.values())
+
+
+def _is_number(client: str) -> bool:
+    """Whether it looks like one: a mistake in numbering is then not taken for a name."""
+    return re.fullmatch(r"[-+0-9_.eE]+", client) is not None
 
 
 def as_numbers(values: list[str]) -> NDArray[np.float64]:
     """Float64 [n]; raises `DataError` naming the first client whose value is no finite number."""
     numbers = np.empty(len(values))
     for client, value in enumerate(values):
-        try:
-            numbers[client] = float(value)
-        except ValueError:
-            numbers[client] = math.nan
+        number = real_number(value)
+        numbers[client] = math.nan if number is None else number
         if not math.isfinite(numbers[client]):
             raise DataError(f"value of client {client} = {value!r}: must be a finite number")
     return numbers

@@ -24,6 +24,7 @@ RECORD = "record"
 LIFETIME_EPSILON = "lifetime-epsilon"
 LIFETIME_DELTA = "lifetime-delta"
 DEFAULT_DELTA = 1e-5
+"""The delta of a lifetime epsilon for which the node names none."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS reports (

@@ -1,19 +1,35 @@
-"""Sending requests and taking in replies one by one, on any engine."""
+"""Cutting a round into requests, sending them, and taking in replies, on any engine."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
-from itertools import islice
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice, pairwise
 
+import numpy as np
+import torch
 from flwr.app import Message
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
+from fl_shuffle.aggregation.shuffler import PooledBatch, ReportBatch
 from fl_shuffle.errors import RunError
 from fl_shuffle.flower.grid import InProcessGrid, Take
+from fl_shuffle.flower.records import TrainRequest, reports_of, sum_of
+
+Mask = NDArray[np.bool_]
+Cut = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+"""Ascending client ids -> where blocks begin among them, and the end."""
+Turns = list[tuple[TrainRequest, int]]
+"""Requests, each with the node that is asked."""
+
+BEYOND = "beyond what honest noise reaches"
 
 POLL_SECONDS = 0.05
+"""Pause between two questions for replies."""
 SETTLE_SECONDS = 1.0
+"""Nodes have settled when none came or went for so long; the ServerApp starts before them."""
 # Polling costs the SuperLink work: after a long silence it is done more seldom.
 LONGEST_POLL_SECONDS = 1.0
 POLL_SHARE = 0.05
@@ -47,7 +63,7 @@ def exchange(
     that get no reply within `timeout` seconds are given up: nothing is taken for them.
     """
     if isinstance(grid, InProcessGrid):
-        grid.exchange(messages, take)
+        grid.exchange(messages, take, timeout=timeout)
         return
     source = enumerate(messages)
     position_of: dict[str, int] = {}
@@ -64,7 +80,9 @@ def exchange(
             return
         replies = list(grid.pull_messages(position_of))
         for reply in replies:
-            take(position_of.pop(reply.metadata.reply_to_message_id), reply)
+            position = position_of.pop(reply.metadata.reply_to_message_id, None)
+            if position is not None:
+                take(position, reply)
         if replies:
             last = time.monotonic()
         else:
@@ -77,3 +95,60 @@ def ask(grid: Grid, message: Message, *, timeout: float) -> Message | None:
     replies: dict[int, Message] = {}
     exchange(grid, [message], replies.__setitem__, window=1, timeout=timeout)
     return replies.get(0)
+
+
+def taking_reports(
+    turns: Turns,
+    batch: ReportBatch,
+    present: Mask,
+    largest: NDArray[np.float64] | None,
+    causes: Counter[str],
+) -> Take:
+    """Replies with reports go into the batch; who sent usable ones is noted in `present`, and in
+    `causes` why others did not."""
+
+    def take(position: int, reply: Message) -> None:
+        clients = turns[position][0].clients
+        reports = reports_of(reply, (len(clients), batch.dimension), causes)
+        if reports is not None:
+            most = None if largest is None else largest[clients]
+            usable = batch.add(torch.from_numpy(reports), position, most)
+            present[clients] = usable
+            if not usable.all():
+                causes[BEYOND] += int((~usable).sum())
+
+    return take
+
+
+def taking_sums(turns: Turns, batch: PooledBatch, present: Mask) -> Take:
+    """The same for replies with sums, of a simulation that makes no reports."""
+
+    def take(position: int, reply: Message) -> None:
+        places, total = turns[position][0].places, sum_of(reply)
+        if total is not None and len(total) == batch.dimension:
+            clients = len(present[places])
+            present[places] = batch.add(torch.from_numpy(total), clients)
+
+    return take
+
+
+def every_client(clients: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A `Cut` in which each client is a block of its own."""
+    return np.arange(len(clients) + 1)
+
+
+def requests(number: int, allowed: Mask, most: int, nodes: int, cut: Cut) -> Iterator[TrainRequest]:
+    """Whole blocks of allowed clients in ascending order, about equally many clients a request:
+    none above `most`, unless one block is, and each node as many as any other."""
+    chosen = np.flatnonzero(allowed)
+    if not len(chosen):
+        return
+    # Where the last turn is not shared by all nodes, some of them would only wait.
+    turns = -(-len(chosen) // (most * nodes))
+    starts = cut(chosen)
+    wanted = np.arange(turns * nodes + 1) * (len(chosen) / (turns * nodes))
+    # The nearest block's start, and each of them once.
+    after = np.searchsorted(starts, wanted).clip(1, len(starts) - 1)
+    low, high = starts[after - 1], starts[after]
+    for first, last in pairwise(np.unique(np.where(wanted - low < high - wanted, low, high))):
+        yield TrainRequest.covering(number, chosen[first:last])

@@ -9,8 +9,12 @@ import itertools
 import logging
 import secrets
 import sys
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, wait
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +26,8 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.flower.node_threads import Gate, NodeThreads
+from fl_shuffle.flower.settings import SIMULATED
 
 log = logging.getLogger("fl_shuffle.client.engine")
 
@@ -29,6 +35,9 @@ Take = Callable[[int, Message], None]
 """What is done with a reply: (position of the request, reply)."""
 
 CLIENT_APP_RAISED = 2
+"""Flower's own code for an app that raised."""
+SHOWN = 120
+"""So many characters of what a client raised are kept."""
 
 # A worker that comes back from a kernel waits this long for the interpreter while another thread
 # computes in Python. CPython's 5 ms are as long as the kernels: they cost a third of a round.
@@ -53,8 +62,10 @@ class InProcessGrid(Grid):
     """Plays `nodes` Flower nodes in this process, on as many threads.
 
     Each worker thread computes with one torch thread: results then do not depend on the number of
-    workers. A ClientApp that raises yields an error reply without text; the exception goes to this
-    process's client log only. A `FlShuffleError` is the user's to see and is raised here.
+    workers. A ClientApp that raises (or exits, or returns what is no message) yields an error reply
+    without text; the exception goes to this process's client log only, and `failures` counts what
+    was raised, for the user's own terminal. One that hangs is given up after the exchange's
+    timeout. A `FlShuffleError` is the user's to see and is raised here.
 
     `observer` is who watches the run: the ServerApp finds it here and tells it what happens.
     """
@@ -68,6 +79,7 @@ class InProcessGrid(Grid):
         observer: Callable[[Any], None] | None = None,
     ) -> None:
         self.observer = observer
+        self.failures: Counter[str] = Counter()
         self._app = client_app
         self._run = Run.create_empty(run_id=secrets.randbits(62))
         adopt_task_identity(self._run.run_id)
@@ -76,20 +88,20 @@ class InProcessGrid(Grid):
             node_id: Context(
                 run_id=self._run.run_id,
                 node_id=node_id,
-                node_config={},
+                node_config={SIMULATED: True},
                 state=RecordDict(),
                 run_config=config,
             )
             for node_id in range(2, 2 + nodes)
         }
-        self._pool = ThreadPoolExecutor(nodes, initializer=torch.set_num_threads, initargs=(1,))
+        self._threads = NodeThreads(nodes, lambda: torch.set_num_threads(1))
         self._switch_interval = sys.getswitchinterval()
         sys.setswitchinterval(min(SWITCH_SECONDS, self._switch_interval))
         self._replies: dict[str, Message] = {}
 
     def close(self) -> None:
         """Stop the worker threads."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._threads.close()
         sys.setswitchinterval(self._switch_interval)
 
     def set_run(self, run: Run) -> None:
@@ -127,43 +139,85 @@ class InProcessGrid(Grid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         replies: dict[int, Message] = {}
-        self.exchange(messages, replies.__setitem__)
+        self.exchange(messages, replies.__setitem__, timeout=timeout)
         return [replies[position] for position in sorted(replies)]
 
-    def exchange(self, messages: Iterable[Message], take: Take) -> None:
+    def exchange(
+        self, messages: Iterable[Message], take: Take, *, timeout: float | None = None
+    ) -> None:
         """Have every message answered and taken, on the threads of the nodes.
 
         Few are in flight at a time. The first exception of a ClientApp or of `take` is raised here.
+        What is not answered within `timeout` seconds is given up: nothing is taken any more.
         """
+        gate = Gate()
+        deadline = None if timeout is None else time.monotonic() + timeout
 
         def play(position: int, message: Message) -> None:
-            take(position, self._call(message))
+            reply = self._call(message)
+            with gate.passing() as through:
+                if through:
+                    take(position, reply)
 
+        try:
+            self._play_all(messages, play, deadline)
+        finally:
+            gate.shut()
+
+    def _play_all(
+        self,
+        messages: Iterable[Message],
+        play: Callable[[int, Message], None],
+        deadline: float | None,
+    ) -> None:
         waiting: set[Future[None]] = set()
         source = enumerate(messages)
         # Those that start at once are made before the first one does: a thread that computes leaves
         # this one no time.
         first = list(itertools.islice(source, len(self._contexts)))
         for position, message in itertools.chain(first, source):
-            waiting.add(self._pool.submit(play, position, stamp(message)))
+            waiting.add(self._threads.submit(partial(play, position, stamp(message))))
             if len(waiting) > len(self._contexts):
-                waiting = self._finished(waiting, FIRST_COMPLETED)
-        self._finished(waiting, ALL_COMPLETED)
+                rest = self._finished(waiting, FIRST_COMPLETED, deadline)
+                if rest is None:
+                    return
+                waiting = rest
+        self._finished(waiting, ALL_COMPLETED, deadline)
 
-    @staticmethod
-    def _finished(waiting: set[Future[None]], until: str) -> set[Future[None]]:
-        """Wait for one of them, or all; returns those still under way."""
-        done, rest = wait(waiting, return_when=until)
+    def _finished(
+        self, waiting: set[Future[None]], until: str, deadline: float | None
+    ) -> set[Future[None]] | None:
+        """Wait for one of them, or all; returns those still under way, None after the deadline."""
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        done, rest = wait(waiting, timeout=left, return_when=until)
         for future in done:
             future.result()
+        if rest and (not done or until == ALL_COMPLETED):
+            hanging = self._threads.give_up(rest)
+            self.failures["no answer in time"] += hanging
+            log.error("%d requests were not answered in time and are given up", hanging)
+            return None
         return rest
 
     def _call(self, message: Message) -> Message:
         context = self._contexts[message.metadata.dst_node_id]
         try:
-            return self._app(message, context)
+            # Whatever the type says: a user's app may return anything.
+            reply: Any = self._app(message, context)
+            if isinstance(reply, Message) and (reply.has_error() or reply.has_content()):
+                return reply
+            cause = f"returned {type(reply).__name__}, no message"
+            log.error("a client failed in round %s: it %s", message.metadata.group_id, cause)
         except FlShuffleError:
             raise
-        except Exception:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and _in_main_thread():
+                raise
+            cause = f"raised {type(error).__name__}" + (f" {error}" if str(error) else "")
             log.exception("a client failed in round %s", message.metadata.group_id)
-            return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
+        self.failures[cause[:SHOWN]] += 1
+        return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

@@ -14,14 +14,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import RunError
-from fl_shuffle.flower.settings import RESOLVED
+from fl_shuffle.flower.event_file import EVENTS, EventReader
+from fl_shuffle.flower.settings import RESOLVED, SIMULATION_VARIABLE
 
 OFFLINE = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -53,34 +54,42 @@ clientapp = "fl_shuffle_run_client:app"
 resolved = ""
 run-directory = ""
 resume = ""
+events = ""
 """
 """An app of two lines that starts the configured ones."""
-START_SECONDS = 60.0
+START_SECONDS = 240.0
+"""A SuperLink that does not listen by then will not, however busy the machine."""
 POLL_SECONDS = 0.5
+"""Pause between two questions for the status."""
 
 
 def run_on_ray(
-    config: Config, run_config: Mapping[str, str], directory: Path, *, nodes: int
-) -> dict[str, Any]:
-    """Run to the end on `nodes` Flower nodes; the run's summary. `run_config` names `directory`.
+    config: Config,
+    run_config: Mapping[str, str],
+    directory: Path,
+    *,
+    nodes: int,
+    observer: Callable[[Any], None],
+) -> None:
+    """Run to the end on `nodes` Flower nodes. `run_config` names `directory`.
 
-    Raises `RunError` if the engine cannot be started or the run failed. What Flower, Ray and the
-    clients print may quote private records: it goes to a private temporary folder, never to the run
-    directory, and is kept only if the run failed; the error says where.
+    `observer` gets the run's events; what it raises ends the run. Raises `RunError` if the engine
+    cannot be started or the run failed. What Flower, Ray and the clients print may quote private
+    records: it goes to a private temporary folder, never to the run directory, and is kept only if
+    the run failed; the error says where.
     """
     home = tempfile.mkdtemp(prefix="fl-shuffle-flwr-")
     keep = Path(tempfile.mkdtemp(prefix="fl-shuffle-log-")) / "engine.log"
-    done = False
+    failed = False
     try:
-        summary = _run(config, run_config, directory, Path(home), keep, nodes)
-        done = summary is not None
+        _run(config, run_config, directory, Path(home), keep, nodes, observer)
+    except RunError:
+        failed = True
+        raise
     finally:
         shutil.rmtree(home, ignore_errors=True)
-        if done:
+        if not failed:
             shutil.rmtree(keep.parent, ignore_errors=True)
-    if summary is None:
-        raise RunError(f"the Ray run failed; its log is in {keep}")
-    return summary
 
 
 def _run(
@@ -90,22 +99,29 @@ def _run(
     home: Path,
     log_file: Path,
     nodes: int,
-) -> dict[str, Any] | None:
+    observer: Callable[[Any], None],
+) -> None:
+    events = home / "events"
+    reader = EventReader(events)
+
+    def tell() -> None:
+        for event in reader.unread():
+            observer(event)
+
     with log_file.open("w", encoding="utf-8") as log:
         # Flower's programs start one another by name.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         environment = {**os.environ, **OFFLINE, "FLWR_HOME": str(home), "PATH": path}
+        environment[SIMULATION_VARIABLE] = "1"
         environment["PYTHONPATH"] = _python_path()
+        values = {RESOLVED: config.to_json(), EVENTS: str(events), **run_config}
         with _superlink(home, environment, log):
-            run_id = _submit(config, run_config, home, environment, nodes, log)
-            status = _wait(run_id, home, environment)
+            run_id = _submit(config, values, home, environment, nodes, log)
+            status = _wait(run_id, home, environment, tell)
             log.write(f"status: {status}\n")
             _flwr(["log", run_id, CONNECTION, "--show"], home, environment, log)
-    summary = directory / "summary.json"
-    if status != "finished:completed" or not summary.is_file():
-        return None
-    result: dict[str, Any] = json.loads(summary.read_text(encoding="utf-8"))
-    return result
+    if status != "finished:completed" or not (directory / "summary.json").is_file():
+        raise RunError(f"the Ray run failed; its log is in {log_file}")
 
 
 @contextmanager
@@ -151,9 +167,8 @@ def _submit(
     log: Any,
 ) -> str:
     settings = home / "run-config.toml"
-    values = {RESOLVED: config.to_json(), **run_config}
     settings.write_text(
-        "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()),
+        "".join(f"{key} = {json.dumps(value)}\n" for key, value in run_config.items()),
         encoding="utf-8",
     )
     answer = _flwr(
@@ -194,13 +209,20 @@ def _write_app(config: Config, folder: Path) -> Path:
 def _python_path() -> str:
     """Where the engine's processes find this package and the user's own modules."""
     package = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join([os.getcwd(), package, os.environ.get("PYTHONPATH", "")]).rstrip(
-        os.pathsep
-    )
+    parts = [package, os.environ.get("PYTHONPATH", ""), os.getcwd()]
+    return os.pathsep.join(part for part in parts if part)
 
 
-def _wait(run_id: str, home: Path, environment: dict[str, str]) -> str:
-    """Poll until the run has finished; returns its status, for example `finished:completed`."""
+def _wait(
+    run_id: str,
+    home: Path,
+    environment: dict[str, str],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> str:
+    """Poll until the run has finished; returns its status, for example `finished:completed`.
+
+    `meanwhile` is called after every poll, the last one too.
+    """
     while True:
         answer = _flwr(
             ["ls", CONNECTION, "--run-id", run_id, "--format", "json"], home, environment, None
@@ -209,6 +231,7 @@ def _wait(run_id: str, home: Path, environment: dict[str, str]) -> str:
             status = str(json.loads(answer[answer.index("{") :])["runs"][0]["status"])
         except (ValueError, KeyError, IndexError):
             raise RunError(f"Flower's answer cannot be read: {answer.strip()[:300]}") from None
+        meanwhile()
         if status.startswith("finished"):
             return status
         time.sleep(POLL_SECONDS)

@@ -7,6 +7,9 @@ nothing else: no metrics, no sizes, no identity, no error text.
 from __future__ import annotations
 
 import math
+import re
+import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
@@ -17,10 +20,13 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
-from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.errors import ConfigError, InvalidValueError, require_integer
 
 PARAMETERS = "parameters"
 REPORTS = "reports"
+SUM = "sum of means"
+CLOCKS_APART_SECONDS = 60.0
+"""A node's clock may be off by so much before it takes a request for an expired one."""
 # The names Flower's own strategies use, so that a ClientApp written for them works unchanged.
 MODEL_RECORD = "arrays"
 REQUEST_RECORD = "config"
@@ -73,6 +79,37 @@ def array_record(arrays: Mapping[str, NDArray[Any]], *, shared: bool) -> ArrayRe
         # Not through the constructor: it serializes every array into a new `Array`.
         record[name] = _LocalArray(values, shared=shared)
     return record
+
+
+# The header that NumPy writes for a float32 array in C order, and no other: nothing is evaluated,
+# and nothing is allocated that is not there.
+_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '<f4', 'fortran_order': False, 'shape': "
+    rb"\(((?:\d{1,18}, )*(?:\d{1,18},?)?)\), \} *\n",
+    re.DOTALL,
+)
+_LONGEST_HEADER = 1024
+
+
+def float32_array(array: Array) -> NDArray[np.float32] | None:
+    """The array that a party sent, or None if it is not float32 throughout or not whole.
+
+    What it declares, its header and its size must agree; only then is it read.
+    """
+    if isinstance(array, _LocalArray):
+        values = array.numpy()
+        return values if isinstance(values, np.ndarray) and values.dtype == np.float32 else None
+    data = array.data
+    if array.stype != "numpy.ndarray" or array.dtype != "float32" or not isinstance(data, bytes):
+        return None
+    header = _HEADER.match(data[:_LONGEST_HEADER])
+    if header is None:
+        return None
+    shape = tuple(int(size) for size in re.findall(rb"\d+", header.group(1)))
+    if tuple(array.shape) != shape or len(data) - header.end() != 4 * math.prod(shape):
+        return None
+    values = np.frombuffer(data, dtype="<f4", offset=header.end()).reshape(shape)
+    return values.astype(np.float32, copy=True)
 
 
 @dataclass(frozen=True)
@@ -129,6 +166,11 @@ class TrainRequest:
         bits = np.unpackbits(np.frombuffer(self.bitmap, np.uint8), count=self.span)
         return self.first + np.flatnonzero(bits)
 
+    @property
+    def places(self) -> slice | NDArray[np.int64]:
+        """The same, as an index into arrays of all clients."""
+        return self.clients if self.bitmap else slice(self.first, self.first + self.span)
+
     @classmethod
     def covering(cls, round_number: int, clients: NDArray[np.int64]) -> TrainRequest:
         """The request for these ascending client ids."""
@@ -139,8 +181,11 @@ class TrainRequest:
         bits[clients - first] = True
         return cls(round_number, first, span, np.packbits(bits).tobytes())
 
-    def message(self, model: ArrayRecord, node_id: int) -> Message:
-        """The training message that carries this request and the model."""
+    def message(self, model: ArrayRecord, node_id: int, timeout: float | None = None) -> Message:
+        """The training message that carries this request and the model.
+
+        After `timeout` seconds nobody waits for the answer: it is not to be worked on any more.
+        """
         request = ConfigRecord(
             {
                 "round": self.round_number,
@@ -150,14 +195,33 @@ class TrainRequest:
             }
         )
         content = RecordDict({MODEL_RECORD: model, REQUEST_RECORD: request})
-        return Message(content, node_id, MessageType.TRAIN, group_id=str(self.round_number))
+        return Message(
+            content, node_id, MessageType.TRAIN, ttl=timeout, group_id=str(self.round_number)
+        )
 
     @classmethod
-    def of(cls, message: Message) -> TrainRequest:
-        """Read the request out of a training message."""
-        record = message.content.config_records[REQUEST_RECORD]
-        values: Any = [record[key] for key in ("round", "first", "span", "bitmap")]
-        return cls(*values)
+    def of(cls, message: Message, clients: int | None = None) -> TrainRequest:
+        """Read the request out of a training message.
+
+        Raises `InvalidValueError` for one that names no clients, or others than the run's
+        `clients`: nothing of its size is made before that is known.
+        """
+        record = message.content.config_records.get(REQUEST_RECORD, ConfigRecord())
+        number, first, span = (record.get(key) for key in ("round", "first", "span"))
+        bitmap = record.get("bitmap")
+        require_integer("requested round", number, minimum=1)
+        require_integer("first requested client", first, minimum=0)
+        most = None if clients is None else clients - int(first)  # type: ignore[arg-type]
+        require_integer("span of requested clients", span, minimum=1, maximum=most)
+        if not isinstance(bitmap, bytes) or len(bitmap) not in (0, (int(span) + 7) // 8):  # type: ignore[arg-type]
+            raise InvalidValueError("bitmap of requested clients", bitmap, "has the wrong size")
+        return cls(int(number), int(first), int(span), bitmap)  # type: ignore[arg-type]
+
+
+def expired(message: Message) -> bool:
+    """Whether nobody waits for the answer any more. Clocks of nodes may be off by a minute."""
+    metadata = message.metadata
+    return time.time() > metadata.created_at + metadata.ttl + CLOCKS_APART_SECONDS
 
 
 def reply_with_reports(request: Message, reports: NDArray[np.float32]) -> Message:
@@ -166,17 +230,62 @@ def reply_with_reports(request: Message, reports: NDArray[np.float32]) -> Messag
     return Message(content, reply_to=request)
 
 
-def reports_of(reply: Message) -> NDArray[np.float32] | None:
-    """The reports [k, d] in a reply, or None if it holds none that can be used.
+def reply_with_sum(request: Message, total: NDArray[np.float64]) -> Message:
+    """A simulated node's reply where no reports are made: the sum [d] of its clients' means."""
+    content = RecordDict({REPORT_RECORD: array_record({SUM: total}, shared=False)})
+    return Message(content, reply_to=request)
 
-    Everything else a reply might carry (metadata, error text, metrics) is left behind here.
+
+def sum_of(reply: Message) -> NDArray[np.float64] | None:
+    """The sum [d] in a reply, or None if it holds none that can be used.
+
+    Raises `ConfigError` for a reply with reports: its client app makes some, whatever it is asked.
     """
     if reply.has_error() or REPORT_RECORD not in reply.content.array_records:
         return None
     record = reply.content.array_records[REPORT_RECORD]
-    if REPORTS not in record:
+    if REPORTS in record:
+        raise ConfigError(
+            "run.noise = 'pooled': the client app sends reports, so the noise is in them; set "
+            "run.noise = 'per-report'"
+        )
+    if SUM not in record:
         return None
-    reports = record[REPORTS].numpy()
-    if reports.ndim != 2 or reports.dtype != np.float32:
-        return None
+    total = record[SUM].numpy()
+    return total if total.ndim == 1 and total.dtype == np.float64 else None
+
+
+def reports_of(
+    reply: Message,
+    shape: tuple[int, int] | None = None,
+    causes: Counter[str] | None = None,
+) -> NDArray[np.float32] | None:
+    """The reports [k, d] in a reply, or None if it holds none that can be used.
+
+    `shape` is the one they must have. `causes` counts why a reply was left out, once for each
+    report asked for. Everything else a reply might carry (metadata, error text, metrics) is left
+    behind here.
+    """
+    reports, cause = _reports_or_cause(reply, shape)
+    if reports is None and causes is not None:
+        causes[cause] += 1 if shape is None else shape[0]
     return reports
+
+
+def _reports_or_cause(
+    reply: Message, shape: tuple[int, int] | None
+) -> tuple[NDArray[np.float32] | None, str]:
+    if reply.has_error():
+        return None, "failed"
+    records = reply.content.array_records if reply.has_content() else {}
+    array = records[REPORT_RECORD].get(REPORTS) if REPORT_RECORD in records else None
+    if array is None:
+        return None, "sent no report"
+    if shape is not None and tuple(array.shape) != shape:
+        return None, "wrong shape"
+    reports = float32_array(array)
+    if reports is None:
+        return None, "not a whole float32 array"
+    if reports.ndim != 2 or (shape is not None and reports.shape != shape):
+        return None, "wrong shape"
+    return reports, ""

@@ -9,6 +9,7 @@ play any client, as the in-process engine's nodes do.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from fl_shuffle.errors import InvalidValueError, require_integer
 from fl_shuffle.flower.exchange import exchange, wait_for_nodes
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED, InProcessGrid
+from fl_shuffle.flower.records import TrainRequest
 
 log = logging.getLogger("fl_shuffle.run.nodes")
 
@@ -27,6 +29,8 @@ Mask = NDArray[np.bool_]
 PARTITION = "partition-id"
 PARTITIONS = "num-partitions"
 HOLDING_RECORD = "holding"
+QUERY_SECONDS = 60.0
+"""So long a node has to say what it holds: it starts its app for that, and computes nothing."""
 
 
 def held_clients(node_config: Mapping[str, object], clients: int) -> range:
@@ -44,13 +48,14 @@ def held_clients(node_config: Mapping[str, object], clients: int) -> range:
     return range(first, first + size + (part < larger))
 
 
-def require_held(requested: NDArray[np.int64], context: Context, clients: int) -> None:
+def require_held(request: TrainRequest, context: Context, clients: int) -> None:
     """Refuse to play clients whose records lie elsewhere; raises `InvalidValueError`."""
     held = held_clients(context.node_config, clients)
-    if not ((requested >= held.start) & (requested < held.stop)).all():
+    last = request.first + request.span - 1
+    if request.first < held.start or last >= held.stop:
         raise InvalidValueError(
             "requested clients",
-            f"{requested.min()} to {requested.max()}",
+            f"{request.first} to {last}",
             f"this node holds {_words(held)}",
         )
 
@@ -82,14 +87,20 @@ class Roster:
     """The connected nodes and the clients they hold; every node is asked once.
 
     A node whose ClientApp has no answer (a user's own app) can play any client. One that does not
-    reply is left out and asked again in the next round. A client held by two nodes (its SuperNode
-    was restarted, and the server has not missed the old one yet) is asked at the newer one.
+    reply soon is left out and asked again later, each time after twice as long.
+
+    Clients belong to the first node that claims them, for as long as it is connected: a later claim
+    that overlaps is refused as a whole, until then, and logged. (A restarted SuperNode gets its
+    clients back when the server has missed the old one.) Of claims that arrive together the smaller
+    one comes first, so that nobody gains by claiming much.
     """
 
     def __init__(self, clients: int, timeout: float) -> None:
         self._clients = clients
         self._timeout = timeout
         self._held: dict[int, range] = {}
+        self._refused: set[int] = set()
+        self._silent: dict[int, tuple[float, float]] = {}
         self._pools: list[tuple[Mask | None, list[int]]] = []
 
     def pools(self, grid: Grid) -> list[tuple[Mask | None, list[int]]]:
@@ -99,16 +110,36 @@ class Roster:
         """
         if isinstance(grid, InProcessGrid):
             return [(None, wait_for_nodes(grid, self._timeout))]
-        nodes = wait_for_nodes(grid, self._timeout, known=self._held.keys())
-        if set(nodes) != self._held.keys():
-            self._held = {node: held for node, held in self._held.items() if node in nodes}
-            self._held |= self._ask(grid, [node for node in nodes if node not in self._held])
+        nodes = wait_for_nodes(grid, self._timeout, known=self._held.keys() | self._silent.keys())
+        now = time.monotonic()
+        unknown = [
+            node
+            for node in nodes
+            if node not in self._held and self._silent.get(node, (now, 0.0))[0] <= now
+        ]
+        gone = (self._held.keys() | self._silent.keys()) - set(nodes)
+        for node in gone:
+            self._held.pop(node, None)
+            self._silent.pop(node, None)
+        if unknown:
+            found = self._ask(grid, unknown)
+            # Arrival decides; among those that came together, the smaller claim.
+            self._held |= dict(sorted(found.items(), key=lambda claim: (len(claim[1]), claim[0])))
+            for node in unknown:
+                if node in found:
+                    self._silent.pop(node, None)
+                else:
+                    wait = 2.0 * self._silent.get(node, (0.0, 0.5 * QUERY_SECONDS))[1]
+                    self._silent[node] = (time.monotonic() + wait, wait)
+        if unknown or gone:
             self._pools = self._sorted_out()
         return self._pools
 
     def _ask(self, grid: Grid, nodes: list[int]) -> dict[int, range]:
+        timeout = min(QUERY_SECONDS, self._timeout)
         questions = [
-            Message(RecordDict(), node, MessageType.QUERY, group_id="holdings") for node in nodes
+            Message(RecordDict(), node, MessageType.QUERY, ttl=timeout, group_id="holdings")
+            for node in nodes
         ]
         answers = {}
 
@@ -120,16 +151,34 @@ class Roster:
             else:
                 log.warning("node %d does not say which clients it plays", nodes[position])
 
-        exchange(grid, questions, take, window=len(nodes), timeout=self._timeout)
+        exchange(grid, questions, take, window=len(nodes), timeout=timeout)
+        for node in set(nodes) - answers.keys():
+            log.warning("node %d is asked again later", node)
         return answers
 
     def _sorted_out(self) -> list[tuple[Mask | None, list[int]]]:
         owner = np.zeros(self._clients, dtype=np.uint64)  # node ids are positive
         everyone = range(self._clients)
         free = sorted(node for node, held in self._held.items() if held == everyone)
+        refused = set()
         for node, held in self._held.items():
-            if held != everyone:
+            if held == everyone:
+                continue
+            taken = owner[held.start : held.stop]
+            if taken.any():
+                refused.add(node)
+                if node not in self._refused:
+                    holder = int(taken[taken > 0][0])
+                    log.warning(
+                        "node %d claims %s, of which node %d plays some: refused while that node "
+                        "is connected",
+                        node,
+                        _words(held),
+                        holder,
+                    )
+            else:
                 owner[held.start : held.stop] = node
+        self._refused = refused
         if not owner.any():
             return [(None, free)] if free else []
         pools: list[tuple[Mask | None, list[int]]] = [

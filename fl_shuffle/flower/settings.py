@@ -7,6 +7,7 @@ a TOML file (looked up beside the app when the path is relative) and `;`-separat
 from __future__ import annotations
 
 import json
+import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,6 +21,11 @@ RESOLVED = "resolved"
 CONFIG_FILE = "config"
 OVERRIDES = "overrides"
 DATA = "data"
+SIMULATED = "fl-shuffle-simulation"
+"""In the configuration of simulated nodes. Whoever starts a SuperNode writes its configuration, and
+the server cannot."""
+SIMULATION_VARIABLE = "FL_SHUFFLE_SIMULATION"
+"""Set, to "1", for the processes that play the nodes on Ray."""
 APP_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -50,3 +56,15 @@ def _loaded(file: str, overrides: str, root: str) -> Config:
         settings.append(f"data.root={json.dumps(root)}")
     beside = APP_ROOT / path
     return load_config(beside if beside.is_file() else path, settings)
+
+
+def require_simulated(context: Context) -> None:
+    """Refuse sums without noise outside of simulations; raises `ConfigError`.
+
+    The server writes the run's configuration: a node must not believe it that it is simulated.
+    """
+    if not (context.node_config.get(SIMULATED) or os.environ.get(SIMULATION_VARIABLE) == "1"):
+        raise ConfigError(
+            "run.noise = 'pooled' is for `fl-shuffle simulate` alone: clients add no noise of "
+            "their own; set run.noise = 'per-report'"
+        )

@@ -6,9 +6,10 @@ Unlike Flower's stock loop it can stop before a round that would overspend, and 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,17 +22,26 @@ from torch import Tensor
 
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
-from fl_shuffle.aggregation.shuffler import Analyzer, ReportBatch
+from fl_shuffle.aggregation.shuffler import Analyzer, PooledBatch, ReportBatch, within
 from fl_shuffle.errors import PrivacyBudgetError
-from fl_shuffle.flower.exchange import ask, exchange
+from fl_shuffle.flower.exchange import (
+    BEYOND,
+    Cut,
+    Turns,
+    ask,
+    every_client,
+    exchange,
+    requests,
+    taking_reports,
+    taking_sums,
+)
+from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.records import Layout, TrainRequest, reports_of
 from fl_shuffle.flower.roster import Roster
+from fl_shuffle.randomizers.pooled import PooledNoise
 from fl_shuffle.seeds import SeedTree
 
 Mask = NDArray[np.bool_]
-Cut = Callable[[NDArray[np.int64]], NDArray[np.int64]]
-"""Ascending client ids -> where blocks begin among them, and the end."""
-
 # A reply's reports stay below this many bytes, so that memory does not grow with the population.
 # Much smaller ones cost more: a request has a fixed price.
 CHUNK_BYTES = 1 << 24
@@ -94,6 +104,16 @@ class ShuffleStrategy(Strategy):
     ascending order (those of one holder, in a deployment), the positions at which blocks begin, and
     the end; without it every client is a block. `group` reports have an exact sum in float32
     already (see `exact_group`).
+
+    No client ends or ruins a run: of a reply that is not the float32 array asked for nothing is
+    used, nor a report with a coordinate beyond `largest` [clients], what an honest one can reach.
+    A model that is not finite any more, or an analyzer's answer that cannot be a step, stops the
+    run before it spends more (`failed`).
+
+    With `pooled` noise no reports are made: each request is answered by one sum of clipped means,
+    and a round gets one vector of noise, which has the law of the sum of the noise of those who
+    answered. The law of what is released is the same. Only for `aggregate` schedules without an
+    analyzer, in simulations.
     """
 
     def __init__(
@@ -106,8 +126,10 @@ class ShuffleStrategy(Strategy):
         seeds: SeedTree,
         min_reports: int = 2,
         group: int = 1,
+        largest: NDArray[np.float64] | None = None,
         cut: Cut | None = None,
         analyzer: Analyzer | None = None,
+        pooled: PooledNoise | None = None,
         evaluate: Callable[[int, Tensor], dict[str, float]] | None = None,
         on_round: Callable[[RoundOutcome], None] | None = None,
     ) -> None:
@@ -118,13 +140,19 @@ class ShuffleStrategy(Strategy):
         self._seeds = seeds
         self._min_reports = min_reports
         self._group = group
-        self._cut = cut or _every_client
+        self._largest = largest
+        self._cut = cut or every_client
         self._analyzer = analyzer
+        self._pooled = pooled
         self._evaluate = evaluate
         self._on_round = on_round
         self._roster = Roster(clients, schedule.timeout)
         self._layout = Layout.flat(optimizer.current().numel())
+        self._causes: Counter[str] = Counter()
+        # Of a round in which everybody takes part: the same every time.
+        self._whole: dict[tuple[int, int], list[TrainRequest]] = {}
         self.stopped_early: str | None = None
+        self.failed = False
 
     def run(self, grid: Grid, first_round: int = 1) -> Tensor:
         """Run the rounds from `first_round` on; returns the final parameters, float32 [d].
@@ -133,22 +161,47 @@ class ShuffleStrategy(Strategy):
         """
         for number in range(first_round, self._schedule.rounds + 1):
             started = time.perf_counter()
+            self._causes.clear()
             allowed = self._book.reserve(number, self._participants(number))
             play = self._sequential_round if self._schedule.sequential else self._aggregate_round
             spend = None if allowed is None else play(grid, number, allowed)
             if allowed is None or spend is None:
                 self.stopped_early = f"stopped before round {number}: it would exceed the budget"
+                self.failed = number == 1
                 break
+            if not self.failed and not bool(torch.isfinite(self._optimizer.current()).all()):
+                self._fail(number, "the model is no longer finite; lower server.learning_rate")
             last = number == self._schedule.rounds
+            due = last or number % self._schedule.evaluate_every == 0
             metrics = {}
-            if self._evaluate and (last or number % self._schedule.evaluate_every == 0):
+            if self._evaluate and due and not self.failed:
                 metrics = self._evaluate(number, self._optimizer.released())
-            self._book.checkpoint(number, self._optimizer.state())
+            if not self.failed:
+                self._book.checkpoint(number, self._optimizer.state())
             if self._on_round:
                 dropped = int(allowed.sum()) - spend.n_reports
                 seconds = time.perf_counter() - started
                 self._on_round(RoundOutcome(number, spend, dropped, seconds, metrics))
+            if self.failed:
+                break
         return self._optimizer.released()
+
+    def _fail(self, number: int, why: str) -> None:
+        self.failed = True
+        self.stopped_early = f"stopped after round {number}, which is paid for: {why}"
+
+    def _require(self, number: int, reports: int, grid: Grid) -> None:
+        """Refuse a batch too small to hide anyone, and say what became of the others."""
+        if reports >= self._min_reports:
+            return
+        # Why a client in this process failed is told to nobody but the user, whose data it has.
+        raised: Counter[str] = grid.failures if isinstance(grid, InProcessGrid) else Counter()
+        causes = [f"{cause}: {count}" for cause, count in (self._causes + raised).most_common(5)]
+        raise PrivacyBudgetError(
+            f"round {number}: {reports} usable reports arrived, below privacy.min_reports = "
+            f"{self._min_reports}; the batch is not released"
+            + (f" ({'; '.join(causes)})" if causes else "")
+        )
 
     def _participants(self, number: int) -> Mask:
         if self._schedule.participation == 1.0:
@@ -156,15 +209,22 @@ class ShuffleStrategy(Strategy):
         draw = self._seeds.numpy_generator(number, "participation").random(self._clients)
         return np.asarray(draw < self._schedule.participation)
 
-    def _assign(
-        self, grid: Grid, number: int, allowed: Mask, dimension: int
-    ) -> list[tuple[TrainRequest, int]]:
+    def _assign(self, grid: Grid, number: int, allowed: Mask, dimension: int) -> Turns:
         """The round's requests, each with a node that can play its clients; nodes take turns."""
+        # A sum is as long for many clients as for few.
+        most = self._clients if self._pooled else max(1, CHUNK_BYTES // (4 * dimension))
+        everyone = bool(allowed.all())
         queues = []
         for held, nodes in self._roster.pools(grid):
-            chosen = allowed if held is None else allowed & held
-            requests = _requests(number, chosen, dimension, len(nodes), self._cut)
-            queues.append([(request, nodes[i % len(nodes)]) for i, request in enumerate(requests)])
+            asked = len(nodes), most
+            if held is None and everyone and asked in self._whole:
+                wanted = [replace(one, round_number=number) for one in self._whole[asked]]
+            else:
+                chosen = allowed if held is None else allowed & held
+                wanted = list(requests(number, chosen, most, len(nodes), self._cut))
+                if held is None and everyone:
+                    self._whole = {asked: wanted}
+            queues.append([(request, nodes[i % len(nodes)]) for i, request in enumerate(wanted)])
         return [turn for turns in zip_longest(*queues) for turn in turns if turn is not None]
 
     def _aggregate_round(self, grid: Grid, number: int, allowed: Mask) -> Spend | None:
@@ -172,28 +232,53 @@ class ShuffleStrategy(Strategy):
         theta = self._optimizer.current()
         model = self._layout.record(theta.numpy())
         turns = self._assign(grid, number, allowed, theta.numel())
-        messages = (request.message(model, node) for request, node in turns)
+        timeout = self._schedule.timeout
+        messages = (request.message(model, node, timeout) for request, node in turns)
         window = 2 * len({node for _, node in turns})
-        batch = ReportBatch(theta.numel(), keep=self._analyzer is not None, group=self._group)
+        batch: ReportBatch | PooledBatch
         present = np.zeros(self._clients, dtype=bool)
-
-        def take(position: int, reply: Message) -> None:
-            clients, reports = turns[position][0].clients, reports_of(reply)
-            if reports is not None and reports.shape == (len(clients), theta.numel()):
-                present[clients] = batch.add(torch.from_numpy(reports), position)
-
-        exchange(grid, messages, take, window=window, timeout=self._schedule.timeout)
-        batch.require(self._min_reports)
+        if self._pooled is None:
+            batch = ReportBatch(theta.numel(), keep=self._analyzer is not None, group=self._group)
+            take = taking_reports(turns, batch, present, self._largest, self._causes)
+        else:
+            batch = PooledBatch(theta.numel())
+            take = taking_sums(turns, batch, present)
+        exchange(grid, messages, take, window=window, timeout=timeout)
+        self._require(number, batch.count, grid)
         spend = self._book.commit(number, present, time.perf_counter() - started)
         if spend is None:
             return None
-        if self._analyzer is None:
-            mean = batch.release_sum() / batch.count
-        else:
-            order = self._seeds.numpy_generator(number, "permutation")
-            mean = self._analyzer(batch.release(order))
-        self._optimizer.step(mean.to(torch.float32), number, self._schedule.rounds)
+        mean = self._estimate(batch, number, present)
+        if not self.failed:
+            self._optimizer.step(mean.to(torch.float32), number, self._schedule.rounds)
         return spend
+
+    def _estimate(self, batch: ReportBatch | PooledBatch, number: int, present: Mask) -> Tensor:
+        """What the server steps along: the mean of the reports, or what the analyzer makes of
+        them."""
+        if isinstance(batch, PooledBatch):
+            assert self._pooled is not None
+            generator = self._seeds.numpy_generator(number, "pooled noise")
+            return self._pooled.add_to(batch.release_sum(), present, generator) / batch.count
+        if self._analyzer is None:
+            return batch.release_sum() / batch.count
+        order = self._seeds.numpy_generator(number, "permutation")
+        return self._analyzed(batch.release(order), number)
+
+    def _analyzed(self, reports: Tensor, number: int) -> Tensor:
+        """The analyzer's estimate of the mean report [d], or a failure of the run."""
+        assert self._analyzer is not None
+        mean: Any = self._analyzer(reports)
+        wanted = (reports.shape[1],)
+        if not isinstance(mean, Tensor) or tuple(mean.shape) != wanted:
+            shape = f" of shape {tuple(mean.shape)}" if isinstance(mean, Tensor) else ""
+            what = f"{type(mean).__name__}{shape}"
+            self._fail(
+                number, f"server.analyzer returned {what}, no torch.Tensor of shape {wanted}"
+            )
+        elif not bool(torch.isfinite(mean).all()):
+            self._fail(number, "server.analyzer returned numbers that are not finite")
+        return torch.zeros(wanted) if self.failed else mean
 
     def _sequential_round(self, grid: Grid, number: int, allowed: Mask) -> Spend | None:
         started = time.perf_counter()
@@ -207,26 +292,33 @@ class ShuffleStrategy(Strategy):
             )
         pools = self._roster.pools(grid)
         present = np.zeros(self._clients, dtype=bool)
+        silent: set[int] = set()
         for index, client in enumerate(order.tolist()):
             nodes = next((nodes for held, nodes in pools if held is None or held[client]), None)
             if nodes is None:
                 continue
             theta = self._optimizer.current()
             model = self._layout.record(theta.numpy())
-            message = TrainRequest(number, client, 1).message(model, nodes[index % len(nodes)])
-            reply = ask(grid, message, timeout=self._schedule.timeout)
-            reports = None if reply is None else reports_of(reply)
-            if reports is None or reports.shape != (1, theta.numel()):
+            node = nodes[index % len(nodes)]
+            if node in silent:
                 continue
-            report = torch.from_numpy(reports[0].copy())
-            if bool(torch.isfinite(report).all()):
-                self._optimizer.step(report, number, self._schedule.rounds)
+            message = TrainRequest(number, client, 1).message(model, node, self._schedule.timeout)
+            reply = ask(grid, message, timeout=self._schedule.timeout)
+            if reply is None:
+                # It costs the round one timeout, not one for each of its clients.
+                silent.add(node)
+                continue
+            reports = reports_of(reply, (1, theta.numel()), self._causes)
+            if reports is None:
+                continue
+            report = torch.from_numpy(reports.copy())
+            largest = None if self._largest is None else self._largest[client : client + 1]
+            if bool(within(report, largest)):
+                self._optimizer.step(report[0], number, self._schedule.rounds)
                 present[client] = True
-        if int(present.sum()) < self._min_reports:
-            raise PrivacyBudgetError(
-                f"round {number}: {int(present.sum())} usable reports arrived, below "
-                f"privacy.min_reports = {self._min_reports}"
-            )
+            else:
+                self._causes[BEYOND] += 1
+        self._require(number, int(present.sum()), grid)
         return self._book.commit(number, present, time.perf_counter() - started)
 
     # Flower's per-phase hooks: `run` drives the rounds itself, and `start` is the public way in.
@@ -275,27 +367,3 @@ class ShuffleStrategy(Strategy):
 
     def summary(self) -> None:
         """Nothing to log: the run's header says what is run."""
-
-
-def _every_client(clients: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.arange(len(clients) + 1)
-
-
-def _requests(
-    number: int, allowed: Mask, dimension: int, nodes: int, cut: Cut
-) -> Iterator[TrainRequest]:
-    """Whole blocks of allowed clients in ascending order, about equally many clients a request:
-    none above a chunk, unless one block is, and each node as many as any other."""
-    chosen = np.flatnonzero(allowed)
-    if not len(chosen):
-        return
-    most = max(1, CHUNK_BYTES // (4 * dimension))
-    # Where the last turn is not shared by all nodes, some of them would only wait.
-    turns = -(-len(chosen) // (most * nodes))
-    starts = cut(chosen)
-    wanted = np.arange(turns * nodes + 1) * (len(chosen) / (turns * nodes))
-    # The nearest block's start, and each of them once.
-    after = np.searchsorted(starts, wanted).clip(1, len(starts) - 1)
-    low, high = starts[after - 1], starts[after]
-    for first, last in pairwise(np.unique(np.where(wanted - low < high - wanted, low, high))):
-        yield TrainRequest.covering(number, chosen[first:last])

@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_shuffle.gradients.structure import Layer, chain_of
+from fl_shuffle.gradients.networks.graph import Network, network_of
+from fl_shuffle.gradients.structure import Layer, chain_of, saved_numbers
 
 # Numbers in one block of activations: few enough for the caches, many enough that the fixed cost of
 # two dozen kernel calls per block does not show.
@@ -26,9 +27,20 @@ BLOCK_NUMBERS = 1 << 20
 LINEAR_BLOCK_NUMBERS = 1 << 18
 # Numbers in one block's rows: they are one reply at least.
 ROW_NUMBERS = 1 << 22
-# Gradients of single records held at once: at most so many numbers, and so many records.
-CHUNK_NUMBERS = 1 << 23
-CHUNK_RECORDS = 32
+# A network's sums are taken over so many passes in float32, before they join float64 ones: these
+# have as many numbers as the model, and cost as much as a pass.
+SUM_PIECES = 4
+# No limit: a client has at least one record.
+MOST_CLIENTS = 1 << 62
+# Networks: their layers' inputs as patches, results, and gradients by both.
+NETWORK_NUMBERS = 1 << 23
+# Gradients of single records held at once, and what autograd keeps: with fewer numbers the fixed
+# cost of vmap shows, more of them leave the caches.
+CHUNK_NUMBERS = 1 << 22
+# Beyond this the fixed cost does not show.
+CHUNK_RECORDS = 512
+# Where nobody knows what autograd keeps.
+BLIND_RECORDS = 32
 
 
 @dataclass(frozen=True)
@@ -54,16 +66,35 @@ class Packing:
         return np.array(starts, dtype=np.int64)
 
 
-def packing_of(module: nn.Module) -> Packing:
-    """The packing of a model's clients."""
+def packing_of(
+    module: nn.Module, shape: tuple[int, ...] | None = None, *, rows: bool = True
+) -> Packing:
+    """The packing of a model's clients; `shape` of one record, if it is known.
+
+    rows: False for sums alone (`GradientEngine.clipped_sum`): closed forms of chains then hold no
+    client's row, and any number of clients fits into a block.
+    """
     layers = chain_of(module)
     dimension = sum(parameter.numel() for parameter in module.parameters())
     if layers is None:
-        records = min(CHUNK_RECORDS, CHUNK_NUMBERS // dimension)
+        network = None if shape is None else network_of(module, shape)
+        if network is not None:
+            return packing_of_network(network, dimension)
+        saved = None if shape is None else saved_numbers(module, shape)
+        most = BLIND_RECORDS if saved is None else CHUNK_RECORDS
+        records = min(most, CHUNK_NUMBERS // (dimension + (saved or 0)))
     else:
         most = LINEAR_BLOCK_NUMBERS if len(layers) == 1 else BLOCK_NUMBERS
         records = most // activations_of(layers)
+        if not rows:
+            records *= 1 if len(layers) == 1 else SUM_PIECES
+            return Packing(max(1, records), MOST_CLIENTS)
     return Packing(max(1, records), max(1, ROW_NUMBERS // dimension))
+
+
+def packing_of_network(network: Network, dimension: int) -> Packing:
+    """The packing of a network's clients."""
+    return Packing(max(1, NETWORK_NUMBERS // network.numbers), max(1, ROW_NUMBERS // dimension))
 
 
 def activations_of(layers: tuple[Layer, ...]) -> int:

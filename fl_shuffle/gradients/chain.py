@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients.blocks import (
     BLOCK_NUMBERS,
+    SUM_PIECES,
     Segment,
     activations_of,
     equal_pieces,
     segments_of,
 )
-from fl_shuffle.gradients.client_sums import TILE, TILES, ClientSums, narrow
+from fl_shuffle.gradients.client_sums import TILE, TILES, ClientSums, add_product, narrow
 from fl_shuffle.gradients.engine import Batch, GradientEngine, Loss, aligned, clip_factor
 from fl_shuffle.gradients.kernels import (
     Views,
@@ -45,12 +46,14 @@ class Pass:
     """What one pass over a block's records leaves behind.
 
     inputs: each layer's [n, fan_in]. errors: each layer's output gradients [fan_out, n].
-    nonfinite: the mark [n] of records that count as zero; None if there is none.
+    nonfinite: the mark [n] of records that count as zero; None if there is none. weights: the
+    factors [n] that are still missing in the errors of all layers but the last; None if none are.
     """
 
     inputs: list[Tensor]
     errors: list[Tensor]
     nonfinite: Tensor | None
+    weights: Tensor | None = None
 
 
 class ChainEngine(GradientEngine):
@@ -87,14 +90,14 @@ class ChainEngine(GradientEngine):
         return np.maximum(move_error_float64(sizes), move_error_float32(sizes, TILE, TILES))
 
     def _batch(
-        self, parameters: Tensor, inputs: Tensor, labels: Tensor, bounds: NDArray[np.int64]
+        self, parameters: Tensor, inputs: Tensor, labels: Tensor, sizes: NDArray[np.int64]
     ) -> Batch:
         width = self._layers[0].fan_in
         if inputs.dtype != torch.float32 or inputs[0].numel() != width:
             raise InvalidValueError(
                 "inputs", f"{inputs.dtype} {list(inputs.shape)}", f"must be float32 [N, {width}]"
             )
-        return super()._batch(parameters, inputs.reshape(len(inputs), width), labels, bounds)
+        return super()._batch(parameters, inputs.reshape(len(inputs), width), labels, sizes)
 
     def _block_means(
         self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
@@ -121,6 +124,33 @@ class ChainEngine(GradientEngine):
         for segment in segments:
             for depth, layer in enumerate(self._layers):
                 self._sums.write(rows, layer, segment, *_of_segment(done, depth, segment))
+
+    def _block_sum(
+        self, parameters: Tensor, batch: Batch, shares: Tensor, tally: NonfiniteRecords
+    ) -> Tensor:
+        assert batch.limits is not None
+        views = [views_of(parameters, layer) for layer in self._layers]
+        count = len(batch.labels)
+        sizes = torch.from_numpy(batch.sizes).to(self.device)
+        each = torch.stack([shares, batch.limits]).repeat_interleave(sizes, dim=1)
+        total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
+        sums = self._sums.buffer("sums", self.dimension)
+        found = torch.zeros(count, dtype=torch.bool)
+        pieces = list(equal_pieces(count, self.packing.records))
+        for number, piece in enumerate(pieces, start=1):
+            part = batch.part(0, len(batch.sizes), piece.start, piece.stop)
+            done = self._one_pass(views, part, None, each[0, piece], each[1, piece], weighted=False)
+            if done.nonfinite is not None:
+                found[piece] = done.nonfinite.cpu()
+            for depth, layer in enumerate(self._layers):
+                weights = done.weights if depth < len(self._layers) - 1 else None
+                error, x = done.errors[depth], done.inputs[depth]
+                add_product(sums, layer, error, x, weights, fresh=number % SUM_PIECES == 1)
+            if number % SUM_PIECES == 0 or number == len(pieces):
+                total += sums
+        if bool(found.any()):
+            tally.add(found, batch.sizes)
+        return total
 
     def _long_client(
         self, views: list[Views], batch: Batch, row: Tensor, tally: NonfiniteRecords
@@ -152,9 +182,23 @@ class ChainEngine(GradientEngine):
         shares: Tensor,
         limits: Tensor | None,
     ) -> Pass:
+        """`_one_pass`, all errors weighted."""
+        return self._one_pass(views, batch, index, shares, limits, weighted=True)
+
+    def _one_pass(
+        self,
+        views: list[Views],
+        batch: Batch,
+        index: Tensor | None,
+        shares: Tensor,
+        limits: Tensor | None,
+        *,
+        weighted: bool,
+    ) -> Pass:
         """Forth and back over the block's records, in the order of `index` [n] if there is one.
 
-        Errors come out times `shares` [n], records clipped to `limits` [n] unless it is None.
+        Errors come out times `shares` [n], records clipped to `limits` [n] unless it is None; but
+        only those of the last layer unless `weighted`.
         """
         count = len(batch.labels)
         x = self._sums.buffer("records", count, self._layers[0].fan_in)
@@ -182,9 +226,11 @@ class ChainEngine(GradientEngine):
         weights = clip_factor(self._lengths(inputs, lower, error), limits).mul_(shares)
         marks = without_nonfinite_(weights, error.T, *inputs, *lower)
         error *= weights
-        for errors in lower:
-            errors.mul_(weights[:, None])
-        return Pass(inputs, [*(errors.T for errors in lower), error], marks)
+        if weighted:
+            for errors in lower:
+                errors.mul_(weights[:, None])
+        missing = None if weighted else weights
+        return Pass(inputs, [*(errors.T for errors in lower), error], marks, missing)
 
     def _forward(self, views: list[Views], x: Tensor) -> tuple[list[Tensor], list[Tensor | None]]:
         """Each layer's inputs [n, fan_in]; slopes of activations that need theirs kept."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -15,14 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_shuffle.errors import InvalidValueError, require_integer, require_real
-from fl_shuffle.gradients.blocks import packing_of
+from fl_shuffle.gradients.blocks import Packing, packing_of
+from fl_shuffle.gradients.kernels import steady_arithmetic
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
-from fl_shuffle.gradients.rounding import MEAN_SLACK, OTHER_ROUNDINGS
+from fl_shuffle.gradients.rounding import MEAN_SLACK, OTHER_ROUNDINGS, on_grid
 from fl_shuffle.gradients.structure import check_module
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(logits [N, C], labels [N]) -> losses [N], each depending on its own record only."""
 
+# So that float32 arithmetic on clipped gradients neither overflows nor vanishes.
 SMALLEST_RADIUS = 1e-12
 LARGEST_RADIUS = 1e12
 
@@ -58,6 +58,20 @@ class Batch:
         )
 
 
+@dataclass(frozen=True)
+class SumPlan:
+    """The clients of a sum (`GradientEngine.plan_sum`): where their records begin [k + 1], how many
+    they have [k], to what they are clipped, what each of them counts, where blocks begin [b + 1],
+    and the grid of their sums. Nothing of it hangs on the records."""
+
+    bounds: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    limits: Tensor
+    shares: Tensor
+    starts: NDArray[np.int64]
+    grid: float
+
+
 class GradientEngine(ABC):
     """Means of clipped gradients, one row per client.
 
@@ -71,6 +85,7 @@ class GradientEngine(ABC):
     ) -> None:
         self.dimension = check_module(module)
         self.packing = packing_of(module)
+        self.sum_packing = packing_of(module, rows=False)
         self.clip = clip
         self.norm = norm
         self.device = device
@@ -80,6 +95,10 @@ class GradientEngine(ABC):
     @abstractmethod
     def path(self) -> str:
         """How gradients are computed, for the log."""
+
+    def keep(self, inputs: Tensor) -> None:  # noqa: B027
+        """Records [N, ...] that calls will have views of, and that never change: what follows from
+        them alone is then computed once. No bit of a result changes."""
 
     def client_means(
         self,
@@ -111,7 +130,7 @@ class GradientEngine(ABC):
         rows = self._rows(len(bounds) - 1, out)
         radius = self._radius(clip_radius, len(bounds) - 1)
         with steady_arithmetic(self.device), torch.no_grad():
-            batch = self._batch(parameters, inputs, labels, bounds)
+            batch = self._batch(parameters, inputs, labels, np.diff(bounds))
             if self.clip == "record":
                 limits = torch.from_numpy(self.record_radius(radius, batch.sizes)).float()
                 batch = replace(batch, limits=limits.to(self.device))
@@ -120,6 +139,56 @@ class GradientEngine(ABC):
             if self.clip == "average":
                 self._clip_means(rows, radius, tally)
         return rows
+
+    def plan_sum(
+        self,
+        offsets: Tensor | NDArray[np.int64],
+        clip_radius: Tensor | NDArray[np.float64] | float = 1.0,
+        weights: NDArray[np.float64] | float = 1.0,
+        *,
+        grid: float,
+    ) -> SumPlan:
+        """What `clipped_sum` needs to know of the clients: offsets [k + 1] and clip_radius as in
+        `client_means`, the weights [k] of their means, and the grid of the blocks' sums
+        (`rounding.sum_grid` of what the whole sum may reach).
+
+        Raises `InvalidValueError` for shapes or radii that do not fit.
+        """
+        if self.clip != "record":
+            raise InvalidValueError("clip", self.clip, "must be record: other sums need the rows")
+        bounds = self._check_bounds(offsets)
+        sizes = np.diff(bounds)
+        limits = self.record_radius(self._radius(clip_radius, len(sizes)), sizes)
+        shares = np.broadcast_to(weights, len(sizes)) / sizes
+        return SumPlan(
+            bounds,
+            sizes,
+            torch.from_numpy(limits).float().to(self.device),
+            torch.from_numpy(shares).float().to(self.device),
+            self.sum_packing.starts(sizes),
+            grid,
+        )
+
+    def clipped_sum(
+        self,
+        parameters: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        plan: SumPlan,
+        nonfinite: NonfiniteRecords | None = None,
+    ) -> Tensor:
+        """float64 [d]: the sum over clients of each one's weight times its row of `client_means`.
+
+        For clip "record"; equal to that sum up to float32's rounding. Each block's sum
+        (`sum_packing`) is rounded to a multiple of the plan's grid, so that sums of blocks are
+        exact: the bits of a round's sum do not depend on how calls share its blocks.
+        Raises `InvalidValueError` for shapes or types that do not fit.
+        """
+        self._check_data(parameters, inputs, labels, plan.bounds)
+        with steady_arithmetic(self.device), torch.no_grad():
+            batch = self._batch(parameters, inputs, labels, plan.sizes)
+            batch = replace(batch, limits=plan.limits)
+            return self._sum(aligned(parameters), batch, plan, nonfinite or NonfiniteRecords())
 
     def local_update(
         self,
@@ -143,9 +212,9 @@ class GradientEngine(ABC):
         bounds = self._check(parameters, inputs, labels, offsets)
         rows = self._rows(len(bounds) - 1, out)
         with steady_arithmetic(self.device), torch.no_grad():
-            batch = self._batch(parameters, inputs, labels, bounds)
+            batch = self._batch(parameters, inputs, labels, np.diff(bounds))
             theta = aligned(parameters)
-            for part, first, last in self._blocks(batch):
+            for part, first, last in self._blocks(batch, self.packing):
                 self._block_update(theta, part, steps, learning_rate, rows[first:last])
         return rows
 
@@ -191,17 +260,36 @@ class GradientEngine(ABC):
         self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
         """Write the means of a call, block by block."""
-        for part, first, last in self._blocks(batch):
+        for part, first, last in self._blocks(batch, self.packing):
             self._block_means(parameters, part, rows[first:last], tally)
 
-    def _blocks(self, batch: Batch) -> Iterator[tuple[Batch, int, int]]:
+    def _sum(
+        self, parameters: Tensor, batch: Batch, plan: SumPlan, tally: NonfiniteRecords
+    ) -> Tensor:
+        """The sum of a call, block by block."""
+        total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
+        for part, first, last in self._blocks(batch, self.sum_packing):
+            own = self._block_sum(parameters, part, plan.shares[first:last], tally)
+            total += on_grid(own, plan.grid)
+        return total
+
+    def _block_sum(
+        self, parameters: Tensor, batch: Batch, shares: Tensor, tally: NonfiniteRecords
+    ) -> Tensor:
+        """A block's sum, float64 [d]; by its rows, where a path has no better way."""
+        rows = torch.empty(len(shares), self.dimension, device=self.device)
+        self._block_means(parameters, batch, rows, tally)
+        rows *= (shares * torch.from_numpy(batch.sizes).to(self.device)).float()[:, None]
+        return rows.sum(0, dtype=torch.float64)
+
+    def _blocks(self, batch: Batch, packing: Packing) -> Iterator[tuple[Batch, int, int]]:
         """The call's blocks, each with its first and last + 1 client."""
         bounds = np.concatenate([[0], np.cumsum(batch.sizes)])
-        for first, last in pairwise(self.packing.starts(batch.sizes).tolist()):
+        for first, last in pairwise(packing.starts(batch.sizes).tolist()):
             yield batch.part(first, last, int(bounds[first]), int(bounds[last])), first, last
 
     def _batch(
-        self, parameters: Tensor, inputs: Tensor, labels: Tensor, bounds: NDArray[np.int64]
+        self, parameters: Tensor, inputs: Tensor, labels: Tensor, sizes: NDArray[np.int64]
     ) -> Batch:
         unusable = None
         if self.loss is None:
@@ -210,7 +298,7 @@ class GradientEngine(ABC):
             if low < 0 or high >= classes:
                 unusable = (labels < 0) | (labels >= classes)
                 labels = labels.masked_fill(unusable, 0)
-        return Batch(inputs, labels, unusable, np.diff(bounds))
+        return Batch(inputs, labels, unusable, sizes)
 
     def _clip_means(
         self, rows: Tensor, radius: NDArray[np.float64] | float, tally: NonfiniteRecords
@@ -234,25 +322,36 @@ class GradientEngine(ABC):
         labels: Tensor,
         offsets: Tensor | NDArray[np.int64],
     ) -> NDArray[np.int64]:
+        bounds = self._check_bounds(offsets)
+        self._check_data(parameters, inputs, labels, bounds)
+        return bounds
+
+    def _check_bounds(self, offsets: Tensor | NDArray[np.int64]) -> NDArray[np.int64]:
+        bounds = np.asarray(offsets, dtype=np.int64)
+        if bounds.ndim != 1 or len(bounds) < 2 or bounds[0] != 0:
+            raise InvalidValueError("offsets", bounds, "must rise from 0 to the number of records")
+        if bool((bounds[1:] <= bounds[:-1]).any()):
+            raise InvalidValueError("offsets", bounds, "every client needs at least one record")
+        return bounds
+
+    def _check_data(
+        self, parameters: Tensor, inputs: Tensor, labels: Tensor, bounds: NDArray[np.int64]
+    ) -> None:
         if parameters.dtype != torch.float32 or tuple(parameters.shape) != (self.dimension,):
             raise InvalidValueError(
                 "parameters",
                 f"{parameters.dtype} {list(parameters.shape)}",
                 f"must be float32 [{self.dimension}]",
             )
-        bounds = np.asarray(offsets, dtype=np.int64)
         records = len(inputs)
-        if bounds.ndim != 1 or len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != records:
+        if bounds[-1] != records:
             raise InvalidValueError(
                 "offsets", bounds, f"must rise from 0 to the number of records, {records}"
             )
-        if bool((bounds[1:] <= bounds[:-1]).any()):
-            raise InvalidValueError("offsets", bounds, "every client needs at least one record")
         if labels.dtype != torch.int64 or tuple(labels.shape) != (records,):
             raise InvalidValueError(
                 "labels", f"{labels.dtype} {list(labels.shape)}", f"must be int64 [{records}]"
             )
-        return bounds
 
     def _rows(self, clients: int, out: Tensor | None) -> Tensor:
         if out is None:
@@ -293,36 +392,3 @@ def clip_factor(lengths: Tensor, limit: Tensor) -> Tensor:
 def aligned(values: Tensor) -> Tensor:
     """A fresh copy: some kernels round by the address of what they read."""
     return values.clone(memory_format=torch.contiguous_format)
-
-
-@contextmanager
-def steady_arithmetic(device: torch.device) -> Iterator[None]:
-    """One thread, and no denormal numbers, until the end.
-
-    Kernels that split one array between threads round differently where the pieces meet. Numbers
-    below 1.2e-38 cost processors a hundred times what others do, and the tails of a softmax over
-    noisy models are full of them: they count as zero. The caller's settings come back after.
-    """
-    if device.type != "cpu":
-        yield
-        return
-    threads, flushed = torch.get_num_threads(), _denormals_are_zero()
-    if threads != 1:
-        torch.set_num_threads(1)
-    if not flushed:
-        torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        if not flushed:
-            torch.set_flush_denormal(False)
-        if threads != 1:
-            torch.set_num_threads(threads)
-
-
-def _denormals_are_zero() -> bool:
-    """Whether this thread's arithmetic treats them so (torch sets it and does not tell)."""
-    return _DENORMAL * _ONE == 0.0
-
-
-_DENORMAL, _ONE = math.ulp(0.0), 1.0

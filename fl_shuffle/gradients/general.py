@@ -38,7 +38,7 @@ UNDECIDED = "to be chosen with the first parameters"
 
 
 class GeneralEngine(GradientEngine):
-    """Materialises per-record gradients, one block of records at a time, always in the same shape.
+    """Materialises per-record gradients, one block of records at a time.
 
     The path is the first of torch.func (vmap), Opacus and a loop over records that runs on made-up
     records and agrees there with autograd, one record at a time: it does not depend on the data.
@@ -84,10 +84,8 @@ class GeneralEngine(GradientEngine):
         # One piece, unless the block is one long client.
         for piece in equal_pieces(ends[-1], self.packing.records):
             gradients = gradients_of(
-                parameters,
-                _padded(batch.inputs[piece], self.packing.records),
-                _padded(batch.labels[piece], self.packing.records),
-            ).detach()[: piece.stop - piece.start]
+                parameters, aligned(batch.inputs[piece]), aligned(batch.labels[piece])
+            ).detach()
             if batch.unusable is not None:
                 gradients[batch.unusable[piece]] = torch.nan
             lengths = torch.linalg.vector_norm(gradients, self.norm, dim=1, dtype=torch.float64)
@@ -259,10 +257,3 @@ def _made_up(like: Tensor) -> Tensor:
         return like.new_zeros(shape)
     uniform = torch.rand(shape, generator=torch.Generator().manual_seed(0))
     return uniform.to(like.device, like.dtype)
-
-
-def _padded(values: Tensor, count: int) -> Tensor:
-    """A fresh array: zeros behind `values` up to `count` records."""
-    result = values.new_zeros(count, *values.shape[1:])
-    result[: len(values)] = values
-    return result

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,10 +11,13 @@ from torch import Tensor
 
 from fl_shuffle.extras import installed
 from fl_shuffle.gradients.chain import ChainEngine
-from fl_shuffle.gradients.engine import Batch, Loss
+from fl_shuffle.gradients.engine import Batch, Loss, SumPlan
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 from fl_shuffle.gradients.rounding import move_error_float32
 from fl_shuffle.gradients.structure import Layer
+
+if TYPE_CHECKING:
+    from fl_shuffle.gradients.linear_kernel import Shape
 
 # The weights are read again for every fourth record: they must stay in the second-level cache.
 LARGEST_WEIGHTS = 1 << 16
@@ -39,12 +44,27 @@ def compiles(
     )
 
 
+class _Given(NamedTuple):
+    """What the compiled loops take of a call: see `linear_kernel.linear_means`."""
+
+    inputs: NDArray[np.float32]
+    powers: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    shape: Shape
+    tile: NDArray[np.float32]
+    zeros: NDArray[np.bool_]
+
+
 class CompiledLinear(ChainEngine):
     """Modules Flatten? Linear, cross entropy, on the processor.
 
     Every number of a client's row is a chain of operations over its own records in their order,
-    written out as such: blocks do not matter, and a call is one pass.
+    written out as such: blocks do not matter, and a call is one pass. Sums go by blocks.
     """
+
+    _kept: Tensor | None = None
+    _kept_powers: NDArray[np.float32] | None = None
 
     @property
     def path(self) -> str:
@@ -58,34 +78,99 @@ class CompiledLinear(ChainEngine):
     def _means(
         self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
-        # Loading numba takes most of a second: only a run that computes with it pays.
-        from fl_shuffle.compiled.matrix_products import LANES
         from fl_shuffle.gradients import linear_kernel
 
-        labels, limits = batch.labels, batch.limits
-        if batch.unusable is not None:
-            labels = labels.masked_fill(batch.unusable, -1)
-        layer = self._layers[0]
+        limits = batch.limits
         span = (len(rows) - 1) * rows.stride(0) + self.dimension
-        weights = self._panels(parameters.numpy(), LANES)
-        panels = len(weights) // (layer.fan_in + 1)
-        bounds = np.concatenate([[0], np.cumsum(batch.sizes)])
-        zeros = np.zeros(len(labels), np.bool_)
+        given = self._given(parameters, batch, rows.stride(0))
         found = linear_kernel.linear_means(
-            batch.inputs.contiguous().numpy(),
-            labels.contiguous().numpy(),
-            bounds,
-            weights,
-            linear_kernel.Shape(layer.fan_out, rows.stride(0), layer.bias is not None),
+            given.inputs,
+            given.powers,
+            given.labels,
+            np.concatenate([[0], np.cumsum(batch.sizes)]),
+            given.weights,
+            given.shape,
             self.norm if limits is not None else 0,
             np.ones(len(rows), np.float32) if limits is None else limits.numpy(),
             torch.as_strided(rows, (span,), (1,)).numpy(),
-            self._sums.buffer("tile", panels * LANES + 4, linear_kernel.TILE).zero_().numpy(),
+            given.tile,
             self._sums.buffer("total", self.dimension, dtype=torch.float64).numpy(),
-            zeros,
+            given.zeros,
         )
         if found:
-            tally.add(torch.from_numpy(zeros), batch.sizes)
+            tally.add(torch.from_numpy(given.zeros), batch.sizes)
+
+    def _sum(
+        self, parameters: Tensor, batch: Batch, plan: SumPlan, tally: NonfiniteRecords
+    ) -> Tensor:
+        from fl_shuffle.gradients import linear_kernel
+
+        given = self._given(parameters, batch, self.dimension)
+        sums = np.empty((2, self.dimension))
+        found = linear_kernel.linear_sum(
+            given.inputs,
+            given.powers,
+            given.labels,
+            plan.bounds,
+            plan.starts,
+            given.weights,
+            given.shape,
+            self.norm,
+            plan.shares.numpy(),
+            plan.limits.numpy(),
+            plan.grid,
+            sums,
+            given.tile,
+            given.zeros,
+        )
+        if found:
+            tally.add(torch.from_numpy(given.zeros), batch.sizes)
+        return torch.from_numpy(sums[0])
+
+    def keep(self, inputs: Tensor) -> None:
+        self._kept = inputs.reshape(len(inputs), self._layers[0].fan_in).contiguous()
+        self._kept_powers = None
+
+    def _powers(self, inputs: Tensor) -> NDArray[np.float32]:
+        """Each record's `input_powers`: of kept records, computed once."""
+        kept = self._kept
+        if kept is not None and len(kept):
+            first, rest = divmod(inputs.data_ptr() - kept.data_ptr(), kept[0].nbytes)
+            if rest == 0 and 0 <= first <= len(kept) - len(inputs):
+                if self._kept_powers is None:
+                    self._kept_powers = self._new_powers(kept)
+                return self._kept_powers[first : first + len(inputs)]
+        return self._new_powers(inputs)
+
+    def _new_powers(self, inputs: Tensor) -> NDArray[np.float32]:
+        from fl_shuffle.gradients import linear_kernel
+
+        powers = np.empty(len(inputs), np.float32)
+        biased = self._layers[0].bias is not None
+        linear_kernel.input_powers(inputs.numpy(), self.norm, biased, powers)
+        return powers
+
+    def _given(self, parameters: Tensor, batch: Batch, stride: int) -> _Given:
+        # Loading numba takes most of a second: only a run that computes with it pays.
+        from fl_shuffle.compiled.matrix_products import LANES
+        from fl_shuffle.compiled.softmax import TILE
+        from fl_shuffle.gradients import linear_kernel
+
+        inputs, labels, layer = batch.inputs.contiguous(), batch.labels, self._layers[0]
+        if batch.unusable is not None:
+            labels = labels.masked_fill(batch.unusable, -1)
+        weights = self._panels(parameters.numpy(), LANES)
+        panels = len(weights) // (layer.fan_in + 1)
+        tile = self._sums.buffer("tile", panels * LANES + 4, TILE)
+        return _Given(
+            inputs.numpy(),
+            self._powers(inputs) if batch.limits is not None else np.empty(0, np.float32),
+            labels.contiguous().numpy(),
+            weights,
+            linear_kernel.Shape(layer.fan_out, stride, layer.bias is not None),
+            tile.zero_().numpy(),
+            np.zeros(len(labels), np.bool_),
+        )
 
     def _block_means(
         self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl_shuffle.compiled import bits_of, float_of, inlined, kernel, matrix_products
+from fl_shuffle.compiled import inlined, kernel, matrix_products, softmax
 from fl_shuffle.compiled.matrix_products import (
     LANES,
     affine_1,
@@ -18,45 +18,18 @@ from fl_shuffle.compiled.matrix_products import (
     outer_16x1,
     outer_16x5,
 )
+from fl_shuffle.compiled.softmax import ONE, TILE, ZERO, softmax_of_columns
 from fl_shuffle.gradients import kernels
 
-TILE = 64
-"""Records at a time: they and their errors stay in the first-level cache."""
 CHAIN, UNCLIPPED_CHAIN = 8, 512
 """Records of a client that are added up in float32, before their sum joins a float64 one. Where
 records are not clipped, nothing is promised of how far one of them moves the sum."""
+STRETCH = 4 * TILE
+"""Records that a sum of all clients adds up in float32."""
 
-_real, _word = np.float32, np.int32
-ZERO, ONE, NOT_A_NUMBER = _real(0.0), _real(1.0), _real(np.nan)
-# exp d = 2^n e^r with n whole and |r| <= ln(2) / 2; ln 2 in two parts, so that n ln 2 is exact.
-PER_OCTAVE, OCTAVE, OCTAVE_REST = (
-    _real(1.0 / np.log(2.0)),
-    _real(0.693359375),
-    _real(-2.12194440e-4),
-)
-# Adding and taking this away rounds to a whole number, whose bits come last in the sum's.
-ROUNDER = _real(1.5 * 2.0**23)
-ROUNDER_BITS = _word(ROUNDER.view(_word))
-EXPONENT_BIAS, MANTISSA_BITS = _word(127), _word(23)
-# e^r = 1 + r + r^2 (D0 + D1 r + ... + D5 r^5)
-D0, D1, D2, D3, D4, D5 = (_real(1.0 / n) for n in (2, 6, 24, 120, 720, 5040))
+_real = np.float32
+NOT_A_NUMBER = _real(np.nan)
 FLUSHED = _real(kernels.FLUSHED)
-# exp is zero below this: 1.6e-38, and nearly where float32 loses digits.
-LOWEST = _real(-87.0)
-
-
-@inlined
-def _exponential(d: Any) -> Any:
-    """exp d for d <= 0; NaN stays NaN."""
-    near = LOWEST if d < LOWEST else d
-    shifted = near * PER_OCTAVE + ROUNDER
-    n = shifted - ROUNDER
-    r = (near - n * OCTAVE) - n * OCTAVE_REST
-    z = r * r
-    tail = ((D0 + D1 * r) + z * (D2 + D3 * r)) + (z * z) * (D4 + D5 * r)
-    octaves = _word(_word(bits_of(shifted) - ROUNDER_BITS) + EXPONENT_BIAS)
-    value = (ONE + (r + z * tail)) * float_of(_word(octaves << MANTISSA_BITS))
-    return ZERO if d < LOWEST else value
 
 
 @inlined
@@ -107,32 +80,6 @@ class Shape(NamedTuple):
     classes: int
     stride: int
     biased: bool
-
-
-@inlined
-def _softmax(error: Any, classes: Any, best: Any, sums: Any) -> Any:
-    """Logits [classes, TILE] become probabilities, in place; best and sums [TILE] are scratch."""
-    # Loops over a tile's records run to its end: no tail, faster code.
-    first = error[0]
-    for r in range(TILE):
-        best[r] = first[r]
-        sums[r] = ZERO
-    for c in range(1, classes):
-        own = error[c]
-        for r in range(TILE):
-            best[r] = own[r] if own[r] > best[r] else best[r]
-    for c in range(classes):
-        own = error[c]
-        for r in range(TILE):
-            value = _exponential(own[r] - best[r])
-            own[r] = value
-            sums[r] += value
-    for r in range(TILE):
-        sums[r] = ONE / sums[r]
-    for c in range(classes):
-        own = error[c]
-        for r in range(TILE):
-            own[r] *= sums[r]
 
 
 @inlined
@@ -190,9 +137,84 @@ def _close_chain(out: Any, total: Any, at: Any, first: Any, last: Any) -> Any:
             own[i] = total[i] + own[i]
 
 
-@kernel(matrix_products, kernels)
+@inlined
+def _tile_errors(
+    x: Any,
+    labels: Any,
+    start: Any,
+    count: Any,
+    weights: Any,
+    classes: Any,
+    error: Any,
+    best: Any,
+    sums: Any,
+) -> Any:
+    """The output gradients of `count` records from `start` on: columns of error."""
+    whole = count // 4 * 4
+    for panel in range(error.shape[0] // LANES):
+        for r in range(0, whole, 4):
+            affine_4(x, start + r, weights, panel, error, r)
+        for r in range(whole, count):
+            affine_1(x, start + r, weights, panel, error, r)
+    softmax_of_columns(error, classes, best, sums)
+    for r in range(count):
+        label = labels[start + r]
+        if label < 0 or label >= classes:
+            for c in range(classes):
+                error[c, r] = NOT_A_NUMBER
+        else:
+            error[label, r] -= ONE
+
+
+@inlined
+def _clip_tile(
+    powers: Any,
+    start: Any,
+    count: Any,
+    norm: Any,
+    classes: Any,
+    error: Any,
+    length: Any,
+    longest: Any,
+    factors: Any,
+    zeros: Any,
+    marked: Any,
+) -> Any:
+    """factors [TILE] times each record's clip factor; records that count as zero are marked in
+    zeros, and counted in marked[0]."""
+    _lengths(error, classes, norm, length)
+    for r in range(count):
+        length[r] *= powers[start + r]
+    if norm == 2:
+        for r in range(TILE):
+            length[r] = np.sqrt(length[r])
+    for r in range(TILE):
+        factor = longest[r] / length[r]
+        factor = ONE if factor > ONE else factor
+        # Not finite where the length is not.
+        factors[r] *= factor + length[r] * ZERO
+    bad = 0
+    for r in range(count):
+        bad += 0 if factors[r] - factors[r] == ZERO else 1
+    if bad > 0:
+        marked[0] += bad
+        for r in range(count):
+            if not np.isfinite(factors[r]):
+                zeros[start + r] = True
+
+
+@kernel(kernels)
+def input_powers(x: Any, norm: int, biased: bool, powers: Any) -> None:
+    """powers [n]: what a record's input gives its gradient's length: the squared l2 norm (norm 2)
+    or l1 norm (norm 1) of x [n, f], and one for a bias."""
+    for row in range(x.shape[0]):
+        powers[row] = _power(x, row, x.shape[1], norm) + (ONE if biased else ZERO)
+
+
+@kernel(matrix_products, softmax, kernels)
 def linear_means(
     x: Any,
+    powers: Any,
     labels: Any,
     offsets: Any,
     weights: Any,
@@ -206,11 +228,12 @@ def linear_means(
 ) -> int:
     """Client rows of the flat `out`, one each `shape.stride`: weights [classes, f], then biases.
 
-    x [n, f], labels [n], offsets [k + 1]. weights [panels * (f + 1), 16]: see
-    `matrix_products.affine_4`. norm: in which records are clipped, 1 or 2; 0 for no clipping.
-    limits [k]: the longest gradient of one record. tile [panels * 16 + 4, TILE] is working
-    memory, finite at first, and so is total [d]. A record to be clipped whose errors are NaN,
-    whose label is no class, or whose gradient is too long for float32 counts as zero, and is
+    x [n, f], powers [n] (`input_powers`), labels [n], offsets [k + 1]. weights
+    [panels * (f + 1), 16]: see `matrix_products.affine_4`. norm: in which records are clipped, 1 or
+    2; 0 for no clipping. limits [k]: the longest gradient of one record. tile
+    [panels * 16 + 4, TILE] is working memory, finite at first, and so is total [d]. A record to be
+    clipped whose errors are NaN, whose label is no class, or whose gradient is too long for float32
+    counts as zero, and is
     marked in zeros [n]; if nothing is
     clipped, its client's row has entries that are not finite. Returns how many were marked.
     """
@@ -220,25 +243,11 @@ def linear_means(
     best, sums, factors, longest = tile[-4], tile[-3], tile[-2], tile[-1]
     # A bias is the weight of one more input, always 1.
     ones = np.ones((TILE, 1), np.float32)
-    one_more = ONE if shape.biased else ZERO
     chain = CHAIN if norm != 0 else UNCLIPPED_CHAIN
-    client, found = 0, 0
+    client, marked = 0, np.zeros(1, np.int64)
     for start in range(0, records, TILE):
         count = min(TILE, records - start)
-        whole = count // 4 * 4
-        for panel in range(error.shape[0] // LANES):
-            for r in range(0, whole, 4):
-                affine_4(x, start + r, weights, panel, error, r)
-            for r in range(whole, count):
-                affine_1(x, start + r, weights, panel, error, r)
-        _softmax(error, classes, best, sums)
-        for r in range(count):
-            label = labels[start + r]
-            if label < 0 or label >= classes:
-                for c in range(classes):
-                    error[c, r] = NOT_A_NUMBER
-            else:
-                error[label, r] -= ONE
+        _tile_errors(x, labels, start, count, weights, classes, error, best, sums)
         done, owner = 0, client
         while done < count:
             begin, end = offsets[owner], offsets[owner + 1]
@@ -249,22 +258,10 @@ def linear_means(
             done = stop
             owner += 1
         if norm != 0:
-            length = best
-            _lengths(error, classes, norm, length)
-            for r in range(count):
-                length[r] *= _power(x, start + r, features, norm) + one_more
-            if norm == 2:
-                for r in range(count):
-                    length[r] = np.sqrt(length[r])
-            for r in range(count):
-                factor = longest[r] / length[r]
-                factor = ONE if factor > ONE else factor
-                # Not finite where the length is not.
-                factors[r] *= factor + length[r] * ZERO
-            for r in range(count):
-                if not np.isfinite(factors[r]):
-                    zeros[start + r] = True
-                    found += 1
+            _clip_tile(
+                powers, start, count, norm, classes,
+                error, best, longest, factors, zeros, marked,
+            )  # fmt: skip
         for c in range(classes):
             own = error[c]
             for r in range(TILE):
@@ -277,7 +274,7 @@ def linear_means(
             # is a stretch of its own, of which nothing is added.
             stop = min(end - start, count, done + chain - before % chain)
             added = stop - done
-            if found > 0:
+            if marked[0] > 0:
                 added = 0
                 while done + added < stop and not zeros[start + done + added]:
                     added += 1
@@ -294,4 +291,94 @@ def linear_means(
             done = stop
             if after == size:
                 client += 1
-    return found
+    return int(marked[0])
+
+
+@kernel(matrix_products, softmax, kernels)
+def linear_sum(
+    x: Any,
+    powers: Any,
+    labels: Any,
+    offsets: Any,
+    blocks: Any,
+    weights: Any,
+    shape: Shape,
+    norm: int,
+    shares: Any,
+    limits: Any,
+    grid: float,
+    sums: Any,
+    tile: Any,
+    zeros: Any,
+) -> int:
+    """The sum of all records' clipped gradients, each times its client's share.
+
+    As `linear_means`, but for: blocks [b + 1], the first client of each block, and the end; shares
+    [k]; grid, to whose multiples a block's sum is rounded; sums, float64 [2, d]: the first row gets
+    the sum of the blocks, the other is working memory.
+    """
+    features, classes = x.shape[1], shape.classes
+    error = tile[:-4]
+    best, spare, factors, longest = tile[-4], tile[-3], tile[-2], tile[-1]
+    ones = np.ones((TILE, 1), np.float32)
+    total, own = sums[0], sums[1]
+    # The last 16 features overlap those before: they have a part of their own.
+    part, tail = np.zeros(total.size, np.float32), np.zeros(total.size, np.float32)
+    whole = features // LANES * LANES if features >= LANES and classes % 5 == 0 else 0
+    bias_at = classes * features
+    marked = np.zeros(1, np.int64)
+    client = 0
+    total[:] = 0.0
+    for block in range(blocks.size - 1):
+        own[:] = 0.0
+        first, end = offsets[blocks[block]], offsets[blocks[block + 1]]
+        for start in range(first, end, TILE):
+            count = min(TILE, end - start)
+            _tile_errors(x, labels, start, count, weights, classes, error, best, spare)
+            for r in range(count):
+                while start + r >= offsets[client + 1]:
+                    client += 1
+                factors[r] = shares[client]
+                longest[r] = limits[client]
+            before = marked[0]
+            _clip_tile(
+                powers, start, count, norm, classes,
+                error, best, longest, factors, zeros, marked,
+            )  # fmt: skip
+            for c in range(classes):
+                column = error[c]
+                for r in range(TILE):
+                    column[r] *= factors[r]
+            fresh = 1 if (start - first) % STRETCH == 0 else 0
+            done = 0
+            while done < count:
+                # All of the tile; where records count as zero, the stretches between them.
+                stop = count
+                if marked[0] > before:
+                    stop = done
+                    while stop < count and not zeros[start + stop]:
+                        stop += 1
+                row, added = start + done, stop - done
+                if whole > 0:
+                    for c in range(0, classes, 5):
+                        for f in range(0, whole, LANES):
+                            outer_16x5(error, c, done, added, x, row, f, part, 0, fresh)
+                        last = features - LANES
+                        if whole < features:
+                            outer_16x5(error, c, done, added, x, row, last, tail, 0, fresh)
+                else:
+                    _add_product(error, classes, done, added, x, row, features, part, 0, fresh)
+                if shape.biased:
+                    _add_product(error, classes, done, added, ones, 0, 1, part, bias_at, fresh)
+                fresh = 0
+                done = stop + 1
+            if (start + count - first) % STRETCH == 0 or start + count == end:
+                if 0 < whole < features:
+                    for c in range(classes):
+                        for i in range(c * features + whole, (c + 1) * features):
+                            part[i] = tail[i]
+                for i in range(own.size):
+                    own[i] += part[i]
+        for i in range(own.size):
+            total[i] += np.rint(own[i] / grid) * grid
+    return int(marked[0])

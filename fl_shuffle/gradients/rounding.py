@@ -8,9 +8,13 @@ else is assumed of a library or a processor. The argument is in docs/proofs.md, 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
+# Relative error of one rounding to float32, and to float64.
 HALF_ULP = 2.0**-24
 HALF_ULP_64 = 2.0**-53
 
@@ -48,3 +52,15 @@ def move_error_float64(records: NDArray[np.int64]) -> NDArray[np.float64]:
     """Sums of all records in float64, the mean float32."""
     count = records.astype(np.float64)
     return np.asarray(np.where(count > 1, count * (HALF_ULP + (count + 3.0) * HALF_ULP_64), 0.0))
+
+
+def sum_grid(largest: float) -> float:
+    """A power of two so fine that it does not show in a sum of size `largest`, and so coarse that
+    float64 adds its multiples exactly, in any order, as long as no partial sum passes 4 `largest`.
+    """
+    return math.ldexp(1.0, math.frexp(largest)[1] - 50)
+
+
+def on_grid(values: Tensor, grid: float) -> Tensor:
+    """float64 values to the nearest multiples of `grid`, a power of two; in place."""
+    return values.div_(grid).round_().mul_(grid)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from fl_shuffle.errors import InvalidValueError
 
@@ -95,7 +98,7 @@ def chain_of(module: nn.Module) -> tuple[Layer, ...] | None:
     position = 0
     seen: set[int] = set()
     for part in _parts(module):
-        if part is None or _has_hooks(part):
+        if part is None or has_hooks(part):
             return None
         if type(part) is nn.Linear:
             if any(id(parameter) in seen for parameter in part.parameters()):
@@ -120,10 +123,32 @@ def chain_of(module: nn.Module) -> tuple[Layer, ...] | None:
     return tuple(layers) if chained else None
 
 
+def saved_numbers(module: nn.Module, shape: tuple[int, ...]) -> int | None:
+    """So many numbers autograd keeps of one record of `shape` on the way forth; None if `module`
+    does not take float32 records of zeros."""
+    module = copy.deepcopy(module).float().cpu()
+    own = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+    count = 0
+
+    def keep(values: Tensor) -> Tensor:
+        nonlocal count
+        if values.untyped_storage().data_ptr() not in own:
+            count += values.numel()
+        return values
+
+    try:
+        with torch.enable_grad(), saved_tensors_hooks(keep, lambda values: values):
+            module(torch.zeros(1, *shape))
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, NotImplementedError):
+        # A module's own code: it will raise again, where it is heard, if records are no better.
+        return None
+    return count
+
+
 def _parts(module: nn.Module) -> Iterator[nn.Module | None]:
     """The modules of nested Sequentials in order; None where a Sequential is not a plain one."""
     if isinstance(module, nn.Sequential):
-        if type(module) is not nn.Sequential or _has_hooks(module):
+        if type(module) is not nn.Sequential or has_hooks(module):
             yield None
             return
         for child in module:
@@ -132,7 +157,7 @@ def _parts(module: nn.Module) -> Iterator[nn.Module | None]:
         yield module
 
 
-def _has_hooks(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
     return any(
         getattr(module, name)
         for name in (

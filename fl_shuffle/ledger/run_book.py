@@ -53,6 +53,7 @@ class RunBook:
         self._checkpoint_every = CHECKPOINT_SECONDS if replayable else 0.0
         self._last_checkpoint = -np.inf
         self._expected = 0
+        self._attempt = 0
         self.seconds = 0.0
 
     def reserve(self, round_number: int, participants: Mask) -> Mask | None:
@@ -73,7 +74,7 @@ class RunBook:
             )
             self._ledger.flush()
             return None
-        self._ledger.reserve(
+        self._attempt = self._ledger.reserve(
             round_number, self._expected, planned.headline, allowed if self._sequential else None
         )
         self.seconds += time.perf_counter() - started
@@ -103,11 +104,16 @@ class RunBook:
             )
             self._ledger.flush()
             return None
-        self._accountant.commit(round_number, present)
         counts = self._accountant.class_counts(present)
+        listed = {
+            index: int(counts[index])
+            for index in spend.columns["local"].epsilon
+            if counts[index]
+        }  # fmt: skip
         self._ledger.record(
-            spend, counts, self._expected, present, seconds if self._times else None
+            self._attempt, spend, listed, self._expected, present, seconds if self._times else None
         )
+        self._accountant.commit(round_number, present)
         if spend.n_reports < self._expected:
             lost = self._expected - spend.n_reports
             self._ledger.note(round_number, "dropped", f"{lost} clients sent no usable report")

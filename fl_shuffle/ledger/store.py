@@ -5,14 +5,18 @@ A round is first *reserved* (its worst case, before the model is broadcast) and 
 release follows, so at every moment the file covers everything that was released. In a seeded
 simulation committing a round and reserving the next one is one transaction (see
 `outlive_the_process_only`).
+
+Every attempt at a round is a row of `reservations`, linked to the one before it (see `chain`), and
+a release is recorded under the attempt that made it. SQLite's write-ahead log is merged into the
+file whenever that is made durable: a copy of the one file is enough for a report.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.accountant import ClientTotals
+from fl_shuffle.accounting.rounds.class_table import COLUMNS, NOISE_KINDS, ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass, Spend
+from fl_shuffle.durable_files import replace_file
 from fl_shuffle.errors import RunError
+from fl_shuffle.ledger.chain import first_link, next_link
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
+"""Raised whenever a table changes: another version's ledger is refused, not misread."""
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -34,7 +42,7 @@ CREATE TABLE classes (
 CREATE TABLE clients (client_id INTEGER PRIMARY KEY, class_id INTEGER NOT NULL);
 CREATE TABLE reservations (
     attempt INTEGER PRIMARY KEY, round INTEGER NOT NULL, expected_reports INTEGER NOT NULL,
-    epsilon REAL, released INTEGER NOT NULL, present BLOB);
+    epsilon REAL, released INTEGER NOT NULL, present BLOB, link TEXT NOT NULL);
 CREATE TABLE rounds (
     round INTEGER PRIMARY KEY, n_reports INTEGER NOT NULL, expected_reports INTEGER NOT NULL,
     delta REAL NOT NULL, gspa_mu_round REAL, gspa_mu_total REAL, gspa REAL, gspa_specific REAL,
@@ -55,7 +63,9 @@ CREATE VIEW attendance AS
             client_id % 8 / 4 + 1, 1)) >> (3 - client_id % 4)));
 """
 # The view unpacks `present`: one row for each report that was released.
-# round_classes speaks of each class's most exposed client; a client's own numbers: client_spend.
+# round_classes speaks of the most exposed client of each listed class (a few dozen of the most
+# exposed classes, see the accountant); how many of any class reported follows from attendance and
+# clients. A client's own numbers: client_spend.
 
 COLUMN_NAMES = ("gspa", "specific", "proven", "sum", "local", "lower", "sum_lower")
 
@@ -66,6 +76,10 @@ class Ledger:
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._db = connection
         self.path = path
+        self._merges = True
+        # The attempt that may be released: its row before that, and the link before it.
+        self._attempt: tuple[tuple[Any, ...], str] | None = None
+        self._first = self._link = ""
 
     @classmethod
     def create(
@@ -77,59 +91,72 @@ class Ledger:
     ) -> Ledger:
         """A new ledger that holds the plan, in a file that its owner alone may read.
 
-        Raises `RunError` if the file already exists or cannot be created.
+        The file appears in one step, whole. Raises `RunError` if it already exists or cannot be
+        created.
         """
+        if path.exists():
+            raise RunError(f"{path} already exists; choose another --out, or --resume the run")
+        kinds = ClassTable.of(classes)
+        facts = {**meta, "link": first_link(meta, kinds, class_of)}
+
+        def write(unfinished: Path) -> None:
+            database = sqlite3.connect(unfinished)
+            try:
+                database.execute("BEGIN")
+                for statement in SCHEMA.split(";"):
+                    database.execute(statement)
+                database.executemany(
+                    "INSERT INTO meta VALUES (?, ?)",
+                    [(key, json.dumps(value)) for key, value in facts.items()],
+                )
+                database.executemany(
+                    "INSERT INTO classes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    zip(
+                        range(len(kinds)),
+                        (NOISE_KINDS[noise] for noise in kinds.noise.tolist()),
+                        *(getattr(kinds, name).tolist() for name in (*COLUMNS, "records")),
+                        np.bincount(class_of, minlength=len(kinds)).tolist(),
+                        strict=True,
+                    ),
+                )
+                database.executemany(
+                    "INSERT INTO clients VALUES (?, ?)", enumerate(class_of.tolist())
+                )
+                database.commit()
+            finally:
+                database.close()
+
         try:
-            # SQLite's own side files take this file's mode.
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        except FileExistsError:
-            raise RunError(
-                f"{path} already exists; choose another --out, or --resume the run"
-            ) from None
+            replace_file(path, write)
         except OSError as error:
             raise RunError(f"{path} cannot be created: {error.strerror}") from None
-        ledger = cls(_connect(path), path)
-        members = np.bincount(class_of)
-        with ledger._db:
-            for statement in SCHEMA.split(";"):
-                ledger._db.execute(statement)
-            ledger._db.executemany(
-                "INSERT INTO meta VALUES (?, ?)",
-                [(key, json.dumps(value)) for key, value in meta.items()],
-            )
-            ledger._db.executemany(
-                "INSERT INTO classes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [
-                    (index, c.noise, c.scale, c.radius, c.sensitivity, c.epsilon0, c.delta0,
-                     c.records, int(members[index]))
-                    for index, c in enumerate(classes)
-                ],
-            )  # fmt: skip
-            ledger._db.executemany(
-                "INSERT INTO clients VALUES (?, ?)", enumerate(class_of.tolist())
-            )
-        return ledger
+        return cls.open(path, any_schema=True)
 
     @classmethod
-    def open(cls, path: Path) -> Ledger:
+    def open(cls, path: Path, *, any_schema: bool = False) -> Ledger:
         """An existing ledger. Raises `RunError` if there is none or it cannot be read."""
         if not path.is_file():
             raise RunError(f"{path} does not exist: this is not a run directory")
         ledger = cls(_connect(path), path)
-        version = ledger.meta().get("schema")
-        if version != SCHEMA_VERSION:
+        meta = ledger.meta()
+        version = meta.get("schema")
+        if version != SCHEMA_VERSION and not any_schema:
             raise RunError(
                 f"{path} has ledger schema {version!r}; this version reads {SCHEMA_VERSION}"
             )
+        ledger._first = str(meta.get("link", ""))
+        ledger._link = ledger._newest()[1]
         return ledger
 
     def outlive_the_process_only(self) -> None:
-        """From now on commits outlive this process, but the last few need not outlive the machine.
+        """From now on commits outlive this process, but the last few need not outlive the machine,
+        nor stand in the one file before the next checkpoint.
 
         The file stays consistent. For runs whose lost rounds are replayed to the same bits: nothing
         is then released that the file, once resumed, does not cover.
         """
         self._db.execute("PRAGMA synchronous = NORMAL")
+        self._merges = False
 
     def close(self) -> None:
         """Write what is pending and close the file."""
@@ -139,6 +166,8 @@ class Ledger:
     def flush(self) -> None:
         """Make everything recorded so far durable."""
         self._db.commit()
+        if self._merges:
+            self._merge()
 
     def finish(self) -> None:
         """Make everything durable, and leave nothing in the file that is in no table.
@@ -147,14 +176,35 @@ class Ledger:
         """
         self.flush()
         self._db.execute("VACUUM")
+        # Whoever reads the file later needs no side files. A reader that has it open now keeps it
+        # from changing its mode: it is complete all the same.
+        with suppress(sqlite3.OperationalError):
+            self._db.execute("PRAGMA journal_mode = DELETE")
+
+    def _merge(self) -> None:
+        self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """What is staged inside is staged as a whole, or not at all if it is interrupted."""
+        if not self._db.in_transaction:
+            self._db.execute("BEGIN")
+        self._db.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK TO part")
+            raise
+        finally:
+            self._db.execute("RELEASE part")
 
     def meta(self) -> dict[str, Any]:
         """The run's facts: configuration, versions, seed, sizes and shapes of the data."""
         try:
             rows = self._db.execute("SELECT key, value FROM meta").fetchall()
-        except sqlite3.DatabaseError as error:
+            return {str(key): json.loads(value) for key, value in rows}
+        except (sqlite3.DatabaseError, TypeError, ValueError, RecursionError) as error:
             raise RunError(f"{self.path} is not a readable ledger: {error}") from None
-        return {key: json.loads(value) for key, value in rows}
 
     def reserve(
         self,
@@ -162,27 +212,32 @@ class Ledger:
         expected_reports: int,
         epsilon: float,
         released: NDArray[np.bool_] | None = None,
-    ) -> None:
+    ) -> int:
         """Book a round's worst case; durable, together with everything recorded before it.
 
         `released` is the mask of clients whose reports will be used as they come, before the round
-        is recorded; None if nothing leaves the shuffler before that.
+        is recorded; None if nothing leaves the shuffler before that. Returns the attempt's number.
+        Raises `RunError` if somebody else has written an attempt since this ledger's last one.
         """
+        newest, link = self._newest()
+        if link != self._link:
+            raise RunError(
+                f"another process writes in {self.path}: this one stops, and releases nothing more"
+            )
+        present = None if released is None else _bitmap(released)
+        row = (newest + 1, round_number, expected_reports, _real(epsilon),
+               int(released is not None), present)  # fmt: skip
+        before, self._link = self._link, next_link(self._link, row)
         self._db.execute(
-            "INSERT INTO reservations (round, expected_reports, epsilon, released, present) "
-            "VALUES (?, ?, ?, ?, ?)",
-            (
-                round_number,
-                expected_reports,
-                _real(epsilon),
-                released is not None,
-                None if released is None else _bitmap(released),
-            ),
+            "INSERT INTO reservations VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, self._link)
         )
+        self._attempt = (row, before)
         self.flush()
+        return newest + 1
 
     def record(
         self,
+        attempt: int,
         spend: Spend,
         counts: Mapping[int, int],
         expected_reports: int,
@@ -191,35 +246,66 @@ class Ledger:
     ) -> None:
         """Stage what a round really was; the next `reserve` or `flush` makes it durable.
 
-        It belongs to the latest attempt at that round. `seconds` is None where times are not
-        published.
+        `attempt` is the number that `reserve` gave, `counts` are the reports of the classes that
+        are written down one by one. `seconds` is None where times are not published. Raises
+        `RunError` if that attempt is not this ledger's last one.
         """
+        if self._attempt is None or self._attempt[0][0] != attempt:
+            raise RunError(f"attempt {attempt} is not the one under way in {self.path}")
+        reserved, before = self._attempt
+        row = (*reserved[:4], 1, _bitmap(present))
+        link = next_link(before, row)
         worst = [_real(spend.columns[name].worst) for name in COLUMN_NAMES]
-        self._db.execute(
-            "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (spend.round_number, spend.n_reports, expected_reports, spend.delta,
-             spend.mu_round, spend.mu_total, *worst, seconds),
-        )  # fmt: skip
-        self._db.execute(
-            "UPDATE reservations SET released = 1, present = ? WHERE attempt = "
-            "(SELECT max(attempt) FROM reservations WHERE round = ?)",
-            (_bitmap(present), spend.round_number),
-        )
-        self._db.executemany(
-            "INSERT OR REPLACE INTO round_classes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [
-                (spend.round_number, index, count,
-                 *(_real(spend.columns[name].epsilon.get(index)) for name in COLUMN_NAMES))
-                for index, count in counts.items()
-            ],
-        )  # fmt: skip
+        with self._all_or_nothing():
+            self._db.execute(
+                "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (spend.round_number, spend.n_reports, expected_reports, spend.delta,
+                 spend.mu_round, spend.mu_total, *worst, seconds),
+            )  # fmt: skip
+            changed = self._db.execute(
+                "UPDATE reservations SET released = 1, present = ?, link = ? "
+                "WHERE attempt = ? AND round = ? AND link = ?",
+                (row[5], link, attempt, spend.round_number, self._link),
+            ).rowcount
+            if changed != 1:
+                raise RunError(
+                    f"attempt {attempt} at round {spend.round_number} is no longer in {self.path} "
+                    "as it was reserved: another process writes there; nothing is released"
+                )
+            self._db.executemany(
+                "INSERT OR REPLACE INTO round_classes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (spend.round_number, index, count,
+                     *(_real(spend.columns[name].epsilon.get(index)) for name in COLUMN_NAMES))
+                    for index, count in counts.items()
+                ],
+            )  # fmt: skip
+        self._link = link
+
+    def _newest(self) -> tuple[int, str]:
+        """The number and link of the newest attempt; 0 and the first link before there is one."""
+        row = self._db.execute(
+            "SELECT attempt, link FROM reservations ORDER BY attempt DESC LIMIT 1"
+        ).fetchone()
+        return (0, self._first) if row is None else (int(row[0]), str(row[1]))
+
+    @property
+    def link(self) -> str:
+        """The link after the newest attempt (see `chain`)."""
+        return self._link
 
     def note(self, round_number: int, kind: str, text: str) -> None:
         """Stage a remark that a reviewer should see."""
         self._db.execute("INSERT INTO notes VALUES (?, ?, ?)", (round_number, kind, text))
 
     def checkpoint(self, round_number: int, state: bytes) -> None:
-        """Stage what is needed to go on after `round_number` if the process dies."""
+        """Stage what is needed to go on after `round_number` if the process dies.
+
+        Where the log is not merged at every flush, what was flushed before is merged here.
+        """
+        if not self._merges:
+            self._db.commit()
+            self._merge()
         self._db.execute(
             "INSERT OR REPLACE INTO checkpoint VALUES (0, ?, ?)", (round_number, state)
         )

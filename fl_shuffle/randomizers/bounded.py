@@ -110,6 +110,7 @@ class BoundedRandomizer:
 
 
 _FEW_BUDGETS = 1024
+"""Up to so many distinct budgets each gets a calibration of its own."""
 
 
 def _gaussian_sigmas(epsilon0: FloatArray, delta0: FloatArray) -> FloatArray:

@@ -31,6 +31,7 @@ from fl_shuffle.errors import InvalidValueError, require_choice, require_integer
 
 FloatArray = NDArray[np.float64]
 MAX_CATEGORIES = 2**31
+"""A table of more frequencies does not fit the memory."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,15 @@ class SymmetricUnaryEncoding(_UnaryEncoding):
         return p, np.asarray(np.exp(-epsilon0 / 2.0) * p)
 
 
-class BinaryLocalHashing(CategoricalRandomizer):
+class _OneBit(CategoricalRandomizer):
+    """One bit about the value, and in public what the bit says: true with the usual odds, and for
+    half of all public parts true of any other value."""
+
+    def probabilities(self, epsilon0: FloatArray) -> tuple[FloatArray, FloatArray]:
+        return _keep(epsilon0, 1.0), np.full_like(epsilon0, 0.5)
+
+
+class BinaryLocalHashing(_OneBit):
     """A random hash h to one bit, and h(value) flipped with probability 1/(e^eps + 1).
 
     h(v) is the top bit of a v + b mod 2^64 with a, b uniform 64-bit numbers: pairwise independent
@@ -180,9 +189,6 @@ class BinaryLocalHashing(CategoricalRandomizer):
     """
 
     name = "blh"
-
-    def probabilities(self, epsilon0: FloatArray) -> tuple[FloatArray, FloatArray]:
-        return _keep(epsilon0, 1.0), np.full_like(epsilon0, 0.5)
 
     def randomize(
         self, values: NDArray[np.integer], epsilon0: FloatArray, rng: np.random.Generator
@@ -213,7 +219,7 @@ def _hash_bit(
     return np.asarray(multiplier * values + offset >= np.uint64(2**63))
 
 
-class HadamardResponse(CategoricalRandomizer):
+class HadamardResponse(_OneBit):
     """A column y of the K x K Hadamard matrix, K the smallest power of two above k.
 
     Value v owns the K/2 columns where row v + 1 is +1; the report is a uniform column of the true
@@ -227,9 +233,6 @@ class HadamardResponse(CategoricalRandomizer):
     def columns(self) -> int:
         """K, the number of different reports."""
         return 1 << self.categories.bit_length()
-
-    def probabilities(self, epsilon0: FloatArray) -> tuple[FloatArray, FloatArray]:
-        return _keep(epsilon0, 1.0), np.full_like(epsilon0, 0.5)
 
     def randomize(
         self, values: NDArray[np.integer], epsilon0: FloatArray, rng: np.random.Generator

@@ -1,7 +1,7 @@
 """Noise on the CPU: AES-128 in counter mode, turned into variates in cache-sized blocks.
 
-32-bit words go through `noise_laws`, or its compiled form once there is enough to do; 64-bit words
-through NumPy and torch in float64, and to the grid as ideal noise would be (`noise_exact`).
+32-bit words go through `noise_laws`, 64-bit words through NumPy and torch in float64, and to the
+grid as ideal noise would be (`noise_exact`); both through compiled loops once there is much to do.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fl_shuffle.randomizers import noise_exact, noise_laws
 from fl_shuffle.randomizers.noise_laws import AddTo
 
 BLOCK_BYTES = 16
+"""One block of AES."""
 # A block of work is this many words: enough to hide call overhead, few enough for the cache.
 WORDS_PER_BLOCK = 3 << 15
 WORDS_PER_TILE = 3 << 15
@@ -110,13 +111,14 @@ class _Scratch(threading.local):
         # The cipher asks for room for one more incomplete block than it writes.
         self.raw = np.empty(8 * size + BLOCK_BYTES, np.uint8)
         self.floats = [torch.empty(size, dtype=torch.float64) for _ in range(3)]
+        self.marks = np.empty(size, np.bool_)
 
 
 _scratch = _Scratch()
 
 
 class _Choice:
-    """NumPy's loops for 32-bit words until they have cost what loading compiled ones does.
+    """NumPy's loops until they have cost what loading compiled ones does.
 
     Without numba they are all there is: the same bits, more slowly.
     """
@@ -124,6 +126,13 @@ class _Choice:
     def __init__(self) -> None:
         self._drawn = 0
         self._compiles = installed("numba")
+
+    def wide(self, size: int) -> bool:
+        """Whether so many reports' coordinates with 64-bit noise go through compiled loops."""
+        if self._drawn < COMPILED_FROM or not self._compiles:
+            self._drawn += size
+            return False
+        return True
 
     def on(self, law: str, target: NDArray[np.float32]) -> AddTo:
         if self._drawn < COMPILED_FROM or not self._compiles:
@@ -177,7 +186,11 @@ def draw_cpu(
                 continue
             clients = np.asarray(ids[rows], np.int64)
             source = _Source(words.key, clients, tile, block.view(np.int64))
-            _ADD_64[law](source, target[rows, columns], scales[rows], steps[rows])
+            part = target[rows, columns]
+            if step is not None and _choice.wide(part.size):
+                _add_compiled_64(law, source, part, scales[rows], steps[rows])
+            else:
+                _ADD_64[law](source, part, scales[rows], steps[rows])
 
 
 _MAGIC = 1.5 * 2.0**23
@@ -268,17 +281,52 @@ def _place_64(
     rounded = np.rint(noise / step[:, None]) * step[:, None]
     unsure = noise_exact.doubtful(noise, rounded, scale, step)
     unsure |= noise_exact.coarse(source.words[:, : part.shape[1]])
-    half = source.words.shape[1] // 2
     for row, place in np.argwhere(unsure).tolist():
-        more, rest = noise_exact.more_bits(source.key, int(source.clients[row]), source.tile, place)
-        angle = None
-        if is_sine is not None:
-            angle = int(source.words[row, half + place]), rest, is_sine
-        rounded[row, place] = noise_exact.exact_report(
-            float(part[row, place]), float(scale[row]), float(step[row]),
-            int(source.words[row, place]), more, angle,
-        )  # fmt: skip
+        rounded[row, place] = _exactly(source, part, scale, step, row, place, is_sine)
     np.copyto(part, rounded, casting="same_kind")
+
+
+def _exactly(
+    source: _Source,
+    part: NDArray[np.float32],
+    scale: NDArray[np.float64],
+    step: NDArray[np.float64],
+    row: int,
+    place: int,
+    is_sine: bool | None,
+) -> float:
+    """The report of one coordinate of a half's `part`, whose mean is still there."""
+    more, rest = noise_exact.more_bits(source.key, int(source.clients[row]), source.tile, place)
+    angle = None
+    if is_sine is not None:
+        half = source.words.shape[1] // 2
+        angle = int(source.words[row, half + place]), rest, is_sine
+    return noise_exact.exact_report(
+        float(part[row, place]), float(scale[row]), float(step[row]),
+        int(source.words[row, place]), more, angle,
+    )  # fmt: skip
+
+
+def _add_compiled_64(
+    law: str,
+    source: _Source,
+    rows: NDArray[np.float32],
+    scale: NDArray[np.float64],
+    step: NDArray[np.float64],
+) -> None:
+    """As `_ADD_64`, with a grid: the same reports."""
+    from fl_shuffle.randomizers import noise_compiled_64
+
+    noise = _scratch.floats[0].numpy()
+    unsure = _scratch.marks[: rows.size].reshape(rows.shape)
+    if not noise_compiled_64.add(law, source.words, rows, scale, step, noise, unsure):
+        return
+    half = source.words.shape[1] // 2
+    for row, column in np.argwhere(unsure).tolist():
+        sine, place = divmod(column, half) if law == "normal" else (0, column)
+        part = rows[:, half:] if sine else rows
+        is_sine = bool(sine) if law == "normal" else None
+        part[row, place] = _exactly(source, part, scale, step, row, place, is_sine)
 
 
 _ADD_64 = {"normal": _add_normal_64, "laplace": _add_laplace_64}

@@ -12,9 +12,13 @@ from numpy.typing import NDArray
 from fl_shuffle.randomizers.noise_cpu import Layout
 
 WORDS_PER_BLOCK = 1 << 22
+"""Words made at a time: 32 MiB in each temporary."""
 _MASK = 0xFFFFFFFF
+"""The low 32 bits of a 64-bit word."""
 _PHILOX_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+"""Of the generator itself (Salmon et al. 2011)."""
 _PHILOX_WEYL = (0x9E3779B9, 0xBB67AE85)
+"""Of the generator itself: the golden ratio and the root of three, as 32-bit fractions."""
 
 
 def philox4x32(counter: Sequence[torch.Tensor], key: tuple[int, int]) -> list[torch.Tensor]:

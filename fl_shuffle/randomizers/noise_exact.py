@@ -24,6 +24,7 @@ ROUNDING = 2.0**-28
 LARGEST = 1 << 23
 """Reports are cut at so many steps, which is post-processing."""
 MORE_BITS = 256
+"""Further bits of a uniform number, behind the 63 of its word."""
 _LOW, _HIGH = np.int64(1 << 40), np.int64((1 << 63) - (1 << 43))
 
 _lock = threading.Lock()

@@ -34,10 +34,12 @@ SMALLEST, LARGEST = 1e-12, 1e12
 """Limits of radii and noise scales, so that float32 arithmetic neither overflows nor vanishes."""
 
 _SEGMENT = 256
+"""Terms added up in float32 before float64 takes over."""
 # Relative error of a float32 sum of 256 non-negative terms in any order is below 256 * 2^-24; the
 # square root halves it. Norms are inflated by more than that, so a clipped row is never too long.
 _NORM_INFLATION = 1.0 + 2.0**-15
 _CLIP_BLOCK = 1 << 16
+"""Numbers clipped at a time: they stay in the cache."""
 
 
 class LocalRandomizer(Protocol):
@@ -80,6 +82,18 @@ def grid_step(scale: float, radius: float) -> float:
     return float(grid_steps(scale, radius))
 
 
+def largest_reports(noise: str, scale: FloatArray, radius: FloatArray, bits: int) -> FloatArray:
+    """What no coordinate of a report can exceed in absolute value, arrays [n].
+
+    Raises what `grid_step` raises.
+    """
+    good = (scale >= SMALLEST) & (scale <= LARGEST) & (radius >= 0.0) & (radius <= LARGEST)
+    for index in np.flatnonzero(~good)[:1]:
+        grid_step(float(scale[index]), float(radius[index]))
+    reach = scale * largest_variate(NOISES[noise], bits)
+    return radius + reach + grid_steps(scale, radius)
+
+
 @dataclass(frozen=True)
 class VectorRandomizer:
     """Adds independent Gaussian or Laplace noise of one `scale` to every coordinate.
@@ -110,7 +124,8 @@ class VectorRandomizer:
 
     def largest_report(self, bits: int = 32) -> float:
         """No coordinate of a report can exceed this in absolute value, with `bits`-bit noise."""
-        return self.radius + self.scale * largest_variate(NOISES[self.noise], bits) + self.step
+        own = np.array([self.scale]), np.array([self.radius])
+        return float(largest_reports(self.noise, *own, bits)[0])
 
     def randomize_(
         self, means: torch.Tensor, clients: Clients, stream: NoiseStream

@@ -24,8 +24,11 @@ STYLE = {
     "lower": ("#15803d", ":", 1.8, "lower bound (attack)"),
 }
 SIZE = (6.4, 3.7)
+"""Of a figure, in inches."""
 SMALLEST_DELTA = 1e-12
+"""Curves of delta end here: smaller ones mean nothing to a reader."""
 POINTS = 100
+"""Of a curve."""
 
 
 def spend_over_rounds(run: RunRecord) -> str:

@@ -21,7 +21,9 @@ from fl_shuffle.report.markup import CSS, html_table
 from fl_shuffle.report.record import RunRecord, read_run
 
 LISTED_CLASSES = 20
+"""Rows of the table of classes, the most exposed first."""
 LISTED_NOTES = 50
+"""Notes of the ledger on the page, which says how many more there are."""
 
 EXPLAINED = {
     "gspa": "The founding paper's mu, added up by the square root of T. Not a guarantee.",

@@ -17,6 +17,7 @@ operating-system entropy no times. `directory` makes and locks it, `resume` goes
 from fl_shuffle.runs.directory import new_directory
 from fl_shuffle.runs.events import (
     Observer,
+    Preparing,
     RoundFinished,
     RunEvent,
     RunFinished,
@@ -32,6 +33,7 @@ from fl_shuffle.runs.run import Run, open_run
 __all__ = [
     "DataFacts",
     "Observer",
+    "Preparing",
     "RoundFinished",
     "Run",
     "RunEvent",

@@ -12,7 +12,8 @@ import os
 import re
 from pathlib import Path
 
-from fl_shuffle.runs.directory import PRIVATE_FOLDER, open_private
+from fl_shuffle.durable_files import replace_text
+from fl_shuffle.runs.directory import PRIVATE_FOLDER
 
 STATE_VARIABLE = "FL_SHUFFLE_STATE"
 
@@ -31,8 +32,7 @@ def remember_data(run: str, fingerprint: str) -> bool:
     try:
         path = _file(run)
         path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-        with open_private(path, "w") as file:
-            file.write(fingerprint)
+        replace_text(path, fingerprint)
     except (OSError, RuntimeError):
         return False
     return True

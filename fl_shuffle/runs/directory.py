@@ -1,8 +1,10 @@
 """A run's directory: made for one run, locked while that run is open, readable by its owner alone.
 
 A directory is created exclusively, so that runs started in the same second get one each; one that
-exists is taken only if it is empty, and gone on with only when that is asked for. The lock is an
-advisory one (flock) on the file `lock` and ends with the process that holds it.
+exists is taken only if no run ever began in it, and gone on with only when that is asked for. The
+lock is an advisory one (flock) on the file `lock` and ends with the process that holds it. A run
+has begun when its ledger is there: the ledger appears whole, before anything is released. Other
+whole files (configuration, summary, model) are put in place in one step each.
 """
 
 from __future__ import annotations
@@ -11,12 +13,13 @@ import errno
 import fcntl
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import IO
 
+from fl_shuffle.durable_files import OWNER_ONLY, UNFINISHED, replace_file, replace_text
 from fl_shuffle.errors import RunError
 
 CONFIG = "config.json"
@@ -27,15 +30,15 @@ SUMMARY = "summary.json"
 LOG = "run.log"
 LOCK = "lock"
 
-PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
+"""Only the owner reads or enters."""
 
 
 def open_private(path: Path, mode: str) -> IO[str]:
     """Open a text file that, if it is created here, its owner alone may read."""
 
     def private(name: str, flags: int) -> int:
-        return os.open(name, flags, PRIVATE_FILE)
+        return os.open(name, flags, OWNER_ONLY)
 
     return open(path, mode, encoding="utf-8", newline="", opener=private)
 
@@ -69,6 +72,9 @@ class RunDirectory:
             require_free(path)
             with _said_in_one_line(path):
                 path.chmod(PRIVATE_FOLDER)
+                for entry in path.iterdir():
+                    if entry.name != LOCK:
+                        entry.unlink()  # of a process that died before its run began
         except RunError:
             os.close(lock)
             raise
@@ -76,24 +82,21 @@ class RunDirectory:
 
     @classmethod
     def reopen(cls, path: Path) -> RunDirectory:
-        """One that holds an unfinished run.
+        """One that a run began in.
 
-        Raises `RunError` if it holds none, or another process goes on with it.
+        Raises `RunError` if there was none, or another process goes on with it.
         """
         path = path.resolve()
-        require_unfinished(path)
-        lock = locked(path)
-        try:
-            require_unfinished(path)
-        except RunError:
-            os.close(lock)
-            raise
-        return cls(path, lock)
+        require_begun(path)
+        return cls(path, locked(path))
 
     def write(self, name: str, text: str) -> None:
-        """Write a whole file."""
-        with open_private(self.path / name, "w") as file:
-            file.write(text)
+        """Put a whole file in its place, in one step."""
+        replace_text(self.path / name, text)
+
+    def replace(self, name: str, write: Callable[[Path], None]) -> None:
+        """Put the file that `write` makes in its place, in one step."""
+        replace_file(self.path / name, write)
 
     def append(self, name: str) -> IO[str]:
         """Open a file to write at its end."""
@@ -125,26 +128,42 @@ def new_directory(out: Path) -> Path:
 
 
 def require_free(path: Path) -> None:
-    """Raise `RunError` unless a new run may use `path`: nothing is there, or an empty folder."""
-    if not path.exists():
-        return
-    if not path.is_dir():
-        raise RunError(f"--out {path} is a file; name a folder")
-    if (path / LEDGER).exists() or (path / CONFIG).exists():
-        raise RunError(f"--out {path} already holds a run; choose another folder or --resume it")
+    """Raise `RunError` unless a new run may use `path`: no run ever began there."""
     with _said_in_one_line(path):
-        if any(entry.name != LOCK for entry in path.iterdir()):
+        if not path.exists():
+            return
+        if not path.is_dir():
+            raise RunError(f"--out {path} is a file; name a folder")
+        if (path / LEDGER).exists():
+            raise RunError(
+                f"--out {path} already holds a run; choose another folder or --resume it"
+            )
+        if not all(_before_a_run(entry.name) for entry in path.iterdir()):
             raise RunError(f"--out {path} is not empty; choose a new folder")
 
 
-def require_unfinished(path: Path) -> None:
-    """Raise `RunError` unless `path` holds a run that was started and has not finished."""
-    if not (path / CONFIG).is_file():
-        raise RunError(f"--resume {path}: there is no {CONFIG} in it")
-    if not (path / LEDGER).is_file():
-        raise RunError(f"--resume {path}: there is no {LEDGER} in it; start a new run")
-    if (path / SUMMARY).exists():
-        raise RunError(f"--resume {path}: that run is finished")
+def require_begun(path: Path) -> None:
+    """Raise `RunError` unless `path` holds the ledger of a run."""
+    with _said_in_one_line(path):
+        if (path / LEDGER).is_file():
+            return
+        found = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+    if CONFIG in found and all(map(_before_a_run, found)):
+        raise RunError(
+            f"--resume {path}: the run there was stopped before it began, and released nothing; "
+            f"start it again with --out {path}"
+        )
+    if METRICS in found or CONFIG in found:
+        raise RunError(
+            f"--resume {path}: its {LEDGER} is missing, and what it has released stands nowhere "
+            "else; put the ledger back"
+        )
+    raise RunError(f"--resume {path}: there is no {LEDGER} in it; this is not a run directory")
+
+
+def _before_a_run(name: str) -> bool:
+    """Whether a run's directory may hold this file before its ledger."""
+    return name in (LOCK, CONFIG) or name.removesuffix("-journal").endswith(UNFINISHED)
 
 
 def discard_unused(path: Path) -> None:
@@ -165,7 +184,7 @@ def locked(path: Path) -> int:
     Raises `RunError` if another process has it, or its file system knows no locks.
     """
     with _said_in_one_line(path):
-        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, OWNER_ONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

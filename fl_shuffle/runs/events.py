@@ -1,18 +1,31 @@
-"""What a run tells whoever watches it: three typed events, in order, to one observer.
+"""What a run tells whoever watches it: typed events, in order, to one observer.
 
-In this process the grid carries the observer to the ServerApp (`observer_of`); on Flower's own
-engines the ServerApp runs elsewhere and is watched through its run directory.
+In this process the grid carries the observer to the ServerApp. Where Flower's Ray engine plays a
+simulation the ServerApp runs in another process and appends its events to a file, which whoever
+started the engine reads (`flower/event_file.py`). Elsewhere nobody watches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fl_shuffle.configuration.sections import Config
+from fl_shuffle.flower.event_file import EVENTS, append_event
 from fl_shuffle.flower.strategy import RoundOutcome
+
+
+@dataclass(frozen=True)
+class Preparing:
+    """What is being done before the run directory opens; several of them, or none.
+
+    For the screen of whoever has the data: `text` may hang on them, and no file of a run holds it.
+    """
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -38,7 +51,7 @@ class RunFinished:
     summary: dict[str, Any]
 
 
-RunEvent = RunStarted | RoundFinished | RunFinished
+RunEvent = Preparing | RunStarted | RoundFinished | RunFinished
 Observer = Callable[[RunEvent], None]
 
 
@@ -46,7 +59,10 @@ def unobserved(event: RunEvent) -> None:
     """Nobody watches."""
 
 
-def observer_of(grid: object) -> Observer:
-    """Who watches the run that this grid plays; `unobserved` on Flower's own engines."""
+def observer_of(grid: object, run_config: Mapping[str, object]) -> Observer:
+    """Who watches the run that this grid plays with this run configuration of Flower's."""
     found: Observer | None = getattr(grid, "observer", None)
-    return found or unobserved
+    if found is not None:
+        return found
+    file = str(run_config.get(EVENTS, ""))
+    return partial(append_event, Path(file)) if file else unobserved

@@ -24,6 +24,10 @@ from fl_shuffle.ledger.store import SCHEMA_VERSION
 from fl_shuffle.randomizer_plan import RandomizerPlan
 from fl_shuffle.version import __version__
 
+POOLED = (
+    "noise pooled: same law, no reports were made (simulation only); every number is that of the "
+    "reports that the sums stand for"
+)
 LIBRARIES = ("flwr", "torch", "numpy", "numba", "scipy", "dp-accounting", "opacus")
 
 
@@ -94,12 +98,19 @@ def lifetimes(config: Config, facts: RunFacts) -> NDArray[np.float64] | None:
 
 def assumptions_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
     """What the proven numbers take for granted, in plain words."""
-    known = all(own.noise != "user" for own in facts.plan.classes)
+    known = not facts.plan.classes.is_noise("user").any()
     trust, schedule = Trust.of(config.to_dict()), config.training.schedule
-    reason = SumAccount.start(facts.plan.classes, facts.plan.class_of, schedule=schedule).reason
+    reason = SumAccount.start(
+        facts.plan.classes,
+        facts.plan.class_of,
+        schedule=schedule,
+        assumed_honest=trust.assumed_honest,
+        dimension=facts.dimension,
+    ).reason
     return run_assumptions(
         entropy=config.run.entropy,
         known_law=known,
+        noise=config.run.noise,
         trust=trust,
         sums=reason is None and not trust.analyzed,
     )
@@ -130,6 +141,8 @@ def warnings_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
             "NOT PRIVATE AS LABELLED: the noise follows the published formula, which takes the "
             "sensitivity for smaller than it is; the true local epsilon is printed as proven"
         )
+    if config.run.noise == "pooled":
+        found.append(POOLED)
     if config.run.entropy == "seeded":
         found.append(
             "seeded noise and permutation (simulation only): whoever knows the seed can remove the "

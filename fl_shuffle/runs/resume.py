@@ -1,47 +1,143 @@
-"""Going on with an unfinished run: what must be as it was, and where to start."""
+"""Going on with an unfinished run: what must be as it was, and where to start.
+
+Its files must tell the same story before anything more is released: a ledger that is older than the
+run would leave releases off the bill. metrics.csv is the witness: a round's line is written after
+the ledger knows of its release.
+"""
 
 from __future__ import annotations
 
 import io
 import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
-from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.configuration.reading import apply_override, parse_config
 from fl_shuffle.configuration.sections import Config
+from fl_shuffle.durable_files import replace_text
 from fl_shuffle.errors import RunError
-from fl_shuffle.ledger.reader import read_ledger
-from fl_shuffle.ledger.store import Ledger
+from fl_shuffle.ledger.chain import CHANGEABLE, settings_of
+from fl_shuffle.ledger.reader import LedgerRecord, read_ledger
+from fl_shuffle.ledger.store import COLUMN_NAMES, Ledger
 from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data, state_folder
-from fl_shuffle.runs.directory import CONFIG, LEDGER, require_unfinished
+from fl_shuffle.runs.directory import CONFIG, LEDGER, METRICS, SUMMARY, require_begun
 from fl_shuffle.runs.facts import RunFacts
+from fl_shuffle.runs.metrics import Line, cell, line_of
 
 UNCHECKED = (
     "resumed without a check that the data are those it was started with: the user vouched for them"
 )
 
 
-def unfinished_config(path: Path) -> Config:
-    """The configuration of the unfinished run in `path`; raises `RunError` if there is none."""
-    require_unfinished(path)
+SAME = 1e-6
+"""Numbers may differ by this, relatively (they are written with ten digits)."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run goes on: its first round, and the spend of everything released before."""
+
+    first: int
+    spend: Spend | None
+
+
+def unfinished_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """The configuration of the unfinished run in `path`, as its ledger has it, with `overrides`.
+
+    Raises `RunError` if there is none, if config.json says something else, and for an override of
+    what a run keeps to its end.
+    """
+    require_begun(path)
+    known = unfinished_ledger(path)
+    tables = known.meta["config"]
     try:
-        tables = json.loads((path / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"--resume {path}: {CONFIG} cannot be read: {error}") from None
-    return parse_config(tables)
+        written = settings_of(json.loads((path / CONFIG).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        pass  # The ledger has it; open_run writes the file again.
+    else:
+        for key, value in settings_of(tables).items():
+            if written.get(key, value) != value:
+                raise RunError(
+                    f"--resume {path}: {CONFIG} says {key} = {written[key]!r}, the run was started "
+                    f"with {value!r}; put that back (or delete {CONFIG}), and change with --set "
+                    f"what may change: {', '.join(CHANGEABLE)}"
+                )
+    before = parse_config(tables)
+    for override in overrides:
+        apply_override(tables, override)
+    config = parse_config(tables)
+    changes_of(path, before, config)
+    return config
 
 
-def require_same(path: Path, facts: RunFacts, *, vouched: bool) -> bool:
+def unfinished_ledger(path: Path) -> LedgerRecord:
+    """What the ledger of an unfinished run holds.
+
+    Raises `RunError` if it says that the run is finished; a summary.json that was lost when the
+    process died is then written from the ledger.
+    """
+    known = read_ledger(path / LEDGER)
+    if not known.finished:
+        return known
+    mended = ""
+    try:
+        json.loads((path / SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        if "summary" in known.meta:
+            replace_text(path / SUMMARY, as_text(known.meta["summary"]))
+            mended = f"; its {SUMMARY} was lost and has been written again"
+    raise RunError(f"--resume {path}: that run is finished{mended}")
+
+
+def as_text(summary: dict[str, Any]) -> str:
+    """As it stands in summary.json."""
+    return json.dumps(summary, indent=2) + "\n"
+
+
+def changes_of(path: Path, before: Config, now: Config) -> list[str]:
+    """What changes in the configuration of a run that goes on, for its ledger.
+
+    Raises `RunError` for a setting that must stay as it was: releases that were made under another
+    one would not be what the ledger says they are.
+    """
+    old, new = settings_of(before.to_dict()), settings_of(now.to_dict())
+    changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    for key in changed:
+        if key not in CHANGEABLE:
+            raise RunError(
+                f"{path} cannot be resumed with {key} = {new.get(key)!r}: it was started with "
+                f"{old.get(key)!r}; what may change is {', '.join(CHANGEABLE)}"
+            )
+    if now.run.rounds < before.run.rounds:
+        raise RunError(
+            f"{path} cannot be resumed with run.rounds = {now.run.rounds}: it was started with "
+            f"{before.run.rounds}, and rounds may only be added"
+        )
+    if now.run.rounds > before.run.rounds and (
+        now.server.decay != "constant" or now.server.averaging
+    ):
+        raise RunError(
+            f"{path} cannot be resumed with run.rounds = {now.run.rounds}: with server.decay or "
+            "server.averaging the steps hang on the number of rounds; start a new run"
+        )
+    return [f"resumed with {key} = {new.get(key)!r} instead of {old.get(key)!r}" for key in changed]
+
+
+def require_same(path: Path, known: LedgerRecord, facts: RunFacts, *, vouched: bool) -> bool:
     """What was released is accounted with the randomizers it was released with, or not at all.
 
     Returns whether the data could be compared. Raises `RunError` if budgets, clipping, data or
     model changed, and if the data cannot be compared and nobody `vouched` for them.
     """
-    known = read_ledger(path / LEDGER)
     fingerprint = recall_data(str(known.meta.get("run", "")))
     data = known.meta["data"]
     same = {
@@ -68,21 +164,104 @@ def require_same(path: Path, facts: RunFacts, *, vouched: bool) -> bool:
 
 def restore(
     config: Config, ledger: Ledger, accountant: Accountant, optimizer: ServerOptimizer
-) -> int:
-    """Put optimizer and accountant where the ledger says; returns the round to start with.
+) -> Standing:
+    """Put optimizer and accountant where the ledger says.
 
     Rounds after the last checkpoint may have been released. A seeded run releases the same bits
-    again, so they are replayed and counted once; otherwise they stay on the bill.
+    again, so they are replayed and counted once; otherwise they stay on the bill. Raises `RunError`
+    for a checkpoint that cannot be used.
     """
     saved = ledger.load_checkpoint()
     first = 1
     if saved is not None:
-        state = torch.load(io.BytesIO(saved[1]), weights_only=True)
-        optimizer.restore(state)
+        _restore_state(ledger.path, saved[1], optimizer)
         first = saved[0] + 1
     attempts = ledger.presence(config.data.clients)
     if config.run.entropy == "seeded":
         attempts = [(n, present) for n, present in dict(attempts).items() if n < first]
-    for number, present in attempts:
+    spend = None
+    for index, (number, present) in enumerate(attempts):
+        if index == len(attempts) - 1:
+            spend = accountant.preview(number, present)
         accountant.commit(number, present)
-    return first
+    return Standing(first, spend)
+
+
+def _restore_state(path: Path, saved: bytes, optimizer: ServerOptimizer) -> None:
+    size = optimizer.current().shape
+    try:
+        state = torch.load(io.BytesIO(saved), weights_only=True)
+        optimizer.restore(state)
+        usable = optimizer.current().shape == size and bool(torch.isfinite(state["theta"]).all())
+    except Exception as error:  # torch promises none in particular
+        raise RunError(
+            f"{path}: the state to go on from cannot be read ({type(error).__name__}); put an "
+            "intact copy of the ledger back"
+        ) from None
+    if not usable:
+        raise RunError(f"{path}: the state to go on from is not one of this model")
+
+
+def require_agreement(
+    path: Path, known: LedgerRecord, lines: Mapping[int, Line], checkpoint: int
+) -> str | None:
+    """Raise `RunError`, naming the difference, if ledger, metrics and checkpoint do not agree.
+
+    `checkpoint` is the round of the state to go on from, 0 without one. Returns a remark for the
+    ledger where metrics.csv is ahead of it and that is no harm: a seeded run plays those rounds
+    again, to the same bits. (By one round it always may be: what was recorded becomes durable with
+    the next reservation.)
+    """
+    rounds = {int(number): place for place, number in enumerate(known.rounds)}
+    missing = next((n for n in range(1, checkpoint + 1) if n not in rounds), None)
+    if missing is not None:
+        raise RunError(
+            f"{path}: the state to go on from is that after round {checkpoint}, and the ledger "
+            f"knows nothing of round {missing}; put the run's own ledger back"
+        )
+    for number, line in lines.items():
+        if number not in rounds:
+            continue
+        place = rounds[number]
+        for column, told, counted in (
+            ("n_reports", line["n_reports"], float(known.reports[place])),
+            ("proven_epsilon", line["proven_epsilon"], float(known.epsilon["proven"][place])),
+        ):
+            if not _same(told, counted):
+                raise RunError(
+                    f"{path}: in round {number} {METRICS} says {column} = {told}, the ledger "
+                    f"{counted:.10g}: they are not of one run; put the run's own files back"
+                )
+    newest, last = max(lines, default=0), max(rounds, default=0)
+    if newest <= last:
+        return None
+    difference = f"{METRICS} tells of round {newest}, the ledger ends at round {last}"
+    if known.meta["config"]["run"]["entropy"] != "seeded":
+        raise RunError(
+            f"{path}: {difference}: the ledger is older than the run, and what was released since "
+            "would not be counted; put the newer one back"
+        )
+    if newest == last + 1:
+        return None
+    return f"{difference}: these rounds are played again, to the same bits"
+
+
+def lines_to_keep(known: LedgerRecord, lines: Mapping[int, Line], first: int) -> dict[int, Line]:
+    """The lines of the rounds before `first`; those that are lost as the ledger has them, without
+    accuracy and loss."""
+    kept = {number: line for number, line in lines.items() if number < first}
+    for place, number in enumerate(known.rounds.tolist()):
+        if number < first and number not in kept:
+            epsilons = (_number(known.epsilon[name][place]) for name in COLUMN_NAMES)
+            kept[number] = line_of(number, int(known.reports[place]), {}, None, epsilons, None)
+    return kept
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _same(told: str, counted: float) -> bool:
+    if not told or math.isnan(counted):
+        return told == cell(_number(counted))
+    return math.isclose(float(told), counted, rel_tol=SAME)

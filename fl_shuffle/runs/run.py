@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,8 +14,11 @@ from torch import Tensor
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
+from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
+from fl_shuffle.errors import PrivacyBudgetError, RunError, RunInterrupted
 from fl_shuffle.flower.strategy import RoundOutcome
+from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.run_book import RunBook
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.runs.data_check import (
@@ -26,8 +30,8 @@ from fl_shuffle.runs.data_check import (
 from fl_shuffle.runs.directory import (
     CONFIG,
     LEDGER,
+    METRICS,
     MODEL,
-    PRIVATE_FILE,
     SUMMARY,
     RunDirectory,
 )
@@ -48,9 +52,18 @@ from fl_shuffle.runs.facts import (
     warnings_of,
 )
 from fl_shuffle.runs.log import log, logging_to
-from fl_shuffle.runs.metrics import MetricsFile
+from fl_shuffle.runs.metrics import MetricsFile, read_lines
 from fl_shuffle.runs.place import RunPlace
-from fl_shuffle.runs.resume import UNCHECKED, require_same, restore
+from fl_shuffle.runs.resume import (
+    UNCHECKED,
+    as_text,
+    changes_of,
+    lines_to_keep,
+    require_agreement,
+    require_same,
+    restore,
+    unfinished_ledger,
+)
 from fl_shuffle.runs.summary import summarize
 
 
@@ -64,9 +77,10 @@ class Run:
         facts: RunFacts,
         ledger: Ledger,
         *,
-        resumed: bool,
+        known: LedgerRecord | None,
         observer: Observer,
     ) -> None:
+        """`known` is what the ledger of a run that goes on holds; None for a new one."""
         self.config = config
         self.facts = facts
         self.ledger = ledger
@@ -91,7 +105,7 @@ class Run:
             times=publishes_times(config),
         )
         self._directory = directory
-        self._resumed = resumed
+        self._known = known
         self._observer = observer
         self._started = time.time()
         self._metrics = MetricsFile(directory, times=publishes_times(config))
@@ -99,12 +113,24 @@ class Run:
 
     def restore(self, optimizer: ServerOptimizer) -> int:
         """The round to start with; a resumed run's optimizer and accountant are put back."""
-        if not self._resumed:
+        if self._known is None:
             return 1
-        first = restore(self.config, self.ledger, self.accountant, optimizer)
-        self._metrics.keep_before(first)
-        log.info("resuming at round %d", first)
-        return first
+        lines = read_lines(self._directory.path / METRICS)
+        saved = self.ledger.load_checkpoint()
+        remark = require_agreement(
+            self._directory.path, self._known, lines, 0 if saved is None else saved[0]
+        )
+        if remark:
+            self.ledger.note(0, "resumed", remark)
+        standing = restore(self.config, self.ledger, self.accountant, optimizer)
+        kept = lines_to_keep(self._known, lines, standing.first)
+        self._metrics.rewrite(kept)
+        if standing.spend is not None:
+            measured = kept.get(standing.first - 1, {})
+            metrics = {n: float(measured[n]) for n in ("accuracy", "loss") if measured.get(n)}
+            self._last = RoundOutcome(standing.first - 1, standing.spend, 0, 0.0, metrics)
+        log.info("resuming at round %d", standing.first)
+        return standing.first
 
     def announce(self, *, new: bool, checked: bool) -> None:
         """The warnings, in the log and once in the ledger; then tell whoever watches."""
@@ -126,36 +152,44 @@ class Run:
         self._last = outcome
         self._observer(RoundFinished(outcome))
 
-    def finish(self, model: Mapping[str, Tensor], stopped_early: str | None) -> None:
-        """Save the model and the summary, and close the ledger's books."""
+    def finish(
+        self, model: Mapping[str, Tensor], stopped_early: str | None, *, failed: bool = False
+    ) -> None:
+        """Save the model and the summary, and close the ledger's books.
+
+        `failed` says that the run trained nothing, or spent without learning.
+        """
         from safetensors.torch import save_file
 
-        path = self._directory.path
-        save_file({name: tensor.contiguous() for name, tensor in model.items()}, path / MODEL)
-        (path / MODEL).chmod(PRIVATE_FILE)
+        tensors = {name: tensor.contiguous() for name, tensor in model.items()}
+        self._directory.replace(MODEL, lambda path: save_file(tensors, path))
         self.book.finish()
         summary = summarize(
-            path,
+            self._directory.path,
             self.config,
             self.facts,
             self.accountant,
             self._last,
             warnings=self.warnings,
             stopped_early=stopped_early,
+            failed=failed,
             started=self._started,
             accounting_seconds=self.book.seconds,
+            link=self.ledger.link,
         )
         self.ledger.set_meta("summary", summary)
         self.ledger.set_meta("finished", finished_at(self.config))
         self.ledger.finish()
-        self._directory.write(SUMMARY, json.dumps(summary, indent=2) + "\n")
+        self._directory.write(SUMMARY, as_text(summary))
         forget_data(str(self.ledger.meta()["run"]))
         self._observer(RunFinished(summary))
 
     def close(self) -> None:
         """Flush and close every file."""
-        self._metrics.close()
-        self.ledger.close()
+        try:
+            self._metrics.close()
+        finally:
+            self.ledger.close()
 
 
 @contextmanager
@@ -168,25 +202,47 @@ def open_run(
     Raises `RunError` if the directory is taken, in use, or cannot be gone on with.
     """
     directory = _directory(config, place)
+    known, checked = None, True
     try:
         if place.goes_on:
+            known = unfinished_ledger(directory.path)
+            changes = changes_of(directory.path, parse_config(known.meta["config"]), config)
             vouched = place.resume == "data-unchanged"
-            checked = require_same(directory.path, facts, vouched=vouched)
+            checked = require_same(directory.path, known, facts, vouched=vouched)
             ledger = Ledger.open(directory.path / LEDGER)
+            _write_down(ledger, directory, config, changes)
         else:
-            checked = True
             ledger = _start(directory, config, facts)
         with logging_to(directory, times=publishes_times(config)):
             if config.run.entropy == "seeded":
                 ledger.outlive_the_process_only()
-            run = Run(directory, config, facts, ledger, resumed=place.goes_on, observer=observer)
-            try:
-                run.announce(new=not place.goes_on, checked=checked)
-                yield run
-            finally:
-                run.close()
+            run = Run(directory, config, facts, ledger, known=known, observer=observer)
+            with _can_go_on(directory.path):
+                try:
+                    run.announce(new=not place.goes_on, checked=checked)
+                    yield run
+                finally:
+                    run.close()
     finally:
         directory.close()
+
+
+@contextmanager
+def _can_go_on(path: Path) -> Iterator[None]:
+    """Say how, when a run is interrupted or a file of it cannot be written."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise RunInterrupted(path) from None
+    except PrivacyBudgetError as error:
+        raise PrivacyBudgetError(
+            f"{error}; go on with: fl-shuffle simulate --resume {path}"
+        ) from None
+    except (OSError, sqlite3.Error) as error:
+        raise RunError(
+            f"the run stopped: {error}; when that is mended go on with: fl-shuffle simulate "
+            f"--resume {path}"
+        ) from error
 
 
 def _directory(config: Config, place: RunPlace) -> RunDirectory:
@@ -197,10 +253,26 @@ def _directory(config: Config, place: RunPlace) -> RunDirectory:
     return RunDirectory.claim(place.directory)
 
 
+def _write_down(
+    ledger: Ledger, directory: RunDirectory, config: Config, changes: Sequence[str]
+) -> None:
+    """What changes when a run goes on: in its ledger, and in config.json, which may be lost."""
+    for change in changes:
+        ledger.note(0, "changed", change)
+    if changes:
+        ledger.set_meta("config", config.to_dict())
+    ledger.flush()
+    directory.write(CONFIG, _config_text(config))
+
+
+def _config_text(config: Config) -> str:
+    return json.dumps(config.to_dict(), indent=2) + "\n"
+
+
 def _start(directory: RunDirectory, config: Config, facts: RunFacts) -> Ledger:
-    directory.write(CONFIG, json.dumps(config.to_dict(), indent=2) + "\n")
+    directory.write(CONFIG, _config_text(config))
     meta = ledger_meta(config, facts)
-    ledger = Ledger.create(directory.path / LEDGER, meta, facts.plan.classes, facts.plan.class_of)
+    # Before the ledger: a run that has begun can always be compared.
     if not remember_data(meta["run"], facts.fingerprint):
         log.warning(
             "%s cannot be written: --resume will not be able to check that the data are the same; "
@@ -208,4 +280,4 @@ def _start(directory: RunDirectory, config: Config, facts: RunFacts) -> Ledger:
             state_folder(),
             STATE_VARIABLE,
         )
-    return ledger
+    return Ledger.create(directory.path / LEDGER, meta, facts.plan.classes, facts.plan.class_of)

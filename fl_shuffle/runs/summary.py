@@ -25,10 +25,13 @@ def summarize(
     *,
     warnings: Sequence[str],
     stopped_early: str | None,
+    failed: bool,
     started: float,
     accounting_seconds: float,
+    link: str,
 ) -> dict[str, Any]:
-    """The final numbers, JSON-ready; `started` is `time.time()` at the start."""
+    """The final numbers, JSON-ready; `started` is `time.time()` at the start, `link` the ledger's
+    last one."""
     spend = last.spend if last else None
     times = publishes_times(config)
     totals = accountant.client_totals()
@@ -38,6 +41,7 @@ def summarize(
         "run_directory": str(directory),
         "rounds": last.round_number if last else 0,
         "stopped_early": stopped_early,
+        "failed": failed,
         "accuracy": last.metrics.get("accuracy") if last else None,
         "loss": last.metrics.get("loss") if last else None,
         "test_data": test_data_of(facts),
@@ -54,6 +58,7 @@ def summarize(
         "proven_over_lower": spend.proven_over_lower if spend else None,
         "gspa_mu": spend.mu_total if spend else None,
         "records_not_covered": facts.records_not_covered,
+        "ledger_link": link,
         "warnings": list(warnings),
         "assumptions": list(assumptions_of(config, facts)),
         "accounting_seconds": accounting_seconds if times else None,

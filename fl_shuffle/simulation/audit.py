@@ -40,6 +40,6 @@ def audit_configuration(
         settings=settings,
         clipping=check_clipping(config) if dimension is None else None,
         published=published,
-        sums=SumGame(summed, SumClaims(config, *summed.claimant)),
+        sums=SumGame(summed, SumClaims(config, *summed.claimant, summed.dimension)),
         release=config.privacy.release,
     )

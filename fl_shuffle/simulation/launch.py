@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import os
 import sys
@@ -15,15 +16,17 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.extras import require_extra
 from fl_shuffle.plugins import load_attribute
-from fl_shuffle.runs import Observer, RunFinished, RunPlace, new_directory, unobserved
+from fl_shuffle.runs import Observer, Preparing, RunPlace, new_directory, unobserved
 from fl_shuffle.runs.directory import discard_unused
 
 
-def simulate(config: Config, place: RunPlace | None = None, observer: Observer = unobserved) -> int:
+def simulate(
+    config: Config, place: RunPlace | None = None, observer: Observer = unobserved
+) -> None:
     """Run the configuration to its end, by default in a new directory below `run.out`.
 
-    Returns the exit code. `observer` is called with every event of the run.
-    Raises `FlShuffleError` for everything the user can mend.
+    `observer` is called with every event of the run; what it raises ends the run. Raises
+    `FlShuffleError` for everything the user can put right.
     """
     if config.run.device == "cuda":
         import torch
@@ -34,24 +37,25 @@ def simulate(config: Config, place: RunPlace | None = None, observer: Observer =
     config = _absolute_paths(config)
     if config.run.engine == "ray":
         require_extra("ray", "ray", "run.engine = 'ray'")
-        return _simulate_on_ray(config, place, observer)
-    return _simulate_in_process(config, place, observer)
+        _simulate_on_ray(config, place, observer)
+    else:
+        _simulate_in_process(config, place, observer)
 
 
-def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) -> int:
+def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) -> None:
     from flwr.app import Context, RecordDict
 
     from fl_shuffle.flower.grid import InProcessGrid
-    from fl_shuffle.flower.settings import RESOLVED
+    from fl_shuffle.flower.settings import RESOLVED, SIMULATED
 
-    server_app = load_attribute(config.app.server, field="app.server")
-    client_app = load_attribute(config.app.client, field="app.client")
+    server_app = _app(config.app.server, "app.server")
+    client_app = _app(config.app.client, "app.client")
     run_config: dict[str, Any] = {RESOLVED: config.to_json(), **place.run_config()}
     grid = InProcessGrid(client_app, run_config, nodes=worker_count(config), observer=observer)
     context = Context(
         run_id=grid.run.run_id,
         node_id=1,
-        node_config={},
+        node_config={SIMULATED: True},
         state=RecordDict(),
         run_config=run_config,
     )
@@ -60,7 +64,20 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
             server_app(grid, context)
     finally:
         grid.close()
-    return 0
+
+
+def _app(path: str, field: str) -> Any:
+    """The app named by a setting; raises `ConfigError` if it cannot be called like one."""
+    app = load_attribute(path, field=field)
+    try:
+        inspect.signature(app).bind(None, None)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{field} = {path!r} is no Flower app: it must take two arguments, as "
+            "flwr.serverapp.ServerApp (grid, context) and flwr.clientapp.ClientApp (message, "
+            "context) do"
+        ) from None
+    return app
 
 
 class _FirstOfAKind(logging.Handler):
@@ -73,7 +90,8 @@ class _FirstOfAKind(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if str(record.msg) not in self._said:
             self._said.add(str(record.msg))
-            print(f"{record.levelname.lower()}: {self.format(record)}", file=sys.stderr)
+            # Without the traceback: what a client raised is counted where it matters.
+            print(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
 
 
 @contextmanager
@@ -95,19 +113,24 @@ def _clients_heard() -> Iterator[None]:
         log.removeHandler(handler)
 
 
-def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> int:
+def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> None:
     from fl_shuffle.flower.ray_engine import run_on_ray
     from fl_shuffle.tasks.task import load_task
 
-    load_task(config)  # whatever the user can mend is said here, not in a worker's log
+    # Whatever the user can put right is said here, not in a worker's log.
+    load_task(config, lambda text: observer(Preparing(text)))
     directory = place.directory or new_directory(Path(config.run.out))
     place = RunPlace(directory, place.resume)
     try:
-        summary = run_on_ray(config, place.run_config(), directory, nodes=worker_count(config))
+        run_on_ray(
+            config,
+            place.run_config(),
+            directory,
+            nodes=worker_count(config),
+            observer=observer,
+        )
     finally:
         discard_unused(directory)
-    observer(RunFinished(summary))
-    return 0
 
 
 def worker_count(config: Config) -> int:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fl_shuffle.runs import RunEvent, RunStarted
 
 ROWS = 12
+"""Rounds that the live table shows."""
 HEADINGS = ("round", "reports", "accuracy", "loss", "GSPA eps", "proven eps", "sum eps", "left")
 
 
@@ -29,9 +30,11 @@ class Display:
         self._seconds: deque[float] = deque(maxlen=20)
 
     def __call__(self, event: RunEvent) -> None:
-        from fl_shuffle.runs import RoundFinished, RunFinished
+        from fl_shuffle.runs import Preparing, RoundFinished, RunFinished
 
-        if isinstance(event, RoundFinished):
+        if isinstance(event, Preparing):
+            self.prepare(event.text)
+        elif isinstance(event, RoundFinished):
             self._seconds.append(event.outcome.seconds)
             self._round(event.outcome)
         elif isinstance(event, RunFinished):
@@ -39,6 +42,11 @@ class Display:
         else:
             self._run = event
             self._start(event)
+
+    def prepare(self, text: str) -> None:
+        """Say what is being done before the run begins."""
+        if self._rounds_too:
+            self._print(f"{text} ...")
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -114,6 +122,9 @@ class LiveDisplay(Display):
 
 class JsonDisplay(Display):
     """One JSON object per round, then the summary: for machines."""
+
+    def prepare(self, text: str) -> None:
+        """Nothing: machines do not wonder."""
 
     def _start(self, run: RunStarted) -> None:
         self._print(

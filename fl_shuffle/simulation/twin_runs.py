@@ -40,7 +40,7 @@ from fl_shuffle.auditing.published import (
 )
 from fl_shuffle.configuration.sections import Config, DataSection
 from fl_shuffle.errors import FlShuffleError
-from fl_shuffle.flower.records import REPORT_RECORD, REPORTS, array_record
+from fl_shuffle.flower.records import REPORT_RECORD, REPORTS, SUM, array_record
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.runs import RunPlace
 from fl_shuffle.runs.data_check import STATE_VARIABLE
@@ -50,7 +50,9 @@ from fl_shuffle.tasks.data import Records, load_records
 from fl_shuffle.tasks.task import Features, forget_data, load_task, make_features
 
 ROUNDS = 2
+"""The fewest with which one round follows another."""
 NODES = 2
+"""The fewest with which who plays whom can show."""
 HERE = __name__
 PLACE = "run"
 
@@ -187,6 +189,14 @@ def client(message: Message, context: Context) -> Message:
     seen |= {f"reply: {where}": value for where, value in _seen(reply)}
     if not reply.has_error() and REPORT_RECORD in reply.content.array_records:
         arrays = reply.content.array_records[REPORT_RECORD]
+        if SUM in arrays:
+            own = arrays[SUM].numpy()
+            usable = np.array([np.isfinite(own).all()])
+            seen["reply: usable sum"] = repr(usable.tolist())
+            part = _stand_in(own[None], usable, message)[0]
+            reply.content[REPORT_RECORD] = array_record(
+                {SUM: part.astype(np.float64)}, shared=False
+            )
         if REPORTS in arrays:
             own = arrays[REPORTS].numpy()
             usable = np.asarray(np.isfinite(own.reshape(len(own), -1)).all(axis=1))
@@ -216,9 +226,10 @@ def _stand_in(
     """Reports of the same shape that hang on the request alone; a row that could not be used stays
     so."""
     draw = np.random.Generator(np.random.PCG64(int(_asked(message), 16)))
-    # Whole multiples of 2^-10, so that sums are exact in every order.
+    # Whole multiples of a power of two, so that sums are exact in every order, and small enough for
+    # any client's honest report.
     whole = draw.integers(-64, 65, size=own.shape)
-    return np.asarray(np.where(usable[:, None], whole / 1024.0, np.nan), dtype=np.float32)
+    return np.asarray(np.where(usable[:, None], whole / 2.0**20, np.nan), dtype=np.float32)
 
 
 def _seen(message: Message) -> Iterator[tuple[str, str]]:

@@ -16,13 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_shuffle.accounting.rounds.sum_account import honest_reports
+from fl_shuffle.aggregation.shuffler import PooledBatch
 from fl_shuffle.auditing.findings import Clipping
 from fl_shuffle.auditing.order import SeenOrders
 from fl_shuffle.auditing.score import position_error
 from fl_shuffle.auditing.source import Scene
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.sections import Config
+from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan, noise_bits
+from fl_shuffle.randomizers.pooled import PooledNoise
 from fl_shuffle.randomizers.vector import NOISES
 from fl_shuffle.tasks.models import flatten_parameters
 from fl_shuffle.tasks.rehearsal import play_orders
@@ -144,6 +147,23 @@ class Canaries:
         self._clones[1].randomize_(rows, np.arange(count), number)
         return rows
 
+    @property
+    def noise_is_pooled(self) -> bool:
+        """See `SumSource.noise_is_pooled`."""
+        return self._config.run.noise == "pooled"
+
+    def pooled(self, generator: np.random.Generator, *, one: bool) -> NDArray[np.float64]:
+        """See `SumSource.pooled`."""
+        plan, scene = self.plan, self.scene
+        batch = PooledBatch(self.dimension)
+        part = torch.zeros(self.dimension, dtype=torch.float64)
+        rest = float(np.sum(np.delete(scene.others, scene.target)))
+        part[0] = rest + (scene.one if one else scene.zero)
+        batch.add(part, len(plan))
+        noise = PooledNoise(plan.noise, plan.weight * plan.scale, plan.step)
+        everyone = np.ones(len(plan), dtype=bool)
+        return noise.add_to(batch.release_sum(), everyone, generator).numpy()
+
     def orders(self) -> SeenOrders | None:
         """See `CanarySource.orders`."""
         config = self._config
@@ -264,8 +284,13 @@ def check_clipping(config: Config) -> Clipping:
         plan=_restricted(task.plan, same),
         budgets=Budgets(task.budgets.epsilon[same], task.budgets.delta[same]),
     )
-    rows, _ = Worker(config, hostile).means(np.arange(len(sets)), parameters)
-    means, norm = rows.double().cpu(), task.plan.norm
+    worker, norm = Worker(config, hostile), task.plan.norm
+    if config.run.noise == "pooled":
+        sums = [worker.sum_of_means(TrainRequest(1, k, 1), parameters) for k in range(len(sets))]
+        means = torch.from_numpy(np.stack(sums) / hostile.plan.weight[:, None])
+    else:
+        rows, _ = worker.means(np.arange(len(sets)), parameters)
+        means = rows.double().cpu()
     largest = float(torch.linalg.vector_norm(means, ord=norm, dim=1).max())
     moves = torch.stack([means[b] - means[a] for a, b in ((0, 1), (0, 2), (3, 4), (3, 5))])
     farthest = float(torch.linalg.vector_norm(moves, ord=norm, dim=1).max())

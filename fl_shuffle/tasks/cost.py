@@ -135,6 +135,7 @@ def _dimension(config: Config, shape: tuple[int, ...], classes: int) -> int | No
 
 
 SURPRISE = 0.01
+"""How probable it may be that a drawn run costs more than what is planned."""
 
 
 def rounds_taken(rounds: int, participation: float, clients: int) -> int:

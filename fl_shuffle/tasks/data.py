@@ -17,6 +17,9 @@ Images = NDArray[np.generic]
 Labels = NDArray[np.int64]
 
 UNDECLARED = 0
+"""Stands for a number of classes that the source has not declared."""
+SHIPPED = ("digits", "mnist")
+"""Sources that read files of this machine; what is made of these may be kept on it."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ from fl_shuffle.tasks.models import load_parameters
 from fl_shuffle.tasks.task import Task
 
 BATCH = 2048
+"""Records classified at a time: bounds the memory."""
 IGNORED = -100
+"""torch's own mark of a label that does not count."""
 
 
 def evaluator(model: nn.Module, task: Task) -> Callable[[int, Tensor], dict[str, float]]:

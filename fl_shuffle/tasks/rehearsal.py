@@ -22,7 +22,9 @@ Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 NODES = 2
+"""The fewest with which who plays whom can show."""
 ROUNDS, FEWEST_ROUNDS = 64, 8
+"""At most and at least; between them as many as `MOST_REPORTS` allows."""
 # A sequential round asks the clients one by one.
 MOST_REPORTS = {"aggregate": 4_000_000, "sequential": 10_000}
 # A mark is written in two coordinates, each of them small enough for float32.

@@ -6,6 +6,7 @@ The result is kept per process, so that many virtual clients of one node share o
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from threading import Lock
 from typing import Any, Protocol
@@ -20,8 +21,9 @@ from fl_shuffle.configuration.sections import Config, DataSection
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
-from fl_shuffle.tasks.data import Partition, load_records, make_partition
+from fl_shuffle.tasks.data import SHIPPED, Partition, load_records, make_partition
 from fl_shuffle.tasks.features import FeatureMap, build_features
+from fl_shuffle.tasks.features.cache import CachedFeatures
 from fl_shuffle.tasks.models import build_model
 
 
@@ -111,13 +113,21 @@ _data_cache: dict[str, _Data] = {}
 _lock = Lock()
 
 
-def load_task(config: Config) -> Task:
+Tell = Callable[[str], None]
+"""Takes a line about what is being done, for the screen of whoever has the data, never a file."""
+
+
+def silent(text: str) -> None:
+    """Nobody listens."""
+
+
+def load_task(config: Config, tell: Tell = silent) -> Task:
     """The configuration's task; built once per process. Raises as data, budgets and plan do."""
     key = config.to_json()
     with _lock:
         if key not in _cache:
             _cache.clear()
-            _cache[key] = _build(config)
+            _cache[key] = _build(config, tell)
         return _cache[key]
 
 
@@ -128,8 +138,8 @@ def forget_data() -> None:
         _data_cache.clear()
 
 
-def _build(config: Config) -> Task:
-    data = _load_data(config.data)
+def _build(config: Config, tell: Tell) -> Task:
+    data = _load_data(config.data, tell)
     budgets = make_budgets(config.budgets, config.data.clients)
     return Task(
         inputs=data.inputs,
@@ -145,21 +155,27 @@ def _build(config: Config) -> Task:
     )
 
 
-def _load_data(section: DataSection) -> _Data:
+def _load_data(section: DataSection, tell: Tell) -> _Data:
     """The data of the last run in this process is kept: a sweep computes its features once."""
     key = json.dumps(asdict(section), sort_keys=True)
     if key not in _data_cache:
         _data_cache.clear()
+        tell(f"reading {section.source}")
         records = load_records(section)
         partition = make_partition(section, records.train_labels, records.classes)
         images = records.train_images[partition.order]
         features = make_features(section, images.shape[1:])
-        features.fit(images)
-        test_inputs = features.transform(records.test_images)
-        if isinstance(features, FeatureMap) and not section.validation:
-            features.require_range(records.test_images)
+        if isinstance(features, FeatureMap):
+            if not section.validation:
+                features.require_range(records.test_images)
+            if features.costly and section.source in SHIPPED:
+                features = CachedFeatures(features)
+        vectors: Features = features
+        vectors.fit(images)
+        tell(_told(section, vectors, images))
+        inputs, test_inputs = vectors.transform(images), vectors.transform(records.test_images)
         _data_cache[key] = _Data(
-            inputs=torch.from_numpy(features.transform(images)),
+            inputs=torch.from_numpy(inputs),
             labels=torch.from_numpy(records.train_labels[partition.order]),
             partition=partition,
             test_inputs=torch.from_numpy(test_inputs),
@@ -169,3 +185,10 @@ def _load_data(section: DataSection) -> _Data:
             fingerprint=records.fingerprint(),
         )
     return _data_cache[key]
+
+
+def _told(section: DataSection, features: Features, images: NDArray[Any]) -> str:
+    what = f"features {section.features} of {len(images):,} records"
+    if not isinstance(features, CachedFeatures) or not features.known(images):
+        return what
+    return f"{what}, computed before"

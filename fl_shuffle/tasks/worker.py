@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +15,8 @@ from torch import Tensor
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.records import TrainRequest
-from fl_shuffle.gradients import NonfiniteRecords, make_gradient_engine
+from fl_shuffle.gradients import NonfiniteRecords, SumPlan, make_gradient_engine
+from fl_shuffle.gradients.rounding import on_grid, sum_grid
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.randomizer_plan import noise_bits
 from fl_shuffle.randomizers.noise import NoiseStream
@@ -22,6 +25,22 @@ from fl_shuffle.seeds import SeedTree
 from fl_shuffle.tasks.task import Task, load_task
 
 log = logging.getLogger("fl_shuffle.client")
+
+
+# Requests of a round in which every client takes part are the same in each.
+MOST_KEPT = 64
+
+
+# Rows [k, d] that are held at a time, where a sum takes them: so many numbers, or one block.
+HELD_NUMBERS = 1 << 20
+
+
+class _Part(NamedTuple):
+    """Clients whose means are added up in one call: as planned, or by their rows."""
+
+    clients: NDArray[np.int64]
+    plan: SumPlan | None
+    blocks: NDArray[np.int64]
 
 
 class Worker:
@@ -47,14 +66,20 @@ class Worker:
             norm=self._task.plan.norm,
             device=self._device,
             records=len(self._task.labels),
+            shape=tuple(self._task.inputs.shape[1:]),
         )
         self._seeds = SeedTree(config.run.seed if config.run.entropy == "seeded" else None)
         self._inputs = self._task.inputs.to(self._device)
+        self._engine.keep(self._inputs)
         self._labels = self._task.labels.to(self._device)
         plan = self._task.plan
         self._weighted = bool((plan.weight != 1.0).any())
+        self._weight = _common(plan.weight)
+        self._by_rows = config.sums_need_rows
+        self._sum_grid = sum_grid(float(np.sum(plan.weight * plan.radius)))
         self._scale = _common(plan.weight * plan.scale)
         self._step, self._clip = _common(plan.step), _common(plan.clip)
+        self._whole_parts: dict[tuple[int, int], list[_Part]] = {}
         self._user = self._user_randomizer()
         self._path_noted = False
 
@@ -70,26 +95,81 @@ class Worker:
         """
         clients = request.clients
         rows, nonfinite = self.means(clients, parameters.to(self._device))
-        if not self._path_noted:
-            # Some paths are chosen on the first records.
-            self._path_noted = True
-            log.info("gradients: %s", self._engine.path)
-        if nonfinite.clients:
-            # For whoever keeps this data. The reply must not tell.
-            log.warning(
-                "round %d: %d of %d clients have gradients that are not finite, or labels that are "
-                "no class%s; they count as zero, and the reports are sent",
-                request.round_number,
-                nonfinite.clients,
-                len(clients),
-                f", in {nonfinite.records} records" if nonfinite.records else "",
-            )
+        self._note(request, nonfinite)
         # Reports leave from the processor. Noise that protects somebody is drawn there, too: the
         # generator of other devices is not a cryptographic one (docs/noise.md).
         if self._config.run.entropy == "system":
             rows = rows.cpu()
         self.randomize_(rows, clients, request.round_number)
         return rows.cpu().numpy()
+
+    def sum_of_means(self, request: TrainRequest, parameters: Tensor) -> NDArray[np.float64]:
+        """The sum [d] of the weighted means of the requested clients: what their reports are before
+        noise and rounding, added up. For simulations with pooled noise.
+
+        A multiple of a public grid so fine that it does not show: sums over requests are exact.
+        """
+        parameters = parameters.to(self._device)
+        total = torch.zeros(self._engine.dimension, dtype=torch.float64, device=self._device)
+        nonfinite = NonfiniteRecords()
+        for part in self._parts(request):
+            total += self._sum_of(part, parameters, nonfinite)
+        self._note(request, nonfinite)
+        return total.cpu().numpy()
+
+    def _parts(self, request: TrainRequest) -> list[_Part]:
+        """The request's clients, whole blocks in a part: all of them if their records are a view;
+        else one by one. Kept for the next round, if that asks all clients, too."""
+        place = request.first, request.span
+        if not request.bitmap and place in self._whole_parts:
+            return self._whole_parts[place]
+        clients = request.clients
+        sizes = np.diff(self._task.offsets)[clients]
+        packing = self._engine.packing if self._by_rows else self._engine.sum_packing
+        blocks = packing.starts(sizes)
+        if self._by_rows:
+            held = max(1, HELD_NUMBERS // self._engine.dimension)
+            starts = blocks[np.unique(np.searchsorted(blocks, np.arange(0, blocks[-1], held)))]
+            starts = np.append(starts, blocks[-1])
+        else:
+            starts = blocks if request.bitmap else blocks[[0, -1]]
+        parts = [
+            self._part(clients[a:b], sizes[a:b], blocks[(blocks >= a) & (blocks <= b)] - a)
+            for a, b in pairwise(np.unique(starts).tolist())
+        ]
+        if not request.bitmap and len(self._whole_parts) < MOST_KEPT:
+            self._whole_parts[place] = parts
+        return parts
+
+    def _part(
+        self, clients: NDArray[np.int64], sizes: NDArray[np.int64], blocks: NDArray[np.int64]
+    ) -> _Part:
+        if self._by_rows:
+            return _Part(clients, None, blocks)
+        bounds = np.concatenate([[0], np.cumsum(sizes)])
+        radius, weights = _of(self._clip, clients), _of(self._weight, clients)
+        plan = self._engine.plan_sum(bounds, radius, weights, grid=self._sum_grid)
+        return _Part(clients, plan, blocks)
+
+    def _sum_of(self, part: _Part, parameters: Tensor, nonfinite: NonfiniteRecords) -> Tensor:
+        if part.plan is not None:
+            inputs, labels, _ = self._records(part.clients)
+            return self._engine.clipped_sum(parameters, inputs, labels, part.plan, nonfinite)
+        rows, found = self.means(part.clients, parameters)
+        nonfinite.add_all(found)
+        self._weigh_(rows, part.clients)
+        total = torch.zeros(rows.shape[1], dtype=torch.float64)
+        values = rows.cpu().numpy()
+        for first, last in pairwise(part.blocks.tolist()):
+            own = np.add.reduce(values[first:last], axis=0, dtype=np.float64)
+            total += on_grid(torch.from_numpy(own), self._sum_grid)
+        return total.to(self._device)
+
+    def _weigh_(self, rows: Tensor, clients: NDArray[np.int64]) -> None:
+        """In place: means times their clients' weights."""
+        if self._weighted:
+            weight = torch.from_numpy(self._task.plan.weight[clients].astype(np.float32))
+            rows *= weight[:, None].to(rows.device)
 
     def randomize_(self, rows: Tensor, clients: NDArray[np.int64], round_number: int) -> None:
         """In place: the clipped means [k, d] of these clients become their reports."""
@@ -103,9 +183,7 @@ class Worker:
         if self._user is not None:
             self._user(rows, clients, stream)
         else:
-            if self._weighted:
-                weight = torch.from_numpy(plan.weight[clients].astype(np.float32))
-                rows *= weight[:, None].to(rows.device)
+            self._weigh_(rows, clients)
             randomize_rows_(
                 plan.noise,
                 rows,
@@ -113,6 +191,23 @@ class Worker:
                 stream,
                 scale=_of(self._scale, clients),
                 step=_of(self._step, clients),
+            )
+
+    def _note(self, request: TrainRequest, nonfinite: NonfiniteRecords) -> None:
+        """Log how gradients are computed, once, and what of them counts as zero."""
+        if not self._path_noted:
+            # Some paths are chosen on the first records.
+            self._path_noted = True
+            log.info("gradients: %s", self._engine.path)
+        if nonfinite.clients:
+            # For whoever keeps this data. The reply must not tell.
+            log.warning(
+                "round %d: %d of %d clients have gradients that are not finite, or labels that are "
+                "no class%s; they count as zero, and the reports are sent",
+                request.round_number,
+                nonfinite.clients,
+                len(request.clients),
+                f", in {nonfinite.records} records" if nonfinite.records else "",
             )
 
     def _user_randomizer(self) -> Callable[[Tensor, NDArray[np.int64], NoiseStream], None] | None:
@@ -141,9 +236,9 @@ class Worker:
             records = slice(int(bounds[0]), int(bounds[-1]))
             return self._inputs[records], self._labels[records], bounds - bounds[0]
         starts, ends = offsets[clients], offsets[clients + 1]
-        index = torch.cat([torch.arange(a, b) for a, b in zip(starts, ends, strict=True)])
-        index = index.to(self._device)
         local = np.concatenate([[0], np.cumsum(ends - starts)])
+        rows = np.repeat(starts - local[:-1], ends - starts) + np.arange(local[-1])
+        index = torch.from_numpy(rows).to(self._device)
         return self._inputs[index], self._labels[index], local
 
     def means(

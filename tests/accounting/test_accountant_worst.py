@@ -10,8 +10,10 @@ from scipy.stats import chi2
 
 import fl_shuffle.accounting.accountant as module
 from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.attacks import recognition
+from fl_shuffle.accounting.attacks.recognition import Recognition
 from fl_shuffle.accounting.rounds.events import ClientClass
-from fl_shuffle.accounting.rounds.local_guarantees import recognised_epsilon, worst_local_epsilons
+from fl_shuffle.accounting.rounds.local_guarantees import worst_local_epsilons
 
 
 def make(classes: list[ClientClass], class_of: np.ndarray, rounds: int = 6) -> Accountant:
@@ -76,6 +78,17 @@ def test_worst_local_epsilons_of_groups() -> None:
 TARGET = ClientClass("gaussian", 1.0, 6.0, 0.3, 1.0, 1e-5, 1)
 
 
+def recognised_epsilon(
+    classes: list[ClientClass],
+    counts: np.ndarray,
+    index: int,
+    rounds: int,
+    delta: float,
+    dimension: int | None = None,
+) -> float | None:
+    return Recognition(classes, counts, delta, dimension).epsilon(index, rounds)
+
+
 def test_recognition_is_not_claimed_among_smaller_balls_or_larger_noise() -> None:
     counts = np.array([1, 1000])
     alike = [TARGET, ClientClass("gaussian", 1.0, 6.0, 0.3, 1.0, 1e-5, 2)]
@@ -108,3 +121,22 @@ def test_where_recognition_is_claimed_the_attacker_picks_the_right_report(
         rival = -6.0 + scale * rng.standard_normal(others)
         short = scale**2 * rng.chisquare(dimension - 1, others) <= tau
         assert not np.any(short & (rival >= along[index]))
+
+
+def test_recognition_among_many_classes_is_claimed_as_among_each() -> None:
+    """Bins of near scales and radii claim no more than the classes themselves, and hardly less."""
+    rng = np.random.default_rng(2)
+    scales = np.sort(rng.uniform(0.5, 5.0, 400))
+    classes = [ClientClass("gaussian", float(scale), 6.0, 0.3, 1.0, 1e-5, 1) for scale in scales]
+    counts = np.ones(400, dtype=np.int64)
+    for dimension in (None, 2, 600):
+        binned = Recognition(classes, counts, 1e-2, dimension)
+        with pytest.MonkeyPatch.context() as patch:
+            exact = dataclasses.replace(module.TOLERANCES, recognition_classes=1000)
+            patch.setattr(recognition, "TOLERANCES", exact)
+            each = Recognition(classes, counts, 1e-2, dimension)
+        assert len(binned._others) < 300 and len(each._others) == 400
+        claims = [(binned.epsilon(index, 1), each.epsilon(index, 1)) for index in range(400)]
+        assert all(a in (None, b) for a, b in claims)
+        assert sum(b is not None for _, b in claims) - sum(a is not None for a, _ in claims) <= 8
+    assert any(b is not None for _, b in claims) and any(b is None for _, b in claims)

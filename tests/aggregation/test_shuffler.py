@@ -55,10 +55,10 @@ def test_the_order_of_arrival_and_the_number_of_threads_leave_no_trace(keep: boo
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_a_row_that_is_not_finite_is_dropped_alone(keep: bool, bad: float) -> None:
     rows = chunks(1)[0]
-    spoilt = rows.clone()
-    spoilt[2, 3] = bad
+    nonfinite = rows.clone()
+    nonfinite[2, 3] = bad
     batch = ReportBatch(DIMENSION, keep=keep)
-    assert batch.add(spoilt, 0).tolist() == [True, True, False, True, True]
+    assert batch.add(nonfinite, 0).tolist() == [True, True, False, True, True]
     assert batch.count == 4
     assert torch.equal(batch.release_sum(), rows[[0, 1, 3, 4]].double().sum(dim=0))
     with pytest.raises(PrivacyBudgetError, match="below privacy.min_reports = 5"):

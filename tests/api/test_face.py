@@ -17,8 +17,10 @@ import fl_shuffle as fs
 from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.api.bounds import Question
 from fl_shuffle.api.configs import resolve_config
+from fl_shuffle.cli import main
 from fl_shuffle.errors import ConfigError, InvalidValueError, NotApplicableError, RunError
 from fl_shuffle.flower.strategy import RoundOutcome
+from fl_shuffle.runs import RoundFinished, RunEvent, RunFinished, RunStarted
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {
@@ -235,6 +237,40 @@ def test_a_callback_that_raises_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         fs.simulate(SMALL, out=tmp_path / "run", on_round=stop)
     assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_run_that_stopped_goes_on(tmp_path: Path) -> None:
+    def stop(outcome: RoundOutcome) -> None:
+        if outcome.round_number == 2:
+            raise KeyboardInterrupt
+
+    whole = fs.simulate(SMALL, out=tmp_path / "whole")
+    with pytest.raises(RunError, match=r"config\.json"):
+        fs.resume(tmp_path / "none")
+    with pytest.raises(KeyboardInterrupt):
+        fs.simulate(SMALL, out=tmp_path / "run", on_round=stop)
+    seen: list[RunEvent] = []
+    result = fs.resume(tmp_path / "run", on_event=seen.append)
+    assert result.metrics["round"].tolist() == [1, 2, 3]
+    assert isinstance(seen[0], RunStarted) and isinstance(seen[-1], RunFinished)
+    assert all(isinstance(event, RoundFinished) for event in seen[1:-1]) and len(seen) > 2
+    saved = [(r.directory / "model.safetensors").read_bytes() for r in (whole, result)]
+    assert saved[0] == saved[1]
+
+
+def test_the_command_line_is_a_layer_over_the_face(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[object, object]] = []
+
+    def simulate(config: fs.Config, *, out: object, on_event: object) -> None:
+        asked.append((config, out))
+
+    monkeypatch.setattr("fl_shuffle.api.runs.simulate", simulate)
+    assert main(["simulate", "--rounds", "7", "--out", str(tmp_path / "run")]) == 0
+    assert asked == [
+        (resolve_config("configs/quickstart.toml", {"run.rounds": 7}), str(tmp_path / "run"))
+    ]
 
 
 def test_plans_of_both_kinds() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -111,9 +112,19 @@ def test_another_seed_gives_another_model(launch: Launch, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["client unit", "network, part, unequal"])
-def test_flowers_ray_engine_gives_the_same_bits(kind: str, launch: Launch, tmp_path: Path) -> None:
-    assert launch("here", *KINDS[kind], "run.jobs=1") == 0
-    assert launch("ray", *KINDS[kind], options=("--engine", "ray", "--jobs", "2")) == 0
+def test_flowers_ray_engine_gives_the_same_bits(
+    kind: str, launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = []
+    for name, options in (("here", ()), ("ray", ("--engine", "ray", "--jobs", "2"))):
+        assert launch(name, *KINDS[kind], options=(*options, "--json")) == 0
+        shown.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
+    # Its rounds run in another process, and are heard of here all the same.
+    events = [[event["event"] for event in each] for each in shown]
+    assert events[0] == events[1] == ["start", "round", "round", "round", "finish"]
+    for ours, theirs in zip(*(each[1:-1] for each in shown), strict=True):
+        del ours["seconds"], theirs["seconds"]
+        assert ours == theirs
     assert model_bytes(tmp_path / "here") == model_bytes(tmp_path / "ray")
     ours, theirs = summary(tmp_path / "here"), summary(tmp_path / "ray")
     assert ours["proven_epsilon"] == theirs["proven_epsilon"]

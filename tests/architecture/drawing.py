@@ -12,7 +12,14 @@ FIRST, LAST = "```mermaid\n", "```\n"
 
 EVERYWHERE = {"errors", "version", "lazy", "plugins"}
 """Modules of `fl_shuffle` that most others import: they would only fill the picture with lines."""
-GROUND = {"guarantee", "limits", "partial_shuffle_tolerances", "tolerances"}
+GROUND = {
+    "attack_tolerances",
+    "guarantee",
+    "limits",
+    "partial_shuffle_tolerances",
+    "sum_tolerances",
+    "tolerances",
+}
 """Modules of `fl_shuffle.accounting` below all its rooms: drawn as one."""
 
 

@@ -15,6 +15,7 @@ PAGES = sorted(
 )
 FILE = re.compile(r"[\w./-]*\w\.py\b")
 DOTTED = re.compile(r"`(fl_shuffle(?:\.\w+)+)`")
+SCRIPT = re.compile(r"\bscripts/(\w+)")
 LOGGERS = {"fl_shuffle.client", "fl_shuffle.run"}
 PATHS = ["/" + str(path.relative_to(ROOT)) for path in FILES]
 
@@ -53,6 +54,13 @@ def test_named_files_and_modules_exist(page: Path) -> None:
     assert [
         name for name in sorted(set(DOTTED.findall(text)) - LOGGERS) if not resolves(name)
     ] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_named_scripts_exist(page: Path) -> None:
+    named = set(SCRIPT.findall(page.read_text(encoding="utf-8")))
+    patterns = {"bench_"}  # as in `scripts/bench_*`
+    assert not {name for name in named - patterns if not (ROOT / "scripts" / name).is_file()}
 
 
 def test_a_missing_name_would_be_seen() -> None:

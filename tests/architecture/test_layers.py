@@ -12,12 +12,15 @@ TOP = ("fl_shuffle", "clients", "server", "benchmarks")
 
 # A module may import modules of its own layer or of a lower number.
 LAYERS = [
-    ["fl_shuffle.errors", "fl_shuffle.version", "fl_shuffle.lazy"],
+    ["fl_shuffle.errors", "fl_shuffle.version", "fl_shuffle.lazy", "fl_shuffle.durable_files"],
+    ["fl_shuffle.csv_files"],
     [
         "fl_shuffle.accounting.guarantee",
         "fl_shuffle.accounting.tolerances",
         "fl_shuffle.accounting.limits",
+        "fl_shuffle.accounting.attack_tolerances",
         "fl_shuffle.accounting.partial_shuffle_tolerances",
+        "fl_shuffle.accounting.sum_tolerances",
     ],
     ["fl_shuffle.accounting.laws"],
     ["fl_shuffle.accounting.engine"],
@@ -68,6 +71,7 @@ CONFINED = {
         "fl_shuffle.gradients",
         "fl_shuffle.aggregation.shuffler",
         "fl_shuffle.aggregation.optimizer",
+        "fl_shuffle.aggregation.robust",
         "fl_shuffle.seeds",
         "fl_shuffle.auditing",
         "fl_shuffle.ledger.run_book",
@@ -85,7 +89,7 @@ CONFINED = {
     ),
     "torchvision": ("fl_shuffle.tasks.sources.torchvision_datasets",),
     "opacus": ("fl_shuffle.gradients",),
-    "dp_accounting": ("fl_shuffle.accounting.engine.composition",),
+    "dp_accounting": ("fl_shuffle.accounting.engine.dp_accounting_export", "fl_shuffle.api.bounds"),
     "ray": (),
     "numba": ("fl_shuffle.compiled",),
     "llvmlite": ("fl_shuffle.compiled",),

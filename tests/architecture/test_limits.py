@@ -84,3 +84,48 @@ def test_a_repetition_would_be_seen() -> None:
     assert repeated({"a": body, "b": body.replace("3", "4")}) == []
     many = "from os import (\n" + "".join(f"    a{i},\n" for i in range(RUN)) + ")\n"
     assert repeated({"a": many, "b": many}) == []
+
+
+def unexplained(source: str) -> list[str]:
+    """Numbers at module level, named in capitals, with neither a text below nor a comment above.
+
+    What is computed by a call has its name for a reason (as in `ROOT_TWO = math.sqrt(2.0)`).
+    """
+    body, lines = ast.parse(source).body, source.splitlines()
+    found = []
+    for node, below in zip(body, [*body[1:], None], strict=True):
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = [each.id for each in targets if isinstance(each, ast.Name) and each.id.isupper()]
+        parts = list(ast.walk(node.value))
+        number = any(
+            isinstance(part, ast.Constant) and type(part.value) in (int, float) for part in parts
+        ) and not any(isinstance(part, ast.Call | ast.Dict) for part in parts)
+        text = (
+            isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+            and isinstance(below.value.value, str)
+        )
+        # One comment may stand above several lines.
+        top = node.lineno - 1
+        while top > 0 and lines[top].strip() and not lines[top].startswith("#"):
+            top -= 1
+        if names and number and not text and not lines[top].startswith("#"):
+            found += names
+    return found
+
+
+def test_every_number_has_its_reason() -> None:
+    package = ROOT / "fl_shuffle"
+    found = {
+        str(path.relative_to(ROOT)): names
+        for path in FILES
+        if path.is_relative_to(package) and (names := unexplained(path.read_text(encoding="utf-8")))
+    }
+    assert found == {}
+
+
+def test_a_number_without_a_reason_would_be_seen() -> None:
+    bare = 'ONE = 1\nTWO = 2\n"""Reason."""\n# Reason.\nTHREE = 3 * 1.0\nNAME = \'x\'\n'
+    assert unexplained(bare) == ["ONE"]

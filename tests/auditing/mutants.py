@@ -214,7 +214,7 @@ def loss_in_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fl_shuffle.apps.client, "reply_with_reports", wrong)
 
 
-def spoilt_clients_send_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def nonfinite_clients_send_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Worker.reports
 
     def wrong(self: Worker, request: Any, parameters: Any) -> np.ndarray:

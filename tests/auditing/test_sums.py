@@ -22,6 +22,7 @@ from fl_shuffle.auditing.findings import AuditReport, Finding
 from fl_shuffle.auditing.games import Clock
 from fl_shuffle.auditing.sums import GAME, SumGame, play_sums, sum_findings
 from fl_shuffle.configuration.sections import Config
+from fl_shuffle.seeds import SeedTree
 from fl_shuffle.tasks.canaries import Canaries, most_exposed_in_sums
 from tests.auditing import mutants
 from tests.auditing.audit_settings import config
@@ -35,7 +36,9 @@ WEIGHTED = config(20, budgets=PERSONAL, server={"weights": "inverse-variance"})
 
 def attack(source: Canaries, claims: SumClaims, rounds: int = 3) -> list[Finding]:
     game = SumGame(source, claims)
-    return sum_findings(game, play_sums(source, PLAYS, Clock(600.0)), rounds, DELTAS, ALPHA)
+    return sum_findings(
+        game, play_sums(source, PLAYS, Clock(600.0), SeedTree(0)), rounds, DELTAS, ALPHA
+    )
 
 
 def canaries(settings: Config, seed: int = 0) -> Canaries:

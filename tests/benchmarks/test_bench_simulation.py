@@ -29,7 +29,7 @@ def test_smoke_form_measures_the_floor_and_ours(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     with table.open(newline="") as file:
         rows = {row["engine"]: row for row in csv.DictReader(file)}
-    assert set(rows) == {"floor", "ours"}
+    assert set(rows) == {"floor", "ours", "pooled"}
     for row in rows.values():
         assert (row["clients"], row["records"], row["d"]) == ("40", "5", "610")
         assert row["rounds"] == "3"
@@ -40,12 +40,18 @@ def test_smoke_form_measures_the_floor_and_ours(tmp_path: Path) -> None:
         assert row["note"] == ""
     assert float(rows["ours"]["accounting_share"]) > 0
     assert rows["floor"]["accounting_share"] == ""
-    ratio = float(rows["ours"]["median_s"]) / float(rows["floor"]["median_s"])
-    assert abs(float(rows["ours"]["wall_over_floor"]) - ratio) < 1e-9 * ratio
+    for row in rows.values():
+        assert float(row["p10_s"]) <= float(row["median_s"]) <= float(row["p90_s"])
+    for engine in ("ours", "pooled"):
+        low, middle, high = (
+            float(rows[engine][name]) for name in ("floor_p10", "wall_over_floor", "floor_p90")
+        )
+        assert 0 < low <= middle <= high
+    assert float(rows["ours"]["wall_over_ours"]) == 1.0
 
 
 def test_unknown_engine_is_refused_before_anything_runs(tmp_path: Path) -> None:
     done = bench("--smoke", "--engines", "flor", "--csv", str(tmp_path / "t.csv"))
     assert done.returncode == 2
-    assert "known ones are floor, ours, ray, stock" in done.stderr
+    assert "known ones are floor, ours, pooled, ray, stock" in done.stderr
     assert not (tmp_path / "t.csv").exists()

@@ -95,8 +95,10 @@ def _stream(
     lines: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *flags: str
 ) -> list[dict[str, object]]:
     monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
-    assert main(["bound", "--jsonl", "-", *flags]) == 0
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    code = main(["bound", "--jsonl", "-", *flags])
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert code == (2 if any("error" in answer for answer in answers) else 0)
+    return answers
 
 
 def test_stream_answers_every_line_and_survives_bad_ones(

@@ -18,6 +18,7 @@ from fl_shuffle.apps.client import app
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.flower import exchange
+from fl_shuffle.flower import roster as roster_module
 from fl_shuffle.flower.grid import InProcessGrid, stamp
 from fl_shuffle.flower.records import TrainRequest, array_record
 from fl_shuffle.flower.roster import HOLDING_RECORD, Roster, held_clients, require_held
@@ -143,7 +144,9 @@ def test_each_client_is_asked_at_its_own_node_in_every_round() -> None:
     }
 
 
-def test_nodes_are_asked_once_and_newcomers_when_they_come() -> None:
+def test_nodes_are_asked_once_and_newcomers_when_they_come(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     grid = Remote({1: part(0, 2), 2: part(1, 2)})
     roster = Roster(CLIENTS, 20.0)
     for _ in range(3):
@@ -151,8 +154,16 @@ def test_nodes_are_asked_once_and_newcomers_when_they_come() -> None:
     assert sorted(grid.inner.asked) == [1, 2]
     # SuperNode 2 comes back under another id while the server still believes in the old one.
     grid.inner.configs[3] = part(1, 2)
-    pools = roster.pools(grid)  # type: ignore[arg-type]
+    with caplog.at_level("WARNING", logger="fl_shuffle.run"):
+        for _ in range(2):
+            pools = roster.pools(grid)  # type: ignore[arg-type]
     assert sorted(grid.inner.asked) == [1, 2, 3]
+    assert {tuple(nodes) for _, nodes in pools} == {(1,), (2,)}
+    refusals = [text for text in caplog.messages if "refused" in text]
+    assert refusals == ["node 3 claims clients 25 to 49, of which node 2 plays some: refused while "
+                        "that node is connected"]  # fmt: skip
+    del grid.inner.configs[2]
+    pools = roster.pools(grid)  # type: ignore[arg-type]
     assert {tuple(nodes) for _, nodes in pools} == {(1,), (3,)}
     del grid.inner.configs[1]
     pools = roster.pools(grid)  # type: ignore[arg-type]
@@ -160,6 +171,29 @@ def test_nodes_are_asked_once_and_newcomers_when_they_come() -> None:
     mask = pools[0][0]
     assert mask is not None
     assert mask.tolist() == [False] * 25 + [True] * 25
+
+
+def test_who_claims_much_displaces_nobody() -> None:
+    """A node that claims all clients but one, there from the start, against honest ones."""
+    grid = Remote({1: part(0, 25), 7: part(1, 2), 8: part(0, 2)})
+    everyone = np.ones(CLIENTS, dtype=bool)
+    found = asked_where(grid, everyone)
+    assert found == {1: [0, 1], 7: list(range(25, 50))}
+
+
+def test_a_silent_node_is_asked_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(roster_module.time, "monotonic", lambda: now[0])
+    grid = Remote({1: part(0, 2), 2: None})
+    roster = Roster(CLIENTS, 20.0)
+    asked = []
+    for second in range(0, 1000, 10):
+        now[0] = float(second)
+        before = len(grid.inner.asked)
+        roster.pools(grid)  # type: ignore[arg-type]
+        if 2 in grid.inner.asked[before:]:
+            asked.append(second)
+    assert asked == [0, 60, 180, 420, 900]
 
 
 def test_nodes_without_a_partition_share_all_clients_or_the_rest() -> None:
@@ -203,6 +237,6 @@ def test_a_node_refuses_clients_it_does_not_hold() -> None:
     reply = grid._call(stamp(TrainRequest(1, 10, 2).message(model, 1)))
     assert not reply.has_error()
     context = SimpleNamespace(node_config=part(1, 5))
-    require_held(np.arange(10, 20), context, CLIENTS)  # type: ignore[arg-type]
+    require_held(TrainRequest(1, 10, 10), context, CLIENTS)  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError):
-        require_held(np.array([19, 20]), context, CLIENTS)  # type: ignore[arg-type]
+        require_held(TrainRequest(1, 19, 2), context, CLIENTS)  # type: ignore[arg-type]

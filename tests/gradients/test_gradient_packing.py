@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fl_shuffle.flower import strategy
+from fl_shuffle.flower import exchange
 from fl_shuffle.gradients import GradientEngine, Packing, make_gradient_engine, packing_of
 from fl_shuffle.gradients.blocks import segments_of
 from tests.gradients.gradient_modules import Cells, Small, chains, records_of
@@ -154,7 +154,7 @@ def test_requests_are_whole_blocks_for_any_number_of_nodes(
     allowed[random.sample(range(300), count)] = True  # type: ignore[attr-defined]
     packing, chosen = Packing(records, 7), np.flatnonzero(allowed)
     requests = list(
-        strategy._requests(3, allowed, 10, nodes, lambda ids: packing.starts(sizes[ids]))
+        exchange.requests(3, allowed, 300, nodes, lambda ids: packing.starts(sizes[ids]))
     )
     assert [c for request in requests for c in request.clients.tolist()] == chosen.tolist()
     starts = set(packing.starts(sizes[chosen]).tolist())
@@ -168,3 +168,7 @@ def test_a_block_is_no_more_than_a_reply_and_a_pass_hold() -> None:
     mlp = nn.Sequential(nn.Linear(60, 1000), nn.ReLU(), nn.Linear(1000, 10))
     assert packing_of(mlp) == Packing(504, 59)
     assert packing_of(Small()).records == 32
+    # Sums hold no rows, where there is a closed form.
+    assert packing_of(mlp, rows=False).records == 4 * 504
+    assert packing_of(mlp, rows=False).clients > 10**12
+    assert packing_of(Small(), rows=False) == packing_of(Small())

@@ -54,7 +54,7 @@ def computed(
 
 
 def poisons(x: Tensor, record: int) -> dict[str, Tensor]:
-    """Copies of the records, one of them spoilt."""
+    """Copies of the records, one of them not finite."""
     result = {}
     for name, value in (("nan", torch.nan), ("inf", torch.inf), ("long", 3e38)):
         result[name] = x.clone()
@@ -70,7 +70,7 @@ def poisons(x: Tensor, record: int) -> dict[str, Tensor]:
 def test_one_nonfinite_record_moves_its_client_no_further_than_any_other(
     name: str, norm: int
 ) -> None:
-    """Replace-one: from finite to spoilt, from one spoilt record to two."""
+    """Replace-one: from finite to nonfinite, from one nonfinite record to two."""
     module = MODULES[name]
     engine = make_gradient_engine(module, clip="record", norm=norm, records=records_of(name))
     theta = flat(module)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -55,6 +57,48 @@ def test_a_stream_has_the_same_bits_before_and_after_it_switches(
         stream.add_(law, wide[:, :dimension], 11, scale, step)
         results.append(torch.cat([wide, getattr(stream, law)(4, 3)], dim=1))
     assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("dimension", [1, 7, 610, 200_003])
+def test_reports_with_64_bits_have_the_same_bits_however_they_are_made(
+    monkeypatch: pytest.MonkeyPatch, law: str, dimension: int
+) -> None:
+    stream = NoiseStream(bytes(16), dimension, bits=64)
+    rows = max(3, 600_000 // dimension) if dimension > 1 else 50
+    scale = np.random.default_rng(1).uniform(0.1, 9.0, rows)
+    step = np.exp2(np.ceil(np.log2(scale)) - np.resize([16, 14, 20], rows))
+    exact = noise_cpu.noise_exact.exact_report
+    results, worked_out = [], [0, 0]
+    for index, limit in enumerate((1 << 62, 0)):
+        monkeypatch.setattr(noise_cpu, "COMPILED_FROM", limit)
+
+        def counted(*arguments: Any, index: int = index) -> float:
+            worked_out[index] += 1
+            return exact(*arguments)
+
+        monkeypatch.setattr(noise_cpu.noise_exact, "exact_report", counted)
+        wide = torch.linspace(-1, 1, rows * (dimension + 5)).reshape(rows, dimension + 5)
+        stream.add_(law, wide[:, :dimension], 11, scale, step)
+        results.append(wide)
+    assert torch.equal(*results)
+    # The same coordinates are in doubt but for those at the very edge of it.
+    assert abs(worked_out[0] - worked_out[1]) <= 2
+    assert dimension < 600 or worked_out[1] > 0
+
+
+def test_every_doubt_is_settled_exactly() -> None:
+    """Coarse words everywhere: no coordinate is left to double precision."""
+    words = np.random.default_rng(3).integers(-(1 << 39), 1 << 39, (2, 8))
+    scale, step = np.array([1.0, 3.0]), np.array([2.0**-16, 2.0**-14])
+    for law in LAWS:
+        for columns in (3, 8):
+            rows = [np.linspace(0, 1, 2 * columns, dtype=np.float32).reshape(2, -1) for _ in "ab"]
+            source = noise_cpu._Source(bytes(16), np.array([4, 9]), 2, words)
+            noise_cpu._ADD_64[law](source, rows[0], scale, step)
+            noise_cpu._add_compiled_64(law, source, rows[1], scale, step)
+            np.testing.assert_array_equal(*rows)
+            assert not np.mod(rows[0], step[:, None]).any()
 
 
 def test_the_logarithm_is_within_two_units_of_the_last_place() -> None:

@@ -134,7 +134,7 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text("{")
     (tmp_path / "broken" / "ledger.sqlite").write_text("")
-    with pytest.raises(RunError, match="cannot be read"):
+    with pytest.raises(RunError, match="not a readable ledger"):
         unfinished_config(tmp_path / "broken")
 
 

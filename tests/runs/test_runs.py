@@ -138,24 +138,34 @@ def test_too_few_reports_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "failing_model.py").write_text(NAN_MODEL.format(limit=0))
-    assert launch("run", "model.kind=failing_model:failing") == 2
-    assert "0 usable reports" in capsys.readouterr().err
+    assert launch("run", "model.kind=failing_model:failing") == 1
+    error = capsys.readouterr().err
+    assert "0 usable reports" in error and "failed: 12" in error and "Traceback" not in error
+    assert f"--resume {tmp_path / 'run'}" in error
 
 
-@pytest.mark.parametrize(("name", "words"), [("integers", "int64"), ("text", "torch.nn.Module")])
+@pytest.mark.parametrize(
+    ("name", "words", "started"),
+    [
+        ("integers", "int64", False),
+        ("text", "torch.nn.Module", False),
+    ],
+)
 def test_models_that_cannot_be_trained(
     name: str,
     words: str,
+    started: bool,
     launch: Launch,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "odd_model.py").write_text(NAN_MODEL.format(limit=0))
-    assert launch("run", f"model.kind=odd_model:{name}") == 2
+    module = f"odd_model_{name}"
+    (tmp_path / f"{module}.py").write_text(NAN_MODEL.format(limit=0))
+    assert launch("run", f"model.kind={module}:{name}") == 2
     assert words in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
+    assert (tmp_path / "run").exists() == started
 
 
 def test_a_target_stops_the_run_before_it_is_exceeded(launch: Launch, tmp_path: Path) -> None:
@@ -174,7 +184,7 @@ def test_a_target_stops_the_run_before_it_is_exceeded(launch: Launch, tmp_path: 
 def test_a_target_below_one_round_releases_nothing(
     launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert launch("none", "privacy.target_epsilon=1e-6") == 0
+    assert launch("none", "privacy.target_epsilon=1e-6") == 1
     final = summary(tmp_path / "none")
     assert final["rounds"] == 0 and final["proven_epsilon"] is None
     assert "stopped before round 1" in capsys.readouterr().out
@@ -247,9 +257,9 @@ def test_every_release_stays_on_the_bill_and_nothing_else(launch: Launch, tmp_pa
     accountant = Accountant([CLASS], np.zeros(12, dtype=np.int64), unit="client",
                             schedule="aggregate", delta=1e-5, rounds=3)  # fmt: skip
     for mask in (present, np.ones(12, dtype=bool)):
-        ledger.reserve(3, 12, 99.0)
+        attempt = ledger.reserve(3, 12, 99.0)
         spend = accountant.preview(3, mask)
-        ledger.record(spend, {0: int(mask.sum())}, 12, mask, 0.1)
+        ledger.record(attempt, spend, {0: int(mask.sum())}, 12, mask, 0.1)
     # Sequential reports are used as they come: reserved is released.
     ledger.reserve(4, 11, 99.0, present)
     attempts = ledger.presence(12)
@@ -362,7 +372,7 @@ def test_resuming_what_is_not_a_run(
     tmp_path: Path, launch: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["simulate", "--resume", str(tmp_path / "none")]) == 2
-    assert "config.json" in capsys.readouterr().err
+    assert "ledger.sqlite" in capsys.readouterr().err
     assert launch("run") == 0
     assert main(["simulate", "--resume", str(tmp_path / "run")]) == 2
     assert "finished" in capsys.readouterr().err

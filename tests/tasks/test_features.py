@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from fl_shuffle.errors import DataError, InvalidValueError, RunError
 from fl_shuffle.tasks.features import FEATURE_KINDS, build_features
+from fl_shuffle.tasks.features.strokes import draw_strokes
 from fl_shuffle.tasks.sources.digits import read_all
-from fl_shuffle.tasks.strokes import draw_strokes
 
 
 @pytest.fixture(scope="module")

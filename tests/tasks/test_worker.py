@@ -10,85 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fl_shuffle.budgets import make_budgets
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.gradients import NonfiniteRecords
-from fl_shuffle.randomizer_plan import make_plan
 from fl_shuffle.randomizers.noise import NoiseStream
 from fl_shuffle.tasks import canaries, worker
 from fl_shuffle.tasks.canaries import Canaries
-from fl_shuffle.tasks.models import build_model
-from fl_shuffle.tasks.task import Task
 from fl_shuffle.tasks.worker import Worker
-
-SIZES = [4, 30, 1, 9]
-CLIP = 0.3
-
-
-class Convolution(nn.Module):
-    """A module of the user's own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution = nn.Conv1d(1, 3, 3)
-        self.head = nn.Linear(3 * 6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.convolution(x[:, None])).flatten(1))
-
-
-def convolution(shape: tuple[int, ...], classes: int) -> nn.Module:
-    return Convolution()
-
-
-MODELS: dict[str, dict[str, Any]] = {
-    "linear": {"kind": "linear"},
-    "mlp": {"kind": "mlp", "hidden": [6]},
-    "own": {"kind": f"{__name__}:convolution"},
-}
-
-
-def configured(entropy: str = "seeded", model: str = "linear", **privacy: Any) -> Config:
-    return parse_config(
-        {
-            "run": {"seed": 3, "entropy": entropy},
-            "data": {"clients": len(SIZES)},
-            "model": MODELS[model],
-            "privacy": {"unit": "record", "clip_norm": CLIP, **privacy},
-            "budgets": {"epsilon": 1.0},
-        }
-    )
-
-
-def task_of(config: Config, spoil: dict[int, float] | None = None) -> Task:
-    """Four clients' records, some of them spoilt: {record: value}."""
-    generator = torch.Generator().manual_seed(1)
-    inputs = torch.randn(sum(SIZES), 8, generator=generator)
-    labels = torch.randint(0, 3, (sum(SIZES),), generator=generator)
-    for record, value in (spoil or {}).items():
-        inputs[record] = value
-    budgets = make_budgets(config.budgets, len(SIZES))
-    return Task(
-        inputs=inputs,
-        labels=labels,
-        offsets=np.concatenate([[0], np.cumsum(SIZES)]).astype(np.int64),
-        test_inputs=inputs[:0],
-        test_labels=labels[:0],
-        classes=3,
-        features_use_data=False,
-        fingerprint="",
-        budgets=budgets,
-        plan=make_plan(config, budgets, np.array(SIZES)),
-    )
-
-
-def parameters_of(config: Config) -> Tensor:
-    model = build_model(config.model, (8,), 3, 3)
-    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+from tests.tasks.small_tasks import MODELS, SIZES, configured, parameters_of, task_of
 
 
 def means(config: Config, spoil: dict[int, float] | None = None) -> Tensor:
@@ -111,7 +43,7 @@ def means(config: Config, spoil: dict[int, float] | None = None) -> Tensor:
     ],
 )
 @pytest.mark.parametrize("model", MODELS)
-def test_a_spoilt_record_moves_a_mean_by_no_more_than_the_plan_says(
+def test_a_nonfinite_record_moves_a_mean_by_no_more_than_the_plan_says(
     model: str, privacy: dict[str, Any], poison: float
 ) -> None:
     config = configured(model=model, **privacy)
@@ -143,7 +75,7 @@ def test_local_steps_that_overflow_are_a_zero_mean() -> None:
 
 @pytest.mark.parametrize(
     ("model", "path"),
-    [("linear", "closed-form linear"), ("mlp", "closed-form mlp"), ("own", "torch.func")],
+    [("linear", "closed-form linear"), ("mlp", "closed-form mlp"), ("own", "closed-form network")],
 )
 def test_the_log_says_once_how_gradients_are_computed(
     model: str, path: str, caplog: pytest.LogCaptureFixture
@@ -175,8 +107,8 @@ def test_everybody_sends_a_report_and_only_the_log_tells(
     assert not caplog.records
     assert np.array_equal(reports[2:], clean[2:])
     # The noise is the same, so the reports differ by the means and the rounding to the grid.
-    spoilt = {0: math.nan, 5: math.inf, 6: math.nan}
-    difference = means(config, spoilt) - means(config)
+    nonfinite = {0: math.nan, 5: math.inf, 6: math.nan}
+    difference = means(config, nonfinite) - means(config)
     found = torch.from_numpy(reports.astype(np.float64) - clean)
     assert float((found - difference).abs().max()) <= 1.01 * float(task.plan.step.max())
 

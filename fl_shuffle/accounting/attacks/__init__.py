@@ -11,19 +11,9 @@ from fl_shuffle.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta, lower_bound_epsilon
-    from fl_shuffle.accounting.attacks.chosen_vector_datasets import (
-        vector_lower_delta,
-        vector_lower_epsilon,
-    )
     from fl_shuffle.accounting.attacks.likelihood_ratio import attack_epsilon
 
-__all__ = [
-    "attack_epsilon",
-    "lower_bound_delta",
-    "lower_bound_epsilon",
-    "vector_lower_delta",
-    "vector_lower_epsilon",
-]
+__all__ = ["attack_epsilon", "lower_bound_delta", "lower_bound_epsilon"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -31,10 +21,6 @@ __getattr__, __dir__ = lazy_names(
         "fl_shuffle.accounting.attacks.chosen_datasets": (
             "lower_bound_delta",
             "lower_bound_epsilon",
-        ),
-        "fl_shuffle.accounting.attacks.chosen_vector_datasets": (
-            "vector_lower_delta",
-            "vector_lower_epsilon",
         ),
         "fl_shuffle.accounting.attacks.likelihood_ratio": ("attack_epsilon",),
     },

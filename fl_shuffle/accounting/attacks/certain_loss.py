@@ -7,42 +7,53 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.attacks.likelihood_ratio import batch_epsilon
-from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.attacks.likelihood_ratio import population_epsilon
+from fl_shuffle.accounting.attacks.recognition import Recognition
+from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass
-from fl_shuffle.accounting.rounds.local_guarantees import recognised_epsilon
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
 
-def certain_epsilon(
-    classes: Sequence[ClientClass],
-    counts: NDArray[np.int64],
-    index: int,
-    rounds: int,
-    delta: float,
-    *,
-    local: float,
-    dimension: int | None = None,
-    recognition_only: bool = False,
-) -> float:
-    """A lower bound on epsilon at `delta` of a client of class `index` over `rounds`; 0 for none.
+class CertainLoss:
+    """A lower bound on epsilon at `delta` of any client of a population. Relation: replace-one.
 
-    `counts[j]` clients of class j report in every round at most: fewer hide less. Recognition is
-    tried first; the likelihood ratio where that leaves room below `local`, the client's local
-    epsilon. Nothing is claimed for randomizers without a known law. Relation: replace-one.
+    `counts[j]` clients of class j report in every round at most: fewer hide less. `dimension` of
+    the reports sharpens the bound. Nothing is claimed for randomizers without a known law.
     """
-    found = recognised_epsilon(classes, counts, index, rounds, delta, dimension)
-    best = 0.0 if found is None else found
-    unknown = any(kind.noise == "user" for kind in classes)
-    if recognition_only or unknown or best >= TOLERANCES.nearly_local * local:
-        return best
-    batch = [
-        ReportClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, int(count))
-        for kind, count in zip(classes, counts, strict=True)
-    ]
-    return max(best, batch_epsilon(batch, index, rounds, delta, dimension or 1))
+
+    def __init__(
+        self,
+        classes: Sequence[ClientClass],
+        counts: NDArray[np.int64],
+        dimension: int | None,
+        delta: float,
+    ) -> None:
+        self._counts = counts
+        self._classes = ClassTable.of(classes)
+        self._delta = delta
+        self._dimension = dimension
+        self._recognition = Recognition(self._classes, counts, delta, dimension)
+        self._unknown = bool(self._classes.is_noise("user").any())
+
+    def epsilon(
+        self, index: int, rounds: int, *, local: float, recognition_only: bool = False
+    ) -> float:
+        """For a client of class `index` over `rounds` rounds; 0 where nothing is certain.
+
+        Recognition is tried first; the likelihood ratio where that leaves room below `local`, the
+        client's local epsilon.
+        """
+        found = self._recognition.epsilon(index, rounds)
+        best = 0.0 if found is None else found
+        if recognition_only or self._unknown or best >= TOLERANCES.nearly_local * local:
+            return best
+        ratio = population_epsilon(
+            self._classes, self._counts, index, rounds, self._delta, self._dimension or 1
+        )
+        return max(best, ratio)
 
 
-def most_exposed(classes: Sequence[ClientClass], rounds: dict[int, int]) -> int | None:
+def most_exposed(classes: ClassTable, rounds: dict[int, int]) -> int | None:
     """The class, of those with `rounds` taken, whose own noise protects it least; None of none."""
-    return max(rounds, key=lambda i: classes[i].exposure * rounds[i] ** 0.5, default=None)
+    exposure = classes.exposure
+    return max(rounds, key=lambda i: exposure[i] * rounds[i] ** 0.5, default=None)

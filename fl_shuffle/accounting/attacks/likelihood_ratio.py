@@ -28,9 +28,15 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.attacks.vector_data_sets import Batch, DataSet, data_sets
+from fl_shuffle.accounting.attacks.vector_data_sets import (
+    Batch,
+    DataSet,
+    data_sets,
+    population_batch,
+)
 from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.engine.tilted_moments import TINY, UNIT
+from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.round_library import RoundType
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import require_integer, require_real
@@ -62,6 +68,19 @@ def batch_epsilon(
     )
     found = _promising(Batch.of(classes, index, dimension), rounds)
     return max((scores.epsilon(rounds, target) for scores in found), default=0.0)
+
+
+def population_epsilon(
+    classes: ClassTable,
+    counts: NDArray[np.int64],
+    index: int,
+    rounds: int,
+    delta: float,
+    dimension: int = 1,
+) -> float:
+    """`batch_epsilon` for `counts[j]` clients of every class j of a whole population."""
+    found = _promising(population_batch(classes, counts, index, dimension), rounds)
+    return max((scores.epsilon(rounds, delta) for scores in found), default=0.0)
 
 
 def attack_delta(kind: RoundType, rounds: int, epsilon: float, dimension: int = 1) -> float:
@@ -105,15 +124,14 @@ class Scores:
         laws = np.concatenate([data.others, [data.first, data.second]])
         laws = laws / np.array([[math.fsum(law.tolist())] for law in laws])
         counts = data.counts
-        below = counts @ laws[:-2] + laws[-2]
-        kept = (below > 0.0) | (laws[-1] > 0.0)
-        laws, below = laws[:, kept], below[kept]
-        change = (laws[-1] - laws[-2]) / np.where(below > 0.0, below, 1.0)
-        with np.errstate(divide="ignore"):
-            score = np.where(below > 0.0, np.log1p(change), TOLERANCES.attack_largest_score)
-        self.score = np.clip(
-            score, -TOLERANCES.attack_largest_score, TOLERANCES.attack_largest_score
-        )
+        self.score, laws = _scored(counts, laws)
+        if laws.shape[1] > TOLERANCES.attack_many_cells:
+            # Cells that say nearly the same are one cell: the attacker's choice.
+            mean, spread = laws[-2] @ self.score, laws[-2] @ self.score**2
+            width = TOLERANCES.attack_score_width * math.sqrt(max(spread - mean**2, TINY))
+            _, place = np.unique(np.floor(self.score / width), return_inverse=True)
+            merged = [np.bincount(place.reshape(-1), law) for law in laws]
+            self.score, laws = _scored(counts, np.stack(merged))
         if counts.size:
             self.score -= float(counts @ (laws[:-2] @ self.score)) / float(counts.sum())
         self.laws = laws
@@ -187,6 +205,17 @@ class Scores:
                 frequencies, weights, self.score, self.laws, self._weights
             )
         return self._transforms[key]
+
+
+def _scored(counts: FloatArray, laws: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The score of every cell that a report can fall into, and the laws on these cells."""
+    below = counts @ laws[:-2] + laws[-2]
+    kept = (below > 0.0) | (laws[-1] > 0.0)
+    laws, below = laws[:, kept], below[kept]
+    change = (laws[-1] - laws[-2]) / np.where(below > 0.0, below, 1.0)
+    with np.errstate(divide="ignore"):
+        score = np.where(below > 0.0, np.log1p(change), TOLERANCES.attack_largest_score)
+    return np.clip(score, -TOLERANCES.attack_largest_score, TOLERANCES.attack_largest_score), laws
 
 
 @dataclass(frozen=True)

@@ -77,5 +77,5 @@ def sum_lower_column(account: SumAccount, delta: float, classes: Iterable[int]) 
         for index in classes
     }
     epsilon = {index: value for index, value in found.items() if value > 0.0}
-    note = "" if epsilon else "no test on the sums is certain enough here"
+    note = "" if epsilon else "no test on the sums that we compute is certain enough here"
     return Column("sum-lower", Status.LOWER_BOUND, SUM_LOWER_SOURCE, epsilon, note)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import gammainc, gammaincc, ndtr
 
 from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
 FloatArray = NDArray[np.float64]
@@ -74,6 +75,51 @@ class Batch:
         return all(group.scale == 1.0 for group in self.others)
 
 
+def population_batch(
+    classes: ClassTable, counts: NDArray[np.int64], index: int, dimension: int
+) -> Batch | None:
+    """`Batch.of` for `counts[j]` clients of every class j; None where no attack would be tried.
+
+    Others of many radii are put at the smallest of their neighbours' radii: a mean there is one of
+    the data sets that their own ball allows. Many scales cannot be merged.
+    """
+    own = classes[index]
+    others = counts.copy()
+    others[index] -= 1
+    there = others > 0
+    if bool((classes.noise[there] != classes.noise[index]).any()):
+        return None
+    radius, scale = classes.radius[there] / own.scale, classes.scale[there] / own.scale
+    rows = distinct_rows(radius, scale)
+    if rows.first.size > TOLERANCES.attack_many_groups:
+        # Radii below a thousandth of the largest are almost the centre.
+        size = np.maximum(radius, 1e-3 * radius.max(initial=1e-300))
+        bins = np.floor(np.log(size) / TOLERANCES.attack_radius_bin)
+        rows = distinct_rows(bins, scale)
+        least = np.full(rows.first.size, np.inf)
+        np.minimum.at(least, rows.inverse, radius)
+        radius = least[rows.inverse]
+    number = np.bincount(rows.inverse, others[there], minlength=rows.first.size).astype(np.int64)
+    radius, scale = radius[rows.first], scale[rows.first]
+    if radius.size > TOLERANCES.attack_many_groups:
+        # As many scales as this, all near the client's own, would all be told apart.
+        nearest = np.argsort(np.abs(np.log(scale)), kind="stable")
+        nearest = nearest[: TOLERANCES.attack_many_groups + 1]
+        across = min(dimension - 1, TOLERANCES.attack_most_across)
+        seen = _sizes(own.noise, across, scale[nearest], TOLERANCES.attack_coarse_size_cells)
+        if bool((seen.sum(axis=1) * number[nearest] >= TOLERANCES.attack_unseen).all()):
+            return None
+    order = np.lexsort((scale, radius))
+    groups = zip(radius[order].tolist(), scale[order].tolist(), number[order].tolist(), strict=True)
+    return Batch(
+        own.noise,
+        own.radius / own.scale,
+        own.exposure,
+        tuple(Group(*group) for group in groups),
+        dimension,
+    )
+
+
 @dataclass(frozen=True)
 class DataSet:
     """Probabilities of the cells: of the client's report under both hypotheses, of the others'.
@@ -101,7 +147,7 @@ class DataSet:
 def data_sets(batch: Batch) -> list[DataSet]:
     """The data sets to attack, in both directions; none where the reports lie too far apart."""
     furthest = batch.radius + max((group.radius for group in batch.others), default=batch.radius)
-    if batch.move == 0.0 or furthest > 2.0 * TOLERANCES.dataset_max_shift:
+    if batch.move == 0.0 or furthest > 2.0 * TOLERANCES.attack_max_shift:
         return []
     if not batch.equal_scales:
         found = _unequal_scales(batch)
@@ -176,7 +222,7 @@ def _line(
     ends = (batch.radius - batch.move, batch.radius)
     low, high = min(*ends, *means), max(*ends, *means)
     # Beyond all means the ratio of two Laplace densities of one scale is constant.
-    beyond = 0.0 if batch.noise == "laplace" and batch.equal_scales else TOLERANCES.dataset_reach
+    beyond = 0.0 if batch.noise == "laplace" and batch.equal_scales else TOLERANCES.attack_reach
     edges = np.linspace(low - beyond, high + beyond, cells + 1)
     own = np.stack([cell_probabilities(batch.noise, edges - at) for at in ends])
     members = batch.others if groups is None else groups
@@ -191,7 +237,7 @@ def _counts(groups: Sequence[Group]) -> FloatArray:
     return np.array([group.count for group in groups], dtype=np.float64)
 
 
-def _sizes(noise: str, across: int, scales: Sequence[float], bins: int) -> FloatArray:
+def _sizes(noise: str, across: int, scales: Sequence[float] | FloatArray, bins: int) -> FloatArray:
     """Probabilities [scales, bins] of the size of a report's part across the line.
 
     Gaussian: squared norm, a chi-square variable; Laplace: l1 norm, a gamma variable. The client's

@@ -142,7 +142,10 @@ class VectorCurve:
             return 0
         mean = self._expected_blanket(5.0)
         needed = mean + 4.0 * math.sqrt(mean) + 4.0
-        return 1 << math.ceil(math.log2(needed)) if needed <= TOLERANCES.vector_table_reports else 0
+        if needed > TOLERANCES.vector_table_reports:
+            return 0
+        # Batches of many sizes share a table.
+        return max(TOLERANCES.vector_smallest_table, 1 << math.ceil(math.log2(needed)))
 
     def _has_blanket(self) -> bool:
         needed = (

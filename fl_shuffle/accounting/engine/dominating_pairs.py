@@ -109,6 +109,9 @@ class DominatingPair:
             with np.errstate(divide="ignore"):
                 exponent = np.log(self.masses) + tilt * self.losses
             top = float(np.max(exponent))
+            if top == -math.inf:  # loss is certain: nothing is finite
+                self._moments[tilt] = -math.inf, 0.0, 0.0
+                return self._moments[tilt]
             weights = np.exp(exponent - top)
             total = float(np.sum(weights))
             mean = float(weights @ self.losses) / total
@@ -140,12 +143,12 @@ class DominatingPair:
     def _tilted(self, step: float, tilt: float) -> tuple[NDArray[np.int64], FloatArray]:
         """Lattice indices and the logarithms of mass times e^(tilt loss) there."""
         if step not in self._lattices:
-            self._lattices[step] = self._on_lattice(step)
+            self._lattices[step] = self.on_lattice(step)
         index, mass = self._lattices[step]
         with np.errstate(divide="ignore"):
             return index, np.log(mass) + tilt * step * index
 
-    def _on_lattice(self, step: float) -> tuple[NDArray[np.int64], FloatArray]:
+    def on_lattice(self, step: float) -> tuple[NDArray[np.int64], FloatArray]:
         """Split every atom between its lattice neighbours, keeping both P's and Q's mass."""
         below = np.floor(self.losses / step)
         rest = np.clip(self.losses - below * step, 0.0, step)

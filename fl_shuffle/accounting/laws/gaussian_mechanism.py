@@ -20,10 +20,12 @@ from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_rea
 FloatArray = NDArray[np.float64]
 
 MAX_MU = 1e150
+"""Squares of larger ones overflow; the mechanism protects nothing long before."""
 _HALF_ROOT_PI = math.sqrt(0.5 * math.pi)
 _ROOT_TWO = math.sqrt(2.0)
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 _SHORT_STEP = 1e-3
+"""Below it a difference of two Mills ratios loses digits and is expanded instead."""
 
 
 def mills(x: FloatArray) -> FloatArray:

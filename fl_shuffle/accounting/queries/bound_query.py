@@ -28,6 +28,7 @@ UNITS = ("record", "client")
 CALIBRATIONS = ("classical", "analytic")
 RELEASES = ("reports", "sum")
 MAX_EPSILON = 400.0
+"""Questions end here: nobody asks for more, and e^epsilon overflows at 709."""
 MIN_RELATIVE_ERROR, MAX_RELATIVE_ERROR = 1e-9, 0.5
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from fl_shuffle.accounting.bounds.participation import ASSUMPTION
@@ -14,6 +15,31 @@ Curve = Callable[[float], DeltaBound]
 
 SHUFFLED = "n reports arrive, each shuffled whole with independent randomness"
 ONE_RANDOMIZER = "all clients use one randomizer with this local budget"
+
+
+def answer_to(
+    query: BoundQuery,
+    epsilon_delta: tuple[float, float],
+    status: Status,
+    source: str,
+    assumptions: tuple[str, ...],
+    *,
+    numerical_error: float = 0.0,
+    **details: object,
+) -> Guarantee:
+    """What the query's method says about the query's unit; `details` beside the query's own."""
+    epsilon, delta = epsilon_delta
+    return Guarantee(
+        epsilon=epsilon,
+        delta=delta,
+        method=query.method,
+        status=status,
+        source=source,
+        assumptions=assumptions,
+        numerical_error=numerical_error,
+        unit=query.unit,
+        details={**query_details(query), **details},
+    )
 
 
 def guarantee_from_curve(
@@ -37,26 +63,20 @@ def guarantee_from_curve(
             relative_error=query.relative_error,
         )
     else:
-        epsilon, delta, error = *_over_rounds(query, curve, local_epsilon), 0.0
+        epsilon, delta, error = *over_rounds(query, curve, local_epsilon), 0.0
         notes = ("each round is shuffled afresh; parameters depend on public outputs only",)
-    return Guarantee(
-        epsilon=epsilon,
-        delta=delta,
-        method=query.method,
-        status=status,
-        source=source,
-        assumptions=(SHUFFLED, *secrecy(query), *assumptions, *notes),
-        numerical_error=error,
-        unit=query.unit,
-        details=query_details(query),
-    )
+    assumed = (SHUFFLED, *secrecy(query), *assumptions, *notes)
+    return answer_to(query, (epsilon, delta), status, source, assumed, numerical_error=error)
 
 
-def _over_rounds(query: BoundQuery, curve: Curve, local_epsilon: float) -> tuple[float, float]:
+def over_rounds(
+    query: BoundQuery, curve: Curve, local_epsilon: float, *, pure: bool = True
+) -> tuple[float, float]:
+    """The answer over all rounds; `pure`: nobody loses more than `local_epsilon` in one of them."""
     from fl_shuffle.accounting.rounds.equal_rounds import compose_equal_rounds
 
     whole = compose_equal_rounds(curve, local_epsilon, query.rounds)
-    most = query.rounds * local_epsilon
+    most = query.rounds * local_epsilon if pure else math.inf
     return epsilon_and_delta(
         query,
         lambda delta: min(whole.epsilon(delta), most),
@@ -103,16 +123,7 @@ def guarantee_from_epsilon(
     epsilon, delta = epsilon_and_delta(
         query, epsilon_at, lambda epsilon: smallest_delta(epsilon_at, epsilon)
     )
-    return Guarantee(
-        epsilon=epsilon,
-        delta=delta,
-        method=query.method,
-        status=status,
-        source=source,
-        assumptions=(SHUFFLED, *notes),
-        unit=query.unit,
-        details=query_details(query),
-    )
+    return answer_to(query, (epsilon, delta), status, source, (SHUFFLED, *notes))
 
 
 def require_one_round(query: BoundQuery) -> None:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.attacks.certain_loss import certain_epsilon, most_exposed
+from fl_shuffle.accounting.attacks.certain_loss import CertainLoss, most_exposed
 from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.guarantee import proof_over_attack
 from fl_shuffle.accounting.limits import MAX_ROUNDS
+from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.local_guarantees import local_epsilon
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
@@ -80,7 +81,8 @@ def proven_costs(
     if not members.size:
         raise InvalidValueError("classes", len(classes), "must hold at least one client")
     present = [classes[index] for index in members.tolist()]
-    view = ShuffledView(present, np.arange(len(present)), schedule="aggregate", unit="client")
+    class_of = np.repeat(np.arange(len(present)), counts[members])
+    view = ShuffledView(present, class_of, schedule="aggregate", unit="client")
     kinds = view.kinds(counts[members], colluders)
     library = RoundLibrary()
     costs = []
@@ -102,19 +104,14 @@ def with_lower(
     dimension: int | None,
 ) -> list[ClassCost]:
     """`costs` with what an attack on batches of everybody (`counts`) certainly reaches."""
-    worst = most_exposed(classes, {cost.index: rounds for cost in costs})
+    table = ClassTable.of(classes)
+    worst = most_exposed(table, {cost.index: rounds for cost in costs})
+    certain = CertainLoss(table, counts, dimension, delta)
     return [
         replace(
             cost,
-            lower=certain_epsilon(
-                classes,
-                counts,
-                cost.index,
-                rounds,
-                delta,
-                local=cost.local,
-                dimension=dimension,
-                recognition_only=cost.index != worst,
+            lower=certain.epsilon(
+                cost.index, rounds, local=cost.local, recognition_only=cost.index != worst
             ),
         )
         for cost in costs

@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from fl_shuffle.accounting.attacks.certain_loss import certain_epsilon
+from fl_shuffle.accounting.attacks.certain_loss import CertainLoss
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
 from fl_shuffle.accounting.bounds.participation import require_participation
 from fl_shuffle.accounting.bounds.report_class import NOISES, ReportClass
@@ -128,7 +128,7 @@ def plan_noise(
     else:
         scale = _smallest_scale(curve, rough, accounted, without, rounds, target, delta)
     worst = curve(scale)
-    local = _local_epsilon(noise, worst.own.ratio, rounds, delta)
+    local = local_epsilon(noise, worst.own.ratio, rounds, delta)
     total = sum(count for _, count in shape)
     deviation = scale * clip * (1.0 if noise == "gaussian" else math.sqrt(2.0))
     certified, attacked = local, 0.0
@@ -145,7 +145,7 @@ def plan_noise(
         epsilon=certified,
         delta=delta,
         local_epsilon=local,
-        report_epsilon=_local_epsilon(noise, worst.own.ratio, 1, report_delta)
+        report_epsilon=local_epsilon(noise, worst.own.ratio, 1, report_delta)
         if noise == "gaussian"
         else worst.own.ratio,
         report_delta=report_delta if noise == "gaussian" else 0.0,
@@ -182,7 +182,7 @@ def _attacked(
     classes = [ClientClass(noise, scale, share, step * share, 0.0, 0.0, 1) for share, _ in shape]
     counts = np.array([count for _, count in shape], dtype=np.int64)
     worst = max(range(len(shape)), key=lambda index: shape[index][0])
-    return certain_epsilon(classes, counts, worst, rounds, delta, local=local)
+    return CertainLoss(classes, counts, None, delta).epsilon(worst, rounds, local=local)
 
 
 def _one_round_scale(
@@ -331,7 +331,8 @@ def _rough_epsilon(curve: VectorCurve, rounds: int, delta: float) -> float:
     return Composition([(pair, rounds)]).epsilon(delta)
 
 
-def _local_epsilon(noise: str, ratio: float, rounds: int, delta: float) -> float:
+def local_epsilon(noise: str, ratio: float, rounds: int, delta: float) -> float:
+    """Epsilon of so many reports of one client, seen by themselves; `ratio` is its exposure."""
     if noise == "gaussian":
         return gaussian_epsilon(delta, ratio * math.sqrt(rounds))
     return laplace_epsilon(delta, ratio, rounds)

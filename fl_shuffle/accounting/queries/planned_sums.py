@@ -12,10 +12,11 @@ from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.bounds.sum_release.gaussian import (
     attacked_variance,
     drawn_variance,
-    sum_epsilon,
     sum_mu,
 )
 from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest, honest_reports
+from fl_shuffle.accounting.bounds.sum_release.laplace import laplace_sum_mu
+from fl_shuffle.accounting.bounds.sum_release.sum_curve import SumCurve
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
 from fl_shuffle.accounting.laws.report_grid import report_grids
 from fl_shuffle.accounting.limits import MAX_ROUNDS
@@ -24,33 +25,48 @@ from fl_shuffle.accounting.queries.planned_noise import (
     UNITS,
     NoisePlan,
     clip_shares,
+    local_epsilon,
     require_target_delta,
 )
-from fl_shuffle.accounting.rounds.sum_account import LAPLACE_SUM
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import NotApplicableError, require_choice, require_integer, require_real
 
 Vector = NDArray[np.float64]
 
 
-def class_mu(classes: Sequence[ReportClass], assumed_honest: AssumedHonest = None) -> Vector:
-    """The Gaussian-DP parameter of one sum of these reports, for a client of each class; proven.
+def class_curves(
+    classes: Sequence[ReportClass], rounds: int, assumed_honest: AssumedHonest = None
+) -> list[SumCurve]:
+    """What `rounds` sums of these reports cost a client of each class; proven.
 
-    Raises `NotApplicableError` for reports whose noise is not Gaussian.
+    Of Laplace reports any dimension up to 10^9 is allowed for.
     """
+    noise = require_one_noise(classes)
     scale, shift, counts = _columns(classes)
-    radius = np.array([kind.radius for kind in classes])
+    grids = report_grids(scale, np.array([kind.radius for kind in classes]))
     honest = honest_reports(assumed_honest, int(counts.sum()))
-    return sum_mu(scale, shift, report_grids(scale, radius), counts, honest)
+    if noise == "gaussian":
+        mu = sum_mu(scale, shift, grids, counts, honest) * math.sqrt(rounds)
+        return [SumCurve(value) for value in mu.tolist()]
+    mu = laplace_sum_mu(
+        scale, shift, grids, counts, dimension=TOLERANCES.sum_most_coordinates, honest=honest
+    )
+    rare = rounds * TOLERANCES.sum_rare
+    return [
+        SumCurve(value * math.sqrt(rounds), rare, kind.ratio, rounds)
+        for value, kind in zip(mu.tolist(), classes, strict=True)
+    ]
 
 
 def attacked_class_mu(
     classes: Sequence[ReportClass], assumed_honest: AssumedHonest = None
 ) -> tuple[Vector, float]:
-    """What the best test on such a sum reaches for each class, and its coarsest grid (in scales).
+    """What the best test on one such sum reaches for each class; its coarsest grid (in scales).
 
-    Raises `NotApplicableError` as `class_mu`.
+    Raises `NotApplicableError` for reports whose noise is not Gaussian.
     """
+    if require_one_noise(classes) != "gaussian":
+        raise NotApplicableError("no attack on sums of Laplace reports is computed")
     scale, shift, counts = _columns(classes)
     radius = np.array([kind.radius for kind in classes])
     honest = honest_reports(assumed_honest, int(counts.sum()))
@@ -58,10 +74,16 @@ def attacked_class_mu(
     return shift / np.sqrt(attacked_variance(scale, counts, honest)), coarsest
 
 
+def require_one_noise(classes: Sequence[ReportClass]) -> str:
+    """The noise of all these reports; raises `NotApplicableError` if there are two kinds."""
+    noises = {kind.noise for kind in classes}
+    if len(noises) != 1:
+        raise NotApplicableError("sum: nothing is proven of sums of different kinds of noise")
+    return noises.pop()
+
+
 def _columns(classes: Sequence[ReportClass]) -> tuple[Vector, Vector, NDArray[np.int64]]:
     """Scale, shift and count of each class."""
-    if any(kind.noise != "gaussian" for kind in classes):
-        raise NotApplicableError(f"sum: {LAPLACE_SUM}")
     scale = np.array([kind.scale for kind in classes])
     shift = np.array([kind.ratio * kind.scale for kind in classes])
     return scale, shift, np.array([kind.count for kind in classes], dtype=np.int64)
@@ -77,12 +99,13 @@ def sum_cost(
     """The proven cost of `rounds` equal sums for each class of a batch that arrives whole.
 
     `anonymity` counts the reports whose noise may hide the client. Classes with no clients are left
-    out. Raises `NotApplicableError` as `class_mu`.
+    out.
     """
     require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
     require_target_delta(delta)
     honest = honest_reports(assumed_honest, sum(kind.count for kind in classes))
-    return _costs(classes, class_mu(classes, assumed_honest), honest, rounds, delta)
+    curves = class_curves(classes, rounds, assumed_honest)
+    return _costs(classes, curves, honest, rounds, delta)
 
 
 def drawn_sum_cost(
@@ -101,6 +124,10 @@ def drawn_sum_cost(
     """
     from scipy.stats import binom
 
+    if require_one_noise(classes) != "gaussian":
+        raise NotApplicableError(
+            "sum: a plan with training.participation < 1 is made for Gaussian reports alone"
+        )
     scale, shift, clients = _columns(classes)
     grids = report_grids(scale, np.array([kind.radius for kind in classes]))
     reports = max(1, int(binom.ppf(rare / rounds, int(clients.sum()), participation)))
@@ -111,19 +138,23 @@ def drawn_sum_cost(
     else:
         # Whoever is drawn, the honest ones' noise is at least the smallest of everybody's.
         mu = sum_mu(scale, shift, grids, clients, honest)
-    return _costs(classes, mu, honest, taken, delta)
+    curves = [SumCurve(value * math.sqrt(taken)) for value in mu.tolist()]
+    return _costs(classes, curves, honest, taken, delta)
 
 
 def _costs(
-    classes: Sequence[ReportClass], mu: Vector, honest: int, rounds: int, delta: float
+    classes: Sequence[ReportClass],
+    curves: Sequence[SumCurve],
+    honest: int,
+    rounds: int,
+    delta: float,
 ) -> list[ClassCost]:
-    """The cost of so many sums with this parameter each."""
-    mu = mu * math.sqrt(rounds)
+    """The cost of so many sums with these curves, classes without clients left out."""
     costs = []
-    for index, own in enumerate(classes):
+    for index, (own, curve) in enumerate(zip(classes, curves, strict=True)):
         if own.count:
-            local = gaussian_epsilon(delta, own.ratio * math.sqrt(rounds))
-            epsilon = min(local, sum_epsilon(delta, float(mu[index])))
+            local = local_epsilon(own.noise, own.ratio, rounds, delta)
+            epsilon = min(local, curve.epsilon(delta))
             costs.append(ClassCost(index, own.count, honest, epsilon, local, epsilon < local))
     return costs
 
@@ -160,8 +191,9 @@ def plan_sum_noise(
         return [ReportClass("gaussian", scale, s * clip, s * step, count) for s, count in shape]
 
     def worst(scale: float) -> float:
-        mu = float(np.max(class_mu(batch(scale), assumed_honest)))
-        return sum_epsilon(delta, mu * math.sqrt(rounds))
+        return max(
+            each.epsilon(delta) for each in class_curves(batch(scale), rounds, assumed_honest)
+        )
 
     largest = gaussian_mu(target, delta * TOLERANCES.sum_delta_share)
     without = share * step * math.sqrt(rounds) / largest * (1.0 + 1e-8)

@@ -10,8 +10,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.profile import LocalProfile
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.queries.bound_query import BoundQuery
-from fl_shuffle.accounting.queries.guarantees import SHUFFLED, epsilon_and_delta, query_details
-from fl_shuffle.accounting.rounds.equal_rounds import compose_equal_rounds
+from fl_shuffle.accounting.queries.guarantees import SHUFFLED, answer_to, over_rounds
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import NotApplicableError
 
@@ -47,20 +46,7 @@ def profile_answer(query: BoundQuery) -> Guarantee:
         if query.delta is not None:
             epsilon = min(epsilon, profile.local_epsilon(query.delta))
     else:
-        whole = compose_equal_rounds(curve, math.log(profile.top), query.rounds)
-        pure = query.rounds * math.log(profile.top) if profile.beyond == 0.0 else math.inf
-        epsilon, delta = epsilon_and_delta(
-            query,
-            lambda delta: min(whole.epsilon(delta), pure),
-            lambda epsilon: 0.0 if epsilon >= pure else whole.delta(epsilon),
-        )
-    return Guarantee(
-        epsilon=epsilon,
-        delta=delta,
-        method=query.method,
-        status=Status.PROVEN,
-        source=SOURCE,
-        assumptions=(SHUFFLED, f"any two reports are within the local profile {profile.name}"),
-        unit=query.unit,
-        details=query_details(query),
-    )
+        pure = profile.beyond == 0.0
+        epsilon, delta = over_rounds(query, curve, math.log(profile.top), pure=pure)
+    assumed = (SHUFFLED, f"any two reports are within the local profile {profile.name}")
+    return answer_to(query, (epsilon, delta), Status.PROVEN, SOURCE, assumed)

@@ -12,14 +12,16 @@ from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.guarantees import (
     ONE_RANDOMIZER,
     SHUFFLED,
+    answer_to,
     epsilon_and_delta,
     guarantee_from_curve,
     guarantee_from_epsilon,
-    query_details,
     require_one_round,
 )
 from fl_shuffle.accounting.queries.randomizer_methods import SAFE_CLONE
 from fl_shuffle.errors import NotApplicableError
+
+CENTRAL_LIMIT = (SHUFFLED, "a central limit theorem without error term")
 
 
 def gspa_guarantee(query: BoundQuery) -> Guarantee:
@@ -33,16 +35,8 @@ def gspa_guarantee(query: BoundQuery) -> Guarantee:
         lambda epsilon: gspa_delta(budgets, epsilon, rounds=query.rounds),
     )
     theorem = "Theorems 2 and 5" if query.rounds > 1 else "Theorem 2"
-    return Guarantee(
-        epsilon=epsilon,
-        delta=delta,
-        method=query.method,
-        status=Status.AS_PUBLISHED,
-        source=f"Chen, Cao, Ge 2024 (GSPA), {theorem}",
-        assumptions=(SHUFFLED, "a central limit theorem without error term"),
-        unit=query.unit,
-        details={**query_details(query), "mu": mu},
-    )
+    source = f"Chen, Cao, Ge 2024 (GSPA), {theorem}"
+    return answer_to(query, (epsilon, delta), Status.AS_PUBLISHED, source, CENTRAL_LIMIT, mu=mu)
 
 
 def gspa_exact_guarantee(query: BoundQuery) -> Guarantee:
@@ -119,16 +113,9 @@ def rdp_guarantee(query: BoundQuery, upper: str) -> Guarantee:
     else:
         epsilon = query.epsilon or 0.0
         delta = renyi.rdp_delta(table.__getitem__, epsilon, orders)
-    return Guarantee(
-        epsilon=epsilon,
-        delta=delta,
-        method=query.method,
-        status=status,
-        source=source,
-        assumptions=(SHUFFLED, ONE_RANDOMIZER),
-        unit=query.unit,
-        details={**query_details(query), "orders": [round(order, 3) for order in orders]},
-    )
+    asked = [round(order, 3) for order in orders]
+    assumed = (SHUFFLED, ONE_RANDOMIZER)
+    return answer_to(query, (epsilon, delta), status, source, assumed, orders=asked)
 
 
 def gdp_asymptotic_guarantee(query: BoundQuery) -> Guarantee:
@@ -143,16 +130,8 @@ def gdp_asymptotic_guarantee(query: BoundQuery) -> Guarantee:
         lambda delta: gaussian_epsilon(delta, mu),
         lambda epsilon: gaussian_delta(epsilon, mu),
     )
-    return Guarantee(
-        epsilon=epsilon,
-        delta=delta,
-        method=query.method,
-        status=Status.ASYMPTOTIC,
-        source="Chen, Cao, Ge 2024 (Renyi DP), Theorem 2",
-        assumptions=(SHUFFLED, "a central limit theorem without error term"),
-        unit=query.unit,
-        details={**query_details(query), "mu": mu},
-    )
+    source = "Chen, Cao, Ge 2024 (Renyi DP), Theorem 2"
+    return answer_to(query, (epsilon, delta), Status.ASYMPTOTIC, source, CENTRAL_LIMIT, mu=mu)
 
 
 def girgis_lower_guarantee(query: BoundQuery) -> Guarantee:
@@ -185,13 +164,10 @@ def girgis_lower_guarantee(query: BoundQuery) -> Guarantee:
         while above - epsilon > 1e-9 * epsilon0:
             middle = 0.5 * (epsilon + above)
             epsilon, above = (middle, above) if reached(middle) > delta else (epsilon, middle)
-    return Guarantee(
-        epsilon=epsilon,
-        delta=delta,
-        method=query.method,
-        status=Status.LOWER_BOUND,
-        source="Girgis et al. 2021, lower bound, turned into (epsilon, delta)",
-        assumptions=("reached by binary randomized response of this local budget",),
-        unit=query.unit,
-        details=query_details(query),
+    return answer_to(
+        query,
+        (epsilon, delta),
+        Status.LOWER_BOUND,
+        "Girgis et al. 2021, lower bound, turned into (epsilon, delta)",
+        ("reached by binary randomized response of this local budget",),
     )

@@ -19,17 +19,16 @@ def sum_guarantee(query: BoundQuery) -> Guarantee:
     The reports are those of `proven_vector_guarantee`, each counting once in the sum: everybody's
     noise hides everybody, whatever its scale. Raises `NotApplicableError` for other reports.
     """
-    from fl_shuffle.accounting.bounds.sum_release.gaussian import sum_epsilon, sum_profile
     from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
-    from fl_shuffle.accounting.queries.planned_sums import class_mu
+    from fl_shuffle.accounting.queries.planned_sums import class_curves
     from fl_shuffle.accounting.rounds.sum_account import SUM_SOURCE
 
     classes = report_classes(query, "for other randomizers use blanket, for any randomizer clone")
-    mu = float(np.max(class_mu(classes, query.assumed_honest))) * math.sqrt(query.rounds)
+    curves = class_curves(classes, query.rounds, query.assumed_honest)
     epsilon, delta = epsilon_and_delta(
         query,
-        lambda delta: sum_epsilon(delta, mu),
-        lambda epsilon: float(sum_profile(epsilon, mu)),
+        lambda delta: max(curve.epsilon(delta) for curve in curves),
+        lambda epsilon: max(float(curve.profile(epsilon)) for curve in curves),
     )
     return Guarantee(
         epsilon=epsilon,

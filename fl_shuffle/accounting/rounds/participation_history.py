@@ -61,7 +61,7 @@ class ParticipationHistory:
             new_group[position] = found[name]
         return ParticipationHistory(new_group[inverse.reshape(-1)], tuple(spents))
 
-    def worst_candidates(self, members: NDArray[np.bool_]) -> list[Spent]:
+    def worst_candidates(self, members: Clients) -> list[Spent]:
         """The histories of `members` that no other of theirs contains: the worst is among them."""
         if len(self.distinct) == 1:
             return list(self.distinct)

@@ -201,7 +201,7 @@ class RoundLibrary:
             curve = self.curve(kind)
             if curve.credit:
                 # A curve's values depend on what it was asked before: a fresh one.
-                self._pairs[kind] = shuffled_pair(kind.curve())
+                self._pairs[kind] = shuffled_pair(kind.curve(), per_sd=_nodes_per_sd(kind))
             elif isinstance(kind, DeclaredRound):
                 small = kind.epsilon0 <= TOLERANCES.max_local_pair_ratio
                 self._pairs[kind] = kind.local_pair if small else None
@@ -255,13 +255,14 @@ class RoundLibrary:
         key = (frozenset(spent.items()), delta)
         if key not in self._epsilons:
             best = self.local_epsilon(spent, delta)
-            if any(times > 0 and self.curve(kind).credit for kind, times in spent.items()):
-                composed = self.composition(spent)
-                if composed is not None:
-                    best = min(best, composed.epsilon(delta))
-                once = [kind for kind, times in spent.items() if times > 0]
-                if len(once) == 1 and spent[once[0]] == 1:
-                    best = min(best, once[0].curve(TOLERANCES.vector_relative_error).epsilon(delta))
+            met = [kind for kind, times in spent.items() if times > 0]
+            if any(self.curve(kind).credit for kind in met):
+                if len(met) == 1 and spent[met[0]] == 1:
+                    # The curve itself, at the target alone.
+                    best = min(best, _alone(met[0]).epsilon(delta))
+                else:
+                    composed = self.composition(spent)
+                    best = best if composed is None else min(best, composed.epsilon(delta))
             self._epsilons[key] = best
         return self._epsilons[key]
 
@@ -296,6 +297,21 @@ class RoundLibrary:
             raise InvalidValueError("type_one", errors.tolist(), "must lie in [0, 1]")
         grid = np.linspace(0.0, min(self.epsilon(spent, 1e-9), 700.0), points)
         return trade_off_from_profile(errors, grid, self.profile(spent, grid))
+
+
+def _nodes_per_sd(kind: RoundKind) -> float:
+    """Fewer where a cohort has many kinds of clients: all but the one with the largest ball."""
+    if isinstance(kind, DeclaredRound) or len(kind.others) <= TOLERANCES.few_balls:
+        return TOLERANCES.round_nodes_per_sd
+    largest = kind.radius >= max(radius for radius, _ in kind.others)
+    return TOLERANCES.round_nodes_per_sd if largest else TOLERANCES.round_coarse_nodes_per_sd
+
+
+def _alone(kind: RoundKind) -> VectorCurve | ProfileCurve:
+    """A fresh curve for a single round: finer than for many, but where batches hardly repeat."""
+    reports = kind.others if isinstance(kind, DeclaredRound) else sum(n for _, n in kind.others)
+    few = reports <= TOLERANCES.round_exact_reports
+    return kind.curve() if few else kind.curve(TOLERANCES.vector_relative_error)
 
 
 def _merged_ratios(spent: Spent) -> dict[tuple[str, float], int]:

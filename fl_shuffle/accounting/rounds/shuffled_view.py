@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
 from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundType
@@ -62,33 +63,17 @@ class ShuffledView:
     ) -> None:
         self._assumed_honest = assumed_honest
         self._sequential = schedule == "sequential"
-        members: dict[tuple[str, float], list[int]] = defaultdict(list)
-        declared: dict[tuple[float, float, float], list[int]] = defaultdict(list)
-        most = TOLERANCES.profile_max_epsilon
-        for index, client in enumerate(classes):
-            if client.noise != "user":
-                members[client.noise, client.scale].append(index)
-            elif (unit == "client" or client.records == 1) and client.epsilon0 <= most:
-                declared[client.epsilon0, client.delta0, client.radius].append(index)
-        group_of_class = np.full(len(classes), -1, dtype=np.int64)
+        self._classes = ClassTable.of(classes)
+        self._group_of_class = np.full(len(self._classes), -1, dtype=np.int64)
         self._groups: list[ReportClass] = []
-        for (noise, scale), indices in members.items():
-            ordered = sorted(indices, key=lambda i: (classes[i].radius, classes[i].sensitivity))
-            for part in np.array_split(ordered, min(len(ordered), TOLERANCES.max_balls_told_apart)):
-                group_of_class[part] = len(self._groups)
-                radius = max(classes[i].radius for i in part)
-                sensitivity = max(classes[i].sensitivity for i in part)
-                self._groups.append(ReportClass(noise, scale, radius, sensitivity, 0))
+        self._cohort_of: list[slice] = []
+        """Of each group: the groups with the same noise."""
+        self._add_cohorts(np.bincount(class_of, minlength=len(self._classes)))
         # After the groups of known noise come those of a declared budget.
         self._declared: list[tuple[float, float]] = []
-        for (epsilon0, delta0, _), indices in declared.items():
-            group_of_class[indices] = len(self._groups) + len(self._declared)
-            self._declared.append((epsilon0, delta0))
-        self._group_of_class = group_of_class
-        self.account_of = group_of_class[class_of]
-        self._classes = tuple(classes)
-        everybody = np.ones(len(class_of), dtype=bool)
-        self._whole = self._counts(everybody)
+        self._add_declared(unit)
+        self.account_of = self._group_of_class[class_of]
+        self._whole = self._counts(np.ones(len(class_of), dtype=bool))
         self._lost_of_all = self._lost(len(class_of))
         # More reports never hide less, so who gets no credit from everybody is not given any.
         self._creditable = () if self._sequential else self._credited()
@@ -96,6 +81,41 @@ class ShuffledView:
     def _lost(self, arrived: int) -> int:
         """How many of so many reports may be colluders'."""
         return arrived - honest_reports(self._assumed_honest, arrived) if arrived else 0
+
+    def _add_cohorts(self, clients: NDArray[np.int64]) -> None:
+        """Groups of those whose noise somebody else has as well; `clients` [classes]."""
+        table = self._classes
+        known = np.flatnonzero(~table.is_noise("user") & (clients > 0))
+        cohort = distinct_rows(table.noise[known], table.scale[known]).inverse
+        shared = np.bincount(cohort, clients[known])[cohort] > 1
+        known, cohort = known[shared], cohort[shared]
+        order = np.lexsort((table.sensitivity[known], table.radius[known], cohort))
+        known, cohort = known[order], cohort[order]
+        for members in np.split(known, np.flatnonzero(np.diff(cohort)) + 1) if known.size else ():
+            parts = np.array_split(members, min(len(members), TOLERANCES.max_balls_told_apart))
+            first = len(self._groups)
+            own = table[int(members[0])]
+            for part in parts:
+                self._group_of_class[part] = len(self._groups)
+                radius, sensitivity = table.radius[part].max(), table.sensitivity[part].max()
+                self._groups.append(
+                    ReportClass(own.noise, own.scale, float(radius), float(sensitivity), 0)
+                )
+            self._cohort_of += [slice(first, len(self._groups))] * len(parts)
+
+    def _add_declared(self, unit: str) -> None:
+        """Groups of equal declared budgets, where the budget is for the whole report."""
+        table = self._classes
+        usable = table.is_noise("user") & (table.epsilon0 <= TOLERANCES.profile_max_epsilon)
+        if unit != "client":
+            usable &= table.records == 1
+        known = np.flatnonzero(usable)
+        rows = distinct_rows(table.epsilon0[known], table.delta0[known], table.radius[known])
+        self._group_of_class[known] = len(self._groups) + rows.inverse
+        self._declared = [
+            (float(table.epsilon0[index]), float(table.delta0[index]))
+            for index in known[rows.first].tolist()
+        ]
 
     def _counts(self, present: Mask) -> tuple[int, ...]:
         taking = self.account_of[present]
@@ -109,33 +129,40 @@ class ShuffledView:
     def _kind(self, counts: tuple[int, ...], index: int, lost: int) -> RoundKind:
         """What a batch with these counts is to a client of group `index`, if `lost` of the reports
         are colluders'."""
-        if index < len(self._groups):
-            return RoundType.of(self._batch(counts), index).without(lost)
-        others = max(0, counts[index] - 1 - lost)
-        return DeclaredRound(*self._declared[index - len(self._groups)], others)
+        if index >= len(self._groups):
+            others = max(0, counts[index] - 1 - lost)
+            return DeclaredRound(*self._declared[index - len(self._groups)], others)
+        cohort = self._cohort_of[index]
+        kind = RoundType.of(self._batch(counts[cohort], cohort), index - cohort.start)
+        return kind.without(lost)
 
     def kinds(self, counts: NDArray[np.int64], lost: int) -> list[RoundType]:
         """A batch of `counts[c]` clients of class c as each class sees it, if `lost` of the reports
         are colluders'; known noise only."""
-        sizes = np.bincount(self._group_of_class, counts, minlength=self._size).astype(np.int64)
-        batch = self._batch(tuple(sizes.tolist()))
-        groups = self._group_of_class.tolist()
-        seen = {group: RoundType.of(batch, group).without(lost) for group in set(groups)}
-        return [seen[group] for group in groups]
+        hidden = self._group_of_class >= 0
+        sizes = np.bincount(self._group_of_class[hidden], counts[hidden], minlength=self._size)
+        every = tuple(sizes.astype(np.int64).tolist())
+        seen: dict[int, RoundType] = {}
+        found = []
+        for own, group in zip(self._classes, self._group_of_class.tolist(), strict=True):
+            if group >= 0 and group not in seen:
+                kind = self._kind(every, group, lost)
+                assert isinstance(kind, RoundType)
+                seen[group] = kind
+            alone = RoundType(own.noise, own.scale, own.radius, own.sensitivity, ())
+            found.append(seen.get(group, alone))
+        return found
 
-    def _batch(self, counts: tuple[int, ...]) -> list[ReportClass]:
+    def _batch(self, counts: Sequence[int], cohort: slice) -> list[ReportClass]:
         return [
-            ReportClass(g.noise, g.scale, g.radius, g.sensitivity, count)
-            for g, count in zip(self._groups, counts[: len(self._groups)], strict=True)
+            replace(group, count=count)
+            for group, count in zip(self._groups[cohort], counts, strict=True)
         ]
 
     def _credited(self) -> tuple[int, ...]:
         """The groups that the theorem gives any credit in the whole batch."""
         counts = self._whole
-        cohort: dict[tuple[str, float], int] = defaultdict(int)
-        for group, count in zip(self._groups, counts[: len(self._groups)], strict=True):
-            cohort[group.noise, group.scale] += count
-        sizes = [cohort[group.noise, group.scale] for group in self._groups]
+        sizes = [sum(counts[cohort]) for cohort in self._cohort_of]
         sizes += counts[len(self._groups) :]
         return tuple(
             index
@@ -171,14 +198,9 @@ class ShuffledView:
             return None
         if self._sequential:
             return SEQUENTIAL
-        if not self._groups:
+        if bool(self._classes.is_noise("user").all()):
             return TOO_FEW_DECLARED if self._declared else ONE_OF_SEVERAL
-        cohorts: dict[tuple[str, float], int] = defaultdict(int)
-        for client in self.account_of.tolist():
-            if 0 <= client < len(self._groups):
-                group = self._groups[client]
-                cohorts[group.noise, group.scale] += 1
-        if max(cohorts.values()) == 1:
+        if not self._groups:
             return (
                 "shuffling adds nothing here: every client has a noise scale of its own, and a "
                 "report's norm gives its scale away; fewer budget levels (budgets.levels) or "

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr, ndtri
+from numpy.typing import NDArray
 
 from fl_shuffle.accounting.bounds.sum_release.gaussian import (
     attacked_variance,
     sum_epsilon,
     sum_mu,
-    sum_profile,
 )
 from fl_shuffle.accounting.bounds.sum_release.honest import (
     AssumedHonest,
     honest_reports,
     sum_assumption,
 )
+from fl_shuffle.accounting.bounds.sum_release.laplace import laplace_sum_mu
+from fl_shuffle.accounting.bounds.sum_release.sum_curve import SumCurve
 from fl_shuffle.accounting.guarantee import Status
+from fl_shuffle.accounting.laws.gaussian_inverses import gaussian_epsilons
 from fl_shuffle.accounting.laws.report_grid import report_grids
+from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass, Column
-from fl_shuffle.accounting.rounds.local_guarantees import gaussian_epsilons
+from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilons
 from fl_shuffle.accounting.tolerances import TOLERANCES
-from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_real
+from fl_shuffle.errors import NotApplicableError
 
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -42,55 +43,22 @@ __all__ = [
 ]
 
 SUM_SOURCE = (
-    "sum of independent Gaussian noise on grids (theorem in docs/proofs.md, section 14), squares "
+    "sum of independent noise on grids (theorems in docs/proofs.md, sections 14 and 15), squares "
     "of the Gaussian-DP parameters added over rounds"
 )
 SEQUENTIAL_SUM = (
     "in a sequential schedule each report meets the model alone: no sum hides it, and only the "
     "local guarantee holds"
 )
-LAPLACE_SUM = (
-    "not available for Laplace reports: nothing is proven here yet about sums of Laplace noise in "
-    "several coordinates"
+FEW_LAPLACE = (
+    "too few Laplace reports on one grid: what is proven of their sum is no better than the local "
+    "guarantee; more clients, or fewer budget levels (budgets.levels), would change that"
 )
+MIXED_SUM = "not available: nothing is proven here of sums of different kinds of noise"
 UNKNOWN_SUM = (
     "not available: the law of the user's randomizer is not known to the accountant, hence neither "
     "is that of a sum of its reports"
 )
-
-
-@dataclass(frozen=True)
-class SumCurve:
-    """One client's privacy curve towards whoever sees sums: Gaussian, with parameter `mu`."""
-
-    mu: float
-
-    def epsilon(self, delta: float) -> float:
-        """The smallest epsilon (nats) at `delta`, rounded up."""
-        return sum_epsilon(delta, self.mu)
-
-    def profile(self, epsilons: ArrayLike) -> Vector:
-        """Upper bounds on delta at each epsilon >= 0."""
-        return sum_profile(epsilons, self.mu)
-
-    def trade_off(self, type_one: ArrayLike) -> Vector:
-        """An attacker's smallest type II error at each type I error, to plot (f-DP)."""
-        errors = np.asarray(type_one, dtype=np.float64)
-        if not np.all((errors >= 0.0) & (errors <= 1.0)):
-            raise InvalidValueError("type_one", errors.tolist(), "must lie in [0, 1]")
-        result: Vector = ndtr(-ndtri(errors) - self.mu)
-        return result
-
-    def to_json(self) -> dict[str, float]:
-        """As JSON data; `from_json` restores it exactly."""
-        return {"mu": self.mu}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> SumCurve:
-        """Restore a curve; raises `InvalidValueError` for anything else."""
-        if not isinstance(data, Mapping) or set(data) != {"mu"}:
-            raise InvalidValueError("curve of sums", data, "must hold mu alone")
-        return cls(require_real("mu", data["mu"], minimum=0.0))
 
 
 @dataclass(frozen=True)
@@ -100,21 +68,40 @@ class _Table:
     scale: Vector
     shift: Vector
     grid: Vector
+    local: ClassTable
+    """The classes as far as their own noise is concerned."""
+    dimension: int
 
     @classmethod
-    def of(cls, classes: Sequence[ClientClass]) -> _Table:
-        rows = [(kind.scale, kind.radius, kind.sensitivity) for kind in classes]
-        scale, radius, sensitivity = np.array(rows, dtype=np.float64).reshape(-1, 3).T
-        return cls(scale, np.minimum(sensitivity, 2.0 * radius), report_grids(scale, radius))
+    def of(cls, classes: Sequence[ClientClass], dimension: int | None) -> _Table:
+        rows = ClassTable.of(classes)
+        shift = np.minimum(rows.sensitivity, 2.0 * rows.radius)
+        coordinates = TOLERANCES.sum_most_coordinates if dimension is None else dimension
+        grids = report_grids(rows.scale, rows.radius)
+        return cls(rows.scale, shift, grids, accounted_locally(rows), coordinates)
+
+    @property
+    def laplace(self) -> bool:
+        """Whether the noise is Laplace noise."""
+        return bool(self.local.is_noise("laplace").any())
+
+    def mu(self, counts: NDArray[np.int64], honest: int) -> Vector:
+        """The Gaussian parameter of one sum for each class; infinite: only the local one counts."""
+        if not self.laplace:
+            return sum_mu(self.scale, self.shift, self.grid, counts, honest)
+        return laplace_sum_mu(
+            self.scale, self.shift, self.grid, counts, dimension=self.dimension, honest=honest
+        )
 
 
 @dataclass(frozen=True)
 class SumAccount:
     """Every client's spending towards whoever sees only one sum of reports a round; immutable.
 
-    `mu_squared[i]` bounds client i's squared Gaussian-DP parameter over the sums its report was in;
-    `attacked_mu_squared[i]` is what the best test on them reaches. `reason` says why there is no
-    such guarantee (None: there is). Relation: replace-one. Statement: docs/proofs.md, section 14.
+    `mu_squared[i]` bounds client i's squared Gaussian-DP parameter over the sums its report was in
+    (infinite: the local guarantee counts), `taken[i]` of them; `attacked_mu_squared[i]` is what the
+    best test on them reaches. `reason` says why there is no such guarantee (None: there is).
+    Relation: replace-one. Statement: docs/proofs.md, sections 14 and 15.
     """
 
     class_of: NDArray[np.int64]
@@ -122,6 +109,7 @@ class SumAccount:
     assumed_honest: AssumedHonest
     mu_squared: Vector
     attacked_mu_squared: Vector
+    taken: NDArray[np.int64]
     coarsest: float = 0.0
     """The coarsest grid of any report, in units of its noise scale."""
     _table: _Table | None = field(default=None, repr=False)
@@ -134,22 +122,31 @@ class SumAccount:
         *,
         schedule: str,
         assumed_honest: AssumedHonest = None,
+        dimension: int | None = None,
     ) -> SumAccount:
-        """Nothing released yet. `class_of[i]` is client i's class; scales are those in the sum."""
+        """Nothing released yet. `class_of[i]` is client i's class; scales are those in the sum.
+
+        `dimension` is the number of coordinates of a report (used for Laplace noise alone).
+        """
         honest_reports(assumed_honest, 1)
         reason = None
         if schedule == "sequential":
             reason = SEQUENTIAL_SUM
-        elif any(kind.noise == "user" for kind in classes):
+        elif ClassTable.of(classes).is_noise("user").any():
             reason = UNKNOWN_SUM
-        elif any(kind.noise != "gaussian" for kind in classes):
-            reason = LAPLACE_SUM
-        none = np.zeros(len(class_of))
+        elif len(np.unique(ClassTable.of(classes).noise)) > 1:
+            reason = MIXED_SUM
+        none, never = np.zeros(len(class_of)), np.zeros(len(class_of), dtype=np.int64)
         if reason is not None:
-            return cls(class_of, reason, assumed_honest, none, none)
-        table = _Table.of(classes)
+            return cls(class_of, reason, assumed_honest, none, none, never)
+        table = _Table.of(classes, dimension)
+        if table.laplace:
+            everybody = np.bincount(class_of, minlength=len(table.scale))
+            honest = honest_reports(assumed_honest, len(class_of))
+            if not np.isfinite(table.mu(everybody, honest)).any():
+                return cls(class_of, FEW_LAPLACE, assumed_honest, none, none, never)
         coarsest = float(np.max(table.grid / table.scale, initial=0.0))
-        return cls(class_of, None, assumed_honest, none, none, coarsest, table)
+        return cls(class_of, None, assumed_honest, none, none, never, coarsest, table)
 
     def after(self, present: Mask) -> SumAccount:
         """One more sum, of the reports of these clients [n]."""
@@ -158,33 +155,51 @@ class SumAccount:
             return self
         counts = np.bincount(self.class_of[present], minlength=len(table.scale))
         honest = honest_reports(self.assumed_honest, int(counts.sum()))
-        mu = sum_mu(table.scale, table.shift, table.grid, counts, honest)
+        mu = table.mu(counts, honest)
         variance = attacked_variance(table.scale, counts, honest)
         taking = self.class_of[present]
         spent, attacked = self.mu_squared.copy(), self.attacked_mu_squared.copy()
         spent[present] += (mu * mu)[taking]
-        attacked[present] += (table.shift**2 / variance)[taking]
-        return replace(self, mu_squared=spent, attacked_mu_squared=attacked)
+        attacked[present] += 0.0 if table.laplace else (table.shift**2 / variance)[taking]
+        taken = self.taken + present
+        return replace(self, mu_squared=spent, attacked_mu_squared=attacked, taken=taken)
 
     def epsilons(self, delta: float) -> Vector:
         """Every client's epsilon [n] at `delta` (nats), proven.
 
         Raises `NotApplicableError` where there is no such guarantee.
         """
-        self._require()
-        values, inverse = np.unique(self.mu_squared, return_inverse=True)
-        found = gaussian_epsilons(delta * TOLERANCES.sum_delta_share, np.sqrt(values))
-        result: Vector = found[inverse.reshape(-1)]
-        return result
+        table = self._require()
+        found = np.zeros(len(self.class_of))
+        # A client's delta is what its sums of Laplace reports leave of it.
+        rounds = self.taken if table.laplace else np.zeros_like(self.taken)
+        alone = ~np.isfinite(self.mu_squared)
+        for times in np.unique(rounds[~alone]):
+            some = (rounds == times) & ~alone
+            left = delta - float(times) * rare_of(table.laplace)
+            if left <= 0.0:
+                alone |= some
+                continue
+            values, inverse = np.unique(self.mu_squared[some], return_inverse=True)
+            each = gaussian_epsilons(left * TOLERANCES.sum_delta_share, np.sqrt(values))
+            found[some] = each[inverse.reshape(-1)]
+        if alone.any():
+            found[alone] = local_epsilons(
+                table.local, self.class_of[alone], self.taken[alone], delta
+            )
+        return found
 
     def worst_epsilon(self, delta: float) -> float:
         """The most exposed client's epsilon at `delta`."""
-        self._require()
+        if self._require().laplace:
+            return float(np.max(self.epsilons(delta), initial=0.0))
         return sum_epsilon(delta, math.sqrt(float(np.max(self.mu_squared, initial=0.0))))
 
     def class_epsilons(self, delta: float, classes: Iterable[int]) -> dict[int, float]:
         """The epsilon at `delta` of the most exposed client of each of these classes."""
-        self._require()
+        if self._require().laplace:
+            most = self.worst_of_classes(self.epsilons(delta))
+            return {index: float(most[index]) for index in classes}
         worst = self.worst_of_classes(self.mu_squared)
         return {index: sum_epsilon(delta, math.sqrt(worst[index])) for index in classes}
 
@@ -195,16 +210,21 @@ class SumAccount:
         np.maximum.at(worst, self.class_of, values)
         return worst
 
-    def worst_client(self) -> int | None:
-        """The most exposed client; None where nothing was released."""
+    def worst_client(self, delta: float = 1e-6) -> int | None:
+        """The most exposed client at `delta`; None where nothing was released."""
         if not np.any(self.mu_squared > 0.0):
             return None
-        return int(np.argmax(self.mu_squared))
+        laplace = self._table is not None and self._table.laplace
+        return int(np.argmax(self.epsilons(delta) if laplace else self.mu_squared))
 
     def curve(self, client: int) -> SumCurve:
         """One client's privacy curve over all its rounds."""
-        self._require()
-        return SumCurve(math.sqrt(float(self.mu_squared[client])))
+        table, times = self._require(), int(self.taken[client])
+        mu = math.sqrt(float(self.mu_squared[client]))
+        if not table.laplace:
+            return SumCurve(mu)
+        pure = float(table.local.exposure[self.class_of[client]])
+        return SumCurve(mu, times * rare_of(True), pure, times)
 
     def column(self, delta: float, classes: Iterable[int], *, overall: bool = False) -> Column:
         """The column `sum` of a round: these classes, and the worst client if `overall`."""
@@ -214,6 +234,12 @@ class SumAccount:
         epsilon = self.class_epsilons(delta, classes)
         return Column("sum", Status.PROVEN, SUM_SOURCE, epsilon, overall=worst)
 
-    def _require(self) -> None:
-        if self.reason is not None:
+    def _require(self) -> _Table:
+        if self.reason is not None or self._table is None:
             raise NotApplicableError(f"sum: {self.reason}")
+        return self._table
+
+
+def rare_of(laplace: bool) -> float:
+    """What every sum adds to delta."""
+    return TOLERANCES.sum_rare if laplace else 0.0

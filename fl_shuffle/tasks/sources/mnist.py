@@ -18,6 +18,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "t10k-labels-idx1-ubyte": (10_000,),
 }
 UNSIGNED_BYTES = 0x08
+"""The type of the numbers, in the third byte of an IDX file."""
 THREE_WAYS = (
     f"name a folder that holds MNIST/raw with --data DIR, [data] root, or the variable "
     f"{DATA_VARIABLE}"

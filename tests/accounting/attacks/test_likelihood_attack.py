@@ -7,17 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_shuffle.accounting.attacks.chosen_vector_datasets import vector_lower_epsilon
 from fl_shuffle.accounting.attacks.likelihood_ratio import (
     Scores,
     attack_delta,
     attack_epsilon,
     batch_epsilon,
 )
-from fl_shuffle.accounting.attacks.vector_data_sets import Batch, data_sets
+from fl_shuffle.accounting.attacks.vector_data_sets import Batch, data_sets, population_batch
 from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
 from fl_shuffle.errors import InvalidValueError
+from tests.accounting.chosen_vector_datasets import vector_lower_epsilon
 
 LIBRARY = RoundLibrary()
 
@@ -195,3 +196,35 @@ def test_reports_of_many_dimensions_give_their_noise_scale_away() -> None:
 def test_bad_delta_is_refused(delta: float) -> None:
     with pytest.raises(InvalidValueError, match="delta"):
         attack_epsilon(equal("gaussian", 0.3, 10), 1, delta)
+
+
+def population(radii: np.ndarray, scales: np.ndarray) -> ClassTable:
+    ones = np.ones(len(radii))
+    kinds = np.zeros(len(radii), dtype=np.int8)
+    return ClassTable(kinds, scales, radii, 2.0 * radii, ones, 1e-5 * ones, ones.astype(np.int64))
+
+
+def test_a_population_is_attacked_as_its_batch() -> None:
+    rng = np.random.default_rng(1)
+    for scales in (np.full(40, 2.0), rng.choice([2.0, 2.5, 3.0], 40)):
+        table, counts = population(rng.uniform(0.1, 0.3, 40), scales), rng.integers(0, 5, 40)
+        counts[7] = 2
+        batch = [
+            ReportClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, int(count))
+            for kind, count in zip(table, counts, strict=True)
+        ]
+        assert population_batch(table, counts, 7, 30) == Batch.of(batch, 7, 30)
+
+
+def test_many_radii_are_put_nearer_and_many_scales_given_up() -> None:
+    rng = np.random.default_rng(3)
+    radii, ones = np.exp(rng.uniform(-9.0, 0.0, 5000)), np.ones(5000, dtype=np.int64)
+    radii[0] = 1.0
+    found = population_batch(population(radii, np.full(5000, 40.0)), ones, 0, 3)
+    assert found is not None and len(found.others) < 400
+    assert sum(group.count for group in found.others) == 4999
+    # Every other lies in its own ball: sorted, none further out than the radius it stands for.
+    placed = np.repeat([g.radius for g in found.others], [g.count for g in found.others]) * 40.0
+    assert np.all(placed <= np.sort(radii[1:]) * (1 + 1e-12))
+    assert np.all(placed >= np.sort(radii[1:]) * 0.979 - 1e-3)
+    assert population_batch(population(radii, 40.0 + radii), ones, 0, 3) is None

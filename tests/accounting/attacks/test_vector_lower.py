@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fl_shuffle.accounting.attacks.chosen_vector_datasets import (
-    vector_lower_delta,
-    vector_lower_epsilon,
-)
 from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.guarantee import Status
+from tests.accounting.chosen_vector_datasets import (
+    vector_lower_delta,
+    vector_lower_epsilon,
+)
 from tests.accounting.vector_oracles import binned, divergences
 
 

@@ -7,14 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from fl_shuffle.accounting.attacks.chosen_vector_datasets import (
-    vector_lower_delta,
-    vector_lower_epsilon,
-)
 from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.laws.gaussian_mechanism import classical_sigma, gaussian_epsilon
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
+from tests.accounting.chosen_vector_datasets import (
+    vector_lower_delta,
+    vector_lower_epsilon,
+)
 
 
 def gaussian_batch(epsilon0: float, n: int) -> list[ReportClass]:

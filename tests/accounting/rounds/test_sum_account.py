@@ -127,6 +127,7 @@ def test_there_is_no_number_where_nothing_is_proven() -> None:
     laplace = [replace(gaussian[0], noise="laplace")]
     unknown = [replace(gaussian[0], noise="user")]
     cases = [(gaussian, "sequential", "local"), (unknown, "aggregate", "not known")]
+    cases.append(([*gaussian, *laplace], "aggregate", "different kinds"))
     for classes, schedule, word in [*cases, (laplace, "aggregate", "Laplace")]:
         account = SumAccount.start(classes, np.array([0]), schedule=schedule)
         account = account.after(np.array([True]))

@@ -38,6 +38,7 @@ from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import PrecisionError
 
 OFFSETS = np.geomspace(0.5, 1.6, 9)
+"""Candidates for q in units of 1/theta: any q > 0 is valid, the best one lies near 1/theta."""
 
 
 @dataclass(frozen=True)

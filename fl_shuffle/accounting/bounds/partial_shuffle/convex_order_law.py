@@ -30,20 +30,27 @@ Profile = Callable[[FloatArray], FloatArray]
 
 
 @dataclass(frozen=True)
-class ConvexOrderLaw:
+class _Law:
+    """What all L* at `epsilon` share."""
+
+    epsilon: float
+
+    @property
+    def mean(self) -> float:
+        """1 - e^epsilon."""
+        return -math.expm1(self.epsilon)
+
+
+@dataclass(frozen=True)
+class ConvexOrderLaw(_Law):
     """L* where one profile holds for any two reports. An `AmplificationLaw`.
 
     `upper` carries what lies above it; what lies below `lower` is moved up to it.
     """
 
-    epsilon: float
     profile: Profile
     lower: float
     upper: float
-
-    @property
-    def mean(self) -> float:
-        return -math.expm1(self.epsilon)
 
     def stop_loss(self, t: FloatArray) -> FloatArray:
         """S(t) = h(a + t) for t >= 0, 1 - a - t + a h((1 + |t|)/a) for t < 0."""
@@ -56,22 +63,17 @@ class ConvexOrderLaw:
 
 
 @dataclass(frozen=True)
-class GaussianSplitLaw:
+class GaussianSplitLaw(_Law):
     """L* for Gaussian reports: the pair `move` apart, others up to `spread` >= `move` away.
 
     At the best theta both profiles use the same threshold: Phi(move/2 - ln(a/theta)/move) =
     Phi(spread/2 - ln(t/(1-theta))/spread). The left side grows and the right side falls with theta.
     """
 
-    epsilon: float
     move: float
     spread: float
     lower: float
     upper: float
-
-    @property
-    def mean(self) -> float:
-        return -math.expm1(self.epsilon)
 
     def stop_loss(self, t: FloatArray) -> FloatArray:
         """S(t), each value at a theta near the best."""
@@ -98,7 +100,7 @@ class GaussianSplitLaw:
 
 
 @dataclass(frozen=True)
-class LaplaceSplitLaw:
+class LaplaceSplitLaw(_Law):
     """L* for Laplace reports: the pair `move` apart in l1, others up to `spread` >= `move` away.
 
     With h(s) = 1 - sqrt(s) e^(-move/2) and the like for `spread`, Cauchy's inequality gives the
@@ -106,13 +108,8 @@ class LaplaceSplitLaw:
     1/a, |t|/a.
     """
 
-    epsilon: float
     move: float
     spread: float
-
-    @property
-    def mean(self) -> float:
-        return -math.expm1(self.epsilon)
 
     @property
     def upper(self) -> float:

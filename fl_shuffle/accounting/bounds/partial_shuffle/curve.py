@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import Laplac
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import laplace
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import convex_order_delta
 from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
 
@@ -50,7 +52,7 @@ class PartialShuffleCurve:
             if known is None or setting.predicted_mu < known.predicted_mu:
                 self._setting = setting
         self._mu = math.inf if self._setting is None else self._setting.predicted_mu
-        if self._mu > TOLERANCES.partial_shuffle_max_share * move:
+        if self._setting is not None and not _gains(self._setting):
             self._setting = None
 
     @property
@@ -68,6 +70,22 @@ class PartialShuffleCurve:
         if self._setting is None:
             return math.inf
         return third_order_delta(self._setting, epsilon, in_rings=self._in_rings)
+
+
+@lru_cache(maxsize=1 << 12)
+def _gains(setting: Setting) -> bool:
+    """Whether the theorem says more than the local curve; predictions of little gain are tried."""
+    share = setting.predicted_mu / setting.move
+    if share > TOLERANCES.partial_shuffle_max_share:
+        return False
+    if share <= TOLERANCES.partial_shuffle_sure_share:
+        return True
+    places = [sds * setting.predicted_mu for sds in TOLERANCES.partial_shuffle_tried_sds]
+    return any(
+        third_order_delta(setting, epsilon)
+        < TOLERANCES.partial_shuffle_max_share * float(gaussian_profile(epsilon, setting.move))
+        for epsilon in places
+    )
 
 
 class LaplaceShuffleCurve:

@@ -11,7 +11,9 @@ from fl_shuffle.accounting.laws.amplification import FloatArray
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
 RATES = np.geomspace(0.03, 1.6, 28)
+"""Candidates for the tilt in units of drift/variance; the least estimate is taken."""
 THIRD_ORDER = 0.5 * math.e
+"""min over q of E(q + S)_+^2 / (4q) as a multiple of E(S)_+, for an exponential tail."""
 
 
 class _Law(Protocol):

@@ -16,7 +16,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.collapsed_atoms import ToppedL
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import gaussian_law, squared_tail
 from fl_shuffle.accounting.engine.convex_rounding import round_up_convex
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
-from tests.accounting.bounds.partial_shuffle.gaussian_bound import (
+from tests.accounting.bounds.partial_shuffle.oracles.gaussian_bound import (
     Law,
     convex_order_curve,
     excess,

@@ -1,6 +1,6 @@
 """The sharper theorem's numbers: golden values, attacks, exact small shuffles, two rounds.
 
-docs/proofs.md, section 13. tests/golden/partial_shuffle.json is made by make_golden.py (mpmath).
+docs/proofs.md, section 13. oracles/make_golden.py (mpmath) makes tests/golden/partial_shuffle.json.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from fl_shuffle.accounting.attacks.chosen_vector_datasets import vector_lower_epsilon
 from fl_shuffle.accounting.bounds.partial_shuffle import profile
 from fl_shuffle.accounting.bounds.partial_shuffle.bound import Setting, third_order_delta
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import profile_delta
@@ -21,8 +20,9 @@ from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
-from tests.accounting.bounds.partial_shuffle.exact_families import shuffle_delta
-from tests.accounting.bounds.partial_shuffle.gaussian_bound import Law, Swap, delta_bound
+from tests.accounting.bounds.partial_shuffle.oracles.exact_families import shuffle_delta
+from tests.accounting.bounds.partial_shuffle.oracles.gaussian_bound import Law, Swap, delta_bound
+from tests.accounting.chosen_vector_datasets import vector_lower_epsilon
 
 GOLDEN = json.loads(
     (Path(__file__).resolve().parents[3] / "golden" / "partial_shuffle.json").read_text()

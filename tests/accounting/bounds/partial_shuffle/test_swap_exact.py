@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from tests.accounting.bounds.partial_shuffle.exact_families import (
+from tests.accounting.bounds.partial_shuffle.oracles.exact_families import (
     PartialShuffle,
     hockey,
     shuffle_delta,

@@ -25,7 +25,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
 from fl_shuffle.accounting.bounds.partial_shuffle.rings import RingLaw, rings
 from fl_shuffle.accounting.engine.convex_rounding import round_up_convex
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
-from tests.accounting.bounds.partial_shuffle.gaussian_bound import excess
+from tests.accounting.bounds.partial_shuffle.oracles.gaussian_bound import excess
 from tests.accounting.bounds.partial_shuffle.triangles import (
     client_triples,
     record_triples,

@@ -7,7 +7,7 @@ must say that its privacy guarantee does not cover that fit (`data_dependent` is
 `hog` describes a digit by the directions of its edges. Each image is first moved, sheared and
 scaled to a common pose, computed from that image alone; edge magnitudes are then collected in
 `orientations` directions over a grid of cells. Optionally the result is centred and decorrelated
-with the mean and covariance of the same descriptor on *drawn* strokes (`fl_shuffle.tasks.strokes`):
+with the mean and covariance of the same descriptor on *drawn* strokes (`features.strokes`):
 random smooth curves from a fixed seed, no data.
 
 Images are uint8, [N, 28, 28] with values 0..255 (MNIST) or [N, 8, 8] with values 0..16 (the
@@ -38,14 +38,17 @@ from fl_shuffle.errors import (
     suggestion,
 )
 from fl_shuffle.tasks.cores import on_all_cores
-from fl_shuffle.tasks.strokes import draw_strokes
+from fl_shuffle.tasks.features.strokes import draw_strokes
 
 PIXEL_MAXIMUM: Final[Mapping[int, int]] = {28: 255, 8: 16}
 """Image side -> the value of a full pixel."""
 
 _CHUNK: Final = 200
+"""Images described at a time: bounds the memory."""
 _SIDE: Final = 28
+"""Images of another side are scaled to this one first."""
 _STROKES: Final = 4000
+"""Drawn strokes from which the projection is learnt: they must outnumber its outputs."""
 
 Features = NDArray[np.float32]
 
@@ -55,6 +58,8 @@ class FeatureMap(ABC):
 
     kind: str
     data_dependent: bool = False
+    costly: bool = True
+    """Whether vectors take longer to compute than to read."""
 
     def __init__(self, image_side: int) -> None:
         side = require_integer("data.feature_options.image_side", image_side, minimum=1)
@@ -76,8 +81,12 @@ class FeatureMap(ABC):
 
     def fit(self, images: NDArray[np.uint8]) -> FeatureMap:
         """Learn from the training images if data dependent; otherwise only check them."""
-        self._pixels(images)
+        self.check(images)
         return self
+
+    def check(self, images: NDArray[np.uint8]) -> None:
+        """Raise `DataError` for another shape or type than the map's."""
+        self._pixels(images)
 
     @abstractmethod
     def transform(self, images: NDArray[np.uint8]) -> Features:
@@ -106,6 +115,7 @@ class RawPixels(FeatureMap):
     """(pixel / full pixel - shift) / scale, flattened; shift and scale are public constants."""
 
     kind = "raw"
+    costly = False
 
     def __init__(self, *, image_side: int = 28, shift: float = 0.0, scale: float = 1.0) -> None:
         super().__init__(image_side)

@@ -1,5 +1,7 @@
 """What a shuffled batch of vector reports certainly loses: exact divergences of chosen datasets.
 
+Computed by the engine of the upper bounds, not by an attack: the other floor under them.
+
 All other clients with the differing client's noise hold one common mean a, at the end opposite to
 the client, so the batch is a blanket of mass one (Su, Cheng, Wang 2025, Theorem 5) and the
 divergence is the engine's expectation with L = (P - e^eps Q)/R_a. On each cell of a partition of
@@ -26,6 +28,10 @@ from fl_shuffle.errors import NotApplicableError, PrecisionError, require_real
 
 FloatArray = NDArray[np.float64]
 
+CELLS = 1500
+"""Cells of the line through which the reports are seen."""
+RELATIVE_ERRORS = (2e-3, 5e-2)
+"""Asked of the engine, in this order, until one succeeds."""
 ASSUMPTIONS = (
     "all other clients hold one common mean",
     "the dimension is large enough to tell reports with another noise scale apart",
@@ -81,7 +87,7 @@ def scenes(kind: RoundType) -> list[tuple[float, float]]:
     """Signed distances of x0 and x1 from the others' common mean, in noise widths."""
     own = kind.radius / kind.scale
     move = kind.own.ratio
-    if max(own + own, move) > 2.0 * TOLERANCES.dataset_max_shift:
+    if max(own + own, move) > 2.0 * TOLERANCES.attack_max_shift:
         raise NotApplicableError(
             "reports lie up to "
             f"{2.0 * own:.3g} noise widths apart: this one gives itself away, and the local "
@@ -93,14 +99,14 @@ def scenes(kind: RoundType) -> list[tuple[float, float]]:
 
 
 def _divergence(kind: RoundType, scene: tuple[float, float], epsilon: float) -> float:
-    span = TOLERANCES.dataset_reach + max(abs(scene[0]), abs(scene[1]))
-    edges = np.linspace(-span, span, TOLERANCES.dataset_cells + 1)
+    span = TOLERANCES.attack_reach + max(abs(scene[0]), abs(scene[1]))
+    edges = np.linspace(-span, span, CELLS + 1)
     base, p, q = (cell_probabilities(kind.noise, edges - at) for at in (0.0, *scene))
     kept = base > 1e-300
     values = (p[kept] - math.exp(epsilon) * q[kept]) / base[kept]
     law = AtomicLaw.of(values, base[kept] / math.fsum(base[kept].tolist()))
     others = sum(count for _, count in kind.others)
-    for allowed in TOLERANCES.dataset_relative_errors:
+    for allowed in RELATIVE_ERRORS:
         try:
             bound = amplified_delta(law, [(1.0, others)], relative_error=allowed)
         except PrecisionError:

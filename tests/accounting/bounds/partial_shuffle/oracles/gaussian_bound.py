@@ -124,7 +124,7 @@ class Law:
 def squared_sum(values, masses, count: int, q: float, theta: float | None = None) -> float:
     """E(q + S)_+^2 by (1/2 pi) int 2 e^(sq) M(s)^count / s^3 along Re s = theta."""
     if theta is None:
-        theta = saddle(values, masses, count)
+        theta = saddle_point(values, masses, count)
     log_m = np.log(masses @ np.exp(theta * values))
     tilted = masses * np.exp(theta * values)
     tilted = tilted / tilted.sum()
@@ -142,7 +142,7 @@ def squared_sum(values, masses, count: int, q: float, theta: float | None = None
     return float(np.exp(count * log_m + theta * q) * period / np.pi * terms.sum())
 
 
-def saddle(values, masses, count: int) -> float:
+def saddle_point(values, masses, count: int) -> float:
     """The minimiser of count log M(theta) - 2 log theta, by bisection."""
     low, high = 1e-6, 600.0 / max(values[-1], 1e-9)
     for _ in range(100):

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from fl_shuffle.tasks.cores import on_all_cores
 
 _POINTS = 48
+"""Of a path: they lie about a pixel apart, or closer."""
 _SEED = 20240521
+"""Fixed: the drawn strokes are part of the features, no data and no noise."""
 _BLOCK = 256
 """Images rendered at a time: they stay in the cache."""
 

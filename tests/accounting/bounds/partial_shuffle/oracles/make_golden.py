@@ -21,7 +21,7 @@ import numpy as np
 from mpmath import mp, mpc, mpf
 from scipy.optimize import minimize
 
-from tests.accounting.bounds.partial_shuffle.gaussian_bound import Law, Swap, delta_bound
+from tests.accounting.bounds.partial_shuffle.oracles.gaussian_bound import Law, Swap, delta_bound
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "partial_shuffle.json"
 POINTS = [

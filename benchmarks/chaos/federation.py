@@ -1,0 +1,127 @@
+"""A small federation whose clients bear witness of what they were shown."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import torch
+from flwr.app import Context, Message
+
+from fl_shuffle.apps.client import app as honest
+from fl_shuffle.flower.records import MODEL_RECORD, PARAMETERS, TrainRequest
+from fl_shuffle.ledger.reader import read_ledger
+
+CLIENTS, ROUNDS = 8, 5
+WITNESS = "FL_SHUFFLE_CHAOS_WITNESS"
+CONFIG = f"""
+[run]
+rounds = {ROUNDS}
+jobs = 2
+[data]
+source = "digits"
+clients = {CLIENTS}
+records = 20
+[model]
+kind = "linear"
+[privacy]
+unit = "client"
+[budgets]
+distribution = "uniform"
+low = 1.0
+high = 4.0
+[app]
+client = "benchmarks.chaos.federation:witness"
+"""
+
+
+def witness(message: Message, context: Context) -> Message:
+    """The reference client; which model it was shown is written down outside of the run."""
+    if MODEL_RECORD in message.content.array_records:
+        model = message.content.array_records[MODEL_RECORD][PARAMETERS].numpy()
+        line = hashlib.sha256(model.tobytes()).hexdigest() + "\n"
+        file = os.open(os.environ[WITNESS], os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+        os.write(file, line.encode())
+        os.close(file)
+    reply: Message = honest(message, context)
+    return reply
+
+
+def warm() -> None:
+    """Load everything that a run needs, so that forked children begin at once."""
+    for name in ("apps.server", "report.page", "simulation.launch", "simulation.progress"):
+        import_module(f"fl_shuffle.{name}")
+    from fl_shuffle.configuration.reading import parse_config
+    from fl_shuffle.tasks.models import flatten_parameters
+    from fl_shuffle.tasks.task import load_task
+    from fl_shuffle.tasks.worker import Worker
+
+    torch.set_num_threads(1)
+    for entropy in ("system", "seeded"):
+        tables = tomllib.loads(CONFIG)
+        tables["run"]["entropy"] = entropy
+        config = parse_config(tables)
+        model = flatten_parameters(load_task(config).model(config))
+        Worker(config).reports(TrainRequest(1, 0, CLIENTS), model)
+
+
+class Federation:
+    """A folder with a configuration, a witness, and a run directory `run`."""
+
+    def __init__(self, folder: Path, entropy: str) -> None:
+        folder.mkdir(parents=True)
+        self.folder, self.entropy = folder, entropy
+        self.run, self.said = folder / "run", folder / "said"
+        self._witness, self._config = folder / "witness", folder / "run.toml"
+        self._config.write_text(CONFIG, encoding="utf-8")
+        self.testify()
+
+    def testify(self) -> None:
+        """Children begun from now on write to this federation's witness."""
+        os.environ[WITNESS] = str(self._witness)
+
+    def start(self, *settings: str) -> list[str]:
+        """The command that starts the run."""
+        found = ["simulate", str(self._config), "--quiet", "--out", str(self.run)]
+        for setting in (f"run.entropy={self.entropy}", *settings):
+            found += ["--set", setting]
+        return found
+
+    def resume(self) -> list[str]:
+        """The command that goes on with it."""
+        return ["simulate", "--resume", str(self.run), "--quiet"]
+
+    def go_on(self) -> list[str]:
+        """What a user does after a crash: go on with what began, start what did not."""
+        return self.resume() if (self.run / "ledger.sqlite").exists() else self.start()
+
+    def finished(self) -> bool:
+        """Whether the ledger says so."""
+        path = self.run / "ledger.sqlite"
+        return path.exists() and read_ledger(path).finished
+
+    def uncounted(self) -> int:
+        """Models the clients were shown that no release in the ledger accounts for (the first one
+        tells nothing)."""
+        if not self._witness.exists():
+            return 0
+        shown = len(set(self._witness.read_text(encoding="utf-8").split())) - 1
+        path = self.run / "ledger.sqlite"
+        counted = len(read_ledger(path).attempts) if path.exists() else 0
+        return max(0, shown - counted)
+
+    def lost(self) -> int:
+        """Rounds that the finished run should have and has not, in ledger and metrics."""
+        known = read_ledger(self.run / "ledger.sqlite")
+        lines = (self.run / "metrics.csv").read_text(encoding="utf-8").splitlines()[1:]
+        summary = json.loads((self.run / "summary.json").read_text(encoding="utf-8"))
+        held = (len(known.rounds), len(lines), int(summary["rounds"]))
+        return ROUNDS - min(held)
+
+    def model(self) -> bytes:
+        """The final model's bytes."""
+        return (self.run / "model.safetensors").read_bytes()

@@ -1,0 +1,107 @@
+"""Laplace reports of which only the sum leaves: a Gaussian sum, but for rare mixing variables.
+
+Laplace noise of scale b is Gaussian noise of variance 2 b^2 E, E exponential. With all E known to
+the adversary a round is Gaussian with parameter at most
+
+    mu_i = (shift_i + bad_i g_i) / sqrt(w)
+
+(`shift_i` in l1), except with probability `sum_rare`: w bounds the variance of every coordinate
+(Chernoff), and on at most bad_i coordinates the client's own E is so small that its rounded report
+moves by one more step of its grid (docs/proofs.md, section 15). Relation: replace-one.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.accounting.tolerances import TOLERANCES
+
+Vector = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+def laplace_sum_mu(
+    scale: Vector,
+    shift: Vector,
+    grid: Vector,
+    present: Counts,
+    *,
+    dimension: int,
+    honest: int | None = None,
+) -> Vector:
+    """The Gaussian parameter of one sum, per class [classes], but for probability `sum_rare`.
+
+    As `sum_mu`, for Laplace scales and l1 shifts of vectors of `dimension` coordinates. Infinite
+    where the client's own guarantee is all that counts.
+    """
+    arrived = int(present.sum())
+    honest = arrived if honest is None else min(honest, arrived)
+    levels = np.unique(grid[present > 0])
+    mu = np.full(len(scale), math.inf)
+    for own in levels:
+        members = (grid == own) & (present > 0)
+        for coarsest in levels[levels >= own]:
+            variance = _sure_variance(
+                scale, grid, present, float(own), float(coarsest), dimension, honest
+            )
+            if variance > 0.0:
+                small = float(_small(scale[members], float(coarsest)).max())
+                far = _bad_coordinates(small, dimension) * float(own)
+                found = (shift[members] + far) / math.sqrt(variance) * TOLERANCES.sum_inflation
+                mu[members] = np.minimum(mu[members], found)
+    # About where the client's own noise alone is worth as much.
+    return np.where(mu < shift / scale, mu, math.inf)
+
+
+def _small(scale: Vector, coarsest: float) -> Vector:
+    """How likely it is that the noise of one coordinate does not bridge the grid."""
+    result: Vector = -np.expm1(-2.0 * (TOLERANCES.sum_smoothing * coarsest / scale) ** 2)
+    return result
+
+
+def _sure_variance(
+    scale: Vector,
+    grid: Vector,
+    present: Counts,
+    own: float,
+    coarsest: float,
+    dimension: int,
+    honest: int,
+) -> float:
+    """Variance that every coordinate has, counting grids up to `coarsest`; 0 if none is sure.
+
+    For a client on the grid `own`: it also needs one honest report on a grid no coarser than its
+    own that bridges the coarsest, in every coordinate.
+    """
+    rare = math.log(0.25 * TOLERANCES.sum_rare / dimension)
+    fine = (grid <= own) & (present > 0)
+    fine_honest = max(1, honest - int(present[~fine].sum()))
+    least = float(np.log(_small(scale[fine], coarsest).max()))
+    if fine_honest * least > rare:
+        return 0.0
+    counted = (grid <= coarsest) & (present > 0)
+    number = max(1, honest - int(present[(~counted)].sum()))
+    order = np.argsort(scale[counted], kind="stable")
+    values = 2.0 * scale[counted][order] ** 2
+    upto = np.cumsum(present[counted][order])
+    counts = np.diff(np.minimum(upto, number), prepend=0).astype(np.float64)
+    paid = 4.0 * (TOLERANCES.sum_smoothing * coarsest) ** 2 * number
+    best = 0.0
+    for rate in np.geomspace(0.1, 1e6, 61) / float(values @ counts):
+        best = max(best, (rare + float(np.log1p(rate * values) @ counts)) / float(rate))
+    return (best * (1.0 - 1e-9) - paid) * (1.0 - 1e-9)
+
+
+def _bad_coordinates(small: float, dimension: int) -> int:
+    """No more coordinates than this have a small own E, but for a quarter of `sum_rare`."""
+    rare, mean = math.log(0.25 * TOLERANCES.sum_rare), small * dimension
+    if mean > 5.0:
+        # (mean)^k / k! <= (e mean / k)^k, which is e^-k from k = e^2 mean on.
+        return min(dimension, math.ceil(max(math.exp(2.0) * mean, -rare)))
+    bad = 0
+    while (bad + 1) * math.log(mean) - math.lgamma(bad + 2) > rare:
+        bad += 1
+    return min(bad, dimension)

@@ -1,0 +1,128 @@
+"""Classes of clients as arrays: a run may have a million personal budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.errors import InvalidValueError
+
+Vector = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+NOISE_KINDS = ("gaussian", "laplace", "user")
+COLUMNS = ("scale", "radius", "sensitivity", "epsilon0", "delta0")
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTable(Sequence[ClientClass]):
+    """The columns of many `ClientClass`, each an array [classes]; row i is the class `table[i]`.
+
+    `noise` indexes `NOISE_KINDS`. Raises `InvalidValueError` for what a `ClientClass` refuses.
+    """
+
+    noise: NDArray[np.int8]
+    scale: Vector
+    radius: Vector
+    sensitivity: Vector
+    epsilon0: Vector
+    delta0: Vector
+    records: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        for name in (*COLUMNS, "records"):
+            if getattr(self, name).shape != self.noise.shape:
+                raise InvalidValueError(name, getattr(self, name).shape, "one number per class")
+        with np.errstate(invalid="ignore"):
+            good = (self.scale > 0.0) | (self.scale == 0.0) & self.is_noise("user")
+            for name in COLUMNS:
+                values = getattr(self, name)
+                good &= np.isfinite(values) & (values >= 0.0)
+            good &= self.delta0 <= 1.0
+        for index in np.flatnonzero(~good)[:1]:
+            self[int(index)]  # says what is wrong with it
+
+    @classmethod
+    def of(cls, classes: Iterable[ClientClass]) -> ClassTable:
+        """The table of these classes, in their order."""
+        if isinstance(classes, ClassTable):
+            return classes
+        rows = list(classes)
+        return cls.of_columns(
+            np.array([NOISE_KINDS.index(row.noise) for row in rows], dtype=np.int8),
+            [np.array([getattr(row, name) for row in rows], dtype=float) for name in COLUMNS],
+            np.array([row.records for row in rows], dtype=np.int64),
+        )
+
+    @classmethod
+    def of_columns(
+        cls, noise: NDArray[np.int8], numbers: Sequence[Vector], records: NDArray[np.int64]
+    ) -> ClassTable:
+        """From the arrays; `numbers` are those of `COLUMNS`, in that order."""
+        return cls(noise, **dict(zip(COLUMNS, numbers, strict=True)), records=records)
+
+    @overload
+    def __getitem__(self, index: int) -> ClientClass: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ClientClass]: ...
+    def __getitem__(self, index: int | slice) -> ClientClass | Sequence[ClientClass]:
+        if isinstance(index, slice):
+            return [self[position] for position in range(*index.indices(len(self)))]
+        return ClientClass(
+            noise=NOISE_KINDS[self.noise[index]],
+            **{name: float(getattr(self, name)[index]) for name in COLUMNS},
+            records=int(self.records[index]),
+        )
+
+    def __len__(self) -> int:
+        return int(self.noise.size)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ClassTable):
+            return NotImplemented
+        names = ("noise", *COLUMNS, "records")
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def is_noise(self, noise: str) -> Mask:
+        """Which classes [classes] add this noise."""
+        return np.asarray(self.noise == NOISE_KINDS.index(noise))
+
+    @cached_property
+    def exposure(self) -> Vector:
+        """`ClientClass.exposure` of each class."""
+        user = self.is_noise("user")
+        move = np.minimum(self.sensitivity, 2.0 * self.radius)
+        return np.where(user, self.epsilon0, move / np.where(user, 1.0, self.scale))
+
+
+class DistinctRows(NamedTuple):
+    """`first` [rows]: where each distinct row stands first; `inverse` [n]: which row each is."""
+
+    first: NDArray[np.int64]
+    inverse: NDArray[np.int64]
+
+
+def distinct_rows(*columns: NDArray[Any]) -> DistinctRows:
+    """The distinct rows of columns [n] of numbers, in lexicographic order."""
+    varying = [values for values in columns if values.size and bool((values != values[0]).any())]
+    if not varying:
+        size = columns[0].size
+        return DistinctRows(np.zeros(min(1, size), np.int64), np.zeros(size, np.int64))
+    order = np.lexsort(varying[::-1])
+    new = np.zeros(order.size, dtype=bool)
+    new[0] = True
+    for values in varying:
+        placed = values[order]
+        new[1:] |= placed[1:] != placed[:-1]
+    inverse = np.empty(order.size, dtype=np.int64)
+    inverse[order] = np.cumsum(new) - 1
+    # The sort is stable: the first of equal rows is the first there is.
+    return DistinctRows(order[new], inverse)

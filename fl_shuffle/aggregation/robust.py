@@ -1,0 +1,53 @@
+"""Analyzers that a few hostile reports cannot drag away: post-processing of the shuffled batch.
+
+Both estimate the mean report coordinate by coordinate (Yin, Chen, Kannan, Bartlett, ICML 2018).
+Where the reports are not symmetric about their mean they have a bias that the mean has not; with
+the noise of local randomizers, which is symmetric and large, it is small. The median's noise is
+larger than the mean's by a factor of about 1.25 for Gaussian reports.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fl_shuffle.aggregation.shuffler import Analyzer
+from fl_shuffle.configuration.sections import ServerSection
+from fl_shuffle.errors import PrivacyBudgetError
+from fl_shuffle.plugins import load_attribute
+
+
+def coordinate_median(reports: Tensor) -> Tensor:
+    """The median of each coordinate of `reports` [n, d], n >= 1: of an even number the mean of the
+    two in the middle; float64 [d]. It stays among the honest reports while these are more than
+    half."""
+    return _middle(reports, (reports.shape[0] - 1) // 2)
+
+
+def trimmed_mean(reports: Tensor, share: float) -> Tensor:
+    """The mean of each coordinate of `reports` [n, d] without the floor(share n) smallest and as
+    many largest values, 0 <= share < 1/2; float64 [d]. It stays among the honest reports while the
+    others are at most floor(share n)."""
+    return _middle(reports, math.floor(share * reports.shape[0]))
+
+
+def _middle(reports: Tensor, cut: int) -> Tensor:
+    count = reports.shape[0]
+    if not count:
+        raise PrivacyBudgetError("no report is left to analyze")
+    ordered = torch.sort(reports, dim=0).values
+    return ordered[cut : count - cut].double().mean(dim=0)
+
+
+def analyzer_of(section: ServerSection) -> Analyzer | None:
+    """The configured analyzer; None for the mean, which needs no more than the reports' sum."""
+    if section.analyzer == "mean":
+        return None
+    if section.analyzer == "coordinate-median":
+        return coordinate_median
+    if section.analyzer == "trimmed-mean":
+        return lambda reports: trimmed_mean(reports, section.trim)
+    own: Analyzer = load_attribute(section.analyzer, field="server.analyzer")
+    return own

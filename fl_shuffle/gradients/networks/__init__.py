@@ -1,0 +1,1 @@
+"""Feed-forward networks with convolutions and normalisation: layer gradients in closed form."""

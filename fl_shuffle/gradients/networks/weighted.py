@@ -1,0 +1,294 @@
+"""Layers with parameters: what one does forth, and each record's gradient by its parameters."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fl_shuffle.gradients.kernels import Views
+from fl_shuffle.gradients.structure import Layer
+
+
+class Weighted(ABC):
+    """A layer with parameters.
+
+    `layers`: what it is to the clients' sums, which know linear layers: the layer itself, or, where
+    the gradients of single records are written out, one with a single output for each parameter.
+    `terms`: so many terms of a record's norm are added up one after the other.
+    """
+
+    layers: tuple[Layer, ...]
+    terms: int
+
+    @abstractmethod
+    def forward(self, views: Sequence[Views], x: Tensor) -> tuple[Tensor, Tensor]:
+        """What the gradient will need of x [n, ...], and the layer's result.
+
+        views: each of `layers`, in the parameters.
+        """
+
+    @abstractmethod
+    def gradients(self, kept: Tensor, error: Tensor) -> list[Tensor]:
+        """[n, rows, columns] of each of `layers`, from the gradient by the layer's result; empty if
+        they are not to be written out."""
+
+    @property
+    def written(self) -> int:
+        """Numbers of one record's gradient that are written out."""
+        return sum(layer.fan_in for layer in self.layers if layer.fan_out == 1)
+
+    def in_order(self, rows: Tensor) -> None:  # noqa: B027
+        """In place: the sums [k, d] of `gradients` become those of the parameters as they lie."""
+
+
+class Product(Weighted):
+    """A linear map of one vector per record: no gradient of a record is written out."""
+
+    def __init__(self, part: nn.Linear, position: int) -> None:
+        bias = None if part.bias is None else position + part.weight.numel()
+        self.layers = (Layer(part.in_features, part.out_features, position, bias, None),)
+        self.terms = part.in_features + part.out_features
+
+    def forward(self, views: Sequence[Views], x: Tensor) -> tuple[Tensor, Tensor]:
+        weight, bias = views[0]
+        return x.detach(), nn.functional.linear(x, weight, bias)
+
+    def gradients(self, kept: Tensor, error: Tensor) -> list[Tensor]:
+        return []
+
+
+class Patches(Weighted):
+    """A weight [out, in] that meets several vectors of each record.
+
+    What is kept are these, [n, places, in]; a record's gradient is one product of them with the
+    gradients by the result, [n, places, out].
+    """
+
+    def __init__(self, part: nn.Linear | nn.Conv1d | nn.Conv2d, position: int) -> None:
+        fan_out, fan_in = len(part.weight), part.weight[0].numel()
+        self._shape = tuple(part.weight.shape)
+        self.layers = _single(position, fan_in * fan_out, 0 if part.bias is None else fan_out)
+        self.terms = fan_in + fan_out
+
+    def gradients(self, kept: Tensor, error: Tensor) -> list[Tensor]:
+        errors = self._by_place(error)
+        found = [torch.bmm(errors.transpose(1, 2), kept)]
+        return found if len(self.layers) == 1 else [*found, errors.sum(1)[:, None]]
+
+    @abstractmethod
+    def _by_place(self, error: Tensor) -> Tensor:
+        """[n, places, out]."""
+
+    def _parameters(self, views: Sequence[Views]) -> tuple[Tensor, Tensor | None]:
+        weight, *bias = (view[0] for view, _ in views)
+        return weight.view(self._shape), bias[0] if bias else None
+
+
+class Positions(Patches):
+    """A linear map of each of a record's vectors."""
+
+    def forward(self, views: Sequence[Views], x: Tensor) -> tuple[Tensor, Tensor]:
+        weight, bias = self._parameters(views)
+        return x.detach().flatten(1, -2), nn.functional.linear(x, weight, bias)
+
+    def _by_place(self, error: Tensor) -> Tensor:
+        return error.flatten(1, -2)
+
+
+class Convolution(Patches):
+    """A convolution of pictures, or of lines: pictures of height 1.
+
+    Pictures lie as [n, height, width, channels] in memory, where patches are runs, and pooling is
+    several times as fast. So within a gradient the channel comes last.
+    """
+
+    def __init__(self, part: nn.Conv1d | nn.Conv2d, position: int) -> None:
+        super().__init__(part, position)
+        assert not isinstance(part.padding, str)
+        self._line = isinstance(part, nn.Conv1d)
+        self._size = self._pair(part.kernel_size, 1)
+        self._stride = self._pair(part.stride, 1)
+        self._padding = self._pair(part.padding, 0)
+        self._dilation = self._pair(part.dilation, 1)
+
+    def _pair(self, values: tuple[int, ...], height: int) -> tuple[int, int]:
+        high, wide = (height, *values) if self._line else values
+        return high, wide
+
+    def forward(self, views: Sequence[Views], x: Tensor) -> tuple[Tensor, Tensor]:
+        weight, bias = self._parameters(views)
+        if self._line:
+            x, weight = x[:, :, None], weight[:, :, None]
+        patches = self._patches(x.detach())
+        n, high, wide = patches.shape[:3]
+        patches = patches.reshape(n, high * wide, -1)
+        weight = weight.contiguous(memory_format=torch.channels_last)
+        geometry = self._stride, self._padding, self._dilation
+        result: Tensor = _FromPatches.apply(  # type: ignore[no-untyped-call]
+            x, weight, bias, patches, (n, high, wide), geometry
+        )
+        return patches, result[:, :, 0] if self._line else result
+
+    def _patches(self, x: Tensor) -> Tensor:
+        """A view [n, high, wide, kernel height, kernel width, channels]."""
+        (above, beside), (high, wide) = self._padding, self._size
+        pictures = x.permute(0, 2, 3, 1)
+        if above or beside:
+            pictures = nn.functional.pad(pictures, (0, 0, beside, beside, above, above))
+        pictures = pictures.contiguous()
+        n, rows, columns, channels = pictures.shape
+        counts = [
+            (length - step * (size - 1) - 1) // stride + 1
+            for length, step, size, stride in zip(
+                (rows, columns), self._dilation, self._size, self._stride, strict=True
+            )
+        ]
+        if min(counts) < 1:
+            raise ValueError("the kernel is larger than the picture")
+        of_record, of_row, of_column, _ = pictures.stride()
+        return pictures.as_strided(
+            (n, *counts, high, wide, channels),
+            (
+                of_record,
+                of_row * self._stride[0],
+                of_column * self._stride[1],
+                of_row * self._dilation[0],
+                of_column * self._dilation[1],
+                1,
+            ),
+        )
+
+    def _by_place(self, error: Tensor) -> Tensor:
+        return error.flatten(2).transpose(1, 2).contiguous()
+
+    def in_order(self, rows: Tensor) -> None:
+        _, channels, *size = self._shape
+        window = torch.Size(size).numel()
+        if channels == 1 or window == 1:
+            return
+        weight = self.layers[0]
+        own = rows[:, weight.weight : weight.weight + weight.fan_in]
+        turned = own.reshape(-1, window, channels).transpose(1, 2)
+        own.copy_(turned.reshape(own.shape))
+
+
+class _FromPatches(torch.autograd.Function):
+    """A convolution of x [n, in, ...] by its patches; differentiable by x alone."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        patches: Tensor,
+        shape: tuple[int, int, int],
+        geometry: tuple[tuple[int, int], ...],
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.geometry = geometry
+        flat = weight.permute(0, 2, 3, 1).reshape(len(weight), -1)
+        places = patches.flatten(0, 1)
+        found = places @ flat.T if bias is None else torch.addmm(bias, places, flat.T)
+        return found.view(*shape, len(weight)).permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *errors: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        found = None
+        if ctx.needs_input_grad[0]:
+            stride, padding, dilation = ctx.geometry
+            found, _, _ = torch.ops.aten.convolution_backward(
+                errors[0], x, weight, None, stride, padding, dilation, False, [0, 0], 1,
+                [True, False, False],
+            )  # fmt: skip
+        return found, None, None, None, None, None
+
+
+class Normalisation(Weighted):
+    """A scale, and a shift, for each channel or number of what is normalised record by record."""
+
+    def __init__(self, part: nn.GroupNorm | nn.LayerNorm, position: int) -> None:
+        count = part.weight.numel()
+        self.layers = _single(position, count, 0 if part.bias is None else count)
+        self.terms = 1 + count
+
+    def forward(self, views: Sequence[Views], x: Tensor) -> tuple[Tensor, Tensor]:
+        normal = self._normal(x)
+        scale, *shift = (self._spread(view[0], x) for view, _ in views)
+        result = normal * scale
+        return normal.detach(), result + shift[0] if shift else result
+
+    def gradients(self, kept: Tensor, error: Tensor) -> list[Tensor]:
+        found = [self._gathered(error * kept)[:, None]]
+        return found if len(self.layers) == 1 else [*found, self._gathered(error)[:, None]]
+
+    @abstractmethod
+    def _normal(self, x: Tensor) -> Tensor:
+        """x without scale and shift."""
+
+    @abstractmethod
+    def _spread(self, values: Tensor, x: Tensor) -> Tensor:
+        """The parameter's numbers as they meet x."""
+
+    @abstractmethod
+    def _gathered(self, values: Tensor) -> Tensor:
+        """[n, parameters]: numbers [n, ...] that share a parameter, added up."""
+
+
+class Groups(Normalisation):
+    """GroupNorm: one for each channel."""
+
+    def __init__(self, part: nn.GroupNorm, position: int) -> None:
+        super().__init__(part, position)
+        self._groups, self._eps = part.num_groups, part.eps
+
+    def _normal(self, x: Tensor) -> Tensor:
+        return nn.functional.group_norm(x, self._groups, eps=self._eps)
+
+    def _spread(self, values: Tensor, x: Tensor) -> Tensor:
+        return values.view(-1, *(1,) * (x.dim() - 2))
+
+    def _gathered(self, values: Tensor) -> Tensor:
+        return values.flatten(2).sum(2) if values.dim() > 2 else values
+
+
+class Trailing(Normalisation):
+    """LayerNorm: one for each number of the last dimensions."""
+
+    def __init__(self, part: nn.LayerNorm, position: int) -> None:
+        super().__init__(part, position)
+        self._shape, self._eps = list(part.normalized_shape), part.eps
+
+    def _normal(self, x: Tensor) -> Tensor:
+        return nn.functional.layer_norm(x, self._shape, eps=self._eps)
+
+    def _spread(self, values: Tensor, x: Tensor) -> Tensor:
+        return values.view(self._shape)
+
+    def _gathered(self, values: Tensor) -> Tensor:
+        return values.reshape(len(values), -1, self.layers[0].fan_in).sum(1)
+
+
+def _single(position: int, weight: int, bias: int) -> tuple[Layer, ...]:
+    """Layers with a single output: of so many weights, and behind them so many biases."""
+    layers = (Layer(weight, 1, position, None, None),)
+    return (*layers, Layer(bias, 1, position + weight, None, None)) if bias else layers
+
+
+def weighted_of(part: nn.Module, position: int, x: Tensor) -> Weighted | None:
+    """The layer that `part` is for inputs like x [n, ...], its parameters from `position` on; None
+    for one without a closed form."""
+    if type(part) is nn.Linear:
+        return Product(part, position) if x.dim() == 2 else Positions(part, position)
+    if isinstance(part, nn.Conv1d | nn.Conv2d) and type(part) in (nn.Conv1d, nn.Conv2d):
+        plain = part.groups == 1 and part.padding_mode == "zeros"
+        fits = plain and not isinstance(part.padding, str) and x.dim() == part.weight.dim()
+        return Convolution(part, position) if fits else None
+    if type(part) is nn.GroupNorm:
+        return Groups(part, position)
+    return Trailing(part, position) if type(part) is nn.LayerNorm else None

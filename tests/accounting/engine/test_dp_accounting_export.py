@@ -1,0 +1,106 @@
+"""Our laws as dp-accounting's distributions: upper bounds of what is exactly known, and close."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import numpy as np
+import pytest
+
+import fl_shuffle as fs
+from fl_shuffle.accounting.engine import Composition, DominatingPair, to_dp_accounting
+from fl_shuffle.accounting.laws.gaussian_mechanism import (
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_profile,
+)
+from fl_shuffle.errors import ConfigError, InvalidValueError, NotApplicableError
+
+GRID = np.linspace(0.0, 3.0, 61)
+
+
+def gaussian_pair(mu: float) -> DominatingPair:
+    epsilons = np.linspace(0.0, mu * (9.0 + 0.5 * mu), 400)
+    return DominatingPair.from_curve(epsilons, gaussian_profile(epsilons, mu))
+
+
+def test_without_dp_accounting_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    message = "^to_dp_accounting needs dp-accounting, which is not installed; pip install"
+    with pytest.raises(ConfigError, match=message):
+        to_dp_accounting(gaussian_pair(1.0))
+    with pytest.raises(ConfigError, match=message):
+        fs.to_dp_accounting(epsilon0=1.0, clients=100)
+
+
+@pytest.mark.parametrize("discretization", [1e-3, 0.02])
+@pytest.mark.parametrize("epsilon0", [0.013, 1.0])
+def test_randomized_response_stays_an_upper_bound(epsilon0: float, discretization: float) -> None:
+    pytest.importorskip("dp_accounting")
+    # The losses lie off the lattice: +-epsilon0, and 1% of certain loss.
+    half = math.expm1(epsilon0) / (1.0 + math.exp(epsilon0)) * 0.99
+    pair = DominatingPair.from_curve([0.0, epsilon0], [half + 0.01, 0.01])
+    law = to_dp_accounting(pair, discretization=discretization)
+    ours = np.array([pair.delta(value) for value in GRID])
+    theirs = np.array(law.get_delta_for_epsilon(GRID))
+    assert np.all(theirs >= ours)
+    assert law.get_delta_for_epsilon(GRID[-1]) == pytest.approx(0.01, rel=1e-9)
+    # A split atom reaches at most one lattice step further than it lay.
+    reach = [max(pair.delta(value - discretization), ours[0]) for value in GRID]
+    assert np.all(theirs <= np.array(reach) * (1.0 + 1e-9))
+    assert theirs[0] <= ours[0] + discretization**2
+
+
+def test_composed_gaussian_rounds() -> None:
+    pytest.importorskip("dp_accounting")
+    law = to_dp_accounting(Composition([(gaussian_pair(0.3), 16)]))
+    for delta in (1e-3, 1e-6, 1e-10):
+        exact = gaussian_epsilon(delta, 1.2)
+        assert exact <= law.get_epsilon_for_delta(delta) <= 1.002 * exact
+    exact_deltas = np.array([gaussian_delta(value, 1.2) for value in GRID])
+    assert np.all(np.array(law.get_delta_for_epsilon(GRID)) >= exact_deltas)
+
+
+def test_it_composes_with_their_mechanisms() -> None:
+    pytest.importorskip("dp_accounting")
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+
+    ours = to_dp_accounting(gaussian_pair(0.6), discretization=1e-3)
+    theirs = from_gaussian_mechanism(1.0 / 0.8, value_discretization_interval=1e-3)
+    both = ours.compose(theirs).self_compose(4)
+    exact = gaussian_epsilon(1e-5, 2.0)
+    assert exact <= both.get_epsilon_for_delta(1e-5) <= 1.01 * exact
+
+
+def test_certain_loss_and_no_loss_at_all() -> None:
+    pytest.importorskip("dp_accounting")
+    nothing = Composition([(DominatingPair.from_curve([0.0], [0.0]), 5)])
+    assert to_dp_accounting(nothing).get_delta_for_epsilon(0.0) <= 1e-15
+    certain = Composition([(DominatingPair.from_curve([0.0], [1.0]), 1)])
+    assert to_dp_accounting(certain).get_epsilon_for_delta(0.5) == math.inf
+    with pytest.raises(InvalidValueError, match="discretization"):
+        to_dp_accounting(nothing, discretization=0.0)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"randomizer": "krr", "k": 2, "epsilon0": 0.5, "clients": 50, "rounds": 5},
+        {"randomizer": "gaussian", "epsilon0": 2.0, "delta0": 1e-5, "clients": 300},
+    ],
+    ids=["krr", "gaussian"],
+)
+def test_a_question_has_its_answers(question: dict[str, object]) -> None:
+    pytest.importorskip("dp_accounting")
+    law = fs.to_dp_accounting(**question)  # type: ignore[arg-type]
+    answer = fs.bound(**question, delta=1e-6).epsilon  # type: ignore[arg-type]
+    assert answer * (1.0 - 2e-3) <= law.get_epsilon_for_delta(1e-6) <= answer * 1.01
+
+
+def test_a_question_that_is_no_upper_bound_is_refused() -> None:
+    pytest.importorskip("dp_accounting")
+    with pytest.raises(NotApplicableError, match="no proven upper bound"):
+        fs.to_dp_accounting(method="gspa", epsilon0=1.0, clients=1000)
+    with pytest.raises(ConfigError, match="delta is no part of this question"):
+        fs.to_dp_accounting(epsilon0=1.0, clients=1000, delta=1e-6)

@@ -1,0 +1,69 @@
+"""Inverses for many clients at once are those for one, and hold wherever they are claimed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fl_shuffle.accounting.laws.gaussian_inverses import (
+    analytic_sigmas,
+    classical_sigmas,
+    gaussian_epsilons,
+    gaussian_mus,
+)
+from fl_shuffle.accounting.laws.gaussian_mechanism import (
+    analytic_sigma,
+    classical_sigma,
+    gaussian_epsilon,
+    gaussian_mu,
+    gaussian_profile,
+)
+from fl_shuffle.errors import InvalidValueError, NotApplicableError
+
+SIZES = (7, 500, 6000)
+"""One by one; Newton from afar; Newton from interpolated starts."""
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.05])
+def test_epsilons_of_many_mu(size: int, delta: float) -> None:
+    rng = np.random.default_rng(size)
+    mu = np.exp(rng.uniform(np.log(1e-5), np.log(60.0), size))
+    mu[:2] = 0.0, 1e4
+    found = gaussian_epsilons(delta, mu)
+    assert np.all(gaussian_profile(found, mu) <= delta)
+    some = rng.choice(size, 40) if size > 40 else np.arange(size)
+    expected = [gaussian_epsilon(delta, float(value)) for value in mu[some]]
+    np.testing.assert_allclose(found[some], expected, rtol=1e-11)
+    np.testing.assert_array_equal(gaussian_epsilons(delta, mu[::-1])[::-1], found)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.05])
+def test_mus_of_many_budgets(size: int, delta: float) -> None:
+    rng = np.random.default_rng(size)
+    epsilon = np.exp(rng.uniform(np.log(1e-4), np.log(500.0), size))
+    found = gaussian_mus(epsilon, delta)
+    assert np.all(gaussian_profile(epsilon, found) <= delta)
+    some = rng.choice(size, 40) if size > 40 else np.arange(size)
+    expected = [gaussian_mu(float(value), delta) for value in epsilon[some]]
+    np.testing.assert_allclose(found[some], expected, rtol=1e-11)
+
+
+def test_calibrations_of_many_budgets_are_those_of_each() -> None:
+    rng = np.random.default_rng(5)
+    epsilon, delta = rng.uniform(0.01, 2.0, 300), rng.choice([1e-5, 1e-7], 300)
+    analytic, classical = analytic_sigmas(epsilon, delta), classical_sigmas(epsilon, delta)
+    pairs = list(zip(epsilon.tolist(), delta.tolist(), strict=True))
+    np.testing.assert_allclose(analytic, [analytic_sigma(*p, 1.0) for p in pairs], rtol=1e-11)
+    np.testing.assert_array_equal(classical, [classical_sigma(*p, 1.0) for p in pairs])
+    assert np.all(gaussian_profile(epsilon, 1.0 / analytic) <= delta)
+
+
+def test_a_budget_without_a_calibration_is_refused() -> None:
+    with pytest.raises(NotApplicableError, match="20, 1e-05"):
+        classical_sigmas(np.array([1.0, 20.0, 30.0]), 1e-5)
+    with pytest.raises(InvalidValueError, match="delta"):
+        classical_sigmas(np.array([1.0, 2.0]), np.array([1e-5, 0.0]))
+    with pytest.raises(InvalidValueError, match="delta"):
+        gaussian_mus(np.linspace(0.1, 1.0, 100), 0.0)

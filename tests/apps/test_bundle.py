@@ -1,0 +1,81 @@
+"""`flwr run .` sends a bundle of this repository: everything that its apps need is in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fl_shuffle.flower.ray_engine import OFFLINE, _program
+from tests.architecture.test_limits import FILES, ROOT
+
+pytestmark = pytest.mark.skipif(
+    shutil.which(_program("flwr")) is None, reason="Flower's programs are not installed"
+)
+
+USE = """
+import sys
+from pathlib import Path
+
+from server.app import app as server
+from clients.app import app as client
+from fl_shuffle.configuration.reading import load_config
+from fl_shuffle.tasks.task import load_task
+import clients, fl_shuffle, server as servers
+
+bundle = Path(sys.argv[1])
+for module in (clients, fl_shuffle, servers):
+    assert Path(module.__file__).is_relative_to(bundle), module.__file__
+task = load_task(load_config("configs/quickstart.toml"))
+print(len(task.labels), len(task.test_labels))
+"""
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle that `flwr build` makes of this repository, unpacked."""
+    place = tmp_path_factory.mktemp("bundle")
+    environment = {**os.environ, **OFFLINE, "FLWR_HOME": str(place / "home")}
+    command = [_program("flwr"), "build", "--app", str(ROOT)]
+    subprocess.run(command, cwd=place, env=environment, check=True, capture_output=True)
+    (packed,) = place.glob("*.fab")
+    with zipfile.ZipFile(packed) as archive:
+        archive.extractall(place / "unpacked")
+    return place / "unpacked"
+
+
+def test_every_module_and_every_data_file_is_in_it(bundle: Path) -> None:
+    held = {path.relative_to(bundle).as_posix() for path in bundle.rglob("*") if path.is_file()}
+    modules = {path.relative_to(ROOT).as_posix() for path in FILES}
+    needed = {name for name in modules if name.split("/")[0] in ("fl_shuffle", "clients", "server")}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    shipped = project["tool"]["setuptools"]["package-data"]["fl_shuffle"]
+    data = {
+        path.relative_to(ROOT).as_posix()
+        for pattern in shipped
+        for path in (ROOT / "fl_shuffle").glob(pattern)
+        if path.name != "py.typed"
+    }
+    assert "fl_shuffle/tasks/sources/digits.json" in data and len(needed) > 100
+    assert needed | data <= held
+    assert not {name for name in held if name.startswith(("tests/", "benchmarks/", ".venv/"))}
+
+
+def test_its_apps_start_and_load_their_data_from_it_alone(bundle: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", USE, str(bundle)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(bundle)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    train, test = map(int, done.stdout.split())
+    assert train > 1000 and test > 100

@@ -1,0 +1,73 @@
+"""Audits of runs with pooled noise: no report is attacked, and wrong noise is caught."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fl_shuffle.tasks.canaries
+from fl_shuffle.auditing.findings import AuditReport
+from fl_shuffle.auditing.games import Clock
+from fl_shuffle.auditing.sums import GAME, NO_REPORTS, ONE_LAW
+from fl_shuffle.randomizers.pooled import PooledNoise
+from fl_shuffle.simulation.audit import audit_configuration
+from fl_shuffle.simulation.twin_runs import NEIGHBOURS, audit_published
+from tests.auditing.audit_settings import QUICK, config
+
+
+def audited(randomizer: str = "gaussian", **sections: dict[str, Any]) -> AuditReport:
+    given = config(
+        run={"noise": "pooled", "rounds": 3},
+        privacy={"randomizer": randomizer},
+        budgets={"distribution": "uniform", "low": 0.5, "high": 3.0},
+        server={"weights": "inverse-variance"},
+        **sections,
+    )
+    settings = dataclasses.replace(QUICK, trials=1000)
+    return audit_configuration("pooled", given, settings, dimension=60)
+
+
+@pytest.mark.parametrize("randomizer", ["gaussian", "laplace"])
+def test_the_sums_of_rounds_are_attacked_and_nothing_else(randomizer: str) -> None:
+    report = audited(randomizer)
+    assert not report.breaks_proven
+    assert NO_REPORTS in report.notes
+    assert [check.game for check in report.checks] == [ONE_LAW]
+    assert {finding.game for finding in report.findings} == (
+        {GAME} if randomizer == "gaussian" else set()
+    )
+    for finding in report.findings:
+        for point in finding.points:
+            assert point.proven is not None and 0.0 <= point.lower <= point.proven
+
+
+@pytest.mark.parametrize("wrong", ["weights forgotten", "a tenth too little", "no noise"])
+def test_noise_of_another_law_is_refuted(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mutant(PooledNoise):
+        def __init__(self, noise: str, scale: np.ndarray, step: np.ndarray) -> None:
+            factor = {"a tenth too little": 0.9, "no noise": 1e-3}.get(wrong, 1.0)
+            if wrong == "weights forgotten":
+                # What inverse-variance weights do to a scale: proportional to its inverse.
+                scale = np.mean(scale**2) / scale
+            super().__init__(noise, factor * scale, step)
+
+    monkeypatch.setattr(fl_shuffle.tasks.canaries, "PooledNoise", Mutant)
+    report = audited()
+    assert report.breaks_proven
+    assert report.checks[0].refuted
+    if wrong == "no noise":
+        # The sum itself gives the target away.
+        assert any(finding.breaks_proven for finding in report.findings)
+
+
+@pytest.mark.parametrize("unit", ["record", "client"])
+def test_nothing_is_published_beside_the_sums(unit: str) -> None:
+    given = config(12, run={"noise": "pooled"}, privacy={"unit": unit})
+    few = [one for one in NEIGHBOURS if "NaN" in one.name or "another record" in one.name]
+    found = audit_published(given, Clock(600.0), few)
+    assert len(found.neighbours) == 2
+    assert found.differences == ()
+    assert found.messages > 0

@@ -1,0 +1,243 @@
+"""What a party may send: read from its header, bounded, and never the end of a run."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from threading import Event
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from benchmarks.chaos.hostile import KINDS
+from fl_shuffle.aggregation.optimizer import ServerOptimizer
+from fl_shuffle.aggregation.robust import coordinate_median, trimmed_mean
+from fl_shuffle.aggregation.shuffler import ReportBatch
+from fl_shuffle.budgets import Budgets
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.configuration.sections import ServerSection
+from fl_shuffle.errors import InvalidValueError, PrivacyBudgetError
+from fl_shuffle.flower.grid import InProcessGrid, stamp
+from fl_shuffle.flower.records import (
+    REQUEST_RECORD,
+    Layout,
+    TrainRequest,
+    expired,
+    float32_array,
+    reply_with_reports,
+    reports_of,
+)
+from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
+from fl_shuffle.randomizer_plan import make_plan
+from fl_shuffle.randomizers.noise import NoiseStream
+from fl_shuffle.randomizers.vector import randomize_rows_
+from fl_shuffle.seeds import SeedTree
+from tests.apps.test_user_apps import OpenBook
+
+CLIENTS, DIMENSION = 8, 5
+
+
+def honest_rows(request: TrainRequest) -> np.ndarray:
+    return np.full((len(request.clients), DIMENSION), 0.5, dtype=np.float32)
+
+
+def message() -> Message:
+    return stamp(TrainRequest(1, 0, 4).message(Layout.flat(3).record(np.zeros(3, np.float32)), 2))
+
+
+@pytest.fixture
+def named() -> None:
+    InProcessGrid(ClientApp(), {}, nodes=1).close()
+
+
+@pytest.mark.parametrize("kind", [kind for kind, make in KINDS.items() if "_array" in repr(make)])
+def test_what_is_no_whole_array_is_not_read(kind: str, named: None) -> None:
+    content = KINDS[kind](np.ones((4, 5), dtype=np.float32))
+    causes: Counter[str] = Counter()
+    reply = Message(content, reply_to=message())
+    assert reports_of(reply, (4, 5), causes) is None
+    assert causes.total() == 4
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (1, 1), (0, 5), (7,), (2, 3, 4), ()])
+def test_what_numpy_writes_is_read(shape: tuple[int, ...]) -> None:
+    values = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    found = float32_array(Array(values))
+    if shape:
+        assert found is not None
+        np.testing.assert_array_equal(found, values)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"span": 10**9}, {"span": 0}, {"span": -5}, {"first": 9}, {"first": -1}, {"span": 2.5},
+     {"round": 0}, {"bitmap": b"\xff"}, {"bitmap": "x"}, {"span": "8"}],
+)  # fmt: skip
+def test_a_request_is_checked_before_anything_of_its_size_is_made(
+    changes: dict[str, object], named: None
+) -> None:
+    asked = message()
+    values = {"round": 1, "first": 0, "span": 10, "bitmap": b"", **changes}
+    asked.content[REQUEST_RECORD] = ConfigRecord(values)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError):
+        TrainRequest.of(asked, 10)
+
+
+def test_nobody_works_on_what_nobody_waits_for(named: None) -> None:
+    fresh = message()
+    assert not expired(fresh)
+    late = Message(RecordDict(), 2, "train", ttl=5.0)
+    late.metadata.__dict__["_created_at"] = time.time() - 100.0
+    assert expired(late)
+
+
+def play(answer: object, *, timeout: float = 60.0, analyzer: object = None, rounds: int = 2,
+         largest: float | None = 2.0) -> tuple[ShuffleStrategy, OpenBook]:  # fmt: skip
+    """Rounds in which the node of client 0 answers as given, and the others honestly."""
+    app = ClientApp()
+
+    @app.train()
+    def train(asked: Message, context: Context) -> Message:
+        request = TrainRequest.of(asked)
+        if request.first == 0 and callable(answer):
+            return answer(asked, request)  # type: ignore[no-any-return]
+        return reply_with_reports(asked, honest_rows(request))
+
+    book = OpenBook()
+    strategy = ShuffleStrategy(
+        clients=CLIENTS,
+        schedule=Schedule(rounds=rounds, timeout=timeout),
+        optimizer=ServerOptimizer(ServerSection(learning_rate=1.0), torch.zeros(DIMENSION)),
+        book=book,
+        seeds=SeedTree(1),
+        largest=None if largest is None else np.full(CLIENTS, largest),
+        analyzer=analyzer,  # type: ignore[arg-type]
+    )
+    grid = InProcessGrid(app, {}, nodes=2)
+    try:
+        strategy.run(grid)
+    finally:
+        grid.close()
+    return strategy, book
+
+
+def sent(values: float) -> object:
+    def answer(asked: Message, request: TrainRequest) -> Message:
+        rows = honest_rows(request)
+        rows[1] = values
+        return reply_with_reports(asked, rows)
+
+    return answer
+
+
+@pytest.mark.parametrize("value", [3e38, -3e38, 2.5, np.nan, np.inf])
+def test_a_report_beyond_honest_noise_is_dropped_alone(value: float) -> None:
+    strategy, book = play(sent(value))
+    assert book.reports == [7, 7] and not strategy.failed
+    assert strategy._optimizer.current().tolist() == [-1.0] * DIMENSION
+
+
+def test_a_client_that_exits_is_a_failed_client() -> None:
+    def exits(asked: Message, request: TrainRequest) -> Message:
+        raise SystemExit(3)
+
+    strategy, book = play(exits)
+    assert book.reports == [4, 4] and strategy.stopped_early is None
+
+
+def test_a_client_that_hangs_is_a_failed_client() -> None:
+    never, asked_of = Event(), []
+
+    def hangs(asked: Message, request: TrainRequest) -> Message:
+        asked_of.append(request.round_number)
+        never.wait(60.0)
+        return reply_with_reports(asked, honest_rows(request))
+
+    _, book = play(hangs, timeout=1.0)
+    assert book.reports == [4, 4] and asked_of == [1, 2]
+    never.set()
+
+
+def test_who_heard_nobody_is_told_why() -> None:
+    def fails(asked: Message, request: TrainRequest) -> Message:
+        raise KeyError("partition-id")
+
+    app = ClientApp()
+    app.train()(lambda asked, context: fails(asked, TrainRequest.of(asked)))
+    strategy = ShuffleStrategy(
+        clients=CLIENTS, schedule=Schedule(rounds=1), book=OpenBook(), seeds=SeedTree(1),
+        optimizer=ServerOptimizer(ServerSection(), torch.zeros(DIMENSION)),
+    )  # fmt: skip
+    grid = InProcessGrid(app, {}, nodes=2)
+    try:
+        with pytest.raises(PrivacyBudgetError) as caught:
+            strategy.run(grid)
+    finally:
+        grid.close()
+    assert "failed: 8" in str(caught.value)
+    assert "raised KeyError 'partition-id': 2" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "analyzer",
+    [lambda rows: rows.mean(dim=0) * np.nan, lambda rows: rows, lambda rows: 3,
+     lambda rows: rows.mean(dim=0).numpy()],
+)  # fmt: skip
+def test_an_analyzer_without_an_answer_stops_the_run(analyzer: object) -> None:
+    strategy, book = play(None, analyzer=analyzer)
+    assert strategy.failed and book.reports == [8]
+    assert "server.analyzer returned" in str(strategy.stopped_early)
+    assert strategy._optimizer.current().tolist() == [0.0] * DIMENSION
+
+
+def test_a_model_that_is_not_finite_stops_the_run_before_it_spends_more() -> None:
+    strategy, book = play(sent(3e38), largest=None)
+    assert book.reports == [8, 8] and not strategy.failed
+    huge = lambda rows: torch.full((DIMENSION,), 1e200, dtype=torch.float64)  # noqa: E731
+    strategy, book = play(None, analyzer=huge)
+    assert strategy.failed and book.reports == [8]
+    assert "no longer finite" in str(strategy.stopped_early)
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+@pytest.mark.parametrize("bits", [32, 64])
+def test_no_honest_report_is_dropped(noise: str, bits: int) -> None:
+    """Bound and noise of the same plan: 2 million coordinates, none of them near it; and the
+    bound is no looser than the largest variate there is."""
+    budgets = Budgets(np.linspace(0.5, 4.0, 20), np.full(20, 1e-5))
+    config = parse_config({"data": {"clients": 20}, "privacy": {"randomizer": noise}})
+    plan = make_plan(config, budgets, np.full(20, 3))
+    rows = torch.zeros(20, 100_000)
+    rows[:, 0] = torch.from_numpy(plan.radius)
+    randomize_rows_(noise, rows, 0, NoiseStream(b"k" * 32, 100_000, bits=bits),
+                    scale=plan.scale, step=plan.step)  # fmt: skip
+    batch = ReportBatch(100_000, keep=False)
+    assert batch.add(rows, 0, plan.largest).all()
+    assert (plan.largest < 60.0 * plan.scale + plan.radius + plan.step).all()
+    rows[3, 7] = 1.01 * plan.largest[3]
+    assert ReportBatch(100_000, keep=True).add(rows, 0, plan.largest).sum() == 19
+
+
+def test_robust_analyzers_stay_among_the_honest() -> None:
+    draw = np.random.default_rng(3)
+    honest = torch.from_numpy(draw.standard_normal((21, 4)))
+    hostile = torch.full((4, 4), 1e30, dtype=torch.float64)
+    batch = torch.cat([honest, hostile])[torch.from_numpy(draw.permutation(25))]
+    low, high = honest.min(dim=0).values, honest.max(dim=0).values
+    for estimate in (coordinate_median(batch), trimmed_mean(batch, 0.2)):
+        assert bool(((estimate >= low) & (estimate <= high)).all())
+    np.testing.assert_allclose(coordinate_median(honest), np.median(honest.numpy(), axis=0))
+    even = honest[:20]
+    np.testing.assert_allclose(coordinate_median(even), np.median(even.numpy(), axis=0))
+    ordered = np.sort(honest.numpy(), axis=0)
+    np.testing.assert_allclose(trimmed_mean(honest, 0.1), ordered[2:-2].mean(axis=0))
+    np.testing.assert_allclose(trimmed_mean(honest, 0.0), honest.mean(dim=0))
+
+
+def test_arrays_of_another_record_are_no_reports(named: None) -> None:
+    reply = Message(RecordDict({"other": ArrayRecord()}), reply_to=message())
+    causes: Counter[str] = Counter()
+    assert reports_of(reply, (4, 5), causes) is None and causes == {"sent no report": 4}

@@ -1,0 +1,278 @@
+"""Going on with a run: from its own ledger alone, and never with a release off the bill."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_shuffle.cli import main
+from fl_shuffle.errors import RunError
+from fl_shuffle.flower.strategy import ShuffleStrategy
+from fl_shuffle.ledger.reader import read_ledger
+from fl_shuffle.ledger.store import SCHEMA_VERSION, Ledger
+from fl_shuffle.report.record import read_run
+from fl_shuffle.runs.run import Run
+from tests.runs.test_runs import CLASS, Crash, crash_in_round
+from tests.small_federation import Launch, model_bytes, summary
+
+SYSTEM = "run.entropy=system"
+
+
+def crashed(launch: Launch, patch: pytest.MonkeyPatch, after: int, *settings: str) -> None:
+    with patch.context() as inner:
+        crash_in_round(inner, after)
+        with pytest.raises(Crash):
+            launch("run", *settings)
+
+
+def resume(folder: Path, *options: str) -> int:
+    return main(["simulate", "--resume", str(folder), "--quiet", *options])
+
+
+def refused(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """The one line with which a resume is refused; the ledger stays as it was."""
+    capsys.readouterr()
+    before = (folder / "ledger.sqlite").read_bytes()
+    assert resume(folder, *options) == 2
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    assert (folder / "ledger.sqlite").read_bytes() == before
+    return said
+
+
+def test_a_release_is_recorded_under_its_own_attempt(tmp_path: Path) -> None:
+    """Two writers of one ledger (which the lock prevents): the second one's attempts are its own,
+    and the first one releases nothing more."""
+    class_of = np.zeros(4, dtype=np.int64)
+    everybody = np.ones(4, dtype=bool)
+    first = Ledger.create(tmp_path / "l.sqlite", {"schema": SCHEMA_VERSION}, [CLASS], class_of)
+    attempt = first.reserve(1, 4, 1.0)
+    second = Ledger.open(tmp_path / "l.sqlite")
+    assert second.reserve(1, 4, 1.0) == attempt + 1
+    from fl_shuffle.accounting.accountant import Accountant
+
+    accountant = Accountant([CLASS], class_of, unit="client", schedule="aggregate", delta=1e-5,
+                            rounds=1)  # fmt: skip
+    spend = accountant.preview(1, everybody)
+    first.record(attempt, spend, {0: 4}, 4, everybody, None)
+    first.flush()
+    assert len(second.presence(4)) == 1
+    second.record(attempt + 1, spend, {0: 4}, 4, everybody, None)
+    assert len(second.presence(4)) == 2
+    second.flush()
+    with pytest.raises(RunError, match="another process"):
+        first.reserve(2, 4, 1.0)
+    with pytest.raises(RunError, match="not the one under way"):
+        first.record(99, spend, {0: 4}, 4, everybody, None)
+    first.close(), second.close()
+
+
+def test_an_older_ledger_is_refused(
+    launch: Launch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    crashed(launch, monkeypatch, 2, SYSTEM, "run.rounds=6")
+    run, old = tmp_path / "run", tmp_path / "old"
+    shutil.copytree(run, old)
+    with monkeypatch.context() as patch:
+        crash_in_round(patch, 4)
+        with pytest.raises(Crash):
+            resume(run)
+    newer = (run / "ledger.sqlite").read_bytes()
+    (run / "ledger.sqlite").write_bytes((old / "ledger.sqlite").read_bytes())
+    said = refused(run, capsys)
+    assert "tells of round 4" in said and "ends at round 2" in said
+    (run / "ledger.sqlite").write_bytes(newer)
+    assert resume(run) == 0
+    assert read_run(run).totals.rounds.tolist() == [6] * 12
+
+
+def test_a_seeded_run_plays_again_what_an_older_ledger_forgot(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert launch("whole", "run.rounds=6") == 0
+    crashed(launch, monkeypatch, 1, "run.rounds=6")
+    run = tmp_path / "run"
+    old = (run / "ledger.sqlite").read_bytes()
+    with monkeypatch.context() as patch:
+        crash_in_round(patch, 4)
+        with pytest.raises(Crash):
+            resume(run)
+    (run / "ledger.sqlite").write_bytes(old)
+    assert resume(run) == 0
+    assert model_bytes(run) == model_bytes(tmp_path / "whole")
+    notes = [
+        text for _, kind, text in read_ledger(run / "ledger.sqlite").notes if kind == "resumed"
+    ]
+    assert len(notes) == 1 and "tells of round 4" in notes[0]
+
+
+def test_a_missing_ledger_is_refused(
+    launch: Launch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    crashed(launch, monkeypatch, 2, SYSTEM)
+    for file in (tmp_path / "run").glob("ledger.sqlite*"):
+        file.unlink()
+    assert resume(tmp_path / "run") == 2
+    assert "is missing" in capsys.readouterr().err
+    assert launch("run") == 2
+    assert "not empty" in capsys.readouterr().err
+
+
+def test_another_runs_ledger_is_refused(
+    launch: Launch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    crashed(launch, monkeypatch, 2, SYSTEM)
+    (tmp_path / "run").rename(tmp_path / "other")
+    crashed(launch, monkeypatch, 2, SYSTEM, "budgets.high=2.0")
+    shutil.copy(tmp_path / "other" / "metrics.csv", tmp_path / "run" / "metrics.csv")
+    assert "not of one run" in refused(tmp_path / "run", capsys)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DELETE FROM reservations WHERE attempt = 1",
+        "UPDATE reservations SET round = 1 WHERE attempt = 2",
+        "UPDATE reservations SET released = 0 WHERE attempt = 2",
+        "UPDATE reservations SET present = x'0fff' WHERE attempt = 2",
+        "UPDATE reservations SET attempt = 9 WHERE attempt = 2",
+        "UPDATE classes SET scale = 2 * scale",
+        "UPDATE clients SET class_id = 0",
+        "UPDATE meta SET value = replace(value, 'learning_rate\": 0.5', 'learning_rate\": 0.6')",
+        "DELETE FROM rounds WHERE round = 1",
+    ],
+)
+def test_a_changed_ledger_is_refused(
+    change: str,
+    launch: Launch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    crashed(launch, monkeypatch, 2, SYSTEM)
+    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
+        assert db.execute(change).rowcount > 0
+    db.close()
+    said = refused(tmp_path / "run", capsys)
+    assert "was changed" in said or "knows nothing of round 1" in said
+
+
+SETTINGS: list[tuple[str, str, object]] = [
+    ("server", "learning_rate", 0.7),
+    ("run", "seed", 6),
+    ("run", "entropy", "seeded"),
+    ("data", "partition", "ordered"),
+    ("training", "participation", 0.5),
+    ("privacy", "target_delta", 1e-3),
+    ("run", "rounds", 2),
+]
+
+
+@pytest.mark.parametrize(("section", "key", "value"), SETTINGS)
+def test_what_was_promised_cannot_be_changed(
+    section: str,
+    key: str,
+    value: object,
+    launch: Launch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Neither in config.json nor on the command line."""
+    crashed(launch, monkeypatch, 1, SYSTEM)
+    run = tmp_path / "run"
+    kept = (run / "config.json").read_text()
+    config = json.loads(kept)
+    config[section][key] = value
+    (run / "config.json").write_text(json.dumps(config))
+    assert f"{section}.{key} = " in refused(run, capsys)
+    (run / "config.json").write_text(kept)
+    assert f"{section}.{key} = " in refused(run, capsys, "--set", f"{section}.{key}={value}")
+    assert resume(run) == 0
+
+
+def test_rounds_may_be_added_and_that_is_written_down(
+    launch: Launch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    crashed(launch, monkeypatch, 2)
+    run = tmp_path / "run"
+    assert resume(run, "--rounds", "5", "--jobs", "1", "--set", "run.timeout=60") == 0
+    assert summary(run)["rounds"] == 5
+    known = read_ledger(run / "ledger.sqlite")
+    assert [text for _, kind, text in known.notes if kind == "changed"] == [
+        "resumed with run.jobs = 1 instead of 0",
+        "resumed with run.rounds = 5 instead of 3",
+        "resumed with run.timeout = 60.0 instead of 3600.0",
+    ]
+    assert json.loads((run / "config.json").read_text()) == known.meta["config"]
+    assert launch("straight", "run.rounds=5") == 0
+    assert model_bytes(run) == model_bytes(tmp_path / "straight")
+    run.rename(tmp_path / "done")
+    crashed(launch, monkeypatch, 2, "server.decay=linear")
+    assert "server.decay" in refused(run, capsys, "--rounds", "5")
+
+
+@pytest.mark.parametrize("entropy", ["seeded", "system"])
+def test_nothing_left_to_do_has_numbers(
+    entropy: str, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert launch("whole", f"run.entropy={entropy}") == 0
+
+    def dying(self: Run, *_: Any, **__: Any) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "finish", dying)
+        with pytest.raises(Crash):
+            launch("run", f"run.entropy={entropy}")
+    assert resume(tmp_path / "run") == 0
+    whole, resumed = summary(tmp_path / "whole"), summary(tmp_path / "run")
+    assert resumed["rounds"] == 3 and resumed["proven_epsilon"] == whole["proven_epsilon"]
+    assert resumed["columns"] == whole["columns"]
+    if entropy == "seeded":
+        lines = list(csv.DictReader((tmp_path / "run" / "metrics.csv").open()))
+        assert resumed["accuracy"] == pytest.approx(float(lines[-1]["accuracy"]))
+        assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
+
+
+def test_the_one_file_is_enough(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of ledger.sqlite alone, taken before each round and after the crash."""
+    rounds, seen = ShuffleStrategy._participants, []
+
+    def copying(self: ShuffleStrategy, number: int) -> np.ndarray:
+        (tmp_path / "copy").mkdir(exist_ok=True)
+        shutil.copy(tmp_path / "run" / "ledger.sqlite", tmp_path / "copy")
+        seen.append(len(read_ledger(tmp_path / "copy" / "ledger.sqlite").attempts))
+        if number == 3:
+            raise Crash
+        return rounds(self, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShuffleStrategy, "_participants", copying)
+        with pytest.raises(Crash):
+            launch("run", SYSTEM)
+    assert seen == [0, 1, 2]
+    assert resume(tmp_path / "run") == 0
+    assert not list((tmp_path / "run").glob("ledger.sqlite-*"))
+    assert main(["report", str(tmp_path / "run")]) == 0

@@ -1,0 +1,171 @@
+"""Files that were cut short, and records that were interrupted: whole, or not there."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_shuffle.durable_files import UNFINISHED, replace_file, replace_text
+from fl_shuffle.errors import RunError
+from fl_shuffle.ledger.reader import read_ledger
+from fl_shuffle.ledger.store import Ledger
+from fl_shuffle.runs.directory import RunDirectory
+from tests.runs.test_resume import crashed, refused, resume
+from tests.runs.test_runs import CLASS, Crash
+from tests.small_federation import Launch, model_bytes, summary
+
+
+def torn(name: str, text: str | None) -> Callable[[Path], None]:
+    def tear(run: Path) -> None:
+        if text is None:
+            (run / name).unlink(missing_ok=True)
+        else:
+            (run / name).write_text(text)
+
+    return tear
+
+
+@pytest.mark.parametrize(
+    "tear",
+    [torn("config.json", None), torn("config.json", '{"run": {"ro'), torn("config.json", "[[["),
+     torn("metrics.csv", None), torn("metrics.csv", "round,n_rep")],
+)  # fmt: skip
+def test_torn_files_lose_nothing(
+    tear: Callable[[Path], None], launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert launch("whole") == 0
+    crashed(launch, monkeypatch, 2)
+    tear(tmp_path / "run")
+    assert resume(tmp_path / "run") == 0
+    assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
+    rows = list(csv.DictReader((tmp_path / "run" / "metrics.csv").open()))
+    whole = list(csv.DictReader((tmp_path / "whole" / "metrics.csv").open()))
+    assert [row["proven_epsilon"] for row in rows] == [row["proven_epsilon"] for row in whole]
+    json.loads((tmp_path / "run" / "config.json").read_text())
+
+
+def test_a_line_cut_short_is_left_out(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashed(launch, monkeypatch, 2)
+    with (tmp_path / "run" / "metrics.csv").open("a") as file:
+        file.write("3,12,0.")
+    assert resume(tmp_path / "run") == 0
+    rows = list(csv.DictReader((tmp_path / "run" / "metrics.csv").open()))
+    assert [row["round"] for row in rows] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("text", [None, "", '{"rounds": 3, "proven'])
+def test_finished_is_what_the_ledger_says(
+    text: str | None, launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch("run") == 0
+    whole = summary(tmp_path / "run")
+    torn("summary.json", text)(tmp_path / "run")
+    assert "finished" in refused(tmp_path / "run", capsys)
+    assert summary(tmp_path / "run") == whole
+    assert whole["ledger_link"] == read_ledger(tmp_path / "run" / "ledger.sqlite").link
+
+
+@pytest.mark.parametrize("place", range(1, 4))
+def test_killed_while_the_ledger_is_made(
+    place: int, tmp_path: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any statement: nothing has begun, the directory can be used again."""
+    count = 0
+
+    def trace(statement: str) -> None:
+        nonlocal count
+        count += 1
+        if count == 3 * place:
+            raise Crash
+
+    class Dying(sqlite3.Connection):
+        def execute(self, *arguments: Any) -> sqlite3.Cursor:
+            trace(arguments[0])
+            return super().execute(*arguments)
+
+    connect = sqlite3.connect
+
+    def dying(path: Any, **options: Any) -> sqlite3.Connection:
+        return connect(path, factory=Dying, **options)
+
+    def leave(path: Path, write: Callable[[Path], None]) -> None:
+        """As a killed process would: nothing is tidied up."""
+        try:
+            replace_file(path, write)
+        except Crash:
+            path.with_name(path.name + UNFINISHED).write_bytes(b"SQLite format 3\0 and no more")
+            path.with_name(path.name + UNFINISHED + "-journal").write_bytes(b"")
+            raise
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fl_shuffle.ledger.store.sqlite3.connect", dying)
+        patch.setattr("fl_shuffle.ledger.store.replace_file", leave)
+        with pytest.raises(Crash):
+            launch("run")
+    assert not (tmp_path / "run" / "ledger.sqlite").exists()
+    with pytest.raises(RunError, match="stopped before it began"):
+        RunDirectory.reopen(tmp_path / "run")
+    assert launch("run") == 0
+    assert not list((tmp_path / "run").glob(f"*{UNFINISHED}*"))
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("before")
+
+    def half(unfinished: Path) -> None:
+        unfinished.write_text("aft")
+        raise Crash
+
+    with pytest.raises(Crash):
+        replace_file(path, half)
+    assert path.read_text() == "before" and [p.name for p in tmp_path.iterdir()] == ["file"]
+    replace_text(path, "after")
+    assert path.read_text() == "after" and path.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_interrupted_record_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C between two statements: what is then closed does not hold half a round."""
+    ledger = Ledger.create(tmp_path / "l.sqlite", {}, [CLASS], np.zeros(4, dtype=np.int64))
+    from fl_shuffle.accounting.accountant import Accountant
+
+    accountant = Accountant([CLASS], np.zeros(4, dtype=np.int64), unit="client",
+                            schedule="aggregate", delta=1e-5, rounds=1)  # fmt: skip
+    everybody = np.ones(4, dtype=bool)
+    attempt = ledger.reserve(1, 4, 1.0)
+
+    class Interrupting(dict[int, int]):
+        def items(self) -> Any:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ledger.record(attempt, accountant.preview(1, everybody), Interrupting(), 4, everybody, None)
+    ledger.close()
+    with sqlite3.connect(tmp_path / "l.sqlite") as db:
+        assert db.execute("SELECT count(*) FROM rounds").fetchone() == (0,)
+        assert db.execute("SELECT released FROM reservations").fetchall() == [(0,)]
+
+
+def test_killed_before_the_data_are_remembered(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known of the data is whole before the run has begun."""
+
+    def dying(*_: Any) -> bool:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fl_shuffle.runs.run.remember_data", dying)
+        with pytest.raises(Crash):
+            launch("run")
+    assert not (tmp_path / "run" / "ledger.sqlite").exists()
+    assert launch("run") == 0
