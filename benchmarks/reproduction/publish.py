@@ -59,9 +59,9 @@ def expectations(folder: Path) -> str:
     """What to expect on MNIST, as a Markdown table: accuracies and published numbers from the CSV
     files of the training targets, proven epsilons from the accountant's own."""
     lines = [
-        "| `configs/` | local budgets, unit | accuracy | proven, reports seen | proven, only sums "
-        "seen | published mu says |",
-        "|---|---|---|---|---|---|",
+        "| `configs/` | local budgets, unit | accuracy | proven, reports seen | proven / lower | "
+        "proven, only sums seen | published mu says |",
+        "|---|---|---|---|---|---|---|",
     ]
     accounted = {row["configuration"]: row for row in _rows(folder / EPSILONS)}
     clients = _rows(folder / CLIENT_LEVEL)
@@ -87,7 +87,8 @@ def _line(
     own = accounted[row["configuration"]]
     proven, sums = (_digits(float(own[key]), decimal.ROUND_CEILING) for key in ("proven", "sum"))
     accuracy = f"{float(row['accuracy']):.1%} ± {float(row['spread']):.1%}"
-    return f"| `{name}` | {budgets} | {accuracy} | {proven} | {sums} | {published} |"
+    ratio = _digits(float(own["proven"]) / float(row["lower bound"]), decimal.ROUND_CEILING)
+    return f"| `{name}` | {budgets} | {accuracy} | {proven} | {ratio} | {sums} | {published} |"
 
 
 def _digits(bound: float, rounding: str) -> str:
