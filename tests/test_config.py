@@ -60,6 +60,8 @@ def test_every_field_has_a_check_and_a_valid_default() -> None:
         ("[budgets]\ndelta = nan", ["budgets.delta", "nan"]),
         ("[privacy]\ntarget_delta = 0.0", ["privacy.target_delta"]),
         ("[privacy]\nclip_norm = 0", ["privacy.clip_norm", "0"]),
+        ("[privacy]\nclip_norm = 1e-300", ["privacy.clip_norm", "1e-300"]),
+        ("[privacy]\nclient_clip = 1e300", ["privacy.client_clip", "1e+300"]),
         ("[privacy]\nunit = 'client'\nclip = 'record'", ["privacy.clip", "client"]),
         ("[privacy]\nclip = 'update'", ["privacy.clip", "record"]),
         ("[privacy]\nrandomizer = 'laplace'\ncalibration = 'classical'", ["calibration"]),

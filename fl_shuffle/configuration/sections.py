@@ -108,8 +108,9 @@ class PrivacySection:
 
     unit: str = choice_field("record", "record", "client")
     clip: str = choice_field("auto", "auto", "record", "average", "update")
-    clip_norm: float = real_field(1.0, minimum=0.0, exclusive_minimum=True)
-    client_clip: float | None = optional_real_field(minimum=0.0, exclusive_minimum=True)
+    # Beyond these, noise scales leave what randomizers allow, and squares the range of float32.
+    clip_norm: float = real_field(1.0, minimum=1e-10, maximum=1e10)
+    client_clip: float | None = optional_real_field(minimum=1e-10, maximum=1e10)
     randomizer: str = choice_or_path_field("gaussian", "gaussian", "laplace", group="randomizers")
     calibration: str = choice_field("analytic", "analytic", "classical", "as-published")
     personalization: str = choice_field("noise", "noise", "clipping")

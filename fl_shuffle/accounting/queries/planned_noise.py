@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -236,7 +237,7 @@ def _smallest_scale(
         start = _crossing(rough, aim, start, bad, good)
         if start >= good:
             break
-        value = accounted(start)
+        value = max(accounted(start), sys.float_info.min)
         if value <= target:
             good = start
             if value >= target * (1.0 - TOLERANCES.plan_close):
@@ -263,7 +264,8 @@ def _crossing(
         if scale >= good:
             return good
         scale = max(scale, bad * (1.0 + 0.1 * TOLERANCES.plan_close))
-        value = seen[scale] = cost(scale)
+        # Where delta alone pays for everything the cost is zero, which has no logarithm.
+        value = seen[scale] = max(cost(scale), sys.float_info.min)
         if abs(math.log(value / aim)) <= 0.5 * TOLERANCES.plan_close:
             break
         above = max((at for at, found in seen.items() if found > aim), default=None)

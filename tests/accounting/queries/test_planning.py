@@ -132,3 +132,10 @@ def test_fewer_levels_hide_better_and_cost_budget(capsys: pytest.CaptureFixture[
     assert worst == sorted(worst, reverse=True)
     assert main([part for part in asked if part != "--json"]) == 0
     assert "as given" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-6])
+def test_a_target_that_delta_alone_pays_for(epsilon: float) -> None:
+    plan = plan_noise(epsilon, 1e-6, clients=10, rounds=5)
+    assert 0.0 <= plan.epsilon <= epsilon
+    assert plan.scale > 0.0
