@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -42,6 +43,26 @@ def load_attribute(path: str, *, field: str) -> Any:
         raise ConfigError(
             f"{field} = {path!r}: module {module_name!r} has no attribute {attribute!r}"
         ) from None
+
+
+def load_function(path: str, *arguments: str, field: str) -> Any:
+    """As `load_attribute`, of something that can be called with these arguments in this order.
+
+    Raises `ConfigError` as well where it cannot.
+    """
+    found = load_attribute(path, field=field)
+    wanted = f"{field} = {path!r}: it must be a function of ({', '.join(arguments)})"
+    if not callable(found):
+        raise ConfigError(f"{wanted}, and is a {type(found).__name__}")
+    try:
+        signature = inspect.signature(found)
+    except ValueError:  # some built-in functions have none: the call itself will tell
+        return found
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        raise ConfigError(f"{wanted}, and takes {signature}") from None
+    return found
 
 
 GROUPS = ("data_sources", "features", "models", "analyzers", "randomizers")

@@ -123,9 +123,9 @@ def mistakes(folder: Path) -> Tally:
         ["simulate", "--budgets", at["budgets.csv"], *new],
         ["simulate", "--budgets", "/dev/zero", *new],
         ["simulate", "--budgets", str(folder), *new],
-        ["simulate", "--out", "/proc/x", "--rounds", "1"],
-        ["simulate", "--out", "/dev/null", "--rounds", "1"],
-        ["simulate", "--set", "run.out=/proc", "--rounds", "1"],
+        ["simulate", "--quiet", "--out", "/proc/x", "--rounds", "1"],
+        ["simulate", "--quiet", "--out", "/dev/null", "--rounds", "1"],
+        ["simulate", "--quiet", "--set", "run.out=/proc", "--rounds", "1"],
         ["simulate", "--resume", "/proc"],
         ["simulate", "--resume", str(folder)],
         ["simulate", "--set", "app.server=os:getcwd", *new],
@@ -139,7 +139,6 @@ def mistakes(folder: Path) -> Tally:
         ["bound", "--jsonl", at["long.jsonl"]],
         ["bound", "--jsonl", str(folder)],
         ["estimate", "mean", "--data", "/dev/zero", "--budgets", "/dev/zero"],
-        ["plan", "--clients", "10", "--rounds", "5", "--epsilon", "1e-9", "--delta", "1e-6"],
     ]
     tally = Tally("users' mistakes")
     for arguments in tries:

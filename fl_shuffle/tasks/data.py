@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.errors import DataError, require_integer
-from fl_shuffle.plugins import load_attribute
+from fl_shuffle.plugins import load_function
 from fl_shuffle.tasks.sources import digits, mnist
 
 Images = NDArray[np.generic]
@@ -76,7 +76,7 @@ def load_records(section: DataSection) -> Records:
     elif section.source == "mnist":
         records = Records(*mnist.read(section.root), classes=10)
     else:
-        answer = load_attribute(section.source, field="data.source")(section)
+        answer = load_function(section.source, "section", field="data.source")(section)
         if not isinstance(answer, Records):
             raise DataError(
                 f"data.source = {section.source!r} returned {type(answer).__name__}; "

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fl_shuffle.configuration.sections import ModelSection
 from fl_shuffle.errors import ConfigError, InvalidValueError
-from fl_shuffle.plugins import load_attribute
+from fl_shuffle.plugins import load_function
 
 
 def build_model(
@@ -37,7 +37,9 @@ def build_model(
 
 def _build(section: ModelSection, input_shape: tuple[int, ...], classes: int) -> nn.Module:
     if section.kind not in ("linear", "mlp"):
-        model = load_attribute(section.kind, field="model.kind")(input_shape, classes)
+        model = load_function(section.kind, "input_shape", "classes", field="model.kind")(
+            input_shape, classes
+        )
         if not isinstance(model, nn.Module):
             raise ConfigError(
                 f"model.kind = {section.kind!r} returned {type(model).__name__}; "

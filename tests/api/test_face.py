@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -245,7 +246,7 @@ def test_a_run_that_stopped_goes_on(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     whole = fs.simulate(SMALL, out=tmp_path / "whole")
-    with pytest.raises(RunError, match=r"config\.json"):
+    with pytest.raises(RunError, match=r"ledger\.sqlite"):
         fs.resume(tmp_path / "none")
     with pytest.raises(KeyboardInterrupt):
         fs.simulate(SMALL, out=tmp_path / "run", on_round=stop)
@@ -263,8 +264,9 @@ def test_the_command_line_is_a_layer_over_the_face(
 ) -> None:
     asked: list[tuple[object, object]] = []
 
-    def simulate(config: fs.Config, *, out: object, on_event: object) -> None:
+    def simulate(config: fs.Config, *, out: object, on_event: object) -> SimpleNamespace:
         asked.append((config, out))
+        return SimpleNamespace(summary={"failed": False})
 
     monkeypatch.setattr("fl_shuffle.api.runs.simulate", simulate)
     assert main(["simulate", "--rounds", "7", "--out", str(tmp_path / "run")]) == 0

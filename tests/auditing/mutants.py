@@ -179,10 +179,10 @@ def hash_in_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
 
     right = Run.finish
 
-    def wrong(self: Run, *arguments: Any) -> None:
+    def wrong(self: Run, *arguments: Any, **options: Any) -> None:
         digest = hashlib.sha256(load_task(self.config).inputs.numpy().tobytes())
         self.ledger.set_meta("digest", digest.hexdigest())
-        right(self, *arguments)
+        right(self, *arguments, **options)
 
     monkeypatch.setattr(Run, "finish", wrong)
 
@@ -193,10 +193,10 @@ def size_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
     right = Run.finish
 
-    def wrong(self: Run, *arguments: Any) -> None:
+    def wrong(self: Run, *arguments: Any, **options: Any) -> None:
         ones = int(load_task(self.config).labels.sum())
         (self._directory.path / "padding.bin").write_bytes(bytes(ones))
-        right(self, *arguments)
+        right(self, *arguments, **options)
 
     monkeypatch.setattr(Run, "finish", wrong)
 

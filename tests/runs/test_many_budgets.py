@@ -10,6 +10,7 @@ import numpy as np
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.class_table import ClassTable
+from fl_shuffle.configuration.sections import Config
 from fl_shuffle.ledger.reader import read_ledger
 from fl_shuffle.ledger.run_book import RunBook
 from fl_shuffle.ledger.store import SCHEMA_VERSION, Ledger
@@ -27,7 +28,13 @@ def test_a_round_lists_the_most_exposed_and_every_client_has_its_own_bill(tmp_pa
     accountant = Accountant(
         table, class_of, unit="client", schedule="aggregate", delta=1e-5, rounds=3
     )
-    meta = {"schema": SCHEMA_VERSION, "config": {"run": {"entropy": "seeded"}}}
+    meta = {
+        "schema": SCHEMA_VERSION, "config": Config().to_dict(), "run": "0" * 32, "dimension": 1,
+        "data": {"source": "none", "records": CLIENTS, "shape": [1], "classes": 2,
+                 "test_records": 1, "held_out": 0},
+        "libraries": {}, "relation": "replace-one", "test_data": "public", "code_version": "0",
+        "python": "3", "records_not_covered": 0, "seed": 1, "started": "2026-01-01",
+    }  # fmt: skip
     ledger = Ledger.create(tmp_path / "ledger.sqlite", meta, table, class_of)
     book = RunBook(accountant, ledger, target_epsilon=None, lifetime=None, replayable=True)
     presence = [rng.random(CLIENTS) < 0.6 for _ in range(3)]
