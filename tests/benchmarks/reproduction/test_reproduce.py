@@ -345,8 +345,8 @@ def test_publish_copies_results_and_leaves_the_rest_of_the_readme(
     assert shown.startswith(f"before\n{publish.START}\n|") and shown.endswith(
         f"{publish.END}\nafter\n"
     )
-    assert "| `a.toml` | 4, client unit | 97.9% ± 0.1% | 0.372 | 0.253 | 3.51 |" in shown
-    assert "| 98.2% ± 0.1% | 20.8 | 2.41 | 9.58, refuted: at least 20.4 |" in shown
+    assert "| `a.toml` | 4, client unit | 97.9% ± 0.1% | 0.372 | 1.16 | 0.253 | 3.51 |" in shown
+    assert "| 98.2% ± 0.1% | 20.8 | 1.02 | 2.41 | 9.58, refuted: at least 20.4 |" in shown
     with pytest.raises(NotApplicableError, match="once"):
         publish.with_table("no markers", "")
 
@@ -362,6 +362,7 @@ CLIENT_ROW = {
     "spread": 0.0009,
     "proven epsilon": 0.8617,
     "published epsilon (GSPA)": 3.507,
+    "lower bound": 0.3217,
 }
 RECORD_ROW = {
     "configuration": "configs/b.toml",
