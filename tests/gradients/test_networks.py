@@ -65,11 +65,29 @@ def test_networks_against_autograd(name: str, clip: str, norm: int) -> None:
     assert relative_difference(found, expected) < 1e-5
 
 
+def away_from_kinks(name: str, x: Tensor, y: Tensor) -> Tensor:
+    """The records whose exact gradient a small step of the input leaves nearly as it is.
+
+    At a kink (of a ReLU, or between two candidates of a maximum) the rounding of a kernel decides
+    which of two gradients is right.
+    """
+    one, free = np.arange(len(x) + 1), torch.full((len(x),), 1e9, dtype=torch.float64)
+    here, *near = (
+        means(NETWORKS[name], moved, y, one, free, clip="record", norm=2)
+        for moved in (x, x * (1.0 - 1e-5), x * (1.0 + 1e-5))
+    )
+    steady = [torch.linalg.vector_norm(each - here, dim=1) for each in near]
+    limit = 1e-3 * torch.linalg.vector_norm(here, dim=1)
+    return torch.nonzero((steady[0] < limit) & (steady[1] < limit)).flatten()
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_clients_of_several_pieces(name: str) -> None:
     """One client of more records than a block holds, in a stretch of float64 sums, and others."""
     sizes = [700, 2, 2, 40]
-    x, y, offsets = problem(sizes, 3)
+    x, y, _ = problem([*sizes, 100], 3)
+    smooth = away_from_kinks(name, x, y)[: sum(sizes)]
+    x, y, offsets = x[smooth], y[smooth], offsets_of(sizes)
     engine = engine_of(name, "record")
     engine.packing = Packing(100, 5)
     radius = middle_radius(name, x[:60], y[:60], 2)
