@@ -29,6 +29,7 @@ SUBCOMMANDS = (
     "compare",
     "plan",
     "audit",
+    "shuffler",
 )
 REQUIRED = ("torch", "flwr", "opacus", "cryptography", "mpmath", "rich", "safetensors", "scipy")
 

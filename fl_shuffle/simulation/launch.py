@@ -33,6 +33,11 @@ def simulate(
 
         if not torch.cuda.is_available():
             raise ConfigError("run.device = 'cuda': this machine has no usable GPU; use cpu")
+    if config.privacy.shuffler == "apart":
+        raise ConfigError(
+            "privacy.shuffler = 'apart': in a simulation one process plays all parties; use "
+            "'in-server', or deploy it (docs/deployment.md)"
+        )
     place = place or RunPlace()
     config = _absolute_paths(config)
     if config.run.engine == "ray":
