@@ -39,7 +39,21 @@ TOWARDS = {
     "reports": "whoever sees the shuffled reports of a round (privacy.release = 'reports')",
     "sum": "whoever sees sums of reports alone, and no single one (privacy.release = 'sum')",
 }
-"""Towards whom the headline holds, by what is released."""
+TOWARDS_APART = {
+    "reports": (
+        "the server's operator, who gets shuffled reports from a shuffler apart "
+        "(privacy.shuffler = 'apart')"
+    ),
+    "sum": (
+        "the server's operator, who gets sums of reports alone from a shuffler apart "
+        "(privacy.shuffler = 'apart')"
+    ),
+}
+
+
+def towards(release: str, shuffler: str) -> str:
+    """Towards whom the headline holds, by what is released and who shuffles."""
+    return (TOWARDS_APART if shuffler == "apart" else TOWARDS)[release]
 
 
 @dataclass(frozen=True)
