@@ -13,7 +13,8 @@ from flwr.serverapp import Grid, ServerApp
 from fl_shuffle.accounting.rounds.sum_account import honest_reports
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.aggregation.robust import analyzer_of
-from fl_shuffle.flower.apart import ApartStrategy, agreement_of, receiver_of
+from fl_shuffle.flower.apart.parties import agreement_of, receiver_of
+from fl_shuffle.flower.apart.strategy import ApartStrategy
 from fl_shuffle.flower.settings import config_of, require_simulated
 from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
 from fl_shuffle.gradients import packing_of
