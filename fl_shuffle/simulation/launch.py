@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import logging
 import os
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.extras import require_extra
-from fl_shuffle.plugins import load_attribute
+from fl_shuffle.plugins import load_function
 from fl_shuffle.runs import Observer, Preparing, RunPlace, new_directory, unobserved
 from fl_shuffle.runs.directory import discard_unused
 
@@ -48,8 +47,8 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
     from fl_shuffle.flower.grid import InProcessGrid
     from fl_shuffle.flower.settings import RESOLVED, SIMULATED
 
-    server_app = _app(config.app.server, "app.server")
-    client_app = _app(config.app.client, "app.client")
+    server_app = load_function(config.app.server, "grid", "context", field="app.server")
+    client_app = load_function(config.app.client, "message", "context", field="app.client")
     run_config: dict[str, Any] = {RESOLVED: config.to_json(), **place.run_config()}
     grid = InProcessGrid(client_app, run_config, nodes=worker_count(config), observer=observer)
     context = Context(
@@ -64,20 +63,6 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
             server_app(grid, context)
     finally:
         grid.close()
-
-
-def _app(path: str, field: str) -> Any:
-    """The app named by a setting; raises `ConfigError` if it cannot be called like one."""
-    app = load_attribute(path, field=field)
-    try:
-        inspect.signature(app).bind(None, None)
-    except (TypeError, ValueError):
-        raise ConfigError(
-            f"{field} = {path!r} is no Flower app: it must take two arguments, as "
-            "flwr.serverapp.ServerApp (grid, context) and flwr.clientapp.ClientApp (message, "
-            "context) do"
-        ) from None
-    return app
 
 
 class _FirstOfAKind(logging.Handler):
