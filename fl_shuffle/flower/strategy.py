@@ -23,6 +23,7 @@ from torch import Tensor
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.aggregation.shuffler import Analyzer, PooledBatch, ReportBatch, within
+from fl_shuffle.configuration.supernodes import SuperNodeFile
 from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.flower.exchange import (
     BEYOND,
@@ -130,6 +131,7 @@ class ShuffleStrategy(Strategy):
         cut: Cut | None = None,
         analyzer: Analyzer | None = None,
         pooled: PooledNoise | None = None,
+        supernodes: SuperNodeFile | None = None,
         evaluate: Callable[[int, Tensor], dict[str, float]] | None = None,
         on_round: Callable[[RoundOutcome], None] | None = None,
     ) -> None:
@@ -146,7 +148,7 @@ class ShuffleStrategy(Strategy):
         self._pooled = pooled
         self._evaluate = evaluate
         self._on_round = on_round
-        self._roster = Roster(clients, schedule.timeout)
+        self._roster = Roster(clients, schedule.timeout, supernodes)
         self._layout = Layout.flat(optimizer.current().numel())
         self._causes: Counter[str] = Counter()
         # Of a round in which everybody takes part: the same every time.

@@ -33,6 +33,11 @@ def simulate(
 
         if not torch.cuda.is_available():
             raise ConfigError("run.device = 'cuda': this machine has no usable GPU; use cpu")
+    if config.run.supernodes:
+        raise ConfigError(
+            f"run.supernodes = {config.run.supernodes!r} has no effect: a simulation has no "
+            "SuperNodes; leave it out"
+        )
     place = place or RunPlace()
     config = _absolute_paths(config)
     if config.run.engine == "ray":
