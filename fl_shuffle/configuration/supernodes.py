@@ -12,6 +12,7 @@ from fl_shuffle.errors import ConfigError
 
 COLUMNS = ("supernode", "partition-id", "num-partitions")
 LARGEST_NODE_ID = 2**64 - 1
+"""Flower draws them from so many."""
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 _NODE_ID = re.compile(r"[1-9][0-9]{0,19}")
 

@@ -164,7 +164,7 @@ class ShuffleStrategy(Strategy):
         for number in range(first_round, self._schedule.rounds + 1):
             started = time.perf_counter()
             self._causes.clear()
-            allowed = self._book.reserve(number, self._participants(number))
+            allowed = self._book.reserve(number, self._drawn(number))
             play = self._sequential_round if self._schedule.sequential else self._aggregate_round
             spend = None if allowed is None else play(grid, number, allowed)
             if allowed is None or spend is None:
@@ -196,14 +196,26 @@ class ShuffleStrategy(Strategy):
         """Refuse a batch too small to hide anyone, and say what became of the others."""
         if reports >= self._min_reports:
             return
-        # Why a client in this process failed is told to nobody but the user, whose data it has.
-        raised: Counter[str] = grid.failures if isinstance(grid, InProcessGrid) else Counter()
-        causes = [f"{cause}: {count}" for cause, count in (self._causes + raised).most_common(5)]
+        causes = [f"{cause}: {count}" for cause, count in self._causes.most_common(5)]
+        if isinstance(grid, InProcessGrid) and grid.hanging:
+            causes.append(f"requests not answered in time: {grid.hanging}")
         raise PrivacyBudgetError(
             f"round {number}: {reports} usable reports arrived, below privacy.min_reports = "
             f"{self._min_reports}; the batch is not released"
             + (f" ({'; '.join(causes)})" if causes else "")
         )
+
+    def _drawn(self, number: int) -> Mask:
+        """The round's participants; raises `PrivacyBudgetError` if they are too few to report."""
+        participants = self._participants(number)
+        count = int(participants.sum())
+        if count < self._min_reports:
+            raise PrivacyBudgetError(
+                f"round {number}: training.participation = {self._schedule.participation:g} drew "
+                f"{count} of {self._clients} clients, below privacy.min_reports = "
+                f"{self._min_reports}; raise it, or data.clients"
+            )
+        return participants
 
     def _participants(self, number: int) -> Mask:
         if self._schedule.participation == 1.0:

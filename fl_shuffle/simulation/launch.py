@@ -7,6 +7,7 @@ import inspect
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,7 +96,9 @@ class _FirstOfAKind(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if str(record.msg) not in self._said:
             self._said.add(str(record.msg))
-            # Without the traceback: what a client raised is counted where it matters.
+            # Tracebacks only where they are asked for: what was raised is counted where it matters.
+            if record.exc_info and logging.getLogger(record.name).isEnabledFor(logging.DEBUG):
+                traceback.print_exception(record.exc_info[1])
             print(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
 
 

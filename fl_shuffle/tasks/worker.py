@@ -17,7 +17,7 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.gradients import NonfiniteRecords, SumPlan, make_gradient_engine
 from fl_shuffle.gradients.rounding import on_grid, sum_grid
-from fl_shuffle.plugins import load_attribute
+from fl_shuffle.plugins import load_function
 from fl_shuffle.randomizer_plan import noise_bits
 from fl_shuffle.randomizers.noise import NoiseStream
 from fl_shuffle.randomizers.vector import NOISES, UserRandomizer, clip_rows, randomize_rows_
@@ -214,7 +214,11 @@ class Worker:
         """The user's own randomizer, one client at a time with that client's budget."""
         if self._task.plan.noise in NOISES:
             return None
-        function = load_attribute(self._config.privacy.randomizer, field="privacy.randomizer")
+        function = load_function(
+            self._config.privacy.randomizer,
+            *("mean", "epsilon0", "delta0", "generator"),
+            field="privacy.randomizer",
+        )
         plan, budgets = self._task.plan, self._task.budgets
 
         def randomize(rows: Tensor, clients: NDArray[np.int64], stream: NoiseStream) -> None:
