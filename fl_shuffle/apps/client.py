@@ -12,6 +12,13 @@ from flwr.clientapp import ClientApp
 
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError, DataError, FlShuffleError, InvalidValueError
+from fl_shuffle.flower.apart import (
+    agreement_of,
+    hand_over,
+    reply_with_nothing,
+    run_named_in,
+    sender_of,
+)
 from fl_shuffle.flower.client_record import ClientRecord
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED
 from fl_shuffle.flower.records import (
@@ -63,6 +70,8 @@ def train(message: Message, context: Context) -> Message:
             "run.entropy = 'seeded': this node keeps a record of its budget and sends no noise "
             "that the server can remove; use 'system'"
         )
+    sender = sender_of(config, context.node_config)
+    run = None if sender is None else run_named_in(message)
     model = message.content.array_records[MODEL_RECORD]
     values = float32_array(model[PARAMETERS])
     if values is None:
@@ -86,6 +95,7 @@ def train(message: Message, context: Context) -> Message:
             raise  # The engine in this process tells the user, and nobody else.
         # Flower would send the exception's text, which may quote private records, to the server.
         return _failed(message, request)
+    sent = np.ones(len(reports), dtype=bool)
     if record is not None:
         sent = record.debit(
             str(context.run_id),
@@ -93,7 +103,12 @@ def train(message: Message, context: Context) -> Message:
             request.clients,
             worker.classes_of(request.clients),
         )
-        reports[~sent] = np.nan
+    if sender is not None and run is not None:
+        agreement = agreement_of(run, config, worker.plan, reports.shape[1])
+        hand_over(sender, agreement, request, reports, sent)
+        sender.close()
+        return reply_with_nothing(message)
+    reports[~sent] = np.nan
     return reply_with_reports(message, reports)
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fl_shuffle.accounting.rounds.sum_account import honest_reports
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.aggregation.robust import analyzer_of
 from fl_shuffle.configuration.supernodes import read_supernodes
+from fl_shuffle.flower.apart import ApartStrategy, agreement_of, receiver_of
 from fl_shuffle.flower.settings import config_of, require_simulated
 from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
 from fl_shuffle.gradients import packing_of
@@ -59,7 +64,23 @@ def main(grid: Grid, context: Context) -> None:
     with open_run(config, facts, place, observer) as run:
         optimizer = ServerOptimizer(config.server, initial)
         first_round = run.restore(optimizer)
-        strategy = ShuffleStrategy(
+        apart = receiver_of(
+            config,
+            context.run_config,
+            lambda: agreement_of(run.identifier, config, task.plan, initial.numel()),
+        )
+        make: Callable[..., ShuffleStrategy] = ShuffleStrategy
+        if apart is not None:
+            receiver, private = apart
+            honest = config.privacy.assumed_honest
+            make = partial(
+                ApartStrategy,
+                receiver=receiver,
+                private=private,
+                honest=lambda reports: honest_reports(honest, reports),
+                committed=run.committed,
+            )
+        strategy = make(
             clients=config.data.clients,
             schedule=Schedule(
                 rounds=config.run.rounds,
@@ -86,3 +107,5 @@ def main(grid: Grid, context: Context) -> None:
         parameters = strategy.run(grid, first_round)
         load_parameters(model, parameters)
         run.finish(model.state_dict(), strategy.stopped_early, failed=strategy.failed)
+        if isinstance(strategy, ApartStrategy):
+            strategy.finished(run.rounds)

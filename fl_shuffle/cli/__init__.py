@@ -31,6 +31,7 @@ SUBCOMMANDS = (
     "compare",
     "plan",
     "audit",
+    "shuffler",
 )
 REQUIRED = ("torch", "flwr", "opacus", "cryptography", "mpmath", "rich", "safetensors", "scipy")
 

@@ -175,6 +175,8 @@ def _check_trust(config: Config) -> None:
             "changes nothing in a sequential schedule: only `local` holds there, and it counts on "
             "nobody else; leave it out",
         )
+    if privacy.shuffler == "apart":
+        _check_apart(config)
     if privacy.release == "reports":
         return
     if config.training.schedule == "sequential":
@@ -199,6 +201,26 @@ def _check_trust(config: Config) -> None:
             privacy.min_reports,
             "with privacy.release = 'sum' must be at least 2: a sum of one report is that report",
         )
+
+
+def _check_apart(config: Config) -> None:
+    """A shuffler of its own is for a deployment, in rounds that are batches."""
+    reasons = {
+        "training.schedule = 'sequential' has no batch to shuffle; use aggregate": (
+            config.training.schedule == "sequential"
+        ),
+        "run.entropy = 'seeded' is noise that the server can remove; use system": (
+            config.run.entropy == "seeded"
+        ),
+        "with privacy.release = 'sum' it adds up reports on a known grid; privacy.randomizer must "
+        "be gaussian or laplace": (
+            config.privacy.release == "sum"
+            and config.privacy.randomizer not in ("gaussian", "laplace")
+        ),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise InvalidValueError("privacy.shuffler", "apart", reason)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:

@@ -122,6 +122,7 @@ class PrivacySection:
     client_epsilon: float | None = optional_real_field(minimum=0.0, exclusive_minimum=True)
     min_reports: int = integer_field(2, minimum=1)
     release: str = choice_field("reports", "reports", "sum")
+    shuffler: str = choice_field("in-server", "in-server", "apart")
     assumed_honest: int | float | None = count_or_share_field()
 
 

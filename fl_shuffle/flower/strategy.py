@@ -181,7 +181,8 @@ class ShuffleStrategy(Strategy):
             if not self.failed:
                 self._book.checkpoint(number, self._optimizer.state())
             if self._on_round:
-                dropped = int(allowed.sum()) - spend.n_reports
+                # A shuffler apart may have closed the round before it was reserved anew.
+                dropped = max(0, int(allowed.sum()) - spend.n_reports)
                 seconds = time.perf_counter() - started
                 self._on_round(RoundOutcome(number, spend, dropped, seconds, metrics))
             if self.failed:

@@ -49,6 +49,7 @@ def summarize(
         "unit": config.privacy.unit,
         "relation": config.relation,
         "release": config.privacy.release,
+        "shuffler": config.privacy.shuffler,
         "headline": spend.headline_column if spend else None,
         "epsilon": _finite(spend.headline) if spend else None,
         "proven_epsilon": _finite(spend.columns["proven"].worst) if spend else None,

@@ -38,6 +38,11 @@ def simulate(
             f"run.supernodes = {config.run.supernodes!r} has no effect: a simulation has no "
             "SuperNodes; leave it out"
         )
+    if config.privacy.shuffler == "apart":
+        raise ConfigError(
+            "privacy.shuffler = 'apart': in a simulation one process plays all parties; use "
+            "'in-server', or deploy it (docs/deployment.md)"
+        )
     place = place or RunPlace()
     config = _absolute_paths(config)
     if config.run.engine == "ray":

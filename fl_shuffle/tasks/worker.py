@@ -18,7 +18,7 @@ from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.gradients import NonfiniteRecords, SumPlan, make_gradient_engine
 from fl_shuffle.gradients.rounding import on_grid, sum_grid
 from fl_shuffle.plugins import load_function
-from fl_shuffle.randomizer_plan import noise_bits
+from fl_shuffle.randomizer_plan import RandomizerPlan, noise_bits
 from fl_shuffle.randomizers.noise import NoiseStream
 from fl_shuffle.randomizers.vector import NOISES, UserRandomizer, clip_rows, randomize_rows_
 from fl_shuffle.seeds import SeedTree
@@ -82,6 +82,11 @@ class Worker:
         self._whole_parts: dict[tuple[int, int], list[_Part]] = {}
         self._user = self._user_randomizer()
         self._path_noted = False
+
+    @property
+    def plan(self) -> RandomizerPlan:
+        """The public plan: how every client's reports are made."""
+        return self._task.plan
 
     def classes_of(self, clients: NDArray[np.int64]) -> list[ClientClass]:
         """What one report of each of these clients is to an accountant."""

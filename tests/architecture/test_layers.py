@@ -39,7 +39,7 @@ LAYERS = [
         "fl_shuffle.randomizer_plan",
         "fl_shuffle.aggregation",
     ],
-    ["fl_shuffle.auditing", "fl_shuffle.ledger"],
+    ["fl_shuffle.auditing", "fl_shuffle.ledger", "fl_shuffle.shuffling"],
     ["fl_shuffle.flower"],
     ["fl_shuffle.runs", "fl_shuffle.report"],
     ["fl_shuffle.tasks"],
@@ -91,6 +91,7 @@ CONFINED = {
     "opacus": ("fl_shuffle.gradients",),
     "dp_accounting": ("fl_shuffle.accounting.engine.dp_accounting_export", "fl_shuffle.api.bounds"),
     "ray": (),
+    "grpc": ("fl_shuffle.shuffling",),
     "numba": ("fl_shuffle.compiled",),
     "llvmlite": ("fl_shuffle.compiled",),
 }
