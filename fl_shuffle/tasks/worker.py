@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.configuration.sections import Config
+from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.gradients import NonfiniteRecords, SumPlan, make_gradient_engine
 from fl_shuffle.gradients.rounding import on_grid, sum_grid
@@ -202,8 +203,9 @@ class Worker:
         if nonfinite.clients:
             # For whoever keeps this data. The reply must not tell.
             log.warning(
-                "round %d: %d of %d clients have gradients that are not finite, or labels that are "
-                "no class%s; they count as zero, and the reports are sent",
+                "round %d: %d of %d clients have gradients that are not finite, labels that are no "
+                "class, or records on which the model raises%s; they count as zero, and the "
+                "reports are sent",
                 request.round_number,
                 nonfinite.clients,
                 len(request.clients),
@@ -219,12 +221,21 @@ class Worker:
 
         def randomize(rows: Tensor, clients: NDArray[np.int64], stream: NoiseStream) -> None:
             for row, client in enumerate(clients.tolist()):
-                UserRandomizer(
+                own = UserRandomizer(
                     function,
                     float(budgets.epsilon[client]),
                     float(budgets.delta[client]),
                     bound=float(plan.user_bound),
-                ).randomize_(rows[row : row + 1], [client], stream)
+                )
+                try:
+                    own.randomize_(rows[row : row + 1], [client], stream)
+                except FlShuffleError:
+                    raise
+                except Exception as error:
+                    # That client alone has no report; its declared budget is about that as well.
+                    rows[row] = torch.nan
+                    what = f"{type(error).__name__}: {error}"
+                    log.warning("a client's randomizer raised, and it sends no report: %s", what)
 
         return randomize
 
