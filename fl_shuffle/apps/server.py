@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import torch
 from flwr.app import Context
@@ -9,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.aggregation.robust import analyzer_of
-from fl_shuffle.flower.settings import config_of, require_simulated
+from fl_shuffle.flower.settings import SIMULATION_VARIABLE, config_of, require_simulated
 from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
 from fl_shuffle.gradients import packing_of
 from fl_shuffle.randomizers.pooled import PooledNoise
@@ -55,11 +57,15 @@ def main(grid: Grid, context: Context) -> None:
     with open_run(config, facts, place, observer) as run:
         optimizer = ServerOptimizer(config.server, initial)
         first_round = run.restore(optimizer)
+        # There every report would be pickled on its way; elsewhere the server takes reports alone.
+        on_ray = os.environ.get(SIMULATION_VARIABLE) == "1"
+        analyzer = analyzer_of(config.server)
+        sequential = config.training.schedule == "sequential"
         strategy = ShuffleStrategy(
             clients=config.data.clients,
             schedule=Schedule(
                 rounds=config.run.rounds,
-                sequential=config.training.schedule == "sequential",
+                sequential=sequential,
                 participation=config.training.participation,
                 evaluate_every=config.run.evaluate_every,
                 timeout=config.run.timeout,
@@ -71,10 +77,11 @@ def main(grid: Grid, context: Context) -> None:
             group=task.plan.group,
             largest=task.plan.largest,
             cut=lambda clients: packing.starts(sizes[clients]),
-            analyzer=analyzer_of(config.server),
+            analyzer=analyzer,
             pooled=PooledNoise(task.plan.noise, task.plan.weight * task.plan.scale, task.plan.step)
             if pooled
             else None,
+            summed=on_ray and analyzer is None and not pooled and not sequential,
             evaluate=evaluator(model, task),
             on_round=run.on_round,
         )
