@@ -9,6 +9,7 @@ play any client, as the in-process engine's nodes do.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Mapping
 
@@ -21,6 +22,7 @@ from fl_shuffle.errors import InvalidValueError, require_integer
 from fl_shuffle.flower.exchange import exchange, wait_for_nodes
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED, InProcessGrid
 from fl_shuffle.flower.records import TrainRequest
+from fl_shuffle.flower.settings import SIMULATION_VARIABLE
 
 log = logging.getLogger("fl_shuffle.run.nodes")
 
@@ -136,7 +138,9 @@ class Roster:
         return self._pools
 
     def _ask(self, grid: Grid, nodes: list[int]) -> dict[int, range]:
-        timeout = min(QUERY_SECONDS, self._timeout)
+        # Ray's actors start with the first message, on machines that may be busy with others.
+        simulated = os.environ.get(SIMULATION_VARIABLE) == "1"
+        timeout = self._timeout if simulated else min(QUERY_SECONDS, self._timeout)
         questions = [
             Message(RecordDict(), node, MessageType.QUERY, ttl=timeout, group_id="holdings")
             for node in nodes
