@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 
@@ -15,7 +16,7 @@ from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.aggregation.robust import analyzer_of
 from fl_shuffle.configuration.supernodes import read_supernodes
 from fl_shuffle.flower.apart import ApartStrategy, agreement_of, receiver_of
-from fl_shuffle.flower.settings import config_of, require_simulated
+from fl_shuffle.flower.settings import SIMULATION_VARIABLE, config_of, require_simulated
 from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
 from fl_shuffle.gradients import packing_of
 from fl_shuffle.randomizers.pooled import PooledNoise
@@ -64,6 +65,10 @@ def main(grid: Grid, context: Context) -> None:
     with open_run(config, facts, place, observer) as run:
         optimizer = ServerOptimizer(config.server, initial)
         first_round = run.restore(optimizer)
+        # There every report would be pickled on its way; elsewhere the server takes reports alone.
+        on_ray = os.environ.get(SIMULATION_VARIABLE) == "1"
+        analyzer = analyzer_of(config.server)
+        sequential = config.training.schedule == "sequential"
         apart = receiver_of(
             config,
             context.run_config,
@@ -84,7 +89,7 @@ def main(grid: Grid, context: Context) -> None:
             clients=config.data.clients,
             schedule=Schedule(
                 rounds=config.run.rounds,
-                sequential=config.training.schedule == "sequential",
+                sequential=sequential,
                 participation=config.training.participation,
                 evaluate_every=config.run.evaluate_every,
                 timeout=config.run.timeout,
@@ -96,11 +101,12 @@ def main(grid: Grid, context: Context) -> None:
             group=task.plan.group,
             largest=task.plan.largest,
             cut=lambda clients: packing.starts(sizes[clients]),
-            analyzer=analyzer_of(config.server),
+            analyzer=analyzer,
             pooled=PooledNoise(task.plan.noise, task.plan.weight * task.plan.scale, task.plan.step)
             if pooled
             else None,
             supernodes=supernodes,
+            summed=on_ray and analyzer is None and not pooled and not sequential,
             evaluate=evaluator(model, task),
             on_round=run.on_round,
         )

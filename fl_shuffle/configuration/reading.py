@@ -121,6 +121,12 @@ def _check_together(config: Config) -> None:
             config.server.weights,
             "a sequential schedule applies reports one by one; use uniform",
         )
+    if config.run.ray_address and config.run.engine != "ray":
+        raise InvalidValueError(
+            "run.ray_address",
+            config.run.ray_address,
+            f"is for run.engine = 'ray'; it is {config.run.engine!r}",
+        )
     if config.run.noise == "pooled":
         _check_pooled(config)
     if config.training.local_steps > 1 and privacy.unit != "client":

@@ -34,6 +34,7 @@ class RunSection:
     seed: int = integer_field(0, minimum=0, maximum=2**63 - 1)
     entropy: str = choice_field("seeded", "seeded", "system")
     engine: str = choice_field("in-process", "in-process", "ray")
+    ray_address: str = text_field("")
     noise: str = choice_field("per-report", "per-report", "pooled")
     out: str = text_field("runs", allow_empty=False)
     device: str = choice_field("cpu", "cpu", "cuda")

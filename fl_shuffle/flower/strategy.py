@@ -33,6 +33,7 @@ from fl_shuffle.flower.exchange import (
     every_client,
     exchange,
     requests,
+    taking_partial_sums,
     taking_reports,
     taking_sums,
 )
@@ -111,6 +112,9 @@ class ShuffleStrategy(Strategy):
     A model that is not finite any more, or an analyzer's answer that cannot be a step, stops the
     run before it spends more (`failed`).
 
+    `summed`: simulated nodes may answer with the sum of their clients' reports. It is exact, so the
+    round's has the same bits. Only for `aggregate` schedules without an analyzer.
+
     With `pooled` noise no reports are made: each request is answered by one sum of clipped means,
     and a round gets one vector of noise, which has the law of the sum of the noise of those who
     answered. The law of what is released is the same. Only for `aggregate` schedules without an
@@ -132,6 +136,7 @@ class ShuffleStrategy(Strategy):
         analyzer: Analyzer | None = None,
         pooled: PooledNoise | None = None,
         supernodes: SuperNodeFile | None = None,
+        summed: bool = False,
         evaluate: Callable[[int, Tensor], dict[str, float]] | None = None,
         on_round: Callable[[RoundOutcome], None] | None = None,
     ) -> None:
@@ -146,6 +151,7 @@ class ShuffleStrategy(Strategy):
         self._cut = cut or every_client
         self._analyzer = analyzer
         self._pooled = pooled
+        self._summed = summed
         self._evaluate = evaluate
         self._on_round = on_round
         self._roster = Roster(clients, schedule.timeout, supernodes)
@@ -227,7 +233,8 @@ class ShuffleStrategy(Strategy):
     def _assign(self, grid: Grid, number: int, allowed: Mask, dimension: int) -> Turns:
         """The round's requests, each with a node that can play its clients; nodes take turns."""
         # A sum is as long for many clients as for few.
-        most = self._clients if self._pooled else max(1, CHUNK_BYTES // (4 * dimension))
+        sums = self._pooled or self._summed
+        most = self._clients if sums else max(1, CHUNK_BYTES // (4 * dimension))
         everyone = bool(allowed.all())
         queues = []
         for held, nodes in self._roster.pools(grid):
@@ -236,7 +243,8 @@ class ShuffleStrategy(Strategy):
                 wanted = [replace(one, round_number=number) for one in self._whole[asked]]
             else:
                 chosen = allowed if held is None else allowed & held
-                wanted = list(requests(number, chosen, most, len(nodes), self._cut))
+                cut = requests(number, chosen, most, len(nodes), self._cut)
+                wanted = [replace(one, summed=self._summed) for one in cut]
                 if held is None and everyone:
                     self._whole = {asked: wanted}
             queues.append([(request, nodes[i % len(nodes)]) for i, request in enumerate(wanted)])
@@ -254,7 +262,8 @@ class ShuffleStrategy(Strategy):
         present = np.zeros(self._clients, dtype=bool)
         if self._pooled is None:
             batch = ReportBatch(theta.numel(), keep=self._analyzer is not None, group=self._group)
-            take = taking_reports(turns, batch, present, self._largest, self._causes)
+            taking = taking_partial_sums if self._summed else taking_reports
+            take = taking(turns, batch, present, self._largest, self._causes)
         else:
             batch = PooledBatch(theta.numel())
             take = taking_sums(turns, batch, present)

@@ -112,9 +112,14 @@ def _clients_heard() -> Iterator[None]:
 
 
 def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> None:
-    from fl_shuffle.flower.ray_engine import run_on_ray
+    from fl_shuffle.flower.ray_engine import ray_address, run_on_ray
     from fl_shuffle.tasks.task import load_task
 
+    if ray_address(config) and not config.run.jobs:
+        raise ConfigError(
+            "run.jobs is missing: on a Ray cluster say how many workers shall play the clients, "
+            "e.g. as many as it has processors"
+        )
     # Whatever the user can put right is said here, not in a worker's log.
     load_task(config, lambda text: observer(Preparing(text)))
     directory = place.directory or new_directory(Path(config.run.out))

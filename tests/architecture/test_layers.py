@@ -90,7 +90,7 @@ CONFINED = {
     "torchvision": ("fl_shuffle.tasks.sources.torchvision_datasets",),
     "opacus": ("fl_shuffle.gradients",),
     "dp_accounting": ("fl_shuffle.accounting.engine.dp_accounting_export", "fl_shuffle.api.bounds"),
-    "ray": (),
+    "ray": ("fl_shuffle.flower.ray_pool",),
     "grpc": ("fl_shuffle.shuffling",),
     "numba": ("fl_shuffle.compiled",),
     "llvmlite": ("fl_shuffle.compiled",),
