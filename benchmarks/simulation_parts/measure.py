@@ -30,9 +30,13 @@ class Measurement:
     """What was seen of one child and everything it started."""
 
     start_up: float = float("nan")
+    begun: float = float("nan")
+    """When it said that it starts; `start_up` is when its first round ended."""
+    ended_after: float = float("nan")
     rounds: int = 0
     turns: list[list[float]] = field(default_factory=list)
     stalled: int = 0
+    cpu: float = float("nan")
     cpu_per_round: float = float("nan")
     peak_mib: float = 0.0
     finish: dict[str, float] = field(default_factory=dict)
@@ -211,6 +215,7 @@ class Child:
     def finish(self) -> Measurement:
         """Wait for its end; what is known of start-up and failure goes into the result."""
         code = self._process.wait()
+        self.result.ended_after = time.monotonic() - self.started
         for reader in self._readers:
             reader.join()
         result = self.result
@@ -229,7 +234,9 @@ class Child:
             if not line.startswith("{"):
                 continue
             event = json.loads(line)
-            if event["event"] == "round":
+            if event["event"] == "start":
+                self.result.begun = time.monotonic() - self.started
+            elif event["event"] == "round":
                 self.note(len(self.arrivals) + 1)
             elif event["event"] in ("finish", "tuned"):
                 self.result.finish = event
@@ -272,6 +279,7 @@ def run_child(
     for pid in reversed(ours()):
         end(pid)
     child.finish()
+    result.cpu = cpu[-1][1] if cpu else result.cpu
     during = [(count, used) for count, used in cpu if count >= 1]
     if during and during[-1][0] > during[0][0]:
         (first, low), (last, high) = during[0], during[-1]

@@ -75,6 +75,7 @@ def main(grid: Grid, context: Context) -> None:
             pooled=PooledNoise(task.plan.noise, task.plan.weight * task.plan.scale, task.plan.step)
             if pooled
             else None,
+            foresee=run.book.foresee,
             evaluate=evaluator(model, task),
             on_round=run.on_round,
         )

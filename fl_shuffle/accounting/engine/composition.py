@@ -113,7 +113,7 @@ class Composition:
             law = np.fft.irfft(np.exp(exponent), n=size)
             first = math.floor(self._moments(tilt)[1] / step) - size // 2
             index = np.arange(first, first + size)
-            law = np.take(law, np.mod(index, size))
+            law = np.roll(law, -(first % size))
             roundoff = 8.0 * UNIT * math.log2(size) * (1.0 + self.rounds)
             losses = index.astype(np.float64) * step
             weights = np.exp(np.minimum(log_scale - tilt * losses, 700.0))

@@ -73,10 +73,12 @@ class ShuffledView:
         self._declared: list[tuple[float, float]] = []
         self._add_declared(unit)
         self.account_of = self._group_of_class[class_of]
-        self._whole = self._counts(np.ones(len(class_of), dtype=bool))
+        self._whole: tuple[int, ...] = self._counts_of(self.account_of)
         self._lost_of_all = self._lost(len(class_of))
         # More reports never hide less, so who gets no credit from everybody is not given any.
         self._creditable = () if self._sequential else self._credited()
+        # The next round's batch is mostly the same.
+        self._last: tuple[tuple[int, ...], int, dict[int, RoundKind]] | None = None
 
     def _lost(self, arrived: int) -> int:
         """How many of so many reports may be colluders'."""
@@ -118,7 +120,9 @@ class ShuffledView:
         ]
 
     def _counts(self, present: Mask) -> tuple[int, ...]:
-        taking = self.account_of[present]
+        return self._whole if present.all() else self._counts_of(self.account_of[present])
+
+    def _counts_of(self, taking: NDArray[np.int64]) -> tuple[int, ...]:
         counts = np.bincount(taking[taking >= 0], minlength=self._size)
         return tuple(counts.tolist())
 
@@ -181,6 +185,8 @@ class ShuffledView:
         if not self._creditable:
             return {}
         counts, lost = self._counts(present), self._lost(int(present.sum()))
+        if self._last is not None and self._last[:2] == (counts, lost):
+            return self._last[2]
         types: dict[int, RoundKind] = {}
         for index in self._creditable:
             if counts[index]:
@@ -190,6 +196,7 @@ class ShuffledView:
                     types[index] = kind.lessened()
                 elif isinstance(whole, RoundType):
                     types[index] = kind.lessened(whole)
+        self._last = counts, lost, types
         return types
 
     def no_credit_reason(self) -> str | None:
