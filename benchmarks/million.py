@@ -9,13 +9,15 @@ Each case is `fl-shuffle simulate CONFIG --json` in a child process:
            needs, and holds the first write of a million clients
   finish   from the last round to the end: every client's totals
 
-Times are of this machine under its load at the time; processor seconds stand beside them.
+Times are of this machine under its load at the time; processor seconds of the same stretches stand
+beside them.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import tempfile
 from pathlib import Path
 
@@ -34,7 +36,7 @@ LIMIT = 900.0
 AIMS = {"set_up_s": 10.0, "slowest_s": 5.0, "peak_mib": 4096.0}
 COLUMNS = (
     *("case", "noise", "clients", "rounds", "set_up_s", "first_s", "slowest_s", "finish_s"),
-    *("cpu_s", "peak_mib", "note"),
+    *("set_up_cpu_s", "slowest_cpu_s", "cpu_s", "peak_mib", "note"),
 )
 
 
@@ -62,6 +64,8 @@ def row_of(case: str, noise: str, clients: int, found: Measurement) -> dict[str,
         "first_s": first,
         "slowest_s": max([first, *found.seconds]),
         "finish_s": found.ended_after - found.start_up - sum(found.seconds),
+        "set_up_cpu_s": found.marks[0] if found.marks else None,
+        "slowest_cpu_s": max((b - a for a, b in itertools.pairwise(found.marks)), default=None),
         "cpu_s": found.cpu,
         "peak_mib": found.peak_mib,
         "note": found.failed,

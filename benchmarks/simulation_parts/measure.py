@@ -23,6 +23,7 @@ SETTLE_SECONDS = 0.02
 # A round that took so many times its engine's median was stalled by somebody else.
 STALLED = 3.0
 PR_SET_CHILD_SUBREAPER = 36
+MARKS = 12
 
 
 @dataclass
@@ -37,6 +38,8 @@ class Measurement:
     turns: list[list[float]] = field(default_factory=list)
     stalled: int = 0
     cpu: float = float("nan")
+    marks: list[float] = field(default_factory=list)
+    """Its CPU seconds when it said that it starts, and after each of its first rounds."""
     cpu_per_round: float = float("nan")
     peak_mib: float = 0.0
     finish: dict[str, float] = field(default_factory=dict)
@@ -168,6 +171,11 @@ class Child:
         now = time.monotonic()
         self.arrivals.extend([now] * (count - len(self.arrivals)))
 
+    def mark(self) -> None:
+        """Note the CPU seconds that it has taken so far, for its start and first rounds."""
+        if len(self.result.marks) < MARKS:
+            self.result.marks.append(cpu_seconds([self.pid]))
+
     def signal(self, number: int) -> None:
         """Send it a signal unless it has ended."""
         if self.runs:
@@ -236,8 +244,10 @@ class Child:
             event = json.loads(line)
             if event["event"] == "start":
                 self.result.begun = time.monotonic() - self.started
+                self.mark()
             elif event["event"] == "round":
                 self.note(len(self.arrivals) + 1)
+                self.mark()
             elif event["event"] in ("finish", "tuned"):
                 self.result.finish = event
 

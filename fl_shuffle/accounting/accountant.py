@@ -38,7 +38,11 @@ from fl_shuffle.accounting.rounds.local_guarantees import (
     local_epsilons,
     worst_local_epsilons,
 )
-from fl_shuffle.accounting.rounds.participation_history import ParticipationHistory, Spent, contains
+from fl_shuffle.accounting.rounds.participation_history import (
+    ParticipationHistory,
+    Spent,
+    outweighs,
+)
 from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundLibrary, RoundType
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView, as_published_type
 from fl_shuffle.accounting.rounds.sum_account import SUM_SOURCE, SumAccount
@@ -336,8 +340,8 @@ class Accountant:
         lengths = [sum(spent.values()) for spent in histories.distinct]
         for group in sorted(range(groups), key=lambda g: (-lengths[g], -local[g])):
             spent, bound = histories.distinct[group], float(local[group])
-            # A history costs no more than one that contains it: most need not be worked out.
-            above = [cost for longer, cost in known if contains(longer, spent)] if spent else []
+            # A history costs no more than one that outweighs it: most need not be worked out.
+            above = [cost for more, cost in known if outweighs(more, spent)] if spent else []
             if min([bound, *above]) <= worst:
                 continue
             if spent:
