@@ -107,6 +107,7 @@ def main(grid: Grid, context: Context) -> None:
             else None,
             supernodes=supernodes,
             summed=on_ray and analyzer is None and not pooled and not sequential,
+            foresee=run.book.foresee,
             evaluate=evaluator(model, task),
             on_round=run.on_round,
         )

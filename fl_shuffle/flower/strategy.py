@@ -119,6 +119,9 @@ class ShuffleStrategy(Strategy):
     and a round gets one vector of noise, which has the law of the sum of the noise of those who
     answered. The law of what is released is the same. Only for `aggregate` schedules without an
     analyzer, in simulations.
+
+    `foresee(number, expected, next)` is called while clients compute: what can be worked out ahead
+    of reserving the next round, with participants `next`, should all of the `expected` report.
     """
 
     def __init__(
@@ -137,6 +140,7 @@ class ShuffleStrategy(Strategy):
         pooled: PooledNoise | None = None,
         supernodes: SuperNodeFile | None = None,
         summed: bool = False,
+        foresee: Callable[[int, Mask, Mask], None] | None = None,
         evaluate: Callable[[int, Tensor], dict[str, float]] | None = None,
         on_round: Callable[[RoundOutcome], None] | None = None,
     ) -> None:
@@ -152,6 +156,7 @@ class ShuffleStrategy(Strategy):
         self._analyzer = analyzer
         self._pooled = pooled
         self._summed = summed
+        self._foresee = foresee
         self._evaluate = evaluate
         self._on_round = on_round
         self._roster = Roster(clients, schedule.timeout, supernodes)
@@ -267,7 +272,12 @@ class ShuffleStrategy(Strategy):
         else:
             batch = PooledBatch(theta.numel())
             take = taking_sums(turns, batch, present)
-        exchange(grid, messages, take, window=window, timeout=timeout)
+
+        def meanwhile() -> None:
+            if self._foresee is not None and number < self._schedule.rounds:
+                self._foresee(number, allowed, self._participants(number + 1))
+
+        exchange(grid, messages, take, window=window, timeout=timeout, meanwhile=meanwhile)
         self._require(number, batch.count, grid)
         spend = self._book.commit(number, present, time.perf_counter() - started)
         if spend is None:

@@ -27,7 +27,7 @@ LAYERS = [
     ["fl_shuffle.accounting.bounds"],
     ["fl_shuffle.accounting.rounds"],
     ["fl_shuffle.accounting.attacks"],
-    ["fl_shuffle.accounting.accountant"],
+    ["fl_shuffle.accounting.accountant", "fl_shuffle.accounting.columns"],
     ["fl_shuffle.accounting.queries"],
     ["fl_shuffle.accounting"],
     ["fl_shuffle.extras", "fl_shuffle.plugins", "fl_shuffle.seeds", "fl_shuffle.compiled"],
