@@ -36,6 +36,7 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.configuration.supernodes import read_supernodes
 from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.estimators.tables import as_numbers, read_values
+from fl_shuffle.flower.grid import adopt_task_identity, stamp
 from fl_shuffle.flower.records import (
     REPORT_RECORD,
     REPORTS,
@@ -189,8 +190,8 @@ def _records(draw: Draw) -> RecordDict:
 
 def _reply(content: RecordDict) -> object:
     """What a node and the server make of it."""
-    question = TrainRequest(1, 0, 3).message(Layout.flat(3).record(np.zeros(3, np.float32)), 2)
-    question.metadata.__dict__["_message_id"] = "1"  # as a SuperLink would
+    model = Layout.flat(3).record(np.zeros(3, np.float32))
+    question = stamp(TrainRequest(1, 0, 3).message(model, 2))
     reply = Message(content, reply_to=question)
     found = reports_of(reply, (3, 4))
     if found is not None and (found.shape != (3, 4) or found.dtype != np.float32):
@@ -220,6 +221,7 @@ def fuzz(
     outcomes: Counter[str] | None = None,
 ) -> Iterator[Tally]:
     """`inputs` of all kinds together by their shares, or as many as the time allows."""
+    adopt_task_identity(1)
     found = kinds(folder, ledger)
     whole = sum(kind.share for kind in found)
     end = time.monotonic() + seconds
