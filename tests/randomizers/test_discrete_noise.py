@@ -24,6 +24,10 @@ from fl_shuffle.accounting.laws.discrete_noise import (
     zcdp_delta,
 )
 from fl_shuffle.accounting.laws.gaussian_inverses import analytic_sigmas
+from fl_shuffle.budgets import Budgets
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.randomizer_plan import make_plan
 from fl_shuffle.randomizers.discrete import samplers, words
 from fl_shuffle.randomizers.discrete.reports import discrete_reports_
 from fl_shuffle.randomizers.discrete.samplers import (
@@ -33,6 +37,9 @@ from fl_shuffle.randomizers.discrete.samplers import (
 )
 from fl_shuffle.randomizers.discrete.words import Words
 from fl_shuffle.randomizers.noise import NoiseStream
+from tests.small_federation import Launch, launch, small, summary
+
+__all__ = ["launch", "small"]
 
 LAWS = {"gaussian": discrete_gaussian, "laplace": discrete_laplace}
 COUNT, SCALE, FALSE_ALARM = 400_000, 10, 1e-6
@@ -192,3 +199,75 @@ def test_reports_do_not_hang_on_packing_and_stay_on_the_grid() -> None:
     # A mean is cut towards zero, so the ball's image stays in the ball.
     cut = torch.trunc(means.double() / 0.25) * 0.25
     assert bool((cut.norm(dim=1) <= means.double().norm(dim=1)).all())
+
+
+def tables(randomizer: str, **changes: object) -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = {
+        "run": {"entropy": "system"},
+        "privacy": {"randomizer": randomizer, "unit": "client", "clip_norm": 0.7},
+    }
+    for key, value in changes.items():
+        section, _, name = key.partition("__")
+        found.setdefault(section, {})[name] = value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"run__entropy": "seeded"}, "draws noise that is no secret"),
+        ({"privacy__unit": "record"}, "bounds no norm of whole steps"),
+        ({"server__weights": "inverse-variance"}, "leaves the grid"),
+        ({"privacy__personalization": "clipping"}, "calibrated for continuous noise"),
+        ({"privacy__calibration": "classical"}, "is for continuous noise"),
+        ({"run__device": "cuda"}, "has no such sampler"),
+    ],
+)
+@pytest.mark.parametrize("noise", ["discrete-gaussian", "discrete-laplace"])
+def test_it_is_offered_where_it_is_proven(
+    noise: str, changes: dict[str, object], words: str
+) -> None:
+    with pytest.raises(InvalidValueError, match=words):
+        parse_config(tables(noise, **changes))
+
+
+@pytest.mark.parametrize("clip", [None, 0.1])
+@pytest.mark.parametrize("noise", ["discrete-gaussian", "discrete-laplace"])
+def test_the_plan_keeps_every_budget(noise: str, clip: float | None) -> None:
+    changes = {} if clip is None else {"privacy__client_clip": clip}
+    config = parse_config(tables(noise, **changes))
+    epsilon = np.array([0.1, 0.5, 0.5, 2.0, 8.0])
+    budgets = Budgets(epsilon, np.array([1e-5, 1e-6, 1e-5, 1e-5, 1e-9]))
+    plan = make_plan(config, budgets, np.full(5, 20))
+    assert plan.radius.tolist() == [clip or 0.7] * 5
+    steps = plan.scale / plan.step
+    assert np.array_equal(steps, np.rint(steps))
+    assert np.array_equal(np.frexp(plan.step)[0], np.full(5, 0.5))
+    width = 2.0 * plan.radius / plan.step
+    for client in range(5):
+        if noise == "discrete-laplace":
+            assert width[client] / steps[client] <= epsilon[client]
+        else:
+            rho = width[client] ** 2 / (2.0 * steps[client] ** 2)
+            assert zcdp_delta(rho, epsilon[client]) <= budgets.delta[client]
+    kinds = [plan.classes[int(index)] for index in plan.class_of]
+    assert [kind.epsilon0 for kind in kinds] == epsilon.tolist()
+    assert all(kind.noise == "user" for kind in kinds)
+    zero = noise == "discrete-laplace"
+    assert [kind.delta0 for kind in kinds] == ([0.0] * 5 if zero else budgets.delta.tolist())
+    # Reports that are cut at 2^23 steps pass the bound on honest ones.
+    assert (plan.largest >= 2.0**23 * plan.step).all()
+
+
+def test_a_run_accounts_for_the_budgets(launch: Launch, tmp_path: Path) -> None:
+    settings = [
+        "privacy.randomizer=discrete-laplace",
+        "run.entropy=system",
+        "budgets.distribution=constant",
+        "budgets.epsilon=0.75",
+    ]
+    assert launch("run", *settings) == 0
+    found = summary(tmp_path / "run")
+    assert found["columns"]["local"]["epsilon"] == pytest.approx(3 * 0.75, rel=1e-4)  # type: ignore[index]
+    assert 0.0 < found["epsilon"] <= 3 * 0.75 + 1e-9  # type: ignore[operator]
+    assert any("discrete noise of exactly the law" in text for text in found["assumptions"])  # type: ignore[attr-defined]
