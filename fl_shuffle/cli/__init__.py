@@ -73,15 +73,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns the exit code: 0 done, 1 a run that failed, 2 bad input, 130 interrupted. Whatever a
     user, a file or the machine can do wrong is one line.
     """
-    parsed = build_parser().parse_args(arguments)
+    try:
+        return _answered(build_parser().parse_args(arguments))
+    except KeyboardInterrupt as interrupt:
+        return _said(str(interrupt) or "interrupted", INTERRUPTED)
+
+
+def _answered(parsed: argparse.Namespace) -> int:
     if parsed.verbose:
         logging.getLogger(CLIENT_LOG).setLevel(logging.DEBUG)
     try:
         code: int = parsed.run(parsed)
     except FlShuffleError as error:
         return _said(str(error), error.exit_code, verbose=parsed.verbose)
-    except KeyboardInterrupt as interrupt:
-        return _said(str(interrupt) or "interrupted", INTERRUPTED)
     except sqlite3.Error as error:
         return _said(f"a ledger cannot be used: {error}", 2, verbose=parsed.verbose)
     except ModuleNotFoundError as error:

@@ -94,7 +94,7 @@ def _check_together(config: Config) -> None:
             raise InvalidValueError(
                 "privacy.calibration", "classical", "is a Gaussian formula; use analytic"
             )
-    elif privacy.randomizer == "gaussian" and budgets.delta == 0.0:
+    elif privacy.randomizer in ("gaussian", "discrete-gaussian") and budgets.delta == 0.0:
         raise InvalidValueError(
             "budgets.delta", 0.0, "the Gaussian randomizer needs a value in (0, 1)"
         )
@@ -114,6 +114,8 @@ def _check_together(config: Config) -> None:
             "as-published",
             "the papers publish a record-level formula; set privacy.unit = 'record'",
         )
+    if privacy.randomizer.startswith("discrete-"):
+        _check_discrete(config)
     _check_trust(config)
     if config.training.schedule == "sequential" and config.server.weights != "uniform":
         raise InvalidValueError(
@@ -135,6 +137,32 @@ def _check_together(config: Config) -> None:
             config.training.local_steps,
             "several local steps have no per-record sensitivity; set privacy.unit = 'client'",
         )
+
+
+def _check_discrete(config: Config) -> None:
+    """Discrete noise is offered where its guarantee is proven, and where its law matters."""
+    privacy = config.privacy
+    reasons = {
+        "run.entropy = 'seeded' draws noise that is no secret; use system, or continuous noise": (
+            config.run.entropy != "system"
+        ),
+        f"privacy.clip = {config.clip!r} bounds no norm of whole steps; use average or update": (
+            config.clip == "record"
+        ),
+        "server.weights = 'inverse-variance' leaves the grid; use uniform": (
+            config.server.weights != "uniform"
+        ),
+        "privacy.personalization = 'clipping' is calibrated for continuous noise; use noise": (
+            privacy.personalization != "noise"
+        ),
+        f"privacy.calibration = {privacy.calibration!r} is for continuous noise; use analytic": (
+            privacy.calibration != "analytic"
+        ),
+        "run.device = 'cuda' has no such sampler; use cpu": config.run.device == "cuda",
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise InvalidValueError("privacy.randomizer", privacy.randomizer, reason)
 
 
 def _check_pooled(config: Config) -> None:

@@ -113,7 +113,11 @@ class PrivacySection:
     # Beyond these, noise scales leave what randomizers allow, and squares the range of float32.
     clip_norm: float = real_field(1.0, minimum=1e-10, maximum=1e10)
     client_clip: float | None = optional_real_field(minimum=1e-10, maximum=1e10)
-    randomizer: str = choice_or_path_field("gaussian", "gaussian", "laplace", group="randomizers")
+    randomizer: str = choice_or_path_field(
+        "gaussian",
+        *("gaussian", "laplace", "discrete-gaussian", "discrete-laplace"),
+        group="randomizers",
+    )
     calibration: str = choice_field("analytic", "analytic", "classical", "as-published")
     personalization: str = choice_field("noise", "noise", "clipping")
     target_delta: float = real_field(

@@ -112,6 +112,7 @@ def assumptions_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
         entropy=config.run.entropy,
         known_law=known,
         noise=config.run.noise,
+        discrete=config.privacy.randomizer.startswith("discrete-"),
         trust=trust,
         sums=reason is None and not trust.analyzed,
     )
