@@ -29,9 +29,10 @@ from fl_shuffle.flower.records import (
     float32_array,
     reply_with_reports,
     reply_with_sum,
+    reply_with_sum_of_reports,
 )
 from fl_shuffle.flower.roster import reply_with_holding, require_held
-from fl_shuffle.flower.settings import config_of, require_simulated
+from fl_shuffle.flower.settings import SIMULATED, config_of, require_simulated
 from fl_shuffle.tasks.worker import Worker
 
 log = logging.getLogger("fl_shuffle.client")
@@ -78,12 +79,14 @@ def train(message: Message, context: Context) -> Message:
         raise InvalidValueError("model", "its bytes", "must be one whole float32 array")
     parameters = torch.tensor(values)
     pooled = config.run.noise == "pooled"
-    if pooled:
+    if pooled or request.summed:
         require_simulated(context)
     try:
         worker = worker_for(context)
         if pooled:
             return reply_with_sum(message, worker.sum_of_means(request, parameters))
+        if request.summed and record is None:
+            return reply_with_sum_of_reports(message, *worker.sum_of_reports(request, parameters))
         reports = worker.reports(request, parameters)
     except DataError:
         # What is wrong with records is between them and whoever keeps them.
@@ -91,6 +94,8 @@ def train(message: Message, context: Context) -> Message:
     except FlShuffleError:
         raise
     except Exception:
+        if config.run.engine == "in-process" and context.node_config.get(SIMULATED):
+            raise  # The engine in this process tells the user, and nobody else.
         # Flower would send the exception's text, which may quote private records, to the server.
         return _failed(message, request)
     sent = np.ones(len(reports), dtype=bool)

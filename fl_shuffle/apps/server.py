@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 
@@ -13,9 +14,10 @@ from flwr.serverapp import Grid, ServerApp
 from fl_shuffle.accounting.rounds.sum_account import honest_reports
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.aggregation.robust import analyzer_of
+from fl_shuffle.configuration.supernodes import read_supernodes
 from fl_shuffle.flower.apart.parties import agreement_of, receiver_of
 from fl_shuffle.flower.apart.strategy import ApartStrategy
-from fl_shuffle.flower.settings import config_of, require_simulated
+from fl_shuffle.flower.settings import SIMULATION_VARIABLE, config_of, require_simulated
 from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
 from fl_shuffle.gradients import packing_of
 from fl_shuffle.randomizers.pooled import PooledNoise
@@ -36,6 +38,9 @@ def main(grid: Grid, context: Context) -> None:
     if pooled:
         require_simulated(context)
     torch.set_num_threads(1)
+    # Before the data: what is wrong with it is said at once.
+    listed = config.run.supernodes
+    supernodes = read_supernodes(listed, config.data.clients) if listed else None
     observer = observer_of(grid, context.run_config)
     task = load_task(config, lambda text: observer(Preparing(text)))
     model = task.model(config)
@@ -61,6 +66,10 @@ def main(grid: Grid, context: Context) -> None:
     with open_run(config, facts, place, observer) as run:
         optimizer = ServerOptimizer(config.server, initial)
         first_round = run.restore(optimizer)
+        # There every report would be pickled on its way; elsewhere the server takes reports alone.
+        on_ray = os.environ.get(SIMULATION_VARIABLE) == "1"
+        analyzer = analyzer_of(config.server)
+        sequential = config.training.schedule == "sequential"
         apart = receiver_of(
             config,
             context.run_config,
@@ -81,7 +90,7 @@ def main(grid: Grid, context: Context) -> None:
             clients=config.data.clients,
             schedule=Schedule(
                 rounds=config.run.rounds,
-                sequential=config.training.schedule == "sequential",
+                sequential=sequential,
                 participation=config.training.participation,
                 evaluate_every=config.run.evaluate_every,
                 timeout=config.run.timeout,
@@ -93,10 +102,13 @@ def main(grid: Grid, context: Context) -> None:
             group=task.plan.group,
             largest=task.plan.largest,
             cut=lambda clients: packing.starts(sizes[clients]),
-            analyzer=analyzer_of(config.server),
+            analyzer=analyzer,
             pooled=PooledNoise(task.plan.noise, task.plan.weight * task.plan.scale, task.plan.step)
             if pooled
             else None,
+            supernodes=supernodes,
+            summed=on_ray and analyzer is None and not pooled and not sequential,
+            foresee=run.book.foresee,
             evaluate=evaluator(model, task),
             on_round=run.on_round,
         )

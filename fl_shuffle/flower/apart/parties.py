@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError
-from fl_shuffle.flower.records import REQUEST_RECORD, TrainRequest
 from fl_shuffle.flower.exchange import Mask
+from fl_shuffle.flower.records import REQUEST_RECORD, TrainRequest
 from fl_shuffle.randomizer_plan import RandomizerPlan
 from fl_shuffle.shuffling.agreement import Agreement, require_run
 from fl_shuffle.shuffling.credentials import Pass, read_key
