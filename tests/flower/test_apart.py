@@ -26,7 +26,7 @@ from fl_shuffle.flower.apart import parties, strategy
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.ledger.run_book import RunBook
-from fl_shuffle.shuffling import link, wire
+from fl_shuffle.shuffling import link
 from fl_shuffle.shuffling.link import Receiver, Sender
 from fl_shuffle.shuffling.store import Store
 from fl_shuffle.tasks.models import flatten_parameters
