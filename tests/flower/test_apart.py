@@ -18,6 +18,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from safetensors.torch import load_file
 
+from fl_shuffle.accounting.rounds.trust import towards
 from fl_shuffle.api.runs import simulate
 from fl_shuffle.apps import client, server
 from fl_shuffle.configuration.reading import parse_config
@@ -26,9 +27,12 @@ from fl_shuffle.flower.apart import parties, strategy
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.ledger.run_book import RunBook
+from fl_shuffle.report import page
+from fl_shuffle.report.record import read_run
 from fl_shuffle.shuffling import link
 from fl_shuffle.shuffling.link import Receiver, Sender
 from fl_shuffle.shuffling.store import Store
+from fl_shuffle.simulation.progress import footer
 from fl_shuffle.tasks.models import flatten_parameters
 from fl_shuffle.tasks.task import load_task
 from tests.shuffling.small_shuffler import CLIENTS, Lab, make_lab, serving
@@ -135,6 +139,9 @@ def test_the_server_steps_along_the_mean_of_what_was_handed_over(
     found = summary(run)
     assert found["headline"] == ("sum" if release == "sum" else "proven")
     assert any("the shuffler is a party of its own" in text for text in found["assumptions"])
+    for text in (page._head(read_run(run)).replace("&#x27;", "'"), "\n".join(footer(found))):
+        assert towards(release, "apart") in text
+        assert "which shuffles, too" not in text
     store = Store.open(lab.store)
     assert list(store.batch(run_id(run), 1)) == []
     store.close()
