@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from threading import Lock
 
-import numpy as np
 import torch
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.errors import ConfigError, DataError, FlShuffleError, InvalidValueError
-from fl_shuffle.flower.client_record import ClientRecord
+from fl_shuffle.errors import DataError, FlShuffleError, InvalidValueError
+from fl_shuffle.flower.client_record import debited, require_protecting
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED
 from fl_shuffle.flower.records import (
     MODEL_RECORD,
@@ -57,12 +56,7 @@ def train(message: Message, context: Context) -> Message:
     require_held(request, context, config.data.clients)
     if expired(message):
         return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
-    record = ClientRecord.of(context.node_config)
-    if record is not None and config.run.entropy == "seeded":
-        raise ConfigError(
-            "run.entropy = 'seeded': this node keeps a record of its budget and sends no noise "
-            "that the server can remove; use 'system'"
-        )
+    require_protecting(context, config)
     model = message.content.array_records[MODEL_RECORD]
     values = float32_array(model[PARAMETERS])
     if values is None:
@@ -84,15 +78,8 @@ def train(message: Message, context: Context) -> Message:
     except Exception:
         # Flower would send the exception's text, which may quote private records, to the server.
         return _failed(message, request)
-    if record is not None:
-        sent = record.debit(
-            str(context.run_id),
-            request.round_number,
-            request.clients,
-            worker.classes_of(request.clients),
-        )
-        reports[~sent] = np.nan
-    return reply_with_reports(message, reports)
+    kinds = worker.classes_of(request.clients)
+    return reply_with_reports(message, debited(reports, request, context, config, kinds))
 
 
 def _failed(message: Message, request: TrainRequest) -> Message:

@@ -25,6 +25,8 @@ from fl_shuffle.errors import ConfigError, InvalidValueError, require_integer
 PARAMETERS = "parameters"
 REPORTS = "reports"
 SUM = "sum of means"
+CLIENTS = "clients"
+"""How many clients the run has, in questions and requests."""
 CLOCKS_APART_SECONDS = 60.0
 """A node's clock may be off by so much before it takes a request for an expired one."""
 # The names Flower's own strategies use, so that a ClientApp written for them works unchanged.
@@ -130,7 +132,11 @@ class Layout:
         for name, array in record.items():
             if not array.dtype.startswith("float"):
                 raise InvalidValueError(
-                    f"dtype of {name}", array.dtype, "every trained array must be floating point"
+                    f"dtype of {name}",
+                    array.dtype,
+                    "every trained array must be floating point",
+                    "BatchNorm keeps such a count: use GroupNorm (Opacus' ModuleValidator.fix "
+                    "puts it in), or send the parameters alone",
                 )
         return cls(tuple(record), tuple(tuple(array.shape) for array in record.values()))
 
@@ -181,8 +187,15 @@ class TrainRequest:
         bits[clients - first] = True
         return cls(round_number, first, span, np.packbits(bits).tobytes())
 
-    def message(self, model: ArrayRecord, node_id: int, timeout: float | None = None) -> Message:
-        """The training message that carries this request and the model.
+    def message(
+        self,
+        model: ArrayRecord,
+        node_id: int,
+        timeout: float | None = None,
+        *,
+        clients: int | None = None,
+    ) -> Message:
+        """The training message that carries this request and the model, of a run of `clients`.
 
         After `timeout` seconds nobody waits for the answer: it is not to be worked on any more.
         """
@@ -192,6 +205,7 @@ class TrainRequest:
                 "first": self.first,
                 "span": self.span,
                 "bitmap": self.bitmap,
+                **({} if clients is None else {CLIENTS: clients}),
             }
         )
         content = RecordDict({MODEL_RECORD: model, REQUEST_RECORD: request})

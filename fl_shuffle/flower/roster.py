@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fl_shuffle.errors import InvalidValueError, require_integer
 from fl_shuffle.flower.exchange import exchange, wait_for_nodes
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED, InProcessGrid
-from fl_shuffle.flower.records import TrainRequest
+from fl_shuffle.flower.records import CLIENTS, REQUEST_RECORD, TrainRequest
 
 log = logging.getLogger("fl_shuffle.run.nodes")
 
@@ -138,7 +138,13 @@ class Roster:
     def _ask(self, grid: Grid, nodes: list[int]) -> dict[int, range]:
         timeout = min(QUERY_SECONDS, self._timeout)
         questions = [
-            Message(RecordDict(), node, MessageType.QUERY, ttl=timeout, group_id="holdings")
+            Message(
+                RecordDict({REQUEST_RECORD: ConfigRecord({CLIENTS: self._clients})}),
+                node,
+                MessageType.QUERY,
+                ttl=timeout,
+                group_id="holdings",
+            )
             for node in nodes
         ]
         answers = {}

@@ -130,6 +130,7 @@ class ShuffleStrategy(Strategy):
         cut: Cut | None = None,
         analyzer: Analyzer | None = None,
         pooled: PooledNoise | None = None,
+        layout: Layout | None = None,
         evaluate: Callable[[int, Tensor], dict[str, float]] | None = None,
         on_round: Callable[[RoundOutcome], None] | None = None,
     ) -> None:
@@ -147,7 +148,7 @@ class ShuffleStrategy(Strategy):
         self._evaluate = evaluate
         self._on_round = on_round
         self._roster = Roster(clients, schedule.timeout)
-        self._layout = Layout.flat(optimizer.current().numel())
+        self._layout = layout or Layout.flat(optimizer.current().numel())
         self._causes: Counter[str] = Counter()
         # Of a round in which everybody takes part: the same every time.
         self._whole: dict[tuple[int, int], list[TrainRequest]] = {}
@@ -233,7 +234,9 @@ class ShuffleStrategy(Strategy):
         model = self._layout.record(theta.numpy())
         turns = self._assign(grid, number, allowed, theta.numel())
         timeout = self._schedule.timeout
-        messages = (request.message(model, node, timeout) for request, node in turns)
+        messages = (
+            request.message(model, node, timeout, clients=self._clients) for request, node in turns
+        )
         window = 2 * len({node for _, node in turns})
         batch: ReportBatch | PooledBatch
         present = np.zeros(self._clients, dtype=bool)
@@ -302,8 +305,10 @@ class ShuffleStrategy(Strategy):
             node = nodes[index % len(nodes)]
             if node in silent:
                 continue
-            message = TrainRequest(number, client, 1).message(model, node, self._schedule.timeout)
-            reply = ask(grid, message, timeout=self._schedule.timeout)
+            timeout = self._schedule.timeout
+            request = TrainRequest(number, client, 1)
+            message = request.message(model, node, timeout, clients=self._clients)
+            reply = ask(grid, message, timeout=timeout)
             if reply is None:
                 # It costs the round one timeout, not one for each of its clients.
                 silent.add(node)
@@ -340,7 +345,7 @@ class ShuffleStrategy(Strategy):
         size = sum(array.numpy().size for array in arrays.values())
         allowed = self._participants(server_round)
         for request, node in self._assign(grid, server_round, allowed, size):
-            yield request.message(arrays, node)
+            yield request.message(arrays, node, clients=self._clients)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
