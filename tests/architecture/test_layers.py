@@ -13,7 +13,7 @@ TOP = ("fl_shuffle", "clients", "server", "benchmarks")
 # A module may import modules of its own layer or of a lower number.
 LAYERS = [
     ["fl_shuffle.errors", "fl_shuffle.version", "fl_shuffle.lazy", "fl_shuffle.durable_files"],
-    ["fl_shuffle.csv_files"],
+    ["fl_shuffle.csv_files", "fl_shuffle.scaffold"],
     [
         "fl_shuffle.accounting.guarantee",
         "fl_shuffle.accounting.tolerances",
