@@ -39,9 +39,9 @@ def test_its_own_test_passes_and_it_learns(app: Path) -> None:
 
     run("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
     program = "import sys; from fl_shuffle.cli import main; sys.exit(main())"
-    run("-c", program, "simulate", "config.toml", "--quiet", "--out", "run")
+    run("-c", program, "simulate", "config.toml", "--quiet", "--rounds=10", "--out", "run")
     summary = json.loads((app / "run" / "summary.json").read_text())
-    assert summary["accuracy"] > 0.5 and summary["epsilon"] < 30.0
+    assert summary["accuracy"] > 0.35 and summary["epsilon"] < 3.0
     assert main(["report", str(app / "run")]) == 0
     # Linters of its owner find nothing to say.
     run("-m", "ruff", "check", "--isolated", ".")
