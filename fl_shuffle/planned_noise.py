@@ -5,7 +5,9 @@ The framework's own worker and the mod around a user's ClientApp both draw their
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,11 +16,16 @@ from torch import Tensor
 
 from fl_shuffle.budgets import Budgets
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.plugins import load_attribute
+from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.plugins import load_function
 from fl_shuffle.randomizer_plan import RandomizerPlan, noise_bits
+from fl_shuffle.randomizers.discrete.reports import SAMPLERS as DISCRETE
+from fl_shuffle.randomizers.discrete.reports import discrete_reports_
 from fl_shuffle.randomizers.noise import NoiseStream
 from fl_shuffle.randomizers.vector import NOISES, UserRandomizer, randomize_rows_
 from fl_shuffle.seeds import SeedTree
+
+log = logging.getLogger("fl_shuffle.client")
 
 Ids = NDArray[np.int64]
 Vector = NDArray[np.float64]
@@ -40,7 +47,7 @@ class PlannedNoise:
         self._weighted = bool((plan.weight != 1.0).any())
         self._scale = common(plan.weight * plan.scale)
         self._step = common(plan.step)
-        self._user = _user_randomizer(config, plan, budgets)
+        self._own = _own_randomizer(config, plan, budgets)
 
     def randomize_(self, rows: Tensor, clients: Ids, round_number: int) -> None:
         """In place: the clipped means [k, d] of these ascending clients become their reports."""
@@ -50,8 +57,8 @@ class PlannedNoise:
             bits=self._bits,
             device=rows.device,
         )
-        if self._user is not None:
-            self._user(rows, clients, stream)
+        if self._own is not None:
+            self._own(rows, clients, stream)
         else:
             self.weigh_(rows, clients)
             randomize_rows_(
@@ -70,24 +77,46 @@ class PlannedNoise:
             rows *= weight[:, None].to(rows.device)
 
 
-def _user_randomizer(
+def _own_randomizer(
     config: Config, plan: RandomizerPlan, budgets: Budgets
 ) -> Callable[[Tensor, Ids, NoiseStream], None] | None:
-    """The user's own randomizer, one client at a time with that client's budget."""
+    """Discrete noise, or the user's own randomizer, one client at a time with its budget."""
     if plan.noise in NOISES:
         return None
-    function = load_attribute(config.privacy.randomizer, field="privacy.randomizer")
+    if plan.noise in DISCRETE:
+        return partial(_discrete_noise, plan)
+    function = load_function(
+        config.privacy.randomizer,
+        *("mean", "epsilon0", "delta0", "generator"),
+        field="privacy.randomizer",
+    )
 
     def randomize(rows: Tensor, clients: Ids, stream: NoiseStream) -> None:
         for row, client in enumerate(clients.tolist()):
-            UserRandomizer(
+            own = UserRandomizer(
                 function,
                 float(budgets.epsilon[client]),
                 float(budgets.delta[client]),
                 bound=float(plan.user_bound),
-            ).randomize_(rows[row : row + 1], [client], stream)
+            )
+            try:
+                own.randomize_(rows[row : row + 1], [client], stream)
+            except FlShuffleError:
+                raise
+            except Exception as error:
+                # That client alone has no report; its declared budget is about that as well.
+                rows[row] = torch.nan
+                what = f"{type(error).__name__}: {error}"
+                log.warning("a client's randomizer raised, and it sends no report: %s", what)
 
     return randomize
+
+
+def _discrete_noise(plan: RandomizerPlan, rows: Tensor, clients: Ids, stream: NoiseStream) -> None:
+    scale, step = plan.scale[clients], plan.step[clients]
+    discrete_reports_(
+        plan.noise, rows, clients, stream, scale=(scale / step).astype(np.int64), step=step
+    )
 
 
 def common(values: Vector) -> float | Vector:

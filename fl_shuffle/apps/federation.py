@@ -23,19 +23,15 @@ from flwr.serverapp import Grid
 from torch import Tensor, nn
 
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
-from fl_shuffle.aggregation.robust import analyzer_of
+from fl_shuffle.apps.player import strategy_of
 from fl_shuffle.configuration.sections import Config
+from fl_shuffle.configuration.supernodes import read_supernodes
 from fl_shuffle.errors import ConfigError, InvalidValueError
-from fl_shuffle.flower.exchange import Cut
-from fl_shuffle.flower.own_apps import ClientPlan
+from fl_shuffle.flower.mod import ClientPlan
 from fl_shuffle.flower.records import Layout
 from fl_shuffle.flower.settings import config_of
-from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
 from fl_shuffle.gradients.structure import require_no_batch_statistics
-from fl_shuffle.randomizer_plan import RandomizerPlan
-from fl_shuffle.randomizers.pooled import PooledNoise
-from fl_shuffle.runs import DataFacts, Run, RunFacts, RunPlace, observer_of, open_run
-from fl_shuffle.seeds import SeedTree
+from fl_shuffle.runs import DataFacts, RunFacts, RunPlace, observer_of, open_run
 
 Evaluate = Callable[[int, ArrayRecord], Mapping[str, float]]
 """(round, the model's arrays) -> metrics of it on public records: `accuracy` (0 to 1), `loss`, or
@@ -104,6 +100,8 @@ class FederationSettings:
             lifetime=self.clients.budgets.lifetime,
             metrics=names,
         )
+        listed = config.run.supernodes
+        supernodes = read_supernodes(listed, config.data.clients) if listed else None
         observer = observer_of(grid, self.run_config)
         with open_run(config, facts, self.place, observer) as run:
             player = strategy_of(
@@ -111,65 +109,16 @@ class FederationSettings:
                 run,
                 ServerOptimizer(config.server, initial),
                 self.clients.plan,
+                self.run_config,
+                supernodes=supernodes,
                 layout=layout,
                 evaluate=None if evaluate is None else measure,
             )
             final = layout.record(player.play(grid).numpy())
             named = {name: torch.from_numpy(array.numpy()) for name, array in final.items()}
             run.finish(named, player.strategy.stopped_early, failed=player.strategy.failed)
+            player.finished(run)
         return final
-
-
-@dataclass(frozen=True)
-class Player:
-    """A strategy, and the round that its run begins or goes on with."""
-
-    strategy: ShuffleStrategy
-    first_round: int
-
-    def play(self, grid: Grid) -> Tensor:
-        """All rounds; the final parameters, float32 [d]."""
-        return self.strategy.run(grid, self.first_round)
-
-
-def strategy_of(
-    config: Config,
-    run: Run,
-    optimizer: ServerOptimizer,
-    plan: RandomizerPlan,
-    *,
-    cut: Cut | None = None,
-    layout: Layout | None = None,
-    evaluate: Callable[[int, Tensor], dict[str, float]] | None = None,
-) -> Player:
-    """The strategy of an open run, with its book, seeds, analyzer and noise."""
-    first_round = run.restore(optimizer)
-    pooled = None
-    if config.run.noise == "pooled":
-        pooled = PooledNoise(plan.noise, plan.weight * plan.scale, plan.step)
-    strategy = ShuffleStrategy(
-        clients=config.data.clients,
-        schedule=Schedule(
-            rounds=config.run.rounds,
-            sequential=config.training.schedule == "sequential",
-            participation=config.training.participation,
-            evaluate_every=config.run.evaluate_every,
-            timeout=config.run.timeout,
-        ),
-        optimizer=optimizer,
-        book=run.book,
-        seeds=SeedTree(config.run.seed if config.run.entropy == "seeded" else None),
-        min_reports=config.privacy.min_reports,
-        group=plan.group,
-        largest=plan.largest,
-        cut=cut,
-        analyzer=analyzer_of(config.server),
-        pooled=pooled,
-        layout=layout,
-        evaluate=evaluate,
-        on_round=run.on_round,
-    )
-    return Player(strategy, first_round)
 
 
 def arrays_of(module: nn.Module) -> ArrayRecord:

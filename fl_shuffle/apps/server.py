@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
-from fl_shuffle.apps.federation import strategy_of
-from fl_shuffle.flower.settings import config_of, require_simulated
+from fl_shuffle.apps.player import strategy_of
+from fl_shuffle.configuration.supernodes import read_supernodes
+from fl_shuffle.flower.settings import SIMULATION_VARIABLE, config_of, require_simulated
 from fl_shuffle.gradients import packing_of
 from fl_shuffle.runs import DataFacts, Preparing, RunFacts, RunPlace, observer_of, open_run
 from fl_shuffle.tasks.evaluation import evaluator
@@ -27,6 +30,9 @@ def main(grid: Grid, context: Context) -> None:
     if pooled:
         require_simulated(context)
     torch.set_num_threads(1)
+    # Before the data: what is wrong with it is said at once.
+    listed = config.run.supernodes
+    supernodes = read_supernodes(listed, config.data.clients) if listed else None
     observer = observer_of(grid, context.run_config)
     task = load_task(config, lambda text: observer(Preparing(text)))
     model = task.model(config)
@@ -59,9 +65,15 @@ def main(grid: Grid, context: Context) -> None:
             run,
             ServerOptimizer(config.server, initial),
             task.plan,
+            context.run_config,
+            supernodes=supernodes,
+            # There every report would be pickled on its way; elsewhere the server takes reports
+            # alone.
+            summed=os.environ.get(SIMULATION_VARIABLE) == "1",
             cut=lambda clients: packing.starts(sizes[clients]),
             evaluate=measure,
         )
         load_parameters(model, player.play(grid))
         strategy = player.strategy
         run.finish(model.state_dict(), strategy.stopped_early, failed=strategy.failed)
+        player.finished(run)

@@ -131,24 +131,18 @@ def require_protecting(context: Context, config: Config) -> None:
         )
 
 
-def debited(
-    reports: NDArray[np.float32],
-    request: TrainRequest,
-    context: Context,
-    config: Config,
-    classes: Sequence[ClientClass],
-) -> NDArray[np.float32]:
-    """The reports [k, d], written down if this node keeps a record; NaN for those not to be sent.
+def allowed_by_record(
+    request: TrainRequest, context: Context, config: Config, classes: Sequence[ClientClass]
+) -> NDArray[np.bool_]:
+    """Whose report [k] may leave: all, unless this node keeps a record; it is then written down.
 
     `classes` says what one report of each of the request's clients is.
     """
     require_protecting(context, config)
     record = ClientRecord.of(context.node_config)
-    if record is not None:
-        number = request.round_number
-        sent = record.debit(str(context.run_id), number, request.clients, classes)
-        reports[~sent] = np.nan
-    return reports
+    if record is None:
+        return np.ones(len(request.clients), dtype=bool)
+    return record.debit(str(context.run_id), request.round_number, request.clients, classes)
 
 
 def _cost(kind: ClientClass) -> tuple[float, float, float]:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Context, Error, Message, MessageType
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma
-from fl_shuffle.errors import require_choice, require_integer, require_real
-from fl_shuffle.flower.client_record import debited
+from fl_shuffle.budgets import Budgets, make_budgets
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.errors import InvalidValueError, require_choice, require_integer, require_real
+from fl_shuffle.flower.client_record import allowed_by_record
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED
-from fl_shuffle.flower.own_apps import ClientPlan, as_client, plan_of
 from fl_shuffle.flower.records import (
     CLIENTS,
     MODEL_RECORD,
@@ -30,12 +36,16 @@ from fl_shuffle.flower.records import (
     reply_with_reports,
 )
 from fl_shuffle.flower.roster import (
+    PARTITION,
+    PARTITIONS,
     holding_in,
     reply_with_holding,
     reply_with_range,
     require_held,
 )
 from fl_shuffle.flower.settings import config_of
+from fl_shuffle.planned_noise import PlannedNoise
+from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
 from fl_shuffle.randomizers.noise import NoiseStream
 from fl_shuffle.randomizers.vector import NORMS, VectorRandomizer, clip_rows
 
@@ -43,6 +53,91 @@ log = logging.getLogger("fl_shuffle.client")
 
 NOBODY = np.zeros(1, dtype=np.int64)
 """Whose update it is where a message names no clients: the node's own."""
+SERVER_ROUND = "server-round"
+"""What Flower's own strategies call the number of the round."""
+
+
+@dataclass(frozen=True)
+class ClientPlan:
+    """What a run's configuration says about clients whose data and model are a user's own."""
+
+    config: Config
+    budgets: Budgets
+    plan: RandomizerPlan
+
+    @classmethod
+    def of(cls, config: Config) -> ClientPlan:
+        """Raises `InvalidValueError` for a configuration that own apps cannot be run with."""
+        if config.privacy.unit != "client":
+            raise InvalidValueError(
+                "privacy.unit",
+                config.privacy.unit,
+                "must be client for an app of your own: its update is clipped as a whole",
+            )
+        if config.run.noise == "pooled":
+            raise InvalidValueError(
+                "run.noise",
+                "pooled",
+                "must be per-report for an app of your own: its clients send reports",
+            )
+        if config.privacy.shuffler == "apart":
+            raise InvalidValueError(
+                "privacy.shuffler",
+                "apart",
+                "is for the framework's own apps: a ShuffleClientApp answers the server",
+                "leave it out",
+            )
+        budgets = make_budgets(config.budgets, config.data.clients)
+        # How many records a client has is its own affair, and changes nothing for this unit.
+        plan = make_plan(config, budgets, np.ones(config.data.clients, dtype=np.int64))
+        return cls(config, budgets, plan)
+
+    @property
+    def noise(self) -> PlannedNoise:
+        """What turns clipped updates into reports; made anew for every message, so that entropy of
+        the operating system is never used twice."""
+        return PlannedNoise(self.config, self.plan, self.budgets)
+
+
+_plans: list[tuple[Config, ClientPlan]] = []
+_lock = Lock()
+
+
+def plan_of(context: Context, beside: str | Path | None) -> ClientPlan:
+    """The plan of the run that a context belongs to; kept for its next message."""
+    config = config_of(context, beside)
+    with _lock:
+        if not _plans or _plans[0][0] != config:
+            _plans[:] = [(config, ClientPlan.of(config))]
+        return _plans[0][1]
+
+
+@contextmanager
+def as_client(
+    message: Message, context: Context, client: int, total: int | None
+) -> Iterator[tuple[Message, Context]]:
+    """The request as one of its clients gets it, with a context of that client's own.
+
+    What the app leaves in `state` is kept in the node's, under the client's number.
+    """
+    request = message.content.config_records[REQUEST_RECORD]
+    own_request = ConfigRecord({SERVER_ROUND: request["round"], "client": client})
+    own_message = copy.copy(message)
+    own_message.content = RecordDict(
+        {MODEL_RECORD: message.content.array_records[MODEL_RECORD], REQUEST_RECORD: own_request}
+    )
+    mark = f"client-{client}/"
+    own = {name.removeprefix(mark): r for name, r in context.state.items() if name.startswith(mark)}
+    own_context = copy.copy(context)
+    own_context.state = RecordDict(own)
+    own_context.node_config = {**context.node_config, PARTITION: client}
+    if total is not None:
+        own_context.node_config[PARTITIONS] = total
+    yield own_message, own_context
+    for name in own:
+        del context.state[mark + name]
+    for name, record in own_context.state.items():
+        context.state[mark + name] = record
 
 
 class ReportingMod(ABC):
@@ -139,9 +234,9 @@ class PlannedMod(ReportingMod):
         if plan.plan.client_clip is not None:
             clip_rows(updates, plan.plan.client_clip, plan.plan.norm)
         plan.noise.randomize_(updates, clients, request.round_number)
-        reports = _without(updates, sent)
         kinds = [plan.plan.classes[index] for index in plan.plan.class_of[clients]]
-        return reply_with_reports(message, debited(reports, request, context, plan.config, kinds))
+        sent &= allowed_by_record(request, context, plan.config, kinds)
+        return reply_with_reports(message, _without(updates, sent))
 
 
 def _names_clients(message: Message) -> bool:

@@ -13,8 +13,8 @@ from fl_shuffle.configuration.sections import TORCHVISION_SOURCES, DataSection
 from fl_shuffle.errors import DataError, InvalidValueError
 from fl_shuffle.plugins import load_function
 from fl_shuffle.tasks.partition import Partition, make_partition
-from fl_shuffle.tasks.records import Records
 from fl_shuffle.tasks.sources import digits, files, gapminder, huggingface, mnist, named_images
+from fl_shuffle.tasks.sources.records import Records
 
 __all__ = ["SHIPPED", "Partition", "Records", "load_records", "make_partition"]
 

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.aggregation.shuffler import ReportBatch
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.gradients import NonfiniteRecords, SumPlan, make_gradient_engine
 from fl_shuffle.gradients.rounding import on_grid, sum_grid
 from fl_shuffle.planned_noise import PlannedNoise, common, consecutive, of
+from fl_shuffle.randomizer_plan import RandomizerPlan
 from fl_shuffle.randomizers.vector import clip_rows
 from fl_shuffle.tasks.task import Task, load_task
 
@@ -76,6 +78,11 @@ class Worker:
         self._noise = PlannedNoise(config, plan, self._task.budgets, bits=bits)
         self._path_noted = False
 
+    @property
+    def plan(self) -> RandomizerPlan:
+        """The public plan: how every client's reports are made."""
+        return self._task.plan
+
     def classes_of(self, clients: NDArray[np.int64]) -> list[ClientClass]:
         """What one report of each of these clients is to an accountant."""
         plan = self._task.plan
@@ -86,15 +93,45 @@ class Worker:
 
         Everybody sends one, whatever their data: see `means`.
         """
-        clients = request.clients
-        rows, nonfinite = self.means(clients, parameters.to(self._device))
+        rows, nonfinite = self._reports_of(request.clients, request.round_number, parameters)
         self._note(request, nonfinite)
+        return rows.numpy()
+
+    def sum_of_reports(
+        self, request: TrainRequest, parameters: Tensor
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """The exact sum [d] of the requested clients' reports, and which [k] of them are in it.
+
+        For simulations, where the way to the server is dear. The same reports, a few at a time.
+        """
+        plan, clients = self._task.plan, request.clients
+        batch = ReportBatch(self._engine.dimension, keep=False, group=plan.group)
+        usable = np.zeros(len(clients), dtype=bool)
+        nonfinite = NonfiniteRecords()
+        blocks = self._engine.packing.starts(np.diff(self._task.offsets)[clients])
+        for place, (a, b) in enumerate(pairwise(self._held_at_a_time(blocks).tolist())):
+            rows, found = self._reports_of(clients[a:b], request.round_number, parameters)
+            nonfinite.add_all(found)
+            usable[a:b] = batch.add(rows, place, plan.largest[clients[a:b]])
+        self._note(request, nonfinite)
+        return batch.release_sum().numpy(), usable
+
+    def _reports_of(
+        self, clients: NDArray[np.int64], round_number: int, parameters: Tensor
+    ) -> tuple[Tensor, NonfiniteRecords]:
+        rows, nonfinite = self.means(clients, parameters.to(self._device))
         # Reports leave from the processor. Noise that protects somebody is drawn there, too: the
         # generator of other devices is not a cryptographic one (docs/noise.md).
         if self._config.run.entropy == "system":
             rows = rows.cpu()
-        self.randomize_(rows, clients, request.round_number)
-        return rows.cpu().numpy()
+        self.randomize_(rows, clients, round_number)
+        return rows.cpu(), nonfinite
+
+    def _held_at_a_time(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of the blocks' starts, and the end, between which rows are few enough to hold."""
+        held = max(1, HELD_NUMBERS // self._engine.dimension)
+        starts = blocks[np.unique(np.searchsorted(blocks, np.arange(0, blocks[-1], held)))]
+        return np.unique(np.append(starts, blocks[-1]))
 
     def sum_of_means(self, request: TrainRequest, parameters: Tensor) -> NDArray[np.float64]:
         """The sum [d] of the weighted means of the requested clients: what their reports are before
@@ -121,9 +158,7 @@ class Worker:
         packing = self._engine.packing if self._by_rows else self._engine.sum_packing
         blocks = packing.starts(sizes)
         if self._by_rows:
-            held = max(1, HELD_NUMBERS // self._engine.dimension)
-            starts = blocks[np.unique(np.searchsorted(blocks, np.arange(0, blocks[-1], held)))]
-            starts = np.append(starts, blocks[-1])
+            starts = self._held_at_a_time(blocks)
         else:
             starts = blocks if request.bitmap else blocks[[0, -1]]
         parts = [
@@ -171,8 +206,9 @@ class Worker:
         if nonfinite.clients:
             # For whoever keeps this data. The reply must not tell.
             log.warning(
-                "round %d: %d of %d clients have gradients that are not finite, or labels that are "
-                "no class%s; they count as zero, and the reports are sent",
+                "round %d: %d of %d clients have gradients that are not finite, labels that are no "
+                "class, or records on which the model raises%s; they count as zero, and the "
+                "reports are sent",
                 request.round_number,
                 nonfinite.clients,
                 len(request.clients),

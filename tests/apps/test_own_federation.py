@@ -31,7 +31,7 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import FlShuffleError, InvalidValueError
 from fl_shuffle.flower import ShuffleClientApp
 from fl_shuffle.flower.grid import InProcessGrid
-from fl_shuffle.flower.own_apps import ClientPlan
+from fl_shuffle.flower.mod import ClientPlan
 from fl_shuffle.flower.records import Layout, TrainRequest, reports_of
 from fl_shuffle.flower.settings import RESOLVED
 

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.errors import DataError
-from fl_shuffle.tasks.records import Records
 from fl_shuffle.tasks.sources.options import Target, require_known
+from fl_shuffle.tasks.sources.records import Records
 from fl_shuffle.tasks.sources.tables import COLUMN_OPTIONS, Columns, read_table
 
 SUFFIXES = (".npz", ".csv", ".parquet")

@@ -19,7 +19,7 @@ import numpy as np
 
 from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.errors import DataError
-from fl_shuffle.tasks.records import Records
+from fl_shuffle.tasks.sources.records import Records
 
 FILE = Path(__file__).with_name("gapminder.json")
 CONTINENTS = ("Africa", "Americas", "Asia", "Europe", "Oceania")

@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.errors import ConfigError, DataError, InvalidValueError, suggestion
 from fl_shuffle.extras import require_extra
-from fl_shuffle.tasks.records import Records
 from fl_shuffle.tasks.sources.options import (
     FIELD,
     Target,
@@ -36,6 +35,7 @@ from fl_shuffle.tasks.sources.options import (
     text_option,
     texts_option,
 )
+from fl_shuffle.tasks.sources.records import Records
 from fl_shuffle.tasks.sources.tables import label_values, numbers
 
 OPTIONS = (

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.errors import DataError, require_choice, require_integer
-from fl_shuffle.tasks.records import Records
 from fl_shuffle.tasks.sources.mnist import DATA_VARIABLE
 from fl_shuffle.tasks.sources.options import FIELD, require_known, text_option
+from fl_shuffle.tasks.sources.records import Records
 from fl_shuffle.tasks.sources.torchvision_datasets import import_torchvision_datasets
 
 EMNIST_CLASSES = {

@@ -108,6 +108,13 @@ class Records:
         return digest.hexdigest()
 
     def _require(self, part: str, images: Images, labels: Labels) -> None:
+        for what, array in (("images", images), ("labels", labels)):
+            # Whatever the annotations say: a user's own source may return anything.
+            if not isinstance(array, np.ndarray) or not array.ndim:
+                raise DataError(
+                    f"Records.{part}_{what} is a {type(array).__name__}; it must be a NumPy array "
+                    "with one row per record"
+                )
         wanted: list[tuple[int, ...]] = [(len(images),)]
         if self.regression:
             wanted = [(len(images), self.outputs)] + (wanted if self.outputs == 1 else [])
