@@ -25,6 +25,8 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError, InvalidValueError, PrivacyBudgetError, RunError
 from fl_shuffle.flower.apart import parties, strategy
 from fl_shuffle.flower.grid import InProcessGrid
+from fl_shuffle.flower.mod import LocalRandomizerMod
+from fl_shuffle.flower.records import Layout, TrainRequest
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.ledger.run_book import RunBook
 from fl_shuffle.report import page
@@ -294,6 +296,12 @@ def test_what_does_not_go_together_is_said_in_one_line(lab: Lab) -> None:
         with pytest.raises(ConfigError, match=message):
             parties.sender_of(wanted, node)
     assert parties.sender_of(inside, {}) is None
+    # An app of one's own answers the server: not on a node that has a shuffler.
+    mod = LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)
+    InProcessGrid(ClientApp(), {}, nodes=1).close()
+    request = TrainRequest(1, 0, 1).message(Layout.flat(3).record(np.zeros(3, np.float32)), 2)
+    with pytest.raises(ConfigError, match="this app sends its reports to the server"):
+        mod(request, Context(1, 2, both, RecordDict(), {}), ClientApp())
 
     def never() -> Any:
         raise AssertionError
