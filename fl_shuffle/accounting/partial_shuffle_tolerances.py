@@ -30,7 +30,7 @@ class PartialShuffleTolerances:
     lognormal_short_step: float = 3e-3
     """Below it second differences lose their digits and are taken from derivatives."""
 
-    # bounds.partial_shuffle.second_order
+    # bounds.partial_shuffle.sums.second_order
     second_order_smoothing: float = 0.03
     """Standard deviation, in units of 1/theta, of the Gaussian variable that is added to smooth the
     sum; it raises the result by 5e-4."""
@@ -47,6 +47,28 @@ class PartialShuffleTolerances:
     """Nodes of the trapezoidal sum above the cut, which is above its integral with any number."""
     profile_inflation: float = 1.0 + 1e-12
     """Covers the round-off of a local profile, a few units in the last place."""
+
+    deficit_reach: float = 12.0
+    """What an other's report may say against client 1 is followed over so many noise widths,"""
+    deficit_first: float = 1e-3
+    """from this share of one on, ..."""
+    deficit_nodes: int = 150
+    """... at so many places."""
+
+    # bounds.partial_shuffle.sums.variance_cells
+    variance_cells: tuple[float, ...] = (
+        *(0.0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.22, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.87, 0.92),
+        *(0.95, 0.97, 0.98, 0.99, 0.995, 1.0),
+    )
+    """Second moments of a term, as shares of the largest one, that are told apart."""
+    cells_period_sds: float = 10.0
+    """Period of the sum's copies, in its deviations: they decide the tightness alone."""
+    cells_last_angle: float = 1.3
+    """Frequencies up to this over a term's deviation are bounded by moments ..."""
+    cells_last_sds: float = 200.0
+    """... and up to this over the sum's; beyond, by the smoothing alone."""
+    cells_round_off: float = 1e-9
+    """Covers round-off, relative to a logarithm: sums of a thousand positive terms at most."""
 
     # bounds.partial_shuffle.prediction
     prediction_nodes: int = 140
@@ -65,6 +87,8 @@ class PartialShuffleTolerances:
     """So many goals are tried, each half of what the last one gave ..."""
     third_order_close: float = 3.0
     """... until the result is within this factor of its goal."""
+    third_order_by_moments: float = 1.12
+    """Where moments bound the sum within this factor of a normal estimate, atoms are not asked."""
     third_order_rounding: float = 3e-3
     """Relative error of rounding the top law to atoms."""
 
@@ -75,8 +99,8 @@ class PartialShuffleTolerances:
     """... denser far out by this power of epsilon ..."""
     rings_from: float = 0.02
     """... from this epsilon on: they gain about a third of epsilon, relatively."""
-    rings_cut_places: int = 200
-    """Places tried for the cut of a ring's law: any is valid."""
+    rings_cut_stride: int = 3
+    """Every so many of the nodes is tried as the cut of a ring's law: any is valid."""
     rings_tilt_step: float = 1.02
     """The line of integration is found to this factor: any is valid."""
     ring_powers: int = 60

@@ -24,11 +24,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fl_shuffle.accounting.bounds.partial_shuffle.collapsed_atoms import ToppedLaw
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
     ConvexOrderLaw,
     GaussianSplitLaw,
+    squared_tail,
 )
-from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.engine.convex_rounding import atoms_on
+from fl_shuffle.accounting.laws.amplification import AtomicLaw, FloatArray
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
 
@@ -68,27 +71,42 @@ class RingLaw:
 
 @dataclass(frozen=True)
 class Ring:
-    """One ring's law, cut where no more is left than `left`, and a bound on its variance."""
+    """One ring: atoms that dominate min(L, K) in convex order, and a bound on L's variance.
+
+    `tail` is what the cut at K, the ring's own, leaves of L: E(L - K)_+ at most.
+    """
 
     law: RingLaw
+    atoms: AtomicLaw
     variance: float
+    tail: float
 
 
-def rings(law: ConvexOrderLaw, mu: float, left: float) -> list[Ring]:
-    """The rings of others in a ball of diameter `mu`; each law ends where `left` is left of it."""
+def rings(law: ConvexOrderLaw, mu: float, left: float, nodes: FloatArray) -> list[Ring]:
+    """The rings of others in a ball of diameter `mu`; each law ends where `left` is left of it.
+
+    `nodes`, from the law's lower end to its upper one, are where the rings' atoms may lie: those
+    that suit one law for all others suit the rings' too, and need no search.
+    """
     epsilon = law.epsilon
     count = TOLERANCES.rings
     # The upper tail matters most where a = e^epsilon is large: finer rings far out.
     power = 1.0 + min(TOLERANCES.rings_skew * epsilon, 1.0)
     edges = mu * np.sqrt(1.0 - (1.0 - np.arange(count + 1) / count) ** power)
+    nodes = np.unique(np.clip(nodes, law.lower, law.upper))
+    places = nodes[nodes > 0.0][:: TOLERANCES.rings_cut_stride]
     found = []
     for near, far in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         above = GaussianSplitLaw(epsilon, mu, far, law.lower, law.upper)
-        places = np.geomspace(1e-3 * law.upper, law.upper, TOLERANCES.rings_cut_places)
         enough = above.stop_loss(places) <= left * (1.0 + 1e-9)
         cut = float(places[np.argmax(enough)]) if enough.any() else law.upper
         ring = RingLaw(law, replace(above, upper=cut), far)
-        found.append(Ring(ring, ring_variance(math.exp(epsilon), mu, near, far)))
+        tail = float(ring.stop_loss(np.array([cut]))[0])
+        top = ToppedLaw(ring, squared_tail(ring, far), tail)
+        kept = np.concatenate([[law.lower], nodes[(nodes > law.lower) & (nodes < cut)], [cut]])
+        atoms, extra = atoms_on(top, np.append(kept, top.upper) if top.upper > cut else kept)
+        variance = ring_variance(math.exp(epsilon), mu, near, far)
+        found.append(Ring(ring, atoms, variance, tail + extra))
     return found
 
 

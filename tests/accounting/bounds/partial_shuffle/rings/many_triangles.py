@@ -18,11 +18,10 @@ from fl_shuffle.accounting.bounds.partial_shuffle.bound import Setting, variance
 from fl_shuffle.accounting.bounds.partial_shuffle.collapsed_atoms import ToppedLaw, collapse, lifted
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
     ConvexOrderLaw,
-    GaussianLaw,
     gaussian_law,
     squared_tail,
 )
-from fl_shuffle.accounting.bounds.partial_shuffle.rings import RingLaw, rings
+from fl_shuffle.accounting.bounds.partial_shuffle.rings import rings
 from fl_shuffle.accounting.engine.convex_rounding import round_up_convex
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from tests.accounting.bounds.partial_shuffle.oracles.gaussian_bound import excess
@@ -49,21 +48,20 @@ def certified_laws(
     law = replace(law, upper=cut)
     left = float(law.stop_loss(np.array([cut]))[0])
     whole = variance_bound(setting, epsilon)
-    parts: list[tuple[float, GaussianLaw | RingLaw, float]] = [(setting.spread, law, whole)]
+    topped = ToppedLaw(law, squared_tail(law, setting.spread), left)
+    atoms, _, _ = round_up_convex(topped, [(1.0, setting.count - 1)], 3e-3)
+    parts = [(setting.spread, atoms, whole)]
     if isinstance(law, ConvexOrderLaw):
         parts += [
-            (ring.law.far, ring.law, min(ring.variance, whole))
-            for ring in rings(law, setting.diameter, left)
+            (ring.law.far, ring.atoms, min(ring.variance, whole))
+            for ring in rings(law, setting.diameter, left, atoms.values)
         ]
     near = 0.0
     for place, (far, own, variance) in enumerate(parts):
-        here = float(own.stop_loss(np.array([own.upper]))[0])
-        topped = ToppedLaw(own, squared_tail(own, far), here)
-        atoms, _, _ = round_up_convex(topped, [(1.0, setting.count - 1)], 3e-3)
         mean = -(1 - loss) * drift + (gain + loss) * local
         second = (1 + gain) ** 2 * (variance + drift * drift)
         rate = max(drift / variance, 1 / math.sqrt(setting.count * variance))
-        found, _ = collapse(lifted(atoms, gain, loss), second - mean * mean, mean, rate)
+        found, _ = collapse(lifted(own, gain, loss), second - mean * mean, mean, rate)
         yield near if place > 1 else 0.0, far, found, variance
         near = far
 
