@@ -43,7 +43,9 @@ class PartialShuffleTolerances:
     split_newton_steps: int = 12
     """Any share of the split is valid: Newton's method comes near the best one in so many
     steps."""
-    split_tail_nodes: int = 160
+    split_close: float = 1e-7
+    """... or fewer, when the last one was so short."""
+    split_tail_nodes: int = 80
     """Nodes of the trapezoidal sum above the cut, which is above its integral with any number."""
     profile_inflation: float = 1.0 + 1e-12
     """Covers the round-off of a local profile, a few units in the last place."""
@@ -79,7 +81,7 @@ class PartialShuffleTolerances:
     """Predictions stop here: costs are shares of them and must not vanish."""
 
     # bounds.partial_shuffle.bound
-    third_order_cost_share: float = 0.006
+    third_order_cost_share: float = 0.003
     """Share of the predicted result that undoing the swap may cost."""
     third_order_negligible_delta: float = 1e-100
     """Where the local curve is below this nothing is computed."""
@@ -99,8 +101,6 @@ class PartialShuffleTolerances:
     """... denser far out by this power of epsilon ..."""
     rings_from: float = 0.02
     """... from this epsilon on: they gain about a third of epsilon, relatively."""
-    rings_cut_stride: int = 3
-    """Every so many of the nodes is tried as the cut of a ring's law: any is valid."""
     rings_tilt_step: float = 1.02
     """The line of integration is found to this factor: any is valid."""
     ring_powers: int = 60
@@ -113,6 +113,8 @@ class PartialShuffleTolerances:
     """Covers the round-off of a weight's log moment, relative to its exponent."""
     swap_max_weight: float = 1e8
     """Weights that must be cut above this say that the bound is of no use."""
+    swap_floor_share: float = 0.3
+    """Share of each part of the costs that raising small weights to a floor may take."""
     swap_no_effect: float = 0.01
     """Where the worst weight moves log delta by less, a single node is enough ..."""
     swap_large_effect: float = 0.3

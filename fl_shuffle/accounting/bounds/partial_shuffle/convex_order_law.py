@@ -86,24 +86,32 @@ class GaussianSplitLaw(_Law):
 
     def one_sided(self, t: FloatArray) -> FloatArray:
         """E(L - t)_+ for t >= 0 and E(t - L)_+ for t < 0, at most: nothing cancels."""
-        negative = t < 0.0
-        scale = np.where(negative, self.epsilon, 0.0)
-        # Everything divided by `scale`: own report a or 1/a, the other's |t| or |t|/a.
-        own = np.where(negative, -self.epsilon, self.epsilon)
-        with np.errstate(divide="ignore"):
-            other = np.maximum(np.log(np.abs(t)) - scale, -700.0)
-        d, mu = self.move, self.spread
-        constant = 0.5 * (d - mu) - own / d + other / mu
-        x = -constant * mu
-        for _ in range(TOLERANCES.split_newton_steps):
-            value = constant + log_expit(x) / d - log_expit(-x) / mu
-            share = np.exp(log_expit(-x))
-            x = np.clip(x - value / (share / d + (1.0 - share) / mu), -600.0, 600.0)
+        return split_excess(self.epsilon, self.move, np.asarray(self.spread), t)
+
+
+def split_excess(epsilon: float, d: float, mu: FloatArray, t: FloatArray) -> FloatArray:
+    """`GaussianSplitLaw.one_sided` for many spreads `mu` at once, broadcast against `t`."""
+    negative = t < 0.0
+    scale = np.where(negative, epsilon, 0.0)
+    # Everything divided by `scale`: own report a or 1/a, the other's |t| or |t|/a.
+    own = np.where(negative, -epsilon, epsilon)
+    with np.errstate(divide="ignore"):
+        other = np.maximum(np.log(np.abs(t)) - scale, -700.0)
+    constant = 0.5 * (d - mu) - own / d + other / mu
+    x = -constant * mu
+    for _ in range(TOLERANCES.split_newton_steps):
         log_theta, log_rest = log_expit(x), log_expit(-x)
-        result = np.exp(log_theta) * gaussian_profile(own - log_theta, d)
-        result += np.exp(log_rest) * gaussian_profile(other - log_rest, mu)
-        bound: FloatArray = np.minimum(result, 1.0) * np.exp(scale) * TOLERANCES.profile_inflation
-        return bound
+        share = np.exp(log_rest)
+        value = constant + log_theta / d - log_rest / mu
+        step = value / (share / d + (1.0 - share) / mu)
+        x = np.clip(x - step, -600.0, 600.0)
+        if np.all(np.abs(step) <= TOLERANCES.split_close):
+            break
+    log_theta, log_rest = log_expit(x), log_expit(-x)
+    result = np.exp(log_theta) * gaussian_profile(own - log_theta, d)
+    result += np.exp(log_rest) * gaussian_profile(other - log_rest, mu)
+    bound: FloatArray = np.minimum(result, 1.0) * np.exp(scale) * TOLERANCES.profile_inflation
+    return bound
 
 
 @dataclass(frozen=True)

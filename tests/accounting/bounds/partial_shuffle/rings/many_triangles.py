@@ -35,6 +35,10 @@ LIFTS = ((0.0, 0.0), (0.02, 0.1), (0.0, 0.01), (0.3, 0.0))
 """phi(x) = x + gain x^+ + loss x^-."""
 
 
+PROGRESS = 20_000
+"""The count so far is shown after so many triples."""
+
+
 def certified_laws(
     setting: Setting, epsilon: float, gain: float, loss: float
 ) -> Iterator[tuple[float, float, AtomicLaw, float]]:
@@ -53,7 +57,7 @@ def certified_laws(
     parts = [(setting.spread, atoms, whole)]
     if isinstance(law, ConvexOrderLaw):
         parts += [
-            (ring.law.far, ring.atoms, min(ring.variance, whole))
+            (ring.far, ring.atoms, min(ring.variance, whole))
             for ring in rings(law, setting.diameter, left, atoms.values)
         ]
     near = 0.0
@@ -100,12 +104,21 @@ def compare(rng: np.random.Generator, mu: float, share_of_move: float, cases: in
 def main(count: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     total = np.zeros(3)
+    shown = 0.0
     while total[0] < count:
+        if total[0] >= shown + PROGRESS:
+            shown = total[0]
+            show(total)
         mu = float(np.exp(rng.uniform(math.log(0.02), math.log(1.3))))
         share = float(rng.choice([1.0, 1.0, 0.3, 0.05]))
         found = compare(rng, mu, share, 3000)
         total = np.array([total[0] + found[0], total[1] + found[1], max(total[2], found[2])])
-    print(f"{total[0]:.0f} triples, {total[1]:.0f} violations, largest ratio {total[2]:.5f}")
+    show(total)
+
+
+def show(total: np.ndarray) -> None:
+    text = f"{total[0]:.0f} triples, {total[1]:.0f} violations, largest ratio {total[2]:.5f}"
+    print(text, flush=True)
 
 
 if __name__ == "__main__":
