@@ -101,7 +101,7 @@ class PartialShuffleTolerances:
     """... denser far out by this power of epsilon ..."""
     rings_from: float = 0.02
     """... from this epsilon on: they gain about a third of epsilon, relatively."""
-    rings_tilt_step: float = 1.02
+    rings_tilt_step: float = 1.05
     """The line of integration is found to this factor: any is valid."""
     ring_powers: int = 60
     """Terms of the variance's series; the rest is bounded."""
@@ -117,7 +117,7 @@ class PartialShuffleTolerances:
     """Share of each part of the costs that raising small weights to a floor may take."""
     swap_no_effect: float = 0.01
     """Where the worst weight moves log delta by less, a single node is enough ..."""
-    swap_large_effect: float = 0.3
+    swap_large_effect: float = 0.8
     """... and where by more, three are taken instead of two."""
 
     # bounds.partial_shuffle.collapsed_atoms

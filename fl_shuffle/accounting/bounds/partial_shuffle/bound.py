@@ -26,7 +26,6 @@ from fl_shuffle.accounting.bounds.partial_shuffle.prediction import predict
 from fl_shuffle.accounting.bounds.partial_shuffle.rings import rings
 from fl_shuffle.accounting.bounds.partial_shuffle.sums.second_order import (
     log_excess_by_moduli,
-    period_of,
     squared_excess_of_sum,
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.sums.variance_cells import (
@@ -122,8 +121,13 @@ def _with_goal(
         return math.inf
     missing = deficit(law, setting.spread)
 
-    def total(parts: Sequence[tuple[AtomicLaw, float]], tail: float) -> float:
-        """Of `parts` (L* as atoms, variance) whichever is the worst; `tail` is cut off of each."""
+    def total(
+        parts: Sequence[tuple[AtomicLaw, float]], tail: float, known: float = math.inf
+    ) -> float:
+        """Of `parts` (L* as atoms, variance) whichever is the worst; `tail` is cut off of each.
+
+        What can hardly come out below `known` is not computed.
+        """
         mains = []
         hints: list[Choice | None] = [None] * len(parts)
         for loss in swap.losses.tolist():
@@ -136,12 +140,13 @@ def _with_goal(
                     shaped, second - mean * mean, mean, rate, hints[index]
                 )
                 kinds.append(Kind(shaped, lower, second))
-            mains.append(_main_term(Terms(n, kinds, -drift - tail, mean, *missing)))
+            terms = Terms(n, kinds, -drift - tail, mean, *missing)
+            mains.append(_main_term(terms, known * swap.smallest))
         main = math.fsum(w * each for w, each in zip(swap.weights.tolist(), mains, strict=True))
         whole = (main + n * (1.0 + swap.gain) * tail) / swap.smallest + swap.cost
         return whole * (1.0 + 1e-12) if math.isfinite(whole) else math.inf
 
-    best = total([(atoms, variance)], left + extra)
+    best = math.inf
     if (
         in_rings
         and isinstance(law, ConvexOrderLaw)
@@ -150,8 +155,8 @@ def _with_goal(
     ):
         told = rings(law, setting.diameter, left, atoms.values)
         parts = [(ring.atoms, min(ring.variance, variance)) for ring in told]
-        best = min(best, total(parts, max(ring.tail for ring in told)))
-    return best
+        best = total(parts, max(ring.tail for ring in told))
+    return min(best, total([(atoms, variance)], left + extra, best))
 
 
 def variance_bound(setting: Setting, epsilon: float) -> float:
@@ -169,16 +174,20 @@ def variance_bound(setting: Setting, epsilon: float) -> float:
     return min(ball, max(cases)) * (1.0 + 1e-9)
 
 
-def _main_term(terms: Terms) -> float:
-    """An upper bound on E(sum)_+: by moments, and by the atoms where these say too little."""
+def _main_term(terms: Terms, known: float) -> float:
+    """An upper bound on E(sum)_+: by moments, and by the atoms where these say too little.
+
+    Atoms are not asked where even an estimate of the sum is hardly below `known`.
+    """
     found = excess_of_sum(terms)
     best = math.exp(found.log_bound) if found.log_bound < 600.0 else math.inf
-    if found.log_bound > found.log_estimate + math.log(TOLERANCES.third_order_by_moments):
+    close = found.log_estimate + math.log(TOLERANCES.third_order_by_moments)
+    if found.log_bound > close and not (close < 600.0 and math.exp(close) >= known):
         laws = [kind.comparison for kind in terms.kinds]
-        known = (
+        atomic = (
             _of_one(laws[0], terms.count) if len(laws) == 1 else _worst_mixture(laws, terms.count)
         )
-        best = min(best, known)
+        best = min(best, atomic)
     return best
 
 
@@ -206,7 +215,9 @@ def _worst_mixture(laws: Sequence[AtomicLaw], count: int) -> float:
         worst = int(np.argmax([_log_estimate(law, count, theta) for law in laws]))
         low, high = (theta, high) if saddles[worst] > theta else (low, theta)
     theta = math.sqrt(low * high)
-    period = max(period_of(law, count, theta, 1.0 / theta) for law in laws)
+    tilted = [TiltedLaw.of(law, theta) for law in laws]
+    variance = max(each.second - each.mean**2 for each in tilted)
+    period = TOLERANCES.cells_period_sds * math.sqrt(count * variance) + 8.0 / theta
     log = max(log_excess_by_moduli(law, count, theta, period) for law in laws)
     return math.exp(log) if log < 600.0 else math.inf
 

@@ -98,10 +98,12 @@ def excess_of_sum(terms: Terms) -> Excess:
         math.sqrt(2.0 * least / second),
         TOLERANCES.cells_last_sds / sd,
     )
-    k = step * np.arange(max(1, int(last / step)) + 1)
+    k: FloatArray = step * np.arange(max(1, int(last / step)) + 1, dtype=np.float64)
     log_top, log_decay = (
         np.concatenate(parts)
-        for parts in zip(*(_kind(terms, kind, theta, k) for kind in terms.kinds), strict=True)
+        for parts in zip(
+            *(transform_bounds(terms, kind, theta, k) for kind in terms.kinds), strict=True
+        )
     )
     end = float(k[-1])
     smoothing = _SMOOTHINGS / end
@@ -115,7 +117,9 @@ def excess_of_sum(terms: Terms) -> Excess:
     return Excess(bound + slack if math.isfinite(bound) else math.inf, estimate)
 
 
-def _kind(terms: Terms, kind: Kind, theta: float, k: FloatArray) -> tuple[FloatArray, FloatArray]:
+def transform_bounds(
+    terms: Terms, kind: Kind, theta: float, k: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """log M at most [cells], and log |M(s)/M|^2 at most [cells, k], M read as that bound."""
     edges = np.array(TOLERANCES.variance_cells) * kind.second
     low, high = edges[:-1], edges[1:]
@@ -129,7 +133,7 @@ def _kind(terms: Terms, kind: Kind, theta: float, k: FloatArray) -> tuple[FloatA
     four = up_four + float(q @ y**4) + terms.beyond
     moment = TiltedMoments.of(kind.comparison, theta)
     log_moment = moment.log + moment.log_total_error([(1.0, terms.count - 1)]) / terms.count
-    rise = theta * terms.highest + 0.5 * theta * theta * high + float(p @ _third_remainder(x))
+    rise = theta * terms.highest + 0.5 * theta * theta * high + float(p @ third_remainder(x))
     log_top = np.minimum(np.log1p(rise), log_moment)
     top = np.exp(log_top)
     second = high + theta * up_three
@@ -146,7 +150,7 @@ def _kind(terms: Terms, kind: Kind, theta: float, k: FloatArray) -> tuple[FloatA
     return log_top, np.log1p(change)
 
 
-def _third_remainder(x: FloatArray) -> FloatArray:
+def third_remainder(x: FloatArray) -> FloatArray:
     """At least e^x - 1 - x - x^2/2 for x >= 0."""
     small = x < 0.05
     near = np.where(small, x, 0.0)
