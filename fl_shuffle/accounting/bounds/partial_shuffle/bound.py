@@ -73,7 +73,7 @@ def third_order_delta(setting: Setting, epsilon: float, *, in_rings: bool = True
 
     `in_rings`: the others are told apart by their distance, which takes three to ten times as long.
     """
-    local = float(gaussian_profile(epsilon, setting.move)) * (1.0 + 1e-12)
+    local = float(gaussian_profile(epsilon, setting.move)) * TOLERANCES.profile_inflation
     if not local > TOLERANCES.third_order_negligible_delta:
         return math.inf
     variance = variance_bound(setting, epsilon)
@@ -144,14 +144,14 @@ def _with_goal(
             mains.append(_main_term(terms, known * swap.smallest))
         main = math.fsum(w * each for w, each in zip(swap.weights.tolist(), mains, strict=True))
         whole = (main + n * (1.0 + swap.gain) * tail) / swap.smallest + swap.cost
-        return whole * (1.0 + 1e-12) if math.isfinite(whole) else math.inf
+        return whole * TOLERANCES.profile_inflation if math.isfinite(whole) else math.inf
 
     best = math.inf
     if (
         in_rings
         and isinstance(law, ConvexOrderLaw)
         and epsilon >= TOLERANCES.rings_from
-        and setting.diameter <= setting.spread * (1.0 + 1e-9)
+        and setting.diameter <= setting.spread * (1.0 + TOLERANCES.partial_shuffle_round_off)
     ):
         told = rings(law, setting.diameter, left, atoms.values)
         parts = [(ring.atoms, min(ring.variance, variance)) for ring in told]
@@ -171,7 +171,7 @@ def variance_bound(setting: Setting, epsilon: float) -> float:
         base + whole * ((near - a) ** 2 + near * near * growth),
         base + whole * ((1.0 - a * near) ** 2 + a * a * near * near * growth),
     )
-    return min(ball, max(cases)) * (1.0 + 1e-9)
+    return min(ball, max(cases)) * (1.0 + TOLERANCES.partial_shuffle_round_off)
 
 
 def _main_term(terms: Terms, known: float) -> float:
@@ -180,9 +180,15 @@ def _main_term(terms: Terms, known: float) -> float:
     Atoms are not asked where even an estimate of the sum is hardly below `known`.
     """
     found = excess_of_sum(terms)
-    best = math.exp(found.log_bound) if found.log_bound < 600.0 else math.inf
+    best = (
+        math.exp(found.log_bound)
+        if found.log_bound < TOLERANCES.partial_shuffle_max_exponent
+        else math.inf
+    )
     close = found.log_estimate + math.log(TOLERANCES.third_order_by_moments)
-    if found.log_bound > close and not (close < 600.0 and math.exp(close) >= known):
+    if found.log_bound > close and not (
+        close < TOLERANCES.partial_shuffle_max_exponent and math.exp(close) >= known
+    ):
         laws = [kind.comparison for kind in terms.kinds]
         atomic = (
             _of_one(laws[0], terms.count) if len(laws) == 1 else _worst_mixture(laws, terms.count)
@@ -199,7 +205,7 @@ def _of_one(law: AtomicLaw, count: int) -> float:
     if found is None:
         return math.inf
     best = float(np.min(found.values / (4.0 * offsets)))
-    return math.exp(found.log_scale) * best if found.log_scale < 600.0 else math.inf
+    return best * _exponential(found.log_scale)
 
 
 def _worst_mixture(laws: Sequence[AtomicLaw], count: int) -> float:
@@ -219,13 +225,17 @@ def _worst_mixture(laws: Sequence[AtomicLaw], count: int) -> float:
     variance = max(each.second - each.mean**2 for each in tilted)
     period = TOLERANCES.cells_period_sds * math.sqrt(count * variance) + 8.0 / theta
     log = max(log_excess_by_moduli(law, count, theta, period) for law in laws)
-    return math.exp(log) if log < 600.0 else math.inf
+    return _exponential(log)
 
 
 def _log_estimate(law: AtomicLaw, count: int, theta: float) -> float:
     """log of M(theta)^count over the tilted deviation, one law against another."""
-    if theta * law.values[-1] > 600.0:
+    if theta * law.values[-1] > TOLERANCES.partial_shuffle_max_exponent:
         return math.inf
     tilted = TiltedLaw.of(law, theta)
-    variance = max(tilted.second - tilted.mean**2, 1e-300)
+    variance = max(tilted.second - tilted.mean**2, TOLERANCES.partial_shuffle_tiny)
     return count * tilted.moment.log - 0.5 * math.log(variance)
+
+
+def _exponential(log: float) -> float:
+    return math.exp(log) if log < TOLERANCES.partial_shuffle_max_exponent else math.inf

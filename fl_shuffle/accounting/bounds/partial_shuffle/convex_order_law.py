@@ -91,12 +91,12 @@ class GaussianSplitLaw(_Law):
 
 def split_excess(epsilon: float, d: float, mu: FloatArray, t: FloatArray) -> FloatArray:
     """`GaussianSplitLaw.one_sided` for many spreads `mu` at once, broadcast against `t`."""
-    negative = t < 0.0
+    negative, far = t < 0.0, TOLERANCES.partial_shuffle_max_exponent
     scale = np.where(negative, epsilon, 0.0)
     # Everything divided by `scale`: own report a or 1/a, the other's |t| or |t|/a.
     own = np.where(negative, -epsilon, epsilon)
     with np.errstate(divide="ignore"):
-        other = np.maximum(np.log(np.abs(t)) - scale, -700.0)
+        other = np.maximum(np.log(np.abs(t)) - scale, -far)
     constant = 0.5 * (d - mu) - own / d + other / mu
     x = -constant * mu
     for _ in range(TOLERANCES.split_newton_steps):
@@ -104,7 +104,7 @@ def split_excess(epsilon: float, d: float, mu: FloatArray, t: FloatArray) -> Flo
         share = np.exp(log_rest)
         value = constant + log_theta / d - log_rest / mu
         step = value / (share / d + (1.0 - share) / mu)
-        x = np.clip(x - step, -600.0, 600.0)
+        x = np.clip(x - step, -far, far)
         if np.all(np.abs(step) <= TOLERANCES.split_close):
             break
     log_theta, log_rest = log_expit(x), log_expit(-x)
@@ -128,13 +128,13 @@ class LaplaceSplitLaw(_Law):
 
     @property
     def upper(self) -> float:
-        return max(-math.expm1(self.epsilon - self.move) * math.exp(self.spread), 1e-12)
+        top = -math.expm1(self.epsilon - self.move) * math.exp(self.spread)
+        return max(top, TOLERANCES.convex_order_least_end)
 
     @property
     def lower(self) -> float:
-        return (
-            -math.exp(self.spread + self.epsilon) * -math.expm1(-self.epsilon - self.move) - 1e-12
-        )
+        bottom = -math.exp(self.spread + self.epsilon) * -math.expm1(-self.epsilon - self.move)
+        return bottom - TOLERANCES.convex_order_least_end
 
     def stop_loss(self, t: FloatArray) -> FloatArray:
         """S(t), through log of the root: relative accuracy up to the top."""
@@ -147,8 +147,9 @@ class LaplaceSplitLaw(_Law):
         value = scale * np.where(
             room > 0.0, room / (1.0 + np.sqrt(1.0 - np.maximum(room, 0.0))), 0.0
         )
-        result: FloatArray = np.where(negative, self.mean - t + value, value) + 4e-16
-        return np.where(t >= self.upper, 0.0, result)
+        whole = np.where(negative, self.mean - t + value, value)
+        whole += TOLERANCES.laplace_split_round_off
+        return np.where(t >= self.upper, 0.0, whole)
 
 
 GaussianLaw = ConvexOrderLaw | GaussianSplitLaw
@@ -184,13 +185,16 @@ def deficit(law: GaussianLaw, spread: float) -> tuple[AtomicLaw, float]:
     end = a * math.exp(far)
     nodes = np.geomspace(TOLERANCES.deficit_first * spread, end, TOLERANCES.deficit_nodes)
     left = law.one_sided(-nodes)
-    nodes, left = np.append(0.0, nodes), np.append(law.one_sided(np.array([-1e-300])), left)
+    nodes, left = (
+        np.append(0.0, nodes),
+        np.append(law.one_sided(np.array([-TOLERANCES.partial_shuffle_tiny])), left),
+    )
     chances = np.clip(-np.diff(left) / np.diff(nodes), 0.0, 1.0)
     chances = np.maximum.accumulate(chances[::-1])[::-1]
     masses = -np.diff(np.concatenate([[1.0], chances, [0.0]]))
     beyond = a**4 * math.exp(6.0 * spread * spread) * float(ndtr(3.5 * spread - far / spread))
     beyond += 4.0 * end**3 * float(left[-1])
-    return AtomicLaw(nodes, masses), beyond * (1.0 + 1e-9)
+    return AtomicLaw(nodes, masses), beyond * (1.0 + TOLERANCES.partial_shuffle_round_off)
 
 
 class _Cut(Protocol):
@@ -211,8 +215,12 @@ def squared_tail(law: _Cut, spread: float) -> float:
     """
     start = law.upper
     reach = math.log(start + math.exp(law.epsilon)) / spread + 0.5 * spread
-    far = max(math.exp(spread * (reach + 5.0) - 0.5 * spread * spread), 2.0, 2.0 * start)
+    far = max(
+        math.exp(spread * (reach + TOLERANCES.split_tail_sds) - 0.5 * spread * spread),
+        2.0,
+        2.0 * start,
+    )
     nodes = np.geomspace(start, far, TOLERANCES.split_tail_nodes)
     body = float(np.trapezoid(law.stop_loss(nodes), nodes))
     beyond = float(squared_excess(np.array([far]), spread)[0])
-    return (2.0 * body + beyond) * (1.0 + 1e-7)
+    return (2.0 * body + beyond) * TOLERANCES.split_tail_inflation

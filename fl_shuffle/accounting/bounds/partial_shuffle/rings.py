@@ -66,7 +66,7 @@ def rings(law: ConvexOrderLaw, mu: float, left: float, nodes: FloatArray) -> lis
     low, places = law.stop_loss(nodes[~above]), nodes[above]
     high = split_excess(epsilon, mu, edges[1:, None], places)
     # The cut of each: the first place where no more is left, or the last one.
-    enough = high <= left * (1.0 + 1e-9)
+    enough = high <= left * (1.0 + TOLERANCES.partial_shuffle_round_off)
     ends = np.where(enough.any(axis=1), np.argmax(enough, axis=1), places.size - 1).tolist()
     found = []
     for place, end in enumerate(ends):
@@ -99,4 +99,4 @@ def ring_variance(a: float, mu: float, near: float, far: float) -> float:
     # Every left-out power is at most a^2 mu^(2k)/k!, and they fall by more than half.
     boundary += 2.0 * a * a * float(weight[-1] * whole[-1])
     inside = max(math.expm1(U) + a * a * math.expm1(mu * mu - U) for U in (near * near, far * far))
-    return max(boundary, inside) * (1.0 + 1e-9)
+    return max(boundary, inside) * (1.0 + TOLERANCES.partial_shuffle_round_off)

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfcx
 
-from fl_shuffle.accounting.engine.tilted_moments import TiltedMoments
+from fl_shuffle.accounting.engine.tilted_moments import UNIT, TiltedMoments
 from fl_shuffle.accounting.laws.amplification import AtomicLaw, FloatArray
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
@@ -144,19 +144,19 @@ def transform_bounds(
     square = k * k
     rest = np.minimum(
         np.multiply.outer(KAPPA * G3 / (top * top), k),
-        np.multiply.outer(G4 / (24.0 * top * top), square),
+        np.multiply.outer(G4 / (math.factorial(4) * top * top), square),
     )
-    change = np.clip(square * (rest - fall[:, None]), -1.0 + 1e-15, 0.0)
+    change = np.clip(square * (rest - fall[:, None]), -1.0 + UNIT, 0.0)
     return log_top, np.log1p(change)
 
 
 def third_remainder(x: FloatArray) -> FloatArray:
     """At least e^x - 1 - x - x^2/2 for x >= 0."""
-    small = x < 0.05
+    small = x < TOLERANCES.cells_series_below
     near = np.where(small, x, 0.0)
     series = near**3 / 6.0 * (1.0 + 0.25 * near * (1.0 + 0.2 * near * np.exp(near)))
     exact = np.expm1(x) - x - 0.5 * x * x
-    return np.where(small, series, exact * (1.0 + 1e-12))
+    return np.where(small, series, exact * TOLERANCES.profile_inflation)
 
 
 def _tilt(terms: Terms) -> tuple[float, float]:
@@ -166,7 +166,7 @@ def _tilt(terms: Terms) -> tuple[float, float]:
     drift = max(-terms.count * terms.highest / sd, 0.0)
     theta = _TILTS * max(1.3, 0.5 * (drift + math.sqrt(drift * drift + 6.0))) / sd
     largest = max(float(kind.atoms.values[-1]) for kind in terms.kinds)
-    theta = np.minimum(theta, 300.0 / largest) if largest > 0.0 else theta
+    theta = np.minimum(theta, TOLERANCES.cells_largest_tilt / largest) if largest > 0.0 else theta
     logs = np.full(theta.size, -np.inf)
     for kind in terms.kinds:
         rise = np.expm1(np.multiply.outer(theta, kind.comparison.values))
