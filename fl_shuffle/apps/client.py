@@ -24,7 +24,7 @@ from fl_shuffle.flower.records import (
     reply_with_sum,
 )
 from fl_shuffle.flower.roster import reply_with_holding, require_held
-from fl_shuffle.flower.settings import config_of, require_simulated
+from fl_shuffle.flower.settings import SIMULATED, config_of, require_simulated
 from fl_shuffle.tasks.worker import Worker
 
 log = logging.getLogger("fl_shuffle.client")
@@ -82,6 +82,8 @@ def train(message: Message, context: Context) -> Message:
     except FlShuffleError:
         raise
     except Exception:
+        if config.run.engine == "in-process" and context.node_config.get(SIMULATED):
+            raise  # The engine in this process tells the user, and nobody else.
         # Flower would send the exception's text, which may quote private records, to the server.
         return _failed(message, request)
     if record is not None:

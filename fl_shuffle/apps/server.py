@@ -9,6 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.aggregation.robust import analyzer_of
+from fl_shuffle.configuration.supernodes import read_supernodes
 from fl_shuffle.flower.settings import config_of, require_simulated
 from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
 from fl_shuffle.gradients import packing_of
@@ -30,6 +31,9 @@ def main(grid: Grid, context: Context) -> None:
     if pooled:
         require_simulated(context)
     torch.set_num_threads(1)
+    # Before the data: what is wrong with it is said at once.
+    listed = config.run.supernodes
+    supernodes = read_supernodes(listed, config.data.clients) if listed else None
     observer = observer_of(grid, context.run_config)
     task = load_task(config, lambda text: observer(Preparing(text)))
     model = task.model(config)
@@ -75,6 +79,7 @@ def main(grid: Grid, context: Context) -> None:
             pooled=PooledNoise(task.plan.noise, task.plan.weight * task.plan.scale, task.plan.step)
             if pooled
             else None,
+            supernodes=supernodes,
             evaluate=evaluator(model, task),
             on_round=run.on_round,
         )

@@ -11,6 +11,7 @@ from typing import Any
 from fl_shuffle.configuration.checks import (
     Check,
 )
+from fl_shuffle.configuration.effects import require_effect
 from fl_shuffle.configuration.sections import (
     AppSection,
     BudgetsSection,
@@ -49,6 +50,8 @@ def parse_config(tables: Mapping[str, Any]) -> Config:
     Raises `ConfigError` for an unknown section or key (suggesting the nearest valid one) and
     `InvalidValueError` for a value that is not allowed, alone or together with others.
     """
+    if not isinstance(tables, Mapping):
+        raise ConfigError(f"a configuration is a table of sections, got {type(tables).__name__}")
     sections: dict[str, Any] = {}
     for name, table in tables.items():
         if name not in SECTIONS:
@@ -224,9 +227,18 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(f"configuration file {source} is nested too deeply") from None
     except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
         raise ConfigError(f"configuration file {source} is not valid TOML: {error}") from None
-    for override in overrides:
-        apply_override(tables, override)
-    return parse_config(tables)
+    return overridden(tables, overrides)
+
+
+def overridden(tables: dict[str, Any], overrides: Sequence[str]) -> Config:
+    """The configuration of these tables, changed, with `section.key=value` applied in order.
+
+    Raises as `parse_config` does, and `ConfigError` for an override that has no effect.
+    """
+    keys = [apply_override(tables, override) for override in overrides]
+    config = parse_config(tables)
+    require_effect(config, keys)
+    return config
 
 
 def shipped_or_own(path: Path) -> Path:
@@ -236,8 +248,11 @@ def shipped_or_own(path: Path) -> Path:
     return shipped if not path.exists() and shipped.is_file() else path
 
 
-def apply_override(tables: dict[str, Any], override: str) -> None:
-    """Set one `section.key=value` in nested tables; raises `ConfigError` if it is malformed."""
+def apply_override(tables: dict[str, Any], override: str) -> str:
+    """Set one `section.key=value` in nested tables; returns `section.key`.
+
+    Raises `ConfigError` if it is malformed.
+    """
     target, separator, text = override.partition("=")
     section, dot, key = target.strip().partition(".")
     if not separator or not dot or not section or not key:
@@ -254,3 +269,4 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
     if not isinstance(table, dict):
         raise ConfigError(f"[{section}] must be a table of keys, got {table!r}")
     table[key] = value
+    return f"{section}.{key}"

@@ -40,6 +40,7 @@ class RunSection:
     jobs: int = integer_field(0, minimum=0, maximum=1024)
     evaluate_every: int = integer_field(1, minimum=1)
     timeout: float = real_field(3600.0, minimum=0.0, exclusive_minimum=True)
+    supernodes: str = text_field("")
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from torch import Tensor
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.aggregation.shuffler import Analyzer, PooledBatch, ReportBatch, within
+from fl_shuffle.configuration.supernodes import SuperNodeFile
 from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.flower.exchange import (
     BEYOND,
@@ -130,6 +131,7 @@ class ShuffleStrategy(Strategy):
         cut: Cut | None = None,
         analyzer: Analyzer | None = None,
         pooled: PooledNoise | None = None,
+        supernodes: SuperNodeFile | None = None,
         evaluate: Callable[[int, Tensor], dict[str, float]] | None = None,
         on_round: Callable[[RoundOutcome], None] | None = None,
     ) -> None:
@@ -146,7 +148,7 @@ class ShuffleStrategy(Strategy):
         self._pooled = pooled
         self._evaluate = evaluate
         self._on_round = on_round
-        self._roster = Roster(clients, schedule.timeout)
+        self._roster = Roster(clients, schedule.timeout, supernodes)
         self._layout = Layout.flat(optimizer.current().numel())
         self._causes: Counter[str] = Counter()
         # Of a round in which everybody takes part: the same every time.
@@ -162,7 +164,7 @@ class ShuffleStrategy(Strategy):
         for number in range(first_round, self._schedule.rounds + 1):
             started = time.perf_counter()
             self._causes.clear()
-            allowed = self._book.reserve(number, self._participants(number))
+            allowed = self._book.reserve(number, self._drawn(number))
             play = self._sequential_round if self._schedule.sequential else self._aggregate_round
             spend = None if allowed is None else play(grid, number, allowed)
             if allowed is None or spend is None:
@@ -194,14 +196,26 @@ class ShuffleStrategy(Strategy):
         """Refuse a batch too small to hide anyone, and say what became of the others."""
         if reports >= self._min_reports:
             return
-        # Why a client in this process failed is told to nobody but the user, whose data it has.
-        raised: Counter[str] = grid.failures if isinstance(grid, InProcessGrid) else Counter()
-        causes = [f"{cause}: {count}" for cause, count in (self._causes + raised).most_common(5)]
+        causes = [f"{cause}: {count}" for cause, count in self._causes.most_common(5)]
+        if isinstance(grid, InProcessGrid) and grid.hanging:
+            causes.append(f"requests not answered in time: {grid.hanging}")
         raise PrivacyBudgetError(
             f"round {number}: {reports} usable reports arrived, below privacy.min_reports = "
             f"{self._min_reports}; the batch is not released"
             + (f" ({'; '.join(causes)})" if causes else "")
         )
+
+    def _drawn(self, number: int) -> Mask:
+        """The round's participants; raises `PrivacyBudgetError` if they are too few to report."""
+        participants = self._participants(number)
+        count = int(participants.sum())
+        if count < self._min_reports:
+            raise PrivacyBudgetError(
+                f"round {number}: training.participation = {self._schedule.participation:g} drew "
+                f"{count} of {self._clients} clients, below privacy.min_reports = "
+                f"{self._min_reports}; raise it, or data.clients"
+            )
+        return participants
 
     def _participants(self, number: int) -> Mask:
         if self._schedule.participation == 1.0:

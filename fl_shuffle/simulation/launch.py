@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,11 @@ def simulate(
 
         if not torch.cuda.is_available():
             raise ConfigError("run.device = 'cuda': this machine has no usable GPU; use cpu")
+    if config.run.supernodes:
+        raise ConfigError(
+            f"run.supernodes = {config.run.supernodes!r} has no effect: a simulation has no "
+            "SuperNodes; leave it out"
+        )
     place = place or RunPlace()
     config = _absolute_paths(config)
     if config.run.engine == "ray":
@@ -75,7 +81,9 @@ class _FirstOfAKind(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if str(record.msg) not in self._said:
             self._said.add(str(record.msg))
-            # Without the traceback: what a client raised is counted where it matters.
+            # Tracebacks only where they are asked for: what was raised is counted where it matters.
+            if record.exc_info and logging.getLogger(record.name).isEnabledFor(logging.DEBUG):
+                traceback.print_exception(record.exc_info[1])
             print(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
 
 
