@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 import fl_shuffle as fs
-from benchmarks.chaos.federation import CLIENTS
 from fl_shuffle.runs.events import RoundFinished
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -69,12 +68,12 @@ def soak(
             "run": {
                 "rounds": rounds, "entropy": entropy, "jobs": 1, "evaluate_every": rounds,
             },
-            "data": {"source": "digits", "clients": CLIENTS, "records": 20},
+            "data": {"source": "digits", "clients": 60, "records": 10},
             "model": {"kind": "linear"},
             "privacy": {"unit": "client"},
             "budgets": {"distribution": "constant", "epsilon": 0.02},
             "server": {"learning_rate": 0.01},
-            "training": {"participation": 0.75},
+            "training": {"participation": 0.5},
         },
         out=folder / "run",
         on_event=watch,

@@ -20,6 +20,7 @@ from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.version import __version__
 
 SUBCOMMANDS = (
+    "new",
     "simulate",
     "sweep",
     "runs",
@@ -31,7 +32,10 @@ SUBCOMMANDS = (
     "compare",
     "plan",
     "audit",
+    "shuffler",
 )
+ELSEWHERE = {"new": "fl_shuffle.scaffold.command"}
+"""Subcommands that live with what they do."""
 REQUIRED = ("torch", "flwr", "opacus", "cryptography", "mpmath", "rich", "safetensors", "scipy")
 
 CLIENT_LOG = "fl_shuffle.client"
@@ -56,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fl-shuffle {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in SUBCOMMANDS:
-        module = import_module(f"fl_shuffle.cli.{name}")
+        module = import_module(ELSEWHERE.get(name, f"fl_shuffle.cli.{name}"))
         sub = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
         module.configure(sub)
         sub.add_argument(
@@ -72,15 +76,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns the exit code: 0 done, 1 a run that failed, 2 bad input, 130 interrupted. Whatever a
     user, a file or the machine can do wrong is one line.
     """
-    parsed = build_parser().parse_args(arguments)
+    try:
+        return _answered(build_parser().parse_args(arguments))
+    except KeyboardInterrupt as interrupt:
+        return _said(str(interrupt) or "interrupted", INTERRUPTED)
+
+
+def _answered(parsed: argparse.Namespace) -> int:
     if parsed.verbose:
         logging.getLogger(CLIENT_LOG).setLevel(logging.DEBUG)
     try:
         code: int = parsed.run(parsed)
     except FlShuffleError as error:
         return _said(str(error), error.exit_code, verbose=parsed.verbose)
-    except KeyboardInterrupt as interrupt:
-        return _said(str(interrupt) or "interrupted", INTERRUPTED)
     except sqlite3.Error as error:
         return _said(f"a ledger cannot be used: {error}", 2, verbose=parsed.verbose)
     except ModuleNotFoundError as error:

@@ -94,7 +94,7 @@ def _check_together(config: Config) -> None:
             raise InvalidValueError(
                 "privacy.calibration", "classical", "is a Gaussian formula; use analytic"
             )
-    elif privacy.randomizer == "gaussian" and budgets.delta == 0.0:
+    elif privacy.randomizer in ("gaussian", "discrete-gaussian") and budgets.delta == 0.0:
         raise InvalidValueError(
             "budgets.delta", 0.0, "the Gaussian randomizer needs a value in (0, 1)"
         )
@@ -114,12 +114,21 @@ def _check_together(config: Config) -> None:
             "as-published",
             "the papers publish a record-level formula; set privacy.unit = 'record'",
         )
+    if privacy.randomizer.startswith("discrete-"):
+        _check_discrete(config)
     _check_trust(config)
+    _check_natural(config.data)
     if config.training.schedule == "sequential" and config.server.weights != "uniform":
         raise InvalidValueError(
             "server.weights",
             config.server.weights,
             "a sequential schedule applies reports one by one; use uniform",
+        )
+    if config.run.ray_address and config.run.engine != "ray":
+        raise InvalidValueError(
+            "run.ray_address",
+            config.run.ray_address,
+            f"is for run.engine = 'ray'; it is {config.run.engine!r}",
         )
     if config.run.noise == "pooled":
         _check_pooled(config)
@@ -129,6 +138,48 @@ def _check_together(config: Config) -> None:
             config.training.local_steps,
             "several local steps have no per-record sensitivity; set privacy.unit = 'client'",
         )
+
+
+def _check_natural(data: DataSection) -> None:
+    """Natural clients have the records they have."""
+    if data.partition != "natural":
+        return
+    default = DataSection()
+    for name in ("records", "sizes"):
+        value = getattr(data, name)
+        if value != getattr(default, name):
+            raise InvalidValueError(
+                f"data.{name}",
+                value,
+                "changes nothing with data.partition = 'natural': every client has its own records",
+                "leave it out",
+            )
+
+
+def _check_discrete(config: Config) -> None:
+    """Discrete noise is offered where its guarantee is proven, and where its law matters."""
+    privacy = config.privacy
+    reasons = {
+        "run.entropy = 'seeded' draws noise that is no secret; use system, or continuous noise": (
+            config.run.entropy != "system"
+        ),
+        f"privacy.clip = {config.clip!r} bounds no norm of whole steps; use average or update": (
+            config.clip == "record"
+        ),
+        "server.weights = 'inverse-variance' leaves the grid; use uniform": (
+            config.server.weights != "uniform"
+        ),
+        "privacy.personalization = 'clipping' is calibrated for continuous noise; use noise": (
+            privacy.personalization != "noise"
+        ),
+        f"privacy.calibration = {privacy.calibration!r} is for continuous noise; use analytic": (
+            privacy.calibration != "analytic"
+        ),
+        "run.device = 'cuda' has no such sampler; use cpu": config.run.device == "cuda",
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise InvalidValueError("privacy.randomizer", privacy.randomizer, reason)
 
 
 def _check_pooled(config: Config) -> None:
@@ -175,6 +226,8 @@ def _check_trust(config: Config) -> None:
             "changes nothing in a sequential schedule: only `local` holds there, and it counts on "
             "nobody else; leave it out",
         )
+    if privacy.shuffler == "apart":
+        _check_apart(config)
     if privacy.release == "reports":
         return
     if config.training.schedule == "sequential":
@@ -199,6 +252,26 @@ def _check_trust(config: Config) -> None:
             privacy.min_reports,
             "with privacy.release = 'sum' must be at least 2: a sum of one report is that report",
         )
+
+
+def _check_apart(config: Config) -> None:
+    """A shuffler of its own is for a deployment, in rounds that are batches."""
+    reasons = {
+        "training.schedule = 'sequential' has no batch to shuffle; use aggregate": (
+            config.training.schedule == "sequential"
+        ),
+        "run.entropy = 'seeded' is noise that the server can remove; use system": (
+            config.run.entropy == "seeded"
+        ),
+        "with privacy.release = 'sum' it adds up reports on a known grid; privacy.randomizer must "
+        "be gaussian or laplace": (
+            config.privacy.release == "sum"
+            and config.privacy.randomizer not in ("gaussian", "laplace")
+        ),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise InvalidValueError("privacy.shuffler", "apart", reason)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:

@@ -92,7 +92,7 @@ def both_ways(tmp_path: Path, text: str, node: str, hostile: str = "") -> tuple[
         for index, (key, _) in enumerate(keys):
             flower.start_supernode(f"node{index}", node.format(index=index), key)
         flower.wait_for_supernodes(2 + bool(hostile))
-        status = flower.wait(flower.submit(config, there, overrides), seconds=900)
+        status = flower.wait(flower.submit(config, there, overrides=overrides), seconds=900)
         assert status == "finished:completed", flower.log("link")[-3000:]
     return here, there
 
