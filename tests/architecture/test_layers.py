@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,7 @@ MODULES = modules()
 PRODUCT = [name for name in MODULES if name.split(".")[0] != "benchmarks"]
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Every absolute module named by an import, inside functions too; type-only imports count."""
     names = set()
