@@ -326,6 +326,10 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     closed_form_inflation: float = 1.0 + 1e-12
     """Covers the round-off of closed formulas, a few units in the last place."""
 
+    # laws.discrete_noise
+    discrete_noise_rounding: float = 1e-12
+    """Relative; covers the round-off of closed formulas, a few units in the last place."""
+
     # queries.bound_query
     query_profile_points: int = 300
     """Points at which a Gaussian profile is handed over; chords between them lie above it."""

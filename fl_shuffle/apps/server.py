@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fl_shuffle.accounting.rounds.sum_account import honest_reports
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.aggregation.robust import analyzer_of
+from fl_shuffle.configuration.supernodes import read_supernodes
+from fl_shuffle.flower.apart import ApartStrategy, agreement_of, receiver_of
 from fl_shuffle.flower.settings import SIMULATION_VARIABLE, config_of, require_simulated
 from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
 from fl_shuffle.gradients import packing_of
@@ -32,6 +37,9 @@ def main(grid: Grid, context: Context) -> None:
     if pooled:
         require_simulated(context)
     torch.set_num_threads(1)
+    # Before the data: what is wrong with it is said at once.
+    listed = config.run.supernodes
+    supernodes = read_supernodes(listed, config.data.clients) if listed else None
     observer = observer_of(grid, context.run_config)
     task = load_task(config, lambda text: observer(Preparing(text)))
     model = task.model(config)
@@ -61,7 +69,23 @@ def main(grid: Grid, context: Context) -> None:
         on_ray = os.environ.get(SIMULATION_VARIABLE) == "1"
         analyzer = analyzer_of(config.server)
         sequential = config.training.schedule == "sequential"
-        strategy = ShuffleStrategy(
+        apart = receiver_of(
+            config,
+            context.run_config,
+            lambda: agreement_of(run.identifier, config, task.plan, initial.numel()),
+        )
+        make: Callable[..., ShuffleStrategy] = ShuffleStrategy
+        if apart is not None:
+            receiver, private = apart
+            honest = config.privacy.assumed_honest
+            make = partial(
+                ApartStrategy,
+                receiver=receiver,
+                private=private,
+                honest=lambda reports: honest_reports(honest, reports),
+                committed=run.committed,
+            )
+        strategy = make(
             clients=config.data.clients,
             schedule=Schedule(
                 rounds=config.run.rounds,
@@ -81,10 +105,14 @@ def main(grid: Grid, context: Context) -> None:
             pooled=PooledNoise(task.plan.noise, task.plan.weight * task.plan.scale, task.plan.step)
             if pooled
             else None,
+            supernodes=supernodes,
             summed=on_ray and analyzer is None and not pooled and not sequential,
+            foresee=run.book.foresee,
             evaluate=evaluator(model, task),
             on_round=run.on_round,
         )
         parameters = strategy.run(grid, first_round)
         load_parameters(model, parameters)
         run.finish(model.state_dict(), strategy.stopped_early, failed=strategy.failed)
+        if isinstance(strategy, ApartStrategy):
+            strategy.finished(run.rounds)

@@ -56,15 +56,22 @@ def wait_for_nodes(grid: Grid, timeout: float, known: Collection[int] = ()) -> l
 
 
 def exchange(
-    grid: Grid, messages: Iterable[Message], take: Take, *, window: int, timeout: float
+    grid: Grid,
+    messages: Iterable[Message],
+    take: Take,
+    *,
+    window: int,
+    timeout: float,
+    meanwhile: Callable[[], None] | None = None,
 ) -> None:
     """Call take(position of the request, reply) as replies arrive, at most `window` under way.
 
     The in-process engine calls it on the threads that play the nodes, several at a time. Requests
-    that get no reply within `timeout` seconds are given up: nothing is taken for them.
+    that get no reply within `timeout` seconds are given up: nothing is taken for them. `meanwhile`
+    is called once, when the first requests are under way.
     """
     if isinstance(grid, InProcessGrid):
-        grid.exchange(messages, take, timeout=timeout)
+        grid.exchange(messages, take, timeout=timeout, meanwhile=meanwhile)
         return
     source = enumerate(messages)
     position_of: dict[str, int] = {}
@@ -77,6 +84,9 @@ def exchange(
             position_of.update(
                 {key: position for key, (position, _) in zip(identifiers, batch, strict=True)}
             )
+        if meanwhile is not None:
+            meanwhile()
+            meanwhile = None
         if not position_of or time.monotonic() > deadline:
             return
         replies = list(grid.pull_messages(position_of))

@@ -21,6 +21,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Rec
 from numpy.typing import NDArray
 
 from fl_shuffle.errors import ConfigError, InvalidValueError, require_integer
+from fl_shuffle.flower.grid import NamedError
 
 PARAMETERS = "parameters"
 REPORTS = "reports"
@@ -306,7 +307,8 @@ def _reports_or_cause(
     reply: Message, shape: tuple[int, int] | None
 ) -> tuple[NDArray[np.float32] | None, str]:
     if reply.has_error():
-        return None, "failed"
+        # What a client in this process raised is the user's to know; others' text stays out.
+        return None, reply.error.cause if isinstance(reply.error, NamedError) else "failed"
     records = reply.content.array_records if reply.has_content() else {}
     array = records[REPORT_RECORD].get(REPORTS) if REPORT_RECORD in records else None
     if array is None:

@@ -23,6 +23,7 @@ from torch import Tensor
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.aggregation.shuffler import Analyzer, PooledBatch, ReportBatch, within
+from fl_shuffle.configuration.supernodes import SuperNodeFile
 from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.flower.exchange import (
     BEYOND,
@@ -118,6 +119,9 @@ class ShuffleStrategy(Strategy):
     and a round gets one vector of noise, which has the law of the sum of the noise of those who
     answered. The law of what is released is the same. Only for `aggregate` schedules without an
     analyzer, in simulations.
+
+    `foresee(number, expected, next)` is called while clients compute: what can be worked out ahead
+    of reserving the next round, with participants `next`, should all of the `expected` report.
     """
 
     def __init__(
@@ -134,7 +138,9 @@ class ShuffleStrategy(Strategy):
         cut: Cut | None = None,
         analyzer: Analyzer | None = None,
         pooled: PooledNoise | None = None,
+        supernodes: SuperNodeFile | None = None,
         summed: bool = False,
+        foresee: Callable[[int, Mask, Mask], None] | None = None,
         evaluate: Callable[[int, Tensor], dict[str, float]] | None = None,
         on_round: Callable[[RoundOutcome], None] | None = None,
     ) -> None:
@@ -150,9 +156,10 @@ class ShuffleStrategy(Strategy):
         self._analyzer = analyzer
         self._pooled = pooled
         self._summed = summed
+        self._foresee = foresee
         self._evaluate = evaluate
         self._on_round = on_round
-        self._roster = Roster(clients, schedule.timeout)
+        self._roster = Roster(clients, schedule.timeout, supernodes)
         self._layout = Layout.flat(optimizer.current().numel())
         self._causes: Counter[str] = Counter()
         # Of a round in which everybody takes part: the same every time.
@@ -168,7 +175,7 @@ class ShuffleStrategy(Strategy):
         for number in range(first_round, self._schedule.rounds + 1):
             started = time.perf_counter()
             self._causes.clear()
-            allowed = self._book.reserve(number, self._participants(number))
+            allowed = self._book.reserve(number, self._drawn(number))
             play = self._sequential_round if self._schedule.sequential else self._aggregate_round
             spend = None if allowed is None else play(grid, number, allowed)
             if allowed is None or spend is None:
@@ -185,7 +192,8 @@ class ShuffleStrategy(Strategy):
             if not self.failed:
                 self._book.checkpoint(number, self._optimizer.state())
             if self._on_round:
-                dropped = int(allowed.sum()) - spend.n_reports
+                # A shuffler apart may have closed the round before it was reserved anew.
+                dropped = max(0, int(allowed.sum()) - spend.n_reports)
                 seconds = time.perf_counter() - started
                 self._on_round(RoundOutcome(number, spend, dropped, seconds, metrics))
             if self.failed:
@@ -200,14 +208,26 @@ class ShuffleStrategy(Strategy):
         """Refuse a batch too small to hide anyone, and say what became of the others."""
         if reports >= self._min_reports:
             return
-        # Why a client in this process failed is told to nobody but the user, whose data it has.
-        raised: Counter[str] = grid.failures if isinstance(grid, InProcessGrid) else Counter()
-        causes = [f"{cause}: {count}" for cause, count in (self._causes + raised).most_common(5)]
+        causes = [f"{cause}: {count}" for cause, count in self._causes.most_common(5)]
+        if isinstance(grid, InProcessGrid) and grid.hanging:
+            causes.append(f"requests not answered in time: {grid.hanging}")
         raise PrivacyBudgetError(
             f"round {number}: {reports} usable reports arrived, below privacy.min_reports = "
             f"{self._min_reports}; the batch is not released"
             + (f" ({'; '.join(causes)})" if causes else "")
         )
+
+    def _drawn(self, number: int) -> Mask:
+        """The round's participants; raises `PrivacyBudgetError` if they are too few to report."""
+        participants = self._participants(number)
+        count = int(participants.sum())
+        if count < self._min_reports:
+            raise PrivacyBudgetError(
+                f"round {number}: training.participation = {self._schedule.participation:g} drew "
+                f"{count} of {self._clients} clients, below privacy.min_reports = "
+                f"{self._min_reports}; raise it, or data.clients"
+            )
+        return participants
 
     def _participants(self, number: int) -> Mask:
         if self._schedule.participation == 1.0:
@@ -252,7 +272,12 @@ class ShuffleStrategy(Strategy):
         else:
             batch = PooledBatch(theta.numel())
             take = taking_sums(turns, batch, present)
-        exchange(grid, messages, take, window=window, timeout=timeout)
+
+        def meanwhile() -> None:
+            if self._foresee is not None and number < self._schedule.rounds:
+                self._foresee(number, allowed, self._participants(number + 1))
+
+        exchange(grid, messages, take, window=window, timeout=timeout, meanwhile=meanwhile)
         self._require(number, batch.count, grid)
         spend = self._book.commit(number, present, time.perf_counter() - started)
         if spend is None:

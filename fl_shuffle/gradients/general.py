@@ -26,6 +26,7 @@ from fl_shuffle.gradients.engine import (
 )
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords, without_nonfinite_
 from fl_shuffle.gradients.rounding import HALF_ULP_64, move_error_float64
+from fl_shuffle.gradients.tolerances import TOLERANCES
 
 log = logging.getLogger(__name__)
 client_log = logging.getLogger("fl_shuffle.client.gradients")
@@ -33,8 +34,6 @@ client_log = logging.getLogger("fl_shuffle.client.gradients")
 RecordGradients = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(parameters [d], inputs [R, ...], labels [R]) -> gradients [R, d]."""
 
-# Records of a client that go through autograd together, where none is clipped.
-PIECE = 512
 # What a module may raise on a record: exiting is no better than failing.
 RAISED = (Exception, SystemExit)
 UNDECIDED = "to be chosen with the first parameters"
@@ -235,7 +234,7 @@ class GeneralEngine(GradientEngine):
             return torch.full_like(parameters, torch.nan)
         size = len(batch.labels)
         total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
-        for piece in equal_pieces(size, PIECE):
+        for piece in equal_pieces(size, TOLERANCES.autograd_records):
             inputs, labels = aligned(batch.inputs[piece]), aligned(batch.labels[piece])
             try:
                 total += self._gradient(parameters, inputs, labels, size)
@@ -317,7 +316,9 @@ def _agree(found: Tensor, expected: Tensor) -> bool:
     if not bool(finite.any()):
         return True
     truth = expected[finite]
-    return torch.allclose(found[finite], truth, rtol=1e-4, atol=1e-5 * float(truth.abs().max()))
+    relative, of_largest = TOLERANCES.agreement
+    atol = of_largest * float(truth.abs().max())
+    return torch.allclose(found[finite], truth, rtol=relative, atol=atol)
 
 
 def _made_up(like: Tensor) -> Tensor:

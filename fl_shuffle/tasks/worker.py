@@ -19,8 +19,10 @@ from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.gradients import NonfiniteRecords, SumPlan, make_gradient_engine
 from fl_shuffle.gradients.rounding import on_grid, sum_grid
-from fl_shuffle.plugins import load_attribute
-from fl_shuffle.randomizer_plan import noise_bits
+from fl_shuffle.plugins import load_function
+from fl_shuffle.randomizer_plan import RandomizerPlan, noise_bits
+from fl_shuffle.randomizers.discrete.reports import SAMPLERS as DISCRETE
+from fl_shuffle.randomizers.discrete.reports import discrete_reports_
 from fl_shuffle.randomizers.noise import NoiseStream
 from fl_shuffle.randomizers.vector import NOISES, UserRandomizer, clip_rows, randomize_rows_
 from fl_shuffle.seeds import SeedTree
@@ -84,6 +86,11 @@ class Worker:
         self._whole_parts: dict[tuple[int, int], list[_Part]] = {}
         self._user = self._user_randomizer()
         self._path_noted = False
+
+    @property
+    def plan(self) -> RandomizerPlan:
+        """The public plan: how every client's reports are made."""
+        return self._task.plan
 
     def classes_of(self, clients: NDArray[np.int64]) -> list[ClientClass]:
         """What one report of each of these clients is to an accountant."""
@@ -242,10 +249,16 @@ class Worker:
             )
 
     def _user_randomizer(self) -> Callable[[Tensor, NDArray[np.int64], NoiseStream], None] | None:
-        """The user's own randomizer, one client at a time with that client's budget."""
+        """Discrete noise, or the user's own randomizer, one client at a time with its budget."""
         if self._task.plan.noise in NOISES:
             return None
-        function = load_attribute(self._config.privacy.randomizer, field="privacy.randomizer")
+        if self._task.plan.noise in DISCRETE:
+            return self._discrete_noise
+        function = load_function(
+            self._config.privacy.randomizer,
+            *("mean", "epsilon0", "delta0", "generator"),
+            field="privacy.randomizer",
+        )
         plan, budgets = self._task.plan, self._task.budgets
 
         def randomize(rows: Tensor, clients: NDArray[np.int64], stream: NoiseStream) -> None:
@@ -267,6 +280,15 @@ class Worker:
                     log.warning("a client's randomizer raised, and it sends no report: %s", what)
 
         return randomize
+
+    def _discrete_noise(
+        self, rows: Tensor, clients: NDArray[np.int64], stream: NoiseStream
+    ) -> None:
+        plan = self._task.plan
+        scale, step = plan.scale[clients], plan.step[clients]
+        discrete_reports_(
+            plan.noise, rows, clients, stream, scale=(scale / step).astype(np.int64), step=step
+        )
 
     def _records(self, clients: NDArray[np.int64]) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
         """The clients' inputs and labels, stacked (a view where the clients are consecutive)."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Union
 
 import numpy as np
@@ -91,6 +91,15 @@ class RoundType:
         others = tuple((radius, count) for (radius, _), count in pairs if count > 0)
         return RoundType(self.noise, self.scale, self.radius, self.sensitivity, others)
 
+    def in_smallest_place(self) -> RoundType:
+        """The same if the client's own place in the batch were one in the smallest of its balls.
+
+        The others then hide the client no better, and are the same for every client of a batch.
+        """
+        counts = dict(self.others)
+        counts[self.radius] = counts.get(self.radius, 0) + 1
+        return replace(self, others=tuple(sorted(counts.items()))).without(1)
+
     def lessened(self, whole: RoundType) -> RoundType:
         """A type that batches like this one share, not better than it; a function of the two alone.
 
@@ -119,19 +128,18 @@ class RoundType:
         """Whether `other` has, for every radius, at least as many reports within that radius.
 
         Then each report here can be matched with one there in a smaller ball, so this type's curve
-        is not below the other's. The differing client must be the same in both.
+        is not below the other's. The differing client's own ball and sensitivity must not be
+        smaller here: what it can do there it can do here.
         """
-        if self._client != other._client:
+        if (self.noise, self.scale) != (other.noise, other.scale):
+            return False
+        if self.radius < other.radius or self.sensitivity < other.sensitivity:
             return False
         mine = np.array(self.others, dtype=np.float64).reshape(-1, 2)
         theirs = np.array(other.others, dtype=np.float64).reshape(-1, 2)
         within = np.searchsorted(theirs[:, 0], mine[:, 0], side="right")
         available = np.concatenate([[0.0], np.cumsum(theirs[:, 1])])[within]
         return bool(np.all(np.cumsum(mine[:, 1]) <= available))
-
-    @property
-    def _client(self) -> tuple[str, float, float, float]:
-        return self.noise, self.scale, self.radius, self.sensitivity
 
 
 def spent_to_json(spent: Spent) -> list[dict[str, Any]]:
