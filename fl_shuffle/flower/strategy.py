@@ -112,13 +112,10 @@ class ShuffleStrategy(Strategy):
     A model that is not finite any more, or an analyzer's answer that cannot be a step, stops the
     run before it spends more (`failed`).
 
-    `summed`: simulated nodes may answer with the sum of their clients' reports. It is exact, so the
-    round's has the same bits. Only for `aggregate` schedules without an analyzer.
-
-    With `pooled` noise no reports are made: each request is answered by one sum of clipped means,
-    and a round gets one vector of noise, which has the law of the sum of the noise of those who
-    answered. The law of what is released is the same. Only for `aggregate` schedules without an
-    analyzer, in simulations.
+    Two forms for simulations of `aggregate` schedules without an analyzer. `summed`: nodes may
+    answer with the sum of their clients' reports; it is exact, so nothing changes. `pooled`: no
+    reports are made; requests are answered by sums of clipped means, and a round gets one vector of
+    noise, with the law of the sum of the noise of those who answered.
 
     `foresee(number, expected, next)` is called while clients compute: what can be worked out ahead
     of reserving the next round, with participants `next`, should all of the `expected` report.
@@ -238,8 +235,8 @@ class ShuffleStrategy(Strategy):
     def _assign(self, grid: Grid, number: int, allowed: Mask, dimension: int) -> Turns:
         """The round's requests, each with a node that can play its clients; nodes take turns."""
         # A sum is as long for many clients as for few.
-        sums = self._pooled or self._summed
-        most = self._clients if sums else max(1, CHUNK_BYTES // (4 * dimension))
+        reports = not (self._pooled or self._summed)
+        most = max(1, CHUNK_BYTES // (4 * dimension)) if reports else self._clients
         everyone = bool(allowed.all())
         queues = []
         for held, nodes in self._roster.pools(grid):
