@@ -112,7 +112,7 @@ def _clients_heard() -> Iterator[None]:
 
 
 def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> None:
-    from fl_shuffle.flower.ray_engine import ray_address, run_on_ray
+    from fl_shuffle.flower.on_ray.engine import ray_address, run_on_ray
     from fl_shuffle.tasks.task import load_task
 
     if ray_address(config) and not config.run.jobs:

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from fl_shuffle.flower.ray_engine import OFFLINE, _free_port, _listens, _program
+from fl_shuffle.flower.on_ray.engine import OFFLINE, _free_port, _listens, _program
 from fl_shuffle.flower.roster import fingerprint
 from fl_shuffle.flower.settings import APP_ROOT
 

@@ -95,7 +95,7 @@ CONFINED = {
     "torchvision": ("fl_shuffle.tasks.sources.torchvision_datasets",),
     "opacus": ("fl_shuffle.gradients",),
     "dp_accounting": ("fl_shuffle.accounting.engine.dp_accounting_export", "fl_shuffle.api.bounds"),
-    "ray": ("fl_shuffle.flower.ray_pool",),
+    "ray": ("fl_shuffle.flower.on_ray.pool",),
     "grpc": ("fl_shuffle.shuffling",),
     "numba": ("fl_shuffle.compiled",),
     "llvmlite": ("fl_shuffle.compiled",),
