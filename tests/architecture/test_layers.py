@@ -39,7 +39,7 @@ LAYERS = [
         "fl_shuffle.randomizer_plan",
         "fl_shuffle.aggregation",
     ],
-    ["fl_shuffle.auditing", "fl_shuffle.ledger"],
+    ["fl_shuffle.auditing", "fl_shuffle.ledger", "fl_shuffle.shuffling"],
     ["fl_shuffle.flower"],
     ["fl_shuffle.runs", "fl_shuffle.report"],
     ["fl_shuffle.tasks"],
@@ -90,7 +90,8 @@ CONFINED = {
     "torchvision": ("fl_shuffle.tasks.sources.torchvision_datasets",),
     "opacus": ("fl_shuffle.gradients",),
     "dp_accounting": ("fl_shuffle.accounting.engine.dp_accounting_export", "fl_shuffle.api.bounds"),
-    "ray": (),
+    "ray": ("fl_shuffle.flower.ray_pool",),
+    "grpc": ("fl_shuffle.shuffling",),
     "numba": ("fl_shuffle.compiled",),
     "llvmlite": ("fl_shuffle.compiled",),
 }

@@ -62,6 +62,7 @@ class ShuffledView:
         assumed_honest: AssumedHonest = None,
     ) -> None:
         self._assumed_honest = assumed_honest
+        self._unit = unit
         self._sequential = schedule == "sequential"
         self._classes = ClassTable.of(classes)
         self._group_of_class = np.full(len(self._classes), -1, dtype=np.int64)
@@ -71,7 +72,7 @@ class ShuffledView:
         self._add_cohorts(np.bincount(class_of, minlength=len(self._classes)))
         # After the groups of known noise come those of a declared budget.
         self._declared: list[tuple[float, float]] = []
-        self._add_declared(unit)
+        self._add_declared()
         self.account_of = self._group_of_class[class_of]
         self._whole: tuple[int, ...] = self._counts_of(self.account_of)
         self._lost_of_all = self._lost(len(class_of))
@@ -105,11 +106,11 @@ class ShuffledView:
                 )
             self._cohort_of += [slice(first, len(self._groups))] * len(parts)
 
-    def _add_declared(self, unit: str) -> None:
+    def _add_declared(self) -> None:
         """Groups of equal declared budgets, where the budget is for the whole report."""
         table = self._classes
         usable = table.is_noise("user") & (table.epsilon0 <= TOLERANCES.profile_max_epsilon)
-        if unit != "client":
+        if self._unit != "client":
             usable &= table.records == 1
         known = np.flatnonzero(usable)
         rows = distinct_rows(table.epsilon0[known], table.delta0[known], table.radius[known])
@@ -219,11 +220,16 @@ class ShuffledView:
             )
         if self._lost_of_all:
             return COLLUDERS.format(self._lost_of_all)
+        remedy = (
+            "More clients or lower budgets"
+            if self._unit == "client"
+            else "A client-level clip (privacy.client_clip), fewer records per client, more "
+            "clients or privacy.unit = 'client'"
+        )
         far = max(2.0 * group.radius / group.scale for group in self._groups)
         return (
             f"shuffling adds nothing here: other clients' reports are up to {far:.3g} noise widths "
-            "away; the shuffler cannot hide this one. A client-level clip (privacy.client_clip), "
-            "fewer records per client, more clients or privacy.unit = 'client' would change that"
+            f"away; the shuffler cannot hide this one. {remedy} would change that"
         )
 
 
