@@ -128,22 +128,20 @@ class SweepResult:
         return write_page(self, self.directory / PAGE if path is None else Path(path))
 
     def figure(self, path: str | Path) -> Path:
-        """Write accuracy against epsilon, with error bars over the seeds, as SVG.
+        """Write accuracy against epsilon, with error bars over the seeds, as the picture that the
+        file's ending names (svg, png, pdf).
 
         Raises `ConfigError` where matplotlib is not installed, `RunError` if no run has both
         numbers.
         """
+        from fl_shuffle.report.plots import write_picture
         from fl_shuffle.sweeps.page import accuracy_against_epsilon
 
         require_extra("matplotlib", "report", "a sweep's figure")
-        text = accuracy_against_epsilon(self)
-        if text is None:
+        figure = accuracy_against_epsilon(self)
+        if figure is None:
             raise RunError(f"{self.directory}: no run has an accuracy and a finite epsilon yet")
-        try:
-            with open_private(Path(path), "w") as file:
-                file.write(text)
-        except OSError as error:
-            raise RunError(f"{path} cannot be written: {error.strerror}") from None
+        write_picture(figure, Path(path))
         return Path(path)
 
 

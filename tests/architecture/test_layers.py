@@ -41,6 +41,7 @@ LAYERS = [
     ],
     ["fl_shuffle.auditing", "fl_shuffle.ledger"],
     ["fl_shuffle.flower"],
+    ["fl_shuffle.run_words"],
     ["fl_shuffle.runs", "fl_shuffle.report"],
     ["fl_shuffle.tasks"],
     ["fl_shuffle.apps"],
