@@ -100,16 +100,15 @@ def _drawn(line: Line, x: Axis, y: Axis) -> str:
             f'M{a - 4:.1f} {b:.1f}h8M{a - 4:.1f} {c:.1f}h8"/>'
             for a, b, c in zip(across, top, low, strict=True)
         )
-    if len(across) < 3:
+    if len(across) < 3 and not line.steps:
         found += "".join(
             f'<circle class="dot {line.kind}" cx="{a:.1f}" cy="{b:.1f}" r="3.5"/>'
             for a, b in zip(across, up, strict=True)
         )
     if line.steps:
-        # The share holds from its value on, up to the next one and the right edge.
-        across = np.repeat(np.append(across, WIDTH - RIGHT), 2)[1:-1]
-        up = np.concatenate([[HEIGHT - BOTTOM], np.repeat(up, 2)])[: len(across)]
-        across = np.concatenate([[across[0]], across])[: len(up)]
+        # A share holds from its value on, up to the next one and to the right edge.
+        across = np.append(np.repeat(across, 2), WIDTH - RIGHT)
+        up = np.insert(np.repeat(up, 2), 0, HEIGHT - BOTTOM)
     points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(across, up, strict=True))
     return found + f'<polyline class="line {escape(line.kind)}" points="{points}"/>'
 

@@ -35,7 +35,7 @@ MOST_POINTS = 400
 """Of a line over rounds or clients; of longer ones every k-th point is shown, and the last."""
 WIDE = 20.0
 """Values that differ by more than this factor are drawn on a logarithmic axis."""
-COINCIDENT = 0.004
+COINCIDENT = 0.01
 """Lines nowhere further apart than this share of the larger would hide one another."""
 
 

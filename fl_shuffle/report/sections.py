@@ -167,7 +167,7 @@ def bounds(run: RunRecord, prefix: str) -> str:
     assert run.spend is not None
     rows: list[tuple[Cell, ...]] = []
     for name, column in run.spend.columns.items():
-        note = f" {column.note[:1].upper()}{column.note[1:]}." if column.note else ""
+        note = f" Here: {column.note}." if column.note else ""
         rows.append(
             (name, Number(column.worst), str(column.status),
              f"{EXPLAINED[name]}{note}", column.source)

@@ -48,7 +48,8 @@ input { font: inherit; color: var(--ink); background: var(--back); padding: .25r
   border: 1px solid var(--quiet); border-radius: .3rem; }
 .charts { display: grid; gap: 2rem 1.75rem;
   grid-template-columns: repeat(auto-fit, minmax(min(27rem, 100%), 1fr)); }
-figure { margin: 0; min-width: 0; } figure h3 { margin-top: 0; } figcaption { font-size: .9rem; }
+figure { margin: 0; min-width: 0; max-width: 40rem; }
+figure h3 { margin-top: 0; } figcaption { font-size: .9rem; }
 svg.figure { display: block; width: 100%; height: auto; } svg text { fill: var(--quiet);
   font: 14px system-ui, sans-serif; } svg text.name { fill: var(--ink); font-size: 15px; }
 svg .grid { stroke: var(--rule); stroke-width: 1; } svg .axis { stroke: var(--quiet); fill: none; }
@@ -69,7 +70,8 @@ code { font-size: .9em; background: var(--panel); padding: .05rem .3rem; border-
   .cards, .cards tbody, .cards tr, .cards th, .cards td { display: block; text-align: left; }
   .cards tr { border-bottom: 1px solid var(--rule); padding: .5rem 0; }
   .cards th, .cards td { border: 0; padding: .1rem 0; white-space: normal; }
-  .cards td::before { content: attr(data-head) ": "; color: var(--quiet); } }
+  .cards td::before { content: attr(data-head) ": "; color: var(--quiet); }
+  .cards td[data-head=""]::before { content: none; } }
 @media print { :root { color-scheme: light; --back: #fff; --panel: #fff; --ink: #000;
     --quiet: #333; --rule: #bbb; --accent: #000; --warn: #000; --warn-back: #fff; --good: #000;
     --proven: #1553b6; --sum: #7c3aed; --local: #475569; --gspa: #b4400a; --specific: #8a5a00;
