@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from fl_shuffle.accounting.rounds.trust import towards
 from fl_shuffle.accounting.rounds.worst_client import WorstClient
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.report.markup import short
@@ -14,11 +15,6 @@ RARE = 0.01
 """Evidence that turns up this often by chance is what the factor of the odds is said for."""
 NO_LIMIT = 1e6
 """Odds that may rise by more than this factor are not limited in any useful sense."""
-
-SEES = {
-    "reports": "sees the shuffled reports of every round",
-    "sum": "sees only the sum of each round's reports, and no single one",
-}
 
 
 @dataclass(frozen=True)
@@ -95,11 +91,15 @@ def protected(run: RunRecord) -> str:
     return f"{who}, replaced by anything else ({run.ledger.meta['relation']})"
 
 
-def attacker(release: str) -> str:
-    """Against whom: who the number of `release` holds for, as a clause."""
-    return (
-        f"knows all other data and every model, and {SEES[release]} (privacy.release = '{release}')"
-    )
+def against(run: RunRecord) -> str:
+    """Towards whom the headline holds, and towards whom it does not."""
+    privacy = run.config["privacy"]
+    shuffler = privacy.get("shuffler", "in-server")
+    whom = f"{towards(privacy['release'], shuffler)}, and knows all other data and every model"
+    if shuffler == "apart" or run.spend is None:
+        return whom
+    local = short(run.spend.columns["local"].worst)
+    return f"{whom}; towards the operator of the server, which shuffles, too, epsilon is {local}"
 
 
 def odds_factor(epsilon: float, delta: float) -> float:
@@ -118,10 +118,12 @@ def meaning(run: RunRecord) -> list[str]:
     """The headline, as what an attacker can do."""
     spend, worst = run.spend, run.worst
     assert spend is not None
+    shuffler = run.config["privacy"].get("shuffler", "in-server")
     factor = odds_factor(spend.headline, run.delta)
     limit = f"a factor of {short(factor)}" if factor <= NO_LIMIT else "no useful factor at all"
     found = [
-        f"An attacker who {attacker(spend.release)} wonders which of two things a client holds. "
+        f"An attacker, at the worst {towards(spend.release, shuffler)}, knows all other data and "
+        "every model, and wonders which of two things a client holds. "
         f"What it sees can raise the odds by at most {limit} (any evidence that would turn up by "
         f"chance once in {1 / RARE:.0f} cases or more often). That is for the most exposed client; "
         "for all others it is no more."

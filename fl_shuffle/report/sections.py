@@ -83,13 +83,11 @@ def recount(run: RunRecord) -> str:
 def what_was_done(run: RunRecord, purpose: str | None) -> str:
     """Purpose, data, who is protected, against whom."""
     meta = run.ledger.meta
-    spend = run.spend
-    release = run.config["privacy"]["release"] if spend is None else spend.release
     rows: list[tuple[Cell, Cell]] = [
         ("purpose", purpose or "not stated (--purpose TEXT)"),
         ("data", _data(meta["data"])),
         ("protected", meaning.protected(run)),
-        ("against", f"an attacker who {meaning.attacker(release)}"),
+        ("against", meaning.against(run)),
         ("when", f"started {_time(meta['started'])}, {_finished(meta)}"),
     ]
     return (

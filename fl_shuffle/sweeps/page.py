@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,10 @@ import numpy as np
 from fl_shuffle.report.drawing import STYLES
 from fl_shuffle.report.figures import Figure, Line, wide
 from fl_shuffle.report.markup import charts, html_table, page
-from fl_shuffle.report.markup import write_page as write_text
-from fl_shuffle.sweeps.results import EACH_ALONE, SweepResult, shown
+from fl_shuffle.sweeps.tables import EACH_ALONE, SweepTables, shown
 
 
-def write_page(result: SweepResult, path: Path) -> Path:
-    """Write the page; returns where it is. Raises `RunError` if that cannot be."""
-    return write_text(render(result), path)
-
-
-def render(result: SweepResult) -> str:
+def render(result: SweepTables) -> str:
     """The page as text."""
     name = escape(result.directory.name)
     runs, wanted = len(result.finished), len(result.sweep.points)
@@ -52,7 +45,7 @@ def _table(columns: Mapping[str, Sequence[Any]]) -> str:
     return html_table(list(columns), ([shown(cell) for cell in row] for row in rows))
 
 
-def accuracy_against_epsilon(result: SweepResult) -> Figure | None:
+def accuracy_against_epsilon(result: SweepTables) -> Figure | None:
     """Accuracy against epsilon, with error bars; None if no combination has both numbers.
 
     One line for each combination of the settings but the last, along the last one's values.
@@ -86,7 +79,7 @@ def accuracy_against_epsilon(result: SweepResult) -> Figure | None:
     )
 
 
-def _epsilon_label(result: SweepResult) -> str:
+def _epsilon_label(result: SweepTables) -> str:
     deltas = {each.delta for each in result.finished.values()}
     at = f" at delta = {deltas.pop():g}" if len(deltas) == 1 else ""
     return f"epsilon of the worst client{at}"
