@@ -125,6 +125,7 @@ def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> Non
         load_task(config, lambda text: observer(Preparing(text)))
     directory = place.directory or new_directory(Path(config.run.out))
     place = RunPlace(directory, place.resume)
+    observer(Preparing("starting Flower's Simulation Engine, which takes a while"))
     try:
         run_on_ray(
             config,

@@ -43,6 +43,7 @@ LAYERS = [
     ["fl_shuffle.planned_noise"],
     ["fl_shuffle.auditing", "fl_shuffle.ledger", "fl_shuffle.shuffling"],
     ["fl_shuffle.flower"],
+    ["fl_shuffle.run_words"],
     ["fl_shuffle.runs", "fl_shuffle.report"],
     ["fl_shuffle.trackers"],
     ["fl_shuffle.tasks"],
