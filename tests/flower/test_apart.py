@@ -29,12 +29,12 @@ from fl_shuffle.flower.mod import LocalRandomizerMod
 from fl_shuffle.flower.records import Layout, TrainRequest
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.ledger.run_book import RunBook
-from fl_shuffle.report import page
+from fl_shuffle.report.meaning import against
 from fl_shuffle.report.record import read_run
+from fl_shuffle.run_words import footer
 from fl_shuffle.shuffling import link
 from fl_shuffle.shuffling.link import Receiver, Sender
 from fl_shuffle.shuffling.store import Store
-from fl_shuffle.simulation.progress import footer
 from fl_shuffle.tasks.models import flatten_parameters
 from fl_shuffle.tasks.task import load_task
 from tests.shuffling.small_shuffler import CLIENTS, Lab, make_lab, serving
@@ -141,7 +141,7 @@ def test_the_server_steps_along_the_mean_of_what_was_handed_over(
     found = summary(run)
     assert found["headline"] == ("sum" if release == "sum" else "proven")
     assert any("the shuffler is a party of its own" in text for text in found["assumptions"])
-    for text in (page._head(read_run(run)).replace("&#x27;", "'"), "\n".join(footer(found))):
+    for text in (against(read_run(run)), "\n".join(footer(found))):
         assert towards(release, "apart") in text
         assert "which shuffles, too" not in text
     store = Store.open(lab.store)
