@@ -117,11 +117,18 @@ def _check_together(config: Config) -> None:
     if privacy.randomizer.startswith("discrete-"):
         _check_discrete(config)
     _check_trust(config)
+    _check_natural(config.data)
     if config.training.schedule == "sequential" and config.server.weights != "uniform":
         raise InvalidValueError(
             "server.weights",
             config.server.weights,
             "a sequential schedule applies reports one by one; use uniform",
+        )
+    if config.run.ray_address and config.run.engine != "ray":
+        raise InvalidValueError(
+            "run.ray_address",
+            config.run.ray_address,
+            f"is for run.engine = 'ray'; it is {config.run.engine!r}",
         )
     if config.run.noise == "pooled":
         _check_pooled(config)
@@ -131,6 +138,22 @@ def _check_together(config: Config) -> None:
             config.training.local_steps,
             "several local steps have no per-record sensitivity; set privacy.unit = 'client'",
         )
+
+
+def _check_natural(data: DataSection) -> None:
+    """Natural clients have the records they have."""
+    if data.partition != "natural":
+        return
+    default = DataSection()
+    for name in ("records", "sizes"):
+        value = getattr(data, name)
+        if value != getattr(default, name):
+            raise InvalidValueError(
+                f"data.{name}",
+                value,
+                "changes nothing with data.partition = 'natural': every client has its own records",
+                "leave it out",
+            )
 
 
 def _check_discrete(config: Config) -> None:
@@ -203,6 +226,8 @@ def _check_trust(config: Config) -> None:
             "changes nothing in a sequential schedule: only `local` holds there, and it counts on "
             "nobody else; leave it out",
         )
+    if privacy.shuffler == "apart":
+        _check_apart(config)
     if privacy.release == "reports":
         return
     if config.training.schedule == "sequential":
@@ -227,6 +252,26 @@ def _check_trust(config: Config) -> None:
             privacy.min_reports,
             "with privacy.release = 'sum' must be at least 2: a sum of one report is that report",
         )
+
+
+def _check_apart(config: Config) -> None:
+    """A shuffler of its own is for a deployment, in rounds that are batches."""
+    reasons = {
+        "training.schedule = 'sequential' has no batch to shuffle; use aggregate": (
+            config.training.schedule == "sequential"
+        ),
+        "run.entropy = 'seeded' is noise that the server can remove; use system": (
+            config.run.entropy == "seeded"
+        ),
+        "with privacy.release = 'sum' it adds up reports on a known grid; privacy.randomizer must "
+        "be gaussian or laplace": (
+            config.privacy.release == "sum"
+            and config.privacy.randomizer not in ("gaussian", "laplace")
+        ),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise InvalidValueError("privacy.shuffler", "apart", reason)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:

@@ -25,6 +25,14 @@ from fl_shuffle.configuration.checks import (
     text_field,
 )
 
+TORCHVISION_SOURCES = (
+    "fashion-mnist", "kmnist", "qmnist", "emnist", "usps", "svhn", "cifar10", "cifar100", "stl10",
+    "country211", "dtd", "fer2013", "fgvc-aircraft", "flowers102", "food101", "gtsrb", "imagenette",
+    "oxford-iiit-pet", "pcam", "rendered-sst2", "stanford-cars",
+)  # fmt: skip
+"""Data sets of torchvision.datasets that a configuration names (`tasks/sources/named_images`)."""
+SOURCES = ("digits", "mnist", "gapminder", "files", "huggingface", *TORCHVISION_SOURCES)
+
 
 @dataclass(frozen=True)
 class RunSection:
@@ -34,6 +42,7 @@ class RunSection:
     seed: int = integer_field(0, minimum=0, maximum=2**63 - 1)
     entropy: str = choice_field("seeded", "seeded", "system")
     engine: str = choice_field("in-process", "in-process", "ray")
+    ray_address: str = text_field("")
     noise: str = choice_field("per-report", "per-report", "pooled")
     out: str = text_field("runs", allow_empty=False)
     device: str = choice_field("cpu", "cpu", "cuda")
@@ -47,15 +56,18 @@ class RunSection:
 class DataSection:
     """Which records, cut into which clients, seen through which features."""
 
-    source: str = choice_or_path_field("digits", "digits", "mnist", group="data_sources")
+    source: str = choice_or_path_field("digits", *SOURCES, group="data_sources")
+    source_options: dict[str, Any] = table_field()
     root: str = text_field("")
     clients: int = integer_field(50, minimum=1, maximum=100_000_000)
     records: int = integer_field(0, minimum=0)
-    partition: str = choice_field("iid", "iid", "dirichlet", "shards", "ordered")
+    partition: str = choice_field("iid", "iid", "dirichlet", "shards", "ordered", "natural")
     alpha: float = real_field(0.5, minimum=0.0, exclusive_minimum=True)
     shards_per_client: int = integer_field(2, minimum=1)
     sizes: str = choice_field("equal", "equal", "unequal")
-    features: str = choice_or_path_field("raw", "raw", "pca", "hog", "none", group="features")
+    features: str = choice_or_path_field(
+        "raw", "raw", "pca", "hog", "pixels", "none", group="features"
+    )
     feature_options: dict[str, Any] = table_field()
     validation: float = real_field(0.0, minimum=0.0, maximum=0.5)
     seed: int = integer_field(0, minimum=0)
@@ -74,6 +86,10 @@ class ModelSection:
     hidden: tuple[int, ...] = integers_field((), minimum=1)
     init: str = choice_field("default", "default", "zeros")
     bias: bool = flag_field(True)
+    loss: str = choice_or_path_field(
+        "cross-entropy", "cross-entropy", "squared-error", group="losses"
+    )
+    metrics: str = choice_or_path_field("default", "default", group="metrics")
 
 
 @dataclass(frozen=True)
@@ -126,6 +142,7 @@ class PrivacySection:
     client_epsilon: float | None = optional_real_field(minimum=0.0, exclusive_minimum=True)
     min_reports: int = integer_field(2, minimum=1)
     release: str = choice_field("reports", "reports", "sum")
+    shuffler: str = choice_field("in-server", "in-server", "apart")
     assumed_honest: int | float | None = count_or_share_field()
 
 

@@ -151,12 +151,18 @@ class InProcessGrid(Grid):
         return [replies[position] for position in sorted(replies)]
 
     def exchange(
-        self, messages: Iterable[Message], take: Take, *, timeout: float | None = None
+        self,
+        messages: Iterable[Message],
+        take: Take,
+        *,
+        timeout: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> None:
         """Have every message answered and taken, on the threads of the nodes.
 
         Few are in flight at a time. The first exception of a ClientApp or of `take` is raised here.
         What is not answered within `timeout` seconds is given up: nothing is taken any more.
+        `meanwhile` is called once, when the first are in flight.
         """
         gate = Gate()
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -168,7 +174,7 @@ class InProcessGrid(Grid):
                     take(position, reply)
 
         try:
-            self._play_all(messages, play, deadline)
+            self._play_all(messages, play, deadline, meanwhile)
         finally:
             gate.shut()
 
@@ -177,6 +183,7 @@ class InProcessGrid(Grid):
         messages: Iterable[Message],
         play: Callable[[int, Message], None],
         deadline: float | None,
+        meanwhile: Callable[[], None] | None,
     ) -> None:
         waiting: set[Future[None]] = set()
         source = enumerate(messages)
@@ -186,10 +193,15 @@ class InProcessGrid(Grid):
         for position, message in itertools.chain(first, source):
             waiting.add(self._threads.submit(partial(play, position, stamp(message))))
             if len(waiting) > len(self._contexts):
+                if meanwhile is not None:
+                    meanwhile()
+                    meanwhile = None
                 rest = self._finished(waiting, FIRST_COMPLETED, deadline)
                 if rest is None:
                     return
                 waiting = rest
+        if meanwhile is not None:
+            meanwhile()
         self._finished(waiting, ALL_COMPLETED, deadline)
 
     def _finished(

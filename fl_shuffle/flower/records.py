@@ -26,6 +26,10 @@ from fl_shuffle.flower.grid import NamedError
 PARAMETERS = "parameters"
 REPORTS = "reports"
 SUM = "sum of means"
+CLIENTS = "clients"
+"""How many clients the run has, in questions and requests."""
+SUM_OF_REPORTS = "sum of reports"
+USABLE = "usable"
 CLOCKS_APART_SECONDS = 60.0
 """A node's clock may be off by so much before it takes a request for an expired one."""
 # The names Flower's own strategies use, so that a ClientApp written for them works unchanged.
@@ -131,7 +135,11 @@ class Layout:
         for name, array in record.items():
             if not array.dtype.startswith("float"):
                 raise InvalidValueError(
-                    f"dtype of {name}", array.dtype, "every trained array must be floating point"
+                    f"dtype of {name}",
+                    array.dtype,
+                    "every trained array must be floating point",
+                    "BatchNorm keeps such a count: use GroupNorm (Opacus' ModuleValidator.fix "
+                    "puts it in), or send the parameters alone",
                 )
         return cls(tuple(record), tuple(tuple(array.shape) for array in record.values()))
 
@@ -152,12 +160,14 @@ class Layout:
 @dataclass(frozen=True)
 class TrainRequest:
     """Virtual clients that are to report on round `round_number`: those of the range `first` ..
-    `first + span - 1` whose bit is set in `bitmap` (`numpy.packbits`; empty: all of them)."""
+    `first + span - 1` whose bit is set in `bitmap` (`numpy.packbits`; empty: all of them).
+    `summed`: a simulated node may answer with the sum of their reports."""
 
     round_number: int
     first: int
     span: int
     bitmap: bytes = b""
+    summed: bool = False
 
     @property
     def clients(self) -> NDArray[np.int64]:
@@ -182,8 +192,14 @@ class TrainRequest:
         bits[clients - first] = True
         return cls(round_number, first, span, np.packbits(bits).tobytes())
 
-    def message(self, model: ArrayRecord, node_id: int, timeout: float | None = None) -> Message:
-        """The training message that carries this request and the model.
+    def message(
+        self,
+        model: ArrayRecord,
+        node_id: int,
+        timeout: float | None = None,
+        clients: int | None = None,
+    ) -> Message:
+        """The training message that carries this request and the model, of a run of `clients`.
 
         After `timeout` seconds nobody waits for the answer: it is not to be worked on any more.
         """
@@ -193,6 +209,8 @@ class TrainRequest:
                 "first": self.first,
                 "span": self.span,
                 "bitmap": self.bitmap,
+                **({} if clients is None else {CLIENTS: clients}),
+                **({"summed": True} if self.summed else {}),
             }
         )
         content = RecordDict({MODEL_RECORD: model, REQUEST_RECORD: request})
@@ -216,7 +234,8 @@ class TrainRequest:
         require_integer("span of requested clients", span, minimum=1, maximum=most)
         if not isinstance(bitmap, bytes) or len(bitmap) not in (0, (int(span) + 7) // 8):  # type: ignore[arg-type]
             raise InvalidValueError("bitmap of requested clients", bitmap, "has the wrong size")
-        return cls(int(number), int(first), int(span), bitmap)  # type: ignore[arg-type]
+        summed = record.get("summed") is True
+        return cls(int(number), int(first), int(span), bitmap, summed)  # type: ignore[arg-type]
 
 
 def expired(message: Message) -> bool:
@@ -235,6 +254,30 @@ def reply_with_sum(request: Message, total: NDArray[np.float64]) -> Message:
     """A simulated node's reply where no reports are made: the sum [d] of its clients' means."""
     content = RecordDict({REPORT_RECORD: array_record({SUM: total}, shared=False)})
     return Message(content, reply_to=request)
+
+
+def reply_with_sum_of_reports(
+    request: Message, total: NDArray[np.float64], usable: NDArray[np.bool_]
+) -> Message:
+    """A simulated node's reply: the exact sum [d] of its clients' reports, and of which [k]."""
+    arrays = {SUM_OF_REPORTS: total, USABLE: usable}
+    content = RecordDict({REPORT_RECORD: array_record(arrays, shared=False)})
+    return Message(content, reply_to=request)
+
+
+def sum_of_reports(
+    reply: Message, clients: int, dimension: int
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:
+    """(sum, of which clients) in a simulated node's reply; None if it holds no such pair."""
+    if reply.has_error() or REPORT_RECORD not in reply.content.array_records:
+        return None
+    record = reply.content.array_records[REPORT_RECORD]
+    if SUM_OF_REPORTS not in record or USABLE not in record:
+        return None
+    total, usable = record[SUM_OF_REPORTS].numpy(), record[USABLE].numpy()
+    if (total.shape, total.dtype) != ((dimension,), np.float64):
+        return None
+    return (total, usable) if (usable.shape, usable.dtype) == ((clients,), np.bool_) else None
 
 
 def sum_of(reply: Message) -> NDArray[np.float64] | None:

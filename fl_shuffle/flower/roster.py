@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -33,7 +34,8 @@ from fl_shuffle.configuration.supernodes import SuperNodeFile
 from fl_shuffle.errors import InvalidValueError, require_integer
 from fl_shuffle.flower.exchange import exchange, wait_for_nodes
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED, InProcessGrid
-from fl_shuffle.flower.records import TrainRequest
+from fl_shuffle.flower.records import CLIENTS, REQUEST_RECORD, TrainRequest
+from fl_shuffle.flower.settings import SIMULATION_VARIABLE
 
 log = logging.getLogger("fl_shuffle.run.nodes")
 
@@ -216,9 +218,17 @@ class Roster:
         return None
 
     def _ask(self, grid: Grid, nodes: list[int]) -> dict[int, range]:
-        timeout = min(QUERY_SECONDS, self._timeout)
+        # Ray's actors start with the first message, on machines that may be busy with others.
+        simulated = os.environ.get(SIMULATION_VARIABLE) == "1"
+        timeout = self._timeout if simulated else min(QUERY_SECONDS, self._timeout)
         questions = [
-            Message(RecordDict(), node, MessageType.QUERY, ttl=timeout, group_id="holdings")
+            Message(
+                RecordDict({REQUEST_RECORD: ConfigRecord({CLIENTS: self._clients})}),
+                node,
+                MessageType.QUERY,
+                ttl=timeout,
+                group_id="holdings",
+            )
             for node in nodes
         ]
         answers = {}

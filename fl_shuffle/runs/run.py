@@ -9,9 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.configuration.reading import parse_config
@@ -52,7 +55,7 @@ from fl_shuffle.runs.facts import (
     warnings_of,
 )
 from fl_shuffle.runs.log import log, logging_to
-from fl_shuffle.runs.metrics import MetricsFile, read_lines
+from fl_shuffle.runs.metrics import ALWAYS, MetricsFile, read_lines
 from fl_shuffle.runs.place import RunPlace
 from fl_shuffle.runs.resume import (
     UNCHECKED,
@@ -108,11 +111,26 @@ class Run:
         self._known = known
         self._observer = observer
         self._started = time.time()
-        self._metrics = MetricsFile(directory, times=publishes_times(config))
+        self._metrics = MetricsFile(directory, facts.metrics, times=publishes_times(config))
         self._last: RoundOutcome | None = None
+        self.committed: tuple[int, NDArray[np.bool_], Spend] | None = None
+
+    @property
+    def identifier(self) -> str:
+        """The run's random identifier, the same when it goes on."""
+        return str(self.ledger.meta()["run"])
+
+    @property
+    def rounds(self) -> int:
+        """The number of the last round that was played; 0 before there is one."""
+        return 0 if self._last is None else self._last.round_number
 
     def restore(self, optimizer: ServerOptimizer) -> int:
-        """The round to start with; a resumed run's optimizer and accountant are put back."""
+        """The round to start with; a resumed run's optimizer and accountant are put back.
+
+        `committed` is then that round, if its reports were counted and no step was taken: (round,
+        whose reports, spend).
+        """
         if self._known is None:
             return 1
         lines = read_lines(self._directory.path / METRICS)
@@ -127,8 +145,11 @@ class Run:
         self._metrics.rewrite(kept)
         if standing.spend is not None:
             measured = kept.get(standing.first - 1, {})
-            metrics = {n: float(measured[n]) for n in ("accuracy", "loss") if measured.get(n)}
+            names = (*ALWAYS, *self.facts.metrics)
+            metrics = {name: float(measured[name]) for name in names if measured.get(name)}
             self._last = RoundOutcome(standing.first - 1, standing.spend, 0, 0.0, metrics)
+            if standing.committed is not None:
+                self.committed = (standing.first, standing.committed, standing.spend)
         log.info("resuming at round %d", standing.first)
         return standing.first
 
@@ -273,7 +294,7 @@ def _start(directory: RunDirectory, config: Config, facts: RunFacts) -> Ledger:
     directory.write(CONFIG, _config_text(config))
     meta = ledger_meta(config, facts)
     # Before the ledger: a run that has begun can always be compared.
-    if not remember_data(meta["run"], facts.fingerprint):
+    if facts.fingerprint is not None and not remember_data(meta["run"], facts.fingerprint):
         log.warning(
             "%s cannot be written: --resume will not be able to check that the data are the same; "
             "set %s to a folder that can",

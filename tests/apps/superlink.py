@@ -95,10 +95,14 @@ class Federation:
         )
         return done.stdout + done.stderr
 
-    def submit(self, config: Path, out: Path, overrides: str = "") -> str:
+    def submit(self, config: Path, out: Path, **more: str) -> str:
+        """`more` are further settings of the run configuration, `_` for `-`."""
         settings = self.home / "run.toml"
-        values = {"config": str(config), "run-directory": str(out), "overrides": overrides}
-        settings.write_text("".join(f"{key} = {json.dumps(values[key])}\n" for key in values))
+        values = {"config": str(config), "run-directory": str(out)}
+        values |= {name.replace("_", "-"): value for name, value in more.items()}
+        settings.write_text(
+            "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+        )
         answer = self.flwr("run", str(APP_ROOT), "lab", "--run-config", str(settings))
         return str(json.loads(answer[answer.index("{") :])["run-id"])
 

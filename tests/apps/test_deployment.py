@@ -92,7 +92,7 @@ def both_ways(tmp_path: Path, text: str, node: str, hostile: str = "") -> tuple[
             rows = [f"{name},{index},2\n" for index, name in enumerate(flower.node_ids()[1:])]
             listed.write_text("supernode,partition-id,num-partitions\n" + "".join(rows))
             overrides = f"run.supernodes={listed}"
-        status = flower.wait(flower.submit(config, there, overrides), seconds=900)
+        status = flower.wait(flower.submit(config, there, overrides=overrides), seconds=900)
         assert status == "finished:completed", flower.log("link")[-3000:]
     return here, there
 

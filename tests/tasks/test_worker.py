@@ -12,12 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from fl_shuffle import planned_noise
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.gradients import NonfiniteRecords
 from fl_shuffle.randomizers.noise import NoiseStream
-from fl_shuffle.tasks import canaries, worker
+from fl_shuffle.tasks import canaries
 from fl_shuffle.tasks.canaries import Canaries
 from fl_shuffle.tasks.worker import Worker
 from tests.tasks.small_tasks import MODELS, SIZES, configured, parameters_of, task_of
@@ -124,7 +125,7 @@ def test_noise_that_protects_somebody_has_64_bits(
             super().__init__(*arguments, **options)
             drawn.append(self.bits)
 
-    monkeypatch.setattr(worker, "NoiseStream", Watched)
+    monkeypatch.setattr(planned_noise, "NoiseStream", Watched)
     config = configured(entropy)
     task = task_of(config)
     reports = Worker(config, task).reports(TrainRequest(1, 0, 4), parameters_of(config))
@@ -157,12 +158,32 @@ def test_noise_that_protects_somebody_is_drawn_on_the_processor(
     rows = torch.empty((4, 27), device="meta").as_subclass(Rows)
     monkeypatch.setattr(player, "means", lambda *_: (rows, NonfiniteRecords(0)))
     monkeypatch.setattr(player, "_device", torch.device("meta"))
-    monkeypatch.setattr(worker, "NoiseStream", Watched)
+    monkeypatch.setattr(planned_noise, "NoiseStream", Watched)
     if entropy == "seeded":
-        monkeypatch.setattr(worker, "randomize_rows_", lambda *_, **__: None)
+        monkeypatch.setattr(planned_noise, "randomize_rows_", lambda *_, **__: None)
     reports = player.reports(TrainRequest(1, 0, 4), parameters_of(config))
     assert drawn == [(place, "aes" if place == "cpu" else "philox")]
     assert bool(reports.any()) == (entropy == "system")
+
+
+def picky(
+    mean: np.ndarray, epsilon0: float, delta0: float, generator: np.random.Generator
+) -> np.ndarray:
+    """A user's randomizer that fails on one client's mean."""
+    if float(np.abs(mean).max()) == 0.0:
+        raise ArithmeticError("nothing to say")
+    return mean + generator.laplace(size=mean.size)
+
+
+def test_a_users_randomizer_that_raises_costs_its_own_client_alone_the_report() -> None:
+    config = configured(randomizer=f"{__name__}:picky", clip="average")
+    parameters = parameters_of(config)
+    reports = Worker(config, task_of(config)).reports(TrainRequest(1, 0, 4), parameters)
+    # The spoilt record's client has a mean of zero.
+    spoilt = Worker(config, task_of(config, {4: math.nan}))
+    with_failure = spoilt.reports(TrainRequest(1, 0, 4), parameters)
+    assert np.isnan(with_failure[1]).all() and np.isfinite(reports).all()
+    np.testing.assert_array_equal(with_failure[[0, 2, 3]], reports[[0, 2, 3]])
 
 
 def test_seeded_noise_keeps_its_bits() -> None:

@@ -74,10 +74,12 @@ class ShuffledView:
         self._declared: list[tuple[float, float]] = []
         self._add_declared()
         self.account_of = self._group_of_class[class_of]
-        self._whole = self._counts(np.ones(len(class_of), dtype=bool))
+        self._whole: tuple[int, ...] = self._counts_of(self.account_of)
         self._lost_of_all = self._lost(len(class_of))
         # More reports never hide less, so who gets no credit from everybody is not given any.
         self._creditable = () if self._sequential else self._credited()
+        # The next round's batch is mostly the same.
+        self._last: tuple[tuple[int, ...], int, dict[int, RoundKind]] | None = None
 
     def _lost(self, arrived: int) -> int:
         """How many of so many reports may be colluders'."""
@@ -119,7 +121,9 @@ class ShuffledView:
         ]
 
     def _counts(self, present: Mask) -> tuple[int, ...]:
-        taking = self.account_of[present]
+        return self._whole if present.all() else self._counts_of(self.account_of[present])
+
+    def _counts_of(self, taking: NDArray[np.int64]) -> tuple[int, ...]:
         counts = np.bincount(taking[taking >= 0], minlength=self._size)
         return tuple(counts.tolist())
 
@@ -135,6 +139,10 @@ class ShuffledView:
             return DeclaredRound(*self._declared[index - len(self._groups)], others)
         cohort = self._cohort_of[index]
         kind = RoundType.of(self._batch(counts[cohort], cohort), index - cohort.start)
+        if cohort.stop - cohort.start > TOLERANCES.few_balls:
+            # Certifying a curve for each of many balls takes long: with the same others all around
+            # that of the largest ball holds for everybody.
+            kind = kind.in_smallest_place()
         return kind.without(lost)
 
     def kinds(self, counts: NDArray[np.int64], lost: int) -> list[RoundType]:
@@ -182,6 +190,8 @@ class ShuffledView:
         if not self._creditable:
             return {}
         counts, lost = self._counts(present), self._lost(int(present.sum()))
+        if self._last is not None and self._last[:2] == (counts, lost):
+            return self._last[2]
         types: dict[int, RoundKind] = {}
         for index in self._creditable:
             if counts[index]:
@@ -191,6 +201,7 @@ class ShuffledView:
                     types[index] = kind.lessened()
                 elif isinstance(whole, RoundType):
                     types[index] = kind.lessened(whole)
+        self._last = counts, lost, types
         return types
 
     def no_credit_reason(self) -> str | None:
