@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fl_shuffle.flower.ray_engine import OFFLINE, _free_port, _listens, _program
+from fl_shuffle.flower.on_ray.engine import OFFLINE, _free_port, _listens, _program
 from fl_shuffle.flower.settings import APP_ROOT
 
 PROGRAMS = ("flower-superlink", "flower-supernode", "flwr")

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from fl_shuffle.cli import main
-from fl_shuffle.flower.ray_engine import _program
+from fl_shuffle.flower.on_ray.engine import _program
 from tests.apps.superlink import PROGRAMS, federation
 
 SMALL = """
