@@ -14,7 +14,7 @@ import pytest
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import load_config
-from fl_shuffle.flower.ray_engine import _program
+from fl_shuffle.flower.on_ray.engine import _program
 from fl_shuffle.report.record import read_run
 from tests.apps.superlink import PROGRAMS, federation
 from tests.architecture.test_limits import ROOT
