@@ -117,6 +117,7 @@ def _check_together(config: Config) -> None:
     if privacy.randomizer.startswith("discrete-"):
         _check_discrete(config)
     _check_trust(config)
+    _check_natural(config.data)
     if config.training.schedule == "sequential" and config.server.weights != "uniform":
         raise InvalidValueError(
             "server.weights",
@@ -137,6 +138,22 @@ def _check_together(config: Config) -> None:
             config.training.local_steps,
             "several local steps have no per-record sensitivity; set privacy.unit = 'client'",
         )
+
+
+def _check_natural(data: DataSection) -> None:
+    """Natural clients have the records they have."""
+    if data.partition != "natural":
+        return
+    default = DataSection()
+    for name in ("records", "sizes"):
+        value = getattr(data, name)
+        if value != getattr(default, name):
+            raise InvalidValueError(
+                f"data.{name}",
+                value,
+                "changes nothing with data.partition = 'natural': every client has its own records",
+                "leave it out",
+            )
 
 
 def _check_discrete(config: Config) -> None:
@@ -246,10 +263,9 @@ def _check_apart(config: Config) -> None:
         "run.entropy = 'seeded' is noise that the server can remove; use system": (
             config.run.entropy == "seeded"
         ),
-        "with privacy.release = 'sum' it adds up reports on a known grid; privacy.randomizer must "
-        "be gaussian or laplace": (
-            config.privacy.release == "sum"
-            and config.privacy.randomizer not in ("gaussian", "laplace")
+        "with privacy.release = 'sum' it adds up reports on a known grid: not those of a "
+        "privacy.randomizer of your own": (
+            config.privacy.release == "sum" and ":" in config.privacy.randomizer
         ),
     }
     for reason, holds in reasons.items():

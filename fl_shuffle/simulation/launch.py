@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fl_shuffle.configuration.sections import Config
+from fl_shuffle.configuration.sections import AppSection, Config
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.extras import require_extra
 from fl_shuffle.plugins import load_function
@@ -112,7 +112,7 @@ def _clients_heard() -> Iterator[None]:
 
 
 def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> None:
-    from fl_shuffle.flower.ray_engine import ray_address, run_on_ray
+    from fl_shuffle.flower.on_ray.engine import ray_address, run_on_ray
     from fl_shuffle.tasks.task import load_task
 
     if ray_address(config) and not config.run.jobs:
@@ -120,10 +120,12 @@ def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> Non
             "run.jobs is missing: on a Ray cluster say how many workers shall play the clients, "
             "e.g. as many as it has processors"
         )
-    # Whatever the user can put right is said here, not in a worker's log.
-    load_task(config, lambda text: observer(Preparing(text)))
+    if config.app == AppSection():
+        # Whatever the user can put right is said here, not in a worker's log.
+        load_task(config, lambda text: observer(Preparing(text)))
     directory = place.directory or new_directory(Path(config.run.out))
     place = RunPlace(directory, place.resume)
+    observer(Preparing("starting Flower's Simulation Engine, which takes a while"))
     try:
         run_on_ray(
             config,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ TOP = ("fl_shuffle", "clients", "server", "benchmarks")
 # A module may import modules of its own layer or of a lower number.
 LAYERS = [
     ["fl_shuffle.errors", "fl_shuffle.version", "fl_shuffle.lazy", "fl_shuffle.durable_files"],
-    ["fl_shuffle.csv_files"],
+    ["fl_shuffle.csv_files", "fl_shuffle.scaffold"],
     [
         "fl_shuffle.accounting.guarantee",
         "fl_shuffle.accounting.tolerances",
@@ -39,9 +40,12 @@ LAYERS = [
         "fl_shuffle.randomizer_plan",
         "fl_shuffle.aggregation",
     ],
+    ["fl_shuffle.planned_noise"],
     ["fl_shuffle.auditing", "fl_shuffle.ledger", "fl_shuffle.shuffling"],
     ["fl_shuffle.flower"],
+    ["fl_shuffle.run_words"],
     ["fl_shuffle.runs", "fl_shuffle.report"],
+    ["fl_shuffle.trackers"],
     ["fl_shuffle.tasks"],
     ["fl_shuffle.apps"],
     ["fl_shuffle.simulation.launch", "fl_shuffle.simulation.progress"],
@@ -73,10 +77,12 @@ CONFINED = {
         "fl_shuffle.aggregation.optimizer",
         "fl_shuffle.aggregation.robust",
         "fl_shuffle.seeds",
+        "fl_shuffle.planned_noise",
         "fl_shuffle.auditing",
         "fl_shuffle.ledger.run_book",
         "fl_shuffle.flower",
         "fl_shuffle.runs",
+        "fl_shuffle.trackers.tensorboard_tracker",
         "fl_shuffle.simulation.launch",
         "fl_shuffle.simulation.threads",
         "fl_shuffle.tasks.sources.torchvision_datasets",
@@ -90,7 +96,7 @@ CONFINED = {
     "torchvision": ("fl_shuffle.tasks.sources.torchvision_datasets",),
     "opacus": ("fl_shuffle.gradients",),
     "dp_accounting": ("fl_shuffle.accounting.engine.dp_accounting_export", "fl_shuffle.api.bounds"),
-    "ray": ("fl_shuffle.flower.ray_pool",),
+    "ray": ("fl_shuffle.flower.on_ray.pool",),
     "grpc": ("fl_shuffle.shuffling",),
     "numba": ("fl_shuffle.compiled",),
     "llvmlite": ("fl_shuffle.compiled",),
@@ -111,6 +117,7 @@ MODULES = modules()
 PRODUCT = [name for name in MODULES if name.split(".")[0] != "benchmarks"]
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Every absolute module named by an import, inside functions too; type-only imports count."""
     names = set()
