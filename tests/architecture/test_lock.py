@@ -16,7 +16,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 
 def wanted() -> list[Requirement]:
-    """What `pip install .[dev,all]` asks for."""
+    """What `pip install .[dev,all,docs]` asks for."""
     extras = PROJECT["optional-dependencies"]
     lists = [PROJECT["dependencies"], *extras.values()]
     return [Requirement(text) for each in lists for text in each]
