@@ -36,10 +36,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.simulation_parts.jobs import JOBS, MEMORY_JOB, SMOKE_JOB, Job
+from benchmarks.simulation_parts.jobs import (
+    JOBS,
+    MEMORY_JOB,
+    SMOKE_JOB,
+    Job,
+    child_environment,
+    simulate_command,
+)
 from benchmarks.simulation_parts.measure import Measurement, adopt_orphans, run_child, run_in_turns
 
-ROOT = Path(__file__).resolve().parents[1]
 ENGINES = ("floor", "ours", "pooled", "ray", "stock")
 LIGHT = ("floor", "ours", "pooled")
 TURN_SECONDS = 1.5
@@ -74,14 +80,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True)
-        environment = dict(os.environ)
-        path = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
-        environment["PYTHONPATH"] = os.pathsep.join(path)
-        # Flower starts its own programs by name.
-        programs = [str(Path(sys.executable).parent), environment.get("PATH", "")]
-        environment["PATH"] = os.pathsep.join(programs)
-        environment.setdefault("OMP_NUM_THREADS", "1")
-        self.environment = environment
+        self.environment = child_environment()
         self._export()
 
     @property
@@ -113,10 +112,11 @@ class Bench:
     def run(self, engine: str, rounds: int) -> Measurement:
         """One child process of an engine."""
         self.turns += 1
-        if engine in LIGHT:
-            return self._child(self.command(engine, rounds))
-        found: Measurement = getattr(self, f"_{engine}")(rounds)
-        return found
+        if engine == "ray":
+            return self._ray(rounds)
+        if engine == "stock":
+            return self._stock(rounds)
+        return self.child(self.command(engine, rounds))
 
     def typical(self, engine: str) -> float:
         """Median seconds of an engine's rounds in a trial of some seconds; it also warms the file
@@ -138,9 +138,8 @@ class Bench:
         """The light engines that are asked for, `turn` seconds at a time, for `seconds` together or
         so many rounds each."""
         self.turns += 1
-        commands = [self.command(engine, count) for engine, count in rounds.items()]
         found = run_in_turns(
-            [[sys.executable, *command] for command in commands],
+            [self.command(engine, count) for engine, count in rounds.items()],
             environment=self.environment,
             cwd=self.folder,
             limit=CHILD_LIMIT,
@@ -150,14 +149,15 @@ class Bench:
         return dict(zip(rounds, found, strict=True))
 
     def command(self, engine: str, rounds: int) -> list[str]:
-        """What Python is to run for a light engine."""
+        """What starts a light engine."""
         if engine == "floor":
             return self._floor(rounds)
         return self._simulate(rounds, "in-process", pooled=engine == "pooled")
 
-    def _child(self, command: list[str], **options: object) -> Measurement:
+    def child(self, command: list[str], **options: object) -> Measurement:
+        """One child process, measured."""
         return run_child(
-            [sys.executable, *command],
+            command,
             environment=self.environment,
             cwd=self.folder,
             limit=CHILD_LIMIT,
@@ -165,11 +165,12 @@ class Bench:
         )
 
     def _floor(self, rounds: int) -> list[str]:
-        command = ["-m", "benchmarks.simulation_parts.floor", str(self.folder / "job.npz")]
+        command = [sys.executable, "-m", "benchmarks.simulation_parts.floor"]
+        command += [str(self.folder / "job.npz")]
         command += ["--clients", str(self.job.clients), "--hidden", str(self.job.hidden)]
         command += ["--unit", self.unit, "--clip", "1.0", "--scale", repr(self.scale)]
         if not self.threads:
-            tuned = self._child([*command, "--rounds", "0"])
+            tuned = self.child([*command, "--rounds", "0"])
             if tuned.failed:
                 raise SystemExit(f"the floor failed: {tuned.failed}")
             self.threads = int(tuned.finish["threads"])
@@ -180,11 +181,8 @@ class Bench:
     def _simulate(self, rounds: int, engine: str, *, pooled: bool = False) -> list[str]:
         noise = "pooled" if pooled else "per-report"
         name = f"{engine}-{noise}-{self.turns}"
-        code = "import sys; from fl_shuffle.cli import main; sys.exit(main())"
         config = self.config(rounds, engine, name)
-        command = ["-c", code, "simulate", str(config), "--json"]
-        command += ["--set", f"run.noise={noise}"]
-        return [*command, "--out", str(self.folder / name)]
+        return simulate_command(config, {"run.noise": noise}, self.folder / name)
 
     def _ray(self, rounds: int) -> Measurement:
         ledger = self.folder / f"ray-per-report-{self.turns}" / "ledger.sqlite"
@@ -193,7 +191,7 @@ class Bench:
             return len(_ledger(ledger, "SELECT round FROM rounds"))
 
         spawned = time.time()
-        result = self._child(self._simulate(rounds, "ray"), poll=finished)
+        result = self.child(self._simulate(rounds, "ray"), poll=finished)
         if not result.failed:
             seconds = [row[0] for row in _ledger(ledger, "SELECT seconds FROM rounds")]
             opened = _ledger(ledger, "SELECT value FROM meta WHERE key = 'started'")[0][0]
@@ -219,6 +217,7 @@ class Bench:
 
         log = str(times.with_suffix(".log"))
         command = [
+            sys.executable,
             "-m",
             "benchmarks.simulation_parts.stock",
             str(self.job.clients),
@@ -226,7 +225,7 @@ class Bench:
             log,
         ]
         spawned = time.time()
-        result = self._child(command, poll=lambda: len(lines()))
+        result = self.child(command, poll=lambda: len(lines()))
         result.cpu_per_round = float("nan")
         stamps = [float(line[1]) for line in lines()]
         if stamps:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fl_shuffle.configuration.sections import BudgetsSection
 from fl_shuffle.csv_files import read_rows, real_number, whole_number
 from fl_shuffle.errors import ConfigError, InvalidValueError
-from fl_shuffle.plugins import load_attribute
+from fl_shuffle.plugins import load_function
 
 COLUMNS = ("client_id", "epsilon", "delta")
 LIFETIME = "lifetime_epsilon"
@@ -98,7 +98,7 @@ def _group_epsilons(section: BudgetsSection, clients: int) -> NDArray[np.float64
 def _provided(
     path: str, clients: int, generator: np.random.Generator, default_delta: float
 ) -> Budgets:
-    provider = load_attribute(path, field="budgets.distribution")
+    provider = load_function(path, "clients", "generator", field="budgets.distribution")
     answer = provider(clients, generator)
     pair = answer if isinstance(answer, tuple) else (answer, np.full(clients, default_delta))
     try:

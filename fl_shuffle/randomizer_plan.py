@@ -11,6 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle.accounting.laws.discrete_noise import (
+    discrete_gaussian_scale,
+    discrete_laplace_scale,
+)
 from fl_shuffle.accounting.laws.gaussian_inverses import (
     analytic_sigmas,
     classical_sigmas,
@@ -21,6 +25,8 @@ from fl_shuffle.accounting.rounds.class_table import NOISE_KINDS, ClassTable, di
 from fl_shuffle.budgets import Budgets
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.randomizers.discrete.reports import LARGEST as DISCRETE_LARGEST
+from fl_shuffle.randomizers.discrete.reports import SAMPLERS as DISCRETE
 from fl_shuffle.randomizers.noise import largest_variate
 from fl_shuffle.randomizers.vector import (
     NOISES,
@@ -67,6 +73,8 @@ class RandomizerPlan:
         noise goes beyond with probability below 1e-12 in any of 10^7 coordinates.
         """
         rounded = 1.0 + 2.0**-20  # float32
+        if self.noise in DISCRETE:
+            return np.asarray(rounded * DISCRETE_LARGEST * self.step, dtype=np.float64)
         if self.noise not in NOISES:
             return np.full(len(self), rounded * self.user_bound)
         reach = self.radius + self.scale * largest_variate(NOISES[self.noise], 64)
@@ -91,7 +99,7 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
     """
     privacy = config.privacy
     noise = privacy.randomizer
-    norm = 1 if noise == "laplace" else 2
+    norm = 1 if noise in ("laplace", "discrete-laplace") else 2
     clip = privacy.clip_norm * _clip_share(config, budgets)
     batch = records.astype(np.float64) if privacy.unit == "record" else np.ones(len(budgets))
     sensitivity = 2.0 * clip / (batch if config.clip == "record" else 1.0)
@@ -107,6 +115,8 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
     weight = np.ones(len(budgets))
     if config.server.weights == "inverse-variance":
         weight = scale**-2.0 / np.mean(scale**-2.0)
+    if noise in DISCRETE:
+        return _discrete_plan(noise, norm, clip, privacy.client_clip, radius, budgets, records)
     classes, class_of = _classes(
         noise, weight * scale, weight * radius, weight * sensitivity, budgets, records
     )
@@ -125,6 +135,66 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
         classes=classes,
         class_of=class_of,
         labelled_private=bool((calibrated_for >= sensitivity * (1 - 1e-12)).all()),
+    )
+
+
+def _discrete_plan(
+    noise: str,
+    norm: int,
+    clip: Vector,
+    client_clip: float | None,
+    radius: Vector,
+    budgets: Budgets,
+    records: NDArray[np.int64],
+) -> RandomizerPlan:
+    """Discrete noise for means in a ball of `radius`, cut to the grid towards zero: they stay in
+    it, and two of them are at most twice the radius apart, in whole steps as well.
+
+    A report is (epsilon, delta)-DP by the law of the noise (`laws.discrete_noise`), and accounted
+    as any local randomizer of that budget is: theorems for continuous noise do not speak of it.
+    """
+    sensitivity, delta = 2.0 * radius, budgets.delta
+    if noise == "discrete-laplace":
+        delta = np.zeros(len(budgets))
+        near = sensitivity / budgets.epsilon
+    else:
+        near = sensitivity * analytic_sigmas(budgets.epsilon, delta)
+    step = grid_steps(near, radius)
+    rows = distinct_rows(budgets.epsilon, delta, sensitivity, step)
+    wanted = np.array(
+        [
+            discrete_laplace_scale(epsilon, width)
+            if noise == "discrete-laplace"
+            else discrete_gaussian_scale(epsilon, own, width)
+            for epsilon, own, width in zip(
+                budgets.epsilon[rows.first],
+                delta[rows.first],
+                (sensitivity / step)[rows.first],
+                strict=True,
+            )
+        ],
+        dtype=np.float64,
+    )
+    largest, finest = DISCRETE_LARGEST * float(step.max()), float(step.min())
+    require_exact(len(step), largest, finest)
+    zeros = np.zeros(len(budgets))
+    classes, class_of = _classes(
+        noise, zeros, radius, sensitivity, Budgets(budgets.epsilon, delta), records
+    )
+    return RandomizerPlan(
+        noise=noise,
+        norm=norm,
+        clip=clip,
+        client_clip=client_clip,
+        radius=radius,
+        sensitivity=sensitivity,
+        scale=wanted[rows.inverse] * step,
+        weight=np.ones(len(budgets)),
+        step=step,
+        group=exact_group(finest, largest),
+        classes=classes,
+        class_of=class_of,
+        labelled_private=True,
     )
 
 

@@ -51,6 +51,7 @@ def test_every_field_has_a_check_and_a_valid_default() -> None:
         ("[run]\nrounds = 'ten'", ["run.rounds", "'ten'"]),
         ("[run]\nengine = 'inprocess'", ["run.engine", "in-process", "ray"]),
         ("[run]\nseed = -1", ["run.seed", "-1"]),
+        ("[run]\nray_address = 'head:6379'", ["run.ray_address", "ray", "in-process"]),
         ("[budgets]\nepsilon = 0.0", ["budgets.epsilon", "0.0"]),
         ("[budgets]\nepsilon = -1", ["budgets.epsilon", "-1"]),
         ("[budgets]\nepsilon = nan", ["budgets.epsilon", "nan", "finite"]),

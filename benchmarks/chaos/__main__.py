@@ -14,8 +14,9 @@ from benchmarks.chaos.children import command
 from benchmarks.chaos.crashes import crashes
 from benchmarks.chaos.damage import cells, damages
 from benchmarks.chaos.federation import Federation, warm
+from benchmarks.chaos.fuzzing import fuzz
 from benchmarks.chaos.hostile import replies
-from benchmarks.chaos.inputs import fuzz, mistakes
+from benchmarks.chaos.inputs import mistakes
 from benchmarks.chaos.tally import Tally, table
 
 
@@ -32,7 +33,8 @@ def everything(
     command(finished.start(), finished.said)
     yield cells(finished.run / "ledger.sqlite", folder / "cells", 6.0 * minutes)
     yield mistakes(folder / "mistakes")
-    yield from fuzz(folder / "fuzz", each=1_000_000, seconds=12.0 * minutes)
+    ledger = finished.run / "ledger.sqlite"
+    yield from fuzz(folder / "fuzz", inputs=1_000_000, seconds=12.0 * minutes, ledger=ledger)
 
 
 def main() -> int:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from fl_shuffle.cli import INTERRUPTED
 from fl_shuffle.ledger import store
 
 EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "sqlite3.connect")
@@ -52,10 +53,13 @@ def begin(call: Callable[[], int], said: Path, fault: Fault | None = None) -> in
     sys.stdout.flush()
     sys.stderr.flush()
     gc.collect()
+    # Until the command begins nothing of it can answer an interrupt.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     process = os.fork()
     if process:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return process
-    code = 70
+    code = INTERRUPTED
     try:
         # The session's own output and input are not the child's.
         output = os.open(said, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
@@ -65,7 +69,12 @@ def begin(call: Callable[[], int], said: Path, fault: Fault | None = None) -> in
         sys.stderr = os.fdopen(2, "w", closefd=False, encoding="utf-8", buffering=1)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         _prepare(fault)
-        code = call()
+        with suppress(KeyboardInterrupt):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            code = 70
+        if code == 70:
+            code = call()
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     except SystemExit as exited:  # argparse
         code = exited.code if isinstance(exited.code, int) else 1
     except BaseException:

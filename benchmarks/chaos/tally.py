@@ -35,7 +35,7 @@ class Tally:
         if "Traceback" not in text:
             return ""
         self.tracebacks += 1
-        return f"traceback: {text.strip().splitlines()[-1]}"
+        return f"traceback: {' | '.join(text.strip().splitlines()[-7:])}"
 
 
 def table(tallies: Iterable[Tally]) -> str:

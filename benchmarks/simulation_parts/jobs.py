@@ -1,11 +1,15 @@
-"""The jobs: sizes of federations, and the configuration that each engine gets."""
+"""The jobs: sizes of federations, and the configuration and command that each engine gets."""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
 FEATURES = 60
 CLASSES = 10
 
@@ -82,3 +86,32 @@ JOBS = {
 }
 MEMORY_JOB = Job("M100000", 100_000, 1, hidden=1000)
 SMOKE_JOB = Job("smoke", 40, 5)
+
+
+def child_environment() -> dict[str, str]:
+    """What engines find: this repository's code, Flower's programs, one thread each."""
+    environment = dict(os.environ)
+    path = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(path)
+    # Flower starts its own programs by name.
+    programs = [str(Path(sys.executable).parent), environment.get("PATH", "")]
+    environment["PATH"] = os.pathsep.join(programs)
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    return environment
+
+
+def simulate_command(config: Path, settings: Mapping[str, object], out: Path) -> list[str]:
+    """What starts `fl-shuffle simulate`."""
+    code = "import sys; from fl_shuffle.cli import main; sys.exit(main())"
+    overrides = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    return [
+        sys.executable,
+        "-c",
+        code,
+        "simulate",
+        str(config),
+        "--json",
+        *overrides,
+        "--out",
+        str(out),
+    ]

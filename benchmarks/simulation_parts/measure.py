@@ -23,6 +23,7 @@ SETTLE_SECONDS = 0.02
 # A round that took so many times its engine's median was stalled by somebody else.
 STALLED = 3.0
 PR_SET_CHILD_SUBREAPER = 36
+MARKS = 12
 
 
 @dataclass
@@ -30,9 +31,15 @@ class Measurement:
     """What was seen of one child and everything it started."""
 
     start_up: float = float("nan")
+    begun: float = float("nan")
+    """When it said that it starts; `start_up` is when its first round ended."""
+    ended_after: float = float("nan")
     rounds: int = 0
     turns: list[list[float]] = field(default_factory=list)
     stalled: int = 0
+    cpu: float = float("nan")
+    marks: list[float] = field(default_factory=list)
+    """Its CPU seconds when it said that it starts, and after each of its first rounds."""
     cpu_per_round: float = float("nan")
     peak_mib: float = 0.0
     finish: dict[str, float] = field(default_factory=dict)
@@ -164,6 +171,11 @@ class Child:
         now = time.monotonic()
         self.arrivals.extend([now] * (count - len(self.arrivals)))
 
+    def mark(self) -> None:
+        """Note the CPU seconds that it has taken so far, for its start and first rounds."""
+        if len(self.result.marks) < MARKS:
+            self.result.marks.append(cpu_seconds([self.pid]))
+
     def signal(self, number: int) -> None:
         """Send it a signal unless it has ended."""
         if self.runs:
@@ -211,6 +223,7 @@ class Child:
     def finish(self) -> Measurement:
         """Wait for its end; what is known of start-up and failure goes into the result."""
         code = self._process.wait()
+        self.result.ended_after = time.monotonic() - self.started
         for reader in self._readers:
             reader.join()
         result = self.result
@@ -229,8 +242,12 @@ class Child:
             if not line.startswith("{"):
                 continue
             event = json.loads(line)
-            if event["event"] == "round":
+            if event["event"] == "start":
+                self.result.begun = time.monotonic() - self.started
+                self.mark()
+            elif event["event"] == "round":
                 self.note(len(self.arrivals) + 1)
+                self.mark()
             elif event["event"] in ("finish", "tuned"):
                 self.result.finish = event
 
@@ -272,6 +289,7 @@ def run_child(
     for pid in reversed(ours()):
         end(pid)
     child.finish()
+    result.cpu = cpu[-1][1] if cpu else result.cpu
     during = [(count, used) for count, used in cpu if count >= 1]
     if during and during[-1][0] > during[0][0]:
         (first, low), (last, high) = during[0], during[-1]

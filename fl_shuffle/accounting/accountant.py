@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +15,20 @@ from numpy.typing import NDArray
 
 from fl_shuffle.accounting.attacks.certain_loss import CertainLoss, most_exposed
 from fl_shuffle.accounting.attacks.sum_attack import SUM_LOWER_SOURCE, sum_lower_column
+from fl_shuffle.accounting.columns import (
+    DECLARED_LOCAL_SOURCE,
+    DECLARED_NOTE,
+    DECLARED_SOURCE,
+    LOCAL_SOURCE,
+    LOWER_SOURCE,
+    SHUFFLED_SOURCE,
+    SPECIFIC_SOURCE,
+    ClientTotals,
+    GspaRounds,
+    gspa_column,
+    smaller_column,
+)
 from fl_shuffle.accounting.guarantee import Status
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
 from fl_shuffle.accounting.rounds.events import ClientClass, Column, Spend
@@ -25,7 +38,11 @@ from fl_shuffle.accounting.rounds.local_guarantees import (
     local_epsilons,
     worst_local_epsilons,
 )
-from fl_shuffle.accounting.rounds.participation_history import ParticipationHistory, Spent, contains
+from fl_shuffle.accounting.rounds.participation_history import (
+    ParticipationHistory,
+    Spent,
+    outweighs,
+)
 from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundLibrary, RoundType
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView, as_published_type
 from fl_shuffle.accounting.rounds.sum_account import SUM_SOURCE, SumAccount
@@ -36,34 +53,14 @@ from fl_shuffle.accounting.tolerances import TOLERANCES
 Mask = NDArray[np.bool_]
 Vector = NDArray[np.float64]
 
-GSPA_SOURCE = "Chen, Cao, Ge (AAAI 2024), Theorem 2, sqrt(T) composition"
-LOCAL_SOURCE = "exact composition of the client's own noise"
-SHUFFLED_SOURCE = (
-    "partial shuffles by a random swap (theorem in docs/proofs.md, section 13) or the blanket "
-    "theorem (section 5), the smaller at each epsilon; dominating-pair composition"
-)
-DECLARED_SOURCE = (
-    "partial shuffles by a random swap for a declared local profile (theorem in docs/proofs.md, "
-    "section 13), dominating-pair composition"
-)
-DECLARED_NOTE = (
-    "given the declared budgets: any two inputs are (epsilon0, delta0)-close under the user's "
-    "randomizer, which treats clients of one budget alike"
-)
-DECLARED_LOCAL_SOURCE = "exact composition of the declared budget (Kairouz, Oh, Viswanath 2015)"
-SPECIFIC_SOURCE = "Su, Cheng, Wang (2025), Theorem 4, others within one unit's change"
-LOWER_SOURCE = "attack that knows the others' means: likelihood ratio, or recognition"
 
+class _Ahead(NamedTuple):
+    """What is counted if the reports of those `present` [n] are released, too."""
 
-class ClientTotals(NamedTuple):
-    """Every client's own bill [n]: rounds taken part in, and its epsilon in each proven column;
-    `sum` is NaN where that column says nothing. `headline` is the one that matches the release."""
-
-    rounds: NDArray[np.int64]
-    proven: Vector
-    local: Vector
-    sum: Vector
-    headline: Vector
+    present: Mask
+    histories: ParticipationHistory
+    published: ParticipationHistory
+    sums: SumAccount
 
 
 class Accountant:
@@ -122,6 +119,10 @@ class Accountant:
         )
         self._no_sum = ANALYZED if trust.analyzed else self._sums.reason
         self._no_credit = self._view.no_credit_reason()
+        # What is proven of sums of a few Laplace reports may be more than of the shuffled reports
+        # themselves: the smaller holds, as a sum is computed from these.
+        laplace = self._classes.is_noise("laplace")
+        self._smaller = bool(laplace.any()) and self._no_credit is None and self._no_sum is None
         self._histories = ParticipationHistory.empty(len(class_of))
         self._published = ParticipationHistory.empty(len(class_of))
         self._local_cache: dict[tuple[int, int], float] = {}
@@ -131,18 +132,17 @@ class Accountant:
         self._by_class = np.argsort(class_of, kind="stable")
         self._class_starts = np.concatenate([[0], np.cumsum(self._everybody)])
         self._certain = CertainLoss(self._classes, self._everybody, dimension, delta)
-        with np.errstate(over="ignore"):
-            self._gspa_shares = (1.0 - self._classes.delta0) / (
-                1.0 + np.exp(self._classes.epsilon0)
-            )
-        laplace = int(self._classes.is_noise("laplace").sum())
-        self._publishable = 0 < laplace <= TOLERANCES.published_classes
+        self._gspa = GspaRounds(self._classes)
+        self._publishable = 0 < int(laplace.sum()) <= TOLERANCES.published_classes
         self._memo: tuple[int, Mask, Spend] | None = None
         self._totals: ClientTotals | None = None
-        self._ahead: tuple[Mask, ParticipationHistory, ParticipationHistory] | None = None
+        self._ahead: _Ahead | None = None
+        self._foreseen: tuple[int, Mask, Accountant] | None = None
 
     def class_counts(self, present: Mask) -> NDArray[np.int64]:
         """How many of each class's reports [classes] a mask of clients [n] holds."""
+        if present.all():
+            return self._everybody
         return np.bincount(self._class_of[present], minlength=len(self._classes))
 
     def _members(self, index: int) -> NDArray[np.int64]:
@@ -155,17 +155,18 @@ class Accountant:
         if memo is not None and memo[0] == round_number and np.array_equal(memo[1], present):
             return memo[2]
         counts = self.class_counts(present)
-        mu = self._gspa_mu(counts)
+        mu = self._gspa.mu(counts)
         total = None if mu is None else math.sqrt(self._mu_squared + mu * mu)
         taken = self._listed(present)
         local = {index: self._local(index, rounds) for index, rounds in taken.items()}
         # Where every class is listed, the worst of them is the worst client.
         worst = self._worst_local(present) if len(taken) == TOLERANCES.listed_classes else None
-        sums = self._sum_columns(present, taken, overall=worst is not None)
+        proven = self._proven_column(present, local, worst)
+        sums = self._sum_columns(present, taken, proven)
         columns = {
-            "gspa": self._gspa_column(total, taken),
+            "gspa": gspa_column(total, self._delta, taken),
             "specific": self._specific_column(present, taken),
-            "proven": self._proven_column(present, local, worst),
+            "proven": proven,
             "sum": sums[0],
             "local": Column("local", Status.PROVEN, self._local_source, local, overall=worst),
             "lower": self._lower_column(taken, local),
@@ -181,18 +182,33 @@ class Accountant:
 
     def commit(self, round_number: int, present: Mask) -> None:
         """Count a round whose reports were released."""
-        mu = self._gspa_mu(self.class_counts(present))
+        mu = self._gspa.mu(self.class_counts(present))
         self._mu_squared += 0.0 if mu is None else mu * mu
-        self._histories, self._published = self._after(present), self._published_after(present)
+        _, self._histories, self._published, self._sums = self._look_ahead(present)
         self._taken = self._taken + present
-        self._sums = self._sums.after(present)
+        foreseen, self._foreseen = self._foreseen, None
         self._memo = self._ahead = self._totals = None
+        if foreseen is None or foreseen[0] != round_number:
+            return
+        if np.array_equal(foreseen[1], present):
+            self._memo, self._ahead = foreseen[2]._memo, foreseen[2]._ahead
+
+    def foresee(self, round_number: int, present: Mask, next_present: Mask) -> None:
+        """Work out the preview of the round after this one, should the reports of those `present`
+        be released in this one; kept for when it is asked. Changes nothing else."""
+        after = copy(self)
+        after.commit(round_number, present)
+        after.preview(round_number + 1, next_present)
+        self._foreseen = round_number, present.copy(), after
 
     def client_epsilons_after(self, round_number: int, present: Mask) -> Vector:
         """Every client's own headline epsilon [n] if these clients' reports were released."""
         if self._sums_count:
-            return self._sums.after(present).epsilons(self._delta)
-        return self._each(self._taken + present, self._after(present))[0]
+            sums = self._look_ahead(present).sums.epsilons(self._delta)
+            if not self._smaller:
+                return sums
+        proven = self._each(self._taken + present, self._look_ahead(present).histories)[0]
+        return np.minimum(sums, proven) if self._sums_count else proven
 
     def client_totals(self) -> ClientTotals:
         """What every client has spent so far."""
@@ -200,6 +216,8 @@ class Accountant:
             proven, local = self._each(self._taken, self._histories)
             none = np.full(len(self._taken), math.nan)
             sums = none if self._no_sum is not None else self._sums.epsilons(self._delta)
+            # NaN stays NaN.
+            sums = np.minimum(sums, proven) if self._smaller else sums
             headline = sums if self._sums_count else proven
             self._totals = ClientTotals(self._taken, proven, local, sums, headline)
         return self._totals
@@ -211,11 +229,15 @@ class Accountant:
         """
         if not self._taken.any():
             return None
-        if self._sums_count and (client := self._sums.worst_client(self._delta)) is not None:
-            curve = self._sums.curve(client)
-            return WorstInSums(client, self._sums.worst_epsilon(self._delta), curve)
-        proven = self.client_totals().proven
-        index = int(np.argmax(proven))
+        if self._sums_count and not self._smaller:
+            client = self._sums.worst_client(self._delta)
+            if client is not None:
+                epsilon = self._sums.worst_epsilon(self._delta)
+                return WorstInSums(client, epsilon, self._sums.curve(client))
+        totals = self.client_totals()
+        index, proven = int(np.argmax(totals.headline)), totals.proven
+        if totals.headline[index] < proven[index]:
+            return WorstInSums(index, float(totals.headline[index]), self._sums.curve(index))
         spent = self._histories.distinct[self._histories.group_of[index]]
         if not spent:
             own = self._classes[int(self._class_of[index])]
@@ -233,15 +255,17 @@ class Accountant:
         return self.trust.release == "sum" and self._no_sum is None
 
     def _sum_columns(
-        self, present: Mask, taken: dict[int, int], *, overall: bool
+        self, present: Mask, taken: dict[int, int], proven: Column
     ) -> tuple[Column, Column]:
         if self._no_sum is not None:
             return (
                 Column("sum", Status.PROVEN, SUM_SOURCE, note=self._no_sum),
                 Column("sum_lower", Status.LOWER_BOUND, SUM_LOWER_SOURCE, note=self._no_sum),
             )
-        after = self._sums.after(present)
-        column = after.column(self._delta, taken, overall=overall)
+        after = self._look_ahead(present).sums
+        column = after.column(self._delta, taken, overall=proven.overall is not None)
+        if self._smaller:
+            column = smaller_column(column, proven)
         return column, sum_lower_column(after, self._delta, taken)
 
     def _each(
@@ -257,16 +281,10 @@ class Accountant:
         )
         return np.minimum(local, shuffled[histories.group_of]), local
 
-    def _after(self, present: Mask) -> ParticipationHistory:
-        return self._look_ahead(present)[0]
-
-    def _published_after(self, present: Mask) -> ParticipationHistory:
-        return self._look_ahead(present)[1]
-
-    def _look_ahead(self, present: Mask) -> tuple[ParticipationHistory, ParticipationHistory]:
-        """Both histories with this round added; kept, since preview and commit ask alike."""
+    def _look_ahead(self, present: Mask) -> _Ahead:
+        """Everything with this round added; kept, since preview and commit ask alike."""
         ahead = self._ahead
-        if ahead is None or not np.array_equal(ahead[0], present):
+        if ahead is None or not np.array_equal(ahead.present, present):
             types = self._view.round_types(present)
             published = {}
             if self._publishable:
@@ -275,13 +293,13 @@ class Accountant:
                     kind = as_published_type(self._classes[index], int(counts[index]))
                     if kind is not None:
                         published[index] = kind
-            ahead = (
+            ahead = self._ahead = _Ahead(
                 present.copy(),
                 self._histories.after(types, self._view.account_of, present),
                 self._published.after(published, self._class_of, present),
+                self._sums.after(present),
             )
-            self._ahead = ahead
-        return ahead[1], ahead[2]
+        return ahead
 
     def _listed(self, present: Mask) -> dict[int, int]:
         """Class -> the most rounds any of its clients has taken part in, this one included."""
@@ -307,7 +325,7 @@ class Accountant:
 
     def _worst_proven(self, present: Mask) -> float:
         """The largest proven epsilon of all clients: max over histories of min(local, shuffled)."""
-        histories = self._after(present)
+        histories = self._look_ahead(present).histories
         groups = len(histories.distinct)
         local = worst_local_epsilons(
             self._alone,
@@ -322,8 +340,8 @@ class Accountant:
         lengths = [sum(spent.values()) for spent in histories.distinct]
         for group in sorted(range(groups), key=lambda g: (-lengths[g], -local[g])):
             spent, bound = histories.distinct[group], float(local[group])
-            # A history costs no more than one that contains it: most need not be worked out.
-            above = [cost for longer, cost in known if contains(longer, spent)] if spent else []
+            # A history costs no more than one that outweighs it: most need not be worked out.
+            above = [cost for more, cost in known if outweighs(more, spent)] if spent else []
             if min([bound, *above]) <= worst:
                 continue
             if spent:
@@ -337,7 +355,7 @@ class Accountant:
         note = self._no_credit
         if note is not None:
             return Column("proven", Status.PROVEN, self._local_source, local, note, worst)
-        histories = self._after(present)
+        histories = self._look_ahead(present).histories
         epsilon = dict(local)
         for index, own in local.items():
             candidates = histories.worst_candidates(self._members(index))
@@ -349,7 +367,7 @@ class Accountant:
         return Column("proven", Status.PROVEN, source, epsilon, note, worst)
 
     def _specific_column(self, present: Mask, taken: dict[int, int]) -> Column:
-        histories = self._published_after(present)
+        histories = self._look_ahead(present).published
         epsilon = {}
         for index in taken:
             candidates = histories.worst_candidates(self._members(index))
@@ -382,18 +400,3 @@ class Accountant:
         An attack on some of the rounds is one on all of them; it need not be redone every round.
         """
         return rounds if rounds == self._rounds else rounds - rounds % max(1, rounds // 16)
-
-    def _gspa_mu(self, counts: NDArray[np.int64]) -> float | None:
-        """Theorem 2 of the paper for one round; None where its sum is empty (one report)."""
-        there = counts > 0
-        shares = self._gspa_shares[there]
-        rest = math.fsum((shares * counts[there]).tolist()) - float(shares.max(initial=0.0))
-        return math.sqrt(2.0 / rest) if rest > 0.0 else None
-
-    def _gspa_column(self, mu: float | None, taken: dict[int, int]) -> Column:
-        if mu is None:
-            return Column(
-                "gspa", Status.AS_PUBLISHED, GSPA_SOURCE, note="needs two reports a round"
-            )
-        epsilon = gaussian_epsilon(self._delta, mu)
-        return Column("gspa", Status.AS_PUBLISHED, GSPA_SOURCE, dict.fromkeys(taken, epsilon))

@@ -18,6 +18,10 @@ SYSTEM = (
     "AES-128 in counter mode cannot be told from random bits; given that, reports are exactly "
     "rounded continuous noise but for probability 2^-150 a coordinate"
 )
+DISCRETE = (
+    "AES-128 in counter mode cannot be told from random bits; given that, reports have discrete "
+    "noise of exactly the law that their budget is proven for"
+)
 UNKNOWN_LAW = (
     "the user's randomizer has the local budget it declares, for any two inputs of the unit of "
     "privacy, and its law depends on nothing but the input and the budget"
@@ -25,11 +29,19 @@ UNKNOWN_LAW = (
 
 
 def run_assumptions(
-    *, entropy: str, known_law: bool, trust: Trust, sums: bool, noise: str = "per-report"
+    *,
+    entropy: str,
+    known_law: bool,
+    trust: Trust,
+    sums: bool,
+    noise: str = "per-report",
+    discrete: bool = False,
 ) -> tuple[str, ...]:
     """The sentences that belong to a run with this `run.entropy`, trust and `run.noise`; `sums`:
-    its column `sum` says something."""
+    its column `sum` says something; `discrete`: its noise is discrete."""
     law = UNKNOWN_LAW if not known_law else SEEDED if entropy == "seeded" else SYSTEM
     if noise == "pooled":
         law = POOLED
+    if discrete:
+        law = DISCRETE
     return ARRIVALS, law, *trust.sentences(sums=sums)

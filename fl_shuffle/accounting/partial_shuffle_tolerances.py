@@ -12,6 +12,14 @@ from dataclasses import dataclass
 class PartialShuffleTolerances:
     """Inherited by `Tolerances`; read as `TOLERANCES.<field>`."""
 
+    # everywhere in bounds.partial_shuffle
+    partial_shuffle_round_off: float = 1e-9
+    """Covers the round-off of costs, closed forms and sums, and of two distances that are one."""
+    partial_shuffle_max_exponent: float = 600.0
+    """Exponentials are formed up to here, as e^709 overflows: such a bound is of no use."""
+    partial_shuffle_tiny: float = 1e-300
+    """Stands for zero where one divides by it or takes its logarithm."""
+
     # bounds.partial_shuffle.curve
     partial_shuffle_max_spread: float = 3.0
     """Beyond this many noise widths likelihood ratios vary too much to hide anybody."""
@@ -39,7 +47,28 @@ class PartialShuffleTolerances:
     second_order_max_nodes: int = 400_000
     """More nodes take seconds: another bound decides."""
 
+    second_order_node_units: float = 40.0
+    """Units in the last place that a node's terms are off at most, before their number counts."""
+    second_order_log_units: float = 32.0
+    """The same of a bound by moduli, whose terms are all positive."""
+    second_order_copies: float = 1e-5
+    """Share of the result that periodic copies may add: a longer period takes more nodes."""
+    second_order_period_steps: tuple[float, ...] = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0, 11.0, 15.0)
+    """Rates tried for how far up copies reach, in deviations of the tilted sum above the tilt."""
+    second_order_least_deviation: float = 1e-3
+    """Smaller deviations, in units of 1/theta, would carry these rates beyond any law's moments."""
+    second_order_far_period: tuple[float, float] = 40.0, 12.0
+    """Where no rate serves: so many 1/theta and deviations."""
+
     # bounds.partial_shuffle.convex_order_law
+    convex_order_least_end: float = 1e-12
+    """The ends of a law are at least so far from zero: an empty interval has no nodes."""
+    laplace_split_round_off: float = 4e-16
+    """Covers the round-off of the closed form for Laplace noise."""
+    split_tail_sds: float = 5.0
+    """Standard deviations over which a tail is integrated; beyond it is bounded."""
+    split_tail_inflation: float = 1.0 + 1e-7
+    """Covers the round-off of the squared tail, whose second differences cancel."""
     split_newton_steps: int = 12
     """Any share of the split is valid: Newton's method comes near the best one in so many
     steps."""
@@ -51,6 +80,10 @@ class PartialShuffleTolerances:
     # bounds.partial_shuffle.prediction
     prediction_nodes: int = 140
     """Nodes on each side of zero: the prediction only chooses the cut."""
+    prediction_first_node: float = 1e-3
+    """The first node above zero, in the law's own scale; a tenth of it below zero."""
+    prediction_max_exponent: float = 690.0
+    """Larger exponentials of rate times node are cut: such a rate is never the best."""
     prediction_smallest_tail: float = 1e-45
     """A cut so far out that less is left would only unbalance the numbers."""
     prediction_smallest: float = 1e-250
@@ -77,6 +110,8 @@ class PartialShuffleTolerances:
     """... from this epsilon on: they gain about a third of epsilon, relatively."""
     rings_cut_places: int = 200
     """Places tried for the cut of a ring's law: any is valid."""
+    rings_lowest_cut: float = 1e-3
+    """They begin at this share of the cut for all others."""
     rings_tilt_step: float = 1.02
     """The line of integration is found to this factor: any is valid."""
     ring_powers: int = 60
@@ -94,9 +129,40 @@ class PartialShuffleTolerances:
     swap_large_effect: float = 0.3
     """... and where by more, three are taken instead of two."""
 
+    swap_least_reach: float = 1e-6
+    """Others closer than this, in noise widths, count as so far away: larger is safe."""
+    swap_cap_share: float = 0.8
+    """Share of its part of the costs that a cap may take: m, not known yet, adds to it."""
+    swap_caps: int = 180
+    """Candidates for a cap ..."""
+    swap_cap_sds: float = 14.0
+    """... up to so many standard deviations of the weight's logarithm."""
+    swap_grid_sds: tuple[float, float] = -9.0, 14.0
+    """Ends of the grid that a weight is spread to, in the same: nodes beyond have no mass."""
+    swap_last_gap: float = 1e-3
+    """Nodes closer to the cap than this share are left out: differences would be round-off."""
+    swap_max_rate: float = 60.0
+    """Larger rates, in units of one over a weight's deviation, would overflow."""
+    swap_least_level: float = 1.1
+    """x - log x has its minimum 1: below this level no rate keeps the goal."""
+    swap_fixed_point_steps: int = 30
+    """Any x is valid: x = level + log x comes near the best one in so many steps."""
+    swap_exponent_round_off: float = 1e-12
+    """Covers the round-off of an exponent, relative to its parts."""
+
     # bounds.partial_shuffle.collapsed_atoms
     collapse_slack: float = 1e-11
     """Covers the round-off of the second-order comparison, relative to the variance."""
+    collapse_least_mass: float = 1e-9
+    """An atom to be collapsed, or what is left above it, with less mass would be round-off."""
+    collapse_round_off: float = 1e-14
+    """Covers the round-off of moved atoms, relative to their values ..."""
+    lift_round_off: float = 1e-15
+    """... and of atoms times a factor near one."""
+    collapse_max_exponent: float = 50.0
+    """Exponentials that rank the candidates are cut here."""
+    collapse_stretch_growth: float = 2.5
+    """Steps grow by this until a stretch is certified; then the last one is halved."""
     collapse_cells: int = 100
     """Cells on which the comparison is certified."""
     collapse_stretches: tuple[float, ...] = (
@@ -124,6 +190,10 @@ class PartialShuffleTolerances:
     """Share of the predicted result that undoing the swap may cost."""
     convex_order_error: float = 2e-3
     """Asked of the engine for the main term."""
+    convex_order_rounding: float = 6e-4
+    """Asked of the rounding of a smooth law to atoms, a third of that."""
+    convex_order_bends: int = 300
+    """Nodes of the weight's law; a piecewise linear profile with fewer bends is taken as it is."""
     convex_order_caps: int = 60
     """Candidates for the cap of a weight."""
     convex_order_min_others: int = 5
@@ -136,3 +206,11 @@ class PartialShuffleTolerances:
     """Points at which a profile given as a function is read; chords join them."""
     profile_smallest_delta: float = 1e-30
     """A profile is followed down to here: the rest counts as certain loss."""
+    profile_epsilon_step: float = 1e-10
+    """A local epsilon is found to this accuracy, relatively, and rounded up."""
+
+    # bounds.partial_shuffle.profile_curve
+    profile_curve_step: float = 1e-3
+    """An epsilon is found where the curve is within this relative distance of its target."""
+    profile_predicted_deltas: tuple[float, float] = 1e-12, 0.99
+    """delta(0) is taken into this range for the predicted mu, a scale only."""

@@ -150,14 +150,20 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """Points beyond the followed part, up to the local epsilon."""
 
     # rounds.round_library
-    round_nodes_per_sd: float = 5.0
-    """Points of a round's curve per standard deviation of its privacy loss (0.4% in epsilon)."""
-    round_coarse_nodes_per_sd: float = 2.5
-    """The same for clients of all but the largest ball, where many balls are told apart (1%)."""
+    round_nodes_per_sd: float = 10.0
+    """Points of a round's curve per standard deviation of its privacy loss, near zero (0.1% in
+    epsilon)."""
+    round_coarse_nodes_per_sd: float = 5.0
+    """The same for clients of all but the largest ball, where many balls are told apart (0.4%)."""
+    round_near_sds: float = 3.0
+    """Within so many standard deviations the points are that dense; beyond, half as dense: a
+    composition of many rounds has little there."""
     round_relative_error: float = 2e-3
     """Asked of the engine for every point of a round's curve."""
     round_dense_sds: float = 5.0
-    """Within so many standard deviations the points are evenly spaced."""
+    """Beyond so many standard deviations the points thin out ..."""
+    round_thin_share: float = 0.4
+    """... by half after so many times the points of a standard deviation near zero."""
     round_patience: int = 3
     """After so many points without a smaller certified value the next ones are further out."""
     round_max_stalled: int = 8
@@ -179,9 +185,6 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     by one that it hardly ever falls below."""
     max_local_pair_ratio: float = 12.0
     """Moves of more noise widths than this get no dominating pair: their losses overflow."""
-    round_thin_after: int = 4
-    """Beyond `round_dense_sds` standard deviations the distance of points doubles after so many of
-    them."""
     round_exact_reports: int = 128
     """Batches with at most so many others are accounted exactly; larger ones share a type with
     some."""
@@ -322,6 +325,10 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     # bounds.blanket_moments
     closed_form_inflation: float = 1.0 + 1e-12
     """Covers the round-off of closed formulas, a few units in the last place."""
+
+    # laws.discrete_noise
+    discrete_noise_rounding: float = 1e-12
+    """Relative; covers the round-off of closed formulas, a few units in the last place."""
 
     # queries.bound_query
     query_profile_points: int = 300

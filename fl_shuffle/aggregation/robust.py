@@ -16,7 +16,7 @@ from torch import Tensor
 from fl_shuffle.aggregation.shuffler import Analyzer
 from fl_shuffle.configuration.sections import ServerSection
 from fl_shuffle.errors import PrivacyBudgetError
-from fl_shuffle.plugins import load_attribute
+from fl_shuffle.plugins import load_function
 
 
 def coordinate_median(reports: Tensor) -> Tensor:
@@ -49,5 +49,5 @@ def analyzer_of(section: ServerSection) -> Analyzer | None:
         return coordinate_median
     if section.analyzer == "trimmed-mean":
         return lambda reports: trimmed_mean(reports, section.trim)
-    own: Analyzer = load_attribute(section.analyzer, field="server.analyzer")
+    own: Analyzer = load_function(section.analyzer, "reports", field="server.analyzer")
     return own

@@ -69,6 +69,19 @@ class ReportBatch:
             self.count += rows.shape[0]
         return usable.numpy()
 
+    def add_sum(self, part: Tensor, count: int, largest: float) -> bool:
+        """Take in the exact sum [dimension] of so many reports; returns whether it was usable.
+
+        `largest` bounds the absolute value of its coordinates. Not for a batch that is kept.
+        """
+        reach = _reaches(part)
+        if self._rows is not None or not (math.isfinite(reach) and reach <= largest):
+            return False
+        with self._lock:
+            self._sum += part
+            self.count += count
+        return True
+
     def require(self, minimum: int) -> None:
         """Refuse a batch too small to hide anyone; raises `PrivacyBudgetError`."""
         require_reports(self.count, minimum)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fl_shuffle.configuration.reading import apply_override, load_config, parse_config
+from fl_shuffle.configuration.reading import load_config, overridden
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError
 
@@ -36,10 +36,7 @@ def configured(config: ConfigLike, settings: Sequence[str]) -> Config:
     """The same with overrides as the command line has them: `section.key=value`, in TOML."""
     if isinstance(config, str | Path) and not Path(config).is_dir():
         return load_config(config, settings)
-    tables = _tables(config)
-    for setting in settings:
-        apply_override(tables, setting)
-    return parse_config(tables)
+    return overridden(_tables(config), settings)
 
 
 def _tables(config: ConfigLike) -> dict[str, Any]:
@@ -53,11 +50,15 @@ def _tables(config: ConfigLike) -> dict[str, Any]:
         )
     path = Path(config)
     try:
-        tables: dict[str, Any] = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        tables: Any = json.loads((path / "config.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path} is no run's folder: there is no config.json in it") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path / 'config.json'} cannot be read: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path / 'config.json'} is nested too deeply") from None
+    if not isinstance(tables, dict):
+        raise ConfigError(f"{path / 'config.json'} holds no table of sections: it is damaged")
     return tables
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import RunError, require_integer
+from fl_shuffle.runs.finished import read_summary
 
 if TYPE_CHECKING:
     from torch import nn
@@ -110,53 +111,48 @@ class Result:
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
-        path = self.directory / "summary.json"
-        try:
-            self.summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise RunError(f"{directory} holds no finished run: there is no summary.json") from None
-        except (OSError, ValueError) as error:
-            raise RunError(f"{path} cannot be read: {error}") from None
+        self._final = read_summary(self.directory)
 
     def __repr__(self) -> str:
         accuracy = "-" if self.accuracy is None else f"{self.accuracy:.2%}"
         return (
-            f"<Result of {self.summary['rounds']} rounds: accuracy {accuracy}, epsilon <= "
+            f"<Result of {self._final.rounds} rounds: accuracy {accuracy}, epsilon <= "
             f"{self.epsilon:.4g} at delta = {self.delta:g} for the worst client, in "
             f"{self.directory}>"
         )
 
     @property
+    def summary(self) -> dict[str, Any]:
+        """The whole of the run's summary.json."""
+        return self._final.data
+
+    @property
     def accuracy(self) -> float | None:
         """Test accuracy of the final model (0 to 1); None if it was not measured."""
-        value = self.summary["accuracy"]
-        return None if value is None else float(value)
+        return self._final.accuracy
 
     @property
     def epsilon(self) -> float:
         """The proven epsilon (nats, at `delta`) of the worst client, in the column that matches
         what the run releases (`headline`); NaN if nothing was released."""
-        value = self.summary["epsilon"]
-        return math.nan if value is None else float(value)
+        return _known(self._final.epsilon)
 
     @property
     def headline(self) -> str | None:
         """The column of `epsilon`: `proven` where shuffled reports are seen, `sum` where only sums
         are; None if nothing was released."""
-        found: str | None = self.summary["headline"]
-        return found
+        return self._final.headline
 
     @property
     def sum_epsilon(self) -> float:
         """The proven epsilon of the worst client towards whoever sees sums of reports alone; NaN
         where nothing is proven of them."""
-        value = self.summary["sum_epsilon"]
-        return math.nan if value is None else float(value)
+        return _known(self._final.columns.get("sum"))
 
     @property
     def delta(self) -> float:
         """The delta of every epsilon of this run."""
-        return float(self.summary["delta"])
+        return self._final.delta
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -203,3 +199,7 @@ class Result:
         from fl_shuffle.report import write_report
 
         return write_report(self.directory, None if path is None else Path(path))
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value

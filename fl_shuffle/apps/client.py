@@ -12,6 +12,13 @@ from flwr.clientapp import ClientApp
 
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError, DataError, FlShuffleError, InvalidValueError
+from fl_shuffle.flower.apart import (
+    agreement_of,
+    hand_over,
+    reply_with_nothing,
+    run_named_in,
+    sender_of,
+)
 from fl_shuffle.flower.client_record import ClientRecord
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED
 from fl_shuffle.flower.records import (
@@ -22,9 +29,10 @@ from fl_shuffle.flower.records import (
     float32_array,
     reply_with_reports,
     reply_with_sum,
+    reply_with_sum_of_reports,
 )
 from fl_shuffle.flower.roster import reply_with_holding, require_held
-from fl_shuffle.flower.settings import config_of, require_simulated
+from fl_shuffle.flower.settings import SIMULATED, config_of, require_simulated
 from fl_shuffle.tasks.worker import Worker
 
 log = logging.getLogger("fl_shuffle.client")
@@ -63,18 +71,22 @@ def train(message: Message, context: Context) -> Message:
             "run.entropy = 'seeded': this node keeps a record of its budget and sends no noise "
             "that the server can remove; use 'system'"
         )
+    sender = sender_of(config, context.node_config)
+    run = None if sender is None else run_named_in(message)
     model = message.content.array_records[MODEL_RECORD]
     values = float32_array(model[PARAMETERS])
     if values is None:
         raise InvalidValueError("model", "its bytes", "must be one whole float32 array")
     parameters = torch.tensor(values)
     pooled = config.run.noise == "pooled"
-    if pooled:
+    if pooled or request.summed:
         require_simulated(context)
     try:
         worker = worker_for(context)
         if pooled:
             return reply_with_sum(message, worker.sum_of_means(request, parameters))
+        if request.summed and record is None:
+            return reply_with_sum_of_reports(message, *worker.sum_of_reports(request, parameters))
         reports = worker.reports(request, parameters)
     except DataError:
         # What is wrong with records is between them and whoever keeps them.
@@ -82,8 +94,11 @@ def train(message: Message, context: Context) -> Message:
     except FlShuffleError:
         raise
     except Exception:
+        if config.run.engine == "in-process" and context.node_config.get(SIMULATED):
+            raise  # The engine in this process tells the user, and nobody else.
         # Flower would send the exception's text, which may quote private records, to the server.
         return _failed(message, request)
+    sent = np.ones(len(reports), dtype=bool)
     if record is not None:
         sent = record.debit(
             str(context.run_id),
@@ -91,7 +106,12 @@ def train(message: Message, context: Context) -> Message:
             request.clients,
             worker.classes_of(request.clients),
         )
-        reports[~sent] = np.nan
+    if sender is not None and run is not None:
+        agreement = agreement_of(run, config, worker.plan, reports.shape[1])
+        hand_over(sender, agreement, request, reports, sent)
+        sender.close()
+        return reply_with_nothing(message)
+    reports[~sent] = np.nan
     return reply_with_reports(message, reports)
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fl_shuffle.accounting.rounds.sum_account import honest_reports
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.aggregation.robust import analyzer_of
-from fl_shuffle.flower.settings import config_of, require_simulated
+from fl_shuffle.configuration.supernodes import read_supernodes
+from fl_shuffle.flower.apart import ApartStrategy, agreement_of, receiver_of
+from fl_shuffle.flower.settings import SIMULATION_VARIABLE, config_of, require_simulated
 from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
 from fl_shuffle.gradients import packing_of
 from fl_shuffle.randomizers.pooled import PooledNoise
@@ -30,6 +37,9 @@ def main(grid: Grid, context: Context) -> None:
     if pooled:
         require_simulated(context)
     torch.set_num_threads(1)
+    # Before the data: what is wrong with it is said at once.
+    listed = config.run.supernodes
+    supernodes = read_supernodes(listed, config.data.clients) if listed else None
     observer = observer_of(grid, context.run_config)
     task = load_task(config, lambda text: observer(Preparing(text)))
     model = task.model(config)
@@ -55,11 +65,31 @@ def main(grid: Grid, context: Context) -> None:
     with open_run(config, facts, place, observer) as run:
         optimizer = ServerOptimizer(config.server, initial)
         first_round = run.restore(optimizer)
-        strategy = ShuffleStrategy(
+        # There every report would be pickled on its way; elsewhere the server takes reports alone.
+        on_ray = os.environ.get(SIMULATION_VARIABLE) == "1"
+        analyzer = analyzer_of(config.server)
+        sequential = config.training.schedule == "sequential"
+        apart = receiver_of(
+            config,
+            context.run_config,
+            lambda: agreement_of(run.identifier, config, task.plan, initial.numel()),
+        )
+        make: Callable[..., ShuffleStrategy] = ShuffleStrategy
+        if apart is not None:
+            receiver, private = apart
+            honest = config.privacy.assumed_honest
+            make = partial(
+                ApartStrategy,
+                receiver=receiver,
+                private=private,
+                honest=lambda reports: honest_reports(honest, reports),
+                committed=run.committed,
+            )
+        strategy = make(
             clients=config.data.clients,
             schedule=Schedule(
                 rounds=config.run.rounds,
-                sequential=config.training.schedule == "sequential",
+                sequential=sequential,
                 participation=config.training.participation,
                 evaluate_every=config.run.evaluate_every,
                 timeout=config.run.timeout,
@@ -71,13 +101,18 @@ def main(grid: Grid, context: Context) -> None:
             group=task.plan.group,
             largest=task.plan.largest,
             cut=lambda clients: packing.starts(sizes[clients]),
-            analyzer=analyzer_of(config.server),
+            analyzer=analyzer,
             pooled=PooledNoise(task.plan.noise, task.plan.weight * task.plan.scale, task.plan.step)
             if pooled
             else None,
+            supernodes=supernodes,
+            summed=on_ray and analyzer is None and not pooled and not sequential,
+            foresee=run.book.foresee,
             evaluate=evaluator(model, task),
             on_round=run.on_round,
         )
         parameters = strategy.run(grid, first_round)
         load_parameters(model, parameters)
         run.finish(model.state_dict(), strategy.stopped_early, failed=strategy.failed)
+        if isinstance(strategy, ApartStrategy):
+            strategy.finished(run.rounds)

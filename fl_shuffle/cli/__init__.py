@@ -6,9 +6,11 @@ Subcommand modules keep their top-level imports light (no torch, flwr, scipy): h
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sqlite3
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -29,9 +31,12 @@ SUBCOMMANDS = (
     "compare",
     "plan",
     "audit",
+    "shuffler",
 )
 REQUIRED = ("torch", "flwr", "opacus", "cryptography", "mpmath", "rich", "safetensors", "scipy")
 
+CLIENT_LOG = "fl_shuffle.client"
+"""What clients say, exceptions among it, is logged below this name."""
 INTERRUPTED = 130
 """As of a program that the signal ends."""
 
@@ -55,6 +60,9 @@ def build_parser() -> argparse.ArgumentParser:
         module = import_module(f"fl_shuffle.cli.{name}")
         sub = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
         module.configure(sub)
+        sub.add_argument(
+            "--verbose", action="store_true", help="show where an error comes from, and its causes"
+        )
         sub.set_defaults(run=module.run)
     return parser
 
@@ -65,35 +73,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns the exit code: 0 done, 1 a run that failed, 2 bad input, 130 interrupted. Whatever a
     user, a file or the machine can do wrong is one line.
     """
-    parsed = build_parser().parse_args(arguments)
+    try:
+        return _answered(build_parser().parse_args(arguments))
+    except KeyboardInterrupt as interrupt:
+        return _said(str(interrupt) or "interrupted", INTERRUPTED)
+
+
+def _answered(parsed: argparse.Namespace) -> int:
+    if parsed.verbose:
+        logging.getLogger(CLIENT_LOG).setLevel(logging.DEBUG)
     try:
         code: int = parsed.run(parsed)
     except FlShuffleError as error:
-        return _said(str(error), error.exit_code)
-    except KeyboardInterrupt as interrupt:
-        return _said(str(interrupt) or "interrupted", INTERRUPTED)
+        return _said(str(error), error.exit_code, verbose=parsed.verbose)
     except sqlite3.Error as error:
-        return _said(f"a ledger cannot be used: {error}", 2)
+        return _said(f"a ledger cannot be used: {error}", 2, verbose=parsed.verbose)
     except ModuleNotFoundError as error:
         # The accountant runs without these; an import that fails for another reason is a defect.
         if error.name not in REQUIRED:
             raise
         needs = f"{parsed.command} needs {error.name}, which is not installed"
-        return _said(f"{needs}; pip install fl-shuffle", 2)
+        return _said(f"{needs}; pip install fl-shuffle", 2, verbose=parsed.verbose)
     except BrokenPipeError:
         # The reader of our output went away (for example `| head`): not an error of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _said(str(error), 2)
+        return _said(str(error), 2, verbose=parsed.verbose)
     except RecursionError:
-        return _said("the input is nested too deeply", 2)
+        return _said("the input is nested too deeply", 2, verbose=parsed.verbose)
     except MemoryError as error:
-        return _said(f"not enough memory: {error}", 2)
+        return _said(f"not enough memory: {error}", 2, verbose=parsed.verbose)
     return code
 
 
-def _said(text: str, code: int) -> int:
+def _said(text: str, code: int, *, verbose: bool = False) -> int:
+    """Print the line; if `verbose`, after the exception that is being handled, with its causes."""
     with suppress(OSError):
+        if verbose:
+            traceback.print_exc()
         print(f"fl-shuffle: error: {' '.join(text.split())}", file=sys.stderr)
     return code

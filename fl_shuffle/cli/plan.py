@@ -16,6 +16,7 @@ from fl_shuffle.tasks.cost import SURPRISE, cost_of, trade_off_of
 if TYPE_CHECKING:
     from fl_shuffle.accounting.queries.planned_noise import NoisePlan
     from fl_shuffle.configuration.sections import Config
+    from fl_shuffle.tasks.run_time import RunTime
 
 SUMMARY = "Before a run: the noise that reaches a privacy target, or what a configuration costs."
 
@@ -51,6 +52,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="K,K,...",
         help="with CONFIG: what rounding the budgets down to K levels would gain and lose",
     )
+    parser.add_argument(
+        "--time",
+        action="store_true",
+        help="with CONFIG: how long its rounds will take, for both values of run.noise: an "
+        "estimate from requests played on this machine, which reads the data",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -68,9 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
                 f"--{given[0]} belongs to a target, CONFIG to a cost; give one of the two "
                 "(a configuration is changed with --set)"
             )
+        if arguments.levels is not None and arguments.time:
+            raise ConfigError("--time belongs to the cost of one configuration; leave out --levels")
         return _cost(arguments) if arguments.levels is None else _levels(arguments)
-    if arguments.set or arguments.levels is not None:
-        name = "--set" if arguments.set else "--levels"
+    if arguments.set or arguments.levels is not None or arguments.time:
+        name = "--set" if arguments.set else "--time" if arguments.time else "--levels"
         raise ConfigError(f"{name} changes a configuration; name one")
     return _noise(arguments)
 
@@ -227,6 +236,8 @@ def _cost(arguments: argparse.Namespace) -> int:
             "proven_over_lower": ratio,
             "classes": rows,
         }
+        if arguments.time:
+            body["time"] = [asdict(one) for one in _times(config)]
         print(json.dumps(body))
         return 0
     certain = config.training.participation == 1.0
@@ -262,7 +273,29 @@ def _cost(arguments: argparse.Namespace) -> int:
         )
     if len(ranked) > SHOWN_CLASSES:
         print(f"  and {len(ranked) - SHOWN_CLASSES} classes with smaller epsilon")
+    if arguments.time:
+        _print_times(_times(config), config.run.rounds)
     return 0
+
+
+def _times(config: Config) -> list[RunTime]:
+    from fl_shuffle.simulation.launch import worker_count
+    from fl_shuffle.tasks.run_time import estimate_run_time
+
+    return estimate_run_time(config, worker_count(config))
+
+
+def _print_times(times: list[RunTime], rounds: int) -> None:
+    print(
+        f"time of {rounds} rounds, estimated from requests played on this machine just now "
+        "(without start-up, messages, accounting and evaluation):"
+    )
+    for one in times:
+        if one.round_seconds is None or one.seconds is None:
+            print(f"  run.noise = {one.mode:<11} {one.reason}")
+        else:
+            each = f"{one.round_seconds:.2g} s a round"
+            print(f"  run.noise = {one.mode:<11} about {one.seconds:.3g} s, {each}")
 
 
 def _lower(value: float) -> str:

@@ -144,7 +144,8 @@ def _named(settings: Mapping[str, Any], seed: int) -> str:
 
 def _lines(result: SweepResult, failures: Sequence[str]) -> list[str]:
     """The table, what failed, and where everything is."""
-    from fl_shuffle.sweeps.results import EACH_ALONE, PAGE, shown
+    from fl_shuffle.sweeps.results import PAGE
+    from fl_shuffle.sweeps.tables import EACH_ALONE, shown
 
     cells = [[_head(name) for name in result.table]]
     cells += [

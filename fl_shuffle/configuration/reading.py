@@ -11,6 +11,7 @@ from typing import Any
 from fl_shuffle.configuration.checks import (
     Check,
 )
+from fl_shuffle.configuration.effects import require_effect
 from fl_shuffle.configuration.sections import (
     AppSection,
     BudgetsSection,
@@ -49,6 +50,8 @@ def parse_config(tables: Mapping[str, Any]) -> Config:
     Raises `ConfigError` for an unknown section or key (suggesting the nearest valid one) and
     `InvalidValueError` for a value that is not allowed, alone or together with others.
     """
+    if not isinstance(tables, Mapping):
+        raise ConfigError(f"a configuration is a table of sections, got {type(tables).__name__}")
     sections: dict[str, Any] = {}
     for name, table in tables.items():
         if name not in SECTIONS:
@@ -91,7 +94,7 @@ def _check_together(config: Config) -> None:
             raise InvalidValueError(
                 "privacy.calibration", "classical", "is a Gaussian formula; use analytic"
             )
-    elif privacy.randomizer == "gaussian" and budgets.delta == 0.0:
+    elif privacy.randomizer in ("gaussian", "discrete-gaussian") and budgets.delta == 0.0:
         raise InvalidValueError(
             "budgets.delta", 0.0, "the Gaussian randomizer needs a value in (0, 1)"
         )
@@ -111,12 +114,20 @@ def _check_together(config: Config) -> None:
             "as-published",
             "the papers publish a record-level formula; set privacy.unit = 'record'",
         )
+    if privacy.randomizer.startswith("discrete-"):
+        _check_discrete(config)
     _check_trust(config)
     if config.training.schedule == "sequential" and config.server.weights != "uniform":
         raise InvalidValueError(
             "server.weights",
             config.server.weights,
             "a sequential schedule applies reports one by one; use uniform",
+        )
+    if config.run.ray_address and config.run.engine != "ray":
+        raise InvalidValueError(
+            "run.ray_address",
+            config.run.ray_address,
+            f"is for run.engine = 'ray'; it is {config.run.engine!r}",
         )
     if config.run.noise == "pooled":
         _check_pooled(config)
@@ -126,6 +137,32 @@ def _check_together(config: Config) -> None:
             config.training.local_steps,
             "several local steps have no per-record sensitivity; set privacy.unit = 'client'",
         )
+
+
+def _check_discrete(config: Config) -> None:
+    """Discrete noise is offered where its guarantee is proven, and where its law matters."""
+    privacy = config.privacy
+    reasons = {
+        "run.entropy = 'seeded' draws noise that is no secret; use system, or continuous noise": (
+            config.run.entropy != "system"
+        ),
+        f"privacy.clip = {config.clip!r} bounds no norm of whole steps; use average or update": (
+            config.clip == "record"
+        ),
+        "server.weights = 'inverse-variance' leaves the grid; use uniform": (
+            config.server.weights != "uniform"
+        ),
+        "privacy.personalization = 'clipping' is calibrated for continuous noise; use noise": (
+            privacy.personalization != "noise"
+        ),
+        f"privacy.calibration = {privacy.calibration!r} is for continuous noise; use analytic": (
+            privacy.calibration != "analytic"
+        ),
+        "run.device = 'cuda' has no such sampler; use cpu": config.run.device == "cuda",
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise InvalidValueError("privacy.randomizer", privacy.randomizer, reason)
 
 
 def _check_pooled(config: Config) -> None:
@@ -172,6 +209,8 @@ def _check_trust(config: Config) -> None:
             "changes nothing in a sequential schedule: only `local` holds there, and it counts on "
             "nobody else; leave it out",
         )
+    if privacy.shuffler == "apart":
+        _check_apart(config)
     if privacy.release == "reports":
         return
     if config.training.schedule == "sequential":
@@ -196,6 +235,26 @@ def _check_trust(config: Config) -> None:
             privacy.min_reports,
             "with privacy.release = 'sum' must be at least 2: a sum of one report is that report",
         )
+
+
+def _check_apart(config: Config) -> None:
+    """A shuffler of its own is for a deployment, in rounds that are batches."""
+    reasons = {
+        "training.schedule = 'sequential' has no batch to shuffle; use aggregate": (
+            config.training.schedule == "sequential"
+        ),
+        "run.entropy = 'seeded' is noise that the server can remove; use system": (
+            config.run.entropy == "seeded"
+        ),
+        "with privacy.release = 'sum' it adds up reports on a known grid; privacy.randomizer must "
+        "be gaussian or laplace": (
+            config.privacy.release == "sum"
+            and config.privacy.randomizer not in ("gaussian", "laplace")
+        ),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise InvalidValueError("privacy.shuffler", "apart", reason)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -224,9 +283,18 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(f"configuration file {source} is nested too deeply") from None
     except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
         raise ConfigError(f"configuration file {source} is not valid TOML: {error}") from None
-    for override in overrides:
-        apply_override(tables, override)
-    return parse_config(tables)
+    return overridden(tables, overrides)
+
+
+def overridden(tables: dict[str, Any], overrides: Sequence[str]) -> Config:
+    """The configuration of these tables, changed, with `section.key=value` applied in order.
+
+    Raises as `parse_config` does, and `ConfigError` for an override that has no effect.
+    """
+    keys = [apply_override(tables, override) for override in overrides]
+    config = parse_config(tables)
+    require_effect(config, keys)
+    return config
 
 
 def shipped_or_own(path: Path) -> Path:
@@ -236,8 +304,11 @@ def shipped_or_own(path: Path) -> Path:
     return shipped if not path.exists() and shipped.is_file() else path
 
 
-def apply_override(tables: dict[str, Any], override: str) -> None:
-    """Set one `section.key=value` in nested tables; raises `ConfigError` if it is malformed."""
+def apply_override(tables: dict[str, Any], override: str) -> str:
+    """Set one `section.key=value` in nested tables; returns `section.key`.
+
+    Raises `ConfigError` if it is malformed.
+    """
     target, separator, text = override.partition("=")
     section, dot, key = target.strip().partition(".")
     if not separator or not dot or not section or not key:
@@ -254,3 +325,4 @@ def apply_override(tables: dict[str, Any], override: str) -> None:
     if not isinstance(table, dict):
         raise ConfigError(f"[{section}] must be a table of keys, got {table!r}")
     table[key] = value
+    return f"{section}.{key}"

@@ -34,12 +34,14 @@ class RunSection:
     seed: int = integer_field(0, minimum=0, maximum=2**63 - 1)
     entropy: str = choice_field("seeded", "seeded", "system")
     engine: str = choice_field("in-process", "in-process", "ray")
+    ray_address: str = text_field("")
     noise: str = choice_field("per-report", "per-report", "pooled")
     out: str = text_field("runs", allow_empty=False)
     device: str = choice_field("cpu", "cpu", "cuda")
     jobs: int = integer_field(0, minimum=0, maximum=1024)
     evaluate_every: int = integer_field(1, minimum=1)
     timeout: float = real_field(3600.0, minimum=0.0, exclusive_minimum=True)
+    supernodes: str = text_field("")
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,11 @@ class PrivacySection:
     # Beyond these, noise scales leave what randomizers allow, and squares the range of float32.
     clip_norm: float = real_field(1.0, minimum=1e-10, maximum=1e10)
     client_clip: float | None = optional_real_field(minimum=1e-10, maximum=1e10)
-    randomizer: str = choice_or_path_field("gaussian", "gaussian", "laplace", group="randomizers")
+    randomizer: str = choice_or_path_field(
+        "gaussian",
+        *("gaussian", "laplace", "discrete-gaussian", "discrete-laplace"),
+        group="randomizers",
+    )
     calibration: str = choice_field("analytic", "analytic", "classical", "as-published")
     personalization: str = choice_field("noise", "noise", "clipping")
     target_delta: float = real_field(
@@ -121,6 +127,7 @@ class PrivacySection:
     client_epsilon: float | None = optional_real_field(minimum=0.0, exclusive_minimum=True)
     min_reports: int = integer_field(2, minimum=1)
     release: str = choice_field("reports", "reports", "sum")
+    shuffler: str = choice_field("in-server", "in-server", "apart")
     assumed_honest: int | float | None = count_or_share_field()
 
 

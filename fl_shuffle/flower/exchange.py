@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from fl_shuffle.aggregation.shuffler import PooledBatch, ReportBatch
 from fl_shuffle.errors import RunError
 from fl_shuffle.flower.grid import InProcessGrid, Take
-from fl_shuffle.flower.records import TrainRequest, reports_of, sum_of
+from fl_shuffle.flower.records import TrainRequest, reports_of, sum_of, sum_of_reports
 
 Mask = NDArray[np.bool_]
 Cut = Callable[[NDArray[np.int64]], NDArray[np.int64]]
@@ -55,15 +56,22 @@ def wait_for_nodes(grid: Grid, timeout: float, known: Collection[int] = ()) -> l
 
 
 def exchange(
-    grid: Grid, messages: Iterable[Message], take: Take, *, window: int, timeout: float
+    grid: Grid,
+    messages: Iterable[Message],
+    take: Take,
+    *,
+    window: int,
+    timeout: float,
+    meanwhile: Callable[[], None] | None = None,
 ) -> None:
     """Call take(position of the request, reply) as replies arrive, at most `window` under way.
 
     The in-process engine calls it on the threads that play the nodes, several at a time. Requests
-    that get no reply within `timeout` seconds are given up: nothing is taken for them.
+    that get no reply within `timeout` seconds are given up: nothing is taken for them. `meanwhile`
+    is called once, when the first requests are under way.
     """
     if isinstance(grid, InProcessGrid):
-        grid.exchange(messages, take, timeout=timeout)
+        grid.exchange(messages, take, timeout=timeout, meanwhile=meanwhile)
         return
     source = enumerate(messages)
     position_of: dict[str, int] = {}
@@ -76,6 +84,9 @@ def exchange(
             position_of.update(
                 {key: position for key, (position, _) in zip(identifiers, batch, strict=True)}
             )
+        if meanwhile is not None:
+            meanwhile()
+            meanwhile = None
         if not position_of or time.monotonic() > deadline:
             return
         replies = list(grid.pull_messages(position_of))
@@ -116,6 +127,33 @@ def taking_reports(
             present[clients] = usable
             if not usable.all():
                 causes[BEYOND] += int((~usable).sum())
+
+    return take
+
+
+def taking_partial_sums(
+    turns: Turns,
+    batch: ReportBatch,
+    present: Mask,
+    largest: NDArray[np.float64] | None,
+    causes: Counter[str],
+) -> Take:
+    """The same for replies with sums of reports; an app that knows of none sends its reports."""
+    reports = taking_reports(turns, batch, present, largest, causes)
+
+    def take(position: int, reply: Message) -> None:
+        clients = turns[position][0].clients
+        found = sum_of_reports(reply, len(clients), batch.dimension)
+        if found is None:
+            reports(position, reply)
+            return
+        total, usable = found
+        most = math.inf if largest is None else float(largest[clients][usable].sum())
+        if not batch.add_sum(torch.from_numpy(total), int(usable.sum()), most):
+            usable = np.zeros_like(usable)
+        present[clients] = usable
+        if not usable.all():
+            causes[BEYOND] += int((~usable).sum())
 
     return take
 

@@ -11,7 +11,6 @@ import secrets
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, wait
 from functools import partial
@@ -43,6 +42,15 @@ SHOWN = 120
 # computes in Python. CPython's 5 ms are as long as the kernels: they cost a third of a round.
 SWITCH_SECONDS = 5e-4
 
+
+class NamedError(Error):
+    """The error reply of a client in this process, with its cause, which goes to the user alone."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(code=CLIENT_APP_RAISED)
+        self.cause = cause
+
+
 _message_number = itertools.count(1)
 
 
@@ -63,9 +71,9 @@ class InProcessGrid(Grid):
 
     Each worker thread computes with one torch thread: results then do not depend on the number of
     workers. A ClientApp that raises (or exits, or returns what is no message) yields an error reply
-    without text; the exception goes to this process's client log only, and `failures` counts what
-    was raised, for the user's own terminal. One that hangs is given up after the exchange's
-    timeout. A `FlShuffleError` is the user's to see and is raised here.
+    without text, but for the cause that a `NamedError` tells the user's own terminal; the exception
+    goes to this process's client log only. One that hangs is given up after the exchange's timeout,
+    and `hanging` counts the requests. A `FlShuffleError` is the user's to see and is raised here.
 
     `observer` is who watches the run: the ServerApp finds it here and tells it what happens.
     """
@@ -79,7 +87,7 @@ class InProcessGrid(Grid):
         observer: Callable[[Any], None] | None = None,
     ) -> None:
         self.observer = observer
-        self.failures: Counter[str] = Counter()
+        self.hanging = 0
         self._app = client_app
         self._run = Run.create_empty(run_id=secrets.randbits(62))
         adopt_task_identity(self._run.run_id)
@@ -143,12 +151,18 @@ class InProcessGrid(Grid):
         return [replies[position] for position in sorted(replies)]
 
     def exchange(
-        self, messages: Iterable[Message], take: Take, *, timeout: float | None = None
+        self,
+        messages: Iterable[Message],
+        take: Take,
+        *,
+        timeout: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> None:
         """Have every message answered and taken, on the threads of the nodes.
 
         Few are in flight at a time. The first exception of a ClientApp or of `take` is raised here.
         What is not answered within `timeout` seconds is given up: nothing is taken any more.
+        `meanwhile` is called once, when the first are in flight.
         """
         gate = Gate()
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -160,7 +174,7 @@ class InProcessGrid(Grid):
                     take(position, reply)
 
         try:
-            self._play_all(messages, play, deadline)
+            self._play_all(messages, play, deadline, meanwhile)
         finally:
             gate.shut()
 
@@ -169,6 +183,7 @@ class InProcessGrid(Grid):
         messages: Iterable[Message],
         play: Callable[[int, Message], None],
         deadline: float | None,
+        meanwhile: Callable[[], None] | None,
     ) -> None:
         waiting: set[Future[None]] = set()
         source = enumerate(messages)
@@ -178,10 +193,15 @@ class InProcessGrid(Grid):
         for position, message in itertools.chain(first, source):
             waiting.add(self._threads.submit(partial(play, position, stamp(message))))
             if len(waiting) > len(self._contexts):
+                if meanwhile is not None:
+                    meanwhile()
+                    meanwhile = None
                 rest = self._finished(waiting, FIRST_COMPLETED, deadline)
                 if rest is None:
                     return
                 waiting = rest
+        if meanwhile is not None:
+            meanwhile()
         self._finished(waiting, ALL_COMPLETED, deadline)
 
     def _finished(
@@ -194,7 +214,7 @@ class InProcessGrid(Grid):
             future.result()
         if rest and (not done or until == ALL_COMPLETED):
             hanging = self._threads.give_up(rest)
-            self.failures["no answer in time"] += hanging
+            self.hanging += hanging
             log.error("%d requests were not answered in time and are given up", hanging)
             return None
         return rest
@@ -215,8 +235,7 @@ class InProcessGrid(Grid):
                 raise
             cause = f"raised {type(error).__name__}" + (f" {error}" if str(error) else "")
             log.exception("a client failed in round %s", message.metadata.group_id)
-        self.failures[cause[:SHOWN]] += 1
-        return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
+        return Message(NamedError(cause[:SHOWN]), reply_to=message)
 
 
 def _in_main_thread() -> bool:

@@ -59,8 +59,35 @@ events = ""
 """An app of two lines that starts the configured ones."""
 START_SECONDS = 240.0
 """A SuperLink that does not listen by then will not, however busy the machine."""
+CONNECT_SECONDS = 2.0
+"""What does not answer by then is not there; here it does at once."""
+RAY_ADDRESS = "RAY_ADDRESS"
+"""Ray's own variable. Without any address it would join whatever cluster this machine last ran."""
 POLL_SECONDS = 0.5
 """Pause between two questions for the status."""
+
+
+def ray_address(config: Config) -> str:
+    """The cluster to join: the configuration's, else `RAY_ADDRESS` of the environment; "": none.
+
+    Raises `RunError` for one that this machine cannot be a part of, or where nobody listens.
+    """
+    address = config.run.ray_address or os.environ.get(RAY_ADDRESS, "")
+    if address in ("", "auto", "local"):
+        return "" if address == "local" else address
+    host, _, port = address.rpartition(":")
+    name = "run.ray_address" if config.run.ray_address else f"the environment's {RAY_ADDRESS}"
+    if "://" in address or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise RunError(
+            f"{name} = {address!r}: must be HOST:PORT of the cluster's head, or auto; the machine "
+            "that starts the run must have joined it (ray start --address HOST:PORT)"
+        )
+    if not _listens(int(port), host):
+        raise RunError(
+            f"{name} = {address!r}: nobody listens there; start the head with "
+            f"ray start --head --port={port}"
+        )
+    return address
 
 
 def run_on_ray(
@@ -114,6 +141,7 @@ def _run(
         environment = {**os.environ, **OFFLINE, "FLWR_HOME": str(home), "PATH": path}
         environment[SIMULATION_VARIABLE] = "1"
         environment["PYTHONPATH"] = _python_path()
+        environment[RAY_ADDRESS] = ray_address(config) or "local"
         values = {RESOLVED: config.to_json(), EVENTS: str(events), **run_config}
         with _superlink(home, environment, log):
             run_id = _submit(config, values, home, environment, nodes, log)
@@ -197,9 +225,14 @@ def _write_app(config: Config, folder: Path) -> Path:
     """An app folder for `flwr run` whose components are the configured apps."""
     folder.mkdir()
     (folder / "pyproject.toml").write_text(APP, encoding="utf-8")
-    for side, path in (("server", config.app.server), ("client", config.app.client)):
+    # The client's side is loaded before the engine makes its actors.
+    pool = "from fl_shuffle.flower.ray_pool import install\n\ninstall()\n"
+    for side, path, before in (
+        ("server", config.app.server, ""),
+        ("client", config.app.client, pool),
+    ):
         (folder / f"fl_shuffle_run_{side}.py").write_text(
-            "from fl_shuffle.plugins import load_attribute\n\n"
+            f"from fl_shuffle.plugins import load_attribute\n{before}\n"
             f"app = load_attribute({path!r}, field='app.{side}')\n",
             encoding="utf-8",
         )
@@ -264,7 +297,9 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(0.5)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def _listens(port: int, host: str = "127.0.0.1") -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=CONNECT_SECONDS):
+            return True
+    except OSError:
+        return False

@@ -21,10 +21,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Rec
 from numpy.typing import NDArray
 
 from fl_shuffle.errors import ConfigError, InvalidValueError, require_integer
+from fl_shuffle.flower.grid import NamedError
 
 PARAMETERS = "parameters"
 REPORTS = "reports"
 SUM = "sum of means"
+SUM_OF_REPORTS = "sum of reports"
+USABLE = "usable"
 CLOCKS_APART_SECONDS = 60.0
 """A node's clock may be off by so much before it takes a request for an expired one."""
 # The names Flower's own strategies use, so that a ClientApp written for them works unchanged.
@@ -151,12 +154,14 @@ class Layout:
 @dataclass(frozen=True)
 class TrainRequest:
     """Virtual clients that are to report on round `round_number`: those of the range `first` ..
-    `first + span - 1` whose bit is set in `bitmap` (`numpy.packbits`; empty: all of them)."""
+    `first + span - 1` whose bit is set in `bitmap` (`numpy.packbits`; empty: all of them).
+    `summed`: a simulated node may answer with the sum of their reports."""
 
     round_number: int
     first: int
     span: int
     bitmap: bytes = b""
+    summed: bool = False
 
     @property
     def clients(self) -> NDArray[np.int64]:
@@ -192,6 +197,7 @@ class TrainRequest:
                 "first": self.first,
                 "span": self.span,
                 "bitmap": self.bitmap,
+                **({"summed": True} if self.summed else {}),
             }
         )
         content = RecordDict({MODEL_RECORD: model, REQUEST_RECORD: request})
@@ -215,7 +221,8 @@ class TrainRequest:
         require_integer("span of requested clients", span, minimum=1, maximum=most)
         if not isinstance(bitmap, bytes) or len(bitmap) not in (0, (int(span) + 7) // 8):  # type: ignore[arg-type]
             raise InvalidValueError("bitmap of requested clients", bitmap, "has the wrong size")
-        return cls(int(number), int(first), int(span), bitmap)  # type: ignore[arg-type]
+        summed = record.get("summed") is True
+        return cls(int(number), int(first), int(span), bitmap, summed)  # type: ignore[arg-type]
 
 
 def expired(message: Message) -> bool:
@@ -234,6 +241,30 @@ def reply_with_sum(request: Message, total: NDArray[np.float64]) -> Message:
     """A simulated node's reply where no reports are made: the sum [d] of its clients' means."""
     content = RecordDict({REPORT_RECORD: array_record({SUM: total}, shared=False)})
     return Message(content, reply_to=request)
+
+
+def reply_with_sum_of_reports(
+    request: Message, total: NDArray[np.float64], usable: NDArray[np.bool_]
+) -> Message:
+    """A simulated node's reply: the exact sum [d] of its clients' reports, and of which [k]."""
+    arrays = {SUM_OF_REPORTS: total, USABLE: usable}
+    content = RecordDict({REPORT_RECORD: array_record(arrays, shared=False)})
+    return Message(content, reply_to=request)
+
+
+def sum_of_reports(
+    reply: Message, clients: int, dimension: int
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:
+    """(sum, of which clients) in a simulated node's reply; None if it holds no such pair."""
+    if reply.has_error() or REPORT_RECORD not in reply.content.array_records:
+        return None
+    record = reply.content.array_records[REPORT_RECORD]
+    if SUM_OF_REPORTS not in record or USABLE not in record:
+        return None
+    total, usable = record[SUM_OF_REPORTS].numpy(), record[USABLE].numpy()
+    if (total.shape, total.dtype) != ((dimension,), np.float64):
+        return None
+    return (total, usable) if (usable.shape, usable.dtype) == ((clients,), np.bool_) else None
 
 
 def sum_of(reply: Message) -> NDArray[np.float64] | None:
@@ -276,7 +307,8 @@ def _reports_or_cause(
     reply: Message, shape: tuple[int, int] | None
 ) -> tuple[NDArray[np.float32] | None, str]:
     if reply.has_error():
-        return None, "failed"
+        # What a client in this process raised is the user's to know; others' text stays out.
+        return None, reply.error.cause if isinstance(reply.error, NamedError) else "failed"
     records = reply.content.array_records if reply.has_content() else {}
     array = records[REPORT_RECORD].get(REPORTS) if REPORT_RECORD in records else None
     if array is None:

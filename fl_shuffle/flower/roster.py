@@ -4,23 +4,38 @@ In a deployment a client's records lie on one SuperNode, so every round must ask
 started with `--node-config "partition-id=I num-partitions=P"` holds the I-th of P consecutive parts
 of the clients (one client, if there are as many partitions as clients); one started without it can
 play any client, as the in-process engine's nodes do.
+
+What a node says of itself is a claim. Flower signs every request of a SuperNode with its key and
+ties its node id to that key, so the operator can say which key plays which part (`SuperNodeFile`);
+nobody else is then asked for anything.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 
 import numpy as np
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+)
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fl_shuffle.configuration.supernodes import SuperNodeFile
 from fl_shuffle.errors import InvalidValueError, require_integer
 from fl_shuffle.flower.exchange import exchange, wait_for_nodes
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED, InProcessGrid
 from fl_shuffle.flower.records import TrainRequest
+from fl_shuffle.flower.settings import SIMULATION_VARIABLE
 
 log = logging.getLogger("fl_shuffle.run.nodes")
 
@@ -43,9 +58,24 @@ def held_clients(node_config: Mapping[str, object], clients: int) -> range:
         return range(clients)
     count = require_integer(PARTITIONS, node_config.get(PARTITIONS), minimum=1)
     part = require_integer(PARTITION, node_config.get(PARTITION), minimum=0, maximum=count - 1)
+    return _part(part, count, clients)
+
+
+def _part(part: int, count: int, clients: int) -> range:
     size, larger = divmod(clients, count)
     first = part * size + min(part, larger)
     return range(first, first + size + (part < larger))
+
+
+def fingerprint(public_key: bytes) -> str | None:
+    """That of a PEM public key, as `ssh-keygen -l` shows it, or None if there is no such key."""
+    try:
+        key = load_pem_public_key(public_key)
+        line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return None
+    digest = hashlib.sha256(b64decode(line.split()[1])).digest()
+    return "SHA256:" + b64encode(digest).decode("ascii").rstrip("=")
 
 
 def require_held(request: TrainRequest, context: Context, clients: int) -> None:
@@ -93,11 +123,21 @@ class Roster:
     that overlaps is refused as a whole, until then, and logged. (A restarted SuperNode gets its
     clients back when the server has missed the old one.) Of claims that arrive together the smaller
     one comes first, so that nobody gains by claiming much.
+
+    With `supernodes` a node plays the part that the operator's file gives its key or node id. One
+    that claims something else plays nobody until it says so no more, and one that is not in the
+    file is not asked at all; both are logged. A node that claims all clients is content with its
+    part.
     """
 
-    def __init__(self, clients: int, timeout: float) -> None:
+    def __init__(
+        self, clients: int, timeout: float, supernodes: SuperNodeFile | None = None
+    ) -> None:
         self._clients = clients
         self._timeout = timeout
+        self._supernodes = supernodes
+        self._parts: dict[int, range] = {}
+        self._strangers: set[int] = set()
         self._held: dict[int, range] = {}
         self._refused: set[int] = set()
         self._silent: dict[int, tuple[float, float]] = {}
@@ -110,17 +150,23 @@ class Roster:
         """
         if isinstance(grid, InProcessGrid):
             return [(None, wait_for_nodes(grid, self._timeout))]
-        nodes = wait_for_nodes(grid, self._timeout, known=self._held.keys() | self._silent.keys())
+        known = self._held.keys() | self._silent.keys() | self._strangers
+        nodes = wait_for_nodes(grid, self._timeout, known=known)
+        gone = known - set(nodes)
+        for node in gone:
+            self._held.pop(node, None)
+            self._silent.pop(node, None)
+            self._strangers.discard(node)
+        if self._supernodes is not None and not known.issuperset(nodes):
+            self._identify(grid, self._supernodes, set(nodes) - known)
         now = time.monotonic()
         unknown = [
             node
             for node in nodes
-            if node not in self._held and self._silent.get(node, (now, 0.0))[0] <= now
+            if node not in self._held
+            and node not in self._strangers
+            and self._silent.get(node, (now, 0.0))[0] <= now
         ]
-        gone = (self._held.keys() | self._silent.keys()) - set(nodes)
-        for node in gone:
-            self._held.pop(node, None)
-            self._silent.pop(node, None)
         if unknown:
             found = self._ask(grid, unknown)
             # Arrival decides; among those that came together, the smaller claim.
@@ -135,8 +181,46 @@ class Roster:
             self._pools = self._sorted_out()
         return self._pools
 
+    def _identify(self, grid: Grid, supernodes: SuperNodeFile, arrived: set[int]) -> None:
+        """Which part the file gives to each node that came; those without one are strangers."""
+        for info in grid.get_nodes():
+            node = info.node_id
+            if node not in arrived:
+                continue
+            key = fingerprint(info.public_key)
+            part = supernodes.part_of(name for name in (key, str(node)) if name is not None)
+            if part is not None:
+                self._parts[node] = _part(part, supernodes.count, self._clients)
+                arrived.discard(node)
+                continue
+            log.warning(
+                "node %d (key %s) has no part of its own in %s: it plays nobody",
+                node,
+                key or "unknown",
+                supernodes.path,
+            )
+        self._strangers |= arrived
+
+    def _accepted(self, node: int, claimed: range) -> range | None:
+        """What the node plays, of what it claims; None: a claim of other nodes' clients."""
+        if self._supernodes is None:
+            return claimed
+        part = self._parts[node]
+        if claimed in (part, range(self._clients)):
+            return part
+        log.warning(
+            "node %d claims %s, and %s gives it %s: refused",
+            node,
+            _words(claimed),
+            self._supernodes.path,
+            _words(part),
+        )
+        return None
+
     def _ask(self, grid: Grid, nodes: list[int]) -> dict[int, range]:
-        timeout = min(QUERY_SECONDS, self._timeout)
+        # Ray's actors start with the first message, on machines that may be busy with others.
+        simulated = os.environ.get(SIMULATION_VARIABLE) == "1"
+        timeout = self._timeout if simulated else min(QUERY_SECONDS, self._timeout)
         questions = [
             Message(RecordDict(), node, MessageType.QUERY, ttl=timeout, group_id="holdings")
             for node in nodes
@@ -144,12 +228,14 @@ class Roster:
         answers = {}
 
         def take(position: int, reply: Message) -> None:
-            held = _holding_of(reply, self._clients)
+            node, claimed = nodes[position], _holding_of(reply, self._clients)
+            if claimed is None:
+                log.warning("node %d does not say which clients it plays", node)
+                return
+            held = self._accepted(node, claimed)
             if held is not None:
-                answers[nodes[position]] = held
-                log.info("node %d plays %s", nodes[position], _words(held))
-            else:
-                log.warning("node %d does not say which clients it plays", nodes[position])
+                answers[node] = held
+                log.info("node %d plays %s", node, _words(held))
 
         exchange(grid, questions, take, window=len(nodes), timeout=timeout)
         for node in set(nodes) - answers.keys():

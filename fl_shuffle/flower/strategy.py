@@ -23,6 +23,7 @@ from torch import Tensor
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.aggregation.shuffler import Analyzer, PooledBatch, ReportBatch, within
+from fl_shuffle.configuration.supernodes import SuperNodeFile
 from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.flower.exchange import (
     BEYOND,
@@ -32,6 +33,7 @@ from fl_shuffle.flower.exchange import (
     every_client,
     exchange,
     requests,
+    taking_partial_sums,
     taking_reports,
     taking_sums,
 )
@@ -110,10 +112,16 @@ class ShuffleStrategy(Strategy):
     A model that is not finite any more, or an analyzer's answer that cannot be a step, stops the
     run before it spends more (`failed`).
 
+    `summed`: simulated nodes may answer with the sum of their clients' reports. It is exact, so the
+    round's has the same bits. Only for `aggregate` schedules without an analyzer.
+
     With `pooled` noise no reports are made: each request is answered by one sum of clipped means,
     and a round gets one vector of noise, which has the law of the sum of the noise of those who
     answered. The law of what is released is the same. Only for `aggregate` schedules without an
     analyzer, in simulations.
+
+    `foresee(number, expected, next)` is called while clients compute: what can be worked out ahead
+    of reserving the next round, with participants `next`, should all of the `expected` report.
     """
 
     def __init__(
@@ -130,6 +138,9 @@ class ShuffleStrategy(Strategy):
         cut: Cut | None = None,
         analyzer: Analyzer | None = None,
         pooled: PooledNoise | None = None,
+        supernodes: SuperNodeFile | None = None,
+        summed: bool = False,
+        foresee: Callable[[int, Mask, Mask], None] | None = None,
         evaluate: Callable[[int, Tensor], dict[str, float]] | None = None,
         on_round: Callable[[RoundOutcome], None] | None = None,
     ) -> None:
@@ -144,9 +155,11 @@ class ShuffleStrategy(Strategy):
         self._cut = cut or every_client
         self._analyzer = analyzer
         self._pooled = pooled
+        self._summed = summed
+        self._foresee = foresee
         self._evaluate = evaluate
         self._on_round = on_round
-        self._roster = Roster(clients, schedule.timeout)
+        self._roster = Roster(clients, schedule.timeout, supernodes)
         self._layout = Layout.flat(optimizer.current().numel())
         self._causes: Counter[str] = Counter()
         # Of a round in which everybody takes part: the same every time.
@@ -162,7 +175,7 @@ class ShuffleStrategy(Strategy):
         for number in range(first_round, self._schedule.rounds + 1):
             started = time.perf_counter()
             self._causes.clear()
-            allowed = self._book.reserve(number, self._participants(number))
+            allowed = self._book.reserve(number, self._drawn(number))
             play = self._sequential_round if self._schedule.sequential else self._aggregate_round
             spend = None if allowed is None else play(grid, number, allowed)
             if allowed is None or spend is None:
@@ -179,7 +192,8 @@ class ShuffleStrategy(Strategy):
             if not self.failed:
                 self._book.checkpoint(number, self._optimizer.state())
             if self._on_round:
-                dropped = int(allowed.sum()) - spend.n_reports
+                # A shuffler apart may have closed the round before it was reserved anew.
+                dropped = max(0, int(allowed.sum()) - spend.n_reports)
                 seconds = time.perf_counter() - started
                 self._on_round(RoundOutcome(number, spend, dropped, seconds, metrics))
             if self.failed:
@@ -194,14 +208,26 @@ class ShuffleStrategy(Strategy):
         """Refuse a batch too small to hide anyone, and say what became of the others."""
         if reports >= self._min_reports:
             return
-        # Why a client in this process failed is told to nobody but the user, whose data it has.
-        raised: Counter[str] = grid.failures if isinstance(grid, InProcessGrid) else Counter()
-        causes = [f"{cause}: {count}" for cause, count in (self._causes + raised).most_common(5)]
+        causes = [f"{cause}: {count}" for cause, count in self._causes.most_common(5)]
+        if isinstance(grid, InProcessGrid) and grid.hanging:
+            causes.append(f"requests not answered in time: {grid.hanging}")
         raise PrivacyBudgetError(
             f"round {number}: {reports} usable reports arrived, below privacy.min_reports = "
             f"{self._min_reports}; the batch is not released"
             + (f" ({'; '.join(causes)})" if causes else "")
         )
+
+    def _drawn(self, number: int) -> Mask:
+        """The round's participants; raises `PrivacyBudgetError` if they are too few to report."""
+        participants = self._participants(number)
+        count = int(participants.sum())
+        if count < self._min_reports:
+            raise PrivacyBudgetError(
+                f"round {number}: training.participation = {self._schedule.participation:g} drew "
+                f"{count} of {self._clients} clients, below privacy.min_reports = "
+                f"{self._min_reports}; raise it, or data.clients"
+            )
+        return participants
 
     def _participants(self, number: int) -> Mask:
         if self._schedule.participation == 1.0:
@@ -212,7 +238,8 @@ class ShuffleStrategy(Strategy):
     def _assign(self, grid: Grid, number: int, allowed: Mask, dimension: int) -> Turns:
         """The round's requests, each with a node that can play its clients; nodes take turns."""
         # A sum is as long for many clients as for few.
-        most = self._clients if self._pooled else max(1, CHUNK_BYTES // (4 * dimension))
+        sums = self._pooled or self._summed
+        most = self._clients if sums else max(1, CHUNK_BYTES // (4 * dimension))
         everyone = bool(allowed.all())
         queues = []
         for held, nodes in self._roster.pools(grid):
@@ -221,7 +248,8 @@ class ShuffleStrategy(Strategy):
                 wanted = [replace(one, round_number=number) for one in self._whole[asked]]
             else:
                 chosen = allowed if held is None else allowed & held
-                wanted = list(requests(number, chosen, most, len(nodes), self._cut))
+                cut = requests(number, chosen, most, len(nodes), self._cut)
+                wanted = [replace(one, summed=self._summed) for one in cut]
                 if held is None and everyone:
                     self._whole = {asked: wanted}
             queues.append([(request, nodes[i % len(nodes)]) for i, request in enumerate(wanted)])
@@ -239,11 +267,17 @@ class ShuffleStrategy(Strategy):
         present = np.zeros(self._clients, dtype=bool)
         if self._pooled is None:
             batch = ReportBatch(theta.numel(), keep=self._analyzer is not None, group=self._group)
-            take = taking_reports(turns, batch, present, self._largest, self._causes)
+            taking = taking_partial_sums if self._summed else taking_reports
+            take = taking(turns, batch, present, self._largest, self._causes)
         else:
             batch = PooledBatch(theta.numel())
             take = taking_sums(turns, batch, present)
-        exchange(grid, messages, take, window=window, timeout=timeout)
+
+        def meanwhile() -> None:
+            if self._foresee is not None and number < self._schedule.rounds:
+                self._foresee(number, allowed, self._participants(number + 1))
+
+        exchange(grid, messages, take, window=window, timeout=timeout, meanwhile=meanwhile)
         self._require(number, batch.count, grid)
         spend = self._book.commit(number, present, time.perf_counter() - started)
         if spend is None:

@@ -8,6 +8,7 @@ aligned addresses. Requests are made of whole blocks.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,28 +20,7 @@ from torch import Tensor, nn
 
 from fl_shuffle.gradients.networks.graph import Network, network_of
 from fl_shuffle.gradients.structure import Layer, chain_of, saved_numbers
-
-# Numbers in one block of activations: few enough for the caches, many enough that the fixed cost of
-# two dozen kernel calls per block does not show.
-BLOCK_NUMBERS = 1 << 20
-# Without hidden layers a block of that size would be a large part of a round, and cores would wait.
-LINEAR_BLOCK_NUMBERS = 1 << 18
-# Numbers in one block's rows: they are one reply at least.
-ROW_NUMBERS = 1 << 22
-# A network's sums are taken over so many passes in float32, before they join float64 ones: these
-# have as many numbers as the model, and cost as much as a pass.
-SUM_PIECES = 4
-# No limit: a client has at least one record.
-MOST_CLIENTS = 1 << 62
-# Networks: their layers' inputs as patches, results, and gradients by both.
-NETWORK_NUMBERS = 1 << 23
-# Gradients of single records held at once, and what autograd keeps: with fewer numbers the fixed
-# cost of vmap shows, more of them leave the caches.
-CHUNK_NUMBERS = 1 << 22
-# Beyond this the fixed cost does not show.
-CHUNK_RECORDS = 512
-# Where nobody knows what autograd keeps.
-BLIND_RECORDS = 32
+from fl_shuffle.gradients.tolerances import TOLERANCES
 
 
 @dataclass(frozen=True)
@@ -81,20 +61,27 @@ def packing_of(
         if network is not None:
             return packing_of_network(network, dimension)
         saved = None if shape is None else saved_numbers(module, shape)
-        most = BLIND_RECORDS if saved is None else CHUNK_RECORDS
-        records = min(most, CHUNK_NUMBERS // (dimension + (saved or 0)))
+        most = TOLERANCES.written_records_unknown if saved is None else TOLERANCES.written_records
+        records = min(most, TOLERANCES.written_numbers // (dimension + (saved or 0)))
     else:
-        most = LINEAR_BLOCK_NUMBERS if len(layers) == 1 else BLOCK_NUMBERS
+        linear = len(layers) == 1
+        most = TOLERANCES.linear_block_numbers if linear else TOLERANCES.block_numbers
         records = most // activations_of(layers)
         if not rows:
-            records *= 1 if len(layers) == 1 else SUM_PIECES
-            return Packing(max(1, records), MOST_CLIENTS)
-    return Packing(max(1, records), max(1, ROW_NUMBERS // dimension))
+            records *= 1 if linear else TOLERANCES.sum_passes
+            # No limit: a client has at least one record.
+            return Packing(max(1, records), sys.maxsize)
+    return Packing(max(1, records), _with_rows(dimension))
 
 
 def packing_of_network(network: Network, dimension: int) -> Packing:
     """The packing of a network's clients."""
-    return Packing(max(1, NETWORK_NUMBERS // network.numbers), max(1, ROW_NUMBERS // dimension))
+    records = max(1, TOLERANCES.network_numbers // network.numbers)
+    return Packing(records, _with_rows(dimension))
+
+
+def _with_rows(dimension: int) -> int:
+    return max(1, TOLERANCES.row_numbers // dimension)
 
 
 def activations_of(layers: tuple[Layer, ...]) -> int:

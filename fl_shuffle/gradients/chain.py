@@ -18,14 +18,12 @@ from torch import Tensor, nn
 
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients.blocks import (
-    BLOCK_NUMBERS,
-    SUM_PIECES,
     Segment,
     activations_of,
     equal_pieces,
     segments_of,
 )
-from fl_shuffle.gradients.client_sums import TILE, TILES, ClientSums, add_product, narrow
+from fl_shuffle.gradients.client_sums import ClientSums, add_product, longest_sum, narrow
 from fl_shuffle.gradients.engine import Batch, GradientEngine, Loss, aligned, clip_factor
 from fl_shuffle.gradients.kernels import (
     Views,
@@ -39,6 +37,7 @@ from fl_shuffle.gradients.kernels import (
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords, without_nonfinite_
 from fl_shuffle.gradients.rounding import length_error, move_error_float32, move_error_float64
 from fl_shuffle.gradients.structure import Layer
+from fl_shuffle.gradients.tolerances import TOLERANCES
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,8 @@ class ChainEngine(GradientEngine):
     def _move_error(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         if all(map(narrow, self._layers)):
             return move_error_float64(sizes)
-        return np.maximum(move_error_float64(sizes), move_error_float32(sizes, TILE, TILES))
+        of_stretches = move_error_float32(sizes, TOLERANCES.stretch_records, TOLERANCES.stretches)
+        return np.maximum(move_error_float64(sizes), of_stretches)
 
     def _batch(
         self, parameters: Tensor, inputs: Tensor, labels: Tensor, sizes: NDArray[np.int64]
@@ -103,7 +103,7 @@ class ChainEngine(GradientEngine):
         self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
         views = [views_of(parameters, layer) for layer in self._layers]
-        if len(batch.sizes) == 1 and len(batch.labels) > min(TILE * TILES, self.packing.records):
+        if len(batch.sizes) == 1 and len(batch.labels) > min(longest_sum(), self.packing.records):
             self._long_client(views, batch, rows[0], tally)
             return
         segments, order = segments_of(batch.sizes)
@@ -145,8 +145,10 @@ class ChainEngine(GradientEngine):
             for depth, layer in enumerate(self._layers):
                 weights = done.weights if depth < len(self._layers) - 1 else None
                 error, x = done.errors[depth], done.inputs[depth]
-                add_product(sums, layer, error, x, weights, fresh=number % SUM_PIECES == 1)
-            if number % SUM_PIECES == 0 or number == len(pieces):
+                add_product(
+                    sums, layer, error, x, weights, fresh=number % TOLERANCES.sum_passes == 1
+                )
+            if number % TOLERANCES.sum_passes == 0 or number == len(pieces):
                 total += sums
         if bool(found.any()):
             tally.add(found, batch.sizes)
@@ -312,7 +314,7 @@ class ChainEngine(GradientEngine):
             unusable = None if unusable is None else unusable[index]
         numbers = activations_of(self._layers)
         for segment in segments:
-            room = max(1, BLOCK_NUMBERS // (segment.size * numbers + 2 * self.dimension))
+            room = max(1, TOLERANCES.block_numbers // (segment.size * numbers + 2 * self.dimension))
             for start in range(0, segment.count, room):
                 stop = min(start + room, segment.count)
                 some, shape = segment.places(start, stop), (stop - start, segment.size)

@@ -15,19 +15,21 @@ from torch import Tensor, nn
 from fl_shuffle.gradients.blocks import Segment, equal_pieces
 from fl_shuffle.gradients.kernels import Buffers, buffer, copy_rows, views_of
 from fl_shuffle.gradients.structure import Layer
-
-# Products over so many records are one float32 sum, a stretch; so many stretches are added in
-# float32 too, and what is longer in float64. A longer stretch saves sums, but costs radius.
-TILE, TILES = 150, 4
-# Layers with fewer weights multiply in float64: their products are little of the work.
-NARROW = 1 << 12
-# Products of clients that are made in one batched call: so many numbers.
-BATCH_NUMBERS = 1 << 18
+from fl_shuffle.gradients.tolerances import TOLERANCES
 
 
 def narrow(layer: Layer) -> bool:
     """Whether the layer's products are made in float64."""
-    return layer.fan_in * layer.fan_out <= NARROW
+    return layer.fan_in * layer.fan_out <= TOLERANCES.narrow_weights
+
+
+def longest_sum() -> int:
+    """So many records a float32 sum of stretches has at most."""
+    return TOLERANCES.stretch_records * TOLERANCES.stretches
+
+
+def _stretches(records: int) -> int:
+    return math.ceil(records / TOLERANCES.stretch_records)
 
 
 class ClientSums:
@@ -44,8 +46,8 @@ class ClientSums:
         Products are made in arrays of their own: what a kernel does may depend on the address.
         """
         weight, bias = views_of(rows, layer)
-        tiles = 1 if narrow(layer) else -(-segment.size // TILE)
-        if tiles > TILES:
+        tiles = 1 if narrow(layer) else _stretches(segment.size)
+        if tiles > TOLERANCES.stretches:
             for k in range(segment.count):
                 total = self.buffer("total", self._dimension, dtype=torch.float64)
                 self.add(total, layer, error[k], x[k], fresh=True)
@@ -54,7 +56,7 @@ class ClientSums:
                 if mine[1] is not None and bias is not None:
                     _store(mine[1][None], bias, place)
             return
-        together = max(1, BATCH_NUMBERS // (tiles * layer.fan_in * layer.fan_out))
+        together = max(1, TOLERANCES.batched_numbers // (tiles * layer.fan_in * layer.fan_out))
         for start in range(0, segment.count, together):
             stop = min(start + together, segment.count)
             own = segment.places(start, stop)
@@ -66,7 +68,7 @@ class ClientSums:
     def _products(self, layer: Layer, error: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """error [k, fan_out, n] times x [k, n, fan_in], and the errors' sums [k, fan_out].
 
-        n is at most TILE * TILES, except for narrow layers, whose sums are float64.
+        n is at most `longest_sum()`, except for narrow layers, whose sums are float64.
         """
         count, _, size = error.shape
         shape = layer.fan_out, layer.fan_in
@@ -77,7 +79,7 @@ class ClientSums:
             product = self.buffer("product", count, *shape, dtype=torch.float64)
             torch.bmm(error.double(), x.double(), out=product)
             return product, error.sum(2, dtype=torch.float64)
-        tiles = -(-size // TILE)
+        tiles = _stretches(size)
         if tiles == 1:
             product = self.buffer("product", count, *shape)
             return torch.bmm(error, x, out=product), error.sum(2)
@@ -98,8 +100,8 @@ class ClientSums:
     def total(self, size: int, most: int) -> Tensor:
         """What `add` adds up a client of `size` records in, `most` at a time: [d], arbitrary."""
         pieces = math.ceil(size / most)
-        stretches = pieces * math.ceil(math.ceil(size / pieces) / TILE)
-        dtype = torch.float64 if stretches > TILES else torch.float32
+        stretches = pieces * _stretches(math.ceil(size / pieces))
+        dtype = torch.float64 if stretches > TOLERANCES.stretches else torch.float32
         return self.buffer("total", self._dimension, dtype=dtype)
 
     def add(self, total: Tensor, layer: Layer, error: Tensor, x: Tensor, *, fresh: bool) -> None:
@@ -108,7 +110,7 @@ class ClientSums:
         `fresh`: what total held does not count.
         """
         weight, bias = views_of(total, layer)
-        for piece in equal_pieces(len(x), TILE * TILES):
+        for piece in equal_pieces(len(x), longest_sum()):
             product, sums = self._products(layer, error[None, :, piece], x[None, piece])
             if fresh:
                 weight.copy_(product[0])

@@ -16,15 +16,12 @@ from fl_shuffle.errors import InvalidValueError, require_integer, require_real
 from fl_shuffle.gradients.blocks import Packing, packing_of
 from fl_shuffle.gradients.kernels import steady_arithmetic
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
-from fl_shuffle.gradients.rounding import MEAN_SLACK, OTHER_ROUNDINGS, on_grid
+from fl_shuffle.gradients.rounding import on_grid
 from fl_shuffle.gradients.structure import check_module
+from fl_shuffle.gradients.tolerances import TOLERANCES
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(logits [N, C], labels [N]) -> losses [N], each depending on its own record only."""
-
-# So that float32 arithmetic on clipped gradients neither overflows nor vanishes.
-SMALLEST_RADIUS = 1e-12
-LARGEST_RADIUS = 1e12
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -226,8 +223,9 @@ class GradientEngine(ABC):
         Less by what rounding may add, to a record's length and, for a client of sizes[k] records,
         to the move of its mean (`rounding`, docs/gradients.md).
         """
-        allowance = (1.0 + self._length_error()) * (1.0 + self._move_error(sizes)) * OTHER_ROUNDINGS
-        return np.asarray(clip_radius / allowance, dtype=np.float64)
+        allowance = (1.0 + self._length_error()) * (1.0 + self._move_error(sizes))
+        whole = allowance * TOLERANCES.other_roundings
+        return np.asarray(clip_radius / whole, dtype=np.float64)
 
     @abstractmethod
     def _length_error(self) -> float:
@@ -303,7 +301,8 @@ class GradientEngine(ABC):
     def _clip_means(
         self, rows: Tensor, radius: NDArray[np.float64] | float, tally: NonfiniteRecords
     ) -> None:
-        limits = torch.as_tensor(radius / MEAN_SLACK, dtype=torch.float64, device=self.device)
+        longest = radius / TOLERANCES.mean_roundings
+        limits = torch.as_tensor(longest, dtype=torch.float64, device=self.device)
         # A row at a time: a float64 copy of all would be as large as two requests.
         for k, row in enumerate(rows):
             length = torch.linalg.vector_norm(row, self.norm, dtype=torch.float64)
@@ -374,12 +373,9 @@ class GradientEngine(ABC):
             raise InvalidValueError(
                 "clip_radius", list(values.shape), f"must be one number or [{clients}]"
             )
-        if not bool(((values >= SMALLEST_RADIUS) & (values <= LARGEST_RADIUS)).all()):
-            raise InvalidValueError(
-                "clip_radius",
-                radius,
-                f"must lie in [{SMALLEST_RADIUS:g}, {LARGEST_RADIUS:g}]",
-            )
+        low, high = TOLERANCES.radius_range
+        if not bool(((values >= low) & (values <= high)).all()):
+            raise InvalidValueError("clip_radius", radius, f"must lie in [{low:g}, {high:g}]")
         return values if values.ndim else float(values)
 
 

@@ -8,9 +8,9 @@ from torch import nn
 from fl_shuffle.errors import require_choice, require_integer
 from fl_shuffle.gradients.blocks import packing_of
 from fl_shuffle.gradients.chain import ChainEngine
+from fl_shuffle.gradients.compiled_linear.engine import CompiledLinear, compiles
 from fl_shuffle.gradients.engine import GradientEngine, Loss
 from fl_shuffle.gradients.general import GeneralEngine
-from fl_shuffle.gradients.linear import CompiledLinear, compiles
 from fl_shuffle.gradients.networks.engine import NetworkEngine
 from fl_shuffle.gradients.networks.graph import network_of
 from fl_shuffle.gradients.structure import chain_of

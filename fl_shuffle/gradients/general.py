@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.errors import FlShuffleError, InvalidValueError
 from fl_shuffle.gradients.blocks import equal_pieces
 from fl_shuffle.gradients.engine import (
     Batch,
@@ -26,14 +26,16 @@ from fl_shuffle.gradients.engine import (
 )
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords, without_nonfinite_
 from fl_shuffle.gradients.rounding import HALF_ULP_64, move_error_float64
+from fl_shuffle.gradients.tolerances import TOLERANCES
 
 log = logging.getLogger(__name__)
+client_log = logging.getLogger("fl_shuffle.client.gradients")
 
 RecordGradients = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(parameters [d], inputs [R, ...], labels [R]) -> gradients [R, d]."""
 
-# Records of a client that go through autograd together, where none is clipped.
-PIECE = 512
+# What a module may raise on a record: exiting is no better than failing.
+RAISED = (Exception, SystemExit)
 UNDECIDED = "to be chosen with the first parameters"
 
 
@@ -43,6 +45,10 @@ class GeneralEngine(GradientEngine):
     The path is the first of torch.func (vmap), Opacus and a loop over records that runs on made-up
     records and agrees there with autograd, one record at a time: it does not depend on the data.
     Every thread works on its own copy of the module.
+
+    A record on which the module raises counts as zero, as one whose gradient is not finite: only
+    after a piece has raised are its records tried one by one. A module that raises on a made-up
+    record as well is broken, and is heard.
     """
 
     def __init__(
@@ -51,7 +57,7 @@ class GeneralEngine(GradientEngine):
         super().__init__(module, clip=clip, norm=norm, device=device, loss=loss)
         self._module = copy.deepcopy(module).to(device).float()
         self._shapes = {name: value.shape for name, value in self._module.named_parameters()}
-        self._outputs = 0
+        self._outputs: int | None = None
         self._path = UNDECIDED if clip == "record" else "autograd per client"
         self._lock = threading.Lock()
         self._local = threading.local()
@@ -72,6 +78,7 @@ class GeneralEngine(GradientEngine):
         ends = np.cumsum(batch.sizes).tolist()
         limits = batch.limits
         if limits is None:
+            self._tried_out(parameters, batch.inputs, batch.labels)
             for client, (start, stop) in enumerate(pairwise([0, *ends])):
                 rows[client] = self._mean(parameters, batch.part(client, client + 1, start, stop))
             return
@@ -83,9 +90,9 @@ class GeneralEngine(GradientEngine):
         found = torch.zeros(ends[-1], dtype=torch.bool)
         # One piece, unless the block is one long client.
         for piece in equal_pieces(ends[-1], self.packing.records):
-            gradients = gradients_of(
-                parameters, aligned(batch.inputs[piece]), aligned(batch.labels[piece])
-            ).detach()
+            gradients = self._finite_or_nan(
+                gradients_of, parameters, aligned(batch.inputs[piece]), aligned(batch.labels[piece])
+            )
             if batch.unusable is not None:
                 gradients[batch.unusable[piece]] = torch.nan
             lengths = torch.linalg.vector_norm(gradients, self.norm, dim=1, dtype=torch.float64)
@@ -99,9 +106,47 @@ class GeneralEngine(GradientEngine):
         if bool(found.any()):
             tally.add(found, batch.sizes)
 
+    def _finite_or_nan(
+        self, gradients_of: RecordGradients, parameters: Tensor, inputs: Tensor, labels: Tensor
+    ) -> Tensor:
+        """Gradients [R, d]; NaN for the records on which the module raises.
+
+        These are then replaced by a made-up one, so that all others are computed in the same
+        shapes and keep their bits.
+        """
+        try:
+            return gradients_of(parameters, inputs, labels).detach()
+        except FlShuffleError:
+            raise
+        except RAISED as error:
+            raising = torch.zeros(len(inputs), dtype=torch.bool, device=self.device)
+            for i in range(len(inputs)):
+                try:
+                    gradients_of(parameters, aligned(inputs[i : i + 1]), labels[i : i + 1])
+                except RAISED:
+                    raising[i] = True
+            if not bool(raising.any()):
+                # No record's doing: memory, or a module that mixes records.
+                raise
+            self._tell(error)
+            inputs, labels = inputs.clone(), labels.clone()
+            inputs[raising], labels[raising] = _made_up(inputs)[0], 0
+            gradients = gradients_of(parameters, aligned(inputs), aligned(labels)).detach()
+            gradients[raising] = torch.nan
+            return gradients
+
+    def _tell(self, error: BaseException) -> None:
+        """For whoever keeps the records: nothing of it may leave."""
+        client_log.warning(
+            "the model raises on some records, which count as zero: %s: %s",
+            type(error).__name__,
+            error,
+        )
+
     def _block_update(
         self, parameters: Tensor, batch: Batch, steps: int, learning_rate: float, rows: Tensor
     ) -> None:
+        self._tried_out(parameters, batch.inputs, batch.labels)
         ends = np.cumsum(batch.sizes).tolist()
         for client, (start, stop) in enumerate(pairwise([0, *ends])):
             own = batch.part(client, client + 1, start, stop)
@@ -111,15 +156,27 @@ class GeneralEngine(GradientEngine):
             rows[client] = moved
 
     def _classes(self, parameters: Tensor, inputs: Tensor) -> int:
+        return self._tried_out(parameters, inputs, torch.zeros(2, dtype=torch.int64))
+
+    def _tried_out(self, parameters: Tensor, inputs: Tensor, labels: Tensor) -> int:
+        """The number of the module's outputs, once it has computed a gradient of made-up records.
+
+        What it raises there hangs on nobody's records. The labels serve as a pattern only.
+        """
         with self._lock:
-            if not self._outputs:
-                logits = self._logits(parameters, inputs[:1])
-                if logits.dim() != 2 or len(logits) != 1:
+            if self._outputs is None:
+                inputs = _made_up(inputs)
+                logits = self._logits(parameters, inputs)
+                if logits.dim() != 2 or len(logits) != len(inputs):
                     raise InvalidValueError(
                         "module output",
                         list(logits.shape),
                         "must be logits [N, C] for N records",
                     )
+                labels = torch.zeros(
+                    (len(inputs), *labels.shape[1:]), dtype=labels.dtype, device=self.device
+                )
+                self._gradient(parameters, inputs, labels)
                 self._outputs = logits.shape[1]
         return self._outputs
 
@@ -171,14 +228,21 @@ class GeneralEngine(GradientEngine):
         return loss(self._logits(parameters, inputs), labels)
 
     def _mean(self, parameters: Tensor, batch: Batch) -> Tensor:
-        """Gradient [d] of the mean loss of a client's records; NaN if one of them is unusable."""
+        """Gradient [d] of the mean loss of a client's records; NaN if one of them is unusable, or
+        if the module raises on them."""
         if batch.unusable is not None and bool(batch.unusable.any()):
             return torch.full_like(parameters, torch.nan)
         size = len(batch.labels)
         total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
-        for piece in equal_pieces(size, PIECE):
+        for piece in equal_pieces(size, TOLERANCES.autograd_records):
             inputs, labels = aligned(batch.inputs[piece]), aligned(batch.labels[piece])
-            total += self._gradient(parameters, inputs, labels, size)
+            try:
+                total += self._gradient(parameters, inputs, labels, size)
+            except FlShuffleError:
+                raise
+            except RAISED as error:
+                self._tell(error)
+                return torch.full_like(parameters, torch.nan)
         return total.float()
 
     def _gradient(
@@ -217,8 +281,13 @@ class GeneralEngine(GradientEngine):
         trained = list(sampled._module.parameters())
         nn.utils.vector_to_parameters(parameters, trained)
         loss = self.loss or cross_entropy
-        with torch.enable_grad():
-            torch.autograd.backward(loss(sampled(inputs), labels).sum())
+        try:
+            with torch.enable_grad():
+                torch.autograd.backward(loss(sampled(inputs), labels).sum())
+        except RAISED:
+            # It keeps what layers saw until the way back, which this time did not come.
+            del self._local.sampled
+            raise
         # A parameter that no record reached has no sample.
         gradients = torch.cat(
             [
@@ -247,7 +316,9 @@ def _agree(found: Tensor, expected: Tensor) -> bool:
     if not bool(finite.any()):
         return True
     truth = expected[finite]
-    return torch.allclose(found[finite], truth, rtol=1e-4, atol=1e-5 * float(truth.abs().max()))
+    relative, of_largest = TOLERANCES.agreement
+    atol = of_largest * float(truth.abs().max())
+    return torch.allclose(found[finite], truth, rtol=relative, atol=atol)
 
 
 def _made_up(like: Tensor) -> Tensor:

@@ -17,12 +17,8 @@ from torch import Tensor
 # Relative error of one rounding to float32, and to float64.
 HALF_ULP = 2.0**-24
 HALF_ULP_64 = 2.0**-53
-
-# A handful of single roundings (a quotient, a product, the radius itself, 1/B), what counts as zero
-# below float32's range, and terms of second order: less than sixteen half ulps together.
-OTHER_ROUNDINGS = 1.0 + 2.0**-20
-# The same for a mean that is clipped as a whole, whose length is a float64 sum.
-MEAN_SLACK = 1.0 + 2.0**-21
+# Binary digits of a float64.
+FLOAT64_DIGITS = 53
 
 
 def length_error(terms: int, norm: int) -> float:
@@ -58,7 +54,7 @@ def sum_grid(largest: float) -> float:
     """A power of two so fine that it does not show in a sum of size `largest`, and so coarse that
     float64 adds its multiples exactly, in any order, as long as no partial sum passes 4 `largest`.
     """
-    return math.ldexp(1.0, math.frexp(largest)[1] - 50)
+    return math.ldexp(1.0, math.frexp(largest)[1] - FLOAT64_DIGITS + 3)
 
 
 def on_grid(values: Tensor, grid: float) -> Tensor:

@@ -19,7 +19,10 @@ from numpy.typing import NDArray
 from fl_shuffle.accounting.rounds.class_table import COLUMNS, ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass
 
-CHANGEABLE = ("run.rounds", "run.out", "run.jobs", "run.timeout", "data.root", "budgets.file")
+CHANGEABLE = (
+    *("run.rounds", "run.out", "run.jobs", "run.timeout", "run.supernodes", "run.ray_address"),
+    *("data.root", "budgets.file"),
+)
 """Settings that may differ when a run goes on. Where the data and budgets lie may, too: what is in
 them is compared."""
 

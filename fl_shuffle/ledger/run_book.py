@@ -80,6 +80,14 @@ class RunBook:
         self.seconds += time.perf_counter() - started
         return allowed
 
+    def foresee(self, round_number: int, expected: Mask, next_participants: Mask) -> None:
+        """Work ahead while clients compute: what reserving the next round will ask if the reports
+        of those `expected` are released in this one. Nothing is booked."""
+        if self._lifetime is None:
+            started = time.perf_counter()
+            self._accountant.foresee(round_number, expected, next_participants)
+            self.seconds += time.perf_counter() - started
+
     def commit(self, round_number: int, present: Mask, seconds: float) -> Spend | None:
         """See `fl_shuffle.flower.strategy.RoundBook.commit`."""
         started = time.perf_counter()

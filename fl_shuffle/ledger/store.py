@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.accountant import ClientTotals
+from fl_shuffle.accounting.columns import ClientTotals
 from fl_shuffle.accounting.rounds.class_table import COLUMNS, NOISE_KINDS, ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass, Spend
 from fl_shuffle.durable_files import replace_file

@@ -146,6 +146,10 @@ class NoiseStream:
         entropy = self._derive(f"generator {require_integer('client', client, minimum=0)}")
         return np.random.Generator(np.random.PCG64(int.from_bytes(entropy, "big")))
 
+    def words_key(self, client: int) -> bytes:
+        """16 bytes of this key and client alone, for exact samplers (`discrete.words.Words`)."""
+        return self._derive(f"words {require_integer('client', client, minimum=0)}")
+
     def _fresh(
         self, law: str, ids: range | NDArray[np.int64], out: torch.Tensor | None
     ) -> torch.Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fl_shuffle.accounting.guarantee import ratio_line
-from fl_shuffle.accounting.rounds.trust import TOWARDS
+from fl_shuffle.accounting.rounds.trust import towards
 from fl_shuffle.errors import RunError
 from fl_shuffle.extras import installed
 from fl_shuffle.report import charts
@@ -90,11 +90,21 @@ def _head(run: RunRecord) -> str:
         lines.append(
             f'<p class="headline">epsilon &le; {_number(run.spend.headline)} at delta = '
             f"{privacy['target_delta']:g}</p><p>proven (column {run.spend.headline_column}), for "
-            f"the worst client, towards {escape(TOWARDS[run.spend.release])}; unit of privacy: one "
+            f"the worst client, towards {escape(_towards(run))}; unit of privacy: one "
             f"{escape(privacy['unit'])}, replaced by any other ({escape(meta['relation'])}). "
             f"{_accuracy(run)}{_not_covered(run)}</p>"
         )
     return "\n".join(lines)
+
+
+def _towards(run: RunRecord) -> str:
+    assert run.spend is not None
+    shuffler = run.config["privacy"].get("shuffler", "in-server")
+    local = run.spend.columns["local"].worst
+    whom = towards(run.spend.release, shuffler)
+    if shuffler == "apart":
+        return whom
+    return f"{whom}; towards the operator of the server, which shuffles, too, {_number(local)}"
 
 
 def _accuracy(run: RunRecord) -> str:

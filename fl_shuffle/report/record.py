@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.accountant import Accountant, ClientTotals
+from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.columns import ClientTotals
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.accounting.rounds.worst_client import WorstClient

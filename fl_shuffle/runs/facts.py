@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fl_shuffle.accounting.assumptions import run_assumptions
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.accounting.rounds.trust import Trust
+from fl_shuffle.configuration.effects import idle_settings
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.ledger.store import SCHEMA_VERSION
 from fl_shuffle.randomizer_plan import RandomizerPlan
@@ -111,6 +112,7 @@ def assumptions_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
         entropy=config.run.entropy,
         known_law=known,
         noise=config.run.noise,
+        discrete=config.privacy.randomizer.startswith("discrete-"),
         trust=trust,
         sums=reason is None and not trust.analyzed,
     )
@@ -118,7 +120,7 @@ def assumptions_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
 
 def warnings_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
     """What a reader of the numbers must know, in plain words."""
-    found = []
+    found = [f"setting without effect: {idle}" for idle in idle_settings(config)]
     if facts.features_use_data:
         found.append(
             f"features = {config.data.features!r} are fitted on the training data: that fit is not "
@@ -136,6 +138,9 @@ def warnings_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
             "the guarantee is for one unit replaced after that partition, and what the partition "
             "itself tells of labels is not covered"
         )
+    failing = _declared_delta_spent(config, facts)
+    if failing:
+        found.append(failing)
     if not facts.plan.labelled_private:
         found.append(
             "NOT PRIVATE AS LABELLED: the noise follows the published formula, which takes the "
@@ -149,6 +154,24 @@ def warnings_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
             "noise; set run.entropy = 'system' for real data"
         )
     return tuple(found)
+
+
+def _declared_delta_spent(config: Config, facts: RunFacts) -> str:
+    """Where a user's own randomizer has no finite epsilon any more, because every report may break
+    its promise with its delta0; empty if that is in no round of the run."""
+    classes, target = facts.plan.classes, config.privacy.target_delta
+    largest = float(classes.delta0[classes.is_noise("user")].max(initial=0.0))
+    if largest == 0.0:
+        return ""
+    # 1 - (1 - delta0)^k <= target for the first k reports of a client.
+    covered = int(np.log1p(-target) / np.log1p(-largest) * (1.0 + 1e-12))
+    if covered >= config.run.rounds:
+        return ""
+    return (
+        f"no finite epsilon holds at privacy.target_delta = {target:g} for a client that reports "
+        f"more than {covered} times: its randomizer is declared with delta = {largest:g} a report; "
+        f"{config.run.rounds} rounds need budgets of delta below {target / config.run.rounds:.2g}"
+    )
 
 
 def test_data_of(facts: RunFacts) -> str:

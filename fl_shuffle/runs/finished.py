@@ -16,22 +16,23 @@ from fl_shuffle.runs.directory import SUMMARY
 class Summary:
     """The final numbers of a run: epsilons in nats at `delta`, of the worst client.
 
-    `epsilon` is the headline, of the column that matches what was released; `columns` holds every
-    column's; None where there is no number. `data` is the whole of the file.
+    `epsilon` is the headline, of the column `headline` that matches what was released; `columns`
+    holds every column's; None where there is no number. `data` is the whole of the file.
     """
 
     rounds: int
     accuracy: float | None
     loss: float | None
     delta: float
+    headline: str | None
     epsilon: float | None
     columns: Mapping[str, float | None]
-    data: Mapping[str, Any]
+    data: dict[str, Any]
 
     @property
     def lower(self) -> float | None:
         """What an attack on what was released certainly reaches: never above `epsilon`."""
-        return self.columns.get("sum_lower" if self.data["headline"] == "sum" else "lower")
+        return self.columns.get("sum_lower" if self.headline == "sum" else "lower")
 
 
 def read_summary(path: Path) -> Summary:
@@ -45,6 +46,7 @@ def read_summary(path: Path) -> Summary:
             accuracy=_number(data["accuracy"]),
             loss=_number(data["loss"]),
             delta=float(data["delta"]),
+            headline=data["headline"],
             epsilon=_number(data["epsilon"]),
             columns={
                 str(name): _number(column["epsilon"]) for name, column in data["columns"].items()

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.events import Spend
@@ -44,10 +45,15 @@ SAME = 1e-6
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a run goes on: its first round, and the spend of everything released before."""
+    """Where a run goes on: its first round, and the spend of everything released before.
+
+    `committed`: whose reports on the first round were counted already, if its step is not yet taken
+    (mask [clients]).
+    """
 
     first: int
     spend: Spend | None
+    committed: NDArray[np.bool_] | None = None
 
 
 def unfinished_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -184,7 +190,8 @@ def restore(
         if index == len(attempts) - 1:
             spend = accountant.preview(number, present)
         accountant.commit(number, present)
-    return Standing(first, spend)
+    last = attempts[-1] if attempts else (0, None)
+    return Standing(first, spend, last[1] if last[0] == first else None)
 
 
 def _restore_state(path: Path, saved: bytes, optimizer: ServerOptimizer) -> None:

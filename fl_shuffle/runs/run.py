@@ -9,9 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.configuration.reading import parse_config
@@ -110,9 +113,24 @@ class Run:
         self._started = time.time()
         self._metrics = MetricsFile(directory, times=publishes_times(config))
         self._last: RoundOutcome | None = None
+        self.committed: tuple[int, NDArray[np.bool_], Spend] | None = None
+
+    @property
+    def identifier(self) -> str:
+        """The run's random identifier, the same when it goes on."""
+        return str(self.ledger.meta()["run"])
+
+    @property
+    def rounds(self) -> int:
+        """The number of the last round that was played; 0 before there is one."""
+        return 0 if self._last is None else self._last.round_number
 
     def restore(self, optimizer: ServerOptimizer) -> int:
-        """The round to start with; a resumed run's optimizer and accountant are put back."""
+        """The round to start with; a resumed run's optimizer and accountant are put back.
+
+        `committed` is then that round, if its reports were counted and no step was taken: (round,
+        whose reports, spend).
+        """
         if self._known is None:
             return 1
         lines = read_lines(self._directory.path / METRICS)
@@ -129,6 +147,8 @@ class Run:
             measured = kept.get(standing.first - 1, {})
             metrics = {n: float(measured[n]) for n in ("accuracy", "loss") if measured.get(n)}
             self._last = RoundOutcome(standing.first - 1, standing.spend, 0, 0.0, metrics)
+            if standing.committed is not None:
+                self.committed = (standing.first, standing.committed, standing.spend)
         log.info("resuming at round %d", standing.first)
         return standing.first
 

@@ -49,6 +49,7 @@ def summarize(
         "unit": config.privacy.unit,
         "relation": config.relation,
         "release": config.privacy.release,
+        "shuffler": config.privacy.shuffler,
         "headline": spend.headline_column if spend else None,
         "epsilon": _finite(spend.headline) if spend else None,
         "proven_epsilon": _finite(spend.columns["proven"].worst) if spend else None,
@@ -70,7 +71,13 @@ def _quantiles(each: Vector) -> dict[str, Any] | None:
     """Of the clients' own epsilons [n]; None for a column that says nothing."""
     if np.isnan(each).any():
         return None
-    return {f"p{int(100 * q)}": _finite(float(np.quantile(each, q))) for q in (0.1, 0.5, 0.9)}
+    found = {}
+    for q in (0.1, 0.5, 0.9):
+        with np.errstate(invalid="ignore"):
+            value = float(np.quantile(each, q))
+        # Between two infinities there is infinity, and NumPy's interpolation finds nothing.
+        found[f"p{int(100 * q)}"] = _finite(np.inf if np.isnan(value) else value)
+    return found
 
 
 def _columns(spend: Spend) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.extras import require_extra
-from fl_shuffle.plugins import load_attribute
+from fl_shuffle.plugins import load_function
 from fl_shuffle.runs import Observer, Preparing, RunPlace, new_directory, unobserved
 from fl_shuffle.runs.directory import discard_unused
 
@@ -33,6 +33,16 @@ def simulate(
 
         if not torch.cuda.is_available():
             raise ConfigError("run.device = 'cuda': this machine has no usable GPU; use cpu")
+    if config.run.supernodes:
+        raise ConfigError(
+            f"run.supernodes = {config.run.supernodes!r} has no effect: a simulation has no "
+            "SuperNodes; leave it out"
+        )
+    if config.privacy.shuffler == "apart":
+        raise ConfigError(
+            "privacy.shuffler = 'apart': in a simulation one process plays all parties; use "
+            "'in-server', or deploy it (docs/deployment.md)"
+        )
     place = place or RunPlace()
     config = _absolute_paths(config)
     if config.run.engine == "ray":
@@ -48,8 +58,8 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
     from fl_shuffle.flower.grid import InProcessGrid
     from fl_shuffle.flower.settings import RESOLVED, SIMULATED
 
-    server_app = _app(config.app.server, "app.server")
-    client_app = _app(config.app.client, "app.client")
+    server_app = load_function(config.app.server, "grid", "context", field="app.server")
+    client_app = load_function(config.app.client, "message", "context", field="app.client")
     run_config: dict[str, Any] = {RESOLVED: config.to_json(), **place.run_config()}
     grid = InProcessGrid(client_app, run_config, nodes=worker_count(config), observer=observer)
     context = Context(
@@ -66,20 +76,6 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
         grid.close()
 
 
-def _app(path: str, field: str) -> Any:
-    """The app named by a setting; raises `ConfigError` if it cannot be called like one."""
-    app = load_attribute(path, field=field)
-    try:
-        inspect.signature(app).bind(None, None)
-    except (TypeError, ValueError):
-        raise ConfigError(
-            f"{field} = {path!r} is no Flower app: it must take two arguments, as "
-            "flwr.serverapp.ServerApp (grid, context) and flwr.clientapp.ClientApp (message, "
-            "context) do"
-        ) from None
-    return app
-
-
 class _FirstOfAKind(logging.Handler):
     """Prints to the terminal, each kind of message once: clients repeat themselves every round."""
 
@@ -90,7 +86,9 @@ class _FirstOfAKind(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if str(record.msg) not in self._said:
             self._said.add(str(record.msg))
-            # Without the traceback: what a client raised is counted where it matters.
+            # Tracebacks only where they are asked for: what was raised is counted where it matters.
+            if record.exc_info and logging.getLogger(record.name).isEnabledFor(logging.DEBUG):
+                traceback.print_exception(record.exc_info[1])
             print(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
 
 
@@ -114,9 +112,14 @@ def _clients_heard() -> Iterator[None]:
 
 
 def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> None:
-    from fl_shuffle.flower.ray_engine import run_on_ray
+    from fl_shuffle.flower.ray_engine import ray_address, run_on_ray
     from fl_shuffle.tasks.task import load_task
 
+    if ray_address(config) and not config.run.jobs:
+        raise ConfigError(
+            "run.jobs is missing: on a Ray cluster say how many workers shall play the clients, "
+            "e.g. as many as it has processors"
+        )
     # Whatever the user can put right is said here, not in a worker's log.
     load_task(config, lambda text: observer(Preparing(text)))
     directory = place.directory or new_directory(Path(config.run.out))

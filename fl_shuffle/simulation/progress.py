@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fl_shuffle.accounting.guarantee import ratio_line
-from fl_shuffle.accounting.rounds.trust import TOWARDS
+from fl_shuffle.accounting.rounds.trust import towards
 
 if TYPE_CHECKING:
     from fl_shuffle.flower.strategy import RoundOutcome
@@ -174,7 +174,7 @@ def header(run: RunStarted) -> list[str]:
         f"{config.data.clients} clients, {config.run.rounds} rounds, {config.training.schedule}; "
         f"{config.privacy.randomizer} reports, unit of privacy = {config.privacy.unit}, "
         f"delta = {config.privacy.target_delta:g}",
-        f"the guarantee is towards {TOWARDS[config.privacy.release]}",
+        f"the guarantee is towards {towards(config.privacy.release, config.privacy.shuffler)}",
         f"run directory: {run.directory}",
     ]
     return lines + [f"note: {text}" for text in run.warnings]
@@ -196,7 +196,13 @@ def footer(summary: dict[str, Any]) -> list[str]:
         f"worst client (column {summary['headline'] or '-'}: proven, unit = {summary['unit']}, "
         f"{summary['relation']})"
     )
-    lines.append(f"         towards {TOWARDS[summary['release']]}")
+    lines.append(f"         towards {towards(summary['release'], summary['shuffler'])}")
+    if summary["shuffler"] == "in-server" and summary["columns"]:
+        local = number(summary["columns"]["local"]["epsilon"])
+        lines.append(
+            f"         towards the operator of the server, which shuffles, too: {local} "
+            "(column local)"
+        )
     if summary["records_not_covered"]:
         lines.append(
             f"         NOT COVERED: {summary['records_not_covered']} private records "

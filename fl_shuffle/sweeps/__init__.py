@@ -8,8 +8,9 @@ SWEEP/sweep.html   the table and the figure of accuracy against epsilon
 SWEEP/lock         held by the process that works on the sweep
 
 `points` lays the grid out, `directory` makes, locks and reopens the folder, `running` hands points
-to worker processes (`worker`), `results` reads what they left, `page` draws it. A sweep that was
-stopped goes on where it stood: finished runs are kept, unfinished ones resumed.
+to worker processes (`worker`), `tables` reads what they left, `page` draws it and `results` offers
+both. A sweep that was stopped goes on where it stood: finished runs are kept, unfinished ones
+resumed.
 """
 
 from fl_shuffle.sweeps.directory import SweepDirectory

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_shuffle.errors import RunError
 from fl_shuffle.extras import installed
 from fl_shuffle.report.charts import svg_figure
 from fl_shuffle.report.markup import CSS, html_table
-from fl_shuffle.runs.directory import open_private
-from fl_shuffle.sweeps.results import EACH_ALONE, SweepResult, shown
+from fl_shuffle.sweeps.tables import EACH_ALONE, SweepTables, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,17 +20,7 @@ if TYPE_CHECKING:
 MARKERS = "os^Dv<>Ph*X"
 
 
-def write_page(result: SweepResult, path: Path) -> Path:
-    """Write the page; returns where it is. Raises `RunError` if that cannot be."""
-    try:
-        with open_private(path, "w") as file:
-            file.write(render(result))
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror}") from None
-    return path
-
-
-def render(result: SweepResult) -> str:
+def render(result: SweepTables) -> str:
     """The page as text."""
     name = escape(result.directory.name)
     runs, wanted = len(result.finished), len(result.sweep.points)
@@ -75,7 +62,7 @@ def _table(columns: Mapping[str, Sequence[Any]]) -> str:
     return html_table(list(columns), ([shown(cell) for cell in row] for row in rows))
 
 
-def accuracy_against_epsilon(result: SweepResult) -> str | None:
+def accuracy_against_epsilon(result: SweepTables) -> str | None:
     """The figure as SVG text; None if no combination has both numbers.
 
     One line for each combination of the settings but the last, along the last one's values.
@@ -108,7 +95,7 @@ def accuracy_against_epsilon(result: SweepResult) -> str | None:
     return svg_figure(draw)
 
 
-def _epsilon_label(result: SweepResult) -> str:
+def _epsilon_label(result: SweepTables) -> str:
     deltas = {each.delta for each in result.finished.values()}
     at = f" at delta = {deltas.pop():g}" if len(deltas) == 1 else ""
     return f"epsilon of the worst client{at}"

@@ -1,118 +1,33 @@
-"""What a sweep's runs left behind, as one table."""
+"""A finished sweep, or one under way: its tables, its page and its figure."""
 
 from __future__ import annotations
 
 import csv
 import io
-import math
-import statistics
-from collections.abc import Iterable, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fl_shuffle.errors import RunError
 from fl_shuffle.extras import require_extra
 from fl_shuffle.runs.directory import open_private
-from fl_shuffle.runs.finished import Summary, read_summary
-from fl_shuffle.sweeps.directory import read_sweep, run_path, state_of
-from fl_shuffle.sweeps.points import Point
+from fl_shuffle.sweeps.page import accuracy_against_epsilon, render
+from fl_shuffle.sweeps.tables import SweepTables
 
 RUNS_TABLE = "runs.csv"
 TABLE = "table.csv"
 PAGE = "sweep.html"
 
-EACH_ALONE = (
-    "every epsilon is that of one run alone; these runs use the same records, so whoever sees "
-    "several of them learns more (their epsilons and deltas add up)"
-)
 
-
-class SweepResult:
+class SweepResult(SweepTables):
     """A sweep, finished or not. `directory` is its folder; everything is read from there.
 
     Raises `RunError` if the folder holds no sweep.
     """
 
-    def __init__(self, directory: str | Path) -> None:
-        self.directory = Path(directory).resolve()
-        self.sweep = read_sweep(self.directory)
-
-    def __repr__(self) -> str:
-        runs, finished = len(self.sweep.points), len(self.finished)
-        return f"<Sweep of {runs} runs, {finished} finished, in {self.directory}>"
-
-    @cached_property
-    def finished(self) -> dict[Point, Summary]:
-        """The summaries of the runs that have one, in the order of the points."""
-        found = {}
-        for point in self.sweep.points:
-            path = run_path(self.directory, point)
-            if state_of(path) == "finished":
-                found[point] = read_summary(path)
-        return found
-
-    @property
-    def settings(self) -> list[str]:
-        """The keys of the grid."""
-        return [axis.key for axis in self.sweep.axes]
-
-    @cached_property
-    def runs(self) -> dict[str, list[Any]]:
-        """One row a finished run: its settings, seed, rounds, accuracy, loss, each epsilon (nats
-        at `delta`, of the worst client), and its folder. None where there is no number."""
-        columns = list(
-            dict.fromkeys(name for each in self.finished.values() for name in each.columns)
-        )
-        rows = [
-            [
-                *point.settings.values(), point.seed, each.rounds, each.accuracy, each.loss,
-                each.delta, each.epsilon, *(each.columns.get(name) for name in columns),
-                str(run_path(self.directory, point)),
-            ]
-            for point, each in self.finished.items()
-        ]  # fmt: skip
-        heads = [*self.settings, "seed", "rounds", "accuracy", "loss", "delta", "epsilon",
-                 *(f"{name}_epsilon" for name in columns), "directory"]  # fmt: skip
-        return _columns(heads, rows)
-
-    @cached_property
-    def table(self) -> dict[str, list[Any]]:
-        """One row a combination: its settings, how many runs it has, mean and sample standard
-        deviation of their accuracy (None with fewer than two), and the largest epsilon of any of
-        them: the headline's, the local one's, and what the best computed attack reaches."""
-        rows = []
-        for number in range(len(self.sweep.points) // len(self.sweep.seeds)):
-            points = [point for point in self.sweep.points if point.combination == number]
-            own = [self.finished[point] for point in points if point in self.finished]
-            accuracies = [each.accuracy for each in own if each.accuracy is not None]
-            rows.append(
-                [
-                    *points[0].settings.values(),
-                    len(own),
-                    statistics.fmean(accuracies) if accuracies else None,
-                    statistics.stdev(accuracies) if len(accuracies) > 1 else None,
-                    _largest(each.epsilon for each in own),
-                    _largest(each.columns.get("local") for each in own),
-                    _largest(each.lower for each in own),
-                ]
-            )
-        heads = [*self.settings, "runs", "accuracy", "accuracy_sd", "epsilon", "local_epsilon",
-                 "lower_epsilon"]  # fmt: skip
-        return _columns(heads, rows)
-
     def write_tables(self) -> tuple[Path, Path]:
         """Write runs.csv and table.csv into the sweep's folder; returns where they are."""
-        found = []
-        for name, columns in ((RUNS_TABLE, self.runs), (TABLE, self.table)):
-            path = self.directory / name
-            try:
-                with open_private(path, "w") as file:
-                    file.write(_csv(columns))
-            except OSError as error:
-                raise RunError(f"{path} cannot be written: {error.strerror}") from None
-            found.append(path)
-        return found[0], found[1]
+        runs = _write(self.directory / RUNS_TABLE, _csv(self.runs))
+        return runs, _write(self.directory / TABLE, _csv(self.table))
 
     def to_pandas(self) -> Any:
         """`runs` as a pandas DataFrame. Raises `ConfigError` where pandas is not installed."""
@@ -123,9 +38,7 @@ class SweepResult:
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the table and the figure as one HTML page (default SWEEP/sweep.html)."""
-        from fl_shuffle.sweeps.page import write_page
-
-        return write_page(self, self.directory / PAGE if path is None else Path(path))
+        return _write(self.directory / PAGE if path is None else Path(path), render(self))
 
     def figure(self, path: str | Path) -> Path:
         """Write accuracy against epsilon, with error bars over the seeds, as SVG.
@@ -133,27 +46,20 @@ class SweepResult:
         Raises `ConfigError` where matplotlib is not installed, `RunError` if no run has both
         numbers.
         """
-        from fl_shuffle.sweeps.page import accuracy_against_epsilon
-
         require_extra("matplotlib", "report", "a sweep's figure")
         text = accuracy_against_epsilon(self)
         if text is None:
             raise RunError(f"{self.directory}: no run has an accuracy and a finite epsilon yet")
-        try:
-            with open_private(Path(path), "w") as file:
-                file.write(text)
-        except OSError as error:
-            raise RunError(f"{path} cannot be written: {error.strerror}") from None
-        return Path(path)
+        return _write(Path(path), text)
 
 
-def _largest(values: Iterable[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return max(found) if found else None
-
-
-def _columns(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
-    return {head: [row[index] for row in rows] for index, head in enumerate(heads)}
+def _write(path: Path, text: str) -> Path:
+    try:
+        with open_private(path, "w") as file:
+            file.write(text)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror}") from None
+    return path
 
 
 def _csv(columns: dict[str, list[Any]]) -> str:
@@ -163,12 +69,3 @@ def _csv(columns: dict[str, list[Any]]) -> str:
     for row in zip(*columns.values(), strict=True):
         writer.writerow("" if cell is None else cell for cell in row)
     return text.getvalue()
-
-
-def shown(value: Any) -> str:
-    """A cell as a reader wants it: four digits, `-` for what is not there."""
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return "-" if math.isnan(value) else f"{value:.4g}"
-    return str(value)

@@ -48,6 +48,12 @@ class Records:
         require_integer("Records.classes", self.classes, minimum=1)
         for part in ("train", "test"):
             images, labels = getattr(self, f"{part}_images"), getattr(self, f"{part}_labels")
+            for what, array in (("images", images), ("labels", labels)):
+                if not isinstance(array, np.ndarray) or not array.ndim:
+                    raise DataError(
+                        f"Records.{part}_{what} is a {type(array).__name__}; it must be a NumPy "
+                        "array with one row per record"
+                    )
             if len(images) != len(labels) or labels.ndim != 1 or not len(labels):
                 raise DataError(
                     f"{part} data: {len(images)} images and {labels.shape} labels; "

@@ -6,6 +6,7 @@ import itertools
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fl_shuffle.configuration.sections import ModelSection
 from fl_shuffle.errors import ConfigError, InvalidValueError
@@ -18,7 +19,7 @@ def build_model(
     """The section's model for inputs of `input_shape`, initialised from `seed`.
 
     Raises `ConfigError` for a provider that returns no module, or a module with no parameters or
-    with parameters that are not floating point.
+    with parameters that are lazy or not floating point.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -27,6 +28,11 @@ def build_model(
     if not parameters:
         raise ConfigError(f"model.kind = {section.kind!r}: the module has no parameters to train")
     for name, parameter in parameters:
+        if is_lazy(parameter):
+            raise ConfigError(
+                f"model.kind = {section.kind!r}: parameter {name} is lazy, and its size unknown; "
+                "use layers of a given size (nn.Linear for nn.LazyLinear)"
+            )
         if not parameter.dtype.is_floating_point:
             raise ConfigError(
                 f"model.kind = {section.kind!r}: parameter {name} is {parameter.dtype}; "

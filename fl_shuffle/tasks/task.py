@@ -5,6 +5,7 @@ The result is kept per process, so that many virtual clients of one node share o
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.sections import Config, DataSection
-from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
 from fl_shuffle.tasks.data import SHIPPED, Partition, load_records, make_partition
@@ -83,8 +84,7 @@ def make_features(section: DataSection, shape: tuple[int, ...]) -> Features:
             raise InvalidValueError("data.feature_options", options, "features 'none' takes none")
         return AsGiven()
     if ":" in section.features:
-        features: Features = load_attribute(section.features, field="data.features")(**options)
-        return features
+        return _own_features(section.features, options)
     if len(shape) != 2 or shape[0] != shape[1]:
         raise InvalidValueError(
             "data.features",
@@ -92,6 +92,44 @@ def make_features(section: DataSection, shape: tuple[int, ...]) -> Features:
             f"needs square images, the records have shape {shape}; use 'none' or your own",
         )
     return build_features(section.features, **{"image_side": shape[0], **options})
+
+
+def _own_features(path: str, options: dict[str, Any]) -> Features:
+    found = load_attribute(path, field="data.features")
+    try:
+        inspect.signature(found).bind(**options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"data.features = {path!r} cannot be called with data.feature_options = {options}: "
+            f"{error}"
+        ) from None
+    features: Features = found(**options)
+    for part in ("fit", "transform", "data_dependent"):
+        if not hasattr(features, part):
+            raise ConfigError(
+                f"data.features = {path!r} returned {type(features).__name__} without {part!r}; it "
+                "must have fit, transform and data_dependent"
+            )
+    return features
+
+
+def _vectors(section: DataSection, features: Features, images: NDArray[Any]) -> Tensor:
+    vectors: Any = features.transform(images)
+    if (
+        not isinstance(vectors, np.ndarray)
+        or vectors.dtype != np.float32
+        or len(vectors) != len(images)
+    ):
+        found = (
+            f"{vectors.dtype} of shape {vectors.shape}"
+            if isinstance(vectors, np.ndarray)
+            else type(vectors).__name__
+        )
+        raise ConfigError(
+            f"data.features = {section.features!r}: transform returned {found}; it must return a "
+            f"float32 NumPy array with {len(images)} rows"
+        )
+    return torch.from_numpy(vectors)
 
 
 @dataclass(frozen=True)
@@ -173,12 +211,11 @@ def _load_data(section: DataSection, tell: Tell) -> _Data:
         vectors: Features = features
         vectors.fit(images)
         tell(_told(section, vectors, images))
-        inputs, test_inputs = vectors.transform(images), vectors.transform(records.test_images)
         _data_cache[key] = _Data(
-            inputs=torch.from_numpy(inputs),
+            inputs=_vectors(section, vectors, images),
             labels=torch.from_numpy(records.train_labels[partition.order]),
             partition=partition,
-            test_inputs=torch.from_numpy(test_inputs),
+            test_inputs=_vectors(section, vectors, records.test_images),
             test_labels=torch.from_numpy(records.test_labels),
             classes=records.classes,
             features_use_data=features.data_dependent,

@@ -13,12 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.aggregation.shuffler import ReportBatch
 from fl_shuffle.configuration.sections import Config
+from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.gradients import NonfiniteRecords, SumPlan, make_gradient_engine
 from fl_shuffle.gradients.rounding import on_grid, sum_grid
-from fl_shuffle.plugins import load_attribute
-from fl_shuffle.randomizer_plan import noise_bits
+from fl_shuffle.plugins import load_function
+from fl_shuffle.randomizer_plan import RandomizerPlan, noise_bits
+from fl_shuffle.randomizers.discrete.reports import SAMPLERS as DISCRETE
+from fl_shuffle.randomizers.discrete.reports import discrete_reports_
 from fl_shuffle.randomizers.noise import NoiseStream
 from fl_shuffle.randomizers.vector import NOISES, UserRandomizer, clip_rows, randomize_rows_
 from fl_shuffle.seeds import SeedTree
@@ -83,6 +87,11 @@ class Worker:
         self._user = self._user_randomizer()
         self._path_noted = False
 
+    @property
+    def plan(self) -> RandomizerPlan:
+        """The public plan: how every client's reports are made."""
+        return self._task.plan
+
     def classes_of(self, clients: NDArray[np.int64]) -> list[ClientClass]:
         """What one report of each of these clients is to an accountant."""
         plan = self._task.plan
@@ -93,15 +102,45 @@ class Worker:
 
         Everybody sends one, whatever their data: see `means`.
         """
-        clients = request.clients
-        rows, nonfinite = self.means(clients, parameters.to(self._device))
+        rows, nonfinite = self._reports_of(request.clients, request.round_number, parameters)
         self._note(request, nonfinite)
+        return rows.numpy()
+
+    def sum_of_reports(
+        self, request: TrainRequest, parameters: Tensor
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """The exact sum [d] of the requested clients' reports, and which [k] of them are in it.
+
+        For simulations, where the way to the server is dear. The same reports, a few at a time.
+        """
+        plan, clients = self._task.plan, request.clients
+        batch = ReportBatch(self._engine.dimension, keep=False, group=plan.group)
+        usable = np.zeros(len(clients), dtype=bool)
+        nonfinite = NonfiniteRecords()
+        blocks = self._engine.packing.starts(np.diff(self._task.offsets)[clients])
+        for place, (a, b) in enumerate(pairwise(self._held_at_a_time(blocks).tolist())):
+            rows, found = self._reports_of(clients[a:b], request.round_number, parameters)
+            nonfinite.add_all(found)
+            usable[a:b] = batch.add(rows, place, plan.largest[clients[a:b]])
+        self._note(request, nonfinite)
+        return batch.release_sum().numpy(), usable
+
+    def _reports_of(
+        self, clients: NDArray[np.int64], round_number: int, parameters: Tensor
+    ) -> tuple[Tensor, NonfiniteRecords]:
+        rows, nonfinite = self.means(clients, parameters.to(self._device))
         # Reports leave from the processor. Noise that protects somebody is drawn there, too: the
         # generator of other devices is not a cryptographic one (docs/noise.md).
         if self._config.run.entropy == "system":
             rows = rows.cpu()
-        self.randomize_(rows, clients, request.round_number)
-        return rows.cpu().numpy()
+        self.randomize_(rows, clients, round_number)
+        return rows.cpu(), nonfinite
+
+    def _held_at_a_time(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of the blocks' starts, and the end, between which rows are few enough to hold."""
+        held = max(1, HELD_NUMBERS // self._engine.dimension)
+        starts = blocks[np.unique(np.searchsorted(blocks, np.arange(0, blocks[-1], held)))]
+        return np.unique(np.append(starts, blocks[-1]))
 
     def sum_of_means(self, request: TrainRequest, parameters: Tensor) -> NDArray[np.float64]:
         """The sum [d] of the weighted means of the requested clients: what their reports are before
@@ -128,9 +167,7 @@ class Worker:
         packing = self._engine.packing if self._by_rows else self._engine.sum_packing
         blocks = packing.starts(sizes)
         if self._by_rows:
-            held = max(1, HELD_NUMBERS // self._engine.dimension)
-            starts = blocks[np.unique(np.searchsorted(blocks, np.arange(0, blocks[-1], held)))]
-            starts = np.append(starts, blocks[-1])
+            starts = self._held_at_a_time(blocks)
         else:
             starts = blocks if request.bitmap else blocks[[0, -1]]
         parts = [
@@ -202,8 +239,9 @@ class Worker:
         if nonfinite.clients:
             # For whoever keeps this data. The reply must not tell.
             log.warning(
-                "round %d: %d of %d clients have gradients that are not finite, or labels that are "
-                "no class%s; they count as zero, and the reports are sent",
+                "round %d: %d of %d clients have gradients that are not finite, labels that are no "
+                "class, or records on which the model raises%s; they count as zero, and the "
+                "reports are sent",
                 request.round_number,
                 nonfinite.clients,
                 len(request.clients),
@@ -211,22 +249,46 @@ class Worker:
             )
 
     def _user_randomizer(self) -> Callable[[Tensor, NDArray[np.int64], NoiseStream], None] | None:
-        """The user's own randomizer, one client at a time with that client's budget."""
+        """Discrete noise, or the user's own randomizer, one client at a time with its budget."""
         if self._task.plan.noise in NOISES:
             return None
-        function = load_attribute(self._config.privacy.randomizer, field="privacy.randomizer")
+        if self._task.plan.noise in DISCRETE:
+            return self._discrete_noise
+        function = load_function(
+            self._config.privacy.randomizer,
+            *("mean", "epsilon0", "delta0", "generator"),
+            field="privacy.randomizer",
+        )
         plan, budgets = self._task.plan, self._task.budgets
 
         def randomize(rows: Tensor, clients: NDArray[np.int64], stream: NoiseStream) -> None:
             for row, client in enumerate(clients.tolist()):
-                UserRandomizer(
+                own = UserRandomizer(
                     function,
                     float(budgets.epsilon[client]),
                     float(budgets.delta[client]),
                     bound=float(plan.user_bound),
-                ).randomize_(rows[row : row + 1], [client], stream)
+                )
+                try:
+                    own.randomize_(rows[row : row + 1], [client], stream)
+                except FlShuffleError:
+                    raise
+                except Exception as error:
+                    # That client alone has no report; its declared budget is about that as well.
+                    rows[row] = torch.nan
+                    what = f"{type(error).__name__}: {error}"
+                    log.warning("a client's randomizer raised, and it sends no report: %s", what)
 
         return randomize
+
+    def _discrete_noise(
+        self, rows: Tensor, clients: NDArray[np.int64], stream: NoiseStream
+    ) -> None:
+        plan = self._task.plan
+        scale, step = plan.scale[clients], plan.step[clients]
+        discrete_reports_(
+            plan.noise, rows, clients, stream, scale=(scale / step).astype(np.int64), step=step
+        )
 
     def _records(self, clients: NDArray[np.int64]) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
         """The clients' inputs and labels, stacked (a view where the clients are consecutive)."""

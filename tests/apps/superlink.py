@@ -12,7 +12,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
 from fl_shuffle.flower.ray_engine import OFFLINE, _free_port, _listens, _program
+from fl_shuffle.flower.roster import fingerprint
 from fl_shuffle.flower.settings import APP_ROOT
 
 PROGRAMS = ("flower-superlink", "flower-supernode", "flwr")
@@ -56,10 +65,12 @@ class Federation:
             assert time.monotonic() < deadline, self.log("link")
             time.sleep(0.2)
 
-    def start_supernode(self, name: str, node_config: str) -> None:
+    def start_supernode(self, name: str, node_config: str, key: Path | None = None) -> None:
+        signing = () if key is None else ("--auth-supernode-private-key", str(key))
         self.start(
             name, "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}",
             "--host", "127.0.0.1", "--port", str(_free_port()), "--node-config", node_config,
+            *signing,
         )  # fmt: skip
 
     def wait_for_supernodes(self, count: int) -> None:
@@ -67,6 +78,16 @@ class Federation:
         while self.log("link").count("[Fleet.ActivateNode] Activated") < count:
             assert time.monotonic() < deadline, self.log("link")
             time.sleep(0.2)
+
+    def key(self, name: str) -> tuple[Path, str]:
+        """A SuperNode's new private key, and its fingerprint."""
+        private = ec.generate_private_key(ec.SECP384R1())
+        path = self.home / f"{name}.key"
+        path.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+        public = private.public_key()
+        found = fingerprint(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+        assert found is not None
+        return path, found
 
     def kill(self, name: str) -> None:
         """End a process and what it started."""
@@ -90,10 +111,13 @@ class Federation:
         )
         return done.stdout + done.stderr
 
-    def submit(self, config: Path, out: Path) -> str:
+    def submit(self, config: Path, out: Path, **more: str) -> str:
+        """`more` are further settings of the run configuration, `_` for `-`."""
         settings = self.home / "run.toml"
+        values = {"config": str(config), "run-directory": str(out)}
+        values |= {name.replace("_", "-"): value for name, value in more.items()}
         settings.write_text(
-            f"config = {json.dumps(str(config))}\nrun-directory = {json.dumps(str(out))}\n"
+            "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
         )
         answer = self.flwr("run", str(APP_ROOT), "lab", "--run-config", str(settings))
         return str(json.loads(answer[answer.index("{") :])["run-id"])

@@ -68,10 +68,11 @@ participation = 0.7
 )
 
 
-def both_ways(tmp_path: Path, text: str, node: str) -> tuple[Path, Path]:
+def both_ways(tmp_path: Path, text: str, node: str, hostile: str = "") -> tuple[Path, Path]:
     """The run directories of one configuration in this process and on two SuperNodes.
 
-    `node` is a SuperNode's configuration, with its number as {index}.
+    `node` is a SuperNode's configuration, with its number as {index}. A SuperNode configured as
+    `hostile` says is there before them, and a file says which keys play which part.
     """
     config = tmp_path / "run.toml"
     config.write_text(text)
@@ -79,10 +80,19 @@ def both_ways(tmp_path: Path, text: str, node: str) -> tuple[Path, Path]:
     assert main(["simulate", str(config), "--quiet", "--out", str(here)]) == 0
     with federation(tmp_path / "flower") as flower:
         flower.start_superlink()
-        for index in range(2):
-            flower.start_supernode(f"node{index}", node.format(index=index))
-        flower.wait_for_supernodes(2)
-        status = flower.wait(flower.submit(config, there), seconds=900)
+        keys = [flower.key(f"node{index}") for index in range(2)]
+        overrides = ""
+        if hostile:
+            listed = tmp_path / "nodes.csv"
+            rows = [f"{name},{index},2\n" for index, (_, name) in enumerate(keys)]
+            listed.write_text("supernode,partition-id,num-partitions\n" + "".join(rows))
+            overrides = f"run.supernodes={listed}"
+            flower.start_supernode("hostile", hostile)
+            flower.wait_for_supernodes(1)
+        for index, (key, _) in enumerate(keys):
+            flower.start_supernode(f"node{index}", node.format(index=index), key)
+        flower.wait_for_supernodes(2 + bool(hostile))
+        status = flower.wait(flower.submit(config, there, overrides=overrides), seconds=900)
         assert status == "finished:completed", flower.log("link")[-3000:]
     return here, there
 
@@ -93,7 +103,13 @@ def test_supernodes_that_play_any_client_give_the_in_process_bits(tmp_path: Path
 
 
 def test_supernodes_that_hold_clients_give_the_in_process_values(tmp_path: Path) -> None:
-    here, there = both_ways(tmp_path, SMALL, "partition-id={index} num-partitions=2")
+    """A hostile SuperNode that claims a part first is not asked."""
+    here, there = both_ways(
+        tmp_path,
+        SMALL,
+        "partition-id={index} num-partitions=2",
+        hostile="partition-id=0 num-partitions=2",
+    )
     assert {path.name for path in here.iterdir()} == {path.name for path in there.iterdir()}
     assert {path.stat().st_mode & 0o777 for path in there.iterdir()} == {0o600}
     # Blocks are cut within each holder's clients: means are equal to rounding, reports to the grid.
@@ -104,3 +120,5 @@ def test_supernodes_that_hold_clients_give_the_in_process_values(tmp_path: Path)
     said = (there / "run.log").read_text()
     assert "clients 0 to 4" in said
     assert "clients 5 to 8" in said
+    assert said.count("it plays nobody") == 1
+    assert said.count(" plays clients ") == 2

@@ -18,8 +18,8 @@ from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.records import TrainRequest, array_record, reply_with_reports
 from fl_shuffle.flower.settings import RESOLVED, SIMULATION_VARIABLE
-from fl_shuffle.gradients import linear
 from tests.apps.test_same_bits import KINDS
+from tests.gradients.tuning import choose_path
 from tests.small_federation import Launch, model_bytes, summary
 
 POOLED = "run.noise=pooled"
@@ -36,7 +36,7 @@ PLAYED = (*COMPILED, "laplace", "weighted", "network, part, unequal", "convoluti
 def test_jobs_do_not_matter(
     kind: str, compiled: bool, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linear, "WORTH_COMPILING", 0 if compiled else 1 << 62)
+    choose_path(monkeypatch, compiled=compiled)
     for jobs in (1, 2, 4):
         assert launch(str(jobs), *KINDS[kind], POOLED, f"run.jobs={jobs}") == 0
     assert launch("reports", *KINDS[kind]) == 0

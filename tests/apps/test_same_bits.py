@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fl_shuffle.flower import strategy
-from fl_shuffle.gradients import linear
 from fl_shuffle.randomizers import noise_cpu
+from tests.gradients.tuning import choose_path
 from tests.small_federation import Launch, model_bytes, summary
 
 CONVOLUTION = (
@@ -78,7 +78,7 @@ COMPILED = ("client unit", "record unit", "laplace", "weighted", "ragged", "part
 def test_packing_jobs_and_chunks_do_not_matter(
     kind: str, compiled: bool, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linear, "WORTH_COMPILING", 0 if compiled else 1 << 62)
+    choose_path(monkeypatch, compiled=compiled)
     assert launch("one", *KINDS[kind], "run.jobs=1") == 0
     assert launch("two", *KINDS[kind], "run.jobs=2") == 0
     assert launch("many", *KINDS[kind], "run.jobs=4") == 0

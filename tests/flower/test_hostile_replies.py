@@ -177,8 +177,7 @@ def test_who_heard_nobody_is_told_why() -> None:
             strategy.run(grid)
     finally:
         grid.close()
-    assert "failed: 8" in str(caught.value)
-    assert "raised KeyError 'partition-id': 2" in str(caught.value)
+    assert str(caught.value).endswith("(raised KeyError 'partition-id': 8)")
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,19 @@ def resume(folder: Path, *options: str) -> int:
     return main(["simulate", "--resume", str(folder), "--quiet", *options])
 
 
+def crashed_twice(
+    launch: Launch, patch: pytest.MonkeyPatch, run: Path, after: int, *settings: str
+) -> tuple[bytes, bytes]:
+    """Six rounds that crash after `after` and, resumed, in the fourth: the ledger of each time."""
+    crashed(launch, patch, after, "run.rounds=6", *settings)
+    older = (run / "ledger.sqlite").read_bytes()
+    with patch.context() as inner:
+        crash_in_round(inner, 4)
+        with pytest.raises(Crash):
+            resume(run)
+    return older, (run / "ledger.sqlite").read_bytes()
+
+
 def refused(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
     """The one line with which a resume is refused; the ledger stays as it was."""
     capsys.readouterr()
@@ -80,18 +93,12 @@ def test_an_older_ledger_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    crashed(launch, monkeypatch, 2, SYSTEM, "run.rounds=6")
-    run, old = tmp_path / "run", tmp_path / "old"
-    shutil.copytree(run, old)
-    with monkeypatch.context() as patch:
-        crash_in_round(patch, 4)
-        with pytest.raises(Crash):
-            resume(run)
-    newer = (run / "ledger.sqlite").read_bytes()
-    (run / "ledger.sqlite").write_bytes((old / "ledger.sqlite").read_bytes())
+    run, ledger = tmp_path / "run", tmp_path / "run" / "ledger.sqlite"
+    older, newer = crashed_twice(launch, monkeypatch, run, 2, SYSTEM)
+    ledger.write_bytes(older)
     said = refused(run, capsys)
     assert "tells of round 4" in said and "ends at round 2" in said
-    (run / "ledger.sqlite").write_bytes(newer)
+    ledger.write_bytes(newer)
     assert resume(run) == 0
     assert read_run(run).totals.rounds.tolist() == [6] * 12
 
@@ -100,14 +107,9 @@ def test_a_seeded_run_plays_again_what_an_older_ledger_forgot(
     launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert launch("whole", "run.rounds=6") == 0
-    crashed(launch, monkeypatch, 1, "run.rounds=6")
     run = tmp_path / "run"
-    old = (run / "ledger.sqlite").read_bytes()
-    with monkeypatch.context() as patch:
-        crash_in_round(patch, 4)
-        with pytest.raises(Crash):
-            resume(run)
-    (run / "ledger.sqlite").write_bytes(old)
+    older, _ = crashed_twice(launch, monkeypatch, run, 1)
+    (run / "ledger.sqlite").write_bytes(older)
     assert resume(run) == 0
     assert model_bytes(run) == model_bytes(tmp_path / "whole")
     notes = [

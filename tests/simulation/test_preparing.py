@@ -13,6 +13,7 @@ from fl_shuffle.cli import main
 from fl_shuffle.gradients import packing_of
 from fl_shuffle.tasks import task
 from fl_shuffle.tasks.data import Records
+from tests.gradients.tuning import small_blocks
 from tests.small_federation import Launch, model_bytes
 
 HOG = ("data.features=hog", "data.feature_options={cells = [2]}")
@@ -76,7 +77,7 @@ def test_a_network_trains_to_the_same_bits_with_any_number_of_jobs(
     unit: str, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks of a few clients, so that the server and two workers have something to disagree on."""
-    monkeypatch.setattr("fl_shuffle.gradients.blocks.NETWORK_NUMBERS", 1 << 13)
+    small_blocks(monkeypatch, 1 << 13)
     settings = (
         f"data.source={__name__}:pictures",
         "data.features=none",

@@ -18,10 +18,10 @@ from fl_shuffle.aggregation.shuffler import ReportBatch
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.records import TrainRequest
-from fl_shuffle.gradients import linear
 from fl_shuffle.randomizers.pooled import PooledNoise
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.tasks.worker import Worker
+from tests.gradients.tuning import choose_path
 from tests.tasks.small_tasks import MODELS, SIZES, configured, parameters_of, task_of
 
 ROUNDS = 2500
@@ -184,7 +184,7 @@ def test_without_noise_the_sums_are_equal(
 ) -> None:
     """To 1e-6 of the clients' weighted radii together, on every path, with spoilt records too."""
     if model.endswith("compiled"):
-        monkeypatch.setattr(linear, "WORTH_COMPILING", 0)
+        choose_path(monkeypatch, compiled=True)
     config = personal(noise, model.split(",", maxsplit=1)[0], "pooled", **privacy)
     task = task_of(config, {0: math.nan, 5: math.inf, 34: 3e38})
     player, parameters = _NoNoise(config, task), parameters_of(config)

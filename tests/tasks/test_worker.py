@@ -165,6 +165,26 @@ def test_noise_that_protects_somebody_is_drawn_on_the_processor(
     assert bool(reports.any()) == (entropy == "system")
 
 
+def picky(
+    mean: np.ndarray, epsilon0: float, delta0: float, generator: np.random.Generator
+) -> np.ndarray:
+    """A user's randomizer that fails on one client's mean."""
+    if float(np.abs(mean).max()) == 0.0:
+        raise ArithmeticError("nothing to say")
+    return mean + generator.laplace(size=mean.size)
+
+
+def test_a_users_randomizer_that_raises_costs_its_own_client_alone_the_report() -> None:
+    config = configured(randomizer=f"{__name__}:picky", clip="average")
+    parameters = parameters_of(config)
+    reports = Worker(config, task_of(config)).reports(TrainRequest(1, 0, 4), parameters)
+    # The spoilt record's client has a mean of zero.
+    spoilt = Worker(config, task_of(config, {4: math.nan}))
+    with_failure = spoilt.reports(TrainRequest(1, 0, 4), parameters)
+    assert np.isnan(with_failure[1]).all() and np.isfinite(reports).all()
+    np.testing.assert_array_equal(with_failure[[0, 2, 3]], reports[[0, 2, 3]])
+
+
 def test_seeded_noise_keeps_its_bits() -> None:
     """Published results hang on it. Means are zero, so no gradient's rounding enters."""
     config = configured()

@@ -48,11 +48,17 @@ def sum_attack_epsilon(delta: float, mu: float, coarsest: float) -> float:
     """
     if mu == 0.0:
         return 0.0
-    bad = gaussian_epsilon(delta, mu)
-    good = 0.0
-    if sum_attack_delta(good, mu, coarsest) <= delta:
+    exact = gaussian_epsilon(delta, mu)
+    good, bad, below = 0.0, exact, 1e-6 * exact
+    # The rounding of reports costs the test little: look from above first.
+    while below < exact and good == 0.0:
+        if sum_attack_delta(exact - below, mu, coarsest) > delta:
+            good = exact - below
+        else:
+            bad, below = exact - below, 8.0 * below
+    if good == 0.0 and sum_attack_delta(good, mu, coarsest) <= delta:
         return 0.0
-    while bad - good > 1e-10 * bad:
+    while bad - good > 1e-6 * bad:
         middle = 0.5 * (good + bad)
         if sum_attack_delta(middle, mu, coarsest) > delta:
             good = middle

@@ -113,7 +113,7 @@ class Composition:
             law = np.fft.irfft(np.exp(exponent), n=size)
             first = math.floor(self._moments(tilt)[1] / step) - size // 2
             index = np.arange(first, first + size)
-            law = np.take(law, np.mod(index, size))
+            law = np.roll(law, -(first % size))
             roundoff = 8.0 * UNIT * math.log2(size) * (1.0 + self.rounds)
             losses = index.astype(np.float64) * step
             weights = np.exp(np.minimum(log_scale - tilt * losses, 700.0))
@@ -186,10 +186,11 @@ class Composition:
         # Markov's inequality at each tilt gives an epsilon; the best of them is near the answer.
         goal = -math.log(target)
         tilt = self._best_tilt(lambda tilt, log_moment: (log_moment + goal) / tilt)
-        return min(
-            self._epsilon_at(target, tilt),
-            self._epsilon_at(target, tilt / TOLERANCES.tilt_ladder**2),
-        )
+        found = self._epsilon_at(target, tilt)
+        if found < (self._moments(tilt)[0] + goal) / tilt:
+            return found
+        # No better than Markov's inequality alone: round-off, or the window, spoilt it.
+        return min(found, self._epsilon_at(target, tilt / TOLERANCES.tilt_ladder**2))
 
     def _epsilon_at(self, target: float, tilt: float) -> float:
         losses, masses, above = self._law(tilt)

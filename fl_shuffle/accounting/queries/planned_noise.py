@@ -327,6 +327,7 @@ def _rough_epsilon(curve: VectorCurve, rounds: int, delta: float) -> float:
     pair = shuffled_pair(
         curve,
         per_sd=TOLERANCES.plan_nodes,
+        near=TOLERANCES.plan_dense_sds,
         dense=TOLERANCES.plan_dense_sds,
         floor=TOLERANCES.plan_floor_share * delta / rounds,
     )

@@ -49,7 +49,9 @@ def compose_equal_rounds(curve: Curve, local_epsilon: float, rounds: int) -> Com
         (last - start) * np.linspace(0.0, 1.0, TOLERANCES.equal_rounds_tail_points + 1) ** 2
     )
     places = [*places, tail.astype(np.int64)] if last > start else places
-    epsilons = grid * np.unique(np.concatenate(places)).astype(np.float64)
+    # The thinned points may have run past the kink: it is a point itself, and nothing lies beyond.
+    at = np.unique(np.minimum(np.concatenate(places), last))
+    epsilons = grid * at.astype(np.float64)
     epsilons[-1] = max(float(epsilons[-1]), local_epsilon)
     deltas = np.array([curve(float(epsilon)).delta for epsilon in epsilons])
     return Composition([(DominatingPair.from_curve(epsilons, deltas, grid=grid), rounds)])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
 from fl_shuffle.accounting.rounds.round_library import RoundKind
 
 Spent = dict[RoundKind, int]
@@ -80,3 +81,29 @@ class ParticipationHistory:
 def contains(more: Spent, less: Spent) -> bool:
     """Whether history `more` holds every round of `less`, and so costs at least as much."""
     return all(more.get(kind, 0) >= times for kind, times in less.items())
+
+
+def outweighs(more: Spent, less: Spent) -> bool:
+    """Whether `more` has, for every round of `less`, one that costs provably no less; or no answer.
+
+    True is certain, False is not: rounds are matched in the order they come.
+    """
+    if contains(more, less):
+        return True
+    left = dict(more)
+    for kind, times in less.items():
+        wanted = times
+        for other, there in left.items():
+            if wanted and there and _not_better(other, kind):
+                taken = min(wanted, there)
+                wanted -= taken
+                left[other] = there - taken
+        if wanted:
+            return False
+    return True
+
+
+def _not_better(kind: RoundKind, other: RoundKind) -> bool:
+    if isinstance(kind, DeclaredRound) or isinstance(other, DeclaredRound):
+        return kind == other
+    return kind.not_better_than(other)

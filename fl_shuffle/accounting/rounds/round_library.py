@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Union
 
 import numpy as np
@@ -91,6 +91,15 @@ class RoundType:
         others = tuple((radius, count) for (radius, _), count in pairs if count > 0)
         return RoundType(self.noise, self.scale, self.radius, self.sensitivity, others)
 
+    def in_smallest_place(self) -> RoundType:
+        """The same if the client's own place in the batch were one in the smallest of its balls.
+
+        The others then hide the client no better, and are the same for every client of a batch.
+        """
+        counts = dict(self.others)
+        counts[self.radius] = counts.get(self.radius, 0) + 1
+        return replace(self, others=tuple(sorted(counts.items()))).without(1)
+
     def lessened(self, whole: RoundType) -> RoundType:
         """A type that batches like this one share, not better than it; a function of the two alone.
 
@@ -119,19 +128,18 @@ class RoundType:
         """Whether `other` has, for every radius, at least as many reports within that radius.
 
         Then each report here can be matched with one there in a smaller ball, so this type's curve
-        is not below the other's. The differing client must be the same in both.
+        is not below the other's. The differing client's own ball and sensitivity must not be
+        smaller here: what it can do there it can do here.
         """
-        if self._client != other._client:
+        if (self.noise, self.scale) != (other.noise, other.scale):
+            return False
+        if self.radius < other.radius or self.sensitivity < other.sensitivity:
             return False
         mine = np.array(self.others, dtype=np.float64).reshape(-1, 2)
         theirs = np.array(other.others, dtype=np.float64).reshape(-1, 2)
         within = np.searchsorted(theirs[:, 0], mine[:, 0], side="right")
         available = np.concatenate([[0.0], np.cumsum(theirs[:, 1])])[within]
         return bool(np.all(np.cumsum(mine[:, 1]) <= available))
-
-    @property
-    def _client(self) -> tuple[str, float, float, float]:
-        return self.noise, self.scale, self.radius, self.sensitivity
 
 
 def spent_to_json(spent: Spent) -> list[dict[str, Any]]:
@@ -336,14 +344,15 @@ def shuffled_pair(
     curve: VectorCurve | ProfileCurve,
     *,
     per_sd: float = TOLERANCES.round_nodes_per_sd,
+    near: float = TOLERANCES.round_near_sds,
     dense: float = TOLERANCES.round_dense_sds,
     floor: float = TOLERANCES.round_floor_delta,
 ) -> DominatingPair:
     """Follow a one-round curve down to `floor` and turn it into a dominating pair.
 
-    Points are `per_sd` to a standard deviation up to `dense` of them, then thin out. It stops
-    earlier where the engine can certify no smaller value; what is left there counts as
-    certain loss.
+    Points are `per_sd` to a standard deviation up to `near` of them, half as many up to `dense`,
+    then thin out. It stops earlier where the engine can certify no smaller value; what is left
+    there counts as certain loss.
 
     Beyond `round_far_sds` standard deviations a looser curve will do, and is many times cheaper
     where few blanket reports are expected.
@@ -353,26 +362,29 @@ def shuffled_pair(
     mu = curve.predicted_mu
     # Powers of two: batches that are much alike share their points, and so the work; and all points
     # lie on the composition's lattice, which then loses nothing.
-    step = 2.0 ** math.floor(math.log2(mu / per_sd))
+    finest = step = 2.0 ** math.floor(math.log2(mu / per_sd))
+    thin_after = max(1, round(TOLERANCES.round_thin_share * per_sd))
     thinned = 0
     epsilons = [0.0]
     deltas = [curve.delta(0.0)]
     stalled = 0
     while deltas[-1] > floor and epsilons[-1] < TOLERANCES.lattice_max_loss - step:
+        if near < dense and epsilons[-1] >= near * mu and step == finest:
+            step *= 2.0
         if epsilons[-1] >= dense * mu:
             thinned += 1
-            step *= 2.0 if thinned % TOLERANCES.round_thin_after == 0 else 1.0
+            step *= 2.0 if thinned % thin_after == 0 else 1.0
         epsilons.append(epsilons[-1] + step)
         if deltas[-1] < TOLERANCES.round_enough_delta:
             # The true curve falls, so the last value and the local curve both still hold.
             deltas.append(min(deltas[-1], curve.local_delta(epsilons[-1])))
         else:
-            near = epsilons[-1] < TOLERANCES.round_far_sds * mu
-            deltas.append(min(deltas[-1], (curve if near else loose).delta(epsilons[-1])))
+            close = epsilons[-1] < TOLERANCES.round_far_sds * mu
+            deltas.append(min(deltas[-1], (curve if close else loose).delta(epsilons[-1])))
         stalled = stalled + 1 if deltas[-1] == deltas[-2] else 0
         if stalled == TOLERANCES.round_max_stalled:
             break
         if stalled >= TOLERANCES.round_patience:
             # The curve jumps a little where its free parameters do: look further out.
             step *= 2.0
-    return DominatingPair.from_curve(epsilons, deltas)
+    return DominatingPair.from_curve(epsilons, deltas, grid=finest)

@@ -62,6 +62,7 @@ class ShuffledView:
         assumed_honest: AssumedHonest = None,
     ) -> None:
         self._assumed_honest = assumed_honest
+        self._unit = unit
         self._sequential = schedule == "sequential"
         self._classes = ClassTable.of(classes)
         self._group_of_class = np.full(len(self._classes), -1, dtype=np.int64)
@@ -71,12 +72,14 @@ class ShuffledView:
         self._add_cohorts(np.bincount(class_of, minlength=len(self._classes)))
         # After the groups of known noise come those of a declared budget.
         self._declared: list[tuple[float, float]] = []
-        self._add_declared(unit)
+        self._add_declared()
         self.account_of = self._group_of_class[class_of]
-        self._whole = self._counts(np.ones(len(class_of), dtype=bool))
+        self._whole: tuple[int, ...] = self._counts_of(self.account_of)
         self._lost_of_all = self._lost(len(class_of))
         # More reports never hide less, so who gets no credit from everybody is not given any.
         self._creditable = () if self._sequential else self._credited()
+        # The next round's batch is mostly the same.
+        self._last: tuple[tuple[int, ...], int, dict[int, RoundKind]] | None = None
 
     def _lost(self, arrived: int) -> int:
         """How many of so many reports may be colluders'."""
@@ -103,11 +106,11 @@ class ShuffledView:
                 )
             self._cohort_of += [slice(first, len(self._groups))] * len(parts)
 
-    def _add_declared(self, unit: str) -> None:
+    def _add_declared(self) -> None:
         """Groups of equal declared budgets, where the budget is for the whole report."""
         table = self._classes
         usable = table.is_noise("user") & (table.epsilon0 <= TOLERANCES.profile_max_epsilon)
-        if unit != "client":
+        if self._unit != "client":
             usable &= table.records == 1
         known = np.flatnonzero(usable)
         rows = distinct_rows(table.epsilon0[known], table.delta0[known], table.radius[known])
@@ -118,7 +121,9 @@ class ShuffledView:
         ]
 
     def _counts(self, present: Mask) -> tuple[int, ...]:
-        taking = self.account_of[present]
+        return self._whole if present.all() else self._counts_of(self.account_of[present])
+
+    def _counts_of(self, taking: NDArray[np.int64]) -> tuple[int, ...]:
         counts = np.bincount(taking[taking >= 0], minlength=self._size)
         return tuple(counts.tolist())
 
@@ -134,6 +139,10 @@ class ShuffledView:
             return DeclaredRound(*self._declared[index - len(self._groups)], others)
         cohort = self._cohort_of[index]
         kind = RoundType.of(self._batch(counts[cohort], cohort), index - cohort.start)
+        if cohort.stop - cohort.start > TOLERANCES.few_balls:
+            # Certifying a curve for each of many balls takes long: with the same others all around
+            # that of the largest ball holds for everybody.
+            kind = kind.in_smallest_place()
         return kind.without(lost)
 
     def kinds(self, counts: NDArray[np.int64], lost: int) -> list[RoundType]:
@@ -181,6 +190,8 @@ class ShuffledView:
         if not self._creditable:
             return {}
         counts, lost = self._counts(present), self._lost(int(present.sum()))
+        if self._last is not None and self._last[:2] == (counts, lost):
+            return self._last[2]
         types: dict[int, RoundKind] = {}
         for index in self._creditable:
             if counts[index]:
@@ -190,6 +201,7 @@ class ShuffledView:
                     types[index] = kind.lessened()
                 elif isinstance(whole, RoundType):
                     types[index] = kind.lessened(whole)
+        self._last = counts, lost, types
         return types
 
     def no_credit_reason(self) -> str | None:
@@ -208,11 +220,16 @@ class ShuffledView:
             )
         if self._lost_of_all:
             return COLLUDERS.format(self._lost_of_all)
+        remedy = (
+            "More clients or lower budgets"
+            if self._unit == "client"
+            else "A client-level clip (privacy.client_clip), fewer records per client, more "
+            "clients or privacy.unit = 'client'"
+        )
         far = max(2.0 * group.radius / group.scale for group in self._groups)
         return (
             f"shuffling adds nothing here: other clients' reports are up to {far:.3g} noise widths "
-            "away; the shuffler cannot hide this one. A client-level clip (privacy.client_clip), "
-            "fewer records per client, more clients or privacy.unit = 'client' would change that"
+            f"away; the shuffler cannot hide this one. {remedy} would change that"
         )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +63,15 @@ UNKNOWN_SUM = (
 )
 
 
+class _Cost(NamedTuple):
+    """What one sum of `counts` reports of each class, `honest` of them honest, costs each class."""
+
+    counts: NDArray[np.int64]
+    honest: int
+    mu_squared: Vector
+    attacked_mu_squared: Vector
+
+
 @dataclass(frozen=True)
 class _Table:
     """What the classes of clients contribute to a sum, as arrays [classes]."""
@@ -71,6 +82,8 @@ class _Table:
     local: ClassTable
     """The classes as far as their own noise is concerned."""
     dimension: int
+    _known: list[_Cost] = field(default_factory=list, repr=False)
+    """The last round's cost: the next one's is mostly the same."""
 
     @classmethod
     def of(cls, classes: Sequence[ClientClass], dimension: int | None) -> _Table:
@@ -80,7 +93,7 @@ class _Table:
         grids = report_grids(rows.scale, rows.radius)
         return cls(rows.scale, shift, grids, accounted_locally(rows), coordinates)
 
-    @property
+    @cached_property
     def laplace(self) -> bool:
         """Whether the noise is Laplace noise."""
         return bool(self.local.is_noise("laplace").any())
@@ -92,6 +105,19 @@ class _Table:
         return laplace_sum_mu(
             self.scale, self.shift, self.grid, counts, dimension=self.dimension, honest=honest
         )
+
+    def cost(self, counts: NDArray[np.int64], honest: int) -> _Cost:
+        """What one sum costs each class: a squared Gaussian parameter, and what a test reaches."""
+        for known in self._known:
+            if known.honest == honest and np.array_equal(known.counts, counts):
+                return known
+        mu = self.mu(counts, honest)
+        attacked = np.zeros_like(mu)
+        if not self.laplace:
+            attacked = self.shift**2 / attacked_variance(self.scale, counts, honest)
+        found = _Cost(counts, honest, mu * mu, attacked)
+        self._known[:] = [found]
+        return found
 
 
 @dataclass(frozen=True)
@@ -153,15 +179,18 @@ class SumAccount:
         table = self._table
         if table is None or not present.any():
             return self
-        counts = np.bincount(self.class_of[present], minlength=len(table.scale))
-        honest = honest_reports(self.assumed_honest, int(counts.sum()))
-        mu = table.mu(counts, honest)
-        variance = attacked_variance(table.scale, counts, honest)
-        taking = self.class_of[present]
-        spent, attacked = self.mu_squared.copy(), self.attacked_mu_squared.copy()
-        spent[present] += (mu * mu)[taking]
-        attacked[present] += 0.0 if table.laplace else (table.shift**2 / variance)[taking]
+        everybody = bool(present.all())
+        taking = self.class_of if everybody else self.class_of[present]
+        counts = np.bincount(taking, minlength=len(table.scale))
+        cost = table.cost(counts, honest_reports(self.assumed_honest, int(counts.sum())))
         taken = self.taken + present
+        if everybody:
+            spent = self.mu_squared + cost.mu_squared[taking]
+            attacked = self.attacked_mu_squared + cost.attacked_mu_squared[taking]
+        else:
+            spent, attacked = self.mu_squared.copy(), self.attacked_mu_squared.copy()
+            spent[present] += cost.mu_squared[taking]
+            attacked[present] += cost.attacked_mu_squared[taking]
         return replace(self, mu_squared=spent, attacked_mu_squared=attacked, taken=taken)
 
     def epsilons(self, delta: float) -> Vector:

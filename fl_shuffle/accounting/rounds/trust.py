@@ -14,12 +14,46 @@ SERVER_ADDS = (
     "The server's process adds the reports up itself: that nobody looks at single ones there is "
     "assumed, not enforced"
 )
+SHUFFLER_ADDS = "A shuffler apart opens the reports and adds them up; the server gets the sum alone"
+
+PARTIES = {
+    ("in-server", "reports"): (
+        "shuffler and server are one process (privacy.shuffler = 'in-server'): towards whoever "
+        "operates it only `local` holds"
+    ),
+    ("apart", "reports"): (
+        "the shuffler is a party of its own (privacy.shuffler = 'apart') and shares nothing with "
+        "the server but batches: `proven` holds towards the server's operator. The shuffler sees "
+        "sealed reports alone; towards both together only `local` holds"
+    ),
+    ("apart", "sum"): (
+        "the shuffler is a party of its own (privacy.shuffler = 'apart') and shares nothing with "
+        "the server but sums: `sum` and `proven` hold towards the server's operator. Towards the "
+        "shuffler, which opens the reports, only `local` holds"
+    ),
+}
+"""Which column holds towards whom, by (privacy.shuffler, privacy.release)."""
+PARTIES["in-server", "sum"] = PARTIES["in-server", "reports"]
 
 TOWARDS = {
     "reports": "whoever sees the shuffled reports of a round (privacy.release = 'reports')",
     "sum": "whoever sees sums of reports alone, and no single one (privacy.release = 'sum')",
 }
-"""Towards whom the headline holds, by what is released."""
+TOWARDS_APART = {
+    "reports": (
+        "the server's operator, who gets shuffled reports from a shuffler apart "
+        "(privacy.shuffler = 'apart')"
+    ),
+    "sum": (
+        "the server's operator, who gets sums of reports alone from a shuffler apart "
+        "(privacy.shuffler = 'apart')"
+    ),
+}
+
+
+def towards(release: str, shuffler: str) -> str:
+    """Towards whom the headline holds, by what is released and who shuffles."""
+    return (TOWARDS_APART if shuffler == "apart" else TOWARDS)[release]
 
 
 @dataclass(frozen=True)
@@ -30,13 +64,14 @@ class Trust:
     (only their sum is; column `sum`). `assumed_honest`: of every round's reports at least so many
     (a count) or this share come from clients who add the noise they say and keep it to themselves;
     None: all do. Sums of fewer than `min_reports` reports never leave. `analyzed`: an analyzer of
-    the user's gets single reports.
+    the user's gets single reports. `shuffler`: "in-server", or "apart" as a party of its own.
     """
 
     release: str = "reports"
     assumed_honest: AssumedHonest = None
     min_reports: int = 2
     analyzed: bool = False
+    shuffler: str = "in-server"
 
     @classmethod
     def of(cls, tables: Mapping[str, Mapping[str, Any]]) -> Trust:
@@ -47,6 +82,7 @@ class Trust:
             assumed_honest=privacy.get("assumed_honest"),
             min_reports=privacy["min_reports"],
             analyzed=tables["server"]["analyzer"] != "mean",
+            shuffler=privacy.get("shuffler", "in-server"),
         )
 
     def require(self, round_number: int, reports: int) -> None:
@@ -61,10 +97,11 @@ class Trust:
 
     def sentences(self, *, sums: bool) -> tuple[str, ...]:
         """In plain words; `sums`: the column `sum` says something."""
-        found = [self._honesty()]
+        found = [self._honesty(), PARTIES[self.shuffler, self.release]]
         if sums:
             words = sum_assumption(self.min_reports, self.assumed_honest)
-            found.append(f"column sum: {words}. {SERVER_ADDS}")
+            added = self.shuffler == "apart" and self.release == "sum"
+            found.append(f"column sum: {words}. {SHUFFLER_ADDS if added else SERVER_ADDS}")
         return tuple(found)
 
     def _honesty(self) -> str:

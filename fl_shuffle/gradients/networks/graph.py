@@ -153,15 +153,9 @@ def network_of(module: nn.Module, shape: tuple[int, ...]) -> Network | None:
         return _network(module, shape)
     except NotANetworkError as found:
         log.info("no closed form for this module: %s", found)
-    except (
-        RuntimeError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        IndexError,
-        fx.proxy.TraceError,
-    ) as e:
-        # Whatever a module's own code does when it meets a stand-in for its input.
+    except Exception as e:
+        # Whatever a module's own code does when it meets a stand-in for its input. Where it does so
+        # with records, too, whoever plays the clients is told.
         log.info("no closed form for this module: it cannot be traced (%s)", e)
     return None
 

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 from dp_accounting.pld import pld_pmf, privacy_loss_distribution
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fl_shuffle.accounting.bounds.report_class import ReportClass
@@ -60,10 +60,11 @@ def test_many_rounds_of_a_curve_lose_two_in_a_hundred_thousand(
 
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0.05, 3.0), st.floats(0.0, 0.99), st.integers(2, 6), st.floats(0.01, 0.9))
+@example(2.47, 0.8864, 6, 0.2114)  # the thinned points run past the kink
 def test_rounds_of_a_finite_randomizer_against_enumeration(
     epsilon0: float, mixed: float, rounds: int, share: float
 ) -> None:
-    """Three outcomes, mirrored: never below the exact composition, and close above it."""
+    """Three outcomes, mirrored, whose losses are points of the lattice: a part in 200,000."""
     high = math.exp(epsilon0) / (1.0 + math.exp(epsilon0)) * (1.0 - mixed)
     p = np.array([high, mixed, 1.0 - mixed - high])
 
@@ -82,9 +83,8 @@ def test_rounds_of_a_finite_randomizer_against_enumeration(
                 total += mass * max(0.0, -math.expm1(at - (up - down) * epsilon0))
         return total
 
-    # At a loss that occurs the curve has a corner, which the lattice may cut by a part of a step.
-    above = exact(epsilon - 0.005 * epsilon0)
-    assert exact(epsilon) * (1 - 1e-9) <= whole.delta(epsilon) <= above * 1.002 + 1e-9
+    for at in (epsilon, epsilon0, (rounds - 1) * epsilon0):
+        assert exact(at) * (1 - 1e-9) <= whole.delta(at) <= exact(at) * (1 + 5e-6) + 1e-14
 
 
 @settings(max_examples=25, deadline=None)

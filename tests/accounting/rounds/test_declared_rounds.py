@@ -9,7 +9,8 @@ import math
 import numpy as np
 import pytest
 
-from fl_shuffle.accounting.accountant import DECLARED_NOTE, Accountant
+from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.columns import DECLARED_NOTE
 from fl_shuffle.accounting.rounds.declared_round import (
     DeclaredRound,
     declared_local_delta,

@@ -94,8 +94,22 @@ def test_the_order_of_types_is_sound(first: list, second: list) -> None:
         assert a.curve().delta(epsilon) >= b.curve().delta(epsilon) * (1 - 2.5e-3)
 
 
-def test_types_of_another_client_are_never_shared() -> None:
-    assert not a_type([(1.0, 5)]).not_better_than(RoundType("laplace", 4.0, 1.0, 1.0, ((1.0, 50),)))
+@pytest.mark.parametrize(
+    ("noise", "scale", "radius", "sensitivity", "stands"),
+    [
+        ("laplace", 4.0, 1.0, 1.0, True),
+        ("laplace", 4.0, 0.5, 2.0, True),
+        ("laplace", 4.0, 1.5, 2.0, False),
+        ("laplace", 4.0, 1.0, 2.5, False),
+        ("laplace", 4.1, 1.0, 2.0, False),
+        ("gaussian", 4.0, 1.0, 2.0, False),
+    ],
+)
+def test_a_type_stands_for_clients_of_the_same_noise_that_can_move_less(
+    noise: str, scale: float, radius: float, sensitivity: float, stands: bool
+) -> None:
+    other = RoundType(noise, scale, radius, sensitivity, ((1.0, 50),))
+    assert a_type([(1.0, 5)]).not_better_than(other) is stands
 
 
 def test_slightly_different_batches_share_a_few_types() -> None:

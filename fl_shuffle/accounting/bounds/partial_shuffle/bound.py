@@ -68,7 +68,7 @@ def third_order_delta(setting: Setting, epsilon: float, *, in_rings: bool = True
 
     `in_rings`: the others are told apart by their distance, which takes three to ten times as long.
     """
-    local = float(gaussian_profile(epsilon, setting.move)) * (1.0 + 1e-12)
+    local = float(gaussian_profile(epsilon, setting.move)) * TOLERANCES.profile_inflation
     if not local > TOLERANCES.third_order_negligible_delta:
         return math.inf
     variance = variance_bound(setting, epsilon)
@@ -134,14 +134,14 @@ def _with_goal(
             for weight, found in zip(swap.weights.tolist(), mains, strict=True)
         )
         whole = (main + n * (1.0 + swap.gain) * tail) / swap.smallest + swap.cost
-        return whole * (1.0 + 1e-12) if math.isfinite(whole) else math.inf
+        return whole * TOLERANCES.profile_inflation if math.isfinite(whole) else math.inf
 
     best = total([(law, setting.spread, variance)])
     if (
         in_rings
         and isinstance(law, ConvexOrderLaw)
         and epsilon >= TOLERANCES.rings_from
-        and setting.diameter <= setting.spread * (1.0 + 1e-9)
+        and setting.diameter <= setting.spread * (1.0 + TOLERANCES.partial_shuffle_round_off)
     ):
         left = float(law.stop_loss(np.array([law.upper]))[0])
         parts = rings(law, setting.diameter, left)
@@ -161,7 +161,7 @@ def variance_bound(setting: Setting, epsilon: float) -> float:
         base + whole * ((near - a) ** 2 + near * near * growth),
         base + whole * ((1.0 - a * near) ** 2 + a * a * near * near * growth),
     )
-    return min(ball, max(cases)) * (1.0 + 1e-9)
+    return min(ball, max(cases)) * (1.0 + TOLERANCES.partial_shuffle_round_off)
 
 
 def _main_term(law: AtomicLaw, count: int) -> float:
@@ -172,7 +172,7 @@ def _main_term(law: AtomicLaw, count: int) -> float:
     if found is None:
         return math.inf
     best = float(np.min(found.values / (4.0 * offsets)))
-    return math.exp(found.log_scale) * best if found.log_scale < 600.0 else math.inf
+    return best * _exponential(found.log_scale)
 
 
 def _worst_mixture(laws: Sequence[AtomicLaw], count: int) -> float:
@@ -190,13 +190,17 @@ def _worst_mixture(laws: Sequence[AtomicLaw], count: int) -> float:
     theta = math.sqrt(low * high)
     period = max(period_of(law, count, theta, 1.0 / theta) for law in laws)
     log = max(log_excess_by_moduli(law, count, theta, period) for law in laws)
-    return math.exp(log) if log < 600.0 else math.inf
+    return _exponential(log)
 
 
 def _log_estimate(law: AtomicLaw, count: int, theta: float) -> float:
     """log of M(theta)^count over the tilted deviation, one law against another."""
-    if theta * law.values[-1] > 600.0:
+    if theta * law.values[-1] > TOLERANCES.partial_shuffle_max_exponent:
         return math.inf
     tilted = TiltedLaw.of(law, theta)
-    variance = max(tilted.second - tilted.mean**2, 1e-300)
+    variance = max(tilted.second - tilted.mean**2, TOLERANCES.partial_shuffle_tiny)
     return count * tilted.moment.log - 0.5 * math.log(variance)
+
+
+def _exponential(log: float) -> float:
+    return math.exp(log) if log < TOLERANCES.partial_shuffle_max_exponent else math.inf

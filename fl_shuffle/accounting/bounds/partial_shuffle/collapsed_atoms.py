@@ -52,7 +52,9 @@ class ToppedLaw:
         """E(L - t)_+, linear above K."""
         t = np.atleast_1d(np.asarray(t, dtype=np.float64))
         start = self.law.upper
-        share = np.maximum(self.upper - t, 0.0) / max(self.upper - start, 1e-300)
+        share = np.maximum(self.upper - t, 0.0) / max(
+            self.upper - start, TOLERANCES.partial_shuffle_tiny
+        )
         return np.where(t < start, self.law.stop_loss(np.minimum(t, start)), self.left * share)
 
 
@@ -98,11 +100,11 @@ def collapse(
     mass = np.cumsum(p[::-1])[::-1]
     first = np.cumsum((p * values)[::-1])[::-1]
     second = np.cumsum((p * values * values)[::-1])[::-1]
-    rest = np.maximum(1.0 - mass, 1e-300)
+    rest = np.maximum(1.0 - mass, TOLERANCES.partial_shuffle_tiny)
     # The collapsed atom: the total stays centred (up to the atoms' own excess over `mean`).
     low = -first / rest
     spread = second + rest * low * low
-    inside = np.flatnonzero((rest > 1e-9) & (mass > 1e-9))
+    inside = np.flatnonzero(np.minimum(rest, mass) > TOLERANCES.collapse_least_mass)
     bounds = _Upper(values, p)
 
     def certified(j: int, kappa: float, step: float) -> float | None:
@@ -116,7 +118,7 @@ def collapse(
     def law(j: int, stretch: float) -> tuple[AtomicLaw, Choice]:
         new = np.concatenate([low[j : j + 1], values[j:]]) * stretch + centre
         masses = np.concatenate([rest[j : j + 1], p[j:]])
-        return AtomicLaw(new + 1e-14 * np.abs(new), masses), (j, stretch)
+        return AtomicLaw(new + TOLERANCES.collapse_round_off * np.abs(new), masses), (j, stretch)
 
     if hint is not None and hint[0] in inside:
         j = hint[0]
@@ -146,7 +148,7 @@ def collapse(
 
 
 def _score(rate: float, values: FloatArray, p: FloatArray, low: float, rest: float) -> float:
-    exponent = np.minimum(rate * values, 50.0)
+    exponent = np.minimum(rate * values, TOLERANCES.collapse_max_exponent)
     return float(p @ (np.expm1(exponent) - exponent)) + rest * (math.expm1(rate * low) - rate * low)
 
 
@@ -187,7 +189,7 @@ def _stretched(
     step = first_step
     while not holds(high):
         low, high = high, high + step
-        step *= 2.5
+        step *= TOLERANCES.collapse_stretch_growth
         if high > most:
             return None
     while high - low > first_step:
@@ -202,4 +204,4 @@ def _stretched(
 def lifted(atoms: AtomicLaw, gain: float, loss: float) -> AtomicLaw:
     """The law of L + gain L^+ + loss L^-, rounded up: convex and increasing in L."""
     values = np.where(atoms.values > 0.0, (1.0 + gain) * atoms.values, (1.0 - loss) * atoms.values)
-    return AtomicLaw(values + 1e-15 * np.abs(values), atoms.probabilities)
+    return AtomicLaw(values + TOLERANCES.lift_round_off * np.abs(values), atoms.probabilities)

@@ -78,19 +78,19 @@ class GaussianSplitLaw(_Law):
     def stop_loss(self, t: FloatArray) -> FloatArray:
         """S(t), each value at a theta near the best."""
         t = np.atleast_1d(np.asarray(t, dtype=np.float64))
-        negative = t < 0.0
+        negative, far = t < 0.0, TOLERANCES.partial_shuffle_max_exponent
         scale = np.where(negative, self.epsilon, 0.0)
         # Everything divided by `scale`: own report a or 1/a, the other's |t| or |t|/a.
         own = np.where(negative, -self.epsilon, self.epsilon)
         with np.errstate(divide="ignore"):
-            other = np.maximum(np.log(np.abs(t)) - scale, -700.0)
+            other = np.maximum(np.log(np.abs(t)) - scale, -far)
         d, mu = self.move, self.spread
         constant = 0.5 * (d - mu) - own / d + other / mu
         x = -constant * mu
         for _ in range(TOLERANCES.split_newton_steps):
             value = constant + log_expit(x) / d - log_expit(-x) / mu
             share = np.exp(log_expit(-x))
-            x = np.clip(x - value / (share / d + (1.0 - share) / mu), -600.0, 600.0)
+            x = np.clip(x - value / (share / d + (1.0 - share) / mu), -far, far)
         log_theta, log_rest = log_expit(x), log_expit(-x)
         result = np.exp(log_theta) * gaussian_profile(own - log_theta, d)
         result += np.exp(log_rest) * gaussian_profile(other - log_rest, mu)
@@ -113,13 +113,13 @@ class LaplaceSplitLaw(_Law):
 
     @property
     def upper(self) -> float:
-        return max(-math.expm1(self.epsilon - self.move) * math.exp(self.spread), 1e-12)
+        top = -math.expm1(self.epsilon - self.move) * math.exp(self.spread)
+        return max(top, TOLERANCES.convex_order_least_end)
 
     @property
     def lower(self) -> float:
-        return (
-            -math.exp(self.spread + self.epsilon) * -math.expm1(-self.epsilon - self.move) - 1e-12
-        )
+        bottom = -math.exp(self.spread + self.epsilon) * -math.expm1(-self.epsilon - self.move)
+        return bottom - TOLERANCES.convex_order_least_end
 
     def stop_loss(self, t: FloatArray) -> FloatArray:
         """S(t), through log of the root: relative accuracy up to the top."""
@@ -132,8 +132,9 @@ class LaplaceSplitLaw(_Law):
         value = scale * np.where(
             room > 0.0, room / (1.0 + np.sqrt(1.0 - np.maximum(room, 0.0))), 0.0
         )
-        result: FloatArray = np.where(negative, self.mean - t + value, value) + 4e-16
-        return np.where(t >= self.upper, 0.0, result)
+        whole = np.where(negative, self.mean - t + value, value)
+        whole += TOLERANCES.laplace_split_round_off
+        return np.where(t >= self.upper, 0.0, whole)
 
 
 GaussianLaw = ConvexOrderLaw | GaussianSplitLaw
@@ -174,8 +175,12 @@ def squared_tail(law: _Cut, spread: float) -> float:
     """
     start = law.upper
     reach = math.log(start + math.exp(law.epsilon)) / spread + 0.5 * spread
-    far = max(math.exp(spread * (reach + 5.0) - 0.5 * spread * spread), 2.0, 2.0 * start)
+    far = max(
+        math.exp(spread * (reach + TOLERANCES.split_tail_sds) - 0.5 * spread * spread),
+        2.0,
+        2.0 * start,
+    )
     nodes = np.geomspace(start, far, TOLERANCES.split_tail_nodes)
     body = float(np.trapezoid(law.stop_loss(nodes), nodes))
     beyond = float(squared_excess(np.array([far]), spread)[0])
-    return (2.0 * body + beyond) * (1.0 + 1e-7)
+    return (2.0 * body + beyond) * TOLERANCES.split_tail_inflation

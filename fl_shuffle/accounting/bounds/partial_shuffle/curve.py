@@ -45,7 +45,7 @@ class PartialShuffleCurve:
                 or spread > TOLERANCES.partial_shuffle_max_spread
             ):
                 continue
-            if move > spread * (1.0 - 1e-9):
+            if move > spread * (1.0 - TOLERANCES.partial_shuffle_round_off):
                 move = spread  # larger is safe, and the profiles then coincide
             setting = Setting(count, move, spread, max(2.0 * widest, spread), reach, radius)
             known: Setting | None = self._setting
@@ -124,5 +124,5 @@ class LaplaceShuffleCurve:
             return math.inf
         count, spread, reach = self._best
         law = LaplaceSplitLaw(epsilon, self._move, spread)
-        local = float(laplace_profile(epsilon, self._move)) * (1.0 + 1e-12)
+        local = float(laplace_profile(epsilon, self._move)) * TOLERANCES.profile_inflation
         return convex_order_delta(law, None, local, laplace(reach), count)

@@ -34,17 +34,18 @@ def predict(law: _Law, count: int, variance: float) -> tuple[float, float]:
 
     log E e^(rate L) comes from the stop-loss transform, its second moment set to `variance`.
     """
+    first = TOLERANCES.prediction_first_node
     above = np.geomspace(
-        1e-3 * min(math.sqrt(variance), 0.5 * law.upper), law.upper, TOLERANCES.prediction_nodes
+        first * min(math.sqrt(variance), 0.5 * law.upper), law.upper, TOLERANCES.prediction_nodes
     )
-    below = -np.geomspace(1e-4, 1.0, TOLERANCES.prediction_nodes)[::-1] * abs(law.lower)
+    below = -np.geomspace(0.1 * first, 1.0, TOLERANCES.prediction_nodes)[::-1] * abs(law.lower)
     tops = np.maximum(law.stop_loss(above), 0.0)
     bottoms = np.maximum(law.stop_loss(below) - law.mean + below, 0.0)
     whole = 2.0 * float(np.trapezoid(tops, above) + np.trapezoid(bottoms, below)) - law.mean**2
     drift = max(-law.mean, 1.0 / math.sqrt(count / variance))
     rates = (RATES * drift / variance)[:, None]
     with np.errstate(over="ignore", invalid="ignore"):
-        grown = np.exp(np.minimum(rates * above, 690.0))
+        grown = np.exp(np.minimum(rates * above, TOLERANCES.prediction_max_exponent))
         pieces = 0.5 * (grown[:, 1:] * tops[1:] + grown[:, :-1] * tops[:-1]) * np.diff(above)
         body = np.cumsum(pieces, axis=1) - tops[1:] * (grown[:, 1:] - 1.0) / rates
         shrunk = np.trapezoid(np.exp(rates * below) * bottoms, below, axis=1)[:, None]

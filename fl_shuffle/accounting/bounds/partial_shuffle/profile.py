@@ -45,7 +45,8 @@ class LocalProfile:
 
     def local_delta(self, epsilon: float) -> float:
         """The divergence of one report at `epsilon`, the shuffler ignored."""
-        return min(1.0, float(self.value(np.array([math.exp(min(epsilon, 600.0))]))[0]))
+        largest = TOLERANCES.partial_shuffle_max_exponent
+        return min(1.0, float(self.value(np.array([math.exp(min(epsilon, largest))]))[0]))
 
     def local_epsilon(self, delta: float) -> float:
         """The smallest epsilon >= 0 with local_delta(epsilon) <= `delta`; may be infinite."""
@@ -55,7 +56,7 @@ class LocalProfile:
         if self.local_delta(high) > delta:
             return math.inf
         low = 0.0
-        while high - low > 1e-10 * high:
+        while high - low > TOLERANCES.profile_epsilon_step * high:
             middle = 0.5 * (low + high)
             low, high = (low, middle) if self.local_delta(middle) <= delta else (middle, high)
         return high
@@ -118,7 +119,7 @@ def gaussian(mu: float) -> LocalProfile:
     require_real("mu", mu, minimum=0.0, exclusive_minimum=True, maximum=5.0)
 
     def value(s: FloatArray) -> FloatArray:
-        return gaussian_profile(np.log(np.maximum(s, 1e-300)), mu) * TOLERANCES.profile_inflation
+        return gaussian_profile(_log(s), mu) * TOLERANCES.profile_inflation
 
     return LocalProfile(
         f"{mu:g}-GDP", value, math.exp(gaussian_epsilon(TOLERANCES.profile_smallest_delta, mu))
@@ -132,9 +133,13 @@ def laplace(ratio: float) -> LocalProfile:
     )
 
     def value(s: FloatArray) -> FloatArray:
-        result: FloatArray = (
-            laplace_profile(np.log(np.maximum(s, 1e-300)), ratio) * TOLERANCES.profile_inflation
-        )
+        result: FloatArray = laplace_profile(_log(s), ratio) * TOLERANCES.profile_inflation
         return np.maximum(result, 0.0)
 
     return LocalProfile(f"Laplace, {ratio:g}", value, math.exp(ratio))
+
+
+def _log(s: FloatArray) -> FloatArray:
+    """Of s >= 0, finite."""
+    result: FloatArray = np.log(np.maximum(s, TOLERANCES.partial_shuffle_tiny))
+    return result

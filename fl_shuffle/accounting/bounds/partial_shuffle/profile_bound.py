@@ -29,9 +29,10 @@ from fl_shuffle.errors import PrecisionError
 
 def profile_delta(profile: LocalProfile, count: int, epsilon: float) -> float:
     """An upper bound on delta(epsilon) with `count` others; infinite where none is found."""
-    local = profile.local_delta(epsilon) * (1.0 + 1e-12)
+    local = profile.local_delta(epsilon) * TOLERANCES.profile_inflation
     a = math.exp(epsilon)
-    upper, lower = max(profile.top - a, 1e-12), min(1.0 - a * profile.top, -1e-12)
+    least = TOLERANCES.convex_order_least_end
+    upper, lower = max(profile.top - a, least), min(1.0 - a * profile.top, -least)
     law = ConvexOrderLaw(epsilon, profile, lower, upper)
     return convex_order_delta(law, profile.kinks, local, profile, count)
 
@@ -71,15 +72,13 @@ def convex_order_delta(
     except PrecisionError:
         return math.inf
     total = count / m * (main + (1.0 + eta) * tail + (local + drift) * over) + local * below
-    return total * (1.0 + 1e-9)
+    return total * (1.0 + TOLERANCES.partial_shuffle_round_off)
 
 
 def _atoms(law: AmplificationLaw, kinks: FloatArray | None, count: int) -> tuple[AtomicLaw, float]:
     """Atoms that dominate min(L*, K), and E(L* - K)_+."""
     if kinks is None:
-        atoms, _, extra = round_up_convex(
-            law, [(1.0, count - 1)], 0.3 * TOLERANCES.convex_order_error
-        )
+        atoms, _, extra = round_up_convex(law, [(1.0, count - 1)], TOLERANCES.convex_order_rounding)
         return atoms, extra
     a = 1.0 - law.mean
     nodes = np.concatenate([(kinks - a)[kinks > a], (1.0 - a * kinks)[a * kinks > 1.0]])
@@ -94,7 +93,7 @@ def _predicted(atoms: AtomicLaw, count: int) -> float:
     mean = float(tilted @ atoms.values)
     spread = count * float(tilted @ (atoms.values - mean) ** 2) + 2.0 / theta**2
     log = count * moment.log - 2.0 * math.log(theta) - 0.5 * math.log(2.0 * math.pi * spread)
-    return math.exp(max(min(log - math.log(count), 0.0), -600.0))
+    return math.exp(max(min(log - math.log(count), 0.0), -TOLERANCES.partial_shuffle_max_exponent))
 
 
 def _cap(hiding: LocalProfile, allowed: float) -> tuple[float, float]:
@@ -107,6 +106,7 @@ def _cap(hiding: LocalProfile, allowed: float) -> tuple[float, float]:
 
 def _grid(hiding: LocalProfile, zeta: float) -> FloatArray:
     """Where to bend the law of w between 0 and zeta."""
-    if hiding.kinks is not None and hiding.kinks.size < 300:
-        return hiding.kinks[hiding.kinks < zeta * (1.0 - 1e-9)]
-    return np.geomspace(1.0 / hiding.top, zeta, 300)[:-1]
+    most = TOLERANCES.convex_order_bends
+    if hiding.kinks is not None and hiding.kinks.size < most:
+        return hiding.kinks[hiding.kinks < zeta * (1.0 - TOLERANCES.partial_shuffle_round_off)]
+    return np.geomspace(1.0 / hiding.top, zeta, most)[:-1]

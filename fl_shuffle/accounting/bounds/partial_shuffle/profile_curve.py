@@ -52,13 +52,14 @@ class ProfileCurve:
     @cached_property
     def predicted_mu(self) -> float:
         """The Gaussian-DP parameter with the same delta(0): not a bound, only a scale."""
-        return gaussian_mu(0.0, min(max(self.delta(0.0), 1e-12), 0.99))
+        low, high = TOLERANCES.profile_predicted_deltas
+        return gaussian_mu(0.0, min(max(self.delta(0.0), low), high))
 
     def loosened(self, relative_error: float) -> ProfileCurve:
         """This curve: it has no numerical excess to trade for speed."""
         return self
 
-    def epsilon(self, delta: float, *, tolerance: float = 1e-3) -> float:
+    def epsilon(self, delta: float, *, tolerance: float = TOLERANCES.profile_curve_step) -> float:
         """The smallest epsilon found with delta(epsilon) <= `delta`, rounded up; may be infinite.
 
         The curve there is within `tolerance` (relative) of the target. Never above the local value.

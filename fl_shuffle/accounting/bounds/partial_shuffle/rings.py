@@ -84,8 +84,9 @@ def rings(law: ConvexOrderLaw, mu: float, left: float) -> list[Ring]:
     found = []
     for near, far in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         above = GaussianSplitLaw(epsilon, mu, far, law.lower, law.upper)
-        places = np.geomspace(1e-3 * law.upper, law.upper, TOLERANCES.rings_cut_places)
-        enough = above.stop_loss(places) <= left * (1.0 + 1e-9)
+        lowest = TOLERANCES.rings_lowest_cut * law.upper
+        places = np.geomspace(lowest, law.upper, TOLERANCES.rings_cut_places)
+        enough = above.stop_loss(places) <= left * (1.0 + TOLERANCES.partial_shuffle_round_off)
         cut = float(places[np.argmax(enough)]) if enough.any() else law.upper
         ring = RingLaw(law, replace(above, upper=cut), far)
         found.append(Ring(ring, ring_variance(math.exp(epsilon), mu, near, far)))
@@ -102,4 +103,4 @@ def ring_variance(a: float, mu: float, near: float, far: float) -> float:
     # Every left-out power is at most a^2 mu^(2k)/k!, and they fall by more than half.
     boundary += 2.0 * a * a * float(weight[-1] * whole[-1])
     inside = max(math.expm1(U) + a * a * math.expm1(mu * mu - U) for U in (near * near, far * far))
-    return max(boundary, inside) * (1.0 + 1e-9)
+    return max(boundary, inside) * (1.0 + TOLERANCES.partial_shuffle_round_off)

@@ -95,7 +95,7 @@ def log_excess_by_moduli(law: AtomicLaw, count: int, theta: float, period: float
     if line is None:
         return math.inf
     whole = line.scale * float(np.sum(line.size * (1.0 + line.drift))) + line.added
-    error = line.error + 32.0 * UNIT
+    error = line.error + TOLERANCES.second_order_log_units * UNIT
     return line.log_mass + math.log(whole) + 1.0 + math.log(0.25 * theta) + 2.0 * error
 
 
@@ -130,7 +130,8 @@ def _line(law: AtomicLaw, count: int, theta: float, period: float) -> _Line | No
         k,
         transform.values * kernel,
         transform.magnitude * np.abs(kernel),
-        UNIT * tilted.rounding * k * counts.sensitivity(y) + (40.0 + nodes.size) * UNIT,
+        UNIT * tilted.rounding * k * counts.sensitivity(y)
+        + (TOLERANCES.second_order_node_units + nodes.size) * UNIT,
         front * h / (2.0 * math.pi),
         added,
         tilted.moment.log_total_error([(1.0, count - 1)]) + 8.0 * UNIT * abs(log_mass),
@@ -138,12 +139,12 @@ def _line(law: AtomicLaw, count: int, theta: float, period: float) -> _Line | No
 
 
 def _deviation(tilted: TiltedLaw, count: int) -> float:
-    return math.sqrt(count * max(tilted.second - tilted.mean**2, 0.0)) * (1.0 + 1e-9)
+    return math.sqrt(count * max(tilted.second - tilted.mean**2, 0.0)) * (
+        1.0 + TOLERANCES.partial_shuffle_round_off
+    )
 
 
-def period_of(
-    law: AtomicLaw, count: int, theta: float, offset: float, relative: float = 1e-5
-) -> float:
+def period_of(law: AtomicLaw, count: int, theta: float, offset: float) -> float:
     """A period whose copies are small. It decides the tightness alone: copies only raise."""
     tilted = TiltedLaw.of(law, theta)
     deviation = _deviation(tilted, count)
@@ -151,16 +152,16 @@ def period_of(
     log_value = (
         log_mass + theta * offset - math.log(math.sqrt(2.0 * math.pi) * max(deviation, 1.0 / theta))
     )
-    goal = math.log(relative) + log_value + math.log(2.0 / theta**3)
+    goal = math.log(TOLERANCES.second_order_copies) + log_value + math.log(2.0 / theta**3)
     mean = count * abs(law.mean)
-    below = 4.0 / theta
+    below, tiny = 4.0 / theta, TOLERANCES.partial_shuffle_tiny
     for _ in range(8):
-        far = max(max(below + offset - mean, 0.0) ** 2 + deviation**2, 1e-300)
+        far = max(max(below + offset - mean, 0.0) ** 2 + deviation**2, tiny)
         below = max(4.0, math.log(far) - goal) / theta
     above = math.inf
-    for steps in (1.0, 2.0, 3.0, 4.5, 6.0, 8.0, 11.0, 15.0):
-        rate = theta + steps / max(deviation, 1e-3 / theta)
-        if rate * law.values[-1] > 600.0:
+    for steps in TOLERANCES.second_order_period_steps:
+        rate = theta + steps / max(deviation, TOLERANCES.second_order_least_deviation / theta)
+        if rate * law.values[-1] > TOLERANCES.partial_shuffle_max_exponent:
             break
         log_far = (
             count * TiltedMoments.of(law, rate).log
@@ -170,5 +171,6 @@ def period_of(
         )
         above = min(above, (log_far - goal) / (rate - theta))
     if not math.isfinite(above):
-        above = 40.0 / theta + 12.0 * deviation
+        near, sds = TOLERANCES.second_order_far_period
+        above = near / theta + sds * deviation
     return max(below, above, 4.0 / theta)

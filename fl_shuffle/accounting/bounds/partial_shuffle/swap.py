@@ -78,9 +78,11 @@ def choose_swap(
     all N terms): where the worst eta hardly matters a single node is taken.
     """
     drift = math.expm1(epsilon)
-    c = max(reach, 1e-6)
+    c = max(reach, TOLERANCES.swap_least_reach)
     share = goal / 3.0
-    zeta, over = _cap(c, 1.0, TOLERANCES.swap_max_weight, 0.8 * share / (local + drift))
+    zeta, over = _cap(
+        c, 1.0, TOLERANCES.swap_max_weight, TOLERANCES.swap_cap_share * share / (local + drift)
+    )
     if zeta >= TOLERANCES.swap_max_weight:
         return None
     found = floor_of_sum(*_capped_weights(c, zeta), count, math.log(share / local))
@@ -98,14 +100,15 @@ def choose_swap(
         losses, weights = nodes / m, _spread(nodes, c)
     if losses[-1] >= 0.5 or plus / m >= 0.5:
         return None
-    return Swap(m, plus / m, losses, weights, cost * (1.0 + 1e-9))
+    return Swap(m, plus / m, losses, weights, cost * (1.0 + TOLERANCES.partial_shuffle_round_off))
 
 
 def _spread(nodes: FloatArray, c: float) -> FloatArray:
     """Weights on `nodes` of max(1, e^(cg + c^2/2)), cut at the last node; mean kept."""
     growth = math.exp(c * c)
-    transform = growth * excess(nodes / growth, c) * (1.0 + 1e-9)
-    transform -= transform[-1] / (1.0 + 1e-9)
+    up = 1.0 + TOLERANCES.partial_shuffle_round_off
+    transform = growth * excess(nodes / growth, c) * up
+    transform -= transform[-1] / up
     tail = np.minimum(-np.diff(transform) / np.diff(nodes), 1.0)
     weights: FloatArray = np.append(1.0, tail) - np.append(tail, 0.0)
     return weights
@@ -116,9 +119,9 @@ def _cap(c: float, mean: float, most: float, allowed: float) -> tuple[float, flo
 
     Z has this law: under R with mean 1, under P at distance `own` with mean e^(c own + c^2).
     """
-    top = min(math.log(most), math.log(mean) + 14.0 * c)
-    caps = np.exp(np.linspace(0.0, top, 180))
-    cut = mean * excess(caps / mean, c) * (1.0 + 1e-9)
+    top = min(math.log(most), math.log(mean) + TOLERANCES.swap_cap_sds * c)
+    caps = np.exp(np.linspace(0.0, top, TOLERANCES.swap_caps))
+    cut = mean * excess(caps / mean, c) * (1.0 + TOLERANCES.partial_shuffle_round_off)
     if cut[-1] > allowed:
         return most, 0.0
     first = int(np.argmax(cut <= allowed))
@@ -128,14 +131,16 @@ def _cap(c: float, mean: float, most: float, allowed: float) -> tuple[float, flo
 @lru_cache(maxsize=64)
 def _capped_weights(c: float, zeta: float) -> tuple[FloatArray, FloatArray]:
     """Values and probabilities that dominate min(Z, zeta) in convex order."""
-    steps = np.exp(c * np.arange(-9.0, 14.0 + 2.0 * c, TOLERANCES.swap_step) - 0.5 * c * c)
-    values = np.concatenate([[0.0], steps[steps < zeta * (1.0 - 1e-3 * c)], [zeta]])
+    low, high = TOLERANCES.swap_grid_sds
+    steps = np.exp(c * np.arange(low, high + 2.0 * c, TOLERANCES.swap_step) - 0.5 * c * c)
+    last = zeta * (1.0 - TOLERANCES.swap_last_gap * c)
+    values = np.concatenate([[0.0], steps[steps < last], [zeta]])
     return spread_atoms(values, np.append(1.0, excess(values[1:], c)))
 
 
 def spread_atoms(values: FloatArray, transform: FloatArray) -> tuple[FloatArray, FloatArray]:
     """min(Z, last value), spread to `values` (from 0 up), for E(Z - t)_+ = `transform` there."""
-    transform = transform - transform[-1] * (1.0 + 1e-9)
+    transform = transform - transform[-1] * (1.0 + TOLERANCES.partial_shuffle_round_off)
     transform[-1] = 0.0
     tail = -np.diff(transform) / np.diff(values)
     tail = np.clip(np.maximum.accumulate(tail[::-1])[::-1], 0.0, 1.0)
@@ -149,7 +154,7 @@ def floor_of_sum(
     mean = float(probabilities @ values)
     spread = math.sqrt(float(probabilities @ (values - mean) ** 2))
     rates = FACTORS * math.sqrt(2.0 * max(-log_goal, 1.0) / count) / spread
-    rates = rates[rates * spread < 60.0]
+    rates = rates[rates * spread < TOLERANCES.swap_max_rate]
     if rates.size == 0:
         return None
     # log E e^(-rate (w - 1)), with round-off; then of e^(-rate S).
@@ -157,15 +162,15 @@ def floor_of_sum(
     log_moment = count * (each + TOLERANCES.swap_round_off * rates * spread - rates)
     # With x = rate m the bound is e^(x + log_moment - 1) / x: the largest x that keeps the goal.
     level = log_goal - log_moment + 1.0
-    good = level > 1.1
+    good = level > TOLERANCES.swap_least_level
     if not np.any(good):
         return None
     rates, log_moment, level = rates[good], log_moment[good], level[good]
     x = level + np.log(level)
-    for _ in range(30):
+    for _ in range(TOLERANCES.swap_fixed_point_steps):
         x = level + np.log(x)
     best = int(np.argmax(x / rates))
     m = float(x[best] / rates[best])
     exponent = float(rates[best] * m + log_moment[best]) - 1.0
-    slack = 1e-12 * (float(rates[best]) * m + 1.0)
+    slack = TOLERANCES.swap_exponent_round_off * (float(rates[best]) * m + 1.0)
     return m, math.exp(exponent + slack) / (float(rates[best]) * m)

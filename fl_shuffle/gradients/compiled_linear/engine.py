@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,16 +15,10 @@ from fl_shuffle.gradients.engine import Batch, Loss, SumPlan
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 from fl_shuffle.gradients.rounding import move_error_float32
 from fl_shuffle.gradients.structure import Layer
+from fl_shuffle.gradients.tolerances import TOLERANCES
 
 if TYPE_CHECKING:
-    from fl_shuffle.gradients.linear_kernel import Shape
-
-# The weights are read again for every fourth record: they must stay in the second-level cache.
-LARGEST_WEIGHTS = 1 << 16
-# With more classes a panel's errors leave the first-level cache.
-LARGEST_CLASSES = 32
-# Below so many multiplications a round, loading the compiled loop takes longer than it saves.
-WORTH_COMPILING = 1 << 24
+    from fl_shuffle.gradients.compiled_linear.kernel import Clips, Model, Records, Tile
 
 
 def compiles(
@@ -37,23 +31,11 @@ def compiles(
         len(layers) == 1
         and device.type == "cpu"
         and loss is None
-        and weights <= LARGEST_WEIGHTS
-        and layers[0].fan_out <= LARGEST_CLASSES
-        and records * weights >= WORTH_COMPILING
+        and weights <= TOLERANCES.compiled_max_weights
+        and layers[0].fan_out <= TOLERANCES.compiled_max_classes
+        and records * weights >= TOLERANCES.compiled_min_products
         and installed("numba")
     )
-
-
-class _Given(NamedTuple):
-    """What the compiled loops take of a call: see `linear_kernel.linear_means`."""
-
-    inputs: NDArray[np.float32]
-    powers: NDArray[np.float32]
-    labels: NDArray[np.int64]
-    weights: NDArray[np.float32]
-    shape: Shape
-    tile: NDArray[np.float32]
-    zeros: NDArray[np.bool_]
 
 
 class CompiledLinear(ChainEngine):
@@ -71,60 +53,45 @@ class CompiledLinear(ChainEngine):
         return "closed-form linear, compiled"
 
     def _move_error(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-        from fl_shuffle.gradients.linear_kernel import CHAIN
-
-        return move_error_float32(sizes, CHAIN)
+        return move_error_float32(sizes, TOLERANCES.compiled_chain)
 
     def _means(
         self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
-        from fl_shuffle.gradients import linear_kernel
+        from fl_shuffle.gradients.compiled_linear.kernel import linear_means
 
-        limits = batch.limits
         span = (len(rows) - 1) * rows.stride(0) + self.dimension
-        given = self._given(parameters, batch, rows.stride(0))
-        found = linear_kernel.linear_means(
-            given.inputs,
-            given.powers,
-            given.labels,
-            np.concatenate([[0], np.cumsum(batch.sizes)]),
-            given.weights,
-            given.shape,
-            self.norm if limits is not None else 0,
-            np.ones(len(rows), np.float32) if limits is None else limits.numpy(),
-            torch.as_strided(rows, (span,), (1,)).numpy(),
-            given.tile,
+        bounds = np.concatenate([[0], np.cumsum(batch.sizes)])
+        clips = self._clips(batch)
+        linear_means(
+            self._records(batch, bounds),
+            self._model(parameters),
+            clips,
+            self._tile(),
             self._sums.buffer("total", self.dimension, dtype=torch.float64).numpy(),
-            given.zeros,
+            torch.as_strided(rows, (span,), (1,)).numpy(),
+            rows.stride(0),
         )
-        if found:
-            tally.add(torch.from_numpy(given.zeros), batch.sizes)
+        _count(clips, batch, tally)
 
     def _sum(
         self, parameters: Tensor, batch: Batch, plan: SumPlan, tally: NonfiniteRecords
     ) -> Tensor:
-        from fl_shuffle.gradients import linear_kernel
+        from fl_shuffle.gradients.compiled_linear.kernel import linear_sum
 
-        given = self._given(parameters, batch, self.dimension)
         sums = np.empty((2, self.dimension))
-        found = linear_kernel.linear_sum(
-            given.inputs,
-            given.powers,
-            given.labels,
-            plan.bounds,
+        clips = self._clips(batch)
+        linear_sum(
+            self._records(batch, plan.bounds),
+            self._model(parameters),
+            clips,
+            self._tile(),
             plan.starts,
-            given.weights,
-            given.shape,
-            self.norm,
             plan.shares.numpy(),
-            plan.limits.numpy(),
             plan.grid,
             sums,
-            given.tile,
-            given.zeros,
         )
-        if found:
-            tally.add(torch.from_numpy(given.zeros), batch.sizes)
+        _count(clips, batch, tally)
         return torch.from_numpy(sums[0])
 
     def keep(self, inputs: Tensor) -> None:
@@ -143,34 +110,52 @@ class CompiledLinear(ChainEngine):
         return self._new_powers(inputs)
 
     def _new_powers(self, inputs: Tensor) -> NDArray[np.float32]:
-        from fl_shuffle.gradients import linear_kernel
+        from fl_shuffle.gradients.compiled_linear.kernel import input_powers
 
         powers = np.empty(len(inputs), np.float32)
         biased = self._layers[0].bias is not None
-        linear_kernel.input_powers(inputs.numpy(), self.norm, biased, powers)
+        input_powers(inputs.numpy(), self.norm, biased, powers)
         return powers
 
-    def _given(self, parameters: Tensor, batch: Batch, stride: int) -> _Given:
-        # Loading numba takes most of a second: only a run that computes with it pays.
-        from fl_shuffle.compiled.matrix_products import LANES
-        from fl_shuffle.compiled.softmax import TILE
-        from fl_shuffle.gradients import linear_kernel
+    # What the compiled loops take: see `kernel`. Loading numba takes most of a second: only a run
+    # that computes with it pays.
 
-        inputs, labels, layer = batch.inputs.contiguous(), batch.labels, self._layers[0]
+    def _records(self, batch: Batch, bounds: NDArray[np.int64]) -> Records:
+        from fl_shuffle.gradients.compiled_linear.kernel import Records
+
+        inputs, labels = batch.inputs.contiguous(), batch.labels
         if batch.unusable is not None:
             labels = labels.masked_fill(batch.unusable, -1)
-        weights = self._panels(parameters.numpy(), LANES)
-        panels = len(weights) // (layer.fan_in + 1)
-        tile = self._sums.buffer("tile", panels * LANES + 4, TILE)
-        return _Given(
-            inputs.numpy(),
-            self._powers(inputs) if batch.limits is not None else np.empty(0, np.float32),
-            labels.contiguous().numpy(),
-            weights,
-            linear_kernel.Shape(layer.fan_out, stride, layer.bias is not None),
-            tile.zero_().numpy(),
-            np.zeros(len(labels), np.bool_),
+        powers = np.empty(0, np.float32) if batch.limits is None else self._powers(inputs)
+        return Records(inputs.numpy(), powers, labels.contiguous().numpy(), bounds)
+
+    def _model(self, parameters: Tensor) -> Model:
+        from fl_shuffle.compiled.matrix_products import LANES
+        from fl_shuffle.gradients.compiled_linear.kernel import Model
+
+        layer = self._layers[0]
+        panels = self._panels(parameters.numpy(), LANES)
+        return Model(panels, layer.fan_out, layer.bias is not None)
+
+    def _clips(self, batch: Batch) -> Clips:
+        from fl_shuffle.gradients.compiled_linear.kernel import Clips
+
+        limits = batch.limits
+        return Clips(
+            0 if limits is None else self.norm,
+            np.ones(len(batch.sizes), np.float32) if limits is None else limits.numpy(),
+            np.zeros(len(batch.labels), np.bool_),
+            np.zeros(1, np.int64),
         )
+
+    def _tile(self) -> Tile:
+        from fl_shuffle.compiled.matrix_products import LANES
+        from fl_shuffle.compiled.softmax import TILE
+        from fl_shuffle.gradients.compiled_linear.kernel import Tile
+
+        classes = -(-self._layers[0].fan_out // LANES) * LANES
+        tile = self._sums.buffer("tile", classes + 4, TILE).zero_().numpy()
+        return Tile(tile[:-4], tile[-4], tile[-3], tile[-2], tile[-1])
 
     def _block_means(
         self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
@@ -188,3 +173,8 @@ class CompiledLinear(ChainEngine):
             laid[: layer.fan_out, -1] = parameters[end:]
         turned = laid.reshape(panels, lanes, -1).transpose(0, 2, 1)
         return np.ascontiguousarray(turned).reshape(-1, lanes)
+
+
+def _count(clips: Clips, batch: Batch, tally: NonfiniteRecords) -> None:
+    if clips.marked[0]:
+        tally.add(torch.from_numpy(clips.zeros), batch.sizes)

@@ -19,17 +19,57 @@ from fl_shuffle.compiled.matrix_products import (
     outer_16x5,
 )
 from fl_shuffle.compiled.softmax import ONE, TILE, ZERO, softmax_of_columns
-from fl_shuffle.gradients import kernels
+from fl_shuffle.gradients import kernels, tolerances
+from fl_shuffle.gradients.tolerances import TOLERANCES
 
-CHAIN, UNCLIPPED_CHAIN = 8, 512
-"""Records of a client that are added up in float32, before their sum joins a float64 one. Where
-records are not clipped, nothing is promised of how far one of them moves the sum."""
-STRETCH = 4 * TILE
-"""Records that a sum of all clients adds up in float32."""
+CHAIN, UNCLIPPED_CHAIN = TOLERANCES.compiled_chain, TOLERANCES.compiled_unclipped_chain
+STRETCH = TOLERANCES.compiled_stretch_tiles * TILE
 
 _real = np.float32
 NOT_A_NUMBER = _real(np.nan)
 FLUSHED = _real(kernels.FLUSHED)
+
+
+class Records(NamedTuple):
+    """Client by client: inputs `x` [n, f], `labels` [n], and client k's records from offsets[k] to
+    offsets[k + 1] - 1. `powers` [n] (`input_powers`): unused where nothing is clipped."""
+
+    x: Any
+    powers: Any
+    labels: Any
+    offsets: Any
+
+
+class Model(NamedTuple):
+    """`weights` [panels * (f + 1), 16]: see `matrix_products.affine_4`; how many `classes` it
+    tells apart, and whether it has biases: they follow the weights in a row."""
+
+    weights: Any
+    classes: int
+    biased: bool
+
+
+class Clips(NamedTuple):
+    """Records are clipped in the l1 or l2 `norm` (0: not at all) to their client's limits [k].
+
+    Those that count as zero are marked in `zeros` [n], and counted in marked[0].
+    """
+
+    norm: int
+    limits: Any
+    zeros: Any
+    marked: Any
+
+
+class Tile(NamedTuple):
+    """What a tile of records is worked on in: `error` [panels * 16, TILE], a column a record; its
+    `length`, its clip `limit`, its `factor`; `sums` is scratch. Finite at first."""
+
+    error: Any
+    length: Any
+    sums: Any
+    factor: Any
+    limit: Any
 
 
 @inlined
@@ -71,15 +111,6 @@ def _add_product(
             outer_1x1(error, c, column, count, x, row, f, out, at, fresh)
             f += 1
         c += 1
-
-
-class Shape(NamedTuple):
-    """The model's classes, the distance of client rows in the flat output, and whether it has
-    biases (they follow the weights in a row)."""
-
-    classes: int
-    stride: int
-    biased: bool
 
 
 @inlined
@@ -138,27 +169,18 @@ def _close_chain(out: Any, total: Any, at: Any, first: Any, last: Any) -> Any:
 
 
 @inlined
-def _tile_errors(
-    x: Any,
-    labels: Any,
-    start: Any,
-    count: Any,
-    weights: Any,
-    classes: Any,
-    error: Any,
-    best: Any,
-    sums: Any,
-) -> Any:
-    """The output gradients of `count` records from `start` on: columns of error."""
+def _tile_errors(records: Any, start: Any, count: Any, model: Any, tile: Any) -> Any:
+    """The output gradients of `count` records from `start` on: columns of the tile's error."""
+    error, classes = tile.error, model.classes
     whole = count // 4 * 4
     for panel in range(error.shape[0] // LANES):
         for r in range(0, whole, 4):
-            affine_4(x, start + r, weights, panel, error, r)
+            affine_4(records.x, start + r, model.weights, panel, error, r)
         for r in range(whole, count):
-            affine_1(x, start + r, weights, panel, error, r)
-    softmax_of_columns(error, classes, best, sums)
+            affine_1(records.x, start + r, model.weights, panel, error, r)
+    softmax_of_columns(error, classes, tile.length, tile.sums)
     for r in range(count):
-        label = labels[start + r]
+        label = records.labels[start + r]
         if label < 0 or label >= classes:
             for c in range(classes):
                 error[c, r] = NOT_A_NUMBER
@@ -167,40 +189,42 @@ def _tile_errors(
 
 
 @inlined
-def _clip_tile(
-    powers: Any,
-    start: Any,
-    count: Any,
-    norm: Any,
-    classes: Any,
-    error: Any,
-    length: Any,
-    longest: Any,
-    factors: Any,
-    zeros: Any,
-    marked: Any,
-) -> Any:
-    """factors [TILE] times each record's clip factor; records that count as zero are marked in
-    zeros, and counted in marked[0]."""
-    _lengths(error, classes, norm, length)
+def _clip_tile(powers: Any, start: Any, count: Any, classes: Any, clips: Any, tile: Any) -> Any:
+    """The tile's factors times each record's clip factor."""
+    length, factor = tile.length, tile.factor
+    _lengths(tile.error, classes, clips.norm, length)
     for r in range(count):
         length[r] *= powers[start + r]
-    if norm == 2:
+    if clips.norm == 2:
         for r in range(TILE):
             length[r] = np.sqrt(length[r])
     for r in range(TILE):
-        factor = longest[r] / length[r]
-        factor = ONE if factor > ONE else factor
+        share = tile.limit[r] / length[r]
+        share = ONE if share > ONE else share
         # Not finite where the length is not.
-        factors[r] *= factor + length[r] * ZERO
+        factor[r] *= share + length[r] * ZERO
     bad = 0
     for r in range(count):
-        bad += 0 if factors[r] - factors[r] == ZERO else 1
+        bad += 0 if factor[r] - factor[r] == ZERO else 1
     if bad > 0:
-        marked[0] += bad
+        clips.marked[0] += bad
         for r in range(count):
-            if not np.isfinite(factors[r]):
-                zeros[start + r] = True
+            if not np.isfinite(factor[r]):
+                clips.zeros[start + r] = True
+
+
+@inlined
+def _weighted_errors(
+    records: Any, start: Any, count: Any, model: Any, clips: Any, tile: Any
+) -> Any:
+    """`_tile_errors` of records clipped to the tile's limits, times the tile's factors."""
+    _tile_errors(records, start, count, model, tile)
+    if clips.norm != 0:
+        _clip_tile(records.powers, start, count, model.classes, clips, tile)
+    for c in range(model.classes):
+        own = tile.error[c]
+        for r in range(TILE):
+            own[r] *= tile.factor[r]
 
 
 @kernel(kernels)
@@ -211,61 +235,34 @@ def input_powers(x: Any, norm: int, biased: bool, powers: Any) -> None:
         powers[row] = _power(x, row, x.shape[1], norm) + (ONE if biased else ZERO)
 
 
-@kernel(matrix_products, softmax, kernels)
+@kernel(matrix_products, softmax, kernels, tolerances)
 def linear_means(
-    x: Any,
-    powers: Any,
-    labels: Any,
-    offsets: Any,
-    weights: Any,
-    shape: Shape,
-    norm: int,
-    limits: Any,
-    out: Any,
-    tile: Any,
-    total: Any,
-    zeros: Any,
-) -> int:
-    """Client rows of the flat `out`, one each `shape.stride`: weights [classes, f], then biases.
+    records: Records, model: Model, clips: Clips, tile: Tile, total: Any, out: Any, stride: int
+) -> None:
+    """Client rows of the flat `out`, one each `stride`: weights [classes, f], then biases.
 
-    x [n, f], powers [n] (`input_powers`), labels [n], offsets [k + 1]. weights
-    [panels * (f + 1), 16]: see `matrix_products.affine_4`. norm: in which records are clipped, 1 or
-    2; 0 for no clipping. limits [k]: the longest gradient of one record. tile
-    [panels * 16 + 4, TILE] is working memory, finite at first, and so is total [d]. A record to be
-    clipped whose errors are NaN, whose label is no class, or whose gradient is too long for float32
-    counts as zero, and is
-    marked in zeros [n]; if nothing is
-    clipped, its client's row has entries that are not finite. Returns how many were marked.
+    total [d] is working memory, finite at first. A record to be clipped whose errors are NaN, whose
+    label is no class, or whose gradient is too long for float32 counts as zero, and is marked; if
+    nothing is clipped, its client's row has entries that are not finite.
     """
-    records, features = x.shape
-    classes = shape.classes
-    error = tile[:-4]
-    best, sums, factors, longest = tile[-4], tile[-3], tile[-2], tile[-1]
+    x, offsets, classes = records.x, records.offsets, model.classes
+    features, error, zeros, marked = x.shape[1], tile.error, clips.zeros, clips.marked
     # A bias is the weight of one more input, always 1.
     ones = np.ones((TILE, 1), np.float32)
-    chain = CHAIN if norm != 0 else UNCLIPPED_CHAIN
-    client, marked = 0, np.zeros(1, np.int64)
-    for start in range(0, records, TILE):
-        count = min(TILE, records - start)
-        _tile_errors(x, labels, start, count, weights, classes, error, best, sums)
+    chain = CHAIN if clips.norm != 0 else UNCLIPPED_CHAIN
+    client = 0
+    for start in range(0, x.shape[0], TILE):
+        count = min(TILE, x.shape[0] - start)
         done, owner = 0, client
         while done < count:
             begin, end = offsets[owner], offsets[owner + 1]
             stop = min(end - start, count)
             for r in range(done, stop):
-                factors[r] = ONE / _real(end - begin)
-                longest[r] = limits[owner]
+                tile.factor[r] = ONE / _real(end - begin)
+                tile.limit[r] = clips.limits[owner]
             done = stop
             owner += 1
-        if norm != 0:
-            _clip_tile(
-                powers, start, count, norm, classes,
-                error, best, longest, factors, zeros, marked,
-            )  # fmt: skip
-        for c in range(classes):
-            own = error[c]
-            for r in range(TILE):
-                own[r] *= factors[r]
+        _weighted_errors(records, start, count, model, clips, tile)
         done = 0
         while done < count:
             begin, end = offsets[client], offsets[client + 1]
@@ -280,9 +277,9 @@ def linear_means(
                     added += 1
                 stop = max(done + 1, done + added)
             fresh = 1 if before % chain == 0 else 0
-            at, row = client * shape.stride, start + done
+            at, row = client * stride, start + done
             _add_product(error, classes, done, added, x, row, features, out, at, fresh)
-            if shape.biased:
+            if model.biased:
                 bias_at = at + classes * features
                 _add_product(error, classes, done, added, ones, 0, 1, out, bias_at, fresh)
             after, size = before + stop - done, end - begin
@@ -291,42 +288,33 @@ def linear_means(
             done = stop
             if after == size:
                 client += 1
-    return int(marked[0])
 
 
-@kernel(matrix_products, softmax, kernels)
+@kernel(matrix_products, softmax, kernels, tolerances)
 def linear_sum(
-    x: Any,
-    powers: Any,
-    labels: Any,
-    offsets: Any,
+    records: Records,
+    model: Model,
+    clips: Clips,
+    tile: Tile,
     blocks: Any,
-    weights: Any,
-    shape: Shape,
-    norm: int,
     shares: Any,
-    limits: Any,
     grid: float,
     sums: Any,
-    tile: Any,
-    zeros: Any,
-) -> int:
+) -> None:
     """The sum of all records' clipped gradients, each times its client's share.
 
     As `linear_means`, but for: blocks [b + 1], the first client of each block, and the end; shares
     [k]; grid, to whose multiples a block's sum is rounded; sums, float64 [2, d]: the first row gets
     the sum of the blocks, the other is working memory.
     """
-    features, classes = x.shape[1], shape.classes
-    error = tile[:-4]
-    best, spare, factors, longest = tile[-4], tile[-3], tile[-2], tile[-1]
+    x, offsets, classes = records.x, records.offsets, model.classes
+    features, error, zeros, marked = x.shape[1], tile.error, clips.zeros, clips.marked
     ones = np.ones((TILE, 1), np.float32)
     total, own = sums[0], sums[1]
     # The last 16 features overlap those before: they have a part of their own.
     part, tail = np.zeros(total.size, np.float32), np.zeros(total.size, np.float32)
     whole = features // LANES * LANES if features >= LANES and classes % 5 == 0 else 0
     bias_at = classes * features
-    marked = np.zeros(1, np.int64)
     client = 0
     total[:] = 0.0
     for block in range(blocks.size - 1):
@@ -334,21 +322,13 @@ def linear_sum(
         first, end = offsets[blocks[block]], offsets[blocks[block + 1]]
         for start in range(first, end, TILE):
             count = min(TILE, end - start)
-            _tile_errors(x, labels, start, count, weights, classes, error, best, spare)
             for r in range(count):
                 while start + r >= offsets[client + 1]:
                     client += 1
-                factors[r] = shares[client]
-                longest[r] = limits[client]
+                tile.factor[r] = shares[client]
+                tile.limit[r] = clips.limits[client]
             before = marked[0]
-            _clip_tile(
-                powers, start, count, norm, classes,
-                error, best, longest, factors, zeros, marked,
-            )  # fmt: skip
-            for c in range(classes):
-                column = error[c]
-                for r in range(TILE):
-                    column[r] *= factors[r]
+            _weighted_errors(records, start, count, model, clips, tile)
             fresh = 1 if (start - first) % STRETCH == 0 else 0
             done = 0
             while done < count:
@@ -368,7 +348,7 @@ def linear_sum(
                             outer_16x5(error, c, done, added, x, row, last, tail, 0, fresh)
                 else:
                     _add_product(error, classes, done, added, x, row, features, part, 0, fresh)
-                if shape.biased:
+                if model.biased:
                     _add_product(error, classes, done, added, ones, 0, 1, part, bias_at, fresh)
                 fresh = 0
                 done = stop + 1
@@ -381,4 +361,3 @@ def linear_sum(
                     own[i] += part[i]
         for i in range(own.size):
             total[i] += np.rint(own[i] / grid) * grid
-    return int(marked[0])

@@ -1,0 +1,308 @@
+"""Nonsense as configuration, CSV, query, wire record and ledger file, in this process.
+
+    nice -n 19 .venv/bin/python -m benchmarks.chaos.fuzzing --inputs 1000000 --minutes 30
+
+Every input is a good one with a few bytes, pieces or values changed, drawn from a seed and the
+kind's name. It is read or refused with a `FlShuffleError` that says something; whatever else
+happens is a traceback. Outcomes are told apart by their texts without names and numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from benchmarks.chaos.children import command
+from benchmarks.chaos.federation import Federation, warm
+from benchmarks.chaos.tally import Tally, table
+from fl_shuffle.budgets import read_budgets
+from fl_shuffle.cli.bound import _answer_line
+from fl_shuffle.configuration import checks
+from fl_shuffle.configuration.reading import apply_override, load_config, parse_config
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.configuration.supernodes import read_supernodes
+from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.estimators.tables import as_numbers, read_values
+from fl_shuffle.flower.grid import adopt_task_identity, stamp
+from fl_shuffle.flower.records import (
+    REPORT_RECORD,
+    REPORTS,
+    REQUEST_RECORD,
+    Layout,
+    TrainRequest,
+    float32_array,
+    reports_of,
+)
+from fl_shuffle.flower.roster import HOLDING_RECORD, holding_in
+from fl_shuffle.ledger.reader import read_ledger
+from fl_shuffle.runs.metrics import read_lines
+
+CONFIGS = Path(__file__).parents[2] / "fl_shuffle" / "configs" / "quickstart.toml"
+BITS = (
+    b"=", b"[", b"]", b'"', b"\n", b",", b"nan", b"inf", b"-", b"1e999", b"\0", b"\xff", b"9" * 99,
+    b"true", b"1_0", b"\xef\xbb\xbf", b"0x1f", b"2026-01-01", b"{", b"'''", b"run.", b"#",
+)  # fmt: skip
+VALUES: tuple[Any, ...] = (
+    0, 1, -1, 2**31, 2**63 - 1, -(2**63), 0.5, -0.0, 1e308, 5e-324, float("nan"), float("inf"),
+    "", "x", "file", "gaussian", "a:b", "\0", "9" * 99, True, False, b"", b"\xff" * 5, [], [1],
+)  # fmt: skip
+"""What may stand in a record, and most of it in JSON."""
+PLAIN = tuple(value for value in VALUES if not isinstance(value, bytes))
+
+Draw = random.Random
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Inputs of one kind: what makes one, what reads it, and their share of all inputs."""
+
+    name: str
+    make: Callable[[Draw], Any]
+    read: Callable[[Any], object]
+    share: float
+
+
+def mutated(text: bytes, draw: Draw) -> bytes:
+    """A few bytes or pieces changed, taken out, put in or doubled."""
+    found = bytearray(text)
+    for _ in range(draw.randint(1, 4)):
+        place = draw.randrange(len(found) + 1)
+        kind = draw.randrange(4)
+        if kind == 0:
+            found[place:place] = draw.choice(BITS)
+        elif kind == 1:
+            del found[place : place + draw.randint(1, 12)]
+        elif kind == 2 and place < len(found):
+            found[place] = draw.randrange(256)
+        else:
+            end = place + draw.randint(1, 40)
+            found[place:place] = found[place:end]
+    return bytes(found)
+
+
+def kinds(folder: Path, ledger: Path | None = None) -> list[Kind]:
+    """All of them; `ledger` is that of a finished run, without which its files are left out."""
+    folder.mkdir()
+    file = folder / "input"
+
+    def text(name: str, good: bytes, read: Callable[[Path], object], share: float) -> Kind:
+        def call(content: bytes) -> object:
+            file.write_bytes(content)
+            return read(file)
+
+        return Kind(name, lambda draw: mutated(good, draw), call, share)
+
+    rows = [f"{i},1.5,1e-5\n".encode() for i in range(6)]
+    budgets = b"client_id,epsilon,delta\n" + b"".join(rows)
+    values = b"client_id,value\n" + b"".join(b"%d,%d\n" % (i, i) for i in range(6))
+    nodes = b"supernode,partition-id,num-partitions\n7,0,2\nSHA256:" + b"a" * 43 + b",1,2\n"
+    query = b'{"randomizer": "krr", "k": 4, "epsilon0": 1.0, "clients": 50, "delta": 1e-3}'
+    tables = Config().to_dict()
+    array = Array(np.arange(12, dtype=np.float32).reshape(3, 4))
+    found = [
+        text("configurations", CONFIGS.read_bytes(), load_config, 0.1),
+        Kind("configured values", lambda draw: _tables(tables, draw), parse_config, 0.15),
+        Kind("overrides", lambda draw: mutated(b"run.seed=[1, 2]", draw), _override, 0.12),
+        text("budgets", budgets, lambda path: read_budgets(path, 6), 0.08),
+        text("values to estimate", values, lambda path: as_numbers(read_values(path)), 0.06),
+        text("SuperNode files", nodes, lambda path: read_supernodes(path, 6), 0.05),
+        Kind("queries", lambda draw: mutated(query, draw), _query, 0.02),
+        Kind("arrays on the wire", lambda draw: mutated(array.data, draw), _array, 0.3),
+        Kind("records on the wire", _records, _reply, 0.1),
+    ]
+    if ledger is not None:
+        content = ledger.read_bytes()
+        lines = (ledger.parent / "metrics.csv").read_bytes()
+        found += [
+            text("ledger files", content, read_ledger, 0.015),
+            text("metrics files", lines, read_lines, 0.005),
+        ]
+    return found
+
+
+def _tables(good: dict[str, dict[str, Any]], draw: Draw) -> dict[str, Any]:
+    found: dict[str, Any] = {name: dict(table) for name, table in good.items()}
+    for _ in range(draw.randint(1, 3)):
+        name = draw.choice(list(found))
+        if draw.random() < 0.05:
+            found[name] = draw.choice(PLAIN)
+        elif isinstance(found[name], dict):
+            key = draw.choice([*found[name], "nothing"])
+            found[name][key] = draw.choice(PLAIN)
+    return found
+
+
+def _override(content: bytes) -> object:
+    tables = Config().to_dict()
+    apply_override(tables, content.decode("utf-8", "replace"))
+    return parse_config(tables)
+
+
+def _query(content: bytes) -> object:
+    answer = _answer_line(content.decode("utf-8", "replace"), {})
+    json.dumps(answer)
+    if "error" in answer:
+        raise FlShuffleError(answer["error"])
+    return answer
+
+
+def _array(content: bytes) -> object:
+    sent = Array(dtype="float32", shape=(3, 4), stype="numpy.ndarray", data=content)
+    found = float32_array(sent)
+    if found is not None and found.shape != (3, 4):
+        raise AssertionError(f"an array of shape {found.shape} was believed")
+    return found
+
+
+def _records(draw: Draw) -> RecordDict:
+    good = {"round": 1, "first": 0, "span": 3, "bitmap": b""}
+    for _ in range(draw.randint(1, 2)):
+        good[draw.choice(list(good))] = draw.choice(VALUES)
+    data = Array(np.ones((3, 4), dtype=np.float32)).data
+    sent = Array(
+        dtype=draw.choice(["float32", "float64", "object", "", "x"]),
+        shape=draw.choice([(3, 4), (4, 3), (-1, 4), (2**40, 2**40), (), (12,)]),
+        stype=draw.choice(["numpy.ndarray", "x", ""]),
+        data=mutated(data, draw) if draw.random() < 0.5 else data,
+    )
+    holding = {"first": draw.choice(VALUES), "count": draw.choice(VALUES)}
+    return RecordDict(
+        {
+            REQUEST_RECORD: ConfigRecord(good),  # type: ignore[arg-type]
+            HOLDING_RECORD: ConfigRecord(holding),
+            REPORT_RECORD: ArrayRecord({draw.choice([REPORTS, "x"]): sent}),
+        }
+    )
+
+
+def _reply(content: RecordDict) -> object:
+    """What a node and the server make of it."""
+    model = Layout.flat(3).record(np.zeros(3, np.float32))
+    question = stamp(TrainRequest(1, 0, 3).message(model, 2))
+    reply = Message(content, reply_to=question)
+    found = reports_of(reply, (3, 4))
+    if found is not None and (found.shape != (3, 4) or found.dtype != np.float32):
+        raise AssertionError(f"{found.dtype} of shape {found.shape} was believed")
+    holding = holding_in(reply)
+    if holding is not None and min(holding) < 0:
+        raise AssertionError(f"the claim {holding} was believed")
+    request = TrainRequest.of(reply, 50)
+    return request.clients
+
+
+_registered = cache(checks.registered)
+"""What installed packages offer does not change meanwhile, and looking takes a millisecond."""
+
+
+def outcome(error: Exception | None) -> str:
+    """What happened, without names, numbers and what was put in."""
+    if error is None:
+        return "read"
+    text = re.sub(r"'.*'|\".*\"|\S*/\S*", "'...'", f"{type(error).__name__}: {error}", flags=re.S)
+    return re.sub(r"[-+]?[0-9][0-9.e+-]*", "N", text)[:120]
+
+
+def fuzz(
+    folder: Path,
+    *,
+    inputs: int,
+    seconds: float,
+    seed: int = 1,
+    ledger: Path | None = None,
+    outcomes: Counter[str] | None = None,
+) -> Iterator[Tally]:
+    """`inputs` of all kinds together by their shares, or as many as the time allows."""
+    adopt_task_identity(1)
+    with mock.patch.object(checks, "registered", _registered):
+        yield from _fuzz(kinds(folder, ledger), inputs, seconds, seed, outcomes)
+
+
+def _fuzz(
+    found: list[Kind], inputs: int, seconds: float, seed: int, outcomes: Counter[str] | None
+) -> Iterator[Tally]:
+    whole = sum(kind.share for kind in found)
+    end = time.monotonic() + seconds
+    for number, kind in enumerate(found):
+        tally, draw = Tally(f"fuzzed {kind.name}"), Draw(f"{seed} {kind.name}")
+        now = time.monotonic()
+        deadline = now + (end - now) / (len(found) - number)
+        for _ in range(round(inputs * kind.share / whole)):
+            if time.monotonic() > deadline:
+                break
+            content = kind.make(draw)
+            problem, raised = "", None
+            try:
+                kind.read(content)
+            except FlShuffleError as error:
+                raised = error
+                problem = "" if str(error) else "an error without a word"
+            except Exception as error:
+                raised = error
+                tally.tracebacks += 1
+                problem = f"{type(error).__name__}: {error}"
+            if outcomes is not None:
+                outcomes[f"{kind.name}: {outcome(raised)}"] += 1
+            tally.add(repr(content)[:200], problem=problem)
+        yield tally
+
+
+def main() -> int:
+    """Print the table, the number of distinct outcomes, and what went wrong."""
+    parser = argparse.ArgumentParser(prog="benchmarks.chaos.fuzzing", description=__doc__)
+    parser.add_argument("--inputs", type=int, default=1_000_000, help="of all kinds (1e6)")
+    parser.add_argument("--minutes", type=float, default=30.0, help="at most so long (30)")
+    parser.add_argument("--seed", type=int, default=1, help="what is drawn (1)")
+    parser.add_argument("--outcomes", action="store_true", help="print each distinct outcome")
+    options = parser.parse_args()
+    # In memory where that is to be had: every other input is a file.
+    place = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    folder = Path(tempfile.mkdtemp(prefix="fl-shuffle-fuzz-", dir=place))
+    outcomes: Counter[str] = Counter()
+    tallies = []
+    try:
+        warm()
+        finished = Federation(folder / "finished", "seeded")
+        ended = command(finished.start(), finished.said)
+        if ended.code:
+            raise RuntimeError(f"the run to take a ledger from failed: {ended.said}")
+        for tally in fuzz(
+            folder / "fuzz",
+            inputs=options.inputs,
+            seconds=60.0 * options.minutes,
+            seed=options.seed,
+            ledger=finished.run / "ledger.sqlite",
+            outcomes=outcomes,
+        ):
+            tallies.append(tally)
+            print(f"{tally.name}: {tally.survived} of {tally.tried}", file=sys.stderr, flush=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(table(tallies))
+    print(f"{len(outcomes):,} distinct outcomes")
+    if options.outcomes:
+        for text, count in outcomes.most_common():
+            print(f"{count:>9,}  {text}")
+    problems = [problem for tally in tallies for problem in tally.problems]
+    for problem in problems[:50]:
+        print(problem)
+    return int(bool(problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

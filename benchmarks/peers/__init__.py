@@ -1,0 +1,1 @@
+"""Against other simulators of private federated learning: `scripts/bench_peers`."""

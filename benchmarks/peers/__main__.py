@@ -1,0 +1,177 @@
+"""A round of fl-shuffle against one of apple/pfl-research 0.6, in one run, client unit.
+
+pfl runs in a Python of its own (--pfl-python, or FL_SHUFFLE_PFL_PYTHON; this one where it has it);
+without one the benchmark says so and ends well. It is tuned: one flat parameter, gradients in
+closed form, users made once; NumPy, or PyTorch with one or two threads, and of its two central
+mechanisms the one that a trial finds fastest. Both sides have the same records, clip, noise scale
+and step.
+
+  ours         fl-shuffle simulate --json: accountant, ledger, shuffler, every client's own noise
+  pooled       the same with run.noise = "pooled"
+  pfl-local    pfl's GaussianMechanism on every client
+  pfl-central  pfl's CentrallyAppliedPrivacyMechanism, or approximate_as_central_mechanism()
+
+They take turns of some seconds, all but one of them stopped. A ratio is pfl's turn over ours next
+to it: the median over turns, and the tenth and ninetieth percentile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.simulation import LIGHT, TURN_SECONDS, Bench, ratios
+from benchmarks.simulation_parts.jobs import JOBS, SMOKE_JOB, Job
+from benchmarks.simulation_parts.measure import Measurement
+
+PEERS = ("J1000", "JS1000", "JS10000")
+PAIRS = {"pfl-local": "ours", "pfl-central": "pooled"}
+MECHANISMS = {"pfl-local": ("local",), "pfl-central": ("approximate", "central")}
+FRAMEWORKS = (("numpy", 1), ("torch", 1), ("torch", 2))
+CLIP = 1.0
+TURN_ROUNDS = 3
+WANTED = "0.6"
+COLUMNS = (
+    *("job", "clients", "records", "d", "engine", "how", "rounds", "median_s", "p10_s", "p90_s"),
+    *("cpu_s", "over", "ratio", "ratio_p10", "ratio_p90", "note"),
+)
+ASK = "import pfl, importlib.metadata as m; print(m.version('pfl'))"
+
+
+@dataclass
+class PeerBench(Bench):
+    """A job for both simulators."""
+
+    python: str = sys.executable
+    how: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+
+    def command(self, engine: str, rounds: int) -> list[str]:
+        if engine in LIGHT:
+            return super().command(engine, rounds)
+        return self._pfl(rounds, *self.how[engine])
+
+    def tune(self, engine: str) -> None:
+        """Take the mechanism, framework and number of threads whose rounds are fastest."""
+        found = {}
+        for mechanism in MECHANISMS[engine]:
+            for framework, threads in FRAMEWORKS:
+                way = mechanism, framework, threads
+                trial = self.child(self._pfl(TURN_ROUNDS, *way))
+                if not trial.failed:
+                    found[way] = trial.quantile(0.0)
+        if not found:
+            raise SystemExit(f"{engine} failed: {trial.failed}")
+        self.how[engine] = min(found, key=lambda way: found[way] or 0.0)
+
+    def _pfl(self, rounds: int, mechanism: str, framework: str, threads: int) -> list[str]:
+        command = [self.python, "-m", "benchmarks.peers.pfl_rounds", str(self.folder / "job.npz")]
+        command += ["--clients", str(self.job.clients), "--hidden", str(self.job.hidden)]
+        command += ["--clip", str(CLIP), "--scale", repr(self.scale), "--rounds", str(rounds)]
+        command += ["--mechanism", mechanism, "--framework", framework]
+        return [*command, "--threads", str(threads)]
+
+
+def missing(python: str) -> str:
+    """Why this Python cannot play the peer; empty if it can."""
+    if not python:
+        return "pfl is not installed here; name a Python that has it with --pfl-python"
+    try:
+        answer = subprocess.run([python, "-c", ASK], capture_output=True, text=True, check=False)
+    except OSError as error:
+        return f"{python} cannot be started: {error.strerror}"
+    if answer.returncode:
+        return f"{python} has no pfl: {answer.stderr.strip().splitlines()[-1]}"
+    version = answer.stdout.strip()
+    return "" if version.startswith(WANTED) else f"{python} has pfl {version}, not {WANTED}"
+
+
+def measure_job(
+    job: Job, mnist: str, seconds: float, folder: Path, python: str
+) -> list[dict[str, object]]:
+    """Both simulators on one job, in turns, for about `seconds`."""
+    bench = PeerBench(job, "client", mnist, folder / job.name, python=python)
+    typical, rounds = {}, {}
+    for engine in ("ours", "pooled", *PAIRS):
+        if engine in PAIRS:
+            bench.tune(engine)
+        typical[engine] = bench.typical(engine)
+        # Twice what the time allows, as its own trial may have been in a slow minute.
+        rounds[engine] = max(TURN_ROUNDS, int(2.0 * seconds / 4 / typical[engine]))
+    turn = max(TURN_SECONDS, TURN_ROUNDS * max(typical.values()))
+    found = bench.run_in_turns(rounds, turn, seconds)
+    return [row_of(bench, engine, found) for engine in found]
+
+
+def row_of(bench: PeerBench, engine: str, found: dict[str, Measurement]) -> dict[str, object]:
+    """A line of the table: pfl's with the ratio to ours."""
+    own, job = found[engine], bench.job
+    over = PAIRS.get(engine, "")
+    apart = ratios(own, found[over]) if over else []
+    at = {
+        name: apart[round(share * (len(apart) - 1))] if apart else None
+        for name, share in (("ratio", 0.5), ("ratio_p10", 0.1), ("ratio_p90", 0.9))
+    }
+    return {
+        "job": job.name,
+        "clients": job.clients,
+        "records": job.records,
+        "d": job.dimension,
+        "engine": engine,
+        "how": " ".join(map(str, bench.how.get(engine, ()))),
+        "rounds": own.rounds,
+        **{f"{n}_s": own.quantile(q) for n, q in (("median", 0.5), ("p10", 0.1), ("p90", 0.9))},
+        "cpu_s": own.cpu_per_round,
+        "over": over,
+        **at,
+        "note": own.failed,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="bench_peers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--job", default="all", choices=[*PEERS, "all"])
+    parser.add_argument("--seconds", type=float, default=240.0, help="of turns, all jobs together")
+    here = sys.executable if importlib.util.find_spec("pfl") else ""
+    parser.add_argument("--pfl-python", default=os.environ.get("FL_SHUFFLE_PFL_PYTHON", here))
+    parser.add_argument("--csv", type=Path, default=Path("bench_peers.csv"))
+    parser.add_argument("--data", default=os.environ.get("FL_SHUFFLE_DATA", ""))
+    parser.add_argument("--smoke", action="store_true", help="a tiny job, a few rounds")
+    given = parser.parse_args()
+    reason = missing(given.pfl_python)
+    if reason:
+        print(f"skipped: {reason}")
+        return 0
+    mnist = str(Path(given.data).resolve()) if given.data else ""
+    jobs = [JOBS[name] for name in (PEERS if given.job == "all" else (given.job,))]
+    if given.smoke:
+        jobs, mnist = [SMOKE_JOB], ""
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory(prefix="bench-peers-") as folder:
+        for job in jobs:
+            seconds = 4.0 if given.smoke else given.seconds / len(jobs)
+            rows += measure_job(job, mnist, seconds, Path(folder), given.pfl_python)
+            for row in rows[-len(PAIRS) - 2 :]:
+                cells = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values())
+                print(
+                    "  ".join(f"{n}={c}" for n, c in zip(COLUMNS, cells, strict=True)), flush=True
+                )
+            with given.csv.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
+    return 1 if any(row["note"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

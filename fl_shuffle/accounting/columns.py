@@ -1,0 +1,89 @@
+"""A run's account, column by column: where the numbers come from, and every client's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.accounting.guarantee import Status
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.rounds.class_table import ClassTable
+from fl_shuffle.accounting.rounds.events import Column
+
+Vector = NDArray[np.float64]
+
+GSPA_SOURCE = "Chen, Cao, Ge (AAAI 2024), Theorem 2, sqrt(T) composition"
+LOCAL_SOURCE = "exact composition of the client's own noise"
+SHUFFLED_SOURCE = (
+    "partial shuffles by a random swap (theorem in docs/proofs.md, section 13) or the blanket "
+    "theorem (section 5), the smaller at each epsilon; dominating-pair composition"
+)
+DECLARED_SOURCE = (
+    "partial shuffles by a random swap for a declared local profile (theorem in docs/proofs.md, "
+    "section 13), dominating-pair composition"
+)
+DECLARED_NOTE = (
+    "given the declared budgets: any two inputs are (epsilon0, delta0)-close under the user's "
+    "randomizer, which treats clients of one budget alike"
+)
+DECLARED_LOCAL_SOURCE = "exact composition of the declared budget (Kairouz, Oh, Viswanath 2015)"
+SPECIFIC_SOURCE = "Su, Cheng, Wang (2025), Theorem 4, others within one unit's change"
+LOWER_SOURCE = "attack that knows the others' means: likelihood ratio, or recognition"
+SMALLER_NOTE = (
+    "of so few reports more is proven when they are seen themselves, shuffled, than of their sum: "
+    "a sum is computed from them, so that number stands here"
+)
+
+
+class ClientTotals(NamedTuple):
+    """Every client's own bill [n]: rounds taken part in, and its epsilon in each proven column;
+    `sum` is NaN where that column says nothing. `headline` is the one that matches the release."""
+
+    rounds: NDArray[np.int64]
+    proven: Vector
+    local: Vector
+    sum: Vector
+    headline: Vector
+
+
+class GspaRounds:
+    """Theorem 2 of Chen, Cao, Ge (AAAI 2024), round by round, as published."""
+
+    def __init__(self, classes: ClassTable) -> None:
+        with np.errstate(over="ignore"):
+            self._shares = (1.0 - classes.delta0) / (1.0 + np.exp(classes.epsilon0))
+
+    def mu(self, counts: NDArray[np.int64]) -> float | None:
+        """The Gaussian-DP parameter of one round with `counts` [classes]; None where the theorem's
+        sum is empty (one report)."""
+        there = counts > 0
+        shares = self._shares[there]
+        rest = math.fsum((shares * counts[there]).tolist()) - float(shares.max(initial=0.0))
+        return math.sqrt(2.0 / rest) if rest > 0.0 else None
+
+
+def gspa_column(mu: float | None, delta: float, classes: Iterable[int]) -> Column:
+    """Its column after rounds of parameter `mu` together."""
+    if mu is None:
+        return Column("gspa", Status.AS_PUBLISHED, GSPA_SOURCE, note="needs two reports a round")
+    epsilon = gaussian_epsilon(delta, mu)
+    return Column("gspa", Status.AS_PUBLISHED, GSPA_SOURCE, dict.fromkeys(classes, epsilon))
+
+
+def smaller_column(sums: Column, proven: Column) -> Column:
+    """The column `sum` with `proven` wherever that is smaller: a sum is computed from the shuffled
+    reports, so what holds of these holds of it."""
+    smaller = [index for index, value in sums.epsilon.items() if proven.epsilon[index] < value]
+    if not smaller:
+        return sums
+    epsilon = {**sums.epsilon, **{index: proven.epsilon[index] for index in smaller}}
+    overall = None
+    if sums.overall is not None and proven.overall is not None:
+        overall = min(sums.overall, proven.overall)
+    source = f"{sums.source}; or {proven.source}"
+    return replace(sums, source=source, epsilon=epsilon, note=SMALLER_NOTE, overall=overall)

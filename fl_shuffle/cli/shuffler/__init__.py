@@ -1,0 +1,55 @@
+"""`fl-shuffle shuffler`: the shuffler as a process and a party of its own."""
+
+from __future__ import annotations
+
+import argparse
+
+SUMMARY = "Run a shuffler apart from the server: set it up, make keys, serve."
+
+DEADLINE_SECONDS = 3600.0
+"""As `run.timeout`."""
+LARGEST_REPORT = 1 << 24
+"""Bytes: four million coordinates."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
+    key = parts.add_parser("key", help="make the analyzer's key pair: FILE and FILE.pub")
+    key.add_argument("file", metavar="FILE", help="where to put the private key")
+    init = parts.add_parser("init", help="make a shuffler's directory, and passes to hand out")
+    init.add_argument("directory", metavar="DIR", help="the shuffler's own folder, new")
+    init.add_argument(
+        "--passes", metavar="DIR", required=True, help="folder for what is handed out, new"
+    )
+    init.add_argument(
+        "--address", metavar="HOST:PORT", required=True, help="where the others reach it"
+    )
+    init.add_argument("--clients", type=int, metavar="N", required=True, help="as data.clients")
+    init.add_argument(
+        "--sites", type=int, metavar="P", required=True,
+        help="SuperNodes; site i plays what partition-id=i num-partitions=P plays",
+    )  # fmt: skip
+    init.add_argument(
+        "--min-reports", type=int, metavar="N", default=2,
+        help="no smaller batch leaves, whatever the server asks (default: 2)",
+    )  # fmt: skip
+    init.add_argument(
+        "--deadline", type=float, metavar="SECONDS", default=DEADLINE_SECONDS,
+        help=f"a round is closed so long after it began (default: {DEADLINE_SECONDS:g})",
+    )  # fmt: skip
+    init.add_argument(
+        "--largest-report", type=int, metavar="BYTES", default=LARGEST_REPORT,
+        help=f"most bytes of a report, 4 a coordinate (default: {LARGEST_REPORT})",
+    )  # fmt: skip
+    serve = parts.add_parser("serve", help="take reports and release batches, until it is ended")
+    serve.add_argument("directory", metavar="DIR", help="the shuffler's own folder")
+    serve.add_argument(
+        "--listen", metavar="HOST:PORT", help="where to listen (default: its address)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from fl_shuffle.cli.shuffler import parts
+
+    play = {"key": parts.key, "init": parts.init, "serve": parts.serve}
+    return play[arguments.part](arguments)

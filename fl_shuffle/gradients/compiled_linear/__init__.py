@@ -1,0 +1,1 @@
+"""Softmax regression, compiled: one pass over the records, where numba is installed."""

@@ -1,0 +1,55 @@
+"""What an accountant works out ahead changes no number, whoever reports in the end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.rounds.events import ClientClass
+
+CLASSES = [
+    ClientClass("gaussian", 4.0, 1.0, 0.5, 1.0, 1e-5, 4),
+    ClientClass("gaussian", 6.0, 1.0, 0.5, 0.7, 1e-5, 4),
+]
+CLASS_OF = np.repeat([0, 1], [30, 20])
+EVERYBODY = np.ones(50, dtype=bool)
+MOST = np.arange(50) % 7 > 0
+
+
+def new_accountant() -> Accountant:
+    return Accountant(
+        CLASSES, CLASS_OF, unit="record", schedule="aggregate", delta=1e-5, rounds=9, dimension=3
+    )
+
+
+@pytest.mark.parametrize("arrived", [EVERYBODY, MOST], ids=["as foreseen", "fewer"])
+def test_rounds_foreseen_are_the_rounds_counted(arrived: np.ndarray) -> None:
+    plain, ahead = new_accountant(), new_accountant()
+    for number in range(1, 6):
+        present = arrived if number == 3 else EVERYBODY
+        for one in (plain, ahead):
+            one.preview(number, EVERYBODY)
+        ahead.foresee(number, EVERYBODY, EVERYBODY)
+        # Asked again, before it is committed: nothing of what was foreseen has been counted.
+        assert ahead.preview(number, present) == plain.preview(number, present)
+        for one in (plain, ahead):
+            one.commit(number, present)
+        assert ahead.preview(number + 1, EVERYBODY) == plain.preview(number + 1, EVERYBODY)
+    for mine, theirs in zip(ahead.client_totals(), plain.client_totals(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_round_foreseen_is_not_composed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    account = new_accountant()
+    account.preview(1, EVERYBODY)
+    account.foresee(1, EVERYBODY, MOST)
+    account.commit(1, EVERYBODY)
+
+    def refuse(self: Accountant, present: np.ndarray) -> None:
+        raise AssertionError("worked out again")
+
+    monkeypatch.setattr(Accountant, "_listed", refuse)
+    assert account.preview(2, MOST).round_number == 2
+    with pytest.raises(AssertionError, match="worked out again"):
+        account.preview(2, EVERYBODY)

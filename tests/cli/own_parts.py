@@ -1,0 +1,58 @@
+"""Users' own parts that are wrong in one way each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fl_shuffle.configuration.sections import DataSection
+from fl_shuffle.tasks.data import Records
+
+
+def lists(section: DataSection) -> Records:
+    return Records([[0.0]], [0], [[0.0]], [0], 2)  # type: ignore[arg-type]
+
+
+def lazy(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.LazyLinear(classes)
+
+
+class Raises(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2, 10))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        raise KeyError("my own mistake")
+
+
+def raising(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Raises()
+
+
+class TextFeatures:
+    data_dependent = False
+
+    def fit(self, images: Any) -> None: ...
+
+    def transform(self, images: Any) -> str:
+        return "vectors"
+
+
+def no_features() -> object:
+    return object()
+
+
+def keep(mean: Any, epsilon0: float, delta0: float, generator: np.random.Generator) -> Any:
+    return mean + generator.laplace(size=mean.shape)
+
+
+def one_argument(first: object) -> object:
+    return first
+
+
+def text_analyzer(reports: torch.Tensor) -> str:
+    return "a step"

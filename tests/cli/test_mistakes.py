@@ -1,0 +1,166 @@
+"""Every user's mistake at the command line is one clear line, and names what to mend."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from fl_shuffle.cli import main
+from fl_shuffle.configuration.effects import idle_settings, without_effect
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.configuration.sections import Config
+from tests.small_federation import Launch, launch, small, summary
+
+__all__ = ["launch", "small"]
+
+OWN = "tests.cli.own_parts"
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr."""
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1, lines
+    return lines[0].removeprefix("fl-shuffle: error: ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["budgets.epsilon=2"], "budgets.epsilon = 2.0 has no effect with budgets.distribution = "),
+        (["budgets.file=x.csv"], "budgets.file = 'x.csv' has no effect with budgets.distribution"),
+        (["data.alpha=0.1"], "data.alpha = 0.1 has no effect with data.partition = 'iid'"),
+        (["data.shards_per_client=3"], "data.shards_per_client = 3 has no effect"),
+        (
+            ["training.local_learning_rate=0.1"],
+            "training.local_learning_rate = 0.1 has no effect with training.local_steps = 1",
+        ),
+        (["server.momentum=0.5"], "server.momentum = 0.5 has no effect with server.optimizer"),
+        (["server.trim=0.2"], "server.trim = 0.2 has no effect with server.analyzer = 'mean'"),
+        (["run.supernodes=x.csv"], "run.supernodes = 'x.csv' has no effect: a simulation has no"),
+        ([f"data.source={OWN}:lists"], "Records.train_images is a list; it must be a NumPy array"),
+        ([f"model.kind={OWN}:lazy"], "parameter weight is lazy, and its size unknown; use layers"),
+        (["data.features=os:getcwd"], "data.features = 'os:getcwd' returned str without 'fit'"),
+        ([f"data.features={OWN}:one_argument"], "cannot be called with data.feature_options = {}"),
+        ([f"data.features={OWN}:no_features"], "returned object without 'fit'"),
+        (
+            [f"data.features={OWN}:TextFeatures"],
+            "transform returned str; it must return a float32 NumPy array with 1428 rows",
+        ),
+        ([f"privacy.randomizer={OWN}:one_argument"], "it must be a function of (mean, epsilon0, "),
+        ([f"server.analyzer={OWN}:keep"], "it must be a function of (reports), and takes"),
+        ([f"budgets.distribution={OWN}:keep"], "must be a function of (clients, generator), and "),
+        (["app.server=os:getcwd"], "app.server = 'os:getcwd' is no Flower app"),
+        (["privacy.clip_norm=1e-300"], "privacy.clip_norm = 1e-300: must be a finite number in"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_setting_that_cannot_work_is_one_line(
+    launch: Launch, capsys: pytest.CaptureFixture[str], settings: list[str], words: str
+) -> None:
+    assert launch("run", *settings) == 2
+    assert words in said(capsys)
+
+
+def test_participation_that_draws_nobody_says_so(
+    launch: Launch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch("run", "training.participation=1e-9") == 1
+    line = said(capsys)
+    assert "training.participation = 1e-09 drew 0 of 12 clients, below privacy.min_reports" in line
+    assert "budget" not in line
+
+
+def test_what_clients_raise_is_counted_and_shown_where_asked_for(
+    launch: Launch, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # pytest listens to the root logger, as a program does that has set logging up.
+    monkeypatch.setattr(logging.getLogger("fl_shuffle.client"), "propagate", False)
+    settings = [f"model.kind={OWN}:raising", "run.evaluate_every=9"]
+    assert launch("quiet", *settings) == 1
+    told = capsys.readouterr().err
+    assert "Traceback" not in told
+    assert "0 usable reports arrived, below privacy.min_reports = 2" in told
+    assert "(raised KeyError 'my own mistake': 12)" in told
+    assert launch("loud", *settings, options=("--verbose",)) == 1
+    told = capsys.readouterr().err
+    assert "own_parts.py" in told
+    assert "KeyError: 'my own mistake'" in told
+    assert told.strip().splitlines()[-1].startswith("fl-shuffle: error: round 1: 0 usable reports")
+
+
+def test_verbose_shows_where_an_error_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "no-such.toml", "--verbose"]) == 2
+    told = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in told
+    assert told.strip().splitlines()[-1].startswith("fl-shuffle: error: configuration file")
+    assert main(["simulate", "no-such.toml"]) == 2
+    said(capsys)
+
+
+def test_an_analyzer_that_returns_no_step_fails_the_run(launch: Launch, tmp_path: Path) -> None:
+    assert launch("run", f"server.analyzer={OWN}:text_analyzer") == 1
+    assert "server.analyzer returned str" in str(summary(tmp_path / "run")["stopped_early"])
+
+
+def test_a_declared_delta_that_rounds_use_up_is_named(launch: Launch, tmp_path: Path) -> None:
+    settings = [f"privacy.randomizer={OWN}:keep", "budgets.delta=1e-5"]
+    assert launch("many", *settings, "run.rounds=5") == 0
+    found = summary(tmp_path / "many")
+    assert found["epsilon"] == "inf"
+    warning = next(text for text in found["warnings"] if "no finite epsilon" in text)  # type: ignore[attr-defined]
+    assert "reports more than 1 times" in warning
+    assert launch("one", *settings, "run.rounds=1") == 0
+    found = summary(tmp_path / "one")
+    assert found["epsilon"] != "inf"
+    assert not any("no finite epsilon" in text for text in found["warnings"])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[1, 2]", "config.json holds no table of sections: it is damaged"),
+        ("[" * 50_000, "config.json is nested too deeply"),
+        ("{", "config.json cannot be read"),
+        ('{"run": 3}', "[run] must be a table"),
+        ('{"run": {"rounds": "x"}}', "run.rounds = 'x'"),
+        ('{"walk": {}}', "unknown section: 'walk'"),
+    ],
+)
+def test_a_damaged_configuration_is_one_line(
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(text, encoding="utf-8")
+    assert main(["simulate", str(tmp_path), "--out", str(tmp_path / "new")]) == 2
+    assert words in said(capsys)
+
+
+def test_settings_of_a_file_without_effect_are_warned_of(launch: Launch, tmp_path: Path) -> None:
+    """The file's own `low` and `high` are not read any more; the run goes on and says so."""
+    assert launch("run", "budgets.distribution=constant", "budgets.epsilon=2", "run.rounds=1") == 0
+    warnings = summary(tmp_path / "run")["warnings"]
+    found = [text for text in warnings if "without effect" in text]  # type: ignore[attr-defined]
+    assert found == [
+        "setting without effect: budgets.low = 1.0 has no effect with budgets.distribution = "
+        "'constant'",
+        "setting without effect: budgets.high = 4.0 has no effect with budgets.distribution = "
+        "'constant'",
+    ]
+
+
+def test_defaults_have_no_idle_setting_and_own_apps_may_read_any() -> None:
+    assert idle_settings(Config()) == ()
+    assert all("." in key for key in without_effect(Config()))
+    own = parse_config({"app": {"server": "my.own:app"}, "data": {"alpha": 3.0}})
+    assert without_effect(own) == {}
+
+
+def test_a_tiny_plan_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = "--clients 10 --rounds 5 --epsilon 1e-9 --delta 1e-6 --json"
+    code = main(["plan", *arguments.split()])
+    output = capsys.readouterr()
+    assert "Traceback" not in output.err
+    assert code == 0, output.err
+    json.loads(output.out)

@@ -1,0 +1,273 @@
+"""Discrete noise: exact laws, integers alone, and what it guarantees.
+
+Chi-square tests against the exact probabilities, false alarm 1e-6 each. With 4e5 variates of scale
+10 they see (power above 0.999, noncentrality stated): a scale 2% wrong (noncentrality 160 for the
+Gaussian, 80 for the Laplace law, on about 40 and 70 cells), and a zero counted twice, as by a sign
+that is never drawn again (1e4).
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from fl_shuffle.accounting.laws.discrete_noise import (
+    discrete_gaussian_delta,
+    discrete_gaussian_scale,
+    discrete_laplace_scale,
+    zcdp_delta,
+)
+from fl_shuffle.accounting.laws.gaussian_inverses import analytic_sigmas
+from fl_shuffle.budgets import Budgets
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.randomizer_plan import make_plan
+from fl_shuffle.randomizers.discrete import samplers, words
+from fl_shuffle.randomizers.discrete.reports import discrete_reports_
+from fl_shuffle.randomizers.discrete.samplers import (
+    bernoulli_exp,
+    discrete_gaussian,
+    discrete_laplace,
+)
+from fl_shuffle.randomizers.discrete.words import Words
+from fl_shuffle.randomizers.noise import NoiseStream
+from tests.small_federation import Launch, launch, small, summary
+
+__all__ = ["launch", "small"]
+
+LAWS = {"gaussian": discrete_gaussian, "laplace": discrete_laplace}
+COUNT, SCALE, FALSE_ALARM = 400_000, 10, 1e-6
+
+
+def pmf(law: str, scale: float, reach: int) -> np.ndarray:
+    """Of -reach .. reach; what lies beyond is below 1e-20 where reach is 10 scales or 50."""
+    x = np.arange(-reach, reach + 1)
+    weight = np.exp(-(x**2) / (2 * scale**2) if law == "gaussian" else -np.abs(x) / scale)
+    return np.asarray(weight / weight.sum())
+
+
+def chi_square(drawn: np.ndarray, law: str, scale: float) -> float:
+    """The p-value; cells with fewer than 20 expected are put together at either end."""
+    reach = int((10 if law == "gaussian" else 50) * scale)
+    expected = len(drawn) * pmf(law, scale, reach)
+    counts = np.bincount(np.clip(drawn, -reach, reach) + reach, minlength=2 * reach + 1)
+    inner = np.flatnonzero(expected >= 20)
+    low, high = inner[0], inner[-1] + 1
+
+    def gathered(values: np.ndarray) -> np.ndarray:
+        return np.array([values[:low].sum(), *values[low:high], values[high:].sum()])
+
+    seen, wanted = gathered(counts), gathered(expected)
+    statistic = ((seen - wanted) ** 2 / wanted).sum()
+    return float(stats.chi2.sf(statistic, len(wanted) - 1))
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_the_law_is_the_exact_one(law: str) -> None:
+    drawn = LAWS[law](Words(b"law of the noise"), SCALE, COUNT)
+    assert len(drawn) == COUNT
+    assert chi_square(drawn, law, SCALE) > FALSE_ALARM
+    # The power that is stated: the same variates against laws that are slightly others.
+    assert chi_square(drawn, law, SCALE * 1.02) < FALSE_ALARM
+    twice = np.concatenate([drawn, drawn[drawn == 0]])
+    assert chi_square(twice, law, SCALE) < FALSE_ALARM
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("scale", [1, 2, 3])
+def test_small_scales_too(law: str, scale: int) -> None:
+    assert (
+        chi_square(LAWS[law](Words(bytes([scale]) * 16), scale, 50_000), law, scale) > FALSE_ALARM
+    )
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_scales_of_real_runs(law: str) -> None:
+    """At 50,000 steps a scale the discrete laws are the continuous ones to 1e-9: Kolmogorov."""
+    drawn = LAWS[law](Words(b"a scale of a run"), 50_000, 50_000)
+    continuous = stats.norm if law == "gaussian" else stats.laplace
+    found = stats.kstest((drawn + 0.0) / 50_000, continuous.cdf).pvalue
+    assert found > FALSE_ALARM
+
+
+def test_bernoulli_exp_and_uniforms_are_exact() -> None:
+    count = 100_000
+    for numerator, denominator in ((0, 1), (1, 3), (7, 7), (5, 2), (1, 1 << 50)):
+        ones = np.ones(count, dtype=np.int64)
+        found = bernoulli_exp(Words(b"sixteen bytes..."), numerator * ones, denominator * ones)
+        wanted = math.exp(-numerator / denominator)
+        low, high = stats.binom.interval(1 - FALSE_ALARM, count, wanted)
+        assert low <= found.sum() <= high
+    # A bound of 2/3 of 2^62: without drawing again, the lower part would come up more often.
+    bound = (1 << 62) // 3 * 2
+    drawn = Words(b"another sixteen!").below(np.full(count, bound))
+    assert drawn.min() >= 0
+    assert drawn.max() < bound
+    assert stats.kstest(drawn / bound, "uniform").pvalue > FALSE_ALARM
+
+
+def test_words_follow_one_another() -> None:
+    """What is drawn at once is what is drawn piece by piece; the words of AES itself."""
+    one, other = Words(bytes(16)), Words(bytes(16))
+    assert np.array_equal(one.draw(7), np.concatenate([other.draw(3), other.draw(4)]))
+    # FIPS 197 and SP 800-38A: AES-128 of the zero block under the zero key is 66e94bd4ef8a2c3b...
+    first = int.from_bytes(bytes.fromhex("66e94bd4ef8a2c3b"), "little") >> 1
+    assert Words(bytes(16)).draw(1).tolist() == [first]
+
+
+def test_no_number_of_the_samplers_is_a_floating_one() -> None:
+    """No float literal, no true division, no math function, no float dtype in their source."""
+    for module in (samplers, words):
+        source = Path(str(module.__file__)).read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(source)):
+            assert not isinstance(node, ast.Div)
+            assert not (isinstance(node, ast.Constant) and isinstance(node.value, float))
+            assert not (isinstance(node, ast.Name) and node.id in ("math", "float"))
+            assert not (isinstance(node, ast.Attribute) and "float" in node.attr)
+    for law in LAWS.values():
+        assert law(Words(bytes(16)), 5, 3).dtype == np.int64
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 3.0])
+def test_zcdp_covers_the_exact_law_of_one_coordinate(epsilon: float) -> None:
+    """And is not far from it: within a factor of ten of delta."""
+    for sensitivity, scale in ((4, 10), (10, 10), (40, 30)):
+        exact = discrete_gaussian_delta(epsilon, sensitivity, scale)
+        bound = zcdp_delta(sensitivity**2 / (2 * scale**2), epsilon)
+        assert exact <= bound
+        if exact > 1e-9:
+            assert bound <= 10.0 * exact + 1e-12
+
+
+def test_the_exact_delta_is_that_of_brute_force() -> None:
+    for epsilon, sensitivity, scale in ((0.3, 1, 2), (1.0, 3, 4), (0.0, 5, 3), (2.5, 7, 3)):
+        reach = 45 * scale
+        p = pmf("gaussian", scale, reach)
+        q = np.concatenate([np.zeros(sensitivity), p[: len(p) - sensitivity]])
+        wanted = np.maximum(p - math.exp(epsilon) * q, 0.0).sum()
+        assert discrete_gaussian_delta(epsilon, sensitivity, scale) == pytest.approx(wanted, 1e-9)
+
+
+def test_zcdp_is_the_best_order_of_a_fine_search() -> None:
+    for rho, epsilon in ((0.01, 0.5), (0.5, 2.0), (3.0, 9.0), (1e-6, 0.01)):
+        orders = 1.0 + np.exp(np.linspace(-10, 25, 200_001))
+        less = orders - 1.0
+        logs = less * (orders * rho - epsilon) - orders * np.log1p(1 / less) - np.log(less)
+        assert zcdp_delta(rho, epsilon) == pytest.approx(min(1.0, math.exp(logs.min())), 1e-5)
+
+
+@pytest.mark.parametrize("epsilon", [0.2, 1.0, 4.0])
+def test_calibrations_are_the_smallest_that_fit(epsilon: float) -> None:
+    width, delta = 65_000.0, 1e-5
+    scale = discrete_gaussian_scale(epsilon, delta, width)
+    assert zcdp_delta(width**2 / (2 * scale**2), epsilon) <= delta
+    assert zcdp_delta(width**2 / (2 * (scale - 2) ** 2), epsilon) > delta
+    # What zCDP costs against the best calibration of continuous noise: below 15%.
+    best = float(analytic_sigmas(np.array([epsilon]), np.array([delta]))[0]) * width
+    assert best <= scale <= 1.15 * best
+    laplace = discrete_laplace_scale(epsilon, width)
+    assert width / laplace <= epsilon < width / (laplace - 2)
+
+
+def test_reports_do_not_hang_on_packing_and_stay_on_the_grid() -> None:
+    generator = torch.Generator().manual_seed(1)
+    means = torch.randn(4, 37, generator=generator) / 10
+    stream = NoiseStream(b"k" * 16, 37, bits=64)
+    scale, step = np.array([3, 30, 300, 3]), np.array([0.25, 2.0**-9, 2.0**-12, 0.25])
+    ids = np.array([2, 5, 6, 900])
+    whole = discrete_reports_(
+        "discrete-laplace", means.clone(), ids, stream, scale=scale, step=step
+    )
+    for row in range(4):
+        alone = discrete_reports_(
+            "discrete-laplace",
+            means[row : row + 1].clone(),
+            ids[row : row + 1],
+            stream,
+            scale=scale[row : row + 1],
+            step=step[row : row + 1],
+        )
+        assert torch.equal(alone[0], whole[row])
+        steps = whole[row].double() / step[row]
+        assert torch.equal(steps, steps.round())
+    # A mean is cut towards zero, so the ball's image stays in the ball.
+    cut = torch.trunc(means.double() / 0.25) * 0.25
+    assert bool((cut.norm(dim=1) <= means.double().norm(dim=1)).all())
+
+
+def tables(randomizer: str, **changes: object) -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = {
+        "run": {"entropy": "system"},
+        "privacy": {"randomizer": randomizer, "unit": "client", "clip_norm": 0.7},
+    }
+    for key, value in changes.items():
+        section, _, name = key.partition("__")
+        found.setdefault(section, {})[name] = value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"run__entropy": "seeded"}, "draws noise that is no secret"),
+        ({"privacy__unit": "record"}, "bounds no norm of whole steps"),
+        ({"server__weights": "inverse-variance"}, "leaves the grid"),
+        ({"privacy__personalization": "clipping"}, "calibrated for continuous noise"),
+        ({"privacy__calibration": "classical"}, "is for continuous noise"),
+        ({"run__device": "cuda"}, "has no such sampler"),
+    ],
+)
+@pytest.mark.parametrize("noise", ["discrete-gaussian", "discrete-laplace"])
+def test_it_is_offered_where_it_is_proven(
+    noise: str, changes: dict[str, object], words: str
+) -> None:
+    with pytest.raises(InvalidValueError, match=words):
+        parse_config(tables(noise, **changes))
+
+
+@pytest.mark.parametrize("clip", [None, 0.1])
+@pytest.mark.parametrize("noise", ["discrete-gaussian", "discrete-laplace"])
+def test_the_plan_keeps_every_budget(noise: str, clip: float | None) -> None:
+    changes = {} if clip is None else {"privacy__client_clip": clip}
+    config = parse_config(tables(noise, **changes))
+    epsilon = np.array([0.1, 0.5, 0.5, 2.0, 8.0])
+    budgets = Budgets(epsilon, np.array([1e-5, 1e-6, 1e-5, 1e-5, 1e-9]))
+    plan = make_plan(config, budgets, np.full(5, 20))
+    assert plan.radius.tolist() == [clip or 0.7] * 5
+    steps = plan.scale / plan.step
+    assert np.array_equal(steps, np.rint(steps))
+    assert np.array_equal(np.frexp(plan.step)[0], np.full(5, 0.5))
+    width = 2.0 * plan.radius / plan.step
+    for client in range(5):
+        if noise == "discrete-laplace":
+            assert width[client] / steps[client] <= epsilon[client]
+        else:
+            rho = width[client] ** 2 / (2.0 * steps[client] ** 2)
+            assert zcdp_delta(rho, epsilon[client]) <= budgets.delta[client]
+    kinds = [plan.classes[int(index)] for index in plan.class_of]
+    assert [kind.epsilon0 for kind in kinds] == epsilon.tolist()
+    assert all(kind.noise == "user" for kind in kinds)
+    zero = noise == "discrete-laplace"
+    assert [kind.delta0 for kind in kinds] == ([0.0] * 5 if zero else budgets.delta.tolist())
+    # Reports that are cut at 2^23 steps pass the bound on honest ones.
+    assert (plan.largest >= 2.0**23 * plan.step).all()
+
+
+def test_a_run_accounts_for_the_budgets(launch: Launch, tmp_path: Path) -> None:
+    settings = [
+        "privacy.randomizer=discrete-laplace",
+        "run.entropy=system",
+        "budgets.distribution=constant",
+        "budgets.epsilon=0.75",
+    ]
+    assert launch("run", *settings) == 0
+    found = summary(tmp_path / "run")
+    assert found["columns"]["local"]["epsilon"] == pytest.approx(3 * 0.75, rel=1e-4)  # type: ignore[index]
+    assert 0.0 < found["epsilon"] <= 3 * 0.75 + 1e-9  # type: ignore[operator]
+    assert any("discrete noise of exactly the law" in text for text in found["assumptions"])  # type: ignore[attr-defined]

@@ -1,0 +1,110 @@
+"""Joining a Ray cluster: what is refused, and a run that loses one of its machines."""
+
+from __future__ import annotations
+
+import csv
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fl_shuffle.cli import main
+from fl_shuffle.flower.ray_engine import RAY_ADDRESS
+from tests.small_federation import Launch, model_bytes, summary
+
+pytest.importorskip("ray")
+
+ON_RAY = ("--engine", "ray")
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address at which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("nobody", "nobody listens there; start the head with ray start --head --port="),
+        ("ray://127.0.0.1:10001", "must be HOST:PORT of the cluster's head"),
+        ("here", "must be HOST:PORT"),
+        ("127.0.0.1:70000", "must be HOST:PORT"),
+    ],
+)
+@pytest.mark.parametrize("by", ["run.ray_address", RAY_ADDRESS])
+def test_an_address_that_leads_nowhere_is_one_line(
+    by: str, address: str, words: str, nobody: str, small: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    address = nobody if address == "nobody" else address
+    setting = []
+    if by == RAY_ADDRESS:
+        monkeypatch.setenv(RAY_ADDRESS, address)
+    else:
+        monkeypatch.setenv(RAY_ADDRESS, "not looked at")
+        setting = ["--set", f"run.ray_address={address}"]
+    assert main(["simulate", str(small), *ON_RAY, "--jobs", "2", *setting]) in (1, 2)
+    said = capsys.readouterr().err
+    assert said.startswith("fl-shuffle: error: ") and said.count("\n") == 1
+    assert by in said and address in said and words in said
+
+
+def test_a_cluster_wants_to_know_the_number_of_workers(
+    small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", str(small), *ON_RAY, "--set", "run.ray_address=auto"]) == 2
+    assert "run.jobs is missing" in capsys.readouterr().err
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A head and two more raylets, a processor each."""
+    from ray.cluster_utils import Cluster
+
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        yield found
+    finally:
+        found.shutdown()
+
+
+@pytest.mark.slow
+def test_a_machine_that_dies_costs_no_report(
+    cluster: Any, small: Path, launch: Launch, tmp_path: Path
+) -> None:
+    kind = ("privacy.unit=client", "run.rounds=12")
+    assert launch("here", *kind) == 0
+    machines = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    run = tmp_path / "cluster"
+    settings = [*kind, f"run.ray_address={cluster.address}"]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from fl_shuffle.cli import main; sys.exit(main())",
+    ]
+    command += ["simulate", str(small), "--quiet", *ON_RAY, "--jobs", "3", "--out", str(run)]
+    for setting in settings:
+        command += ["--set", setting]
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}) as process:
+        metrics = run / "metrics.csv"
+        while process.poll() is None:
+            if machines and metrics.exists() and metrics.read_text().count("\n") > 2:
+                cluster.remove_node(machines.pop(), allow_graceful=False)
+                machines.clear()
+            time.sleep(0.05)
+    assert process.returncode == 0 and not machines
+    rows = list(csv.DictReader(metrics.open()))
+    assert [row["n_reports"] for row in rows] == ["12"] * 12
+    assert model_bytes(tmp_path / "here") == model_bytes(run)
+    ours, theirs = summary(tmp_path / "here"), summary(run)
+    assert ours["proven_epsilon"] == theirs["proven_epsilon"]
