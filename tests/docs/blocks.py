@@ -1,8 +1,9 @@
 """The code blocks of a page, and running them as a reader would, from top to bottom.
 
 Python blocks of a page share one namespace, and all its blocks one working directory. A block whose
-first line is `# name.py` (or `.toml`, `.csv`) is that file. Lines that start with `fl-shuffle` are run
-through the command line; the word RUN stands for the newest run below `runs`. A comment above a block says what is different about it:
+first line is `# name.py` (or `.toml`, `.csv`) is that file. Lines that start with `fl-shuffle` are
+run through the command line; the word RUN stands for the newest run below `runs`. A comment above a
+block says what is different about it:
 
     <!-- smaller: --rounds 1 -->     these options are added, so that the tests stay quick
     <!-- not run: reason -->         why the block cannot be run here
