@@ -65,7 +65,9 @@ def load_function(path: str, *arguments: str, field: str) -> Any:
     return found
 
 
-GROUPS = ("data_sources", "features", "models", "analyzers", "randomizers")
+GROUPS = (
+    "data_sources", "features", "models", "losses", "metrics", "analyzers", "randomizers",
+)  # fmt: skip
 
 
 def registered(group: str) -> dict[str, str]:

@@ -185,11 +185,21 @@ class Result:
 
     @property
     def model(self) -> nn.Module:
-        """The final model, rebuilt from the configuration (which loads the data for its shapes)."""
+        """The final model, rebuilt from the configuration (which loads the data for its shapes).
+
+        Raises `RunError` for a run of your own ServerApp, whose model only you can build.
+        """
         from safetensors.torch import load_file
 
+        from fl_shuffle.configuration.sections import AppSection
         from fl_shuffle.tasks.task import load_task
 
+        if self.config.app.server != AppSection().server:
+            raise RunError(
+                f"the model of a run with app.server = {self.config.app.server!r} is your own: "
+                "build it and load_state_dict(safetensors.torch.load_file(directory / "
+                "'model.safetensors'))"
+            )
         model = load_task(self.config).model(self.config)
         model.load_state_dict(load_file(self.directory / "model.safetensors"))
         return model.eval()

@@ -11,7 +11,7 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.errors import ConfigError, DataError, FlShuffleError, InvalidValueError
+from fl_shuffle.errors import DataError, FlShuffleError, InvalidValueError
 from fl_shuffle.flower.apart import (
     agreement_of,
     hand_over,
@@ -19,7 +19,7 @@ from fl_shuffle.flower.apart import (
     run_named_in,
     sender_of,
 )
-from fl_shuffle.flower.client_record import ClientRecord
+from fl_shuffle.flower.client_record import ClientRecord, allowed_by_record, require_protecting
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED
 from fl_shuffle.flower.records import (
     MODEL_RECORD,
@@ -65,12 +65,7 @@ def train(message: Message, context: Context) -> Message:
     require_held(request, context, config.data.clients)
     if expired(message):
         return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
-    record = ClientRecord.of(context.node_config)
-    if record is not None and config.run.entropy == "seeded":
-        raise ConfigError(
-            "run.entropy = 'seeded': this node keeps a record of its budget and sends no noise "
-            "that the server can remove; use 'system'"
-        )
+    require_protecting(context, config)
     sender = sender_of(config, context.node_config)
     run = None if sender is None else run_named_in(message)
     model = message.content.array_records[MODEL_RECORD]
@@ -85,7 +80,7 @@ def train(message: Message, context: Context) -> Message:
         worker = worker_for(context)
         if pooled:
             return reply_with_sum(message, worker.sum_of_means(request, parameters))
-        if request.summed and record is None:
+        if request.summed and ClientRecord.of(context.node_config) is None:
             return reply_with_sum_of_reports(message, *worker.sum_of_reports(request, parameters))
         reports = worker.reports(request, parameters)
     except DataError:
@@ -98,14 +93,7 @@ def train(message: Message, context: Context) -> Message:
             raise  # The engine in this process tells the user, and nobody else.
         # Flower would send the exception's text, which may quote private records, to the server.
         return _failed(message, request)
-    sent = np.ones(len(reports), dtype=bool)
-    if record is not None:
-        sent = record.debit(
-            str(context.run_id),
-            request.round_number,
-            request.clients,
-            worker.classes_of(request.clients),
-        )
+    sent = allowed_by_record(request, context, config, worker.classes_of(request.clients))
     if sender is not None and run is not None:
         agreement = agreement_of(run, config, worker.plan, reports.shape[1])
         hand_over(sender, agreement, request, reports, sent)

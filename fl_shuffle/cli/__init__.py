@@ -20,6 +20,7 @@ from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.version import __version__
 
 SUBCOMMANDS = (
+    "new",
     "simulate",
     "sweep",
     "runs",
@@ -33,6 +34,8 @@ SUBCOMMANDS = (
     "audit",
     "shuffler",
 )
+ELSEWHERE = {"new": "fl_shuffle.scaffold.command"}
+"""Subcommands that live with what they do."""
 REQUIRED = ("torch", "flwr", "opacus", "cryptography", "mpmath", "rich", "safetensors", "scipy")
 
 CLIENT_LOG = "fl_shuffle.client"
@@ -57,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fl-shuffle {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in SUBCOMMANDS:
-        module = import_module(f"fl_shuffle.cli.{name}")
+        module = import_module(ELSEWHERE.get(name, f"fl_shuffle.cli.{name}"))
         sub = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
         module.configure(sub)
         sub.add_argument(

@@ -39,6 +39,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --resume: vouch for the data where they cannot be compared",
     )
+    parser.add_argument(
+        "--track",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="tell tensorboard, mlflow, wandb, or what your module:function returns (repeatable)",
+    )
+    parser.add_argument(
+        "--tensorboard",
+        action="append_const",
+        const="tensorboard",
+        dest="track",
+        help="the same as --track tensorboard: a folder tensorboard/RUN here",
+    )
     parser.add_argument("--quiet", action="store_true", help="print only the final summary")
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object per round and a final one"
@@ -50,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.api.runs import resume, simulate
     from fl_shuffle.errors import ConfigError
     from fl_shuffle.simulation.progress import make_display
+    from fl_shuffle.trackers import tracking
 
     if arguments.data_unchanged and not arguments.resume:
         raise ConfigError("--data-unchanged goes with --resume DIR")
@@ -58,14 +73,15 @@ def run(arguments: argparse.Namespace) -> int:
     display = make_display(quiet=arguments.quiet, as_json=arguments.json)
     try:
         settings = [*arguments.set, *_overrides(arguments)]
-        if arguments.resume:
-            vouched: bool = arguments.data_unchanged
-            result = resume(
-                arguments.resume, settings=settings, data_unchanged=vouched, on_event=display
-            )
-        else:
-            config = configured(arguments.config or QUICKSTART, settings)
-            result = simulate(config, out=arguments.out, on_event=display)
+        with tracking(arguments.track, also=display) as observer:
+            if arguments.resume:
+                vouched: bool = arguments.data_unchanged
+                result = resume(
+                    arguments.resume, settings=settings, data_unchanged=vouched, on_event=observer
+                )
+            else:
+                config = configured(arguments.config or QUICKSTART, settings)
+                result = simulate(config, out=arguments.out, on_event=observer)
     finally:
         display.close()
     return int(result.summary["failed"])

@@ -117,6 +117,7 @@ def _check_together(config: Config) -> None:
     if privacy.randomizer.startswith("discrete-"):
         _check_discrete(config)
     _check_trust(config)
+    _check_natural(config.data)
     if config.training.schedule == "sequential" and config.server.weights != "uniform":
         raise InvalidValueError(
             "server.weights",
@@ -137,6 +138,22 @@ def _check_together(config: Config) -> None:
             config.training.local_steps,
             "several local steps have no per-record sensitivity; set privacy.unit = 'client'",
         )
+
+
+def _check_natural(data: DataSection) -> None:
+    """Natural clients have the records they have."""
+    if data.partition != "natural":
+        return
+    default = DataSection()
+    for name in ("records", "sizes"):
+        value = getattr(data, name)
+        if value != getattr(default, name):
+            raise InvalidValueError(
+                f"data.{name}",
+                value,
+                "changes nothing with data.partition = 'natural': every client has its own records",
+                "leave it out",
+            )
 
 
 def _check_discrete(config: Config) -> None:

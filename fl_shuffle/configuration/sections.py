@@ -25,6 +25,14 @@ from fl_shuffle.configuration.checks import (
     text_field,
 )
 
+TORCHVISION_SOURCES = (
+    "fashion-mnist", "kmnist", "qmnist", "emnist", "usps", "svhn", "cifar10", "cifar100", "stl10",
+    "country211", "dtd", "fer2013", "fgvc-aircraft", "flowers102", "food101", "gtsrb", "imagenette",
+    "oxford-iiit-pet", "pcam", "rendered-sst2", "stanford-cars",
+)  # fmt: skip
+"""Data sets of torchvision.datasets that a configuration names (`tasks/sources/named_images`)."""
+SOURCES = ("digits", "mnist", "gapminder", "files", "huggingface", *TORCHVISION_SOURCES)
+
 
 @dataclass(frozen=True)
 class RunSection:
@@ -48,15 +56,18 @@ class RunSection:
 class DataSection:
     """Which records, cut into which clients, seen through which features."""
 
-    source: str = choice_or_path_field("digits", "digits", "mnist", group="data_sources")
+    source: str = choice_or_path_field("digits", *SOURCES, group="data_sources")
+    source_options: dict[str, Any] = table_field()
     root: str = text_field("")
     clients: int = integer_field(50, minimum=1, maximum=100_000_000)
     records: int = integer_field(0, minimum=0)
-    partition: str = choice_field("iid", "iid", "dirichlet", "shards", "ordered")
+    partition: str = choice_field("iid", "iid", "dirichlet", "shards", "ordered", "natural")
     alpha: float = real_field(0.5, minimum=0.0, exclusive_minimum=True)
     shards_per_client: int = integer_field(2, minimum=1)
     sizes: str = choice_field("equal", "equal", "unequal")
-    features: str = choice_or_path_field("raw", "raw", "pca", "hog", "none", group="features")
+    features: str = choice_or_path_field(
+        "raw", "raw", "pca", "hog", "pixels", "none", group="features"
+    )
     feature_options: dict[str, Any] = table_field()
     validation: float = real_field(0.0, minimum=0.0, maximum=0.5)
     seed: int = integer_field(0, minimum=0)
@@ -75,6 +86,10 @@ class ModelSection:
     hidden: tuple[int, ...] = integers_field((), minimum=1)
     init: str = choice_field("default", "default", "zeros")
     bias: bool = flag_field(True)
+    loss: str = choice_or_path_field(
+        "cross-entropy", "cross-entropy", "squared-error", group="losses"
+    )
+    metrics: str = choice_or_path_field("default", "default", group="metrics")
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from flwr.app import Context
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError, require_real
+from fl_shuffle.flower.records import TrainRequest
 
 RECORD = "record"
 LIFETIME_EPSILON = "lifetime-epsilon"
@@ -117,6 +120,29 @@ class ClientRecord:
             (client, run, number, mu, epsilon, delta),
         )
         return True
+
+
+def require_protecting(context: Context, config: Config) -> None:
+    """Refuse seeded noise on a node that keeps a record; raises `ConfigError`."""
+    if ClientRecord.of(context.node_config) is not None and config.run.entropy == "seeded":
+        raise ConfigError(
+            "run.entropy = 'seeded': this node keeps a record of its budget and sends no noise "
+            "that the server can remove; use 'system'"
+        )
+
+
+def allowed_by_record(
+    request: TrainRequest, context: Context, config: Config, classes: Sequence[ClientClass]
+) -> NDArray[np.bool_]:
+    """Whose report [k] may leave: all, unless this node keeps a record; it is then written down.
+
+    `classes` says what one report of each of the request's clients is.
+    """
+    require_protecting(context, config)
+    record = ClientRecord.of(context.node_config)
+    if record is None:
+        return np.ones(len(request.clients), dtype=bool)
+    return record.debit(str(context.run_id), request.round_number, request.clients, classes)
 
 
 def _cost(kind: ClientClass) -> tuple[float, float, float]:

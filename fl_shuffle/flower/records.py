@@ -26,6 +26,8 @@ from fl_shuffle.flower.grid import NamedError
 PARAMETERS = "parameters"
 REPORTS = "reports"
 SUM = "sum of means"
+CLIENTS = "clients"
+"""How many clients the run has, in questions and requests."""
 SUM_OF_REPORTS = "sum of reports"
 USABLE = "usable"
 CLOCKS_APART_SECONDS = 60.0
@@ -133,7 +135,11 @@ class Layout:
         for name, array in record.items():
             if not array.dtype.startswith("float"):
                 raise InvalidValueError(
-                    f"dtype of {name}", array.dtype, "every trained array must be floating point"
+                    f"dtype of {name}",
+                    array.dtype,
+                    "every trained array must be floating point",
+                    "BatchNorm keeps such a count: use GroupNorm (Opacus' ModuleValidator.fix "
+                    "puts it in), or send the parameters alone",
                 )
         return cls(tuple(record), tuple(tuple(array.shape) for array in record.values()))
 
@@ -186,8 +192,14 @@ class TrainRequest:
         bits[clients - first] = True
         return cls(round_number, first, span, np.packbits(bits).tobytes())
 
-    def message(self, model: ArrayRecord, node_id: int, timeout: float | None = None) -> Message:
-        """The training message that carries this request and the model.
+    def message(
+        self,
+        model: ArrayRecord,
+        node_id: int,
+        timeout: float | None = None,
+        clients: int | None = None,
+    ) -> Message:
+        """The training message that carries this request and the model, of a run of `clients`.
 
         After `timeout` seconds nobody waits for the answer: it is not to be worked on any more.
         """
@@ -197,6 +209,7 @@ class TrainRequest:
                 "first": self.first,
                 "span": self.span,
                 "bitmap": self.bitmap,
+                **({} if clients is None else {CLIENTS: clients}),
                 **({"summed": True} if self.summed else {}),
             }
         )

@@ -34,7 +34,7 @@ from fl_shuffle.configuration.supernodes import SuperNodeFile
 from fl_shuffle.errors import InvalidValueError, require_integer
 from fl_shuffle.flower.exchange import exchange, wait_for_nodes
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED, InProcessGrid
-from fl_shuffle.flower.records import TrainRequest
+from fl_shuffle.flower.records import CLIENTS, REQUEST_RECORD, TrainRequest
 from fl_shuffle.flower.settings import SIMULATION_VARIABLE
 
 log = logging.getLogger("fl_shuffle.run.nodes")
@@ -222,7 +222,13 @@ class Roster:
         simulated = os.environ.get(SIMULATION_VARIABLE) == "1"
         timeout = self._timeout if simulated else min(QUERY_SECONDS, self._timeout)
         questions = [
-            Message(RecordDict(), node, MessageType.QUERY, ttl=timeout, group_id="holdings")
+            Message(
+                RecordDict({REQUEST_RECORD: ConfigRecord({CLIENTS: self._clients})}),
+                node,
+                MessageType.QUERY,
+                ttl=timeout,
+                group_id="holdings",
+            )
             for node in nodes
         ]
         answers = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -29,8 +30,12 @@ SIMULATION_VARIABLE = "FL_SHUFFLE_SIMULATION"
 APP_ROOT = Path(__file__).resolve().parents[2]
 
 
-def config_of(context: Context) -> Config:
-    """The configuration of the run a context belongs to. Raises `ConfigError` if there is none."""
+def config_of(context: Context, beside: str | Path | None = None) -> Config:
+    """The configuration of the run a context belongs to. Raises `ConfigError` if there is none.
+
+    Relative paths (the file's, and that of budgets in it) are looked for beside the file `beside`
+    first: an app that Flower unpacked somewhere does not run in its own folder.
+    """
     values = {key: str(context.run_config.get(key, "")) for key in (RESOLVED, CONFIG_FILE)}
     if values[RESOLVED]:
         return _parsed(values[RESOLVED])
@@ -40,7 +45,8 @@ def config_of(context: Context) -> Config:
         )
     overrides = str(context.run_config.get(OVERRIDES, ""))
     root = str(context.run_config.get(DATA, ""))
-    return _loaded(values[CONFIG_FILE], overrides, root)
+    folder = None if beside is None else str(Path(beside).resolve().parent)
+    return _loaded(values[CONFIG_FILE], overrides, root, folder)
 
 
 @lru_cache(maxsize=4)
@@ -49,13 +55,23 @@ def _parsed(text: str) -> Config:
 
 
 @lru_cache(maxsize=4)
-def _loaded(file: str, overrides: str, root: str) -> Config:
-    path = Path(file)
+def _loaded(file: str, overrides: str, root: str, folder: str | None) -> Config:
     settings = [part for part in overrides.split(";") if part.strip()]
     if root:
         settings.append(f"data.root={json.dumps(root)}")
-    beside = APP_ROOT / path
-    return load_config(beside if beside.is_file() else path, settings)
+    places = [APP_ROOT] if folder is None else [Path(folder), Path(folder).parent, APP_ROOT]
+    config = load_config(_beside(file, places), settings)
+    if folder is None:
+        return config
+    named = _beside(config.budgets.file, places) if config.budgets.file else Path()
+    return replace(
+        config, budgets=replace(config.budgets, file=str(named) if config.budgets.file else "")
+    )
+
+
+def _beside(file: str, places: list[Path]) -> Path:
+    """The file in the first of the places that has it; else as it is named."""
+    return next((place / file for place in places if (place / file).is_file()), Path(file))
 
 
 def require_simulated(context: Context) -> None:

@@ -99,26 +99,20 @@ class ShuffleStrategy(Strategy):
     the clients' randomized reports, strip and shuffle them (see `ReportBatch`), commit what really
     arrived, and step the server optimizer on their mean. `aggregate` schedules average all reports
     of the round; `sequential` ones apply the reports one at a time in a fresh uniformly random
-    order, the next client seeing the model after the previous report.
-
-    The same run gives the same bits on every engine: noise is keyed by client, sums are exact, and
-    requests are made of whole blocks of clients. `cut` names the blocks: given a round's clients in
-    ascending order (those of one holder, in a deployment), the positions at which blocks begin, and
-    the end; without it every client is a block. `group` reports have an exact sum in float32
-    already (see `exact_group`).
+    order, the next client seeing the model after the previous report. The same run gives the same
+    bits on every engine: noise is keyed by client, sums are exact, and requests are made of whole
+    blocks of clients. `cut` names the blocks: given a round's clients in ascending order (those of
+    one holder, in a deployment), the positions at which blocks begin, and the end; without it every
+    client is a block. `group` reports have an exact sum in float32 already (see `exact_group`).
 
     No client ends or ruins a run: of a reply that is not the float32 array asked for nothing is
-    used, nor a report with a coordinate beyond `largest` [clients], what an honest one can reach.
-    A model that is not finite any more, or an analyzer's answer that cannot be a step, stops the
-    run before it spends more (`failed`).
+    used, nor a report with a coordinate beyond `largest` [clients], what an honest one can reach. A
+    model that is not finite, or an analyzer's answer that is no step, stops the run (`failed`).
 
     `summed`: simulated nodes may answer with the sum of their clients' reports. It is exact, so the
-    round's has the same bits. Only for `aggregate` schedules without an analyzer.
-
-    With `pooled` noise no reports are made: each request is answered by one sum of clipped means,
-    and a round gets one vector of noise, which has the law of the sum of the noise of those who
-    answered. The law of what is released is the same. Only for `aggregate` schedules without an
-    analyzer, in simulations.
+    round's has the same bits. With `pooled` noise no reports are made: each request is answered by
+    one sum of clipped means, and a round gets one vector of noise, with the law of the sum of the
+    noise of those who answered. Both only for `aggregate` schedules without an analyzer.
 
     `foresee(number, expected, next)` is called while clients compute: what can be worked out ahead
     of reserving the next round, with participants `next`, should all of the `expected` report.
@@ -138,6 +132,7 @@ class ShuffleStrategy(Strategy):
         cut: Cut | None = None,
         analyzer: Analyzer | None = None,
         pooled: PooledNoise | None = None,
+        layout: Layout | None = None,
         supernodes: SuperNodeFile | None = None,
         summed: bool = False,
         foresee: Callable[[int, Mask, Mask], None] | None = None,
@@ -160,7 +155,7 @@ class ShuffleStrategy(Strategy):
         self._evaluate = evaluate
         self._on_round = on_round
         self._roster = Roster(clients, schedule.timeout, supernodes)
-        self._layout = Layout.flat(optimizer.current().numel())
+        self._layout = layout or Layout.flat(optimizer.current().numel())
         self._causes: Counter[str] = Counter()
         # Of a round in which everybody takes part: the same every time.
         self._whole: dict[tuple[int, int], list[TrainRequest]] = {}
@@ -261,7 +256,8 @@ class ShuffleStrategy(Strategy):
         model = self._layout.record(theta.numpy())
         turns = self._assign(grid, number, allowed, theta.numel())
         timeout = self._schedule.timeout
-        messages = (request.message(model, node, timeout) for request, node in turns)
+        total = self._clients
+        messages = (request.message(model, node, timeout, total) for request, node in turns)
         window = 2 * len({node for _, node in turns})
         batch: ReportBatch | PooledBatch
         present = np.zeros(self._clients, dtype=bool)
@@ -336,8 +332,9 @@ class ShuffleStrategy(Strategy):
             node = nodes[index % len(nodes)]
             if node in silent:
                 continue
-            message = TrainRequest(number, client, 1).message(model, node, self._schedule.timeout)
-            reply = ask(grid, message, timeout=self._schedule.timeout)
+            timeout = self._schedule.timeout
+            message = TrainRequest(number, client, 1).message(model, node, timeout, self._clients)
+            reply = ask(grid, message, timeout=timeout)
             if reply is None:
                 # It costs the round one timeout, not one for each of its clients.
                 silent.add(node)
@@ -374,7 +371,7 @@ class ShuffleStrategy(Strategy):
         size = sum(array.numpy().size for array in arrays.values())
         allowed = self._participants(server_round)
         for request, node in self._assign(grid, server_round, allowed, size):
-            yield request.message(arrays, node)
+            yield request.message(arrays, node, None, self._clients)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

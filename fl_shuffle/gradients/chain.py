@@ -255,7 +255,7 @@ class ChainEngine(GradientEngine):
         with torch.enable_grad():
             leaf = logits.T.contiguous().requires_grad_()
             losses = self.loss(leaf, labels)
-            if losses.shape != labels.shape:
+            if losses.shape != labels.shape[:1]:
                 raise InvalidValueError(
                     "loss", list(losses.shape), f"must return one loss per record, [{len(labels)}]"
                 )
@@ -323,7 +323,7 @@ class ChainEngine(GradientEngine):
                 )
                 own = rows[some] + parameters
                 given = aligned(x[records]).view(*shape, -1)
-                classes = labels[records].view(shape)
+                classes = labels[records].view(*shape, *labels.shape[1:])
                 bad = None if unusable is None else unusable[records].view(shape)
                 for _ in range(steps - 1):
                     self._own_step(own, given, classes, bad, learning_rate)
@@ -333,7 +333,7 @@ class ChainEngine(GradientEngine):
         self, own: Tensor, x: Tensor, labels: Tensor, unusable: Tensor | None, learning_rate: float
     ) -> None:
         """One descent step of own [k, d], each client's parameters, in place; x [k, n, fan_in]."""
-        count, size = labels.shape
+        count, size = labels.shape[:2]
         inputs, slopes = [x], list[Tensor | None]()
         for layer in self._layers[:-1]:
             weight, bias = views_of(own, layer)
@@ -346,7 +346,7 @@ class ChainEngine(GradientEngine):
         logits = torch.bmm(inputs[-1], weight.transpose(1, 2))
         if bias is not None:
             logits += bias[:, None]
-        flat = self._output_error(logits.flatten(0, 1).T, labels.flatten())
+        flat = self._output_error(logits.flatten(0, 1).T, labels.flatten(0, 1))
         if unusable is not None:
             flat[:, unusable.flatten()] = torch.nan
         error = flat.view(-1, count, size).transpose(0, 1).mul(1.0 / size)

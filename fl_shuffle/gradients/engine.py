@@ -21,7 +21,8 @@ from fl_shuffle.gradients.structure import check_module
 from fl_shuffle.gradients.tolerances import TOLERANCES
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""(logits [N, C], labels [N]) -> losses [N], each depending on its own record only."""
+"""(outputs [N, C], labels) -> losses [N], each depending on its own record only. Labels are int64
+[N] (classes) or float32 [N, k] (numbers to predict)."""
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -347,6 +348,9 @@ class GradientEngine(ABC):
             raise InvalidValueError(
                 "offsets", bounds, f"must rise from 0 to the number of records, {records}"
             )
+        numbers = self.loss is not None and labels.dtype == torch.float32 and labels.dim() == 2
+        if numbers and len(labels) == records:
+            return
         if labels.dtype != torch.int64 or tuple(labels.shape) != (records,):
             raise InvalidValueError(
                 "labels", f"{labels.dtype} {list(labels.shape)}", f"must be int64 [{records}]"

@@ -180,8 +180,8 @@ class GeneralEngine(GradientEngine):
                 self._outputs = logits.shape[1]
         return self._outputs
 
-    def _choose(self, parameters: Tensor, inputs: Tensor) -> str:
-        labels = torch.zeros(2, dtype=torch.int64, device=self.device)
+    def _choose(self, parameters: Tensor, inputs: Tensor, labels: Tensor) -> str:
+        labels = labels.new_zeros((2, *labels.shape[1:]))
         inputs = _made_up(inputs)
         expected = self._by_loop(parameters, inputs, labels)
         for name, gradients_of in (("torch.func", self._by_vmap), ("opacus", self._by_opacus)):
@@ -199,7 +199,7 @@ class GeneralEngine(GradientEngine):
         """The path's; chosen when it is first needed."""
         with self._lock:
             if self._path == UNDECIDED:
-                self._path = self._choose(parameters, batch.inputs)
+                self._path = self._choose(parameters, batch.inputs, batch.labels)
                 log.info("per-record gradients by %s", self._path)
         if self._path == "torch.func":
             return self._by_vmap

@@ -67,17 +67,9 @@ def check_module(module: nn.Module) -> int:
                 "every parameter must be trained",
                 "apply frozen layers to the data beforehand",
             )
+    require_no_batch_statistics(module)
     for name, part in module.named_modules():
         shown = f"module {name or type(part).__name__}"
-        batch = isinstance(part, nn.modules.batchnorm._BatchNorm)
-        running = getattr(part, "track_running_stats", False)
-        if batch or running:
-            raise InvalidValueError(
-                shown,
-                type(part).__name__,
-                "mixes records through batch statistics, so no record has a gradient of its own",
-                "use GroupNorm or LayerNorm",
-            )
         if isinstance(part, nn.modules.dropout._DropoutNd) and part.training and part.p > 0:
             raise InvalidValueError(
                 shown,
@@ -86,6 +78,21 @@ def check_module(module: nn.Module) -> int:
                 "set p = 0 or call eval()",
             )
     return sum(parameter.numel() for _, parameter in parameters)
+
+
+def require_no_batch_statistics(module: nn.Module) -> None:
+    """Raise `InvalidValueError` for layers that mix records and keep statistics of them."""
+    for name, part in module.named_modules():
+        batch = isinstance(part, nn.modules.batchnorm._BatchNorm)
+        if batch or getattr(part, "track_running_stats", False):
+            raise InvalidValueError(
+                f"module {name or type(part).__name__}",
+                type(part).__name__,
+                "mixes records through batch statistics, so no record has a gradient of its own, "
+                "and its running statistics are exact numbers about records",
+                "use GroupNorm or LayerNorm; opacus.validators.ModuleValidator.fix(model) puts "
+                "GroupNorm in its place",
+            )
 
 
 def chain_of(module: nn.Module) -> tuple[Layer, ...] | None:

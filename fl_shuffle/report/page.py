@@ -272,9 +272,12 @@ def _setup(run: RunRecord) -> str:
 
 
 def _data(facts: Mapping[str, Any]) -> str:
+    if not facts["records"]:
+        return f"{facts['source']}: the server knows nothing else of them"
     shape = " x ".join(map(str, facts["shape"]))
+    what = "numbers to predict" if facts.get("regression") else "classes"
     return (
-        f"{facts['source']}: {facts['records']:,} records of {shape}, {facts['classes']} classes, "
+        f"{facts['source']}: {facts['records']:,} records of {shape}, {facts['classes']} {what}, "
         f"{facts['test_records']:,} test records"
     )
 

@@ -23,6 +23,7 @@ from fl_shuffle.configuration.effects import idle_settings
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.ledger.store import SCHEMA_VERSION
 from fl_shuffle.randomizer_plan import RandomizerPlan
+from fl_shuffle.runs.metrics import own_columns
 from fl_shuffle.version import __version__
 
 POOLED = (
@@ -37,7 +38,8 @@ class DataFacts:
     """What a run publishes about its data: names, sizes and shapes.
 
     `records` of the clients, each of `shape` as the model sees it; `held_out` of the source's
-    training records serve as test records; `classes` is what the source declares.
+    training records serve as test records; `classes` is what the source declares (in `regression`
+    how many numbers are predicted).
     """
 
     source: str
@@ -46,25 +48,33 @@ class DataFacts:
     classes: int
     test_records: int
     held_out: int
+    regression: bool = False
 
     def published(self) -> dict[str, Any]:
         """As it stands in the ledger."""
-        return {**asdict(self), "shape": list(self.shape)}
+        facts = {**asdict(self), "shape": list(self.shape)}
+        return facts if self.regression else {k: v for k, v in facts.items() if k != "regression"}
 
 
 @dataclass(frozen=True)
 class RunFacts:
     """What the apps know about a run beside its configuration.
 
-    `fingerprint` is a digest of the records: it may not be published (see `runs.data_check`).
+    `fingerprint` is a digest of the records: it may not be published (see `runs.data_check`); None
+    where the server does not have them. `metrics` are names of what is measured after a round;
+    those beside accuracy and loss get columns of their own.
     """
 
     plan: RandomizerPlan
     dimension: int
     data: DataFacts
     features_use_data: bool
-    fingerprint: str
+    fingerprint: str | None
     lifetime: NDArray[np.float64] | None = None
+    metrics: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        own_columns(self.metrics)
 
     @property
     def records_not_covered(self) -> int:

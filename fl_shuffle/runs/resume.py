@@ -144,7 +144,9 @@ def require_same(path: Path, known: LedgerRecord, facts: RunFacts, *, vouched: b
     Returns whether the data could be compared. Raises `RunError` if budgets, clipping, data or
     model changed, and if the data cannot be compared and nobody `vouched` for them.
     """
-    fingerprint = recall_data(str(known.meta.get("run", "")))
+    fingerprint = None
+    if facts.fingerprint is not None:
+        fingerprint = recall_data(str(known.meta.get("run", "")))
     data = known.meta["data"]
     same = {
         "budgets or clipping": known.classes == facts.plan.classes

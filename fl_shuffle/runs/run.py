@@ -55,7 +55,7 @@ from fl_shuffle.runs.facts import (
     warnings_of,
 )
 from fl_shuffle.runs.log import log, logging_to
-from fl_shuffle.runs.metrics import MetricsFile, read_lines
+from fl_shuffle.runs.metrics import ALWAYS, MetricsFile, read_lines
 from fl_shuffle.runs.place import RunPlace
 from fl_shuffle.runs.resume import (
     UNCHECKED,
@@ -111,7 +111,7 @@ class Run:
         self._known = known
         self._observer = observer
         self._started = time.time()
-        self._metrics = MetricsFile(directory, times=publishes_times(config))
+        self._metrics = MetricsFile(directory, facts.metrics, times=publishes_times(config))
         self._last: RoundOutcome | None = None
         self.committed: tuple[int, NDArray[np.bool_], Spend] | None = None
 
@@ -145,7 +145,8 @@ class Run:
         self._metrics.rewrite(kept)
         if standing.spend is not None:
             measured = kept.get(standing.first - 1, {})
-            metrics = {n: float(measured[n]) for n in ("accuracy", "loss") if measured.get(n)}
+            names = (*ALWAYS, *self.facts.metrics)
+            metrics = {name: float(measured[name]) for name in names if measured.get(name)}
             self._last = RoundOutcome(standing.first - 1, standing.spend, 0, 0.0, metrics)
             if standing.committed is not None:
                 self.committed = (standing.first, standing.committed, standing.spend)
@@ -293,7 +294,7 @@ def _start(directory: RunDirectory, config: Config, facts: RunFacts) -> Ledger:
     directory.write(CONFIG, _config_text(config))
     meta = ledger_meta(config, facts)
     # Before the ledger: a run that has begun can always be compared.
-    if not remember_data(meta["run"], facts.fingerprint):
+    if facts.fingerprint is not None and not remember_data(meta["run"], facts.fingerprint):
         log.warning(
             "%s cannot be written: --resume will not be able to check that the data are the same; "
             "set %s to a folder that can",

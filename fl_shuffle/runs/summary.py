@@ -14,6 +14,7 @@ from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.strategy import RoundOutcome
 from fl_shuffle.runs.facts import RunFacts, assumptions_of, publishes_times, test_data_of
+from fl_shuffle.runs.metrics import ALWAYS
 
 
 def summarize(
@@ -44,6 +45,11 @@ def summarize(
         "failed": failed,
         "accuracy": last.metrics.get("accuracy") if last else None,
         "loss": last.metrics.get("loss") if last else None,
+        "metrics": {
+            name: _finite(value)
+            for name, value in (last.metrics if last else {}).items()
+            if name not in ALWAYS
+        },
         "test_data": test_data_of(facts),
         "delta": config.privacy.target_delta,
         "unit": config.privacy.unit,

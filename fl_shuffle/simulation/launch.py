@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fl_shuffle.configuration.sections import Config
+from fl_shuffle.configuration.sections import AppSection, Config
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.extras import require_extra
 from fl_shuffle.plugins import load_function
@@ -120,8 +120,9 @@ def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> Non
             "run.jobs is missing: on a Ray cluster say how many workers shall play the clients, "
             "e.g. as many as it has processors"
         )
-    # Whatever the user can put right is said here, not in a worker's log.
-    load_task(config, lambda text: observer(Preparing(text)))
+    if config.app == AppSection():
+        # Whatever the user can put right is said here, not in a worker's log.
+        load_task(config, lambda text: observer(Preparing(text)))
     directory = place.directory or new_directory(Path(config.run.out))
     place = RunPlace(directory, place.resume)
     try:

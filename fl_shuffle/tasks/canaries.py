@@ -273,7 +273,10 @@ def check_clipping(config: Config) -> Clipping:
     for scale in (1.0, LONG):
         turned, relabelled = scale * inputs, labels.clone()
         turned[:changed] *= -1.0
-        relabelled[:changed] = (labels[:changed] + 1) % task.classes
+        if task.regression:
+            relabelled[:changed] -= LONG
+        else:
+            relabelled[:changed] = (labels[:changed] + 1) % task.classes
         sets += [(scale * inputs, labels), (turned, labels), (scale * inputs, relabelled)]
     same = np.full(len(sets), target)
     hostile = dataclasses.replace(

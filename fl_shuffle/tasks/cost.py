@@ -64,9 +64,11 @@ def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
         records = np.full(config.data.clients, config.data.records, dtype=np.int64)
     else:
         source = load_records(config.data)
-        parts = make_partition(config.data, source.train_labels, source.classes)
+        parts = make_partition(
+            config.data, source.train_labels, source.classes, source.train_clients
+        )
         records = parts.sizes
-        dimension = _dimension(config, source.train_images.shape[1:], source.classes)
+        dimension = _dimension(config, source.train_images.shape[1:], source.size)
     plan = make_plan(config, make_budgets(config.budgets, config.data.clients), records)
     counts = np.bincount(plan.class_of, minlength=len(plan.classes))
     if any(kind.noise not in NOISES for kind in plan.classes):

@@ -1,4 +1,4 @@
-"""Accuracy and loss of the global model on the test records."""
+"""What the global model is worth on the test records."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from fl_shuffle.configuration.sections import ModelSection
+from fl_shuffle.gradients.engine import Loss
+from fl_shuffle.tasks.losses import build_metrics
 from fl_shuffle.tasks.models import load_parameters
 from fl_shuffle.tasks.task import Task
 
@@ -15,31 +18,46 @@ BATCH = 2048
 IGNORED = -100
 """torch's own mark of a label that does not count."""
 
+Measure = Callable[[int, Tensor], dict[str, float]]
 
-def evaluator(model: nn.Module, task: Task) -> Callable[[int, Tensor], dict[str, float]]:
-    """A function of (round, parameters) that returns `accuracy` (0 to 1) and mean `loss` (nats).
+
+def evaluator(model: nn.Module, task: Task, section: ModelSection) -> Measure:
+    """A function of (round, parameters) that returns mean `loss`, `accuracy` (0 to 1, where there
+    are classes), and the section's own metrics.
 
     Exact numbers about the test records, so these must be public. Among records held out of the
     private ones a label may be outside of the classes: it counts as wrong, without a loss.
     """
+    own = build_metrics(section)
 
     def evaluate(_round: int, parameters: Tensor) -> dict[str, float]:
         load_parameters(model, parameters)
         model.eval()
         correct, loss = 0, 0.0
+        kept: list[Tensor] = []
         with torch.no_grad():
             for start in range(0, len(task.test_labels), BATCH):
-                inputs = task.test_inputs[start : start + BATCH]
                 labels = task.test_labels[start : start + BATCH]
-                logits = model(inputs)
-                correct += int((logits.argmax(dim=1) == labels).sum())
-                known = labels.where((labels >= 0) & (labels < task.classes), IGNORED)
-                loss += float(
-                    nn.functional.cross_entropy(
-                        logits, known, reduction="sum", ignore_index=IGNORED
-                    )
-                )
-        total = len(task.test_labels)
-        return {"accuracy": correct / total, "loss": loss / total}
+                outputs = model(task.test_inputs[start : start + BATCH])
+                if not task.regression:
+                    correct += int((outputs.argmax(dim=1) == labels).sum())
+                loss += _total(task.loss, outputs, labels, task.classes)
+                if own is not None:
+                    kept.append(outputs)
+            total = len(task.test_labels)
+            found = {} if task.regression else {"accuracy": correct / total}
+            found["loss"] = loss / total
+            if own is not None:
+                found |= own(torch.cat(kept), task.test_labels)
+        return found
 
     return evaluate
+
+
+def _total(loss: Loss | None, outputs: Tensor, labels: Tensor, classes: int) -> float:
+    """The sum of the records' losses; a label that is NaN or no class has none."""
+    if loss is not None:
+        return float(loss(outputs, labels).nansum())
+    known = labels.where((labels >= 0) & (labels < classes), IGNORED)
+    entropy = nn.functional.cross_entropy
+    return float(entropy(outputs, known, reduction="sum", ignore_index=IGNORED))

@@ -20,17 +20,24 @@ from torch import Tensor, nn
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.sections import Config, DataSection
 from fl_shuffle.errors import ConfigError, InvalidValueError
+from fl_shuffle.gradients.engine import Loss
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
 from fl_shuffle.tasks.data import SHIPPED, Partition, load_records, make_partition
 from fl_shuffle.tasks.features import FeatureMap, build_features
 from fl_shuffle.tasks.features.cache import CachedFeatures
+from fl_shuffle.tasks.features.pixels import Pixels
+from fl_shuffle.tasks.losses import build_loss
 from fl_shuffle.tasks.models import build_model
 
 
 @dataclass(frozen=True)
 class Task:
-    """Client i trains on rows `offsets[i]:offsets[i+1]` of `inputs` [N, ...] and `labels` [N]."""
+    """Client i trains on rows `offsets[i]:offsets[i+1]` of `inputs` [N, ...] and `labels` [N].
+
+    `classes` is how many numbers the model returns; in `regression` labels are [N, classes].
+    `loss` is None for cross entropy.
+    """
 
     inputs: Tensor
     labels: Tensor
@@ -42,6 +49,8 @@ class Task:
     fingerprint: str
     budgets: Budgets
     plan: RandomizerPlan
+    regression: bool = False
+    loss: Loss | None = None
 
     def model(self, config: Config) -> nn.Module:
         """A fresh model, initialised from the run's seed."""
@@ -83,13 +92,17 @@ def make_features(section: DataSection, shape: tuple[int, ...]) -> Features:
         if options:
             raise InvalidValueError("data.feature_options", options, "features 'none' takes none")
         return AsGiven()
+    if section.features == "pixels":
+        if options:
+            raise InvalidValueError("data.feature_options", options, "features 'pixels' takes none")
+        return Pixels(shape)
     if ":" in section.features:
         return _own_features(section.features, options)
     if len(shape) != 2 or shape[0] != shape[1]:
         raise InvalidValueError(
             "data.features",
             section.features,
-            f"needs square images, the records have shape {shape}; use 'none' or your own",
+            f"needs square images, the records have shape {shape}; use pixels, none or your own",
         )
     return build_features(section.features, **{"image_side": shape[0], **options})
 
@@ -142,6 +155,7 @@ class _Data:
     test_inputs: Tensor
     test_labels: Tensor
     classes: int
+    regression: bool
     features_use_data: bool
     fingerprint: str
 
@@ -190,6 +204,8 @@ def _build(config: Config, tell: Tell) -> Task:
         fingerprint=data.fingerprint,
         budgets=budgets,
         plan=make_plan(config, budgets, data.partition.sizes),
+        regression=data.regression,
+        loss=build_loss(config.model, data.classes, regression=data.regression),
     )
 
 
@@ -200,7 +216,9 @@ def _load_data(section: DataSection, tell: Tell) -> _Data:
         _data_cache.clear()
         tell(f"reading {section.source}")
         records = load_records(section)
-        partition = make_partition(section, records.train_labels, records.classes)
+        partition = make_partition(
+            section, records.train_labels, records.classes, records.train_clients
+        )
         images = records.train_images[partition.order]
         features = make_features(section, images.shape[1:])
         if isinstance(features, FeatureMap):
@@ -213,11 +231,12 @@ def _load_data(section: DataSection, tell: Tell) -> _Data:
         tell(_told(section, vectors, images))
         _data_cache[key] = _Data(
             inputs=_vectors(section, vectors, images),
-            labels=torch.from_numpy(records.train_labels[partition.order]),
+            labels=torch.from_numpy(records.targets(records.train_labels[partition.order])),
             partition=partition,
             test_inputs=_vectors(section, vectors, records.test_images),
-            test_labels=torch.from_numpy(records.test_labels),
-            classes=records.classes,
+            test_labels=torch.from_numpy(records.targets(records.test_labels)),
+            classes=records.size,
+            regression=records.regression,
             features_use_data=features.data_dependent,
             fingerprint=records.fingerprint(),
         )

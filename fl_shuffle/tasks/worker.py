@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,17 +14,12 @@ from torch import Tensor
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.aggregation.shuffler import ReportBatch
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.gradients import NonfiniteRecords, SumPlan, make_gradient_engine
 from fl_shuffle.gradients.rounding import on_grid, sum_grid
-from fl_shuffle.plugins import load_function
-from fl_shuffle.randomizer_plan import RandomizerPlan, noise_bits
-from fl_shuffle.randomizers.discrete.reports import SAMPLERS as DISCRETE
-from fl_shuffle.randomizers.discrete.reports import discrete_reports_
-from fl_shuffle.randomizers.noise import NoiseStream
-from fl_shuffle.randomizers.vector import NOISES, UserRandomizer, clip_rows, randomize_rows_
-from fl_shuffle.seeds import SeedTree
+from fl_shuffle.planned_noise import PlannedNoise, common, consecutive, of
+from fl_shuffle.randomizer_plan import RandomizerPlan
+from fl_shuffle.randomizers.vector import clip_rows
 from fl_shuffle.tasks.task import Task, load_task
 
 log = logging.getLogger("fl_shuffle.client")
@@ -60,7 +54,6 @@ class Worker:
         self, config: Config, task: Task | None = None, *, bits: int | None = None
     ) -> None:
         self._config = config
-        self._bits = bits or noise_bits(config)
         self._task: Task = task or load_task(config)
         self._device = torch.device(config.run.device)
         clip = "none" if config.clip == "update" else config.clip
@@ -69,22 +62,20 @@ class Worker:
             clip=clip,
             norm=self._task.plan.norm,
             device=self._device,
+            loss=self._task.loss,
             records=len(self._task.labels),
             shape=tuple(self._task.inputs.shape[1:]),
         )
-        self._seeds = SeedTree(config.run.seed if config.run.entropy == "seeded" else None)
         self._inputs = self._task.inputs.to(self._device)
         self._engine.keep(self._inputs)
         self._labels = self._task.labels.to(self._device)
         plan = self._task.plan
-        self._weighted = bool((plan.weight != 1.0).any())
-        self._weight = _common(plan.weight)
+        self._weight = common(plan.weight)
         self._by_rows = config.sums_need_rows
         self._sum_grid = sum_grid(float(np.sum(plan.weight * plan.radius)))
-        self._scale = _common(plan.weight * plan.scale)
-        self._step, self._clip = _common(plan.step), _common(plan.clip)
+        self._clip = common(plan.clip)
         self._whole_parts: dict[tuple[int, int], list[_Part]] = {}
-        self._user = self._user_randomizer()
+        self._noise = PlannedNoise(config, plan, self._task.budgets, bits=bits)
         self._path_noted = False
 
     @property
@@ -184,7 +175,7 @@ class Worker:
         if self._by_rows:
             return _Part(clients, None, blocks)
         bounds = np.concatenate([[0], np.cumsum(sizes)])
-        radius, weights = _of(self._clip, clients), _of(self._weight, clients)
+        radius, weights = of(self._clip, clients), of(self._weight, clients)
         plan = self._engine.plan_sum(bounds, radius, weights, grid=self._sum_grid)
         return _Part(clients, plan, blocks)
 
@@ -194,7 +185,7 @@ class Worker:
             return self._engine.clipped_sum(parameters, inputs, labels, part.plan, nonfinite)
         rows, found = self.means(part.clients, parameters)
         nonfinite.add_all(found)
-        self._weigh_(rows, part.clients)
+        self._noise.weigh_(rows, part.clients)
         total = torch.zeros(rows.shape[1], dtype=torch.float64)
         values = rows.cpu().numpy()
         for first, last in pairwise(part.blocks.tolist()):
@@ -202,33 +193,9 @@ class Worker:
             total += on_grid(torch.from_numpy(own), self._sum_grid)
         return total.to(self._device)
 
-    def _weigh_(self, rows: Tensor, clients: NDArray[np.int64]) -> None:
-        """In place: means times their clients' weights."""
-        if self._weighted:
-            weight = torch.from_numpy(self._task.plan.weight[clients].astype(np.float32))
-            rows *= weight[:, None].to(rows.device)
-
     def randomize_(self, rows: Tensor, clients: NDArray[np.int64], round_number: int) -> None:
         """In place: the clipped means [k, d] of these clients become their reports."""
-        plan = self._task.plan
-        stream = NoiseStream(
-            self._seeds.key(round_number, "noise"),
-            rows.shape[1],
-            bits=self._bits,
-            device=rows.device,
-        )
-        if self._user is not None:
-            self._user(rows, clients, stream)
-        else:
-            self._weigh_(rows, clients)
-            randomize_rows_(
-                plan.noise,
-                rows,
-                int(clients[0]) if _consecutive(clients) else clients,
-                stream,
-                scale=_of(self._scale, clients),
-                step=_of(self._step, clients),
-            )
+        self._noise.randomize_(rows, clients, round_number)
 
     def _note(self, request: TrainRequest, nonfinite: NonfiniteRecords) -> None:
         """Log how gradients are computed, once, and what of them counts as zero."""
@@ -248,52 +215,10 @@ class Worker:
                 f", in {nonfinite.records} records" if nonfinite.records else "",
             )
 
-    def _user_randomizer(self) -> Callable[[Tensor, NDArray[np.int64], NoiseStream], None] | None:
-        """Discrete noise, or the user's own randomizer, one client at a time with its budget."""
-        if self._task.plan.noise in NOISES:
-            return None
-        if self._task.plan.noise in DISCRETE:
-            return self._discrete_noise
-        function = load_function(
-            self._config.privacy.randomizer,
-            *("mean", "epsilon0", "delta0", "generator"),
-            field="privacy.randomizer",
-        )
-        plan, budgets = self._task.plan, self._task.budgets
-
-        def randomize(rows: Tensor, clients: NDArray[np.int64], stream: NoiseStream) -> None:
-            for row, client in enumerate(clients.tolist()):
-                own = UserRandomizer(
-                    function,
-                    float(budgets.epsilon[client]),
-                    float(budgets.delta[client]),
-                    bound=float(plan.user_bound),
-                )
-                try:
-                    own.randomize_(rows[row : row + 1], [client], stream)
-                except FlShuffleError:
-                    raise
-                except Exception as error:
-                    # That client alone has no report; its declared budget is about that as well.
-                    rows[row] = torch.nan
-                    what = f"{type(error).__name__}: {error}"
-                    log.warning("a client's randomizer raised, and it sends no report: %s", what)
-
-        return randomize
-
-    def _discrete_noise(
-        self, rows: Tensor, clients: NDArray[np.int64], stream: NoiseStream
-    ) -> None:
-        plan = self._task.plan
-        scale, step = plan.scale[clients], plan.step[clients]
-        discrete_reports_(
-            plan.noise, rows, clients, stream, scale=(scale / step).astype(np.int64), step=step
-        )
-
     def _records(self, clients: NDArray[np.int64]) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
         """The clients' inputs and labels, stacked (a view where the clients are consecutive)."""
         offsets = self._task.offsets
-        if _consecutive(clients):
+        if consecutive(clients):
             bounds = offsets[clients[0] : clients[-1] + 2]
             records = slice(int(bounds[0]), int(bounds[-1]))
             return self._inputs[records], self._labels[records], bounds - bounds[0]
@@ -324,7 +249,7 @@ class Worker:
                 learning_rate=training.local_learning_rate,
             ).neg_()
         else:
-            radius = _of(self._clip, clients)
+            radius = of(self._clip, clients)
             rows = self._engine.client_means(
                 parameters, inputs, labels, offsets, radius, nonfinite=nonfinite
             )
@@ -334,20 +259,3 @@ class Worker:
         if plan.client_clip is not None:
             clip_rows(rows, plan.client_clip, plan.norm)
         return rows, nonfinite
-
-
-def _common(values: NDArray[np.float64]) -> float | NDArray[np.float64]:
-    """One number where all are equal: the kernels are then a little faster."""
-    return float(values[0]) if bool((values == values[0]).all()) else values
-
-
-def _of(
-    values: float | NDArray[np.float64], clients: NDArray[np.int64]
-) -> float | NDArray[np.float64]:
-    """These clients' values, one number where they are equal."""
-    return values if isinstance(values, float) else _common(values[clients])
-
-
-def _consecutive(clients: NDArray[np.int64]) -> bool:
-    """Whether these ascending ids leave none out."""
-    return int(clients[-1] - clients[0]) + 1 == len(clients)

@@ -122,7 +122,7 @@ def test_a_failing_client_sends_no_text() -> None:
         reply = next(iter(grid.send_and_receive([message])))
         assert reply.has_error() and not reply.error.reason and reports_of(reply) is None
         with pytest.raises(PrivacyBudgetError, match="0 usable reports"):
-            strategy(1, OpenBook()).start(grid, initial())
+            strategy(2, OpenBook()).start(grid, initial())
     finally:
         grid.close()
 

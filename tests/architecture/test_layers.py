@@ -13,7 +13,7 @@ TOP = ("fl_shuffle", "clients", "server", "benchmarks")
 # A module may import modules of its own layer or of a lower number.
 LAYERS = [
     ["fl_shuffle.errors", "fl_shuffle.version", "fl_shuffle.lazy", "fl_shuffle.durable_files"],
-    ["fl_shuffle.csv_files"],
+    ["fl_shuffle.csv_files", "fl_shuffle.scaffold"],
     [
         "fl_shuffle.accounting.guarantee",
         "fl_shuffle.accounting.tolerances",
@@ -39,9 +39,11 @@ LAYERS = [
         "fl_shuffle.randomizer_plan",
         "fl_shuffle.aggregation",
     ],
+    ["fl_shuffle.planned_noise"],
     ["fl_shuffle.auditing", "fl_shuffle.ledger", "fl_shuffle.shuffling"],
     ["fl_shuffle.flower"],
     ["fl_shuffle.runs", "fl_shuffle.report"],
+    ["fl_shuffle.trackers"],
     ["fl_shuffle.tasks"],
     ["fl_shuffle.apps"],
     ["fl_shuffle.simulation.launch", "fl_shuffle.simulation.progress"],
@@ -73,10 +75,12 @@ CONFINED = {
         "fl_shuffle.aggregation.optimizer",
         "fl_shuffle.aggregation.robust",
         "fl_shuffle.seeds",
+        "fl_shuffle.planned_noise",
         "fl_shuffle.auditing",
         "fl_shuffle.ledger.run_book",
         "fl_shuffle.flower",
         "fl_shuffle.runs",
+        "fl_shuffle.trackers.tensorboard_tracker",
         "fl_shuffle.simulation.launch",
         "fl_shuffle.simulation.threads",
         "fl_shuffle.tasks.sources.torchvision_datasets",

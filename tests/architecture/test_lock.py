@@ -18,8 +18,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 def wanted() -> list[Requirement]:
     """What `pip install .[dev,all,docs]` asks for."""
     extras = PROJECT["optional-dependencies"]
-    lists = [PROJECT["dependencies"], *extras.values()]
-    return [Requirement(text) for each in lists for text in each]
+    (everything,) = map(Requirement, extras["all"])
+    lists = [extras[name] for name in ("dev", *sorted(everything.extras))]
+    return [Requirement(text) for each in (PROJECT["dependencies"], *lists) for text in each]
 
 
 def closure() -> set[str]:

@@ -13,7 +13,7 @@ import torch
 from flwr.app import Message, MetricRecord
 
 import fl_shuffle.apps.client
-import fl_shuffle.tasks.worker
+import fl_shuffle.planned_noise
 from fl_shuffle.aggregation.shuffler import ReportBatch
 from fl_shuffle.randomizer_plan import RandomizerPlan
 from fl_shuffle.runs import Run
@@ -26,12 +26,12 @@ Permutation = Callable[[int, np.random.Generator], np.ndarray]
 
 def noise_times(factor: float) -> Patch:
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        right = fl_shuffle.tasks.worker.randomize_rows_
+        right = fl_shuffle.planned_noise.randomize_rows_
 
         def wrong(*arguments: Any, scale: Any, step: Any) -> torch.Tensor:
             return right(*arguments, scale=factor * scale, step=step)
 
-        monkeypatch.setattr(fl_shuffle.tasks.worker, "randomize_rows_", wrong)
+        monkeypatch.setattr(fl_shuffle.planned_noise, "randomize_rows_", wrong)
 
     return patch
 
@@ -83,13 +83,13 @@ def noise_of_clients(clients_of: Callable[[np.ndarray], np.ndarray]) -> Patch:
     """Every client draws the noise of the client that `clients_of` names."""
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        right = fl_shuffle.tasks.worker.randomize_rows_
+        right = fl_shuffle.planned_noise.randomize_rows_
 
         def wrong(noise: str, rows: Any, ids: Any, *rest: Any, **options: Any) -> torch.Tensor:
             own = np.arange(ids, ids + len(rows)) if isinstance(ids, int) else ids
             return right(noise, rows, clients_of(own), *rest, **options)
 
-        monkeypatch.setattr(fl_shuffle.tasks.worker, "randomize_rows_", wrong)
+        monkeypatch.setattr(fl_shuffle.planned_noise, "randomize_rows_", wrong)
 
     return patch
 

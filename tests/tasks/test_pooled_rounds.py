@@ -162,7 +162,7 @@ class _NoNoise(Worker):
 
     def reports_sum(self, parameters: Tensor) -> NDArray[np.float64]:
         rows, _ = self.means(EVERYBODY, parameters)
-        self._weigh_(rows, EVERYBODY)
+        self._noise.weigh_(rows, EVERYBODY)
         return np.asarray(rows.double().sum(0).numpy())
 
 

@@ -12,12 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from fl_shuffle import planned_noise
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.gradients import NonfiniteRecords
 from fl_shuffle.randomizers.noise import NoiseStream
-from fl_shuffle.tasks import canaries, worker
+from fl_shuffle.tasks import canaries
 from fl_shuffle.tasks.canaries import Canaries
 from fl_shuffle.tasks.worker import Worker
 from tests.tasks.small_tasks import MODELS, SIZES, configured, parameters_of, task_of
@@ -124,7 +125,7 @@ def test_noise_that_protects_somebody_has_64_bits(
             super().__init__(*arguments, **options)
             drawn.append(self.bits)
 
-    monkeypatch.setattr(worker, "NoiseStream", Watched)
+    monkeypatch.setattr(planned_noise, "NoiseStream", Watched)
     config = configured(entropy)
     task = task_of(config)
     reports = Worker(config, task).reports(TrainRequest(1, 0, 4), parameters_of(config))
@@ -157,9 +158,9 @@ def test_noise_that_protects_somebody_is_drawn_on_the_processor(
     rows = torch.empty((4, 27), device="meta").as_subclass(Rows)
     monkeypatch.setattr(player, "means", lambda *_: (rows, NonfiniteRecords(0)))
     monkeypatch.setattr(player, "_device", torch.device("meta"))
-    monkeypatch.setattr(worker, "NoiseStream", Watched)
+    monkeypatch.setattr(planned_noise, "NoiseStream", Watched)
     if entropy == "seeded":
-        monkeypatch.setattr(worker, "randomize_rows_", lambda *_, **__: None)
+        monkeypatch.setattr(planned_noise, "randomize_rows_", lambda *_, **__: None)
     reports = player.reports(TrainRequest(1, 0, 4), parameters_of(config))
     assert drawn == [(place, "aes" if place == "cpu" else "philox")]
     assert bool(reports.any()) == (entropy == "system")

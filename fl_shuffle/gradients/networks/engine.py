@@ -101,7 +101,7 @@ class NetworkEngine(ChainEngine):
         trace = self._network.run(views, x)
         with torch.enable_grad():
             losses = (self.loss or cross_entropy)(trace.logits, labels)
-            if losses.shape != labels.shape:
+            if losses.shape != labels.shape[:1]:
                 raise InvalidValueError(
                     "loss", list(losses.shape), f"must return one loss per record, [{len(labels)}]"
                 )

@@ -1,4 +1,4 @@
-"""The data sets that a configuration names: `digits`, which ships here, and `mnist`.
+"""The data sets that a configuration names, a module a kind.
 
-Each module's `read` returns train images, train labels, test images, test labels.
+`digits` and `mnist` return train images and labels, then test ones; the others `Records`.
 """

@@ -1,0 +1,62 @@
+"""Writing an app from its template."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+from fl_shuffle.errors import ConfigError
+
+TEMPLATE = Path(__file__).with_name("app.md")
+BLOCK = re.compile(r"^~~~~\w+\n# file: (\S+)\n(.*?)^~~~~$", re.MULTILINE | re.DOTALL)
+CLIENTS = 120
+"""Of the federation in the template: enough to hide in, few enough for seconds."""
+LEVELS = (4, 8, 16)
+"""Epsilons of single reports in the budgets file, in turn."""
+
+
+def write_app(target: Path) -> list[Path]:
+    """Write a runnable app into the new folder `target`; returns its files.
+
+    Raises `ConfigError` for a name that cannot be a Python package, or that is taken.
+    """
+    package = target.name.replace("-", "_").lower()
+    if not package.isidentifier() or not package.isascii() or keyword.iskeyword(package):
+        raise ConfigError(
+            f"NAME = {target.name!r}: must begin with a letter and hold letters, digits, - and _ "
+            "only; it names a Python package"
+        )
+    if find_spec(package) is not None:
+        raise ConfigError(
+            f"NAME = {target.name!r}: there is a Python module {package!r} already, which the app "
+            "would hide; choose another name"
+        )
+    if target.exists():
+        raise ConfigError(f"NAME = {target.name!r}: {target} exists; choose another name")
+    values = {"@NAME@": target.name, "@PACKAGE@": package, "@CLIENTS@": str(CLIENTS)}
+    found = {"budgets.csv": _budgets()}
+    for name, text in BLOCK.findall(TEMPLATE.read_text(encoding="utf-8")):
+        found[_filled(name, values)] = _filled(text, values)
+    written = []
+    try:
+        for name, text in found.items():
+            path = target / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            written.append(path)
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written: {error.strerror}") from None
+    return written
+
+
+def _filled(text: str, values: dict[str, str]) -> str:
+    for mark, value in values.items():
+        text = text.replace(mark, value)
+    return text
+
+
+def _budgets() -> str:
+    lines = (f"{client},{LEVELS[client % len(LEVELS)]},1e-5\n" for client in range(CLIENTS))
+    return "client_id,epsilon,delta\n" + "".join(lines)

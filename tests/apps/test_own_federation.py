@@ -1,0 +1,237 @@
+"""A federation of a user's own apps: a short server, any ClientApp, and a run like any other."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.serverapp import Grid, ServerApp
+from torch import nn
+
+import fl_shuffle as fs
+from fl_shuffle.apps import FederationSettings
+from fl_shuffle.apps.federation import arrays_of
+from fl_shuffle.cli import main
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.errors import FlShuffleError, InvalidValueError
+from fl_shuffle.flower import ShuffleClientApp
+from fl_shuffle.flower.grid import InProcessGrid
+from fl_shuffle.flower.mod import ClientPlan
+from fl_shuffle.flower.records import Layout, TrainRequest, reports_of
+from fl_shuffle.flower.settings import RESOLVED
+
+CLIENTS, DIMENSION = 24, 6
+GOAL = torch.linspace(-1.0, 1.0, DIMENSION)
+
+server, client = ServerApp(), ShuffleClientApp()
+seen: list[tuple[int, int, int]] = []
+"""(client, clients, how often it was asked before, by its own state) of every training."""
+
+
+def model() -> nn.Module:
+    linear = nn.Linear(DIMENSION, 1, bias=False)
+    nn.init.zeros_(linear.weight)
+    return linear
+
+
+def distance(number: int, arrays: ArrayRecord) -> dict[str, float]:
+    weight = torch.from_numpy(arrays["weight"].numpy())[0]
+    return {"loss": float(((weight - GOAL) ** 2).sum()), "largest": float(weight.abs().max())}
+
+
+@server.main()
+def serve(grid: Grid, context: Context) -> None:
+    FederationSettings.of(context).run(grid, model(), evaluate=distance)
+
+
+@client.train()
+def train(message: Message, context: Context) -> Message:
+    number = int(context.node_config["partition-id"])
+    asked = int(context.state.metric_records.get("own", MetricRecord({"asked": 0}))["asked"])
+    context.state["own"] = MetricRecord({"asked": asked + 1})
+    seen.append((number, int(context.node_config["num-partitions"]), asked))
+    if "fails" in context.run_config and number == 5:
+        raise RuntimeError("a secret")
+    arrays = message.content.array_records["arrays"]
+    weight = arrays["weight"].numpy()
+    trained = weight + 0.5 * (GOAL.numpy() - weight)
+    content = RecordDict({"arrays": ArrayRecord({"weight": Array(trained)})})
+    return Message(content, reply_to=message)
+
+
+def settings(**run: Any) -> dict[str, Any]:
+    return {
+        "run": {"rounds": 4, "seed": 3, **run},
+        "data": {"clients": CLIENTS},
+        "privacy": {"unit": "client", "clip_norm": 1.0},
+        "budgets": {"distribution": "uniform", "low": 40.0, "high": 90.0},
+        "app": {"server": f"{__name__}:server", "client": f"{__name__}:client"},
+    }
+
+
+def test_a_run_of_own_apps_is_a_run_like_any_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen.clear()
+    result = fs.simulate(settings(jobs=3), out=tmp_path / "run")
+    assert sorted(seen) == sorted((k, CLIENTS, r) for k in range(CLIENTS) for r in range(4))
+    assert result.accuracy is None and result.summary["loss"] < 0.2
+    with (tmp_path / "run" / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["largest"]) for row in rows] == pytest.approx(
+        result.metrics["largest"], nan_ok=False
+    )
+    assert result.summary["metrics"] == {"largest": pytest.approx(float(rows[-1]["largest"]))}
+    spend = result.ledger.client(7)
+    assert spend.rounds == 4 and 40.0 <= spend.epsilon0 <= 90.0
+    assert spend.epsilon <= spend.local_epsilon
+    page = result.report(tmp_path / "page.html").read_text()
+    assert "the clients&#x27; own" in page or "the clients' own" in page
+    assert main(["ledger", str(tmp_path / "run"), "--client", "7"]) == 0
+    assert "7" in capsys.readouterr().out
+    assert main(["runs", str(tmp_path)]) == 0
+    with pytest.raises(FlShuffleError, match="is your own"):
+        _ = result.model
+
+
+def test_the_bits_do_not_hang_on_the_number_of_nodes(tmp_path: Path) -> None:
+    models = []
+    for jobs in (1, 3):
+        out = tmp_path / str(jobs)
+        fs.simulate(settings(jobs=jobs), out=out)
+        models.append((out / "model.safetensors").read_bytes())
+    assert models[0] == models[1]
+
+
+def test_going_on_takes_somebody_who_vouches_for_the_data(tmp_path: Path) -> None:
+    stop = RuntimeError("enough")
+
+    def after(outcome: Any) -> None:
+        if outcome.round_number == 2:
+            raise stop
+
+    out = tmp_path / "run"
+    with pytest.raises(RuntimeError, match="enough"):
+        fs.simulate(settings(), out=out, on_round=after)
+    with pytest.raises(FlShuffleError, match="data-unchanged"):
+        fs.resume(out)
+    fs.resume(out, data_unchanged=True)
+    fs.simulate(settings(), out=tmp_path / "whole")
+    ours, theirs = (folder / "model.safetensors" for folder in (out, tmp_path / "whole"))
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
+def asked(
+    node_config: Mapping[str, Any], kind: str = "train", first: int = 4, span: int = 3, **more: str
+) -> Message:
+    """The answer of one node to a request for clients `first` and so on."""
+    run_config = {RESOLVED: json.dumps(settings()), **more}
+    grid = InProcessGrid(client, run_config, nodes=1)
+    grid._contexts[2].node_config = dict(node_config)
+    layout = Layout.of(arrays_of(model()))
+    request = TrainRequest(1, first, span).message(
+        layout.record(np.zeros(DIMENSION, np.float32)), 2, clients=CLIENTS
+    )
+    if kind == "query":
+        content = RecordDict({"config": ConfigRecord({"clients": CLIENTS})})
+        request = grid.create_message(content, "query", 2, "holdings")
+    try:
+        return next(iter(grid.send_and_receive([request])))
+    finally:
+        grid.close()
+
+
+def test_a_node_is_as_many_clients_as_it_says() -> None:
+    third = {"partition-id": 1, "num-partitions": 3}
+    holding = asked(third, "query").content.config_records["holding"]
+    assert dict(holding) == {"first": 8, "count": 8}
+    holding = asked({}, "query").content.config_records["holding"]
+    assert dict(holding) == {"first": 0, "count": CLIENTS}
+    seen.clear()
+    assert reports_of(asked(third, first=8, span=3)).shape == (3, DIMENSION)  # type: ignore[union-attr]
+    assert [number for number, _, _ in seen] == [8, 9, 10]
+    with pytest.raises(InvalidValueError, match="this node holds clients 8 to 15"):
+        asked(third, first=7)
+
+
+def test_who_fails_is_absent_and_nobody_else() -> None:
+    reports = reports_of(asked({}, fails="yes"))
+    assert reports is not None
+    assert np.isfinite(reports).all(axis=1).tolist() == [True, False, True]
+    assert asked({}, first=5, span=1, fails="yes").has_error()
+
+
+def test_noise_is_each_clients_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports of many rounds: centred on the clipped update, as wide as the client's plan says."""
+    config = parse_config(settings())
+    plan = ClientPlan.of(config).plan
+    layout = Layout.of(arrays_of(model()))
+    start = layout.record(np.full(DIMENSION, 1000.0, np.float32))
+    grid = InProcessGrid(client, {RESOLVED: json.dumps(settings())}, nodes=1)
+    rounds = 400
+    try:
+        messages = [
+            TrainRequest(number, 4, 2).message(start, 2, clients=CLIENTS)
+            for number in range(1, rounds + 1)
+        ]
+        replies = [reports_of(reply) for reply in grid.send_and_receive(messages)]
+    finally:
+        grid.close()
+    values = np.array(replies)  # [rounds, 2, d]
+    update = 0.5 * (1000.0 - GOAL.numpy())
+    clipped = update / np.linalg.norm(update)
+    for row, number in enumerate((4, 5)):
+        noise = (values[:, row] - clipped) / plan.scale[number]
+        # 2,400 standard normals: mean within 5 / sqrt(2400), spread within 5 / sqrt(4800).
+        assert abs(noise.mean()) < 0.1 and abs(noise.std() - 1.0) < 0.075
+    assert plan.scale[4] != plan.scale[5]
+
+
+@pytest.mark.parametrize(
+    ("tables", "field"),
+    [
+        ({"privacy": {"unit": "record"}}, "privacy.unit"),
+        ({"run": {"noise": "pooled"}}, "run.noise"),
+    ],
+)
+def test_what_own_apps_cannot_have_is_one_line(tables: dict[str, Any], field: str) -> None:
+    base = settings()
+    del base["app"]
+    with pytest.raises(InvalidValueError, match=field):
+        ClientPlan.of(parse_config({**base, **{k: {**base[k], **v} for k, v in tables.items()}}))
+
+
+def test_batch_statistics_get_advice() -> None:
+    batch = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    with pytest.raises(InvalidValueError, match=r"GroupNorm.*ModuleValidator"):
+        arrays_of(batch)
+    with pytest.raises(InvalidValueError, match=r"num_batches_tracked.*GroupNorm.*ModuleValidator"):
+        Layout.of(ArrayRecord(batch.state_dict()))
+    grouped = nn.Sequential(nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2))
+    assert list(arrays_of(grouped)) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    grouped.register_buffer("constant", torch.ones(2))
+    with pytest.raises(InvalidValueError, match="persistent=False"):
+        arrays_of(grouped)
+
+
+def test_metrics_must_be_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for answer, why in (([1.0], "mapping"), ({"seconds": 1.0}, "metrics.csv's own columns")):
+        monkeypatch.setitem(globals(), "distance", lambda number, arrays, a=answer: a)
+        with pytest.raises(FlShuffleError, match=why):
+            fs.simulate(settings(), out=tmp_path / "run")
+        assert not (tmp_path / "run" / "ledger.sqlite").exists()

@@ -1,0 +1,100 @@
+"""`fl-shuffle new` writes an app that runs as it stands, outside of this repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fl_shuffle.cli import main
+from fl_shuffle.flower.ray_engine import _program
+from fl_shuffle.report.record import read_run
+from tests.apps.superlink import PROGRAMS, federation
+from tests.architecture.test_limits import ROOT
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "my-hospitals"]) == 0
+    return tmp_path / "my-hospitals"
+
+
+def test_its_own_test_passes_and_it_learns(app: Path) -> None:
+    """In processes of their own, which know of this repository as of an installed package."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    def run(*command: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *command], cwd=app, env=environment, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
+    program = "import sys; from fl_shuffle.cli import main; sys.exit(main())"
+    run("-c", program, "simulate", "config.toml", "--quiet", "--rounds=10", "--out", "run")
+    summary = json.loads((app / "run" / "summary.json").read_text())
+    assert summary["accuracy"] > 0.35 and summary["epsilon"] < 3.0
+    assert main(["report", str(app / "run")]) == 0
+    # Linters of its owner find nothing to say.
+    run("-m", "ruff", "check", "--isolated", ".")
+    assert (app / "my_hospitals" / "task.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("1st", "must begin with a letter"), ("numpy", "already"), ("taken", "exists"),
+     ("class", "must begin"), ("no/such\0folder", "must begin")],
+)  # fmt: skip
+def test_names_that_cannot_be_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    name: str, why: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").mkdir()
+    assert main(["new", name]) == 2
+    said = capsys.readouterr().err
+    assert why in said and said.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    any(shutil.which(_program(name)) is None for name in PROGRAMS),
+    reason="Flower's programs are not installed",
+)
+def test_it_runs_on_supernodes_that_hold_many_clients_each(app: Path, tmp_path: Path) -> None:
+    """Three SuperNodes, 120 clients, the same bits as in one process."""
+    settings = ["--set", "run.rounds=2", "--set", f"budgets.file={app / 'budgets.csv'}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(app)
+        config = str(app / "config.toml")
+        assert (
+            main(["simulate", config, "--quiet", "--out", str(tmp_path / "here"), *settings]) == 0
+        )
+    there = tmp_path / "there"
+    with federation(tmp_path / "flower") as flower:
+        flower.start_superlink()
+        for index in range(3):
+            flower.start_supernode(f"node{index}", f"partition-id={index} num-partitions=3")
+        flower.wait_for_supernodes(3)
+        values = {
+            "overrides": f"run.rounds=2;budgets.file={app / 'budgets.csv'}",
+            "run-directory": str(there),
+        }
+        chosen = flower.home / "run.toml"
+        chosen.write_text("".join(f"{key} = {json.dumps(v)}\n" for key, v in values.items()))
+        answer = flower.flwr("run", str(app), "lab", "--run-config", str(chosen))
+        run_id = str(json.loads(answer[answer.index("{") :])["run-id"])
+        assert flower.wait(run_id, seconds=900) == "finished:completed", flower.log("link")[-3000:]
+    ours, theirs = (folder / "model.safetensors" for folder in (tmp_path / "here", there))
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert read_run(there).totals.rounds.tolist() == [2] * 120
+    assert main(["report", str(there)]) == 0

@@ -1,0 +1,201 @@
+"""Trackers get what a run publishes, in their own terms, and are closed whatever happens."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fl_shuffle as fs
+from fl_shuffle.cli import main
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.errors import ConfigError
+from fl_shuffle.runs.events import Preparing, RoundFinished, RunEvent, RunFinished, RunStarted
+from fl_shuffle.trackers import tracking
+from fl_shuffle.trackers.mlflow_tracker import Tracker as MlflowTracker
+from fl_shuffle.trackers.tensorboard_tracker import Tracker as TensorboardTracker
+from fl_shuffle.trackers.wandb_tracker import Tracker as WandbTracker
+
+CONFIG = {"run": {"rounds": 2}, "data": {"clients": 5}}
+
+
+class Told:
+    """A user's own tracker."""
+
+    def __init__(self) -> None:
+        self.events: list[RunEvent] = []
+        self.closed = 0
+
+    def __call__(self, event: RunEvent) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+OWN = Told()
+
+
+def own() -> Told:
+    return OWN
+
+
+def no_tracker() -> int:
+    return 3
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[RunEvent], fs.Result]:
+    """The events of one small run, and what it left."""
+    with tracking([f"{__name__}:own"]) as tracker:
+        result = fs.simulate(CONFIG, out=tmp_path_factory.mktemp("a") / "run", on_event=tracker)
+    return OWN.events, result
+
+
+def test_an_own_tracker_is_told_everything_and_closed(
+    played: tuple[list[RunEvent], fs.Result],
+) -> None:
+    events, _ = played
+    kinds = [type(event) for event in events if not isinstance(event, Preparing)]
+    assert kinds == [RunStarted, RoundFinished, RoundFinished, RunFinished]
+    assert OWN.closed == 1
+    with pytest.raises(RuntimeError), tracking([f"{__name__}:own"]):
+        raise RuntimeError
+    assert OWN.closed == 2
+
+
+class Calls:
+    """Writes down every call made of it, or of what its calls return."""
+
+    def __init__(self, told: list[tuple[str, tuple[Any, ...], dict[str, Any]]], name: str) -> None:
+        self._told, self._name = told, name
+
+    def __getattr__(self, name: str) -> Calls:
+        return Calls(self._told, name)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Calls:
+        self._told.append((self._name, arguments, options))
+        return self
+
+
+def system(events: list[RunEvent]) -> list[RunEvent]:
+    """The same events of a run that publishes no times."""
+    found: list[RunEvent] = []
+    for event in events:
+        if isinstance(event, RunStarted):
+            tables = {**CONFIG, "run": {"rounds": 2, "entropy": "system"}}
+            found.append(RunStarted(event.directory, parse_config(tables), event.warnings))
+        else:
+            found.append(event)
+    return found
+
+
+@pytest.mark.parametrize("times", [True, False])
+def test_mlflow_is_told_the_runs_own_numbers(
+    played: tuple[list[RunEvent], fs.Result], times: bool
+) -> None:
+    events, result = played
+    told: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+    tracker = MlflowTracker(Calls(told, "client"))
+    for event in events if times else system(events):
+        tracker(event)
+    tracker.close()
+    metrics = [(a[1], a[2], o) for name, a, o in told if name == "log_metric"]
+    proven = [(value, o["step"]) for name, value, o in metrics if name == "epsilon/proven"]
+    assert proven == [(pytest.approx(result.metrics["proven_epsilon"][k]), k + 1) for k in (0, 1)]
+    assert ("final/epsilon", pytest.approx(result.epsilon)) in [(n, v) for n, v, _ in metrics]
+    stamps = [o["timestamp"] for _, _, o in metrics]
+    assert (min(stamps) > 1e12) if times else (max(stamps) <= 2)
+    (ended,) = [(a, o) for name, a, o in told if name == "set_terminated"]
+    assert ended[0][1] == "FINISHED"
+    params = {a[1]: a[2] for name, a, _ in told if name == "log_param"}
+    assert params["data.clients"] == "5"
+
+
+def test_wandb_is_told_the_same_and_refuses_runs_without_times(
+    played: tuple[list[RunEvent], fs.Result],
+) -> None:
+    events, result = played
+    told: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+    tracker = WandbTracker(Calls(told, "wandb"))
+    for event in events:
+        tracker(event)
+    tracker.close()
+    (started,) = [o for name, _, o in told if name == "init"]
+    assert started["mode"] == "offline" and started["config"]["data"]["clients"] == 5
+    logged = [(a[0]["accuracy"], o["step"]) for name, a, o in told if name == "log"]
+    assert logged == [(pytest.approx(result.metrics["accuracy"][k]), k + 1) for k in (0, 1)]
+    (summary,) = [a[0] for name, a, _ in told if name == "update"]
+    assert summary["epsilon"] == pytest.approx(result.epsilon)
+    assert [o for name, _, o in told if name == "finish"] == [{"exit_code": 0}]
+    with pytest.raises(ConfigError, match="use tensorboard or mlflow"):
+        WandbTracker(Calls([], "wandb"))(system(events)[-4])
+
+
+@pytest.mark.parametrize("times", [True, False])
+def test_tensorboard_is_told_the_same(
+    played: tuple[list[RunEvent], fs.Result],
+    times: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+    stand_in = types.ModuleType("torch.utils.tensorboard")
+    stand_in.SummaryWriter = Calls(told, "writer")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stand_in)
+    events, result = played
+    tracker = TensorboardTracker(tmp_path)
+    for event in events if times else system(events):
+        tracker(event)
+    tracker.close()
+    scalars = [(a, o["walltime"]) for name, a, o in told if name == "add_scalar"]
+    losses = [(a[1], a[2], when) for a, when in scalars if a[0] == "loss"]
+    whens = (None, None) if times else (1.0, 2.0)
+    assert losses == [(pytest.approx(result.metrics["loss"][k]), k + 1, whens[k]) for k in (0, 1)]
+    assert told[-1][0] == "close"
+
+
+def test_tensorboards_files_hold_the_runs_numbers(
+    played: tuple[list[RunEvent], fs.Result], tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events, result = played
+    tracker = TensorboardTracker(tmp_path)
+    for event in events:
+        tracker(event)
+    tracker.close()
+    (folder,) = tmp_path.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    read = EventAccumulator(str(folder)).Reload()
+    assert [one.value for one in read.Scalars("epsilon/proven")] == [
+        pytest.approx(value) for value in result.metrics["proven_epsilon"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("tensorbord", "did you mean 'tensorboard'"),
+        (f"{__name__}:no_tracker", "returned int"),
+        ("no_such_module:x", "no module"),
+    ],
+)
+def test_what_is_no_tracker_is_one_line(
+    name: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", "--track", name]) == 2
+    said = capsys.readouterr().err
+    assert why in said and said.count("\n") == 1
+
+
+def test_a_missing_library_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fl_shuffle.extras.installed", lambda library: False)
+    assert main(["simulate", "--tensorboard"]) == 2
+    assert "pip install 'fl-shuffle[tensorboard]'" in capsys.readouterr().err
