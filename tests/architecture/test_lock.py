@@ -19,7 +19,7 @@ def wanted() -> list[Requirement]:
     """What `pip install .[dev,all,docs]` asks for."""
     extras = PROJECT["optional-dependencies"]
     (everything,) = map(Requirement, extras["all"])
-    lists = [extras[name] for name in ("dev", *sorted(everything.extras))]
+    lists = [extras[name] for name in ("dev", "docs", *sorted(everything.extras))]
     return [Requirement(text) for each in (PROJECT["dependencies"], *lists) for text in each]
 
 

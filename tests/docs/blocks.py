@@ -1,7 +1,7 @@
 """The code blocks of a page, and running them as a reader would, from top to bottom.
 
 Python blocks of a page share one namespace, and all its blocks one working directory. A block whose
-first line is `# name.py` (or `.toml`, `.csv`) is that file. Lines that start with `fl-shuffle` are
+first line is `# file: name` is that file. Lines that start with `fl-shuffle` are
 run through the command line; the word RUN stands for the newest run below `runs`. A comment above a
 block says what is different about it:
 
@@ -25,7 +25,7 @@ BLOCK = re.compile(
     r"^```(?P<language>\w+|\{[\w-]+\})\n(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-FILE = re.compile(r"# ([\w.-]+\.(?:py|toml|csv))\n")
+FILE = re.compile(r"# file: (\S+)\n")
 RUN = ("python", "sh", "toml", "csv")
 SHOWN = ("text", "mermaid", "sql", "json", "html", "{toctree}", "{eval-rst}", "{all-commands}")
 """Blocks that are output, drawings, questions to another program, or orders to Sphinx."""
@@ -42,7 +42,9 @@ class Block:
     def file(self) -> str | None:
         """The name of the file that the block is, if it is one."""
         named = FILE.match(self.body)
-        return named.group(1) if named else None
+        if named is None:
+            return None
+        return named[1] + (".py" if self.language == "python" else "")
 
     @property
     def asks_a_run(self) -> bool:
@@ -77,6 +79,7 @@ def run(block: Block, names: dict[str, Any]) -> None:
     if block.file is not None:
         # The first line of a CSV file is its header: the name was for the reader.
         body = block.body.partition("\n")[2] if block.file.endswith(".csv") else block.body
+        Path(block.file).parent.mkdir(exist_ok=True)
         Path(block.file).write_text(body, encoding="utf-8")
     elif block.language == "python":
         exec(compile(block.body, "<block>", "exec"), names)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tests.architecture.test_limits import ROOT
-from tests.docs.blocks import BLOCK, FILE
+from tests.docs.blocks import BLOCK, Block
 
 PAGE = ROOT / "docs" / "tutorial.md"
 NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
@@ -22,9 +22,9 @@ def _cell(kind: str, text: str, number: int) -> dict[str, Any]:
 
 def _code(language: str, body: str) -> str:
     """A block as a cell: files are written, commands handed to the shell."""
-    named = FILE.match(body)
-    if named is not None:
-        return f"%%writefile {named.group(1)}\n{body}"
+    name = Block(language, body).file
+    if name is not None:
+        return f"%%writefile {name}\n{body}"
     return body if language == "python" else f"%%sh\n{body}"
 
 

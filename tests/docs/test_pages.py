@@ -69,6 +69,6 @@ def test_a_block_that_fails_would_be_seen(tmp_path: Path, monkeypatch: pytest.Mo
         run(Block("python", "1 / 0\n"), {})
     with pytest.raises(AssertionError):
         run(Block("sh", "ls\n"), {})
-    run(Block("csv", "# mine.csv\na,b\n1,2\n"), {})
+    run(Block("csv", "# file: mine.csv\na,b\n1,2\n"), {})
     assert (tmp_path / "mine.csv").read_text() == "a,b\n1,2\n"
     assert len(WITH_CODE) > 3
