@@ -6,7 +6,9 @@ client, all of which are public; no data enters. Server and clients each derive 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,7 @@ from fl_shuffle.accounting.laws.gaussian_inverses import (
     analytic_sigmas,
     classical_sigmas,
     gaussian_mus,
+    sigmas_of,
 )
 from fl_shuffle.accounting.laws.report_grid import grid_steps
 from fl_shuffle.accounting.rounds.class_table import NOISE_KINDS, ClassTable, distinct_rows
@@ -100,7 +103,9 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
     privacy = config.privacy
     noise = privacy.randomizer
     norm = 1 if noise in ("laplace", "discrete-laplace") else 2
-    clip = privacy.clip_norm * _clip_share(config, budgets)
+    # A million of them take seconds: once, and only where they are needed.
+    mus = cache(lambda: gaussian_mus(budgets.epsilon, budgets.delta))
+    clip = privacy.clip_norm * _clip_share(config, budgets, mus)
     batch = records.astype(np.float64) if privacy.unit == "record" else np.ones(len(budgets))
     sensitivity = 2.0 * clip / (batch if config.clip == "record" else 1.0)
     radius = clip.copy()
@@ -111,7 +116,7 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
         radius = np.minimum(radius, privacy.client_clip)
         sensitivity = np.minimum(sensitivity, 2.0 * privacy.client_clip)
     calibrated_for = 2.0 * clip / batch if privacy.calibration == "as-published" else sensitivity
-    scale = _scales(config, budgets, calibrated_for)
+    scale = _scales(config, budgets, calibrated_for, mus)
     weight = np.ones(len(budgets))
     if config.server.weights == "inverse-variance":
         weight = scale**-2.0 / np.mean(scale**-2.0)
@@ -198,18 +203,17 @@ def _discrete_plan(
     )
 
 
-def _clip_share(config: Config, budgets: Budgets) -> Vector:
+def _clip_share(config: Config, budgets: Budgets, mus: Callable[[], Vector]) -> Vector:
     """Each client's clip as a share of the largest: 1, or proportional to what its budget buys."""
     if config.privacy.personalization == "noise":
         return np.ones(len(budgets))
-    if config.privacy.randomizer == "laplace":
-        reach = budgets.epsilon
-    else:
-        reach = gaussian_mus(budgets.epsilon, budgets.delta)
+    reach = budgets.epsilon if config.privacy.randomizer == "laplace" else mus()
     return np.asarray(reach / reach.max(), dtype=np.float64)
 
 
-def _scales(config: Config, budgets: Budgets, sensitivity: Vector) -> Vector:
+def _scales(
+    config: Config, budgets: Budgets, sensitivity: Vector, mus: Callable[[], Vector]
+) -> Vector:
     privacy = config.privacy
     if privacy.randomizer not in NOISES:
         return np.zeros(len(budgets))
@@ -221,8 +225,10 @@ def _scales(config: Config, budgets: Budgets, sensitivity: Vector) -> Vector:
             raise InvalidValueError(
                 f"budget delta of client {client}", 0.0, "the Gaussian randomizer needs (0, 1)"
             )
-        formula = analytic_sigmas if privacy.calibration == "analytic" else classical_sigmas
-        scale = sensitivity * formula(budgets.epsilon, budgets.delta)
+        if privacy.calibration == "analytic":
+            scale = sensitivity * sigmas_of(mus())
+        else:
+            scale = sensitivity * classical_sigmas(budgets.epsilon, budgets.delta)
     if privacy.personalization == "clipping":
         # One common noise: each client's clip is what makes it fit its budget; rounding goes up.
         scale = np.full(len(budgets), scale.max())

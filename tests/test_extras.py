@@ -87,15 +87,16 @@ def test_a_required_library_that_is_missing_is_one_line(
     )
 
 
-def test_without_matplotlib_a_report_has_its_tables_and_says_so(
+def test_without_matplotlib_a_report_has_its_figures_and_no_pictures(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = fs.simulate(overrides={"run.rounds": 1}, out=tmp_path / "run")
+    settings = {"run.rounds": 1}
+    result = fs.simulate("configs/digits_record.toml", overrides=settings, out=tmp_path / "run")
     full = result.report().read_text(encoding="utf-8")
     remove(monkeypatch, "matplotlib")
     plain = result.report().read_text(encoding="utf-8")
-    assert "<svg" in full and "fl-shuffle[report]" not in full
-    assert "<svg" not in plain and "fl-shuffle[report]" in plain
-    assert plain.count("<table") == full.count("<table") > 0
+    assert plain == full and plain.count("<figure") == 4
+    assert main(["report", str(tmp_path / "run"), "--png", str(tmp_path / "png")]) == 2
+    assert "pip install 'fl-shuffle[report]'" in capsys.readouterr().err
     assert main(["compare", *KRR, "--plot", str(tmp_path / "bounds.svg")]) == 2
     assert "pip install 'fl-shuffle[report]'" in capsys.readouterr().err

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from benchmarks.chaos.children import command
 from benchmarks.chaos.crashes import crashed
@@ -148,34 +147,31 @@ def cells(ledger: Path, folder: Path, seconds: float) -> Tally:
     tally = Tally("nonsense in a ledger's cell")
     folder.mkdir()
     place = folder / "ledger.sqlite"
-    with mock.patch.object(page, "installed", return_value=False):  # figures take their time
-        places = _places(ledger)
-        random.Random(2).shuffle(places)
-        deadline = time.monotonic() + seconds
-        for table, column, row, value in places:
-            if time.monotonic() > deadline:
-                break
-            shutil.copy(ledger, place)
-            database = sqlite3.connect(place)
-            try:
-                key = _key(table)
-                database.execute(
-                    f'UPDATE "{table}" SET "{column}" = ? WHERE {key} = ?', (value, row)
-                )
-                database.commit()
-            except sqlite3.IntegrityError:
-                continue
-            finally:
-                database.close()
-            problem = ""
-            try:
-                page.render(read_run(folder))
-            except FlShuffleError as error:
-                problem = "" if str(error) else "an error without a word"
-            except Exception as error:
-                tally.tracebacks += 1
-                problem = f"{type(error).__name__}: {error}"
-            tally.add(f"{table}.{column} = {str(value)[:30]!r}", problem=problem)
+    places = _places(ledger)
+    random.Random(2).shuffle(places)
+    deadline = time.monotonic() + seconds
+    for table, column, row, value in places:
+        if time.monotonic() > deadline:
+            break
+        shutil.copy(ledger, place)
+        database = sqlite3.connect(place)
+        try:
+            key = _key(table)
+            database.execute(f'UPDATE "{table}" SET "{column}" = ? WHERE {key} = ?', (value, row))
+            database.commit()
+        except sqlite3.IntegrityError:
+            continue
+        finally:
+            database.close()
+        problem = ""
+        try:
+            page.render([read_run(folder)])
+        except FlShuffleError as error:
+            problem = "" if str(error) else "an error without a word"
+        except Exception as error:
+            tally.tracebacks += 1
+            problem = f"{type(error).__name__}: {error}"
+        tally.add(f"{table}.{column} = {str(value)[:30]!r}", problem=problem)
     return tally
 
 

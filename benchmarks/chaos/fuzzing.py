@@ -33,7 +33,6 @@ from benchmarks.chaos.federation import Federation, warm
 from benchmarks.chaos.tally import Tally, table
 from fl_shuffle.budgets import read_budgets
 from fl_shuffle.cli.bound import _answer_line
-from fl_shuffle.configuration import checks
 from fl_shuffle.configuration.reading import apply_override, load_config, parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.configuration.supernodes import read_supernodes
@@ -51,6 +50,7 @@ from fl_shuffle.flower.records import (
 )
 from fl_shuffle.flower.roster import HOLDING_RECORD, holding_in
 from fl_shuffle.ledger.reader import read_ledger
+from fl_shuffle.plugins import registered
 from fl_shuffle.runs.metrics import read_lines
 
 CONFIGS = Path(__file__).parents[2] / "fl_shuffle" / "configs" / "quickstart.toml"
@@ -206,7 +206,7 @@ def _reply(content: RecordDict) -> object:
     return request.clients
 
 
-_registered = cache(checks.registered)
+_registered = cache(registered)
 """What installed packages offer does not change meanwhile, and looking takes a millisecond."""
 
 
@@ -229,7 +229,7 @@ def fuzz(
 ) -> Iterator[Tally]:
     """`inputs` of all kinds together by their shares, or as many as the time allows."""
     adopt_task_identity(1)
-    with mock.patch.object(checks, "registered", _registered):
+    with mock.patch("fl_shuffle.configuration.checks.registered", _registered):
         yield from _fuzz(kinds(folder, ledger), inputs, seconds, seed, outcomes)
 
 
@@ -246,7 +246,8 @@ def _fuzz(
             if time.monotonic() > deadline:
                 break
             content = kind.make(draw)
-            problem, raised = "", None
+            problem = ""
+            raised: Exception | None = None
             try:
                 kind.read(content)
             except FlShuffleError as error:

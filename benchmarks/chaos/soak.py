@@ -57,7 +57,13 @@ class Watch:
 
 
 def soak(
-    folder: Path, *, rounds: int, every: int, trace: bool = False, entropy: str = "seeded"
+    folder: Path,
+    *,
+    rounds: int,
+    every: int,
+    trace: bool = False,
+    entropy: str = "seeded",
+    participation: float = 1.0,
 ) -> tuple[Watch, Path]:
     """Run it. Returns what was seen, and the run's folder."""
     watch = Watch(every, rounds // 2, trace)
@@ -68,12 +74,12 @@ def soak(
             "run": {
                 "rounds": rounds, "entropy": entropy, "jobs": 1, "evaluate_every": rounds,
             },
-            "data": {"source": "digits", "clients": 60, "records": 10},
+            "data": {"source": "digits", "clients": 60, "records": 5},
             "model": {"kind": "linear"},
             "privacy": {"unit": "client"},
             "budgets": {"distribution": "constant", "epsilon": 0.02},
             "server": {"learning_rate": 0.01},
-            "training": {"participation": 0.5},
+            "training": {"participation": participation},
         },
         out=folder / "run",
         on_event=watch,
@@ -106,6 +112,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5000, help="how many (5000)")
     parser.add_argument("--every", type=int, default=50, help="rounds between two looks (50)")
     parser.add_argument("--entropy", default="seeded", help="seeded (default) or system")
+    parser.add_argument("--participation", type=float, default=1.0, help="share of clients (1)")
     parser.add_argument("--trace", action="store_true", help="say who holds the memory")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fl-shuffle-soak-"))
@@ -116,6 +123,7 @@ def main() -> int:
             every=options.every,
             trace=options.trace,
             entropy=options.entropy,
+            participation=options.participation,
         )
         sizes = {path.name: path.stat().st_size for path in sorted(run.iterdir())}
     finally:

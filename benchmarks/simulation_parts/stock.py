@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fl_shuffle.flower import ray_engine
+from fl_shuffle.flower.on_ray import engine as ray_engine
 
 APP = Path(__file__).resolve().parents[1] / "stock_flower"
 

@@ -273,13 +273,11 @@ class Accountant:
     ) -> tuple[Vector, Vector]:
         """Every client's proven and local epsilon [n]."""
         local = local_epsilons(self._alone, self._class_of, taken, self._delta)
-        shuffled = np.array(
-            [
-                self._library.epsilon(spent, self._delta) if spent else math.inf
-                for spent in histories.distinct
-            ]
-        )
-        return np.minimum(local, shuffled[histories.group_of]), local
+        shuffled = [
+            self._library.epsilon(spent, self._delta) if spent else math.inf
+            for spent in histories.distinct
+        ]
+        return np.minimum(local, np.array(shuffled)[histories.group_of]), local
 
     def _look_ahead(self, present: Mask) -> _Ahead:
         """Everything with this round added; kept, since preview and commit ask alike."""

@@ -38,7 +38,7 @@ class PartialShuffleTolerances:
     lognormal_short_step: float = 3e-3
     """Below it second differences lose their digits and are taken from derivatives."""
 
-    # bounds.partial_shuffle.second_order
+    # bounds.partial_shuffle.sums.second_order
     second_order_smoothing: float = 0.03
     """Standard deviation, in units of 1/theta, of the Gaussian variable that is added to smooth the
     sum; it raises the result by 5e-4."""
@@ -72,10 +72,38 @@ class PartialShuffleTolerances:
     split_newton_steps: int = 12
     """Any share of the split is valid: Newton's method comes near the best one in so many
     steps."""
-    split_tail_nodes: int = 160
+    split_close: float = 1e-7
+    """... or fewer, when the last one was so short."""
+    split_tail_nodes: int = 80
     """Nodes of the trapezoidal sum above the cut, which is above its integral with any number."""
     profile_inflation: float = 1.0 + 1e-12
     """Covers the round-off of a local profile, a few units in the last place."""
+
+    deficit_reach: float = 12.0
+    """What an other's report may say against client 1 is followed over so many noise widths,"""
+    deficit_first: float = 1e-3
+    """from this share of one on, ..."""
+    deficit_nodes: int = 150
+    """... at so many places."""
+
+    # bounds.partial_shuffle.sums.variance_cells
+    variance_cells: tuple[float, ...] = (
+        *(0.0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.22, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.87, 0.92),
+        *(0.95, 0.97, 0.98, 0.99, 0.995, 1.0),
+    )
+    """Second moments of a term, as shares of the largest one, that are told apart."""
+    cells_period_sds: float = 10.0
+    """Period of the sum's copies, in its deviations: they decide the tightness alone."""
+    cells_last_angle: float = 1.3
+    """Frequencies up to this over a term's deviation are bounded by moments ..."""
+    cells_last_sds: float = 200.0
+    """... and up to this over the sum's; beyond, by the smoothing alone."""
+    cells_largest_tilt: float = 300.0
+    """The tilt times the largest atom: beyond, exponentials leave no room for sums."""
+    cells_series_below: float = 0.05
+    """A third-order remainder is taken from its series below this, where digits would be lost."""
+    cells_round_off: float = 1e-9
+    """Covers round-off, relative to a logarithm: sums of a thousand positive terms at most."""
 
     # bounds.partial_shuffle.prediction
     prediction_nodes: int = 140
@@ -90,7 +118,7 @@ class PartialShuffleTolerances:
     """Predictions stop here: costs are shares of them and must not vanish."""
 
     # bounds.partial_shuffle.bound
-    third_order_cost_share: float = 0.006
+    third_order_cost_share: float = 0.003
     """Share of the predicted result that undoing the swap may cost."""
     third_order_negligible_delta: float = 1e-100
     """Where the local curve is below this nothing is computed."""
@@ -98,6 +126,8 @@ class PartialShuffleTolerances:
     """So many goals are tried, each half of what the last one gave ..."""
     third_order_close: float = 3.0
     """... until the result is within this factor of its goal."""
+    third_order_by_moments: float = 1.12
+    """Where moments bound the sum within this factor of a normal estimate, atoms are not asked."""
     third_order_rounding: float = 3e-3
     """Relative error of rounding the top law to atoms."""
 
@@ -108,11 +138,7 @@ class PartialShuffleTolerances:
     """... denser far out by this power of epsilon ..."""
     rings_from: float = 0.02
     """... from this epsilon on: they gain about a third of epsilon, relatively."""
-    rings_cut_places: int = 200
-    """Places tried for the cut of a ring's law: any is valid."""
-    rings_lowest_cut: float = 1e-3
-    """They begin at this share of the cut for all others."""
-    rings_tilt_step: float = 1.02
+    rings_tilt_step: float = 1.05
     """The line of integration is found to this factor: any is valid."""
     ring_powers: int = 60
     """Terms of the variance's series; the rest is bounded."""
@@ -124,9 +150,15 @@ class PartialShuffleTolerances:
     """Covers the round-off of a weight's log moment, relative to its exponent."""
     swap_max_weight: float = 1e8
     """Weights that must be cut above this say that the bound is of no use."""
+    swap_floor_reach: float = 9.0
+    """Floors are tried down to so many standard deviations of a weight's logarithm ..."""
+    swap_floors: int = 100
+    """... at so many places."""
+    swap_floor_share: float = 0.3
+    """Share of each part of the costs that raising small weights to a floor may take."""
     swap_no_effect: float = 0.01
     """Where the worst weight moves log delta by less, a single node is enough ..."""
-    swap_large_effect: float = 0.3
+    swap_large_effect: float = 0.8
     """... and where by more, three are taken instead of two."""
 
     swap_least_reach: float = 1e-6

@@ -255,6 +255,10 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """The scale of a plan for a single round is found to this relative accuracy."""
     plan_close: float = 0.015
     """A cost within this relative distance below its target ends the search ..."""
+    plan_rough_close: float = 0.03
+    """... and so does a rough cost, for where a run's own accounting is asked first."""
+    plan_near: float = 0.1
+    """From so near the target (in logarithms) the next scale is extrapolated."""
     plan_first_power: float = 2.5
     """Guess of the power of the scale with which the cost falls: 1, or up to 9 with heavy tails."""
     plan_scale_close: float = 1.003

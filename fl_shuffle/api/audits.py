@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +22,14 @@ def audit(
     seconds: float = 100.0,
     seed: int = 0,
     name: str | None = None,
+    on_progress: Callable[[str], None] = lambda text: None,
 ) -> AuditReport:
     """Play distinguishing games with canaries against a configuration (or a run's folder).
 
     All lower bounds of the report hold together with probability `confidence`; playing stops after
     about `seconds`. `breaks_proven` of the report says whether a proven number was refuted. `name`
-    is what the report calls the configuration, by default its path. Raises `FlShuffleError`.
+    is what the report calls the configuration, by default its path. `on_progress` is called with
+    what is being done, before each part. Raises `FlShuffleError`.
     """
     from fl_shuffle.auditing.audit import AuditSettings
     from fl_shuffle.simulation.audit import audit_configuration
@@ -40,4 +42,4 @@ def audit(
     if name is None:
         name = str(config) if isinstance(config, str | Path) else "configuration"
     with one_torch_thread():
-        return audit_configuration(name, resolved, settings)
+        return audit_configuration(name, resolved, settings, tell=on_progress)

@@ -74,7 +74,7 @@ def plan(
     of reports leave, `clip`, `unit`, `records` and `assumed_honest` of
     `fl_shuffle.accounting.queries.planned_sums.plan_sum_noise`. Raises `FlShuffleError`.
 
-    >>> plan("configs/quickstart.toml", overrides={"run.rounds": 2}).certain
+    >>> plan("configs/digits_record.toml", overrides={"run.rounds": 2}).certain
     True
     >>> round(plan(epsilon=8.0, delta=1e-5, rounds=1, clients=50).epsilon, 2) <= 8.0
     True

@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import DataError, FlShuffleError, InvalidValueError
-from fl_shuffle.flower.apart import (
+from fl_shuffle.flower.apart.parties import (
     agreement_of,
     hand_over,
     reply_with_nothing,

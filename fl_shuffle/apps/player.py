@@ -14,7 +14,8 @@ from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.aggregation.robust import analyzer_of
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.configuration.supernodes import SuperNodeFile
-from fl_shuffle.flower.apart import ApartStrategy, agreement_of, receiver_of
+from fl_shuffle.flower.apart.parties import agreement_of, receiver_of
+from fl_shuffle.flower.apart.strategy import ApartStrategy
 from fl_shuffle.flower.exchange import Cut
 from fl_shuffle.flower.records import Layout
 from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy

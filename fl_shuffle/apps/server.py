@@ -10,6 +10,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
+from fl_shuffle.apps.flower_log import FlowerLog
 from fl_shuffle.apps.player import strategy_of
 from fl_shuffle.configuration.supernodes import read_supernodes
 from fl_shuffle.flower.settings import SIMULATION_VARIABLE, config_of, require_simulated
@@ -33,7 +34,7 @@ def main(grid: Grid, context: Context) -> None:
     # Before the data: what is wrong with it is said at once.
     listed = config.run.supernodes
     supernodes = read_supernodes(listed, config.data.clients) if listed else None
-    observer = observer_of(grid, context.run_config)
+    observer = observer_of(grid, context.run_config, FlowerLog(config))
     task = load_task(config, lambda text: observer(Preparing(text)))
     model = task.model(config)
     initial = flatten_parameters(model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,17 +95,21 @@ def run_audit(
     published: Published | None = None,
     sums: SumGame | None = None,
     release: str = "reports",
+    tell: Callable[[str], None] = lambda text: None,
 ) -> AuditReport:
     """Play every game that applies; `rounds` is the length of the run whose claims are tested.
 
+    `tell` is told what is being done before each part.
     `sums` is the game of an adversary who sees sums of reports alone, against the column `sum`.
     Where `release` is "sum" there is no order of reports to look at.
     """
     started = time.monotonic()
     audit = _Audit(source, claims, unit, delta, rounds, settings)
+    tell("looking at order and noise")
     checks = audit.checks(ordered=release != "sum")
-    findings = audit.findings()
+    findings = audit.findings(tell)
     if sums is not None:
+        tell(f"playing sums of rounds, {SUMS_SHARE * settings.seconds:.0f} s at most")
         findings += audit.sums(sums)
     return AuditReport(
         name=name,
@@ -175,11 +180,12 @@ class _Audit:
         plays = play_sums(game.source, self._settings.trials, clock, seeds)
         return sum_findings(game, plays, self._rounds, self._deltas, self._alpha)
 
-    def findings(self) -> list[Finding]:
+    def findings(self, tell: Callable[[str], None]) -> list[Finding]:
         source, settings = self._source, self._settings
         if self._pooled is not None:
             self.notes.append(NO_REPORTS)
             return []
+        tell(f"drawing single reports, {0.4 * settings.seconds:.0f} s at most")
         sample = sample_reports(source, settings.reports, Clock(0.4 * settings.seconds))
         facts = sample.dichotomy(self._alpha)
         found = [self._one_report(sample, facts)]
@@ -189,6 +195,7 @@ class _Audit:
                 "is tested"
             )
             return found
+        tell(f"playing whole rounds, {(0.6 - SUMS_SHARE) * settings.seconds:.0f} s at most")
         clock = Clock((0.6 - SUMS_SHARE) * settings.seconds)
         seeds = SeedTree(settings.seed).child("audit")
         plays = play_rounds(source, settings.trials, clock, seeds)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fl_shuffle.cli.overrides import add_overrides
 from fl_shuffle.simulation.audit import audit_configuration
+from fl_shuffle.simulation.progress import tell
 
 if TYPE_CHECKING:
     from fl_shuffle.auditing.audit import AuditSettings
@@ -80,7 +81,9 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_cases(arguments, given)
     if not arguments.source:
         raise ConfigError("name a configuration or a run's folder, or pass --cases")
-    report = audit(_configuration(arguments), name=arguments.source, **asdict(given))
+    report = audit(
+        _configuration(arguments), name=arguments.source, on_progress=tell, **asdict(given)
+    )
     _show(report, as_json=arguments.json, short=False)
     return 1 if report.breaks_proven else 0
 
@@ -103,7 +106,13 @@ def _run_cases(arguments: argparse.Namespace, given: AuditSettings) -> int:
             seconds=given.seconds / len(cases),
         )
         reports.append(
-            audit_configuration(case.name, case.config, settings, dimension=case.dimension)
+            audit_configuration(
+                case.name,
+                case.config,
+                settings,
+                dimension=case.dimension,
+                tell=lambda text, case=case: tell(f"{case.name}: {text}"),
+            )
         )
         _show(reports[-1], as_json=arguments.json, short=True)
     if not arguments.json:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fl_shuffle.cli.bound import add_release_arguments
 from fl_shuffle.cli.overrides import add_overrides
 from fl_shuffle.errors import ConfigError
+from fl_shuffle.simulation.progress import tell
 from fl_shuffle.tasks.cost import SURPRISE, cost_of, trade_off_of
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def _noise(arguments: argparse.Namespace) -> int:
         "release": arguments.release,
         "assumed_honest": arguments.assumed_honest,
     }
+    tell("looking for the noise")
     plan = noise_for(
         arguments.epsilon,
         arguments.delta,
@@ -194,6 +196,7 @@ def _levels(arguments: argparse.Namespace) -> int:
         )
     rows = []
     for level in [0, *sorted(set(levels), reverse=True)]:
+        tell(f"counting with {level or 'as many'} levels")
         config = _config(arguments, f"budgets.levels={level}")
         rows.append({"levels": level, **trade_off_of(config)})
     if arguments.json:
@@ -218,6 +221,7 @@ def _cost(arguments: argparse.Namespace) -> int:
     from fl_shuffle.accounting.queries.planned_cost import cost_over_attack
 
     config = _config(arguments)
+    tell(f"counting {config.run.rounds:,} rounds of {config.data.clients:,} clients")
     costs, kinds = cost_of(config)
     ratio = cost_over_attack(costs)
     worst = max(costs, key=lambda cost: cost.epsilon)

@@ -19,7 +19,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
@@ -56,39 +55,21 @@ def inlined(function: Function) -> Function:
     return njit(function, inline="always", error_model="numpy")
 
 
-def _bits_of(context: Any, value: Any) -> Any:
-    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.IntType(32))
+def _same_bits(source: Any, target: Any) -> Any:
+    def reinterpret(context: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(arguments[0], context.get_value_type(target))
 
-    return types.int32(types.float32), generate
+        return target(source), generate
 
-
-def _float_of(context: Any, value: Any) -> Any:
-    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return types.float32(types.int32), generate
+    return intrinsic(reinterpret)
 
 
-def _bits_of_double(context: Any, value: Any) -> Any:
-    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.IntType(64))
-
-    return types.int64(types.float64), generate
-
-
-def _double_of(context: Any, value: Any) -> Any:
-    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.DoubleType())
-
-    return types.float64(types.int64), generate
-
-
-bits_of_double: Any = intrinsic(_bits_of_double)
+bits_of_double = _same_bits(types.float64, types.int64)
 """The bits of a float64 as an int64, inside kernels."""
-double_of: Any = intrinsic(_double_of)
+double_of = _same_bits(types.int64, types.float64)
 """The float64 with these bits, inside kernels."""
-bits_of: Any = intrinsic(_bits_of)
+bits_of = _same_bits(types.float32, types.int32)
 """The bits of a float32 as an int32, inside kernels."""
-float_of: Any = intrinsic(_float_of)
+float_of = _same_bits(types.int32, types.float32)
 """The float32 with these bits, inside kernels."""

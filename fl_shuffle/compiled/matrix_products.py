@@ -3,6 +3,10 @@
 Every number of a result is one chain of fused multiply-adds in a fixed order, whichever lane of a
 vector, and whichever of these pieces, computes it: its bits depend on its own terms alone.
 
+Loops in Python with a fused multiply-add have the same bits, but keep no vector in a register:
+logits of 64 records of 784 features took 94 microseconds, not 27; clients' products 1.3 to 2.3
+times as long.
+
 Matrices are float32 and C-contiguous. Nothing is checked: the caller stays inside them.
 """
 

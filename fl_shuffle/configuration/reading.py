@@ -263,10 +263,9 @@ def _check_apart(config: Config) -> None:
         "run.entropy = 'seeded' is noise that the server can remove; use system": (
             config.run.entropy == "seeded"
         ),
-        "with privacy.release = 'sum' it adds up reports on a known grid; privacy.randomizer must "
-        "be gaussian or laplace": (
-            config.privacy.release == "sum"
-            and config.privacy.randomizer not in ("gaussian", "laplace")
+        "with privacy.release = 'sum' it adds up reports on a known grid: not those of a "
+        "privacy.randomizer of your own": (
+            config.privacy.release == "sum" and ":" in config.privacy.randomizer
         ),
     }
     for reason, holds in reasons.items():

@@ -275,9 +275,9 @@ def sum_of_reports(
     if SUM_OF_REPORTS not in record or USABLE not in record:
         return None
     total, usable = record[SUM_OF_REPORTS].numpy(), record[USABLE].numpy()
-    if (total.shape, total.dtype) != ((dimension,), np.float64):
+    if total.shape != (dimension,) or total.dtype != np.float64:
         return None
-    return (total, usable) if (usable.shape, usable.dtype) == ((clients,), np.bool_) else None
+    return (total, usable) if usable.shape == (clients,) and usable.dtype == np.bool_ else None
 
 
 def sum_of(reply: Message) -> NDArray[np.float64] | None:

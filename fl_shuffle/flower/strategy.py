@@ -233,8 +233,8 @@ class ShuffleStrategy(Strategy):
     def _assign(self, grid: Grid, number: int, allowed: Mask, dimension: int) -> Turns:
         """The round's requests, each with a node that can play its clients; nodes take turns."""
         # A sum is as long for many clients as for few.
-        sums = self._pooled or self._summed
-        most = self._clients if sums else max(1, CHUNK_BYTES // (4 * dimension))
+        reports = not (self._pooled or self._summed)
+        most = max(1, CHUNK_BYTES // (4 * dimension)) if reports else self._clients
         everyone = bool(allowed.all())
         queues = []
         for held, nodes in self._roster.pools(grid):

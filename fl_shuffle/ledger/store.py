@@ -334,6 +334,11 @@ class Ledger:
             for number, bitmap in rows
         ]
 
+    def fewest_reports(self) -> int:
+        """So many reports the smallest recorded round had; 0 before there is one."""
+        (fewest,) = self._db.execute("SELECT min(n_reports) FROM rounds").fetchone()
+        return int(fewest or 0)
+
     def set_meta(self, key: str, value: Any) -> None:
         """Add or change one fact."""
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))

@@ -1,5 +1,6 @@
-"""A run as one self-contained HTML page, recomputed from its ledger."""
+"""Runs as one self-contained HTML page, recomputed from their ledgers."""
 
+from fl_shuffle.report.meaning import Policy
 from fl_shuffle.report.page import write_report
 
-__all__ = ["write_report"]
+__all__ = ["Policy", "write_report"]

@@ -1,33 +1,195 @@
-"""What every page shares: its style, and tables."""
+"""Pieces of HTML that every page is made of: numbers, tables, figures, the frame."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
-CSS = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #111827; background: #fff;
-  max-width: 68rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
-h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2.5rem 0 .5rem; }
-.headline { font-size: 1.9rem; font-weight: 600; margin: 1.25rem 0 .25rem; color: #1553b6; }
-.quiet { color: #4b5563; } .warning { border-left: 4px solid #c2410c; background: #fff7ed;
-  padding: .5rem .9rem; margin: .6rem 0; }
-table { border-collapse: collapse; width: 100%; font-size: .92rem; }
-th, td { text-align: left; padding: .35rem .7rem .35rem 0; border-bottom: 1px solid #e5e7eb;
-  vertical-align: top; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-.charts { display: grid; gap: 1.5rem;
-  grid-template-columns: repeat(auto-fit, minmax(min(28rem, 100%), 1fr)); }
-figure { margin: 0; } figure svg { width: 100%; height: auto; }
-figcaption { font-size: .88rem; color: #4b5563; } .scroll { overflow-x: auto; }
-pre { font-size: .82rem; background: #f8fafc; padding: .8rem; overflow-x: auto; }
-"""
+from fl_shuffle.errors import RunError
+from fl_shuffle.report import drawing
+from fl_shuffle.report.figures import Figure, Vector
+from fl_shuffle.report.style import CSS, JS
 
 
-def html_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells are text, escaped here; no head row if `heads` are empty."""
-    top = "".join(f"<th>{escape(head)}</th>" for head in heads) if any(heads) else ""
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+@dataclass(frozen=True)
+class Number:
+    """A number in a cell: four digits for the eye, all of them in the page's `data-v`."""
+
+    value: float | int | None
+    text: str = ""
+
+    def __str__(self) -> str:
+        return self.text or short(self.value)
+
+
+Cell = str | Number
+
+
+def short(value: float | int | None) -> str:
+    """Whole numbers whole, others with four significant digits; `-` for what does not exist."""
+    if isinstance(value, int):
+        return str(value)
+    return "-" if value is None or math.isnan(value) else f"{value:.4g}"
+
+
+def exact(value: float | int | None) -> str:
+    """All digits, as they are read back; empty for a number that does not exist."""
+    return "" if value is None or math.isnan(value) else repr(value)
+
+
+def html_table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    caption: str = "",
+    cards: bool = False,
+    label: str = "",
+) -> str:
+    """A table whose first column names its rows; no head row if `heads` are empty.
+
+    Cells are text, escaped here. `cards`: a row becomes a block on narrow screens; other tables
+    scroll there, as a region called `label` (or `caption`).
+    """
+    every = [list(row) for row in rows]
+    numeric = _numeric(every, len(heads))
+    head = _head(heads, numeric) if any(heads) else ""
+    body = "".join(_row(row, heads, numeric, roles=cards) for row in every)
+    named = f"<caption>{escape(caption)}</caption>" if caption else ""
+    kind = ' class="cards" role="table"' if cards else ""
+    group = ' role="rowgroup"' if cards else ""
+    table = f"<table{kind}>{named}{head}<tbody{group}>{body}</tbody></table>"
+    return table if cards else scrolling(table, label or caption or "table")
+
+
+def scrolling(table: str, label: str, *, tall: bool = False) -> str:
+    """A region that scrolls by itself, also with the keyboard."""
+    kind = "scroll tall" if tall else "scroll"
+    return (
+        f'<div class="{kind}" role="region" tabindex="0" aria-label="{escape(label)}">{table}</div>'
     )
-    return f'<div class="scroll"><table><tr>{top}</tr>{body}</table></div>'
+
+
+def sortable_table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    name: str,
+    caption: str,
+    hint: str,
+    printed: int,
+) -> str:
+    """A table with search and sorting where scripts run, and every row where they do not.
+
+    On paper are its first `printed` rows. `name` tells it from others on the page, `hint` says what
+    to search for.
+    """
+    every = [list(row) for row in rows]
+    numeric = _numeric(every, len(heads))
+    bodies = [
+        "".join(_row(row, heads, numeric) for row in part)
+        for part in (every[:printed], every[printed:])
+    ]
+    hidden = len(every) - printed
+    more = f'<p class="paper">{hidden:,} more rows are on the screen.</p>' if hidden > 0 else ""
+    table = (
+        f'<table class="sortable" id="{name}" data-search="{name}-search"><caption>'
+        f"{escape(caption)}</caption>{_head(heads, numeric)}<tbody>{bodies[0]}</tbody>"
+        f'<tbody class="rest">{bodies[1]}</tbody></table>'
+    )
+    return (
+        f'<div class="search" id="{name}-search" hidden><label>{escape(hint)} '
+        f'<input type="search" autocomplete="off"></label> '
+        f'<output aria-live="polite"></output></div>{scrolling(table, caption, tall=True)}{more}'
+    )
+
+
+def charts(figures: Sequence[Figure], prefix: str = "") -> str:
+    """Figures in a grid, each with its legend and, folded away, its numbers.
+
+    `prefix` tells them from others on the page.
+    """
+    return f'<div class="charts">{"".join(_chart(each, prefix) for each in figures)}</div>'
+
+
+def _chart(figure: Figure, prefix: str) -> str:
+    name = f"{prefix}{figure.name}"
+    heading = f"<h3>{escape(figure.title)}</h3>"
+    numbers = html_table(*_columns(figure.table()), label=f"numbers of {figure.title} {prefix}")
+    return (
+        f'<figure id="{escape(name)}">{heading}{drawing.svg(figure, name)}'
+        f"{drawing.legend(figure)}<figcaption>{escape(figure.caption)}</figcaption>"
+        f"<details><summary>Numbers of this figure</summary>{numbers}</details></figure>"
+    )
+
+
+def _columns(table: Mapping[str, Vector]) -> tuple[list[str], list[list[Cell]]]:
+    columns = [values.tolist() for values in table.values()]
+    return list(table), [[Number(cell) for cell in row] for row in zip(*columns, strict=True)]
+
+
+def page(title: str, body: Iterable[str]) -> str:
+    """The whole document, which fetches nothing."""
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{CSS}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(part for part in body if part)
+        + f"\n</main>\n<script>{JS}</script>\n</body>\n</html>\n"
+    )
+
+
+def write_page(text: str, path: Path) -> Path:
+    """Write a page that its owner alone may read, as private as the runs it tells of; returns
+    where it is. Raises `RunError` if it cannot be written."""
+    try:
+        with open(path, "w", encoding="utf-8", opener=_private) as file:
+            file.write(text)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}") from None
+    return path
+
+
+def _private(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
+
+
+def _numeric(rows: Sequence[Sequence[Cell]], columns: int) -> list[bool]:
+    """Which columns hold numbers alone."""
+    width = max([columns, *(len(row) for row in rows)])
+    return [
+        bool(rows) and all(isinstance(row[index], Number) for row in rows if index < len(row))
+        for index in range(width)
+    ]
+
+
+def _head(heads: Sequence[str], numeric: Sequence[bool]) -> str:
+    cells = "".join(
+        f'<th scope="col"{_class(right)}>{escape(head)}</th>' if head else "<td></td>"
+        for head, right in zip(heads, numeric, strict=False)
+    )
+    return f"<thead><tr>{cells}</tr></thead>"
+
+
+def _row(
+    row: Sequence[Cell], heads: Sequence[str], numeric: Sequence[bool], *, roles: bool = False
+) -> str:
+    cells = []
+    for index, cell in enumerate(row):
+        value = f' data-v="{exact(cell.value)}"' if isinstance(cell, Number) else ""
+        if index == 0:
+            extra = (' role="rowheader"' if roles else "") + _class(numeric[0]) + value
+            cells.append(f'<th scope="row"{extra}>{escape(str(cell))}</th>')
+            continue
+        head = heads[index] if index < len(heads) else ""
+        extra = f' role="cell" data-head="{escape(head)}"' if roles else ""
+        cells.append(f"<td{extra}{_class(numeric[index])}{value}>{escape(str(cell))}</td>")
+    role = ' role="row"' if roles else ""
+    return f"<tr{role}>{''.join(cells)}</tr>"
+
+
+def _class(right: bool) -> str:
+    return ' class="n"' if right else ""

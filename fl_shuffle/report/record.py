@@ -47,6 +47,16 @@ class RunRecord:
         return found
 
     @property
+    def name(self) -> str:
+        """What its folder is called."""
+        return self.directory.resolve().name
+
+    @property
+    def delta(self) -> float:
+        """At which every epsilon of the run stands."""
+        return float(self.config["privacy"]["target_delta"])
+
+    @property
     def recorded(self) -> float | None:
         column = self.ledger.epsilon["proven" if self.spend is None else self.spend.headline_column]
         return float(column[-1]) if column.size else None

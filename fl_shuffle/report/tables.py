@@ -24,7 +24,7 @@ def rounds_table(run: RunRecord) -> Table:
         "round": run.ledger.rounds,
         "reports": run.ledger.reports,
         **{f"{name}_epsilon": values for name, values in run.ledger.epsilon.items()},
-        "delta": np.full(len(run.ledger.rounds), _delta(run)),
+        "delta": np.full(len(run.ledger.rounds), run.delta),
         "accuracy": accuracy,
     }
 
@@ -48,7 +48,7 @@ def clients_table(run: RunRecord) -> Table:
         "proven_epsilon": totals.proven,
         "sum_epsilon": totals.sum,
         "local_epsilon": totals.local,
-        "delta": np.full(len(class_of), _delta(run)),
+        "delta": np.full(len(class_of), run.delta),
     }
 
 
@@ -99,10 +99,6 @@ TABLES = {
     "attendance": attendance_table,
     "notes": notes_table,
 }
-
-
-def _delta(run: RunRecord) -> float:
-    return float(run.config["privacy"]["target_delta"])
 
 
 def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:

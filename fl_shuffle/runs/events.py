@@ -2,7 +2,8 @@
 
 In this process the grid carries the observer to the ServerApp. Where Flower's Ray engine plays a
 simulation the ServerApp runs in another process and appends its events to a file, which whoever
-started the engine reads (`flower/event_file.py`). Elsewhere nobody watches.
+started the engine reads (`flower/event_file.py`). Elsewhere it tells Flower's log
+(`apps/flower_log.py`).
 """
 
 from __future__ import annotations
@@ -59,10 +60,13 @@ def unobserved(event: RunEvent) -> None:
     """Nobody watches."""
 
 
-def observer_of(grid: object, run_config: Mapping[str, object]) -> Observer:
-    """Who watches the run that this grid plays with this run configuration of Flower's."""
+def observer_of(
+    grid: object, run_config: Mapping[str, object], otherwise: Observer = unobserved
+) -> Observer:
+    """Who watches the run that this grid plays with this run configuration of Flower's; `otherwise`
+    where nobody does."""
     found: Observer | None = getattr(grid, "observer", None)
     if found is not None:
         return found
     file = str(run_config.get(EVENTS, ""))
-    return partial(append_event, Path(file)) if file else unobserved
+    return partial(append_event, Path(file)) if file else otherwise

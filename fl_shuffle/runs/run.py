@@ -197,6 +197,7 @@ class Run:
             started=self._started,
             accounting_seconds=self.book.seconds,
             link=self.ledger.link,
+            reports=self.ledger.fewest_reports(),
         )
         self.ledger.set_meta("summary", summary)
         self.ledger.set_meta("finished", finished_at(self.config))

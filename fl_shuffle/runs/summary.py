@@ -13,6 +13,7 @@ from fl_shuffle.accounting.accountant import Accountant, Vector
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.strategy import RoundOutcome
+from fl_shuffle.run_words import plain_words
 from fl_shuffle.runs.facts import RunFacts, assumptions_of, publishes_times, test_data_of
 from fl_shuffle.runs.metrics import ALWAYS
 
@@ -30,9 +31,10 @@ def summarize(
     started: float,
     accounting_seconds: float,
     link: str,
+    reports: int,
 ) -> dict[str, Any]:
     """The final numbers, JSON-ready; `started` is `time.time()` at the start, `link` the ledger's
-    last one."""
+    last one, `reports` the fewest that a round of its had."""
     spend = last.spend if last else None
     times = publishes_times(config)
     totals = accountant.client_totals()
@@ -62,6 +64,8 @@ def summarize(
         "sum_epsilon": _finite(spend.columns["sum"].worst) if spend else None,
         "epsilon_quantiles": quantiles,
         "columns": _columns(spend) if spend else {},
+        "fewest_reports": reports if spend else None,
+        "in_plain_words": _in_plain_words(spend, reports) if spend else None,
         "proven_over_lower": spend.proven_over_lower if spend else None,
         "gspa_mu": spend.mu_total if spend else None,
         "records_not_covered": facts.records_not_covered,
@@ -71,6 +75,13 @@ def summarize(
         "accounting_seconds": accounting_seconds if times else None,
         "seconds": time.time() - started if times else None,
     }
+
+
+def _in_plain_words(spend: Spend, reports: int) -> str:
+    epsilons = {name: column.worst for name, column in spend.columns.items()}
+    return plain_words(
+        epsilons, headline=spend.headline_column, reports=reports, rounds=spend.round_number
+    )
 
 
 def _quantiles(each: Vector) -> dict[str, Any] | None:

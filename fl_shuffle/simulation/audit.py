@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,8 +16,17 @@ PUBLISHED_SHARE = 0.3
 
 
 def audit_configuration(
-    name: str, config: Config, settings: AuditSettings, *, dimension: int | None = None
+    name: str,
+    config: Config,
+    settings: AuditSettings,
+    *,
+    dimension: int | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> AuditReport:
+    """Audit a configuration on its data, or on made-up records of `dimension`.
+
+    `tell` is told what is being done before each part.
+    """
     from fl_shuffle.auditing.audit import run_audit
     from fl_shuffle.auditing.claims import SumClaims, accountant_claims
     from fl_shuffle.auditing.sums import SumGame
@@ -27,7 +37,10 @@ def audit_configuration(
         from fl_shuffle.auditing.games import Clock
         from fl_shuffle.simulation.twin_runs import audit_published
 
-        published = audit_published(config, Clock(PUBLISHED_SHARE * settings.seconds))
+        seconds = PUBLISHED_SHARE * settings.seconds
+        tell(f"running it on neighbouring data, about {seconds:.0f} s")
+        published = audit_published(config, Clock(seconds))
+    tell("making canaries")
     source = Canaries(config, dimension=dimension, seed=settings.seed)
     summed = Canaries(config, dimension=dimension, seed=settings.seed, release="sum")
     return run_audit(
@@ -42,4 +55,5 @@ def audit_configuration(
         published=published,
         sums=SumGame(summed, SumClaims(config, *summed.claimant, summed.dimension)),
         release=config.privacy.release,
+        tell=tell,
     )

@@ -112,7 +112,7 @@ def _clients_heard() -> Iterator[None]:
 
 
 def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> None:
-    from fl_shuffle.flower.ray_engine import ray_address, run_on_ray
+    from fl_shuffle.flower.on_ray.engine import ray_address, run_on_ray
     from fl_shuffle.tasks.task import load_task
 
     if ray_address(config) and not config.run.jobs:
@@ -125,6 +125,7 @@ def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> Non
         load_task(config, lambda text: observer(Preparing(text)))
     directory = place.directory or new_directory(Path(config.run.out))
     place = RunPlace(directory, place.resume)
+    observer(Preparing("starting Flower's Simulation Engine, which takes a while"))
     try:
         run_on_ray(
             config,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 from collections import deque
+from collections.abc import Iterable
+from statistics import median
 from typing import TYPE_CHECKING, Any, TextIO
 
-from fl_shuffle.accounting.guarantee import ratio_line
-from fl_shuffle.accounting.rounds.trust import towards
+from fl_shuffle.run_words import HEADINGS, cells, footer, header, row, wrapped
 
 if TYPE_CHECKING:
     from fl_shuffle.flower.strategy import RoundOutcome
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 
 ROWS = 12
 """Rounds that the live table shows."""
-HEADINGS = ("round", "reports", "accuracy", "loss", "GSPA eps", "proven eps", "sum eps", "left")
+SLOW_ROUNDS = 3
+"""So many rounds pass before the time that is left is estimated, by the median of a round's."""
 
 
 class Display:
@@ -54,34 +57,35 @@ class Display:
     def _print(self, text: str) -> None:
         print(text, file=self._out, flush=True)
 
+    def _say(self, lines: Iterable[str]) -> None:
+        """Lines of text, wrapped where somebody reads them on a terminal."""
+        width = shutil.get_terminal_size().columns if self._out.isatty() else None
+        self._print("\n".join(wrapped(lines, width)))
+
     def _start(self, run: RunStarted) -> None:
         if self._rounds_too:
-            self._print("\n".join(header(run)))
-            self._print("  ".join(f"{name:>10}" for name in HEADINGS))
+            self._say(header(run.config, run.directory, run.warnings))
+            self._print(row(HEADINGS))
+            self._first(run)
+
+    def _first(self, run: RunStarted) -> None:
+        """Why nothing moves yet."""
+        if self._out.isatty() and run.config.privacy.unit == "client":
+            self._print("the first rounds take longest: what a round costs is worked out once")
 
     def _round(self, outcome: RoundOutcome) -> None:
         if self._rounds_too:
-            self._print("  ".join(f"{cell:>10}" for cell in self._cells(outcome)))
+            self._print(row(self._cells(outcome)))
 
     def _finish(self, summary: dict[str, Any]) -> None:
-        self._print("\n".join(footer(summary)))
+        self._say(footer(summary))
 
     def _cells(self, outcome: RoundOutcome) -> tuple[str, ...]:
         assert self._run is not None
-        columns = outcome.spend.columns
-        accuracy, loss = outcome.metrics.get("accuracy"), outcome.metrics.get("loss")
-        left = self._run.config.run.rounds - outcome.round_number
-        seconds = left * sum(self._seconds) / len(self._seconds)
-        return (
-            f"{outcome.round_number}/{self._run.config.run.rounds}",
-            str(outcome.spend.n_reports),
-            "" if accuracy is None else f"{accuracy:.2%}",
-            "" if loss is None else f"{loss:.4f}",
-            number(columns["gspa"].worst),
-            number(columns["proven"].worst),
-            number(columns["sum"].worst),
-            f"{seconds:.0f} s",
-        )
+        # The first rounds are no measure: what a round costs is worked out in them.
+        known = len(self._seconds) >= SLOW_ROUNDS
+        seconds = median(self._seconds) if known else None
+        return cells(outcome, self._run.config.run.rounds, seconds)
 
 
 class LiveDisplay(Display):
@@ -97,18 +101,21 @@ class LiveDisplay(Display):
         self._rows: deque[tuple[str, ...]] = deque(maxlen=ROWS)
 
     def _start(self, run: RunStarted) -> None:
-        self._print("\n".join(header(run)))
+        self._say(header(run.config, run.directory, run.warnings))
+        self._first(run)
         self._live.start()
 
     def _round(self, outcome: RoundOutcome) -> None:
+        from rich.box import SIMPLE_HEAD
         from rich.table import Table
 
         self._rows.append(self._cells(outcome))
-        table = Table(*HEADINGS)
-        for column in table.columns:
-            column.justify = "right"
-        for row in self._rows:
-            table.add_row(*row)
+        # Without frames the widest rows fit into 80 columns; a heading may take two lines.
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        for name in HEADINGS:
+            table.add_column(name, justify="right", overflow="fold")
+        for texts in self._rows:
+            table.add_row(*texts)
         self._live.update(table)
 
     def _finish(self, summary: dict[str, Any]) -> None:
@@ -158,6 +165,12 @@ class JsonDisplay(Display):
         self._print(json.dumps({"event": "finish", **summary}))
 
 
+def tell(text: str) -> None:
+    """Say what is being done to whoever waits at the terminal; nothing of it is a result."""
+    if sys.stderr.isatty():
+        print(f"{text} ...", file=sys.stderr, flush=True)
+
+
 def make_display(*, quiet: bool, as_json: bool) -> Display:
     """The display that fits the options and the terminal."""
     if as_json:
@@ -165,68 +178,6 @@ def make_display(*, quiet: bool, as_json: bool) -> Display:
     if quiet or not sys.stdout.isatty():
         return Display(sys.stdout, rounds_too=not quiet)
     return LiveDisplay(sys.stdout)
-
-
-def header(run: RunStarted) -> list[str]:
-    """What is about to run, and what the numbers will not cover."""
-    config = run.config
-    lines = [
-        f"{config.data.clients} clients, {config.run.rounds} rounds, {config.training.schedule}; "
-        f"{config.privacy.randomizer} reports, unit of privacy = {config.privacy.unit}, "
-        f"delta = {config.privacy.target_delta:g}",
-        f"the guarantee is towards {towards(config.privacy.release, config.privacy.shuffler)}",
-        f"run directory: {run.directory}",
-    ]
-    return lines + [f"note: {text}" for text in run.warnings]
-
-
-def footer(summary: dict[str, Any]) -> list[str]:
-    """The final numbers, each with its name and standing."""
-    accuracy = summary["accuracy"]
-    lines = [""]
-    if summary["stopped_early"]:
-        lines.append(summary["stopped_early"])
-    if accuracy is not None:
-        lines.append(
-            f"test accuracy {accuracy:.2%} after {summary['rounds']} rounds "
-            f"(test records: {summary['test_data']})"
-        )
-    lines.append(
-        f"privacy: epsilon <= {number(summary['epsilon'])} at delta = {summary['delta']:g} for the "
-        f"worst client (column {summary['headline'] or '-'}: proven, unit = {summary['unit']}, "
-        f"{summary['relation']})"
-    )
-    lines.append(f"         towards {towards(summary['release'], summary['shuffler'])}")
-    if summary["shuffler"] == "in-server" and summary["columns"]:
-        local = number(summary["columns"]["local"]["epsilon"])
-        lines.append(
-            f"         towards the operator of the server, which shuffles, too: {local} "
-            "(column local)"
-        )
-    if summary["records_not_covered"]:
-        lines.append(
-            f"         NOT COVERED: {summary['records_not_covered']} private records "
-            "(see the notes above)"
-        )
-    for name, quantiles in summary["epsilon_quantiles"].items():
-        if quantiles is not None:
-            shares = ", ".join(f"{level} {number(value)}" for level, value in quantiles.items())
-            lines.append(f"         over all clients, {name}: {shares}")
-    for name, column in summary["columns"].items():
-        shown = number(column["epsilon"])
-        lines.append(f"  {name:<9} epsilon {shown:>10}  {column['status']}; {column['source']}")
-        if column["note"]:
-            lines.append(f"            {column['note']}")
-        if name == "lower" and summary["proven_over_lower"] is not None:
-            lines.append(f"            {ratio_line(summary['proven_over_lower'])}")
-    lines += [f"assumed: {text}" for text in summary["assumptions"]]
-    lines.append(f"run directory: {summary['run_directory']}")
-    return lines
-
-
-def number(value: float | str | None) -> str:
-    """Four significant digits; `-` for a number that does not exist."""
-    return "-" if value is None else f"{float(value):.4g}"
 
 
 def _finite(value: float | None) -> float | str | None:

@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from fl_shuffle.extras import installed
-from fl_shuffle.report.charts import svg_figure
-from fl_shuffle.report.markup import CSS, html_table
+from fl_shuffle.report.drawing import STYLES
+from fl_shuffle.report.figures import Figure, Line, wide
+from fl_shuffle.report.markup import charts, html_table, page
 from fl_shuffle.sweeps.tables import EACH_ALONE, SweepTables, shown
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-MARKERS = "os^Dv<>Ph*X"
 
 
 def render(result: SweepTables) -> str:
@@ -36,25 +31,13 @@ def render(result: SweepTables) -> str:
             f'<p class="warning">{wanted - runs} runs have no result; '
             "<code>fl-shuffle sweep --resume</code> goes on with them.</p>"
         )
-    figure = accuracy_against_epsilon(result) if installed("matplotlib") else None
+    figure = accuracy_against_epsilon(result)
     if figure is not None:
-        body.append(
-            "<h2>Accuracy against epsilon</h2><figure>" + figure + "<figcaption>Mean test accuracy "
-            "over the seeds, and one sample standard deviation either way; epsilon is the largest "
-            "of the combination's runs.</figcaption></figure>"
-        )
-    elif not installed("matplotlib"):
-        body.append("<p>No figure: it needs matplotlib; pip install 'fl-shuffle[report]'.</p>")
+        body += ["<h2>Accuracy against epsilon</h2>", charts([figure])]
     body += ["<h2>Combinations</h2>", _table(result.table), "<h2>Runs</h2>", _table(result.runs)]
     base = escape(json.dumps(result.sweep.base, indent=2))
     body.append(f"<details><summary>base configuration</summary><pre>{base}</pre></details>")
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>fl-shuffle sweep {name}</title>\n<style>{CSS}</style>\n</head>\n<body>\n"
-        + "\n".join(body)
-        + "\n</body>\n</html>\n"
-    )
+    return page(f"fl-shuffle sweep {result.directory.name}", body)
 
 
 def _table(columns: Mapping[str, Sequence[Any]]) -> str:
@@ -62,13 +45,13 @@ def _table(columns: Mapping[str, Sequence[Any]]) -> str:
     return html_table(list(columns), ([shown(cell) for cell in row] for row in rows))
 
 
-def accuracy_against_epsilon(result: SweepTables) -> str | None:
-    """The figure as SVG text; None if no combination has both numbers.
+def accuracy_against_epsilon(result: SweepTables) -> Figure | None:
+    """Accuracy against epsilon, with error bars; None if no combination has both numbers.
 
     One line for each combination of the settings but the last, along the last one's values.
     """
     table = result.table
-    lines: dict[tuple[str, ...], list[tuple[float, float, float]]] = {}
+    found: dict[tuple[str, ...], list[tuple[float, float, float]]] = {}
     keys = result.settings
     for row in range(len(table["runs"])):
         epsilon, accuracy = table["epsilon"][row], table["accuracy"][row]
@@ -76,23 +59,24 @@ def accuracy_against_epsilon(result: SweepTables) -> str | None:
             continue
         group = tuple(f"{key} = {shown(table[key][row])}" for key in keys[:-1])
         spread = table["accuracy_sd"][row] or 0.0
-        lines.setdefault(group, []).append((epsilon, 100.0 * accuracy, 100.0 * spread))
-    if not lines:
+        found.setdefault(group, []).append((epsilon, 100.0 * accuracy, 100.0 * spread))
+    if not found:
         return None
-
-    def draw(axes: Axes) -> None:
-        every = [epsilon for line in lines.values() for epsilon, _, _ in line]
-        for number, (group, line) in enumerate(lines.items()):
-            x, y, error = np.array(sorted(line)).T
-            axes.errorbar(
-                x, y, error, label=", ".join(group) or None, lw=1.4, capsize=3,
-                marker=MARKERS[number % len(MARKERS)],
-            )  # fmt: skip
-        if max(every) > 20.0 * min(every) > 0.0:
-            axes.set_xscale("log")
-        axes.set(xlabel=_epsilon_label(result), ylabel="test accuracy, %")
-
-    return svg_figure(draw)
+    lines = []
+    for number, (group, points) in enumerate(found.items()):
+        x, y, spread = np.array(sorted(points)).T
+        label = ", ".join(group) or "test accuracy, %"
+        lines.append(Line(f"run-{number % STYLES}", label, x, y, spread))
+    return Figure(
+        name="accuracy-epsilon",
+        title="Accuracy against epsilon",
+        caption="Mean test accuracy over the seeds, and one sample standard deviation either way; "
+        "epsilon is the largest of the combination's runs.",
+        x_label=_epsilon_label(result),
+        y_label="test accuracy, %",
+        lines=lines,
+        log_x=wide([line.x for line in lines]),
+    )
 
 
 def _epsilon_label(result: SweepTables) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fl_shuffle.errors import RunError
 from fl_shuffle.extras import require_extra
+from fl_shuffle.report.plots import write_picture
 from fl_shuffle.runs.directory import open_private
 from fl_shuffle.sweeps.page import accuracy_against_epsilon, render
 from fl_shuffle.sweeps.tables import SweepTables
@@ -41,16 +42,18 @@ class SweepResult(SweepTables):
         return _write(self.directory / PAGE if path is None else Path(path), render(self))
 
     def figure(self, path: str | Path) -> Path:
-        """Write accuracy against epsilon, with error bars over the seeds, as SVG.
+        """Write accuracy against epsilon, with error bars over the seeds, as the picture that the
+        file's ending names (svg, png, pdf).
 
         Raises `ConfigError` where matplotlib is not installed, `RunError` if no run has both
         numbers.
         """
         require_extra("matplotlib", "report", "a sweep's figure")
-        text = accuracy_against_epsilon(self)
-        if text is None:
+        figure = accuracy_against_epsilon(self)
+        if figure is None:
             raise RunError(f"{self.directory}: no run has an accuracy and a finite epsilon yet")
-        return _write(Path(path), text)
+        write_picture(figure, Path(path))
+        return Path(path)
 
 
 def _write(path: Path, text: str) -> Path:

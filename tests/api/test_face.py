@@ -298,10 +298,15 @@ def test_an_audit_of_tables() -> None:
 
 
 def test_missing_numbers_are_nan_and_tables_know_pandas(tmp_path: Path) -> None:
-    (tmp_path / "summary.json").write_text('{"epsilon": "inf", "accuracy": null}')
+    summary = {
+        "rounds": 2, "accuracy": None, "loss": None, "delta": 1e-5, "headline": "proven",
+        "epsilon": "inf", "columns": {"proven": {"epsilon": "inf"}, "sum": {"epsilon": None}},
+    }  # fmt: skip
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
     (tmp_path / "metrics.csv").write_text("round,accuracy\n1,\n2,0.5\n")
     result = fs.Result(tmp_path)
     assert result.epsilon == float("inf") and result.accuracy is None
+    assert np.isnan(result.sum_epsilon) and result.summary == summary
     accuracy = result.metrics["accuracy"]
     assert np.isnan(accuracy[0]) and accuracy[1] == 0.5
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,16 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-)
-
-from fl_shuffle.flower.ray_engine import OFFLINE, _free_port, _listens, _program
-from fl_shuffle.flower.roster import fingerprint
+from fl_shuffle.flower.on_ray.engine import OFFLINE, _free_port, _listens, _program
 from fl_shuffle.flower.settings import APP_ROOT
 
 PROGRAMS = ("flower-superlink", "flower-supernode", "flwr")
@@ -65,12 +57,10 @@ class Federation:
             assert time.monotonic() < deadline, self.log("link")
             time.sleep(0.2)
 
-    def start_supernode(self, name: str, node_config: str, key: Path | None = None) -> None:
-        signing = () if key is None else ("--auth-supernode-private-key", str(key))
+    def start_supernode(self, name: str, node_config: str) -> None:
         self.start(
             name, "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}",
             "--host", "127.0.0.1", "--port", str(_free_port()), "--node-config", node_config,
-            *signing,
         )  # fmt: skip
 
     def wait_for_supernodes(self, count: int) -> None:
@@ -79,15 +69,9 @@ class Federation:
             assert time.monotonic() < deadline, self.log("link")
             time.sleep(0.2)
 
-    def key(self, name: str) -> tuple[Path, str]:
-        """A SuperNode's new private key, and its fingerprint."""
-        private = ec.generate_private_key(ec.SECP384R1())
-        path = self.home / f"{name}.key"
-        path.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-        public = private.public_key()
-        found = fingerprint(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-        assert found is not None
-        return path, found
+    def node_ids(self) -> list[str]:
+        """Those of the SuperNodes, in the order in which they came."""
+        return re.findall(r"Activated node_id=(\d+)", self.log("link"))
 
     def kill(self, name: str) -> None:
         """End a process and what it started."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fl_shuffle.flower.ray_engine import OFFLINE, _program
+from fl_shuffle.flower.on_ray.engine import OFFLINE, _program
 from tests.architecture.test_limits import FILES, ROOT
 
 pytestmark = pytest.mark.skipif(

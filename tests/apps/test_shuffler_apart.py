@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fl_shuffle.cli import main
-from fl_shuffle.flower.ray_engine import _free_port, _program
+from fl_shuffle.flower.on_ray.engine import _free_port, _program
 from tests.apps.process_memory import found_in_memory
 from tests.apps.superlink import PROGRAMS, Federation, federation
 

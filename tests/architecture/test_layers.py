@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ LAYERS = [
     ["fl_shuffle.planned_noise"],
     ["fl_shuffle.auditing", "fl_shuffle.ledger", "fl_shuffle.shuffling"],
     ["fl_shuffle.flower"],
+    ["fl_shuffle.run_words"],
     ["fl_shuffle.runs", "fl_shuffle.report"],
     ["fl_shuffle.trackers"],
     ["fl_shuffle.tasks"],
@@ -94,7 +96,7 @@ CONFINED = {
     "torchvision": ("fl_shuffle.tasks.sources.torchvision_datasets",),
     "opacus": ("fl_shuffle.gradients",),
     "dp_accounting": ("fl_shuffle.accounting.engine.dp_accounting_export", "fl_shuffle.api.bounds"),
-    "ray": ("fl_shuffle.flower.ray_pool",),
+    "ray": ("fl_shuffle.flower.on_ray.pool",),
     "grpc": ("fl_shuffle.shuffling",),
     "numba": ("fl_shuffle.compiled",),
     "llvmlite": ("fl_shuffle.compiled",),
@@ -115,6 +117,7 @@ MODULES = modules()
 PRODUCT = [name for name in MODULES if name.split(".")[0] != "benchmarks"]
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Every absolute module named by an import, inside functions too; type-only imports count."""
     names = set()

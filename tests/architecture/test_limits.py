@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,12 +36,19 @@ def python_files() -> list[Path]:
 FILES = python_files()
 
 
+@cache
+def tree_of(source: str) -> ast.Module:
+    """A module's syntax, read once for all tests."""
+    return ast.parse(source)
+
+
 def code_lines(source: str) -> list[tuple[int, str]]:
     """(number, text) of every line that is neither blank, a comment, nor part of an import."""
     imported: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            imported.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    if "import" in source:
+        for node in ast.walk(tree_of(source)):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                imported.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     lines = enumerate(source.splitlines(), start=1)
     return [
         (number, line.strip())
@@ -54,9 +62,9 @@ def repeated(sources: dict[str, str], run: int = RUN) -> list[list[str]]:
     places: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name, source in sources.items():
         lines = code_lines(source)
-        for start in range(len(lines) - run + 1):
-            window = lines[start : start + run]
-            places[tuple(text for _, text in window)].append(f"{name}:{window[0][0]}")
+        texts = [text for _, text in lines]
+        for start, (number, _) in enumerate(lines[: len(lines) - run + 1]):
+            places[tuple(texts[start : start + run])].append(f"{name}:{number}")
     return [found for found in places.values() if len(found) > 1]
 
 
@@ -91,7 +99,7 @@ def unexplained(source: str) -> list[str]:
 
     What is computed by a call has its name for a reason (as in `ROOT_TWO = math.sqrt(2.0)`).
     """
-    body, lines = ast.parse(source).body, source.splitlines()
+    body, lines = tree_of(source).body, source.splitlines()
     found = []
     for node, below in zip(body, [*body[1:], None], strict=True):
         if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:

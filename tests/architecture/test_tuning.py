@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.architecture.test_limits import FILES, ROOT
+from tests.architecture.test_limits import FILES, ROOT, tree_of
 
 ROOMS = ("fl_shuffle/gradients", "fl_shuffle/accounting/bounds/partial_shuffle")
 LARGEST = 16
@@ -15,11 +15,12 @@ LARGEST = 16
 
 def inner_numbers(source: str) -> list[str]:
     """Numbers inside functions that are larger than `LARGEST` or written with an exponent."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
+    found, lines = [], source.encode().splitlines()
+    for node in ast.walk(tree_of(source)):
         if isinstance(node, ast.FunctionDef):
             for number in _numbers(node):
-                text = str(ast.get_source_segment(source, number))
+                line = lines[number.lineno - 1]
+                text = line[number.col_offset : number.end_col_offset].decode()
                 if abs(number.value) > LARGEST or "e" in text.lower():
                     found.append(f"{number.lineno}: {text}")
     return sorted(set(found))
@@ -51,7 +52,7 @@ def test_every_field_has_its_reason() -> None:
     for path in files:
         classes = [
             node
-            for node in ast.parse(path.read_text(encoding="utf-8")).body
+            for node in tree_of(path.read_text(encoding="utf-8")).body
             if isinstance(node, ast.ClassDef)
         ]
         assert classes, path

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fl_shuffle import cli
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.effects import idle_settings, without_effect
 from fl_shuffle.configuration.reading import parse_config
@@ -98,6 +99,17 @@ def test_verbose_shows_where_an_error_comes_from(capsys: pytest.CaptureFixture[s
     assert told.strip().splitlines()[-1].startswith("fl-shuffle: error: configuration file")
     assert main(["simulate", "no-such.toml"]) == 2
     said(capsys)
+
+
+def test_ctrl_c_while_the_command_starts_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "build_parser", interrupted)
+    assert cli.main(["simulate"]) == 130
+    assert said(capsys) == "interrupted"
 
 
 def test_an_analyzer_that_returns_no_step_fails_the_run(launch: Launch, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.randomizer_plan import make_plan
 from fl_shuffle.tasks.cost import cost_of
 
-QUICK = "fl_shuffle/configs/quickstart.toml"
+QUICK = "configs/digits_record.toml"
 
 
 def config_with(assumed: AssumedHonest, participation: float = 1.0) -> Config:

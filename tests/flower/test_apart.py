@@ -18,17 +18,21 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from safetensors.torch import load_file
 
+from fl_shuffle.accounting.rounds.trust import towards
 from fl_shuffle.api.runs import simulate
 from fl_shuffle.apps import client, server
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError, InvalidValueError, PrivacyBudgetError, RunError
-from fl_shuffle.flower import apart
+from fl_shuffle.flower.apart import parties, strategy
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.ledger.run_book import RunBook
+from fl_shuffle.report import page
+from fl_shuffle.report.record import read_run
 from fl_shuffle.shuffling import link
 from fl_shuffle.shuffling.link import Receiver, Sender
 from fl_shuffle.shuffling.store import Store
+from fl_shuffle.simulation.progress import footer
 from fl_shuffle.tasks.models import flatten_parameters
 from fl_shuffle.tasks.task import load_task
 from tests.shuffling.small_shuffler import CLIENTS, Lab, make_lab, serving
@@ -67,8 +71,8 @@ def play(
     config = parse_config(tables(**changes))
     app, out = ClientApp(), lab.home / name
     node: dict[str, Any] = {
-        apart.SHUFFLER: str(lab.given("site-0")),
-        apart.ANALYZER_KEY: str(lab.home / "analyzer.key.pub"),
+        parties.SHUFFLER: str(lab.given("site-0")),
+        parties.ANALYZER_KEY: str(lab.home / "analyzer.key.pub"),
     }
 
     @app.train()
@@ -83,8 +87,8 @@ def play(
         RESOLVED: config.to_json(),
         "run-directory": str(out),
         "resume": resume,
-        apart.SHUFFLER: str(lab.given("analyzer")),
-        apart.ANALYZER_KEY: str(lab.home / "analyzer.key")
+        parties.SHUFFLER: str(lab.given("analyzer")),
+        parties.ANALYZER_KEY: str(lab.home / "analyzer.key")
         if config.privacy.release == "reports"
         else "",
     }
@@ -135,6 +139,9 @@ def test_the_server_steps_along_the_mean_of_what_was_handed_over(
     found = summary(run)
     assert found["headline"] == ("sum" if release == "sum" else "proven")
     assert any("the shuffler is a party of its own" in text for text in found["assumptions"])
+    for text in (page._head(read_run(run)).replace("&#x27;", "'"), "\n".join(footer(found))):
+        assert towards(release, "apart") in text
+        assert "which shuffles, too" not in text
     store = Store.open(lab.store)
     assert list(store.batch(run_id(run), 1)) == []
     store.close()
@@ -274,31 +281,31 @@ def test_what_does_not_go_together_is_said_in_one_line(lab: Lab) -> None:
     with pytest.raises(ConfigError, match="in a simulation one process plays all parties"):
         simulate(config)
     site, key = str(lab.given("site-0")), str(lab.home / "analyzer.key.pub")
-    both = {apart.SHUFFLER: site, apart.ANALYZER_KEY: key}
+    both = {parties.SHUFFLER: site, parties.ANALYZER_KEY: key}
     for wanted, node, message in (
         (config, {}, "this node knows no shuffler"),
         (inside, both, "this node hands reports to its own shuffler and to nobody else"),
-        (config, {apart.SHUFFLER: site}, "and no analyzer-key"),
-        (config, {**both, apart.SHUFFLER: "site-0.json"}, "must be an absolute file name"),
-        (config, {**both, apart.SHUFFLER: str(lab.given("analyzer"))}, "is no site file"),
-        (config, {**both, apart.ANALYZER_KEY: site}, "holds no key"),
-        (config, {**both, apart.SHUFFLER: "/nowhere"}, "cannot be read"),
+        (config, {parties.SHUFFLER: site}, "and no analyzer-key"),
+        (config, {**both, parties.SHUFFLER: "site-0.json"}, "must be an absolute file name"),
+        (config, {**both, parties.SHUFFLER: str(lab.given("analyzer"))}, "is no site file"),
+        (config, {**both, parties.ANALYZER_KEY: site}, "holds no key"),
+        (config, {**both, parties.SHUFFLER: "/nowhere"}, "cannot be read"),
     ):
         with pytest.raises(ConfigError, match=message):
-            apart.sender_of(wanted, node)
-    assert apart.sender_of(inside, {}) is None
+            parties.sender_of(wanted, node)
+    assert parties.sender_of(inside, {}) is None
 
     def never() -> Any:
         raise AssertionError
 
     for wanted, settings, message in (
         (config, {}, "names no shuffler"),
-        (config, {apart.SHUFFLER: str(lab.given("analyzer"))}, "names no analyzer-key"),
-        (inside, {apart.SHUFFLER: site}, "uses none"),
+        (config, {parties.SHUFFLER: str(lab.given("analyzer"))}, "names no analyzer-key"),
+        (inside, {parties.SHUFFLER: site}, "uses none"),
     ):
         with pytest.raises(ConfigError, match=message):
-            apart.receiver_of(wanted, settings, never)
-    assert apart.receiver_of(inside, {}, never) is None
+            parties.receiver_of(wanted, settings, never)
+    assert parties.receiver_of(inside, {}, never) is None
 
 
 def test_a_ledger_that_counted_others_is_refused(lab: Lab) -> None:
@@ -307,7 +314,7 @@ def test_a_ledger_that_counted_others_is_refused(lab: Lab) -> None:
             raise AssertionError
 
     mask = np.ones(CLIENTS, dtype=bool)
-    book = apart.GoingOn(Book(), (4, mask, None))  # type: ignore[arg-type]
+    book = strategy.GoingOn(Book(), (4, mask, None))  # type: ignore[arg-type]
     assert book.commit(4, mask, 0.0) is None
     other = mask.copy()
     other[0] = False

@@ -13,8 +13,8 @@ from flwr.server.superlink.fleet.vce import vce_api
 from flwr.server.superlink.fleet.vce.backend import raybackend
 from flwr.simulation.ray_transport import ray_actor
 
-from fl_shuffle.flower import ray_pool
-from fl_shuffle.flower.ray_pool import ATTEMPTS, LastingPool, install
+from fl_shuffle.flower.on_ray import pool as ray_pool
+from fl_shuffle.flower.on_ray.pool import ATTEMPTS, LastingPool, install
 from fl_shuffle.flower.settings import SIMULATION_VARIABLE
 
 

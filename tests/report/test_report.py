@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -15,39 +14,13 @@ from fl_shuffle.accounting.rounds.worst_client import WorstInReports
 from fl_shuffle.cli import main
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.report.record import read_run
+from tests.report.reading import Page
 from tests.runs.test_runs import Crash, crash_in_round
 from tests.small_federation import Launch, summary
 
 COHORT = (
     "budgets.distribution='constant'", "budgets.epsilon=1.0", "data.clients=1000", "run.rounds=2",
 )  # fmt: skip
-VOID = {"meta", "br", "link", "img", "input", "hr"}
-
-
-class Page(HTMLParser):
-    """Counts elements and insists that they close in order and that nothing is fetched."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.count: dict[str, int] = {}
-        self.text = ""
-        self._open: list[str] = []
-        self.feed(text)
-        assert not self._open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.count[tag] = self.count.get(tag, 0) + 1
-        named = dict(attrs)
-        assert tag != "script" and "src" not in named
-        assert not (named.get("href") or "").startswith("http")
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
 
 
 def page(folder: Path) -> Page:
@@ -66,11 +39,13 @@ def test_the_page_says_what_the_run_says(
     final = summary(run)
     assert isinstance(final["proven_epsilon"], float) and isinstance(final["columns"], dict)
     assert f"epsilon \N{LESS-THAN OR EQUAL TO} {final['proven_epsilon']:.4g} at" in shown.text
+    assert str(final["in_plain_words"])[1:] in shown.text
     for name, column in final["columns"].items():
         assert name in shown.text and column["source"] in shown.text
     assert "shuffling adds nothing here" in shown.text and "seeded noise" in shown.text
-    assert shown.count["svg"] == shown.count["figure"] == 5
+    assert shown.count["figure"] == 5
     assert "was changed" not in shown.text
+    assert "All 12 clients were counted again" in shown.text
 
 
 def test_recounting_a_run_gives_every_client_its_recorded_spend(
@@ -135,7 +110,10 @@ def test_every_output_gives_every_client_the_same_spend(
     for index, proven in classes.items():
         assert proven == recorded[class_of == index, 1].max()
     shown = page(tmp_path / "run")
-    assert f"{headline:.4g} at" in shown.text and "counted again" not in shown.text
+    assert f"{headline:.4g} at" in shown.text and "was changed" not in shown.text
+    (table,) = shown.sortable()
+    for client, rounds, *epsilons in (row[:5] for row in table.rows):
+        assert [rounds, *epsilons] == recorded[int(client)].tolist()
 
 
 def test_a_changed_client_is_reported(launch: Launch, tmp_path: Path) -> None:
@@ -213,6 +191,10 @@ def test_what_cannot_be_reported_is_one_line(
         ([tmp_path / "broken"], "ledger"),
         ([tmp_path / "damaged"], "metrics"),
         ([tmp_path / "run", "--out", tmp_path / "no" / "page.html"], "cannot be written"),
+        ([tmp_path / "run", tmp_path / "run"], "--out"),
+        ([tmp_path / "run", "--policy", "8,1"], "STRONG <= MODERATE"),
+        ([tmp_path / "run", "--policy", "strict"], "two epsilons"),
+        ([tmp_path / "run", "--csv", tmp_path / "run" / "ledger.sqlite"], "as a folder"),
     ]:
         capsys.readouterr()
         assert main(["report", *map(str, arguments)]) == 2

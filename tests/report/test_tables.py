@@ -24,7 +24,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tables") / "run"
     settings = {"run.rounds": 3, "data.clients": 21, "training.participation": 0.5,
                 "budgets.levels": 3, "run.jobs": 1}  # fmt: skip
-    fs.simulate(overrides=settings, out=path)
+    fs.simulate("configs/digits_record.toml", overrides=settings, out=path)
     return path
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fl_shuffle.cli import main
-from fl_shuffle.flower.ray_engine import _program
+from fl_shuffle.flower.on_ray.engine import _program
 from fl_shuffle.report.record import read_run
 from tests.apps.superlink import PROGRAMS, federation
 from tests.architecture.test_limits import ROOT

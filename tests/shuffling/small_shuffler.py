@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fl_shuffle.flower.ray_engine import _free_port
+from fl_shuffle.flower.on_ray.engine import _free_port
 from fl_shuffle.shuffling.agreement import Agreement
 from fl_shuffle.shuffling.credentials import Pass, write_key
 from fl_shuffle.shuffling.link import Receiver, Sender

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fl_shuffle.cli import main
-from fl_shuffle.flower.ray_engine import RAY_ADDRESS
+from fl_shuffle.flower.on_ray.engine import RAY_ADDRESS
 from tests.small_federation import Launch, model_bytes, summary
 
 pytest.importorskip("ray")

@@ -17,6 +17,7 @@ from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
 from fl_shuffle.sweeps import PointFailed, PointFinished, PointRound, SweepResult
 from fl_shuffle.sweeps.directory import RUNS, SweepDirectory
 
+BASE = "configs/digits_record.toml"
 SMALL = {"run.rounds": 2, "data.clients": 40, "run.jobs": 1}
 GRID = {"privacy.clip_norm": [0.2, 0.5]}
 
@@ -26,7 +27,9 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SweepResul
     events: list[object] = []
     folder = tmp_path_factory.mktemp("sweep") / "s"
     yield (
-        fs.sweep(overrides=SMALL, grid=GRID, seeds=2, jobs=1, out=folder, on_event=events.append),
+        fs.sweep(
+            BASE, overrides=SMALL, grid=GRID, seeds=2, jobs=1, out=folder, on_event=events.append
+        ),
         events,
     )
 
@@ -37,7 +40,7 @@ def test_every_run_is_what_it_would_be_alone(
     result, _ = sweep
     point, summary = list(result.finished.items())[3]
     alone = fs.simulate(
-        overrides={**SMALL, **point.settings, "run.seed": point.seed}, out=tmp_path / "alone"
+        BASE, overrides={**SMALL, **point.settings, "run.seed": point.seed}, out=tmp_path / "alone"
     )
     assert (summary.accuracy, summary.epsilon) == (alone.accuracy, alone.epsilon)
     swept = result.directory / RUNS / point.name / "model.safetensors"
@@ -83,7 +86,7 @@ def test_a_stopped_sweep_goes_on_where_it_stood(tmp_path: Path) -> None:
     seen: list[object] = []
     out = tmp_path / "s"
     with pytest.raises(KeyboardInterrupt):
-        fs.sweep(overrides=SMALL, seeds=2, out=out, on_event=stop)
+        fs.sweep(BASE, overrides=SMALL, seeds=2, out=out, on_event=stop)
     events: list[object] = []
     result = resume_sweep(out, on_event=events.append)
     assert result.table["runs"] == [2]
@@ -91,7 +94,7 @@ def test_a_stopped_sweep_goes_on_where_it_stood(tmp_path: Path) -> None:
     # The second run may have come to its end while it was being stopped.
     assert len(kept) == 2 and kept[0]
     with pytest.raises(RunError, match="already holds a sweep"):
-        fs.sweep(overrides=SMALL, out=out)
+        fs.sweep(BASE, overrides=SMALL, out=out)
 
 
 def test_a_run_that_dies_or_raises_leaves_the_others_alone(

@@ -81,7 +81,11 @@ def _few(law: AmplificationLaw) -> TypeGuard[AtomicLaw]:
 
 def atoms_on(law: AmplificationLaw, nodes: FloatArray) -> tuple[AtomicLaw, float]:
     """Interpolate g on `nodes`; shift all atoms up by what certifies the floats."""
-    transform = law.stop_loss(nodes)
+    return atoms_through(nodes, law.stop_loss(nodes))
+
+
+def atoms_through(nodes: FloatArray, transform: FloatArray) -> tuple[AtomicLaw, float]:
+    """`atoms_on` for a law whose g is at most `transform` at the nodes."""
     top = float(transform[-1])
     g = np.maximum.accumulate((transform - top)[::-1])[::-1]
     gaps = np.diff(nodes)

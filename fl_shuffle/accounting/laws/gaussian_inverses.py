@@ -88,7 +88,12 @@ def _mus(epsilon: FloatArray, delta: float) -> FloatArray:
 
 def analytic_sigmas(epsilon0: ArrayLike, delta0: ArrayLike) -> FloatArray:
     """`analytic_sigma` of every (epsilon0, delta0) at sensitivity 1, elementwise."""
-    return (1.0 / gaussian_mus(epsilon0, delta0)) * (1.0 + TOLERANCES.inverse_safety)
+    return sigmas_of(gaussian_mus(epsilon0, delta0))
+
+
+def sigmas_of(mus: FloatArray) -> FloatArray:
+    """`analytic_sigmas` where `gaussian_mus` of the same budgets is known."""
+    return (1.0 / mus) * (1.0 + TOLERANCES.inverse_safety)
 
 
 def classical_sigmas(epsilon0: ArrayLike, delta0: ArrayLike) -> FloatArray:

@@ -231,10 +231,11 @@ def _smallest_scale(
         _solve(likely, delta, bad, good, within=3e-3),
         _solve(predicted, target / TOLERANCES.plan_expected_gain, bad, good),
     )
-    share = TOLERANCES.plan_expected_gain
+    share, near, middle = TOLERANCES.plan_expected_gain, False, 1.0 - 0.5 * TOLERANCES.plan_close
+    seen: dict[float, float] = {}
     for _ in range(TOLERANCES.plan_max_accounted):
-        aim = target * (1.0 - 0.5 * TOLERANCES.plan_close) / share
-        start = _crossing(rough, aim, start, bad, good)
+        if not near:
+            start = _crossing(rough, target * middle / share, start, bad, good, seen)
         if start >= good:
             break
         value = max(accounted(start), sys.float_info.min)
@@ -250,15 +251,27 @@ def _smallest_scale(
             share *= 1.2
             continue
         share = value / rough(start)
-        start *= (value / target) ** (1.0 / TOLERANCES.plan_first_power)
+        # Near the target the power with which the rough cost falls leads there without it.
+        near = abs(math.log(value / target)) <= TOLERANCES.plan_near
+        power = [TOLERANCES.plan_first_power, *_powers(seen)][-1]
+        start *= (value / (target * middle)) ** (1.0 / power)
+        if not bad < start < good:
+            start = math.sqrt(bad * good)
     return good
 
 
 def _crossing(
-    cost: Callable[[float], float], aim: float, start: float, bad: float, good: float
+    cost: Callable[[float], float],
+    aim: float,
+    start: float,
+    bad: float,
+    good: float,
+    seen: dict[float, float],
 ) -> float:
-    """A scale between `bad` and `good` where the falling `cost` is near `aim`, from `start`."""
-    seen: dict[float, float] = {}
+    """A scale between `bad` and `good` where the falling `cost` is near `aim`, from `start`.
+
+    `seen` takes the costs that were asked, in their order.
+    """
     scale = start
     for _ in range(TOLERANCES.plan_max_trials):
         if scale >= good:
@@ -266,7 +279,7 @@ def _crossing(
         scale = max(scale, bad * (1.0 + 0.1 * TOLERANCES.plan_close))
         # Where delta alone pays for everything the cost is zero, which has no logarithm.
         value = seen[scale] = max(cost(scale), sys.float_info.min)
-        if abs(math.log(value / aim)) <= 0.5 * TOLERANCES.plan_close:
+        if abs(math.log(value / aim)) <= TOLERANCES.plan_rough_close:
             break
         above = max((at for at, found in seen.items() if found > aim), default=None)
         below = min((at for at, found in seen.items() if found <= aim), default=None)

@@ -30,6 +30,9 @@ NOT_A_NUMBER = _real(np.nan)
 FLUSHED = _real(kernels.FLUSHED)
 
 
+# Functions take the arrays out of these before their loops: counting references there is slow.
+
+
 class Records(NamedTuple):
     """Client by client: inputs `x` [n, f], `labels` [n], and client k's records from offsets[k] to
     offsets[k + 1] - 1. `powers` [n] (`input_powers`): unused where nothing is clipped."""
@@ -171,16 +174,17 @@ def _close_chain(out: Any, total: Any, at: Any, first: Any, last: Any) -> Any:
 @inlined
 def _tile_errors(records: Any, start: Any, count: Any, model: Any, tile: Any) -> Any:
     """The output gradients of `count` records from `start` on: columns of the tile's error."""
+    x, labels, weights = records.x, records.labels, model.weights
     error, classes = tile.error, model.classes
     whole = count // 4 * 4
     for panel in range(error.shape[0] // LANES):
         for r in range(0, whole, 4):
-            affine_4(records.x, start + r, model.weights, panel, error, r)
+            affine_4(x, start + r, weights, panel, error, r)
         for r in range(whole, count):
-            affine_1(records.x, start + r, model.weights, panel, error, r)
+            affine_1(x, start + r, weights, panel, error, r)
     softmax_of_columns(error, classes, tile.length, tile.sums)
     for r in range(count):
-        label = records.labels[start + r]
+        label = labels[start + r]
         if label < 0 or label >= classes:
             for c in range(classes):
                 error[c, r] = NOT_A_NUMBER
@@ -191,7 +195,7 @@ def _tile_errors(records: Any, start: Any, count: Any, model: Any, tile: Any) ->
 @inlined
 def _clip_tile(powers: Any, start: Any, count: Any, classes: Any, clips: Any, tile: Any) -> Any:
     """The tile's factors times each record's clip factor."""
-    length, factor = tile.length, tile.factor
+    length, factor, limit, zeros = tile.length, tile.factor, tile.limit, clips.zeros
     _lengths(tile.error, classes, clips.norm, length)
     for r in range(count):
         length[r] *= powers[start + r]
@@ -199,7 +203,7 @@ def _clip_tile(powers: Any, start: Any, count: Any, classes: Any, clips: Any, ti
         for r in range(TILE):
             length[r] = np.sqrt(length[r])
     for r in range(TILE):
-        share = tile.limit[r] / length[r]
+        share = limit[r] / length[r]
         share = ONE if share > ONE else share
         # Not finite where the length is not.
         factor[r] *= share + length[r] * ZERO
@@ -210,7 +214,7 @@ def _clip_tile(powers: Any, start: Any, count: Any, classes: Any, clips: Any, ti
         clips.marked[0] += bad
         for r in range(count):
             if not np.isfinite(factor[r]):
-                clips.zeros[start + r] = True
+                zeros[start + r] = True
 
 
 @inlined
@@ -221,10 +225,11 @@ def _weighted_errors(
     _tile_errors(records, start, count, model, tile)
     if clips.norm != 0:
         _clip_tile(records.powers, start, count, model.classes, clips, tile)
+    error, factor = tile.error, tile.factor
     for c in range(model.classes):
-        own = tile.error[c]
+        own = error[c]
         for r in range(TILE):
-            own[r] *= tile.factor[r]
+            own[r] *= factor[r]
 
 
 @kernel(kernels)
@@ -247,6 +252,7 @@ def linear_means(
     """
     x, offsets, classes = records.x, records.offsets, model.classes
     features, error, zeros, marked = x.shape[1], tile.error, clips.zeros, clips.marked
+    limits, factor, limit = clips.limits, tile.factor, tile.limit
     # A bias is the weight of one more input, always 1.
     ones = np.ones((TILE, 1), np.float32)
     chain = CHAIN if clips.norm != 0 else UNCLIPPED_CHAIN
@@ -258,8 +264,8 @@ def linear_means(
             begin, end = offsets[owner], offsets[owner + 1]
             stop = min(end - start, count)
             for r in range(done, stop):
-                tile.factor[r] = ONE / _real(end - begin)
-                tile.limit[r] = clips.limits[owner]
+                factor[r] = ONE / _real(end - begin)
+                limit[r] = limits[owner]
             done = stop
             owner += 1
         _weighted_errors(records, start, count, model, clips, tile)
@@ -309,6 +315,7 @@ def linear_sum(
     """
     x, offsets, classes = records.x, records.offsets, model.classes
     features, error, zeros, marked = x.shape[1], tile.error, clips.zeros, clips.marked
+    limits, factor, limit = clips.limits, tile.factor, tile.limit
     ones = np.ones((TILE, 1), np.float32)
     total, own = sums[0], sums[1]
     # The last 16 features overlap those before: they have a part of their own.
@@ -325,8 +332,8 @@ def linear_sum(
             for r in range(count):
                 while start + r >= offsets[client + 1]:
                     client += 1
-                tile.factor[r] = shares[client]
-                tile.limit[r] = clips.limits[client]
+                factor[r] = shares[client]
+                limit[r] = limits[client]
             before = marked[0]
             _weighted_errors(records, start, count, model, clips, tile)
             fresh = 1 if (start - first) % STRETCH == 0 else 0

@@ -117,7 +117,7 @@ def test_command_line_mistakes_are_one_line(
 
 def test_fewer_levels_hide_better_and_cost_budget(capsys: pytest.CaptureFixture[str]) -> None:
     changes = ["privacy.unit='client'", "data.clients=300", "budgets.high=0.6"]
-    asked = ["plan", "configs/quickstart.toml", "--levels", "1,30,3", "--json"]
+    asked = ["plan", "configs/digits_record.toml", "--levels", "1,30,3", "--json"]
     for change in changes:
         asked += ["--set", change]
     assert main(asked) == 0

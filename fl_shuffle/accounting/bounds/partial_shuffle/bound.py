@@ -18,15 +18,20 @@ from fl_shuffle.accounting.bounds.partial_shuffle.collapsed_atoms import (
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
     ConvexOrderLaw,
     GaussianLaw,
+    deficit,
     gaussian_law,
     squared_tail,
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.prediction import predict
-from fl_shuffle.accounting.bounds.partial_shuffle.rings import RingLaw, rings
-from fl_shuffle.accounting.bounds.partial_shuffle.second_order import (
+from fl_shuffle.accounting.bounds.partial_shuffle.rings import rings
+from fl_shuffle.accounting.bounds.partial_shuffle.sums.second_order import (
     log_excess_by_moduli,
-    period_of,
     squared_excess_of_sum,
+)
+from fl_shuffle.accounting.bounds.partial_shuffle.sums.variance_cells import (
+    Kind,
+    Terms,
+    excess_of_sum,
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.swap import choose_swap
 from fl_shuffle.accounting.engine.convex_rounding import round_up_convex
@@ -108,45 +113,50 @@ def _with_goal(
     if swap is None:
         return math.inf
 
-    def total(laws: Sequence[tuple[GaussianLaw | RingLaw, float, float]]) -> float:
-        """Of `laws` (L*, how far from P the others are, variance) whichever is the worst."""
-        tail = 0.0
-        mains: list[list[AtomicLaw]] = [[] for _ in swap.weights]
-        for own, reach, own_variance in laws:
-            left = float(own.stop_loss(np.array([own.upper]))[0])
-            try:
-                top = ToppedLaw(own, squared_tail(own, reach), left)
-                atoms, _, extra = round_up_convex(
-                    top, [(1.0, n - 1)], TOLERANCES.third_order_rounding
-                )
-            except PrecisionError:
-                return math.inf
-            tail = max(tail, extra + left)
-            hint: Choice | None = None
-            for place, loss in enumerate(swap.losses.tolist()):
-                terms = lifted(atoms, swap.gain, loss)
-                mean = -(1.0 - loss) * drift + (swap.gain + loss) * local
+    left = float(law.stop_loss(np.array([law.upper]))[0])
+    top = ToppedLaw(law, squared_tail(law, setting.spread), left)
+    try:
+        atoms, _, extra = round_up_convex(top, [(1.0, n - 1)], TOLERANCES.third_order_rounding)
+    except PrecisionError:
+        return math.inf
+    missing = deficit(law, setting.spread)
+
+    def total(
+        parts: Sequence[tuple[AtomicLaw, float]], tail: float, known: float = math.inf
+    ) -> float:
+        """Of `parts` (L* as atoms, variance) whichever is the worst; `tail` is cut off of each.
+
+        What can hardly come out below `known` is not computed.
+        """
+        mains = []
+        hints: list[Choice | None] = [None] * len(parts)
+        for loss in swap.losses.tolist():
+            mean = -(1.0 - loss) * drift + (swap.gain + loss) * local
+            kinds = []
+            for index, (own, own_variance) in enumerate(parts):
+                shaped = lifted(own, swap.gain, loss)
                 second = (1.0 + swap.gain) ** 2 * (own_variance + drift * drift)
-                lower, hint = collapse(terms, second - mean * mean, mean, rate, hint)
-                mains[place].append(lower)
-        main = math.fsum(
-            weight * (_main_term(found[0], n) if len(found) == 1 else _worst_mixture(found, n))
-            for weight, found in zip(swap.weights.tolist(), mains, strict=True)
-        )
+                lower, hints[index] = collapse(
+                    shaped, second - mean * mean, mean, rate, hints[index]
+                )
+                kinds.append(Kind(shaped, lower, second))
+            terms = Terms(n, kinds, -drift - tail, mean, *missing)
+            mains.append(_main_term(terms, known * swap.smallest))
+        main = math.fsum(w * each for w, each in zip(swap.weights.tolist(), mains, strict=True))
         whole = (main + n * (1.0 + swap.gain) * tail) / swap.smallest + swap.cost
         return whole * TOLERANCES.profile_inflation if math.isfinite(whole) else math.inf
 
-    best = total([(law, setting.spread, variance)])
+    best = math.inf
     if (
         in_rings
         and isinstance(law, ConvexOrderLaw)
         and epsilon >= TOLERANCES.rings_from
         and setting.diameter <= setting.spread * (1.0 + TOLERANCES.partial_shuffle_round_off)
     ):
-        left = float(law.stop_loss(np.array([law.upper]))[0])
-        parts = rings(law, setting.diameter, left)
-        best = min(best, total([(p.law, p.law.far, min(p.variance, variance)) for p in parts]))
-    return best
+        told = rings(law, setting.diameter, left, atoms.values)
+        parts = [(ring.atoms, min(ring.variance, variance)) for ring in told]
+        best = total(parts, max(ring.tail for ring in told))
+    return min(best, total([(atoms, variance)], left + extra, best))
 
 
 def variance_bound(setting: Setting, epsilon: float) -> float:
@@ -164,8 +174,31 @@ def variance_bound(setting: Setting, epsilon: float) -> float:
     return min(ball, max(cases)) * (1.0 + TOLERANCES.partial_shuffle_round_off)
 
 
-def _main_term(law: AtomicLaw, count: int) -> float:
-    """An upper bound on E(sum)_+: min over q of E(q + sum)_+^2 / (4q)."""
+def _main_term(terms: Terms, known: float) -> float:
+    """An upper bound on E(sum)_+: by moments, and by the atoms where these say too little.
+
+    Atoms are not asked where even an estimate of the sum is hardly below `known`.
+    """
+    found = excess_of_sum(terms)
+    best = (
+        math.exp(found.log_bound)
+        if found.log_bound < TOLERANCES.partial_shuffle_max_exponent
+        else math.inf
+    )
+    close = found.log_estimate + math.log(TOLERANCES.third_order_by_moments)
+    if found.log_bound > close and not (
+        close < TOLERANCES.partial_shuffle_max_exponent and math.exp(close) >= known
+    ):
+        laws = [kind.comparison for kind in terms.kinds]
+        atomic = (
+            _of_one(laws[0], terms.count) if len(laws) == 1 else _worst_mixture(laws, terms.count)
+        )
+        best = min(best, atomic)
+    return best
+
+
+def _of_one(law: AtomicLaw, count: int) -> float:
+    """An upper bound on E(sum)_+ of one law: min over q of E(q + sum)_+^2 / (4q)."""
     theta = tilt_at_saddle_point(law, [(1.0, count - 1)])
     offsets = OFFSETS / theta
     found = squared_excess_of_sum(law, count, theta, offsets)
@@ -188,7 +221,9 @@ def _worst_mixture(laws: Sequence[AtomicLaw], count: int) -> float:
         worst = int(np.argmax([_log_estimate(law, count, theta) for law in laws]))
         low, high = (theta, high) if saddles[worst] > theta else (low, theta)
     theta = math.sqrt(low * high)
-    period = max(period_of(law, count, theta, 1.0 / theta) for law in laws)
+    tilted = [TiltedLaw.of(law, theta) for law in laws]
+    variance = max(each.second - each.mean**2 for each in tilted)
+    period = TOLERANCES.cells_period_sds * math.sqrt(count * variance) + 8.0 / theta
     log = max(log_excess_by_moduli(law, count, theta, period) for law in laws)
     return _exponential(log)
 

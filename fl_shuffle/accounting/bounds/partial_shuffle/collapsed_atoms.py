@@ -72,9 +72,11 @@ class _Upper:
         self._first = tails(probabilities * values)
         self._second = tails(probabilities * values * values)
 
-    def __call__(self, t: FloatArray) -> tuple[FloatArray, FloatArray]:
-        at = np.searchsorted(self._values, t, side="right")
-        mass, first, second = self._mass[at], self._first[at], self._second[at]
+    def __call__(self, t: FloatArray, stretch: float = 1.0) -> tuple[FloatArray, FloatArray]:
+        """For the values times `stretch`."""
+        at = np.searchsorted(self._values, t / stretch, side="right")
+        mass, first = self._mass[at], stretch * self._first[at]
+        second = stretch * stretch * self._second[at]
         return second - t * (2.0 * first - t * mass), first - t * mass
 
 
@@ -167,23 +169,29 @@ def _stretched(
     `stretches`: the first one tried, the accuracy, and the largest.
     """
     first, first_step, most = stretches
+    upper = _Upper(values, p)
+    slack = TOLERANCES.collapse_slack * variance
+    end = max(float(values[0]), 0.0)
+    shares = np.arange(TOLERANCES.collapse_cells + 1) / TOLERANCES.collapse_cells
 
     def holds(stretch: float) -> bool:
-        upper = _Upper(values * stretch, p)
         low = point[0] * stretch
         # The variance speaks of thresholds up to zero, and of those below both means.
         if low > min(zero, -surplus):
             return False
-        nodes = np.linspace(low, max(float(values[0]), 0.0), TOLERANCES.collapse_cells + 1)
-        square, slope = upper(nodes[1:])
-        at_left = square + 2.0 * slope * np.diff(nodes) - TOLERANCES.collapse_slack * variance
-        good = np.zeros(TOLERANCES.collapse_cells, dtype=bool)
+        nodes = low + (end - low) * shares
+        square, slope = upper(nodes[1:], stretch)
+        at_left = square + 2.0 * slope * (nodes[1:] - nodes[:-1]) - slack
+        at_right = square - slack
         # L_k's mean lies `surplus` below the centre.
         second = np.where(nodes <= zero, variance + (surplus + nodes) ** 2, math.inf)
-        for curve in (bounds(nodes)[0], second):
-            right = square >= curve[1:] + TOLERANCES.collapse_slack * variance
-            good |= (at_left >= curve[:-1]) & right
-        return bool(np.all(good))
+        good = (at_left >= second[:-1]) & (at_right >= second[1:])
+        first_open = int(np.argmin(good))
+        if good[first_open]:
+            return True
+        curve = bounds(nodes[first_open:])[0]
+        rest = (at_left[first_open:] >= curve[:-1]) & (at_right[first_open:] >= curve[1:])
+        return bool(np.all(rest | good[first_open:]))
 
     low = high = first
     step = first_step

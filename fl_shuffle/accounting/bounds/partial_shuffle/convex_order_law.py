@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy.special import log_expit
+from scipy.special import log_expit, ndtr
 
 from fl_shuffle.accounting.bounds.partial_shuffle.lognormal import squared_excess
-from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.laws.amplification import AtomicLaw, FloatArray
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
@@ -55,10 +55,14 @@ class ConvexOrderLaw(_Law):
     def stop_loss(self, t: FloatArray) -> FloatArray:
         """S(t) = h(a + t) for t >= 0, 1 - a - t + a h((1 + |t|)/a) for t < 0."""
         t = np.atleast_1d(np.asarray(t, dtype=np.float64))
+        return np.where(t < 0.0, self.mean - t, 0.0) + self.one_sided(t)
+
+    def one_sided(self, t: FloatArray) -> FloatArray:
+        """E(L - t)_+ for t >= 0 and E(t - L)_+ for t < 0, at most: nothing cancels."""
         a = math.exp(self.epsilon)
         negative = t < 0.0
         value = self.profile(np.where(negative, (1.0 - t) / a, a + t))
-        result: FloatArray = np.where(negative, self.mean - t + a * value, value)
+        result: FloatArray = np.where(negative, a * value, value)
         return result
 
 
@@ -78,25 +82,36 @@ class GaussianSplitLaw(_Law):
     def stop_loss(self, t: FloatArray) -> FloatArray:
         """S(t), each value at a theta near the best."""
         t = np.atleast_1d(np.asarray(t, dtype=np.float64))
-        negative, far = t < 0.0, TOLERANCES.partial_shuffle_max_exponent
-        scale = np.where(negative, self.epsilon, 0.0)
-        # Everything divided by `scale`: own report a or 1/a, the other's |t| or |t|/a.
-        own = np.where(negative, -self.epsilon, self.epsilon)
-        with np.errstate(divide="ignore"):
-            other = np.maximum(np.log(np.abs(t)) - scale, -far)
-        d, mu = self.move, self.spread
-        constant = 0.5 * (d - mu) - own / d + other / mu
-        x = -constant * mu
-        for _ in range(TOLERANCES.split_newton_steps):
-            value = constant + log_expit(x) / d - log_expit(-x) / mu
-            share = np.exp(log_expit(-x))
-            x = np.clip(x - value / (share / d + (1.0 - share) / mu), -far, far)
+        return np.where(t < 0.0, self.mean - t, 0.0) + self.one_sided(t)
+
+    def one_sided(self, t: FloatArray) -> FloatArray:
+        """E(L - t)_+ for t >= 0 and E(t - L)_+ for t < 0, at most: nothing cancels."""
+        return split_excess(self.epsilon, self.move, np.asarray(self.spread), t)
+
+
+def split_excess(epsilon: float, d: float, mu: FloatArray, t: FloatArray) -> FloatArray:
+    """`GaussianSplitLaw.one_sided` for many spreads `mu` at once, broadcast against `t`."""
+    negative, far = t < 0.0, TOLERANCES.partial_shuffle_max_exponent
+    scale = np.where(negative, epsilon, 0.0)
+    # Everything divided by `scale`: own report a or 1/a, the other's |t| or |t|/a.
+    own = np.where(negative, -epsilon, epsilon)
+    with np.errstate(divide="ignore"):
+        other = np.maximum(np.log(np.abs(t)) - scale, -far)
+    constant = 0.5 * (d - mu) - own / d + other / mu
+    x = -constant * mu
+    for _ in range(TOLERANCES.split_newton_steps):
         log_theta, log_rest = log_expit(x), log_expit(-x)
-        result = np.exp(log_theta) * gaussian_profile(own - log_theta, d)
-        result += np.exp(log_rest) * gaussian_profile(other - log_rest, mu)
-        result = np.minimum(result, 1.0) * np.exp(scale) * TOLERANCES.profile_inflation
-        total: FloatArray = np.where(negative, self.mean - t + result, result)
-        return total
+        share = np.exp(log_rest)
+        value = constant + log_theta / d - log_rest / mu
+        step = value / (share / d + (1.0 - share) / mu)
+        x = np.clip(x - step, -far, far)
+        if np.all(np.abs(step) <= TOLERANCES.split_close):
+            break
+    log_theta, log_rest = log_expit(x), log_expit(-x)
+    result = np.exp(log_theta) * gaussian_profile(own - log_theta, d)
+    result += np.exp(log_rest) * gaussian_profile(other - log_rest, mu)
+    bound: FloatArray = np.minimum(result, 1.0) * np.exp(scale) * TOLERANCES.profile_inflation
+    return bound
 
 
 @dataclass(frozen=True)
@@ -155,6 +170,31 @@ def gaussian_law(epsilon: float, move: float, spread: float) -> GaussianLaw:
         return gaussian_profile(np.log(s), spread) * TOLERANCES.profile_inflation
 
     return ConvexOrderLaw(epsilon, profile, lower, upper)
+
+
+def deficit(law: GaussianLaw, spread: float) -> tuple[AtomicLaw, float]:
+    """Y >= L_k^- in increasing convex order, and what it leaves out of E(L_k^-)^p, p = 2, 3, 4.
+
+    E(L_k^- - t)_+ is at most the law's for t >= 0, which is convex, hence at most its chords up to
+    a point G > 1; Y has their kinks as atoms. Two things are left out: E(L_k^- - G)_+ times a
+    slope of at most 4 G^3, and, as L_k^- <= a Q/R_k with a lognormal Q/R_k, at most
+    a^4 E(Q/R_k)^4 1{Q/R_k > G/a}.
+    """
+    a = math.exp(law.epsilon)
+    far = spread * (TOLERANCES.deficit_reach + spread)
+    end = a * math.exp(far)
+    nodes = np.geomspace(TOLERANCES.deficit_first * spread, end, TOLERANCES.deficit_nodes)
+    left = law.one_sided(-nodes)
+    nodes, left = (
+        np.append(0.0, nodes),
+        np.append(law.one_sided(np.array([-TOLERANCES.partial_shuffle_tiny])), left),
+    )
+    chances = np.clip(-np.diff(left) / np.diff(nodes), 0.0, 1.0)
+    chances = np.maximum.accumulate(chances[::-1])[::-1]
+    masses = -np.diff(np.concatenate([[1.0], chances, [0.0]]))
+    beyond = a**4 * math.exp(6.0 * spread * spread) * float(ndtr(3.5 * spread - far / spread))
+    beyond += 4.0 * end**3 * float(left[-1])
+    return AtomicLaw(nodes, masses), beyond * (1.0 + TOLERANCES.partial_shuffle_round_off)
 
 
 class _Cut(Protocol):

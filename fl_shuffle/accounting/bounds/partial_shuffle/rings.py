@@ -20,76 +20,72 @@ the three points of diameter d <= mu:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
     ConvexOrderLaw,
     GaussianSplitLaw,
+    split_excess,
+    squared_tail,
 )
-from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.engine.convex_rounding import atoms_through
+from fl_shuffle.accounting.laws.amplification import AtomicLaw, FloatArray
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
 
 @dataclass(frozen=True)
-class RingLaw:
-    """L* for others at most `far` from P: its upper tail; the lower one is that of all others."""
-
-    all_others: ConvexOrderLaw
-    above: GaussianSplitLaw
-    far: float
-
-    @property
-    def epsilon(self) -> float:
-        return self.above.epsilon
-
-    @property
-    def mean(self) -> float:
-        return self.above.mean
-
-    @property
-    def lower(self) -> float:
-        return self.all_others.lower
-
-    @property
-    def upper(self) -> float:
-        return self.above.upper
-
-    def stop_loss(self, t: FloatArray) -> FloatArray:
-        """E(L - t)_+ at most; both branches meet at zero in H(P, Q)."""
-        t = np.atleast_1d(np.asarray(t, dtype=np.float64))
-        positive = t > 0.0
-        result = np.empty_like(t)
-        result[positive] = self.above.stop_loss(t[positive])
-        result[~positive] = self.all_others.stop_loss(t[~positive])
-        return result
-
-
-@dataclass(frozen=True)
 class Ring:
-    """One ring's law, cut where no more is left than `left`, and a bound on its variance."""
+    """Others at most `far` from P: atoms that dominate min(L, K), and a bound on L's variance.
 
-    law: RingLaw
+    The order is the increasing convex one. `tail` is what the cut at K, the ring's own, leaves of
+    L: E(L - K)_+ at most. Below zero the atoms are those of all others.
+    """
+
+    far: float
+    atoms: AtomicLaw
     variance: float
+    tail: float
 
 
-def rings(law: ConvexOrderLaw, mu: float, left: float) -> list[Ring]:
-    """The rings of others in a ball of diameter `mu`; each law ends where `left` is left of it."""
+def rings(law: ConvexOrderLaw, mu: float, left: float, nodes: FloatArray) -> list[Ring]:
+    """The rings of others in a ball of diameter `mu`; each law ends where `left` is left of it.
+
+    `nodes`, from the law's lower end to its upper one, are where the rings' atoms may lie: those
+    that suit one law for all others suit the rings' too, and need no search.
+    """
     epsilon = law.epsilon
     count = TOLERANCES.rings
     # The upper tail matters most where a = e^epsilon is large: finer rings far out.
     power = 1.0 + min(TOLERANCES.rings_skew * epsilon, 1.0)
     edges = mu * np.sqrt(1.0 - (1.0 - np.arange(count + 1) / count) ** power)
+    nodes = np.unique(np.concatenate([[law.lower, law.upper], nodes]))
+    nodes = nodes[(nodes >= law.lower) & (nodes <= law.upper)]
+    above = nodes > 0.0
+    low, places = law.stop_loss(nodes[~above]), nodes[above]
+    high = split_excess(epsilon, mu, edges[1:, None], places)
+    # The cut of each: the first place where no more is left, or the last one.
+    enough = high <= left * (1.0 + TOLERANCES.partial_shuffle_round_off)
+    ends = np.where(enough.any(axis=1), np.argmax(enough, axis=1), places.size - 1).tolist()
     found = []
-    for near, far in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        above = GaussianSplitLaw(epsilon, mu, far, law.lower, law.upper)
-        lowest = TOLERANCES.rings_lowest_cut * law.upper
-        places = np.geomspace(lowest, law.upper, TOLERANCES.rings_cut_places)
-        enough = above.stop_loss(places) <= left * (1.0 + TOLERANCES.partial_shuffle_round_off)
-        cut = float(places[np.argmax(enough)]) if enough.any() else law.upper
-        ring = RingLaw(law, replace(above, upper=cut), far)
-        found.append(Ring(ring, ring_variance(math.exp(epsilon), mu, near, far)))
+    for place, end in enumerate(ends):
+        near, far = edges[place : place + 2].tolist()
+        cut, tail = float(places[end]), float(high[place, end])
+        own = GaussianSplitLaw(epsilon, mu, far, law.lower, cut)
+        square = squared_tail(own, far)
+        kept = low.size + end + 1
+        values = np.concatenate([low, high[place, : end + 1]])
+        # Above the cut one atom keeps E(L - K)_+ and E(L - K)_+^2.
+        atoms, extra = atoms_through(
+            *(
+                (np.append(nodes[:kept], cut + square / tail), np.append(values, 0.0))
+                if tail > 0.0 and square > 0.0
+                else (nodes[:kept], values)
+            )
+        )
+        variance = ring_variance(math.exp(epsilon), mu, near, far)
+        found.append(Ring(far, atoms, variance, tail + extra))
     return found
 
 

@@ -1,22 +1,23 @@
 """Constants of the random swap: what concentration costs, with every tail bounded.
 
 Client 1's report is swapped with that of one of N others, chosen with probability w_k(Y_k) / S,
-where w_k = min(Z_k, zeta), Z_k = omega / R_k, S = sum_j w_j(Y_j). R_k has its mean within c
-noise widths of omega's, client 1 within `own`. Published are h = Y_k and, with labels, the
+where w_k = min(max(Z_k, floor), zeta), Z_k = omega / R_k, S = sum_j w_j(Y_j). R_k has its mean
+within c noise widths of omega's, client 1 within `own`. Published are h = Y_k and, with labels, the
 reports t after the swap: relative to omega(h) prod R_j(t_j) the signed density P - aQ becomes
-sum_k f_k(h) L_k(t_k) / D_k with f_k = min(1, zeta/Z_k(h)), D_k = w_k(h) + S(t) - w_k(t_k). For
-every m > 0
+sum_k f_k(h) L_k(t_k) / D_k with f_k = w_k/Z_k, D_k = w_k(h) + S(t) - w_k(t_k). For every m > 0
 
-    delta <= (1/m) E_g F(zeta^+/m, eta(g)) + H E(1 - S/m)_+ + (N/m) (H + a - 1) E(Z - zeta)_+
-             + (N/m^2) E_P(Z - zeta^+)_+,
+    delta <= (1/m) E_g F((zeta^+ - floor)/m, eta(g)) + H E(1 - S/m)_+
+             + (N/m) (H + a - 1) E(Z - zeta)_+ + (N/m) H E(floor - Z)_+ + (N/m^2) E_P(Z - zeta^+)_+,
 
     F(eta^+, eta) = E( sum_k [L_k + eta^+ L_k^+ + eta L_k^-] )_+,
-    eta(g) = min(zeta, max(1, e^(cg + c^2/2))) / m,  g standard normal.
+    eta(g) = (min(zeta, max(1, e^(cg + c^2/2))) - floor) / m,  g standard normal.
 
 * 1/D_k <= 1/max(D_k, m) + (1/D_k - 1/m)_+. Undoing the swap, the last costs H E(1 - S/m)_+.
-* f_k <= 1 on L_k^+; on L_k^- leaving it out costs (1/m) E(1 - f_k) (H + a - 1), E_omega(1 - f_k) =
-  E(Z_k - zeta)_+.
-* With b = 1/max(S, m): b (1 - w_k(h)/m) <= 1/max(D_k, m) <= b (1 + w_k(t_k)/m), and b <= 1/m.
+* f_k <= 1 + (f_k - 1)_+ on L_k^+, f_k >= 1 - (1 - f_k)_+ on L_k^-: leaving the excess out costs
+  (1/m) E(f_k - 1)_+ H and (1/m) E(1 - f_k)_+ (H + a - 1); under omega the expectations are
+  E(floor - Z_k)_+ and E(Z_k - zeta)_+.
+* With b = 1/max(S, m) and S - D_k = w_k(t_k) - w_k(h), 1/max(D_k, m) lies between
+  b (1 - (w_k(h) - floor)/m) and b (1 + (w_k(t_k) - floor)/m), and b <= 1/m.
 * w_k(t_k) is cut at zeta^+; the excess costs (1/m^2) E[L_k^+ (Z_k - zeta^+)_+] each.
 * One h serves all k. For fixed l_k >= 0, sum_k l_k w_k(h) is, in increasing convex order, at most
   the same sum with all w_k functions of one g (comonotone), and the quantile function of Z_k(h) is
@@ -26,8 +27,8 @@ F is convex in eta, so its mean over g is at most its interpolation on a few nod
 of the law of max(1, e^(cg + c^2/2)) spread to them, mean kept.
 
 Tail of S. E(m - S)_+ grows when Z_k grows in convex order (z -> -min(z, zeta) is convex), so all
-c_k may be taken to be c. E e^(-lambda w) is bounded by spreading w to a grid with its mean kept,
-and E(m - S)_+ <= E e^(lambda (m - S)) / (e lambda).
+c_k may be taken to be c, and the floor only raises S. E e^(-lambda w) is bounded by spreading w to
+a grid with its mean kept, and E(m - S)_+ <= E e^(lambda (m - S)) / (e lambda).
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ import numpy as np
 
 from fl_shuffle.accounting.bounds.partial_shuffle.lognormal import excess
 from fl_shuffle.accounting.laws.amplification import FloatArray
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
 FACTORS = np.geomspace(0.2, 3.0, 24)
@@ -60,6 +62,8 @@ class Swap:
     """Their probabilities."""
     cost: float
     """Everything that is added to the main term."""
+    floor: float = 0.0
+    """The least weight."""
 
 
 def choose_swap(
@@ -90,17 +94,32 @@ def choose_swap(
         return None
     m, below = found
     plus, cut = _cap(c, math.exp(c * own + c * c), zeta, share * m * m / count)
-    cost = local * below + count / m * (local + drift) * over + count / (m * m) * cut
-    worst = sensitivity * zeta / m
+    floor, under = _floor(c, TOLERANCES.swap_floor_share * share * m / (count * local))
+    cost = local * below + count / m * ((local + drift) * over + local * under)
+    cost += count / (m * m) * cut
+    worst = sensitivity * (zeta - floor) / m
     if worst < TOLERANCES.swap_no_effect or zeta < 1.001:
-        losses, weights = np.array([zeta / m]), np.ones(1)
+        losses, weights = np.array([(zeta - floor) / m]), np.ones(1)
     else:
         middle = [zeta**0.5] if worst > TOLERANCES.swap_large_effect else []
         nodes = np.array([1.0, *middle, zeta])
-        losses, weights = nodes / m, _spread(nodes, c)
-    if losses[-1] >= 0.5 or plus / m >= 0.5:
+        losses, weights = (nodes - floor) / m, _spread(nodes, c)
+    gain = (plus - floor) / m
+    if losses[-1] >= 0.5 or gain >= 0.5:
         return None
-    return Swap(m, plus / m, losses, weights, cost * (1.0 + TOLERANCES.partial_shuffle_round_off))
+    return Swap(
+        m, gain, losses, weights, cost * (1.0 + TOLERANCES.partial_shuffle_round_off), floor
+    )
+
+
+def _floor(c: float, allowed: float) -> tuple[float, float]:
+    """The largest floor tried with E(floor - X)_+ <= `allowed`, X lognormal with mean one."""
+    logs = np.linspace(0.0, TOLERANCES.swap_floor_reach * c, TOLERANCES.swap_floors)
+    lost = np.exp(-logs) * gaussian_profile(logs, c) * (1.0 + TOLERANCES.partial_shuffle_round_off)
+    if not lost[-1] <= allowed:
+        return 0.0, 0.0
+    first = int(np.argmax(lost <= allowed))
+    return math.exp(-float(logs[first])), float(lost[first])
 
 
 def _spread(nodes: FloatArray, c: float) -> FloatArray:

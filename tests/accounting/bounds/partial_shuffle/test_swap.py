@@ -48,10 +48,9 @@ def test_costs_against_simulation(count: int, reach: float, own: float) -> None:
     assert np.all(swap.weights >= 0.0)
     # The mean of max(1, e^(cg + c^2/2)), capped, is kept or raised.
     g = rng.normal(size=400_000)
-    capped = np.minimum(
-        np.maximum(1.0, np.exp(reach * g + 0.5 * reach**2)), swap.losses[-1] * swap.smallest
-    )
-    mean = float(swap.losses @ swap.weights) * swap.smallest
+    zeta = swap.losses[-1] * swap.smallest + swap.floor
+    capped = np.minimum(np.maximum(1.0, np.exp(reach * g + 0.5 * reach**2)), zeta)
+    mean = float(swap.losses @ swap.weights) * swap.smallest + swap.floor
     assert mean >= float(capped.mean()) - 4.0 * float(capped.std()) / math.sqrt(g.size)
     assert 0.8 * count < swap.smallest < 1.1 * count
     assert swap.cost <= 1.1e-3
@@ -59,3 +58,7 @@ def test_costs_against_simulation(count: int, reach: float, own: float) -> None:
     spread = math.sqrt(math.expm1(reach**2) * count)
     deficit = np.maximum(swap.smallest - (count + spread * g), 0.0) / swap.smallest
     assert 0.3 * float(deficit.mean()) <= swap.cost
+    # Raising small weights to the floor is paid for: N H E(floor - Z)_+ / m.
+    raised = np.maximum(swap.floor - np.exp(reach * g - 0.5 * reach**2), 0.0)
+    assert 0.1 < swap.floor < 1.0
+    assert count / swap.smallest * 0.3 * float(raised.mean()) <= swap.cost

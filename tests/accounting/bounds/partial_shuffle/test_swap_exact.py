@@ -59,9 +59,11 @@ def random_case(rng: np.random.Generator) -> Case:
 def stages(case: Case, rng: np.random.Generator) -> list[float]:
     """The exact divergence, then the bounds of each stage in order."""
     zeta = float((case.omega / case.r).max() * rng.choice([1.0, 1.0, 0.7, 0.4]))
-    swap = PartialShuffle(case.p, case.q, case.r, case.omega, case.a, zeta)
+    least = float((case.omega / case.r).min())
+    floor = min(least * float(rng.choice([0.0, 1.0, 1.5, 3.0])), 0.9 * zeta)
+    swap = PartialShuffle(case.p, case.q, case.r, case.omega, case.a, zeta, floor)
     m = float(len(case.r) * rng.uniform(0.3, 1.1))
-    slot = zeta * float(rng.choice([1.0, 0.6, 0.3]))
+    slot = floor + (zeta - floor) * float(rng.choice([1.0, 0.6, 0.3]))
     costs = swap.costs(m, slot)
     return [
         shuffle_delta(case.p, case.q, case.r, case.a),
@@ -100,7 +102,8 @@ def test_the_swap_formula_is_its_definition() -> None:
     for _ in range(20):
         case = random_case(rng)
         zeta = float((case.omega / case.r).max() * rng.uniform(0.3, 1.2))
-        swap = PartialShuffle(case.p, case.q, case.r, case.omega, case.a, zeta)
+        floor = float(rng.uniform(0.0, 0.9) * min(zeta, 1.0))
+        swap = PartialShuffle(case.p, case.q, case.r, case.omega, case.a, zeta, floor)
         assert swap.swapped() == pytest.approx(swap.swapped_by_definition(), abs=1e-13)
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 
-def _grid(step: float, reach: float) -> tuple[np.ndarray, np.ndarray]:
+def grid(step: float, reach: float) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes in the plane and their standard normal masses."""
     axis = np.arange(-reach, reach + step / 2, step)
     nodes = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
     mass = np.exp(-(nodes**2).sum(axis=1) / 2)
@@ -17,8 +18,8 @@ def _grid(step: float, reach: float) -> tuple[np.ndarray, np.ndarray]:
     return nodes[kept], mass[kept] / mass.sum()
 
 
-_NODES, _MASS = _grid(0.3, 7.5)
-_FINE = _grid(0.05, 7.5)
+_NODES, _MASS = grid(0.3, 7.5)
+_FINE = grid(0.05, 7.5)
 
 
 def tail_moments(

@@ -47,14 +47,15 @@ def hockey(p: np.ndarray, q: np.ndarray, s: float) -> float:
 
 
 class PartialShuffle:
-    """Every stage of the swap argument for one data set, one omega and one cap zeta."""
+    """Every stage of the swap argument for one data set, omega, cap zeta and floor of weights."""
 
-    def __init__(self, p, q, r, omega, a: float, zeta: float) -> None:
+    def __init__(self, p, q, r, omega, a: float, zeta: float, floor: float = 0.0) -> None:
+        self.floor = floor
         self.p, self.q, self.r, self.omega, self.a, self.zeta = p, q, r, omega, a, zeta
         self.others, self.k = r.shape
         self.z = omega / r
-        self.g = np.minimum(self.z, zeta)
-        self.keep = np.minimum(1.0, zeta / self.z)
+        self.g = np.clip(self.z, floor, zeta)
+        self.keep = self.g / self.z
         self.loss = (p - a * q) / r
         self.t = enumerate_outcomes(self.k, self.others)
         rows = np.arange(self.others)
@@ -102,8 +103,9 @@ class PartialShuffle:
 
     def cap_cost(self, m: float) -> float:
         """Stage 3, added: dropping the factors f_k."""
-        missing = ((1.0 - self.keep) * self.omega).sum()
-        return float((self.local + self.a - 1.0) * missing / m)
+        missing = (np.maximum(1.0 - self.keep, 0.0) * self.omega).sum()
+        above = (np.maximum(self.keep - 1.0, 0.0) * self.omega).sum()
+        return float(((self.local + self.a - 1.0) * missing + self.local * above) / m)
 
     def slot_cost(self, m: float, zeta_t: float) -> float:
         """Stage 4, added: g_k(t_k) capped again at zeta_t."""
@@ -111,9 +113,9 @@ class PartialShuffle:
         return float((gain * np.maximum(self.g - zeta_t, 0.0)).sum() / m**2)
 
     def _main(self, m: float, zeta_t: float, head: np.ndarray) -> float:
-        """(1/m) E(sum of L_k + (zeta_t/m) L_k^+ + (head_k/m) L_k^-)_+."""
+        """(1/m) E(sum of L_k + ((zeta_t - floor)/m) L_k^+ + ((head_k - floor)/m) L_k^-)_+."""
         gain, fall = np.maximum(self.loss_at, 0.0), np.maximum(-self.loss_at, 0.0)
-        terms = self.loss_at + (zeta_t * gain + head * fall) / m
+        terms = self.loss_at + ((zeta_t - self.floor) * gain + (head - self.floor) * fall) / m
         return float(self.weight @ np.maximum(terms.sum(axis=1), 0.0) / m)
 
     def independent(self, m: float, zeta_t: float) -> float:

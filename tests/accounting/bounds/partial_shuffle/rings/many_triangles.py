@@ -18,11 +18,10 @@ from fl_shuffle.accounting.bounds.partial_shuffle.bound import Setting, variance
 from fl_shuffle.accounting.bounds.partial_shuffle.collapsed_atoms import ToppedLaw, collapse, lifted
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
     ConvexOrderLaw,
-    GaussianLaw,
     gaussian_law,
     squared_tail,
 )
-from fl_shuffle.accounting.bounds.partial_shuffle.rings import RingLaw, rings
+from fl_shuffle.accounting.bounds.partial_shuffle.rings import rings
 from fl_shuffle.accounting.engine.convex_rounding import round_up_convex
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from tests.accounting.bounds.partial_shuffle.oracles.gaussian_bound import excess
@@ -34,6 +33,10 @@ from tests.accounting.bounds.partial_shuffle.triangles import (
 
 LIFTS = ((0.0, 0.0), (0.02, 0.1), (0.0, 0.01), (0.3, 0.0))
 """phi(x) = x + gain x^+ + loss x^-."""
+
+
+PROGRESS = 20_000
+"""The count so far is shown after so many triples."""
 
 
 def certified_laws(
@@ -49,21 +52,20 @@ def certified_laws(
     law = replace(law, upper=cut)
     left = float(law.stop_loss(np.array([cut]))[0])
     whole = variance_bound(setting, epsilon)
-    parts: list[tuple[float, GaussianLaw | RingLaw, float]] = [(setting.spread, law, whole)]
+    topped = ToppedLaw(law, squared_tail(law, setting.spread), left)
+    atoms, _, _ = round_up_convex(topped, [(1.0, setting.count - 1)], 3e-3)
+    parts = [(setting.spread, atoms, whole)]
     if isinstance(law, ConvexOrderLaw):
         parts += [
-            (ring.law.far, ring.law, min(ring.variance, whole))
-            for ring in rings(law, setting.diameter, left)
+            (ring.far, ring.atoms, min(ring.variance, whole))
+            for ring in rings(law, setting.diameter, left, atoms.values)
         ]
     near = 0.0
     for place, (far, own, variance) in enumerate(parts):
-        here = float(own.stop_loss(np.array([own.upper]))[0])
-        topped = ToppedLaw(own, squared_tail(own, far), here)
-        atoms, _, _ = round_up_convex(topped, [(1.0, setting.count - 1)], 3e-3)
         mean = -(1 - loss) * drift + (gain + loss) * local
         second = (1 + gain) ** 2 * (variance + drift * drift)
         rate = max(drift / variance, 1 / math.sqrt(setting.count * variance))
-        found, _ = collapse(lifted(atoms, gain, loss), second - mean * mean, mean, rate)
+        found, _ = collapse(lifted(own, gain, loss), second - mean * mean, mean, rate)
         yield near if place > 1 else 0.0, far, found, variance
         near = far
 
@@ -102,12 +104,21 @@ def compare(rng: np.random.Generator, mu: float, share_of_move: float, cases: in
 def main(count: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     total = np.zeros(3)
+    shown = 0.0
     while total[0] < count:
+        if total[0] >= shown + PROGRESS:
+            shown = total[0]
+            show(total)
         mu = float(np.exp(rng.uniform(math.log(0.02), math.log(1.3))))
         share = float(rng.choice([1.0, 1.0, 0.3, 0.05]))
         found = compare(rng, mu, share, 3000)
         total = np.array([total[0] + found[0], total[1] + found[1], max(total[2], found[2])])
-    print(f"{total[0]:.0f} triples, {total[1]:.0f} violations, largest ratio {total[2]:.5f}")
+    show(total)
+
+
+def show(total: np.ndarray) -> None:
+    text = f"{total[0]:.0f} triples, {total[1]:.0f} violations, largest ratio {total[2]:.5f}"
+    print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 
 from fl_shuffle.accounting.bounds.partial_shuffle.bound import Setting, third_order_delta
 from fl_shuffle.accounting.bounds.partial_shuffle.rings import ring_variance
-from fl_shuffle.accounting.bounds.partial_shuffle.second_order import (
+from fl_shuffle.accounting.bounds.partial_shuffle.sums.second_order import (
     log_excess_by_moduli,
     period_of,
 )

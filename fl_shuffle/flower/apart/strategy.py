@@ -1,150 +1,36 @@
-"""Rounds whose shuffler is a party of its own: what nodes hand over, and what the server gets.
-
-A node seals each report and gives it to the shuffler; its reply to the server holds nothing. The
-server begins a round at the shuffler, asks the clients, closes the round, writes down who is in the
-batch, and only then fetches it. The shuffler has one batch for each round and gives the same bytes
-until the step they led to is durable: whoever is killed, the round goes on where it was.
-"""
+"""The server's rounds with a shuffler apart, and how a run that was stopped goes on with one."""
 
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.shuffler import ReportBatch
-from fl_shuffle.configuration.sections import Config
-from fl_shuffle.errors import ConfigError, PrivacyBudgetError, RunError
+from fl_shuffle.errors import PrivacyBudgetError, RunError
+from fl_shuffle.flower.apart.parties import RUN
 from fl_shuffle.flower.exchange import exchange
 from fl_shuffle.flower.records import REQUEST_RECORD, TrainRequest
 from fl_shuffle.flower.strategy import Mask, RoundBook, ShuffleStrategy
-from fl_shuffle.randomizer_plan import RandomizerPlan
-from fl_shuffle.shuffling.agreement import Agreement, report_of_bytes, require_run
-from fl_shuffle.shuffling.credentials import Pass, read_key
-from fl_shuffle.shuffling.link import PAUSE_SECONDS, Receiver, Sender, ShufflerError
+from fl_shuffle.shuffling.agreement import report_of_bytes
+from fl_shuffle.shuffling.link import PAUSE_SECONDS, Receiver, ShufflerError
 from fl_shuffle.shuffling.sealing import SealError, open_sealed
 from fl_shuffle.shuffling.summing import sum_of_content
 from fl_shuffle.shuffling.wire import HANDED_OVER, OPEN
 
 log = logging.getLogger("fl_shuffle.run.shuffler")
 
-SHUFFLER = "shuffler"
-"""In a node's configuration its site's pass, in the server's run configuration the analyzer's."""
-ANALYZER_KEY = "analyzer-key"
-"""In a node's configuration the analyzer's public key, in the server's run configuration the
-private one: files, all of them."""
-RUN = "run"
-"""The run's identifier in a request."""
-
 Committed = tuple[int, Mask, Spend]
 """A round that the ledger has counted and that no step has been taken for: (round, whose reports,
 spend)."""
-
-
-def agreement_of(run: str, config: Config, plan: RandomizerPlan, dimension: int) -> Agreement:
-    """What this run's parties agree on: each computes it from the public configuration."""
-    exponent = math.frexp(float(plan.step.min()))[1] - 1  # steps are powers of two
-    return Agreement(
-        run=run,
-        release=config.privacy.release,
-        clients=config.data.clients,
-        dimension=dimension,
-        min_reports=config.privacy.min_reports,
-        exponent=exponent,
-        largest=math.ceil(float(plan.largest.max()) / 2.0**exponent),
-    )
-
-
-def sender_of(config: Config, node_config: Mapping[str, object]) -> Sender | None:
-    """A node's way to its shuffler; None where the server is the shuffler, too.
-
-    What the node's own configuration says stands above the run's, which the server writes: raises
-    `ConfigError` if a node that has a shuffler is asked for reports without, or one that has none
-    is asked to use it.
-    """
-    own, key = node_config.get(SHUFFLER), node_config.get(ANALYZER_KEY)
-    apart = config.privacy.shuffler == "apart"
-    if own is None:
-        if apart:
-            raise ConfigError(
-                "privacy.shuffler = 'apart': this node knows no shuffler; start it with "
-                f'--node-config \'{SHUFFLER}="/path/site.json" {ANALYZER_KEY}="/path/key.pub"\''
-            )
-        return None
-    if not apart:
-        raise ConfigError(
-            f"privacy.shuffler = {config.privacy.shuffler!r}: this node hands reports to its own "
-            "shuffler and to nobody else; use 'apart'"
-        )
-    if config.privacy.release != "sum" and key is None:
-        raise ConfigError(f"node-config names a {SHUFFLER} and no {ANALYZER_KEY}")
-    public = None if key is None else read_key(_file(ANALYZER_KEY, key), private=False)
-    return Sender(Pass.read(_file(SHUFFLER, own), "site"), public, config.run.timeout)
-
-
-def receiver_of(
-    config: Config, run_config: Mapping[str, object], agreement: Callable[[], Agreement]
-) -> tuple[Receiver, bytes] | None:
-    """The server's way to its shuffler, and the analyzer's private key (empty where only sums
-    leave); None where the server is the shuffler. Raises `ConfigError` for half of it."""
-    own, key = str(run_config.get(SHUFFLER, "")), str(run_config.get(ANALYZER_KEY, ""))
-    if config.privacy.shuffler != "apart":
-        if own or key:
-            raise ConfigError(
-                f"--run-config names a {SHUFFLER if own else ANALYZER_KEY}, and privacy.shuffler = "
-                f"{config.privacy.shuffler!r} uses none; set it to 'apart'"
-            )
-        return None
-    one_by_one = config.privacy.release == "reports"
-    missing = [name for name, value in ((SHUFFLER, own), (ANALYZER_KEY, key)) if not value]
-    if not own or (one_by_one and not key):
-        raise ConfigError(
-            f"privacy.shuffler = 'apart': --run-config names no {missing[0]}; start the run with "
-            f"flwr run and the analyzer's files, see docs/deployment.md"
-        )
-    private = read_key(_file(ANALYZER_KEY, key), private=True) if one_by_one else b""
-    access = Pass.read(_file(SHUFFLER, own), "analyzer")
-    return Receiver(access, agreement(), config.run.timeout), private
-
-
-def _file(name: str, value: object) -> Path:
-    path = Path(str(value))
-    if not isinstance(value, str) or not path.is_absolute():
-        raise ConfigError(f"{name} = {value!r}: must be an absolute file name")
-    return path
-
-
-def run_named_in(message: Message) -> str:
-    """The identifier of the run that a request is part of; raises `InvalidValueError`."""
-    return require_run(message.content.config_records.get(REQUEST_RECORD, ConfigRecord()).get(RUN))
-
-
-def hand_over(
-    sender: Sender,
-    agreement: Agreement,
-    request: TrainRequest,
-    reports: NDArray[np.float32],
-    sent: Mask,
-) -> None:
-    """Give these reports [k, d], as far as they are to be `sent` [k], to the shuffler."""
-    for client, report in zip(request.clients[sent].tolist(), reports[sent], strict=True):
-        sender.send(agreement, request.round_number, client, report)
-
-
-def reply_with_nothing(request: Message) -> Message:
-    """That the request was worked on."""
-    return Message(RecordDict(), reply_to=request)
 
 
 class GoingOn:

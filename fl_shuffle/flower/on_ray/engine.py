@@ -226,7 +226,7 @@ def _write_app(config: Config, folder: Path) -> Path:
     folder.mkdir()
     (folder / "pyproject.toml").write_text(APP, encoding="utf-8")
     # The client's side is loaded before the engine makes its actors.
-    pool = "from fl_shuffle.flower.ray_pool import install\n\ninstall()\n"
+    pool = "from fl_shuffle.flower.on_ray.pool import install\n\ninstall()\n"
     for side, path, before in (
         ("server", config.app.server, ""),
         ("client", config.app.client, pool),
@@ -241,7 +241,7 @@ def _write_app(config: Config, folder: Path) -> Path:
 
 def _python_path() -> str:
     """Where the engine's processes find this package and the user's own modules."""
-    package = str(Path(__file__).resolve().parents[2])
+    package = str(Path(__file__).resolve().parents[3])
     parts = [package, os.environ.get("PYTHONPATH", ""), os.getcwd()]
     return os.pathsep.join(part for part in parts if part)
 

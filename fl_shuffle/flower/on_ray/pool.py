@@ -34,8 +34,12 @@ Job = tuple[Callable[[], Any], Any, str, Any]
 
 def install() -> None:
     """Have the Simulation Engine of this process use what is here."""
-    raybackend.BasicActorPool = LastingPool
-    vce_api.ThreadPoolExecutor = partial(ThreadPoolExecutor, max_workers=MOST_THREADS)
+    threads = partial(ThreadPoolExecutor, max_workers=MOST_THREADS)
+    for module, name, ours in (
+        (raybackend, "BasicActorPool", LastingPool),
+        (vce_api, "ThreadPoolExecutor", threads),
+    ):
+        setattr(module, name, ours)
 
 
 class LastingPool(BasicActorPool):

@@ -10,7 +10,7 @@ import pytest
 from scipy.integrate import quad
 
 from fl_shuffle.accounting.bounds.partial_shuffle import lognormal
-from fl_shuffle.accounting.bounds.partial_shuffle.second_order import squared_excess_of_sum
+from fl_shuffle.accounting.bounds.partial_shuffle.sums.second_order import squared_excess_of_sum
 from fl_shuffle.accounting.engine.saddle_points import tilt_at_saddle_point
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
 

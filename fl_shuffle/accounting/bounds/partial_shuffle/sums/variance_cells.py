@@ -1,0 +1,177 @@
+"""E(S)_+ for a sum of independent terms of unknown laws, told apart by their second moments.
+
+For a centred Gaussian V of variance v independent of everything, s = theta + ik, theta > 0,
+
+    E(S)_+ <= E(S+V)_+ <= (h/2 pi) sum_k |e^(v s^2/2)|/|s|^2 prod_j |M_j(s)|,   M_j(s) = E e^(sX_j),
+
+the sum over k in h Z: it equals that of e^(-j theta T) E(S + V + jT)_+, T = 2 pi/h, before moduli
+are taken. By Hoelder's inequality for sums it is at most the largest, over all laws that a term may
+have, of the same sum with |M|^N: so one law at a time, all on one line with one v and one h.
+
+Let X be such a term, lowest <= E X <= highest, W = e^(theta X), M = E W. Its second moment lies in
+a cell [low, high]. With Y >= X^- in increasing convex order, X_+ below atoms A_+ in that order:
+
+* M <= 1 + theta highest + theta^2 high/2 + E(e^x - 1 - x - x^2/2 at x = theta A_+), and at most the
+  moment of a law that dominates X in third order;
+* E X^2 W >= low - E Y^2 (1 - e^(-theta Y)), and <= high + theta E A_+^3 e^(theta A_+);
+* lowest <= E X W <= highest + theta high + theta^2 E A_+^3 e^(theta A_+)/2;
+* E |X|^p W <= E Y^p + E A_+^p e^(theta A_+), p = 3, 4.
+
+With X' a copy of X, |M(s)|^2 = E W W' cos k(X - X') and cos x <= 1 - x^2/2 + min(KAPPA |x|^3,
+x^4/24):
+
+    |M(s)|^2 <= M^2 - k^2 (M E X^2 W - (E X W)^2) + min(KAPPA k^3 G_3, k^4 G_4/24),
+    G_3 = E W W' |X - X'|^3 <= 2 (M E|X|^3 W + E X^2 W sqrt(M E X^2 W)) + 4 E X^2 W |E X W|,
+    G_4 = E W W' (X - X')^4 <= 2 M E X^4 W + 8 E|X|^3 W |E X W| + 6 (E X^2 W)^2.
+
+The right side grows with M as long as k^2 E X^2 W <= 2M, so M's upper bound may be put in. Beyond
+the last node |M(s)| <= M, and Gaussian terms that fall are bounded by their integral.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import erfcx
+
+from fl_shuffle.accounting.engine.tilted_moments import UNIT, TiltedMoments
+from fl_shuffle.accounting.laws.amplification import AtomicLaw, FloatArray
+from fl_shuffle.accounting.tolerances import TOLERANCES
+
+KAPPA = 0.0992
+"""At least (cos x - 1 + x^2/2)/x^3 for every x > 0: the largest, near x = 4, is 0.09917."""
+_TILTS = np.geomspace(0.1, 1.4, 32)
+_SMOOTHINGS = np.array([1.5, 2.0, 2.5, 3.2, 4.5])
+"""Candidates, around a normal approximation's theta and in units of 1/(last k): any is valid."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a kind of terms has in common: upper bounds in two orders, and on the second moment.
+
+    `atoms` dominate every term in increasing convex order, `comparison` in third order.
+    """
+
+    atoms: AtomicLaw
+    comparison: AtomicLaw
+    second: float
+
+
+@dataclass(frozen=True)
+class Terms:
+    """`count` independent terms, each of one of `kinds`, with means from `lowest` to `highest`.
+
+    `deficit` dominates every X^- in increasing convex order, but for `beyond`: what it leaves out
+    of E(X^-)^p, p = 2, 3, 4.
+    """
+
+    count: int
+    kinds: Sequence[Kind]
+    lowest: float
+    highest: float
+    deficit: AtomicLaw
+    beyond: float
+
+
+@dataclass(frozen=True)
+class Excess:
+    """log of an upper bound on E(S)_+, and of what it would be for normal decay of moduli."""
+
+    log_bound: float
+    log_estimate: float
+
+
+def excess_of_sum(terms: Terms) -> Excess:
+    """An upper bound on E(S)_+ for every assignment of laws to the terms; may be infinite."""
+    theta, estimate = _tilt(terms)
+    second = max(kind.second for kind in terms.kinds)
+    least = 1.0 + theta * terms.lowest
+    if not least > 0.5:
+        return Excess(math.inf, estimate)
+    sd = math.sqrt(terms.count * second)
+    step = 2.0 * math.pi / (TOLERANCES.cells_period_sds * sd + 8.0 / theta)
+    last = min(
+        TOLERANCES.cells_last_angle / math.sqrt(second),
+        math.sqrt(2.0 * least / second),
+        TOLERANCES.cells_last_sds / sd,
+    )
+    k: FloatArray = step * np.arange(max(1, int(last / step)) + 1, dtype=np.float64)
+    log_top, log_decay = (
+        np.concatenate(parts)
+        for parts in zip(
+            *(transform_bounds(terms, kind, theta, k) for kind in terms.kinds), strict=True
+        )
+    )
+    end = float(k[-1])
+    smoothing = _SMOOTHINGS / end
+    weights = np.exp(-0.5 * np.multiply.outer(k * k, smoothing**2))
+    weights *= (np.where(k == 0.0, 1.0, 2.0) / (theta * theta + k * k))[:, None]
+    sums = step / (2.0 * math.pi) * (np.exp(0.5 * terms.count * log_decay) @ weights)
+    sums += np.exp(-0.5 * _SMOOTHINGS**2) / (math.pi * smoothing**2 * end**3)
+    worst = np.max(np.log(sums) + terms.count * log_top[:, None], axis=0)
+    bound = float(np.min(worst + 0.5 * (smoothing * theta) ** 2))
+    slack = TOLERANCES.cells_round_off * (1.0 + abs(bound))
+    return Excess(bound + slack if math.isfinite(bound) else math.inf, estimate)
+
+
+def transform_bounds(
+    terms: Terms, kind: Kind, theta: float, k: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """log M at most [cells], and log |M(s)/M|^2 at most [cells, k], M read as that bound."""
+    edges = np.array(TOLERANCES.variance_cells) * kind.second
+    low, high = edges[:-1], edges[1:]
+    positive = kind.atoms.values > 0.0
+    x, p = theta * kind.atoms.values[positive], kind.atoms.probabilities[positive]
+    cube = (x / theta) ** 3 * np.exp(x)
+    up_three, up_four = float(p @ cube), float(p @ (cube * x)) / theta
+    y, q = terms.deficit.values, terms.deficit.probabilities
+    lost = float(q @ (y * y * -np.expm1(-theta * y))) + terms.beyond
+    three = up_three + float(q @ y**3) + terms.beyond
+    four = up_four + float(q @ y**4) + terms.beyond
+    moment = TiltedMoments.of(kind.comparison, theta)
+    log_moment = moment.log + moment.log_total_error([(1.0, terms.count - 1)]) / terms.count
+    rise = theta * terms.highest + 0.5 * theta * theta * high + float(p @ third_remainder(x))
+    log_top = np.minimum(np.log1p(rise), log_moment)
+    top = np.exp(log_top)
+    second = high + theta * up_three
+    mean = np.maximum(-terms.lowest, terms.highest + theta * high + 0.5 * theta * theta * up_three)
+    G3 = 2.0 * (top * three + second * np.sqrt(top * second)) + 4.0 * second * mean
+    G4 = 2.0 * top * four + 8.0 * three * mean + 6.0 * second * second
+    fall = (np.maximum(low - lost, 0.0) * top - mean * mean) / (top * top)
+    square = k * k
+    rest = np.minimum(
+        np.multiply.outer(KAPPA * G3 / (top * top), k),
+        np.multiply.outer(G4 / (math.factorial(4) * top * top), square),
+    )
+    change = np.clip(square * (rest - fall[:, None]), -1.0 + UNIT, 0.0)
+    return log_top, np.log1p(change)
+
+
+def third_remainder(x: FloatArray) -> FloatArray:
+    """At least e^x - 1 - x - x^2/2 for x >= 0."""
+    small = x < TOLERANCES.cells_series_below
+    near = np.where(small, x, 0.0)
+    series = near**3 / 6.0 * (1.0 + 0.25 * near * (1.0 + 0.2 * near * np.exp(near)))
+    exact = np.expm1(x) - x - 0.5 * x * x
+    return np.where(small, series, exact * TOLERANCES.profile_inflation)
+
+
+def _tilt(terms: Terms) -> tuple[float, float]:
+    """Where to put the line, and the logarithm of the result with normal decay: not a bound."""
+    second = max(kind.second for kind in terms.kinds)
+    sd = math.sqrt(terms.count * second)
+    drift = max(-terms.count * terms.highest / sd, 0.0)
+    theta = _TILTS * max(1.3, 0.5 * (drift + math.sqrt(drift * drift + 6.0))) / sd
+    largest = max(float(kind.atoms.values[-1]) for kind in terms.kinds)
+    theta = np.minimum(theta, TOLERANCES.cells_largest_tilt / largest) if largest > 0.0 else theta
+    logs = np.full(theta.size, -np.inf)
+    for kind in terms.kinds:
+        rise = np.expm1(np.multiply.outer(theta, kind.comparison.values))
+        moment = np.log1p(np.maximum(rise @ kind.comparison.probabilities, -0.9))
+        decay = erfcx(theta * math.sqrt(0.5 * terms.count * kind.second)) / (2.0 * theta)
+        logs = np.maximum(logs, terms.count * moment + np.log(decay))
+    best = int(np.argmin(logs))
+    return float(theta[best]), float(logs[best])

@@ -1,0 +1,1 @@
+"""Simulations on Ray, this machine's or a cluster's."""

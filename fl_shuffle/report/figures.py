@@ -1,0 +1,269 @@
+"""What the figures show: lines of numbers, to be drawn (`drawing`), printed or tabulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, ndtri
+
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
+from fl_shuffle.report.record import RunRecord
+
+Vector = NDArray[np.float64]
+
+LABELS = {
+    "proven": "reports seen (proven)",
+    "sum": "only sums seen (proven)",
+    "local": "no shuffling, local (proven)",
+    "gspa": "GSPA, as published",
+    "specific": "specific, as published",
+    "lower": "attack on reports (lower bound)",
+    "sum_lower": "attack on sums (lower bound)",
+}
+"""Column -> what its line is called."""
+DASHED = ("gspa", "specific")
+"""Lines that are no guarantee."""
+DOTTED = ("lower", "sum_lower")
+SMALLEST_DELTA = 1e-12
+"""Curves of delta end here: smaller ones mean nothing to a reader."""
+POINTS = 61
+"""Of a curve, and rows of its table."""
+MOST_POINTS = 400
+"""Of a line over rounds or clients; of longer ones every k-th point is shown, and the last."""
+WIDE = 20.0
+"""Values that differ by more than this factor are drawn on a logarithmic axis."""
+COINCIDENT = 0.01
+"""Lines nowhere further apart than this share of the larger would hide one another."""
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """Points [k] of one line; `spread` [k] is one sample standard deviation of y, if it has one.
+
+    `kind` is the column whose colour and dashes it has, or `run-0`, `run-1`, ... for runs.
+    """
+
+    kind: str
+    label: str
+    x: Vector
+    y: Vector
+    spread: Vector | None = None
+    steps: bool = False
+
+    @classmethod
+    def of(cls, kind: str, label: str, x: ArrayLike, y: ArrayLike, *, steps: bool = False) -> Line:
+        """Without the points that are not finite."""
+        across, up = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+        kept = np.isfinite(across) & np.isfinite(up)
+        return cls(kind, label, across[kept], up[kept], steps=steps)
+
+
+@dataclass(frozen=True, eq=False)
+class Figure:
+    """Lines on two axes. `name` is its file's, `caption` says in a sentence what to see in it.
+
+    `low` and `high` are the ends of the y axis, where None what the lines need.
+    """
+
+    name: str
+    title: str
+    caption: str
+    x_label: str
+    y_label: str
+    lines: Sequence[Line]
+    log_x: bool = False
+    log_y: bool = False
+    low: float | None = None
+    high: float | None = None
+
+    def shown(self) -> list[Line]:
+        """The lines to draw: those that coincide as one with all their names; highest first, by
+        where they end, as the eye meets them."""
+        found: list[list[Line]] = []
+        for line in self.lines:
+            if not line.x.size:
+                continue
+            for same in found:
+                if _coincide(same[0], line):
+                    same.append(line)
+                    break
+            else:
+                found.append([line])
+        merged = [
+            Line(
+                each[0].kind,
+                " = ".join(line.label for line in each),
+                each[0].x,
+                each[0].y,
+                each[0].spread,
+                each[0].steps,
+            )
+            for each in found
+        ]
+        return sorted(merged, key=lambda line: -float(line.y[-1]))
+
+    def table(self) -> Mapping[str, Vector]:
+        """The numbers behind it: one row an x, NaN where a line has no point there."""
+        lines = [line for line in self.lines if line.x.size]
+        across = np.unique(np.concatenate([line.x for line in lines])) if lines else np.empty(0)
+        columns = {self.x_label: across}
+        for line in lines:
+            at = np.searchsorted(across, line.x)
+            for name, values in ((line.label, line.y), (f"{line.label}, spread", line.spread)):
+                if values is not None:
+                    column = np.full(len(across), np.nan)
+                    column[at] = values
+                    columns[name] = column
+        return columns
+
+
+def _coincide(one: Line, other: Line) -> bool:
+    if one.x.shape != other.x.shape or not np.array_equal(one.x, other.x):
+        return False
+    return bool(np.allclose(one.y, other.y, rtol=COINCIDENT, atol=0.0))
+
+
+def thinned(count: int) -> NDArray[np.int64]:
+    """At most about `MOST_POINTS` of so many places, the first and the last among them."""
+    if count <= MOST_POINTS:
+        return np.arange(count)
+    return np.unique(np.linspace(0, count - 1, MOST_POINTS).round().astype(np.int64))
+
+
+def wide(values: Sequence[Vector]) -> bool:
+    """Whether positive values differ so much that a linear axis would hide the small ones."""
+    every = np.concatenate([np.ravel(each) for each in values]) if values else np.empty(0)
+    every = every[np.isfinite(every) & (every > 0.0)]
+    return bool(every.size and every.max() > WIDE * every.min())
+
+
+def run_figures(run: RunRecord) -> list[Figure]:
+    """The figures of one run that released something, in the order of the page."""
+    found = [spend_over_rounds(run), clients_distribution(run)]
+    if run.worst is not None:
+        found += [privacy_profile(run), trade_off(run)]
+    if len(run.accuracy) > 1:
+        found.append(accuracy_over_rounds(run))
+    return found
+
+
+def spend_over_rounds(run: RunRecord) -> Figure:
+    """Cumulative epsilon of the worst client after every round, in each column."""
+    at = thinned(len(run.ledger.rounds))
+    lines = []
+    for name, label in LABELS.items():
+        values = run.ledger.epsilon[name][at]
+        values = np.where(values > 0.0, values, np.nan)
+        lines.append(Line.of(name, label, run.ledger.rounds[at], values))
+    target = run.config["privacy"].get("target_epsilon")
+    if target is not None and at.size:
+        ends = run.ledger.rounds[[0, -1]]
+        lines.append(Line.of("target", "the run's target", ends, [target, target]))
+    return Figure(
+        name="spend",
+        title="Privacy spent, round by round",
+        caption="Cumulative epsilon of the most exposed client. Solid lines are guarantees, dotted "
+        "ones what an attack achieves, dashed ones published formulas that guarantee nothing.",
+        x_label="round",
+        y_label=f"epsilon at delta = {run.delta:g}",
+        lines=lines,
+        log_y=wide([line.y for line in lines]),
+    )
+
+
+def clients_distribution(run: RunRecord) -> Figure:
+    """The share of clients whose own epsilon is at most x, in each proven column."""
+    totals = run.totals
+    lines = []
+    for name, values in (("proven", totals.proven), ("sum", totals.sum), ("local", totals.local)):
+        own = np.sort(values[np.isfinite(values)])
+        if np.isnan(values).any() or not own.size:
+            continue
+        # Every value once, with the share of all clients that have at most it.
+        levels, counts = np.unique(own, return_counts=True)
+        share = 100.0 * np.cumsum(counts) / len(values)
+        at = thinned(len(levels))
+        lines.append(Line.of(name, LABELS[name], levels[at], share[at], steps=True))
+    return Figure(
+        name="clients",
+        title="How exposed the clients are",
+        caption="How many of all clients have an own epsilon of at most this: further left is "
+        "more private.",
+        x_label=f"a client's own epsilon at delta = {run.delta:g}",
+        y_label="% of clients",
+        lines=lines,
+        log_x=wide([line.x for line in lines]),
+        low=0.0,
+        high=100.0,
+    )
+
+
+def privacy_profile(run: RunRecord) -> Figure:
+    """delta against epsilon for the worst client: the headline's, and the published GSPA mu."""
+    worst, spend = run.worst, run.spend
+    assert worst is not None and spend is not None
+    top = 1.5 * worst.epsilon if np.isfinite(worst.epsilon) else 1.0
+    grid = np.linspace(0.0, max(top, 1e-6), POINTS)
+    curves = [(spend.headline_column, worst.profile(grid))]
+    if spend.mu_total is not None:
+        curves.append(("gspa", gaussian_profile(grid, spend.mu_total)))
+    lines = [
+        Line.of(name, LABELS[name], grid, np.where(curve > SMALLEST_DELTA, curve, np.nan))
+        for name, curve in curves
+    ]
+    lines.append(Line.of("target", "the run's delta", grid[[0, -1]], [run.delta, run.delta]))
+    return Figure(
+        name="profile",
+        title="Privacy profile",
+        caption=f"Every (epsilon, delta) that holds for client {worst.client}, the most exposed. "
+        "A dashed curve below the solid one promises more than is proven.",
+        x_label="epsilon",
+        y_label="delta",
+        lines=lines,
+        log_y=True,
+    )
+
+
+def trade_off(run: RunRecord) -> Figure:
+    """Type II error that every test of the worst client must have, against its type I error."""
+    worst, spend = run.worst, run.spend
+    assert worst is not None and spend is not None
+    first = np.linspace(0.0, 1.0, POINTS)
+    second = worst.trade_off(first)
+    lines = [
+        Line.of("guessing", "guessing", first, 1.0 - first),
+        Line.of(spend.headline_column, LABELS[spend.headline_column], first, second),
+    ]
+    if spend.mu_total is not None:
+        claimed = ndtr(ndtri(1.0 - first) - spend.mu_total)
+        lines.append(Line.of("gspa", LABELS["gspa"], first, claimed))
+    return Figure(
+        name="trade-off",
+        title="Trade-off curve (f-DP)",
+        caption=f"Whoever tests for the data of client {worst.client} and accepts this share of "
+        "false alarms misses at least this share of hits. Nearer to guessing is more private; a "
+        "dashed curve above the solid one promises more than is proven.",
+        x_label="false alarms (type I error)",
+        y_label="misses (type II error)",
+        lines=lines,
+        low=0.0,
+        high=1.0,
+    )
+
+
+def accuracy_over_rounds(run: RunRecord) -> Figure:
+    """Test accuracy after the rounds at which it was measured."""
+    rounds = np.array(sorted(run.accuracy))
+    values = 100.0 * np.array([run.accuracy[number] for number in rounds.tolist()])
+    at = thinned(len(rounds))
+    return Figure(
+        name="accuracy",
+        title="Accuracy",
+        caption="Accuracy on the test records after each round in which it was measured.",
+        x_label="round",
+        y_label="test accuracy, %",
+        lines=[Line.of("accuracy", "test accuracy, %", rounds[at], values[at])],
+    )
