@@ -63,7 +63,7 @@ def test_a_block_that_fails_would_be_seen(tmp_path: Path, monkeypatch: pytest.Mo
     (block,) = blocks(text)
     assert block == Block("sh", "fl-shuffle nothing \\\n  --at all  # so\n", ("--rounds", "1"))
     assert list(commands(block.body)) == [["fl-shuffle", "nothing", "--at", "all"]]
-    with pytest.raises(SystemExit):
+    with pytest.raises(AssertionError):
         run(block, {})
     with pytest.raises(ZeroDivisionError):
         run(Block("python", "1 / 0\n"), {})
