@@ -119,8 +119,7 @@ class Accountant:
         )
         self._no_sum = ANALYZED if trust.analyzed else self._sums.reason
         self._no_credit = self._view.no_credit_reason()
-        # What is proven of sums of a few Laplace reports may be more than of the shuffled reports
-        # themselves: the smaller holds, as a sum is computed from these.
+        # A sum is computed from the shuffled reports: of a few Laplace ones the smaller cost holds.
         laplace = self._classes.is_noise("laplace")
         self._smaller = bool(laplace.any()) and self._no_credit is None and self._no_sum is None
         self._histories = ParticipationHistory.empty(len(class_of))
@@ -216,7 +215,6 @@ class Accountant:
             proven, local = self._each(self._taken, self._histories)
             none = np.full(len(self._taken), math.nan)
             sums = none if self._no_sum is not None else self._sums.epsilons(self._delta)
-            # NaN stays NaN.
             sums = np.minimum(sums, proven) if self._smaller else sums
             headline = sums if self._sums_count else proven
             self._totals = ClientTotals(self._taken, proven, local, sums, headline)

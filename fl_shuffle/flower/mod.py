@@ -24,6 +24,7 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import InvalidValueError, require_choice, require_integer, require_real
+from fl_shuffle.flower.apart.parties import require_no_pass
 from fl_shuffle.flower.client_record import allowed_by_record
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED
 from fl_shuffle.flower.records import (
@@ -165,6 +166,7 @@ class ReportingMod(ABC):
         if kind != MessageType.TRAIN:
             log.warning("a message of type %r is not answered", message.metadata.message_type)
             return _error(message)
+        require_no_pass(context.node_config)
         return self._train(message, context, call_next)
 
     @abstractmethod

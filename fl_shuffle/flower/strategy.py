@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
 from typing import Any, Protocol
 
@@ -44,8 +45,7 @@ from fl_shuffle.randomizers.pooled import PooledNoise
 from fl_shuffle.seeds import SeedTree
 
 Mask = NDArray[np.bool_]
-# A reply's reports stay below this many bytes, so that memory does not grow with the population.
-# Much smaller ones cost more: a request has a fixed price.
+# A reply's reports stay below so many bytes: memory is bounded. Many small ones would cost more.
 CHUNK_BYTES = 1 << 24
 
 
@@ -268,12 +268,10 @@ class ShuffleStrategy(Strategy):
         else:
             batch = PooledBatch(theta.numel())
             take = taking_sums(turns, batch, present)
-
-        def meanwhile() -> None:
-            if self._foresee is not None and number < self._schedule.rounds:
-                self._foresee(number, allowed, self._participants(number + 1))
-
-        exchange(grid, messages, take, window=window, timeout=timeout, meanwhile=meanwhile)
+        ahead = None
+        if self._foresee is not None and number < self._schedule.rounds:
+            ahead = partial(self._foresee, number, allowed, self._participants(number + 1))
+        exchange(grid, messages, take, window=window, timeout=timeout, meanwhile=ahead)
         self._require(number, batch.count, grid)
         spend = self._book.commit(number, present, time.perf_counter() - started)
         if spend is None:

@@ -159,7 +159,8 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         database = _open(path)
         yield database
-    except (sqlite3.Error, OverflowError) as error:
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+        # The last where SQLite's own message quotes a name that is no text.
         raise RunError(f"{path} is not a readable ledger: {error}") from None
     finally:
         if database is not None:

@@ -33,7 +33,8 @@ caption { text-align: left; padding: .2rem 0 .4rem; }
 th, td { text-align: left; padding: .35rem .8rem .35rem 0; border-bottom: 1px solid var(--rule);
   vertical-align: top; } thead th { border-bottom-width: 2px; }
 th[scope=row] { font-weight: 600; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td.n, th.n { padding-left: .8rem; text-align: right; font-variant-numeric: tabular-nums;
+  white-space: nowrap; }
 .scroll { overflow-x: auto; } .tall { max-height: 30rem; overflow-y: auto; }
 .tall thead th { position: sticky; top: 0; background: var(--back); }
 .scroll:focus-visible, button:focus-visible, input:focus-visible, summary:focus-visible {

@@ -53,7 +53,10 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
         ([f"privacy.randomizer={OWN}:one_argument"], "it must be a function of (mean, epsilon0, "),
         ([f"server.analyzer={OWN}:keep"], "it must be a function of (reports), and takes"),
         ([f"budgets.distribution={OWN}:keep"], "must be a function of (clients, generator), and "),
-        (["app.server=os:getcwd"], "app.server = 'os:getcwd' is no Flower app"),
+        (
+            ["app.server=os:getcwd"],
+            "app.server = 'os:getcwd': it must be a function of (grid, context)",
+        ),
         (["privacy.clip_norm=1e-300"], "privacy.clip_norm = 1e-300: must be a finite number in"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -25,14 +25,16 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError, InvalidValueError, PrivacyBudgetError, RunError
 from fl_shuffle.flower.apart import parties, strategy
 from fl_shuffle.flower.grid import InProcessGrid
+from fl_shuffle.flower.mod import LocalRandomizerMod
+from fl_shuffle.flower.records import Layout, TrainRequest
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.ledger.run_book import RunBook
-from fl_shuffle.report import page
+from fl_shuffle.report.meaning import against
 from fl_shuffle.report.record import read_run
+from fl_shuffle.run_words import footer
 from fl_shuffle.shuffling import link
 from fl_shuffle.shuffling.link import Receiver, Sender
 from fl_shuffle.shuffling.store import Store
-from fl_shuffle.simulation.progress import footer
 from fl_shuffle.tasks.models import flatten_parameters
 from fl_shuffle.tasks.task import load_task
 from tests.shuffling.small_shuffler import CLIENTS, Lab, make_lab, serving
@@ -139,7 +141,7 @@ def test_the_server_steps_along_the_mean_of_what_was_handed_over(
     found = summary(run)
     assert found["headline"] == ("sum" if release == "sum" else "proven")
     assert any("the shuffler is a party of its own" in text for text in found["assumptions"])
-    for text in (page._head(read_run(run)).replace("&#x27;", "'"), "\n".join(footer(found))):
+    for text in (against(read_run(run)), "\n".join(footer(found))):
         assert towards(release, "apart") in text
         assert "which shuffles, too" not in text
     store = Store.open(lab.store)
@@ -294,6 +296,12 @@ def test_what_does_not_go_together_is_said_in_one_line(lab: Lab) -> None:
         with pytest.raises(ConfigError, match=message):
             parties.sender_of(wanted, node)
     assert parties.sender_of(inside, {}) is None
+    # An app of one's own answers the server: not on a node that has a shuffler.
+    mod = LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)
+    InProcessGrid(ClientApp(), {}, nodes=1).close()
+    request = TrainRequest(1, 0, 1).message(Layout.flat(3).record(np.zeros(3, np.float32)), 2)
+    with pytest.raises(ConfigError, match="this app sends its reports to the server"):
+        mod(request, Context(1, 2, both, RecordDict(), {}), ClientApp())
 
     def never() -> Any:
         raise AssertionError

@@ -169,3 +169,21 @@ def test_killed_before_the_data_are_remembered(
             launch("run")
     assert not (tmp_path / "run" / "ledger.sqlite").exists()
     assert launch("run") == 0
+
+
+def test_a_ledger_whose_names_are_no_text_is_one_line(launch: Launch, tmp_path: Path) -> None:
+    """SQLite's own messages quote the names of tables; here one byte of each statement is none."""
+    assert launch("run", "run.rounds=1") == 0
+    path = tmp_path / "run" / "ledger.sqlite"
+    whole = path.read_bytes()
+    place, refusals = whole.find(b"CREATE TABLE"), 0
+    while place >= 0:
+        for offset in (13, 16, 24, 30):
+            path.write_bytes(whole[: place + offset] + b"\xff" + whole[place + offset + 1 :])
+            try:
+                read_ledger(path)
+            except RunError as error:
+                refusals += 1
+                assert "\n" not in str(error)
+        place = whole.find(b"CREATE TABLE", place + 1)
+    assert refusals > 10

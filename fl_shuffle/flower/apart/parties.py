@@ -69,6 +69,16 @@ def sender_of(config: Config, node_config: Mapping[str, object]) -> Sender | Non
     return Sender(Pass.read(_file(SHUFFLER, own), "site"), public, config.run.timeout)
 
 
+def require_no_pass(node_config: Mapping[str, object]) -> None:
+    """Refuse to answer the server with reports on a node that has a shuffler; raises
+    `ConfigError`."""
+    if SHUFFLER in node_config:
+        raise ConfigError(
+            f"node-config names a {SHUFFLER}, and this app sends its reports to the server; start "
+            "the node without, or use the framework's own client app"
+        )
+
+
 def receiver_of(
     config: Config, run_config: Mapping[str, object], agreement: Callable[[], Agreement]
 ) -> tuple[Receiver, bytes] | None:

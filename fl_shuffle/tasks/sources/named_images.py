@@ -98,7 +98,7 @@ def read(section: DataSection) -> Records:
             )
         size = require_integer(f"{FIELD}.size", options["size"], minimum=1, maximum=1024)
     root = section.root or os.environ.get(DATA_VARIABLE, "") or "data"
-    parts = []
+    parts: list[tuple[NDArray[np.uint8], NDArray[np.int64]]] = []
     for part in (found.train, found.test):
         data_set = _open(section.source, found.name, Path(root), {**part, **asked})
         images, labels = _scaled(data_set, size) if size else _arrays(data_set)
@@ -108,8 +108,9 @@ def read(section: DataSection) -> Records:
                 f"{section.source} in {root}: images of shape {images.shape[1:]} instead of "
                 f"{wanted}; remove its folder there to download it again"
             )
-        parts += [images, labels]
-    return Records(*parts, classes=classes)
+        parts.append((images, labels))
+    (train_images, train_labels), (test_images, test_labels) = parts
+    return Records(train_images, train_labels, test_images, test_labels, classes=classes)
 
 
 def _open(source: str, name: str, root: Path, asked: Mapping[str, Any]) -> Any:

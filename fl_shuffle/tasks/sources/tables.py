@@ -125,7 +125,7 @@ class Columns:
         if name in self.categories:
             known = self.categories[name]
             texts = np.array([_text(cell) for cell in cells])
-            return (texts[:, None] == np.array(known)[None, :]).astype(np.float64)
+            return np.asarray(texts[:, None] == np.array(known)[None, :], dtype=np.float64)
         values = numbers(cells)
         if name in self.ranges:
             low, high = self.ranges[name]
