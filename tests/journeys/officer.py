@@ -1,7 +1,7 @@
 """A privacy officer: what was promised to whom, and is it so? Run in an empty folder.
 
-Somebody hands over a run directory. The officer reads the report, asks the ledger by command and by SQL,
-compares the two, and goes through the list of runs.
+Somebody hands over a run directory. The officer reads the report, asks the ledger by command and by
+SQL, compares the two, and goes through the list of runs.
 """
 
 from __future__ import annotations

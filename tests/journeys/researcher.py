@@ -17,7 +17,7 @@ COMMAND = "import sys; from fl_shuffle.cli import main; sys.exit(main())"
 
 
 def main() -> None:
-    small = ["--set", "data.clients=100", "--rounds", "3", "--quiet"]
+    small = ["--set", "data.clients=100", "--set", "run.rounds=3", "--quiet"]
     grid = ["--grid", "budgets.low=2,4", "--grid", "privacy.clip_norm=0.05,0.1", "--seeds", "2"]
     subprocess.run(
         [sys.executable, "-c", COMMAND, "sweep", *small, *grid, "--jobs", "2", "--out", "sweep"],
@@ -26,7 +26,7 @@ def main() -> None:
     with open("sweep/table.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 4, rows
-    assert all(row["seeds"] == "2" for row in rows), rows
+    assert all(row["runs"] == "2" for row in rows), rows
     page = Path("sweep/sweep.html").read_text(encoding="utf-8")
     assert "<svg" in page and "epsilon" in page
 

@@ -1,4 +1,4 @@
-"""Three people's ways through the software, each a script in a folder outside of this repository."""
+"""Three people's ways through the software, each a script in a folder elsewhere."""
 
 from __future__ import annotations
 
