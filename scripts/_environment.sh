@@ -29,7 +29,7 @@ prepare() {
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
         -c "$root/constraints.txt" torch >&2 || exit 1
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        -c "$root/constraints.txt" -e "$root[dev,all]" >&2 || exit 1
+        -c "$root/constraints.txt" -e "$root[dev,all,docs]" >&2 || exit 1
     echo "$wanted" > "$stamp"
 }
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,6 +90,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if report.breaks_proven else 0
 
 
+def _tell_of(tell: Callable[[str], None], name: str, text: str) -> None:
+    tell(f"{name}: {text}")
+
+
 def _run_cases(arguments: argparse.Namespace, given: AuditSettings) -> int:
     import dataclasses
 
@@ -111,7 +117,7 @@ def _run_cases(arguments: argparse.Namespace, given: AuditSettings) -> int:
                 case.config,
                 settings,
                 dimension=case.dimension,
-                tell=lambda text, case=case: tell(f"{case.name}: {text}"),
+                tell=partial(_tell_of, tell, case.name),
             )
         )
         _show(reports[-1], as_json=arguments.json, short=True)

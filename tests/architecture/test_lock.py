@@ -16,10 +16,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 
 def wanted() -> list[Requirement]:
-    """What `pip install .[dev,all]` asks for."""
+    """What `pip install .[dev,all,docs]` asks for."""
     extras = PROJECT["optional-dependencies"]
     (everything,) = map(Requirement, extras["all"])
-    lists = [extras[name] for name in ("dev", *sorted(everything.extras))]
+    lists = [extras[name] for name in ("dev", "docs", *sorted(everything.extras))]
     return [Requirement(text) for each in (PROJECT["dependencies"], *lists) for text in each]
 
 

@@ -1,0 +1,107 @@
+"""An engineer: a network of one's own on one's own data, with clients and budgets that exist.
+
+Run in an empty folder. First by configuration (a convolution, silos in files), then as a Flower app
+of one's own, written by `fl-shuffle new` and played as it stands.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import fl_shuffle as fs
+
+COMMAND = "import sys; from fl_shuffle.cli import main; sys.exit(main())"
+
+NETWORK = '''
+from torch import nn
+
+
+def network(input_shape, classes):
+    """A small convolution over pictures of 8 x 8."""
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8)) if len(input_shape) == 2 else nn.Identity(),
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.GroupNorm(2, 4),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64, classes),
+    )
+'''
+
+
+def write_silos(folder: Path, silos: int) -> None:
+    """One file a hospital, of unequal sizes, and a public test file: bright halves of pictures."""
+    draw = np.random.default_rng(7)
+
+    def pictures(count: int) -> tuple[np.ndarray, np.ndarray]:
+        labels = draw.integers(0, 2, count)
+        images = draw.normal(0.0, 0.3, (count, 1, 8, 8)).astype(np.float32)
+        images[labels == 0, :, :4] += 1.0
+        images[labels == 1, :, 4:] += 1.0
+        return images, labels
+
+    (folder / "train").mkdir(parents=True)
+    for silo in range(silos):
+        images, labels = pictures(3 + silo % 5)
+        np.savez(folder / "train" / f"hospital-{silo:03}.npz", x=images, y=labels)
+    images, labels = pictures(200)
+    np.savez(folder / "test.npz", x=images, y=labels)
+
+
+def main() -> None:
+    silos = 120
+    write_silos(Path("pictures"), silos)
+    Path("my_parts.py").write_text(NETWORK, encoding="utf-8")
+    sys.path.insert(0, os.getcwd())
+    budgets = [f"{client},{4.0 if client % 4 else 8.0},1e-6" for client in range(silos)]
+    Path("budgets.csv").write_text(
+        "client_id,epsilon,delta\n" + "\n".join(budgets) + "\n", encoding="utf-8"
+    )
+    result = fs.simulate(
+        {
+            "run": {"rounds": 8, "seed": 1},
+            "data": {
+                "source": "files",
+                "root": "pictures",
+                "source_options": {"classes": 2},
+                "partition": "natural",
+                "clients": silos,
+                "features": "none",
+            },
+            "model": {"kind": "my_parts:network"},
+            "privacy": {"unit": "client", "clip_norm": 1.0, "release": "sum"},
+            "budgets": {"distribution": "file", "file": "budgets.csv"},
+            "server": {"optimizer": "momentum", "learning_rate": 0.5},
+        }
+    )
+    assert result.accuracy is not None and result.accuracy > 0.6, result.accuracy
+    bills = [result.ledger.client(client) for client in range(silos)]
+    assert bills[0].epsilon0 == 8.0 and bills[1].epsilon0 == 4.0
+    # Alone they differ; in the sum everybody's noise hides everybody.
+    assert bills[0].local_epsilon > bills[1].local_epsilon > bills[1].epsilon > 0.0
+    assert max(bill.epsilon for bill in bills) == result.epsilon
+
+    def command(*arguments: str, folder: str = ".") -> None:
+        path = [*filter(None, [os.environ.get("PYTHONPATH")])]
+        subprocess.run(
+            [sys.executable, "-c", COMMAND, *arguments],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+            check=True,
+        )
+
+    command("new", "my-app")
+    command("simulate", "config.toml", "--rounds", "2", "--quiet", "--out", "run", folder="my-app")
+    own = fs.Result("my-app/run")
+    assert own.epsilon > 0.0 and own.report("own.html").is_file()
+    print("engineer: done")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""A researcher: how does accuracy hang on the budget? Run in an empty folder.
+
+A sweep of budgets and seeds, its table and figure, and the proven bound beside the literature's.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import fl_shuffle as fs
+
+COMMAND = "import sys; from fl_shuffle.cli import main; sys.exit(main())"
+
+
+def main() -> None:
+    small = ["--set", "data.clients=100", "--set", "run.rounds=3", "--quiet"]
+    grid = ["--grid", "budgets.low=2,4", "--grid", "privacy.clip_norm=0.05,0.1", "--seeds", "2"]
+    subprocess.run(
+        [sys.executable, "-c", COMMAND, "sweep", *small, *grid, "--jobs", "2", "--out", "sweep"],
+        check=True,
+    )
+    with open("sweep/table.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 4, rows
+    assert all(row["runs"] == "2" for row in rows), rows
+    page = Path("sweep/sweep.html").read_text(encoding="utf-8")
+    assert "<svg" in page and "epsilon" in page
+
+    # A larger budget costs more, at every clipping length.
+    swept = fs.sweep(
+        overrides={"data.clients": 100, "run.rounds": 1}, grid={"budgets.high": [6.0, 9.0]}
+    )
+    assert swept.table["epsilon"][0] < swept.table["epsilon"][1], swept.table
+
+    found = fs.compare(
+        randomizer="gaussian", epsilon0=1.0, delta0=1e-6, clients=1000, delta=1e-6, unit="client"
+    )
+    values = {name: answer.epsilon for name, answer in found.items() if answer is not None}
+    assert all(math.isfinite(value) for value in values.values()), values
+    print("researcher: done")
+
+
+if __name__ == "__main__":
+    main()
