@@ -26,6 +26,7 @@ from fl_shuffle.accounting.columns import (
     ClientTotals,
     GspaRounds,
     gspa_column,
+    of_discrete_noise,
     smaller_column,
 )
 from fl_shuffle.accounting.guarantee import Status
@@ -171,10 +172,10 @@ class Accountant:
             "lower": self._lower_column(taken, local),
             "sum_lower": sums[1],
         }
-        reports = int(counts.sum())
-        spend = Spend(
-            round_number, reports, self._delta, mu, total, columns, release=self.trust.release
-        )
+        if self.trust.discrete:
+            columns = of_discrete_noise(columns)
+        reports, release = int(counts.sum()), self.trust.release
+        spend = Spend(round_number, reports, self._delta, mu, total, columns, release=release)
         # A round is asked about when it is reserved and again when it is committed.
         self._memo = (round_number, present.copy(), spend)
         return spend

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,6 +14,8 @@ from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.events import Column
+from fl_shuffle.accounting.rounds.shuffled_view import ONE_OF_SEVERAL, TOO_FEW_DECLARED
+from fl_shuffle.accounting.rounds.sum_account import UNKNOWN_SUM
 
 Vector = NDArray[np.float64]
 
@@ -32,6 +34,38 @@ DECLARED_NOTE = (
     "randomizer, which treats clients of one budget alike"
 )
 DECLARED_LOCAL_SOURCE = "exact composition of the declared budget (Kairouz, Oh, Viswanath 2015)"
+DISCRETE_WORDS = {
+    DECLARED_SOURCE: (
+        "partial shuffles by a random swap for the local profile that is proven of the discrete "
+        "noise (theorem in docs/proofs.md, section 13), dominating-pair composition"
+    ),
+    DECLARED_NOTE: (
+        "the law of the discrete noise is known, and its budget proven: any two inputs are "
+        "(epsilon0, delta0)-close. The theorems for continuous noise do not cover it"
+    ),
+    DECLARED_LOCAL_SOURCE: (
+        "exact composition of the budget that is proven of the discrete noise (Kairouz, Oh, "
+        "Viswanath 2015)"
+    ),
+    UNKNOWN_SUM: (
+        "not available: the law of the discrete noise is known, and the budget of one report "
+        "proven; the theorems on sums are for continuous noise and do not cover it"
+    ),
+    ONE_OF_SEVERAL: (
+        "shuffling adds nothing here: the law of the discrete noise is known, and its budget "
+        "proven, but the theorems for continuous noise do not cover it, and the one for any "
+        "randomizer is applied to whole reports alone: with privacy.unit = 'client', or one record "
+        "in each report"
+    ),
+    TOO_FEW_DECLARED: (
+        "shuffling adds nothing here: the law of the discrete noise is known, and its budget "
+        "proven, but the theorems for continuous noise do not cover it, and for the one that goes "
+        "by budgets too few clients share one or it is too large; fewer budget levels "
+        "(budgets.levels), smaller budgets or more clients would change that"
+    ),
+}
+"""What is said of an own randomizer, in the words that hold for discrete noise: it is accounted in
+the same way, but nothing of it is declared."""
 SPECIFIC_SOURCE = "Su, Cheng, Wang (2025), Theorem 4, others within one unit's change"
 LOWER_SOURCE = "attack that knows the others' means: likelihood ratio, or recognition"
 SMALLER_NOTE = (
@@ -87,3 +121,15 @@ def smaller_column(sums: Column, proven: Column) -> Column:
         overall = min(sums.overall, proven.overall)
     source = f"{sums.source}; or {proven.source}"
     return replace(sums, source=source, epsilon=epsilon, note=SMALLER_NOTE, overall=overall)
+
+
+def of_discrete_noise(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """The columns of a run with discrete noise, in `DISCRETE_WORDS`; no number changes."""
+
+    def words(text: str) -> str:
+        return DISCRETE_WORDS.get(text, text)
+
+    return {
+        name: replace(column, source=words(column.source), note=words(column.note))
+        for name, column in columns.items()
+    }

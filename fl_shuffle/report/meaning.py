@@ -11,6 +11,12 @@ from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.report.markup import short
 from fl_shuffle.report.record import RunRecord
 
+NOISES = {
+    "gaussian": "Gaussian",
+    "laplace": "Laplace",
+    "discrete-gaussian": "discrete Gaussian",
+    "discrete-laplace": "discrete Laplace",
+}
 RARE = 0.01
 """Evidence that turns up this often by chance is what the factor of the odds is said for."""
 NO_LIMIT = 1e6
@@ -70,7 +76,7 @@ def done(run: RunRecord) -> str:
     rounds = len(run.ledger.rounds)
     noise = config["privacy"]["randomizer"]
     own = "with noise of its own budget" if len(run.ledger.classes) > 1 else "with noise"
-    kinds = "" if noise not in ("gaussian", "laplace") else f" ({noise.capitalize()})"
+    kinds = f" ({NOISES[noise]})" if noise in NOISES else ""
     # The server of somebody's own app knows neither data nor model.
     holding, model = "", "a model"
     if data["records"]:

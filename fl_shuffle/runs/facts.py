@@ -179,7 +179,7 @@ def _declared_delta_spent(config: Config, facts: RunFacts) -> str:
         return ""
     return (
         f"no finite epsilon holds at privacy.target_delta = {target:g} for a client that reports "
-        f"more than {covered} times: its randomizer is declared with delta = {largest:g} a report; "
+        f"more than {covered} times: a report of its randomizer has delta = {largest:g}; "
         f"{config.run.rounds} rounds need budgets of delta below {target / config.run.rounds:.2g}"
     )
 

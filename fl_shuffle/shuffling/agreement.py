@@ -1,8 +1,11 @@
 """What all parties of a run must agree on, and what a report is in bytes.
 
 Clients and server compute it from the public configuration, each for itself, and every sealed
-report is bound to it and to its round: whoever says something else to one of the parties gets
-reports that do not open.
+report is bound to it and to its round. A site says with each report what it is bound to, and the
+shuffler takes none that is bound to anything but what the run was begun with: who gives sites other
+facts gets no reports of theirs. What is no part of an agreement (models, budgets, clips) is not
+guarded so: that reports cannot be told apart by site takes an operator who sends every site the
+same configuration and the same models.
 """
 
 from __future__ import annotations

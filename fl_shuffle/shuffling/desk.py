@@ -53,13 +53,20 @@ class Desk:
 
     def deliver(self, data: bytes) -> bytes:
         """Take a site's sealed report of one of its clients."""
-        call, client, sealed = wire.decode_delivery(data)
+        call, facts, client, sealed = wire.decode_delivery(data)
         site = self._sites.get(digest_of(call.token))
         if site is None:
             raise Refused("UNAUTHENTICATED", "this token was not handed out by this shuffler")
         if not site.plays(client):
             raise Refused("PERMISSION_DENIED", "this token does not speak for that client")
         agreement = self._known(call.run)
+        if facts != agreement:
+            # The analyzer could tell such a report by what it is bound to.
+            raise Refused(
+                "FAILED_PRECONDITION",
+                "this report is bound to other facts than this run was begun with: is every site "
+                "sent the same configuration?",
+            )
         if len(sealed) != agreement.sealed_bytes:
             raise Refused(
                 "INVALID_ARGUMENT",

@@ -139,7 +139,7 @@ class Sender:
         sealed = seal(report_as_bytes(report), key, agreement.info(round_number))
         call = self._link.call(agreement.run, round_number)
         try:
-            self._link.ask(wire.DELIVER, wire.encode_delivery(call, client, sealed))
+            self._link.ask(wire.DELIVER, wire.encode_delivery(call, agreement, client, sealed))
         except ShufflerError as error:
             if error.reason != "ALREADY_EXISTS":
                 raise

@@ -10,7 +10,7 @@ import ipaddress
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -88,7 +88,8 @@ def initialise(
     settings = Settings(
         address, clients, min_reports, deadline, largest_report, digest_of(token), tuple(enrolled)
     )
-    # Last: a directory without settings is none, and is made again.
+    # Last: a directory without settings is none. What is in a half-made one is of no use: it is
+    # refused as not empty, by `serve` as well, until somebody removes it.
     settings.write(directory / SETTINGS)
 
 
@@ -161,9 +162,12 @@ def opened(directory: Path, listen: str | None = None) -> Iterator[Door]:
     except OSError as error:
         raise ConfigError(f"{directory}: its certificate cannot be read: {error}") from None
     lock = _locked(directory)
-    try:
+    with ExitStack() as leaving:
+        leaving.callback(os.close, lock)
         store = Store.open(directory)
+        leaving.callback(store.close)
         desk = Desk(settings, store, key)
+        leaving.callback(desk.stop)
         server = _server(desk, settings.largest_report)
         address = settings.address if listen is None else require_address(listen)
         credentials = grpc.ssl_server_credentials([(tls[0], tls[1])])
@@ -174,15 +178,9 @@ def opened(directory: Path, listen: str | None = None) -> Iterator[Door]:
         if not bound:
             raise ConfigError(f"--listen {address}: cannot be listened at; is the port taken?")
         server.start()
+        leaving.callback(lambda: server.stop(GRACE_SECONDS).wait())
         log.info("listening at %s for %d clients", address, settings.clients)
-        try:
-            yield Door(server, settings)
-        finally:
-            server.stop(GRACE_SECONDS).wait()
-            desk.stop()
-            store.close()
-    finally:
-        os.close(lock)
+        yield Door(server, settings)
 
 
 def _locked(directory: Path) -> int:

@@ -45,6 +45,14 @@ CREATE TABLE batch (run TEXT NOT NULL, round INTEGER NOT NULL, position INTEGER 
     content BLOB NOT NULL, PRIMARY KEY (run, round, position)) WITHOUT ROWID;
 """
 # Rows lie in the order of their keys: that of arrival is in none of the tables.
+PRAGMAS = (
+    # From the first transaction on nobody else reads the file, who could keep one from its commit.
+    "locking_mode = EXCLUSIVE",
+    # What is deleted is overwritten, and no log of pages remains beside the file.
+    "journal_mode = TRUNCATE",
+    "synchronous = FULL",
+    "secure_delete = ON",
+)
 
 
 class Taken(Enum):
@@ -81,26 +89,32 @@ class Store:
     def open(cls, directory: Path) -> Store:
         """The store in a shuffler's directory, made if there is none.
 
-        Raises `RunError` if it cannot be used, or is another version's.
+        It is this object's alone until it is closed. Raises `RunError` if it cannot be used, is
+        another version's, or is in use.
         """
         path = directory / FILE
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_ONLY))
             database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            # What is deleted is overwritten, and no log of pages remains beside the file.
-            for pragma in ("journal_mode = TRUNCATE", "synchronous = FULL", "secure_delete = ON"):
+        except (OSError, sqlite3.Error) as error:
+            raise _unusable(path, error) from None
+        try:
+            for pragma in PRAGMAS:
                 database.execute(f"PRAGMA {pragma}").fetchall()
+            database.execute("BEGIN EXCLUSIVE")
             (version,) = database.execute("PRAGMA user_version").fetchone()
             if version == 0:
-                database.execute("BEGIN IMMEDIATE")
                 for statement in SCHEMA.split(";"):
                     database.execute(statement)
                 database.execute(f"PRAGMA user_version = {VERSION}")
-                database.execute("COMMIT")
             elif version != VERSION:
                 raise RunError(f"{path} is of version {version}; this program reads {VERSION}")
-        except (OSError, sqlite3.Error) as error:
-            raise RunError(f"{path} cannot be used as a shuffler's store: {error}") from None
+            database.execute("COMMIT")
+        except BaseException as error:
+            database.close()
+            if isinstance(error, sqlite3.Error):
+                raise _unusable(path, error) from None
+            raise
         return cls(database, path)
 
     def close(self) -> None:
@@ -115,10 +129,13 @@ class Store:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
+                self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                # A commit that fails may leave its transaction open: what is in it is not durable,
+                # and nobody may see it.
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
 
     def begin(self, agreement: Agreement, round_number: int, asked: NDArray[np.bool_]) -> bool:
         """Open a round of a run to the clients that are asked (mask [clients]); returns False, and
@@ -319,3 +336,7 @@ class Store:
             (run, round_number),
         ).fetchall()
         return [int(client) for (client,) in rows]
+
+
+def _unusable(path: Path, error: Exception) -> RunError:
+    return RunError(f"{path} cannot be used as a shuffler's store: {error}")

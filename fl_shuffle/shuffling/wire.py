@@ -26,7 +26,7 @@ OPEN, CLOSED, HANDED_OVER = b"\x00", b"\x01", b"\x02"
 
 _HEAD = struct.Struct(f">{TOKEN_BYTES}s{RUN_BYTES}sQ")
 _CLIENT = struct.Struct(">Q")
-HEAD_BYTES = _HEAD.size + _CLIENT.size
+HEAD_BYTES = _HEAD.size + ENCODED_BYTES + _CLIENT.size
 """What a delivery has beside the sealed report."""
 
 
@@ -52,17 +52,18 @@ class Call:
         return cls(token, require_run(run.hex()), number), data[_HEAD.size :]
 
 
-def encode_delivery(call: Call, client: int, sealed: bytes) -> bytes:
-    """A client's sealed report."""
-    return call.encoded(_CLIENT.pack(client) + sealed)
+def encode_delivery(call: Call, agreement: Agreement, client: int, sealed: bytes) -> bytes:
+    """A client's sealed report, and the run's facts that it is bound to."""
+    return call.encoded(agreement.encoded() + _CLIENT.pack(client) + sealed)
 
 
-def decode_delivery(data: bytes) -> tuple[Call, int, bytes]:
-    """(call, client, sealed report). Raises `InvalidValueError` for anything else."""
-    call, rest = Call.decoded(data)
+def decode_delivery(data: bytes) -> tuple[Call, Agreement, int, bytes]:
+    """(call, the run's facts, client, sealed report). Raises `InvalidValueError` for anything
+    else."""
+    call, agreement, rest = _with_facts(data)
     if len(rest) < _CLIENT.size:
         raise InvalidValueError("delivery", f"{len(data)} bytes", "is too short")
-    return call, int(_CLIENT.unpack_from(rest)[0]), rest[_CLIENT.size :]
+    return call, agreement, int(_CLIENT.unpack_from(rest)[0]), rest[_CLIENT.size :]
 
 
 def encode_beginning(call: Call, agreement: Agreement, asked: NDArray[np.bool_]) -> bytes:
@@ -72,11 +73,16 @@ def encode_beginning(call: Call, agreement: Agreement, asked: NDArray[np.bool_])
 
 def decode_beginning(data: bytes) -> tuple[Call, Agreement, NDArray[np.bool_]]:
     """(call, the run's facts, who is asked). Raises `InvalidValueError` for anything else."""
+    call, agreement, rest = _with_facts(data)
+    return call, agreement, mask_of(rest, agreement.clients)
+
+
+def _with_facts(data: bytes) -> tuple[Call, Agreement, bytes]:
     call, rest = Call.decoded(data)
     agreement = Agreement.decoded(rest[:ENCODED_BYTES])
     if agreement.run != call.run:
         raise InvalidValueError("run", call.run, "is not the one whose facts follow")
-    return call, agreement, mask_of(rest[ENCODED_BYTES:], agreement.clients)
+    return call, agreement, rest[ENCODED_BYTES:]
 
 
 def bitmap_of(mask: NDArray[np.bool_]) -> bytes:

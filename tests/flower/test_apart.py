@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,10 +35,9 @@ from fl_shuffle.report.record import read_run
 from fl_shuffle.run_words import footer
 from fl_shuffle.shuffling import link
 from fl_shuffle.shuffling.link import Receiver, Sender
-from fl_shuffle.shuffling.store import Store
 from fl_shuffle.tasks.models import flatten_parameters
 from fl_shuffle.tasks.task import load_task
-from tests.shuffling.small_shuffler import CLIENTS, Lab, make_lab, serving
+from tests.shuffling.small_shuffler import CLIENTS, FACTS, Lab, make_lab, serving
 
 TABLES: dict[str, dict[str, Any]] = {
     "run": {"rounds": 3, "entropy": "system", "timeout": 60.0},
@@ -144,9 +144,8 @@ def test_the_server_steps_along_the_mean_of_what_was_handed_over(
     for text in (against(read_run(run)), "\n".join(footer(found))):
         assert towards(release, "apart") in text
         assert "which shuffles, too" not in text
-    store = Store.open(lab.store)
-    assert list(store.batch(run_id(run), 1)) == []
-    store.close()
+    with pytest.raises(link.ShufflerError, match="handed over"):
+        list(lab.receiver(replace(FACTS, run=run_id(run))).batch(1))
 
 
 def run_id(run: Path) -> str:
@@ -256,6 +255,40 @@ def test_a_run_directory_that_is_older_than_the_run_is_refused(
     assert summary(play(lab, "run", resume="yes"))["rounds"] == 3
     with pytest.raises(RunError, match="handed round 2 over already"):
         play(lab, "older", resume="data-unchanged")
+
+
+def test_a_shufflers_store_that_is_older_than_the_run_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = make_lab(tmp_path, sites=1)
+    whole = Receiver.close_round
+
+    def copied(self: Receiver, number: int) -> Any:
+        if number == 2:
+            shutil.copytree(lab.store, tmp_path / "before")  # round 2 is open there
+        return whole(self, number)
+
+    dying(monkeypatch, Receiver, "batch", 2)
+    monkeypatch.setattr(Receiver, "close_round", copied)
+    with serving(lab), pytest.raises(Stop):
+        play(lab, "run")
+    monkeypatch.setattr(Receiver, "close_round", whole)
+    lab.store.rename(tmp_path / "right")
+    (tmp_path / "before").rename(lab.store)
+    asked: list[Message] = []
+    with serving(lab):
+        for _ in range(2):
+            with pytest.raises(RunError, match="store is older than the run"):
+                play(lab, "run", resume="yes", replies=asked)
+        assert not asked
+        # What that store had of the round is gone, and nobody can add to it.
+        facts = replace(FACTS, run=run_id(lab.home / "run"))
+        assert lab.receiver(facts).close_round(2) is None
+    lab.store.rename(tmp_path / "wrong")
+    (tmp_path / "right").rename(lab.store)
+    with serving(lab):
+        run = play(lab, "run", resume="yes")
+    assert attempts(run) == [(1, 1), (2, 1), (3, 1)]
 
 
 def test_an_analyzer_of_the_users_gets_the_batch(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,21 +129,29 @@ def test_a_run_that_asks_for_more_is_held_to_it(lab: Lab) -> None:
         assert receiver.close_round(1) is None
 
 
-def test_a_late_round_is_closed_or_thrown_away(tmp_path: Path) -> None:
+def test_a_late_round_is_closed_or_thrown_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     lab = make_lab(tmp_path, deadline=1.0)
+    until = time.monotonic() + 60
+
+    def wait_for(said: str) -> None:
+        while said not in caplog.text and time.monotonic() < until:
+            time.sleep(0.05)
+        assert said in caplog.text
+
     with serving(lab):
-        receiver, store = lab.receiver(), Store.open(lab.store)
+        receiver = lab.receiver()
         receiver.begin(1, EVERYBODY)
         send(lab, range(3))
-        until = time.monotonic() + 60
-        while store.open_rounds() and time.monotonic() < until:
-            time.sleep(0.05)
-        assert store.attendance(FACTS.run, 1) is not None
+        wait_for("round 1: closed with 3 reports")
+        assert len(list(receiver.batch(1))) == 3
         receiver.begin(2, EVERYBODY)
         send(lab, range(1), 2)
-        while store.open_rounds() and time.monotonic() < until:
-            time.sleep(0.05)
-        assert store.attendance(FACTS.run, 2) is None
+        wait_for("round 2: too few reports in time")
+        with pytest.raises(ShufflerError, match="not closed"):
+            list(receiver.batch(2))
         with pytest.raises(ShufflerError, match="not open"):
             send(lab, range(1, 2), 2)
         assert receiver.begin(2, EVERYBODY) == wire.OPEN
@@ -163,6 +172,26 @@ def test_what_a_run_must_not_be(lab: Lab) -> None:
             lab.receiver(replace(FACTS, min_reports=3)).begin(1, EVERYBODY)
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [{"release": "sum"}, {"min_reports": 3}, {"exponent": -9}, {"largest": 7}, {"dimension": 5}],
+)
+def test_a_report_that_is_bound_to_other_facts_is_refused(
+    lab: Lab, changed: dict[str, Any]
+) -> None:
+    other = replace(FACTS, **changed)
+    with serving(lab):
+        receiver = lab.receiver()
+        receiver.begin(1, EVERYBODY)
+        send(lab, range(2))
+        report = np.zeros(other.dimension, np.float32)
+        with pytest.raises(ShufflerError, match="bound to other facts"):
+            lab.sender(1).send(other, 1, 2, report)
+        present = receiver.close_round(1)
+        assert present is not None
+        assert np.flatnonzero(present).tolist() == [0, 1]
+
+
 @pytest.mark.parametrize("size", [0, 1, 48, FACTS.sealed_bytes - 1, FACTS.sealed_bytes + 1, 60_000])
 def test_a_report_of_another_size_is_refused(lab: Lab, size: int) -> None:
     own = Pass.read(lab.given("site-0"), "site")
@@ -170,7 +199,7 @@ def test_a_report_of_another_size_is_refused(lab: Lab, size: int) -> None:
         lab.receiver().begin(1, EVERYBODY)
         call = wire.Call(own.token, FACTS.run, 1)
         with pytest.raises(ShufflerError, match=f"has {FACTS.sealed_bytes} bytes, no other"):
-            Link(own, 5.0).ask(wire.DELIVER, wire.encode_delivery(call, 0, bytes(size)))
+            Link(own, 5.0).ask(wire.DELIVER, wire.encode_delivery(call, FACTS, 0, bytes(size)))
         send(lab, range(6))
 
 

@@ -177,6 +177,40 @@ def test_every_order_is_equally_likely(tmp_path: Path) -> None:
         assert ncx2.sf(limit, 5, distance) > 0.999
 
 
+def test_a_round_is_not_closed_before_that_is_durable(store: Store, tmp_path: Path) -> None:
+    fill(store, [5, 0, 3])
+    for pragma in ("locking_mode = NORMAL", "busy_timeout = 50", "user_version"):
+        store._db.execute(f"PRAGMA {pragma}").fetchall()
+    reader = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM reports").fetchone()
+    # The commit has to wait for the reader, and does not so for long.
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        store.shuffle(RUN, 1, 2)
+    assert store.attendance(RUN, 1) is None
+    assert list(store.batch(RUN, 1)) == []
+    reader.execute("ROLLBACK")
+    assert reader.execute("SELECT count(*) FROM reports").fetchone() == (3,)
+    fill(store, [6])
+    assert store.shuffle(RUN, 1, 2) is not None
+    batch = list(store.batch(RUN, 1))
+    reader.close()
+    store.close()
+    assert list(Store.open(tmp_path).batch(RUN, 1)) == batch
+
+
+def test_nobody_reads_the_file_of_an_open_store(store: Store, tmp_path: Path) -> None:
+    for fresh in (False, True):
+        reader = sqlite3.connect(tmp_path / FILE, timeout=0.05)
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            reader.execute("SELECT count(*) FROM reports")
+        reader.close()
+        if not fresh:
+            store.close()
+            store = Store.open(tmp_path)
+    store.close()
+
+
 CRASH = """
 import sys
 from pathlib import Path

@@ -16,20 +16,29 @@ SERVER_ADDS = (
 )
 SHUFFLER_ADDS = "A shuffler apart opens the reports and adds them up; the server gets the sum alone"
 
+RELEASED_ONLY = (
+    "`local` counts released rounds: every repeated attempt at a round (an abandoned one, a server "
+    "that died before it counted) sends each asked client's report once more, with fresh noise, to "
+    "whoever opens reports, and that is not in `local`"
+)
+SAME_FOR_ALL = "an operator who sends every site the same configuration and the same models"
+
 PARTIES = {
     ("in-server", "reports"): (
         "shuffler and server are one process (privacy.shuffler = 'in-server'): towards whoever "
-        "operates it only `local` holds"
+        f"operates it only `local` holds. {RELEASED_ONLY}"
     ),
     ("apart", "reports"): (
         "the shuffler is a party of its own (privacy.shuffler = 'apart') and shares nothing with "
-        "the server but batches: `proven` holds towards the server's operator. The shuffler sees "
-        "sealed reports alone; towards both together only `local` holds"
+        f"the server but batches: `proven` holds towards the server's operator, {SAME_FOR_ALL}. "
+        "The shuffler sees sealed reports alone; towards both together only `local` holds. "
+        f"{RELEASED_ONLY}"
     ),
     ("apart", "sum"): (
         "the shuffler is a party of its own (privacy.shuffler = 'apart') and shares nothing with "
-        "the server but sums: `sum` and `proven` hold towards the server's operator. Towards the "
-        "shuffler, which opens the reports, only `local` holds"
+        "the server but sums: `sum` and `proven` hold towards the server's operator, "
+        f"{SAME_FOR_ALL}. Towards the shuffler, which opens the reports, only `local` holds. "
+        f"{RELEASED_ONLY}"
     ),
 }
 """Which column holds towards whom, by (privacy.shuffler, privacy.release)."""
@@ -65,6 +74,7 @@ class Trust:
     (a count) or this share come from clients who add the noise they say and keep it to themselves;
     None: all do. Sums of fewer than `min_reports` reports never leave. `analyzed`: an analyzer of
     the user's gets single reports. `shuffler`: "in-server", or "apart" as a party of its own.
+    `discrete`: clients add discrete noise, whose budget is proven and not declared.
     """
 
     release: str = "reports"
@@ -72,6 +82,7 @@ class Trust:
     min_reports: int = 2
     analyzed: bool = False
     shuffler: str = "in-server"
+    discrete: bool = False
 
     @classmethod
     def of(cls, tables: Mapping[str, Mapping[str, Any]]) -> Trust:
@@ -83,6 +94,7 @@ class Trust:
             min_reports=privacy["min_reports"],
             analyzed=tables["server"]["analyzer"] != "mean",
             shuffler=privacy.get("shuffler", "in-server"),
+            discrete=str(privacy.get("randomizer", "")).startswith("discrete-"),
         )
 
     def require(self, round_number: int, reports: int) -> None:

@@ -82,7 +82,8 @@ class ApartStrategy(ShuffleStrategy):
         self._private = private
         self._honest = honest
         self._most = None if self._largest is None else self._largest.max(keepdims=True)
-        if committed is not None and receiver.begin(committed[0], committed[1]) != OPEN:
+        if committed is not None:
+            _require_closed(receiver, committed)
             self._book = GoingOn(self._book, committed)
 
     def _aggregate_round(self, grid: Grid, number: int, allowed: Mask) -> Spend | None:
@@ -183,3 +184,18 @@ class ApartStrategy(ShuffleStrategy):
             )
             return torch.zeros(agreement.dimension)
         return self._estimate(batch, number, np.zeros(0, dtype=bool))
+
+
+def _require_closed(receiver: Receiver, committed: Committed) -> None:
+    """Raises `RunError` where the shuffler does not know that a counted round is closed: a round is
+    counted after its close is durable.
+
+    The question is a beginning that asks nobody: a closed round stays as it is, and one that is not
+    takes no report.
+    """
+    number, present, _ = committed
+    if receiver.begin(number, np.zeros_like(present)) == OPEN:
+        raise RunError(
+            f"the shuffler's store is older than the run, whose ledger has counted round {number} "
+            "already; put the right one back, or start a new run"
+        )

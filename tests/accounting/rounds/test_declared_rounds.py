@@ -22,6 +22,7 @@ from fl_shuffle.accounting.rounds.round_library import (
     spent_from_json,
     spent_to_json,
 )
+from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.errors import InvalidValueError
 
 
@@ -32,11 +33,22 @@ def declared(
 
 
 def headline(
-    classes: list[ClientClass], counts: list[int], *, unit: str = "client", rounds: int = 1
+    classes: list[ClientClass],
+    counts: list[int],
+    *,
+    unit: str = "client",
+    rounds: int = 1,
+    discrete: bool = False,
 ) -> tuple[float, str, str]:
     class_of = np.repeat(np.arange(len(classes)), counts)
     accountant = Accountant(
-        classes, class_of, unit=unit, schedule="aggregate", delta=1e-6, rounds=rounds
+        classes,
+        class_of,
+        unit=unit,
+        schedule="aggregate",
+        delta=1e-6,
+        rounds=rounds,
+        trust=Trust(discrete=discrete),
     )
     everybody = np.ones(len(class_of), dtype=bool)
     for number in range(1, rounds + 1):
@@ -44,6 +56,9 @@ def headline(
         accountant.commit(number, everybody)
     column = spend.columns["proven"]
     assert accountant.client_totals()[1].max() == pytest.approx(spend.headline)
+    if discrete:
+        texts = " ".join(each.source + each.note for each in spend.columns.values())
+        assert "declared" not in texts and "not known" not in texts and "the user's" not in texts
     return spend.headline, column.note, column.source
 
 
@@ -65,6 +80,19 @@ def test_a_budget_for_one_of_several_records_gets_no_credit() -> None:
     found, note, _ = headline([declared(1.0, records=6)], [1_000], unit="record")
     assert found == 1.0 and "one of several records" in note
     assert headline([declared(1.0, records=1)], [1_000], unit="record")[0] < 0.3
+
+
+@pytest.mark.parametrize(
+    ("count", "epsilon", "records"), [(10_000, 1.0, 1), (1_000, 1.0, 6), (2, 9.0, 1)]
+)
+def test_discrete_noise_counts_alike_in_words_of_its_own(
+    count: int, epsilon: float, records: int
+) -> None:
+    classes = [declared(epsilon, records=records)]
+    found, note, _ = headline(classes, [count], unit="record", discrete=True)
+    plain, other, _ = headline(classes, [count], unit="record")
+    assert found == plain and note != other
+    assert "the law of the discrete noise is known" in note
 
 
 def test_a_delta0_above_the_target_is_never_amplified_away() -> None:
