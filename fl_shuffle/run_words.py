@@ -6,9 +6,6 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fl_shuffle.accounting.guarantee import ratio_line
-from fl_shuffle.accounting.rounds.trust import towards
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -48,6 +45,9 @@ def plain_words(
 
 def header(config: Config, directory: Path, warnings: Iterable[str]) -> list[str]:
     """What is about to run, and what the numbers will not cover."""
+    # Inside: `fl-shuffle --help` reads this module, and shall not wait for NumPy.
+    from fl_shuffle.accounting.rounds.trust import towards
+
     lines = [
         f"{config.data.clients} clients, {config.run.rounds} rounds, {config.training.schedule}; "
         f"{config.privacy.randomizer} reports, unit of privacy = {config.privacy.unit}, "
@@ -82,6 +82,9 @@ def row(texts: Iterable[str]) -> str:
 
 def footer(summary: Mapping[str, Any]) -> list[str]:
     """The final numbers, each with its name and standing."""
+    from fl_shuffle.accounting.guarantee import ratio_line
+    from fl_shuffle.accounting.rounds.trust import towards
+
     accuracy = summary["accuracy"]
     lines = [""]
     if summary["stopped_early"]:

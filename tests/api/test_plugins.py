@@ -15,6 +15,8 @@ OFFERED = {
     "fl_shuffle.data_sources": [("survey", "their_package.data:survey")],
     "fl_shuffle.features": [("spectra", "their_package.features:spectra")],
     "fl_shuffle.randomizers": [("skellam", "their_package.noise:skellam")],
+    "fl_shuffle.losses": [("huber", "their_package.losses:huber")],
+    "fl_shuffle.metrics": [("recall", "their_package.scores:recall")],
     "fl_shuffle.analyzers": [("median", "one:median"), ("median", "two:median")],
 }
 
@@ -34,6 +36,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("data.source", "survey", "their_package.data:survey"),
         ("data.features", "spectra", "their_package.features:spectra"),
         ("privacy.randomizer", "skellam", "their_package.noise:skellam"),
+        ("model.loss", "huber", "their_package.losses:huber"),
+        ("model.metrics", "recall", "their_package.scores:recall"),
     ],
 )
 def test_a_name_stands_for_its_path(key: str, name: str, path: str) -> None:

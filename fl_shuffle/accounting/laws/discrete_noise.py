@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import math
 
-import mpmath
-
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import require_integer, require_real
 
@@ -91,6 +89,8 @@ def discrete_gaussian_delta(epsilon: float, sensitivity: int, scale: int) -> flo
     require_real("epsilon", epsilon, minimum=0.0)
     require_integer("sensitivity", sensitivity, minimum=1)
     require_integer("scale", scale, minimum=1)
+    import mpmath  # the accountant alone does without it
+
     with mpmath.workdps(50):
         weight = [mpmath.exp(-mpmath.mpf(x * x) / (2 * scale * scale)) for x in range(40 * scale)]
         total = 2 * mpmath.fsum(weight) - weight[0]

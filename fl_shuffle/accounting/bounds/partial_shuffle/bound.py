@@ -80,12 +80,15 @@ def third_order_delta(setting: Setting, epsilon: float, *, in_rings: bool = True
     law = gaussian_law(epsilon, setting.move, setting.spread)
     cut, guess = predict(law, setting.count, variance)
     law = replace(law, upper=cut)
-    best = math.inf
+    best, predicted = math.inf, guess
     for _ in range(TOLERANCES.third_order_passes):
         best = min(best, _with_goal(setting, epsilon, local, law, guess, in_rings))
         if best <= TOLERANCES.third_order_close * guess or math.isinf(best):
             break
         guess = 0.5 * best
+    if in_rings and best > TOLERANCES.third_order_close * predicted:
+        # Far in the tail the rings' common atoms may be too coarse: one law for all says more there.
+        best = min(best, third_order_delta(setting, epsilon, in_rings=False))
     return best
 
 
