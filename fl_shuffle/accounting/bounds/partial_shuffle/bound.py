@@ -87,7 +87,7 @@ def third_order_delta(setting: Setting, epsilon: float, *, in_rings: bool = True
             break
         guess = 0.5 * best
     if in_rings and best > TOLERANCES.third_order_close * predicted:
-        # Far in the tail the rings' common atoms may be too coarse: one law for all says more there.
+        # Far in the tail the rings' common atoms may be too coarse: one law for all says more.
         best = min(best, third_order_delta(setting, epsilon, in_rings=False))
     return best
 
