@@ -63,7 +63,8 @@ def blocks(text: str) -> Iterator[Block]:
 
 
 def newest_run() -> str:
-    return str(max(Path("runs").iterdir(), key=lambda path: path.stat().st_mtime))
+    runs = [ledger.parent for ledger in Path("runs").glob("*/ledger.sqlite")]
+    return str(max(runs, key=lambda path: path.stat().st_mtime))
 
 
 def commands(body: str) -> Iterator[list[str]]:
