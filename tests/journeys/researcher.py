@@ -17,8 +17,9 @@ COMMAND = "import sys; from fl_shuffle.cli import main; sys.exit(main())"
 
 
 def main() -> None:
-    small = ["--set", "data.clients=100", "--set", "run.rounds=3", "--quiet"]
-    grid = ["--grid", "budgets.low=2,4", "--grid", "privacy.clip_norm=0.05,0.1", "--seeds", "2"]
+    base = {"data.clients": 100, "run.rounds": 3, "budgets.low": 0.5, "budgets.high": 1.5}
+    small = ["--quiet", *(f"--set={key}={value}" for key, value in base.items())]
+    grid = ["--grid", "budgets.low=0.5,1", "--grid", "privacy.clip_norm=0.05,0.1", "--seeds", "2"]
     subprocess.run(
         [sys.executable, "-c", COMMAND, "sweep", *small, *grid, "--jobs", "2", "--out", "sweep"],
         check=True,
@@ -32,7 +33,8 @@ def main() -> None:
 
     # A larger budget costs more, at every clipping length.
     swept = fs.sweep(
-        overrides={"data.clients": 100, "run.rounds": 1}, grid={"budgets.high": [6.0, 9.0]}
+        overrides={"data.clients": 100, "run.rounds": 1, "budgets.low": 0.5},
+        grid={"budgets.high": [1.0, 1.5]},
     )
     assert swept.table["epsilon"][0] < swept.table["epsilon"][1], swept.table
 
