@@ -222,7 +222,7 @@ def test_nothing_is_published_beside_the_reports() -> None:
         (mutants.size_of_a_file, "padding.bin: bytes"),
         (mutants.loss_in_reply, "reply: metrics"),
         (mutants.nonfinite_clients_send_nothing, "reply: usable reports"),
-        (mutants.record_that_raises, "reply: error"),
+        (mutants.record_that_raises, "the run ends with an error"),
     ],
     ids=["hash in the ledger", "size of a file", "loss in a reply", "no report", "an exception"],
 )
