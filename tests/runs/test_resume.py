@@ -14,8 +14,8 @@ import pytest
 
 from fl_shuffle.cli import main
 from fl_shuffle.errors import RunError
-from fl_shuffle.flower.strategy import ShuffleStrategy
 from fl_shuffle.ledger.reader import read_ledger
+from fl_shuffle.ledger.run_book import RunBook
 from fl_shuffle.ledger.store import SCHEMA_VERSION, Ledger
 from fl_shuffle.report.record import read_run
 from fl_shuffle.runs.run import Run
@@ -260,18 +260,18 @@ def test_the_one_file_is_enough(
     launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy of ledger.sqlite alone, taken before each round and after the crash."""
-    rounds, seen = ShuffleStrategy._participants, []
+    reserve, seen = RunBook.reserve, []
 
-    def copying(self: ShuffleStrategy, number: int) -> np.ndarray:
+    def copying(self: RunBook, number: int, participants: np.ndarray) -> np.ndarray | None:
         (tmp_path / "copy").mkdir(exist_ok=True)
         shutil.copy(tmp_path / "run" / "ledger.sqlite", tmp_path / "copy")
         seen.append(len(read_ledger(tmp_path / "copy" / "ledger.sqlite").attempts))
         if number == 3:
             raise Crash
-        return rounds(self, number)
+        return reserve(self, number, participants)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ShuffleStrategy, "_participants", copying)
+        patch.setattr(RunBook, "reserve", copying)
         with pytest.raises(Crash):
             launch("run", SYSTEM)
     assert seen == [0, 1, 2]

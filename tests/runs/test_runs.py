@@ -14,7 +14,6 @@ import pytest
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.events import ClientClass, Spend
 from fl_shuffle.cli import main
-from fl_shuffle.flower.strategy import ShuffleStrategy
 from fl_shuffle.ledger.run_book import RunBook
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.tasks.data import Records
@@ -215,14 +214,14 @@ class Crash(Exception):
 
 def crash_in_round(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Make the process die after round `number`'s reports arrived, before anything is stored."""
-    whole = ShuffleStrategy._participants
+    whole = RunBook.reserve
 
-    def dying(self: ShuffleStrategy, round_number: int) -> np.ndarray:
+    def dying(self: RunBook, round_number: int, participants: np.ndarray) -> np.ndarray | None:
         if round_number > number:
             raise Crash
-        return whole(self, round_number)
+        return whole(self, round_number, participants)
 
-    monkeypatch.setattr(ShuffleStrategy, "_participants", dying)
+    monkeypatch.setattr(RunBook, "reserve", dying)
 
 
 @pytest.mark.parametrize("entropy", ["seeded", "system"])

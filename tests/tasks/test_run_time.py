@@ -15,7 +15,7 @@ from fl_shuffle.tasks import run_time
 from fl_shuffle.tasks.task import load_task
 from fl_shuffle.tasks.worker import Worker
 
-QUICK = "fl_shuffle/configs/quickstart.toml"
+QUICK = "fl_shuffle/configs/digits_record.toml"
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
