@@ -74,7 +74,7 @@ def test_every_output_gives_the_same_sum(
     assert main(["report", str(run)]) == 0
     page = (run / "report.html").read_text(encoding="utf-8")
     assert f'value="{headline!r}">{headline:.4g}</data> at' in page and "column sum" in page
-    assert "counted again" not in page
+    assert "each one's spend is what the ledger says" in page
     assert f"epsilon <= {headline:.4g} at" in shown and "column sum: proven" in shown
     quantiles = final["epsilon_quantiles"]
     assert isinstance(quantiles, dict)
