@@ -111,7 +111,7 @@ class Composition:
                 exponent += times * pair.log_spectrum(step, size, tilt)
                 log_scale += times * pair.lattice_log_moment(step, tilt)
             law = np.fft.irfft(np.exp(exponent), n=size)
-            first = math.floor(self._moments(tilt)[1] / step) - size // 2
+            first = self._first(tilt, step, size)
             index = np.arange(first, first + size)
             law = np.roll(law, -(first % size))
             roundoff = 8.0 * UNIT * math.log2(size) * (1.0 + self.rounds)
@@ -122,6 +122,27 @@ class Composition:
             above = self._beyond(step, end, [tilt + rate for rate in self._markov_rates()])
             self._laws[tilt] = (losses, masses, above)
         return self._laws[tilt]
+
+    def frame(self, delta: float) -> tuple[float, float, int, int]:
+        """What `epsilon` at `delta` is worked out with: (tilt, step of the lattice, number of its
+        cells, the first of them, in steps)."""
+        tilt = self._tilt_for(-math.log(delta))
+        step, size = self._window(tilt)
+        return tilt, step, size, self._first(tilt, step, size)
+
+    def markov_rates(self, tilt: float) -> list[float]:
+        """Rates of Markov's inequality above the window of a law tilted so."""
+        rates = [tilt + rate for rate in self._markov_rates()]
+        return [rate for rate in rates if rate * self._largest <= 690.0]
+
+    def _tilt_for(self, goal: float) -> float:
+        """Markov's inequality at each tilt gives an epsilon; that of the best is near the
+        answer."""
+        return self._best_tilt(lambda tilt, log_moment: (log_moment + goal) / tilt)
+
+    def _first(self, tilt: float, step: float, size: int) -> int:
+        """The lowest cell of the window, in steps."""
+        return math.floor(self._moments(tilt)[1] / step) - size // 2
 
     def _markov_rates(self) -> list[float]:
         lowest, highest = (
@@ -183,9 +204,8 @@ class Composition:
             return math.inf
         if self._variance == 0.0:
             return 0.0
-        # Markov's inequality at each tilt gives an epsilon; the best of them is near the answer.
         goal = -math.log(target)
-        tilt = self._best_tilt(lambda tilt, log_moment: (log_moment + goal) / tilt)
+        tilt = self._tilt_for(goal)
         found = self._epsilon_at(target, tilt)
         if found < (self._moments(tilt)[0] + goal) / tilt:
             return found
