@@ -27,18 +27,18 @@ def everything(folder: Path, *, minutes: float, each: int) -> Iterator[Tally]:
     """All faults. `each` bounds how many crashes of a kind."""
     os.environ["FL_SHUFFLE_STATE"] = str(folder / "state")
     warm()
-    yield from crashes(folder / "crashes", each=each, seconds=24.0 * minutes)
+    yield from crashes(folder / "crashes", each=each, seconds=18.0 * minutes)
     yield damages(folder / "damages")
     yield replies(folder / "replies")
-    yield kills(folder / "kills", each=each, deadline=time.monotonic() + 6.0 * minutes)
+    yield kills(folder / "kills", each=each, deadline=time.monotonic() + 8.0 * minutes)
     yield stores(folder / "stores")
-    yield sealed_reports(folder / "sealed")
+    yield sealed_reports(folder / "sealed", deadline=time.monotonic() + 10.0 * minutes)
     finished = Federation(folder / "finished", "seeded")
     command(finished.start(), finished.said)
     yield cells(finished.run / "ledger.sqlite", folder / "cells", 6.0 * minutes)
     yield mistakes(folder / "mistakes")
     ledger = finished.run / "ledger.sqlite"
-    yield from fuzz(folder / "fuzz", inputs=1_000_000, seconds=12.0 * minutes, ledger=ledger)
+    yield from fuzz(folder / "fuzz", inputs=1_000_000, seconds=8.0 * minutes, ledger=ledger)
 
 
 def main() -> int:

@@ -127,11 +127,11 @@ def kinds(folder: Path, ledger: Path | None = None) -> list[Kind]:
         text("budgets", budgets, lambda path: read_budgets(path, 6), 0.08),
         text("values to estimate", values, lambda path: as_numbers(read_values(path)), 0.06),
         text("SuperNode files", nodes, lambda path: read_supernodes(path, 6), 0.05),
-        Kind("queries", lambda draw: mutated(query, draw), _query, 0.02),
+        Kind("queries", lambda draw: mutated(query, draw), _query, 0.005),
         Kind("arrays on the wire", lambda draw: mutated(array.data, draw), _array, 0.25),
         Kind("calls to a shuffler", _call_bytes, _call, 0.05),
         text("passes to a shuffler", _pass(folder), lambda path: Pass.read(path, "site"), 0.02),
-        Kind("records on the wire", _records, _reply, 0.1),
+        Kind("records on the wire", _records, _reply, 0.08),
     ]
     if ledger is not None:
         content = ledger.read_bytes()

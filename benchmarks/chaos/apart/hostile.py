@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -197,18 +199,23 @@ def _instead(kind: Kind) -> Send:
     return send
 
 
-def sealed_reports(folder: Path, names: Sequence[str] | None = None) -> Tally:
+def sealed_reports(
+    folder: Path, names: Sequence[str] | None = None, *, deadline: float = math.inf
+) -> Tally:
     """A run with each of `KINDS` in place of one client's reports, in both kinds of release: it
-    ends as it should, with a finite model, counts whom it should, and nobody learns more."""
+    ends as it should, with a finite model, counts whom it should, and nobody learns more. Begins
+    none after the deadline (`time.monotonic`)."""
     tally = Tally("apart: hostile sealed reports", seen=0)
     with parties(folder) as found:
         # The one in which the shuffler must not read any comes last.
-        for release in reversed(RELEASES):
+        for left, release in zip((2, 1), reversed(RELEASES), strict=True):
+            until = time.monotonic() + (deadline - time.monotonic()) / left
             for name in names or list(KINDS):
-                _play(found, name, release, tally)
-        left = found.seen_in_memory("reports")
-        tally.seen = (tally.seen or 0) + len(left)
-        tally.problems += left
+                if time.monotonic() < until:
+                    _play(found, name, release, tally)
+        seen = found.seen_in_memory("reports")
+        tally.seen = (tally.seen or 0) + len(seen)
+        tally.problems += seen
     return tally
 
 

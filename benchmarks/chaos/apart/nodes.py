@@ -12,7 +12,7 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from flwr.proto.recorddict_pb2 import ProtoRecordDict
+from flwr.proto.recorddict_pb2 import RecordDict as Sent
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
@@ -116,4 +116,4 @@ def _written(content: RecordDict) -> bytes:
 
 
 def _read(content: bytes) -> RecordDict:
-    return recorddict_from_proto(ProtoRecordDict.FromString(content))
+    return recorddict_from_proto(Sent.FromString(content))
