@@ -19,7 +19,7 @@ def found_in_memory(pid: int, needles: Iterable[bytes]) -> set[bytes]:
     Mappings in which it has written nothing are left out: in a forked process they hold what its
     parent had.
     """
-    wanted, found = set(needles), set()
+    wanted, found = set(needles), set[bytes]()
     overlap = max(map(len, wanted))
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         for start, end in _written(pid):
