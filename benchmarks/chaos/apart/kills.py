@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 import time
@@ -13,6 +14,7 @@ from benchmarks.chaos.children import Fault, command
 from benchmarks.chaos.tally import Tally
 
 RELEASES = ("reports", "sum")
+VICTIMS = ("shuffler", "server", "node")
 STRIKES = 2
 """In each run, so that what goes on is struck as well."""
 STORE = "shuffler.sqlite"
@@ -20,8 +22,14 @@ SERVES = 20.0
 """Seconds after which a shuffler that should have refused to serve is ended."""
 
 
-def kills(folder: Path, *, each: int, deadline: float) -> Tally:
-    """Each of the parties `each` times, at a random moment, in runs of both kinds, or until the
+def kills(
+    folder: Path,
+    victims: Sequence[str] = VICTIMS,
+    *,
+    each: int,
+    deadline: float = math.inf,
+) -> Tally:
+    """Each of the victims `each` times, at a random moment, in runs of both kinds, or until the
     time is up. It is begun again and the run goes on; before the last strike memory and files are
     looked through."""
     tally = Tally("apart: kills of any party", seen=0)
@@ -30,7 +38,7 @@ def kills(folder: Path, *, each: int, deadline: float) -> Tally:
     _straight(folder / "straight")
     length = time.monotonic() - began
     for number in range(each):
-        for victim in ("shuffler", "server", "node"):
+        for victim in victims:
             release = RELEASES[number % 2]
             if time.monotonic() > deadline:
                 return tally
