@@ -68,7 +68,7 @@ def certainly_within(
 
 def _frequencies(log_moduli: FloatArray, times: FloatArray) -> int:
     """So many of the lowest frequencies; what all the others hold is negligible."""
-    size = log_moduli.shape[1]
+    size = int(log_moduli.shape[1])
     # The largest at this frequency and all above it.
     tails = np.maximum.accumulate(log_moduli[:, ::-1], axis=1)[:, ::-1]
     kept = TOLERANCES.lattice_first_frequencies
