@@ -25,6 +25,10 @@ NO_TEST = "no test on the sums that we compute is certain enough here"
 
 Vector = NDArray[np.float64]
 
+_BELOW = np.append(1.0 - 1e-6 * 2.0 ** np.arange(20), 0.0)
+_BETWEEN = np.arange(1, 64) / 64.0
+"""Where a root is looked for, at one go: below a number, and between two."""
+
 
 def sum_attack_delta(epsilon: float, mu: float, coarsest: float) -> float:
     """A divergence at `epsilon` that sums with Gaussian-DP parameter `mu` certainly have.
@@ -65,7 +69,7 @@ def sum_attack_epsilon(delta: float, mu: float, coarsest: float) -> float:
         return 0.0
     exact = gaussian_epsilon(delta, mu)
     # The rounding of reports costs the test little: closest to the exact number from above first.
-    points = np.append(exact * (1.0 - 1e-6 * 8.0 ** np.arange(7)), 0.0)
+    points = exact * _BELOW
     good, bad = 0.0, exact
     while bad - good > 1e-6 * bad:
         reached = np.flatnonzero(_certain(points, mu, coarsest) > delta)
@@ -76,7 +80,7 @@ def sum_attack_epsilon(delta: float, mu: float, coarsest: float) -> float:
             return 0.0
         else:
             bad = float(points[-1])
-        points = np.linspace(bad, good, 10)[1:-1]
+        points = bad + (good - bad) * _BETWEEN
     return good
 
 
