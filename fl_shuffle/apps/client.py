@@ -93,9 +93,10 @@ def train(message: Message, context: Context) -> Message:
             raise  # The engine in this process tells the user, and nobody else.
         # Flower would send the exception's text, which may quote private records, to the server.
         return _failed(message, request)
-    sent = allowed_by_record(request, context, config, worker.classes_of(request.clients))
+    plan = worker.plan
+    sent = allowed_by_record(request, context, config, plan.classes, plan.class_of)
     if sender is not None and run is not None:
-        agreement = agreement_of(run, config, worker.plan, reports.shape[1])
+        agreement = agreement_of(run, config, plan, reports.shape[1])
         hand_over(sender, agreement, request, reports, sent)
         sender.close()
         return reply_with_nothing(message)

@@ -132,17 +132,23 @@ def require_protecting(context: Context, config: Config) -> None:
 
 
 def allowed_by_record(
-    request: TrainRequest, context: Context, config: Config, classes: Sequence[ClientClass]
+    request: TrainRequest,
+    context: Context,
+    config: Config,
+    classes: Sequence[ClientClass],
+    class_of: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
     """Whose report [k] may leave: all, unless this node keeps a record; it is then written down.
 
-    `classes` says what one report of each of the request's clients is.
+    `classes` are those of the plan, `class_of` [n] says which of them each of its clients is of.
     """
     require_protecting(context, config)
     record = ClientRecord.of(context.node_config)
     if record is None:
         return np.ones(len(request.clients), dtype=bool)
-    return record.debit(str(context.run_id), request.round_number, request.clients, classes)
+    # Made here alone: without a record nobody asks, and of many clients they take long.
+    kinds = [classes[index] for index in class_of[request.clients].tolist()]
+    return record.debit(str(context.run_id), request.round_number, request.clients, kinds)
 
 
 def _cost(kind: ClientClass) -> tuple[float, float, float]:
