@@ -92,8 +92,8 @@ class AttackTolerances:
     """More noise scales than this are rounded up."""
     laplace_sum_bisections: int = 24
     """Steps to a saddle point: any point near it will do."""
-    laplace_sum_ladder: int = 100
-    """Points, 1.2 times further each, among which the end of an integral is looked for."""
+    laplace_sum_reach: float = 7e7
+    """The end of an integral is looked for up to so many deviations' inverses."""
     laplace_sum_thresholds: int = 13
     """So many thresholds are tried first; any threshold is a test."""
     laplace_sum_sections: int = 10

@@ -108,7 +108,7 @@ class LaplaceSum:
 
     def _end(self, theta: float, goal: float) -> float:
         """A v from which on |M(theta + iv)|, which falls, is below e^goal; infinite if far away."""
-        v = 1.2 ** np.arange(TOLERANCES.laplace_sum_ladder) / self.deviation
+        v = np.geomspace(1.0, TOLERANCES.laplace_sum_reach, 100) / self.deviation
         below = self._log_transform(theta, v)[0] <= goal
         return float(v[np.argmax(below)]) if below.any() else math.inf
 
