@@ -48,8 +48,7 @@ class Composition:
         for pair, times in self._parts:
             log_finite += times * math.log1p(-min(pair.infinite, 1.0 - 1e-16))
         self.infinite = -math.expm1(log_finite)
-        spreads = [pair.moments(0.0)[2] for pair, _ in self._parts]
-        spreads = [value for value in spreads if value > 0.0]
+        spreads = [_spread(pair) ** 2 for pair, _ in self._parts if pair.moments(0.0)[2] > 0.0]
         self._variance = self._moments(0.0)[2]
         self._sd = math.sqrt(self._variance)
         if spreads:
@@ -90,16 +89,32 @@ class Composition:
 
     def _window(self, tilt: float) -> tuple[float, int]:
         """Lattice step and size: wide enough for the tilted and the plain sum."""
+        log_moment, mean, variance = self._moments(tilt)
         width = (
-            TOLERANCES.lattice_window_sds * max(self._sd, math.sqrt(self._moments(tilt)[2]))
-            + 4.0 * self._step
+            TOLERANCES.lattice_window_sds * max(self._sd, math.sqrt(variance)) + 4.0 * self._step
         )
         size = 1 << max(9, math.ceil(math.log2(width / self._step)))
-        if size <= TOLERANCES.lattice_max_cells:
-            return self._step, size
-        return self._step * 2.0 ** math.ceil(
-            math.log2(size / TOLERANCES.lattice_max_cells)
-        ), TOLERANCES.lattice_max_cells
+        if size > TOLERANCES.lattice_max_cells:
+            return self._step * 2.0 ** math.ceil(
+                math.log2(size / TOLERANCES.lattice_max_cells)
+            ), TOLERANCES.lattice_max_cells
+        # Few rounds with rare large losses reach further: about delta, where this tilt is the best.
+        matters = TOLERANCES.lattice_missed_share * math.exp(min(log_moment - tilt * mean, 0.0))
+        matters *= min(1.0, self._sd)
+        while (
+            size < TOLERANCES.lattice_max_cells
+            and self._above(tilt, self._step, self._first(tilt, self._step, size) + size) > matters
+        ):
+            size *= 2
+        return self._step, size
+
+    def _first(self, tilt: float, step: float, size: int) -> int:
+        """Index of a window's first loss: its middle is the tilted mean."""
+        return math.floor(self._moments(tilt)[1] / step) - size // 2
+
+    def _above(self, tilt: float, step: float, end: int) -> float:
+        """A bound on the mass from lattice point `end` on."""
+        return self._beyond(step, end * step, [tilt + rate for rate in self._markov_rates()])
 
     def _law(self, tilt: float) -> tuple[FloatArray, FloatArray, float]:
         """(losses, upper bounds on P's masses there, mass that may lie above the window)."""
@@ -111,16 +126,14 @@ class Composition:
                 exponent += times * pair.log_spectrum(step, size, tilt)
                 log_scale += times * pair.lattice_log_moment(step, tilt)
             law = np.fft.irfft(np.exp(exponent), n=size)
-            first = math.floor(self._moments(tilt)[1] / step) - size // 2
+            first = self._first(tilt, step, size)
             index = np.arange(first, first + size)
             law = np.roll(law, -(first % size))
             roundoff = 8.0 * UNIT * math.log2(size) * (1.0 + self.rounds)
             losses = index.astype(np.float64) * step
             weights = np.exp(np.minimum(log_scale - tilt * losses, 700.0))
             masses: FloatArray = (np.maximum(law, 0.0) + roundoff) * weights
-            end = float(losses[-1]) + step
-            above = self._beyond(step, end, [tilt + rate for rate in self._markov_rates()])
-            self._laws[tilt] = (losses, masses, above)
+            self._laws[tilt] = (losses, masses, self._above(tilt, step, first + size))
         return self._laws[tilt]
 
     def _markov_rates(self) -> list[float]:
@@ -232,6 +245,14 @@ class Composition:
             raise InvalidValueError("type_one", errors.tolist(), "must lie in [0, 1]")
         grid = np.linspace(0.0, max(gaussian_epsilon(1e-9, max(self._sd, 1e-12)), 1e-9), 200)
         return trade_off_from_profile(errors, grid, self.profile(grid))
+
+
+def _spread(pair: DominatingPair) -> float:
+    """How widely most of one round's losses lie: the standard deviation, if not rare large ones
+    decide it."""
+    sd = math.sqrt(pair.moments(0.0)[2])
+    # For normal losses delta at epsilon 0 is about sd / sqrt(2 pi).
+    return min(sd, max(2.51 * pair.delta(0.0), TOLERANCES.lattice_least_spread * sd))
 
 
 def _discounted_tails(masses: FloatArray, step: float) -> FloatArray:
