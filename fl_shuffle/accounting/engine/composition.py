@@ -94,6 +94,7 @@ class Composition:
             TOLERANCES.lattice_window_sds * max(self._sd, math.sqrt(variance)) + 4.0 * self._step
         )
         size = 1 << max(9, math.ceil(math.log2(width / self._step)))
+        size = min(size, 1 << max(9, (2 * self._furthest(self._step)).bit_length()))
         if size > TOLERANCES.lattice_max_cells:
             return self._step * 2.0 ** math.ceil(
                 math.log2(size / TOLERANCES.lattice_max_cells)
@@ -108,12 +109,21 @@ class Composition:
             size *= 2
         return self._step, size
 
+    def _furthest(self, step: float) -> int:
+        """No sum of losses lies beyond this lattice point, or below its mirror image."""
+        return sum(times * (math.floor(pair.losses[-1] / step) + 1) for pair, times in self._parts)
+
     def _first(self, tilt: float, step: float, size: int) -> int:
-        """Index of a window's first loss: its middle is the tilted mean."""
+        """Index of a window's first loss: all losses fit, or its middle is the tilted mean."""
+        furthest = self._furthest(step)
+        if size > 2 * furthest:
+            return -furthest
         return math.floor(self._moments(tilt)[1] / step) - size // 2
 
     def _above(self, tilt: float, step: float, end: int) -> float:
         """A bound on the mass from lattice point `end` on."""
+        if end > self._furthest(step):
+            return 0.0
         return self._beyond(step, end * step, [tilt + rate for rate in self._markov_rates()])
 
     def _law(self, tilt: float) -> tuple[FloatArray, FloatArray, float]:
