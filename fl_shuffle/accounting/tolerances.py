@@ -141,7 +141,7 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     # rounds.equal_rounds
     equal_rounds_nodes_per_spread: float = 160.0
     """Points of the one-round curve per spread of its privacy loss, over very many rounds: chords
-    between them add 1e-5 to epsilon."""
+    between them add less than 1e-5 to epsilon."""
     equal_rounds_fewer: float = 50.0
     """T rounds do with this / sqrt(T) fewer points per spread: they need them further out."""
     equal_rounds_spreads: float = 9.0

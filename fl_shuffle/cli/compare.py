@@ -167,4 +167,3 @@ def _number(query: BoundQuery, name: str) -> float:
     except FlShuffleError:
         return math.nan
     return number if 0.0 < number < math.inf else math.nan
-
