@@ -285,7 +285,7 @@ def test_count_representations_agree(n: int) -> None:
 
 @pytest.mark.parametrize("epsilon0, epsilon", [(1.0, 0.3), (2.0, 0.1), (0.5, 0.4)])
 def test_laplace_against_quadrature(epsilon0: float, epsilon: float) -> None:
-    """n = 2: delta = (1 - gamma) E(L)_+ + gamma E(L_1 + L_2)_+ / 2, on fine cells: kinks add 1e-9."""
+    """n = 2: delta = (1 - gamma) E(L)_+ + gamma E(L_1 + L_2)_+ / 2, by quadrature on fine cells."""
     half = 0.5 * epsilon0
     law = LaplaceLaw(half, epsilon)
 
