@@ -82,11 +82,16 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     lattice_cells_per_sd: float = 12.0
     """The lattice is at least this many times finer than one round's spread of the privacy
     loss."""
+    lattice_least_spread: float = 0.25
+    """That spread is no less than this share of the standard deviation, where rare large losses
+    decide the latter."""
     lattice_window_sds: float = 20.0
     """Width of the lattice's window, in standard deviations of the composed loss; what lies outside
     is bounded."""
     lattice_max_cells: int = 1 << 20
     """Cells of the largest lattice: more take seconds and gain nothing."""
+    lattice_missed_share: float = 1e-8
+    """The window is widened while more than about this share of delta may lie above it."""
     tilt_ladder: float = 1.25
     """Ratio of neighbouring tilts tried for the window."""
     tilt_ladder_down: int = 40
@@ -134,10 +139,10 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     end."""
 
     # rounds.equal_rounds
-    equal_rounds_nodes_per_spread: float = 130.0
+    equal_rounds_nodes_per_spread: float = 160.0
     """Points of the one-round curve per spread of its privacy loss, over very many rounds: chords
-    between them add 1e-5 to epsilon."""
-    equal_rounds_fewer: float = 55.0
+    between them add less than 1e-5 to epsilon."""
+    equal_rounds_fewer: float = 50.0
     """T rounds do with this / sqrt(T) fewer points per spread: they need them further out."""
     equal_rounds_spreads: float = 9.0
     """The curve is followed over so many spreads, ever less densely."""
