@@ -174,8 +174,8 @@ class PartialShuffleTolerances:
     """Terms of the variance's series; the rest is bounded."""
 
     # bounds.partial_shuffle.swap
-    swap_step: float = 0.05
-    """Distance of the nodes of a lognormal weight, in its standard deviations."""
+    swap_steps: tuple[float, float] = 0.3, 0.05
+    """Distances of the nodes of a lognormal weight, in its standard deviations: first, rest."""
     swap_round_off: float = 1e-9
     """Covers the round-off of a weight's log moment, relative to its exponent."""
     swap_max_weight: float = 1e8
@@ -199,8 +199,9 @@ class PartialShuffleTolerances:
     """Candidates for a cap ..."""
     swap_cap_sds: float = 14.0
     """... up to so many standard deviations of the weight's logarithm."""
-    swap_grid_sds: tuple[float, float] = -9.0, 14.0
-    """Ends of the grid that a weight is spread to, in the same: nodes beyond have no mass."""
+    swap_grid_sds: tuple[float, float, float] = -36.0, -9.0, 14.0
+    """Ends of the grid that a weight is spread to, in the same, and from where on it is fine: small
+    weights decide where few reports must fail together."""
     swap_last_gap: float = 1e-3
     """Nodes closer to the cap than this share are left out: differences would be round-off."""
     swap_max_rate: float = 60.0

@@ -183,7 +183,7 @@ class _Sum:
 
 @dataclass(frozen=True)
 class _Swapped:
-    """`count` others at one epsilon: e^epsilon - 1, H, the rate that matters, and L^- from above."""
+    """`count` others at one epsilon: e^epsilon - 1, H, the rate that matters, L^- from above."""
 
     count: int
     drift: float

@@ -154,8 +154,10 @@ def _cap(c: float, mean: float, most: float, allowed: float) -> tuple[float, flo
 @lru_cache(maxsize=64)
 def _capped_weights(c: float, zeta: float) -> tuple[FloatArray, FloatArray]:
     """Values and probabilities that dominate min(Z, zeta) among falling convex functions."""
-    low, high = TOLERANCES.swap_grid_sds
-    steps = np.exp(c * np.arange(low, high + 2.0 * c, TOLERANCES.swap_step) - 0.5 * c * c)
+    far, low, high = TOLERANCES.swap_grid_sds
+    coarse, fine = TOLERANCES.swap_steps
+    sds = np.append(np.arange(far, low, coarse), np.arange(low, high + 2.0 * c, fine))
+    steps = np.exp(c * sds - 0.5 * c * c)
     last = zeta * (1.0 - TOLERANCES.swap_last_gap * c)
     values = np.concatenate([[0.0], steps[steps < last], [zeta]])
     # E(t - Z)_+ = t E(Z' - 1/t)_+, Z' the same ratio the other way round.
@@ -165,10 +167,12 @@ def _capped_weights(c: float, zeta: float) -> tuple[FloatArray, FloatArray]:
 def spread_atoms(values: FloatArray, below: FloatArray) -> tuple[FloatArray, FloatArray]:
     """min(Z, last value), spread to `values` (from 0 up), for E(t - Z)_+ <= `below` there.
 
-    `below` may be off by a billionth, relatively. E(t - w)_+ of the result is the chords of larger
-    numbers, all sums of positive terms: nowhere smaller than that of min(Z, last value).
+    `below` may be off by a billionth, or have underflown. E(t - w)_+ of the result is the chords of
+    larger numbers, all sums of positive terms: nowhere smaller than that of min(Z, last value).
     """
-    chances = np.diff(below * (1.0 + TOLERANCES.partial_shuffle_round_off)) / np.diff(values)
+    below = below * (1.0 + TOLERANCES.partial_shuffle_round_off)
+    below[1:] = np.maximum(below[1:], TOLERANCES.partial_shuffle_tiny)
+    chances = np.diff(below) / np.diff(values)
     chances = np.clip(np.maximum.accumulate(chances), 0.0, 1.0)
     return values, np.append(chances, 1.0) - np.append(0.0, chances)
 
@@ -180,9 +184,8 @@ def floor_of_sum(
     mean = float(probabilities @ values)
     spread = math.sqrt(float(probabilities @ (values - mean) ** 2))
     rates = FACTORS * math.sqrt(2.0 * max(-log_goal, 1.0) / count) / spread
-    rates = rates[rates * spread < TOLERANCES.swap_max_rate]
-    if rates.size == 0:
-        return None
+    most = min(TOLERANCES.swap_max_rate / spread, TOLERANCES.partial_shuffle_max_exponent)
+    rates = np.unique(np.minimum(rates, most))
     # log E e^(-rate (w - 1)), with round-off; then of e^(-rate S).
     each = np.log1p(np.expm1(-np.multiply.outer(rates, values - 1.0)) @ probabilities)
     log_moment = count * (each + TOLERANCES.swap_round_off * rates * spread - rates)

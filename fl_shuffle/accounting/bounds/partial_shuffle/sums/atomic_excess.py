@@ -1,7 +1,7 @@
 """E(S)_+ for a sum of independent terms, each below one of several atomic laws in third order.
 
-E(S)_+ <= min over q of E(q + S)_+^2 / (4q), where the terms may be replaced by their laws, one after
-the other. One law: the certified sum of `second_order`. Several: its moduli, the worst law's.
+E(S)_+ <= min over q of E(q + S)_+^2 / (4q), where the terms may be replaced by their laws, one
+after the other. One law: the certified sum of `second_order`. Several: its moduli, the worst law's.
 """
 
 from __future__ import annotations
