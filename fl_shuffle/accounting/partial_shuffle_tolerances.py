@@ -142,6 +142,8 @@ class PartialShuffleTolerances:
     # bounds.partial_shuffle.bound
     third_order_cost_share: float = 0.003
     """Share of the predicted result that undoing the swap may cost."""
+    third_order_goals: tuple[float, ...] = (1.0, 10.0, 100.0, 1e3, 1e4)
+    """So many times the predicted result are tried for the one that costs are shares of."""
     third_order_negligible_delta: float = 1e-100
     """Where the local curve is below this nothing is computed."""
     third_order_passes: int = 2

@@ -75,6 +75,8 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """The epsilon searches stop once the curve is within this relative distance of the target."""
     search_max_evaluations: int = 200
     """A monotone search needs a dozen: so many mean that the curve is not monotone."""
+    search_jump_width: float = 1e-6
+    """Where a curve jumps its place is found this closely, relatively."""
     search_fitted_steps: int = 4
     """So many first steps fit a Gaussian curve; later ones interpolate between what was found."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -72,6 +72,26 @@ def third_order_delta(setting: Setting, epsilon: float, *, in_rings: bool = True
     variance = variance_bound(setting, epsilon)
     law = gaussian_law(epsilon, setting.move, setting.spread)
     cut, goal = predict(law, setting.count, variance)
+    drift = math.expm1(epsilon)
+    rate = max(drift / variance, 1.0 / math.sqrt(setting.count * variance))
+    swaps = partial(
+        choose_swap,
+        count=setting.count,
+        reach=setting.reach,
+        own=setting.own,
+        epsilon=epsilon,
+        local=local,
+        sensitivity=rate * setting.count * (local + drift),
+    )
+    # With few others a small cost cannot be had: a larger one still gives a bound.
+    goals = goal * np.array(TOLERANCES.third_order_goals)
+    for goal in goals[goals < local].tolist():
+        swap = swaps(goal=TOLERANCES.third_order_cost_share * goal)
+        if swap is not None:
+            break
+    else:
+        return math.inf
+
     law = replace(law, upper=cut)
     left = float(law.stop_loss(np.array([cut]))[0])
     top = ToppedLaw(law, squared_tail(law, setting.spread), left)
@@ -91,33 +111,22 @@ def third_order_delta(setting: Setting, epsilon: float, *, in_rings: bool = True
         parts = [(ring.atoms, min(ring.variance, variance)) for ring in told]
         forms.append(_Form.of(parts, max(ring.tail for ring in told)))
 
-    drift = math.expm1(epsilon)
-    rate = max(drift / variance, 1.0 / math.sqrt(setting.count * variance))
     swapped = _Swapped(setting.count, drift, local, rate, deficit(law, setting.spread))
-    best = math.inf
+    best, close = math.inf, TOLERANCES.third_order_close
     for attempt in range(TOLERANCES.third_order_passes + 1):
-        swap = choose_swap(
-            count=setting.count,
-            reach=setting.reach,
-            own=setting.own,
-            epsilon=epsilon,
-            local=local,
-            goal=TOLERANCES.third_order_cost_share * goal,
-            sensitivity=rate * setting.count * (local + drift),
-        )
-        if swap is None:
-            break
         firsts = [swapped.sum_at(form, form.hints, swap, 0) for form in forms]
         likely = swapped.likely(forms, swap, firsts)
-        if attempt == 0 and TOLERANCES.third_order_close * goal < likely < math.inf:
-            goal = 0.5 * likely
-            continue
-        found, form = swapped.best_form(forms, swap, firsts)
-        best = min(best, found)
-        if best <= TOLERANCES.third_order_close * goal or math.isinf(best):
-            break
+        if attempt > 0 or not close * goal < likely < math.inf:
+            found, form = swapped.best_form(forms, swap, firsts)
+            best = likely = min(best, found)
+            forms = [form]
+            if best <= close * goal or math.isinf(best):
+                break
         # Costs that suit what was found, for the form that says most.
-        goal, forms = 0.5 * best, [form]
+        goal = 0.5 * likely
+        swap = swaps(goal=TOLERANCES.third_order_cost_share * goal)
+        if swap is None:
+            break
     return best
 
 
