@@ -342,6 +342,7 @@ def _rough_epsilon(curve: VectorCurve, rounds: int, delta: float) -> float:
         near=TOLERANCES.plan_dense_sds,
         dense=TOLERANCES.plan_dense_sds,
         floor=TOLERANCES.plan_floor_share * delta / rounds,
+        thin_after=TOLERANCES.plan_thin_after,
     )
     return Composition([(pair, rounds)]).epsilon(delta)
 
