@@ -352,8 +352,8 @@ def shuffled_pair(
     """Follow a one-round curve down to `floor` and turn it into a dominating pair.
 
     Points are `per_sd` to a standard deviation up to `near` of them, half as many up to `dense`,
-    then thin out, by half after every `thin_after` of them. It stops earlier where the engine can certify no smaller value; what is left
-    there counts as certain loss.
+    then thin out, by half after every `thin_after` of them. It stops earlier where the engine can
+    certify no smaller value; what is left there counts as certain loss.
 
     Beyond `round_far_sds` standard deviations a looser curve will do, and is many times cheaper
     where few blanket reports are expected.

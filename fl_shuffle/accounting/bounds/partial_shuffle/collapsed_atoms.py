@@ -74,10 +74,10 @@ class _Upper:
         self._second = tails(probabilities * values * values)
 
     def __call__(
-        self, t: FloatArray, stretch: FloatArray | float = 1.0, first: int = 0
+        self, t: FloatArray, stretch: FloatArray | float = 1.0, kept: int = 0
     ) -> tuple[FloatArray, FloatArray]:
-        """For the values times `stretch`, those before the `first` left out."""
-        at = np.maximum(np.searchsorted(self._values, t / stretch, side="right"), first)
+        """For the values times `stretch`, from number `kept` on."""
+        at = np.maximum(np.searchsorted(self._values, t / stretch, side="right"), kept)
         mass, first = self._mass[at], stretch * self._first[at]
         second = stretch * stretch * self._second[at]
         return second - t * (2.0 * first - t * mass), first - t * mass
