@@ -57,8 +57,8 @@ def convex_order_delta(
         goal = TOLERANCES.convex_order_cost_share * _predicted(atoms, count)
         zeta, over = _cap(hiding, goal / (local + drift))
         steps = np.concatenate([[0.0], _grid(hiding, zeta), [zeta]])
-        below = np.append(0.0, steps[1:] * hiding(1.0 / steps[1:]))
-        values, probabilities = spread_atoms(steps, below)
+        transform = np.append(0.0, steps[1:] * hiding(1.0 / steps[1:]))
+        values, probabilities = spread_atoms(steps, transform)
         found = floor_of_sum(values, probabilities, count, math.log(goal / local))
         if found is None:
             return math.inf
