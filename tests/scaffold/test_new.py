@@ -43,8 +43,9 @@ def test_what_is_written_is_whole(app: Path) -> None:
 
 
 @pytest.mark.slow
-def test_its_own_test_passes_and_it_learns(app: Path) -> None:
-    """In processes of their own, which know of this repository as of an installed package."""
+def test_its_own_test_passes_and_it_learns(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test in a process of its own, which knows of this repository as of an installed
+    package."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("PYTEST_ADDOPTS", None)  # those of this suite
 
@@ -57,8 +58,8 @@ def test_its_own_test_passes_and_it_learns(app: Path) -> None:
         return done.stdout
 
     run("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
-    program = "import sys; from fl_shuffle.cli import main; sys.exit(main())"
-    run("-c", program, "simulate", "config.toml", "--quiet", "--rounds=5", "--out", "run")
+    monkeypatch.chdir(app)
+    assert main(["simulate", "config.toml", "--quiet", "--rounds=5", "--out", "run"]) == 0
     summary = json.loads((app / "run" / "summary.json").read_text())
     assert summary["accuracy"] > 0.2 and summary["epsilon"] < 3.0
     assert main(["report", str(app / "run")]) == 0
