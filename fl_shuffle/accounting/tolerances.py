@@ -108,6 +108,13 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     tilts."""
     lattice_max_loss: float = 600.0
     """Larger privacy losses count as certain: their exponentials overflow."""
+    lattice_first_frequencies: int = 32
+    """So many frequencies of a composed law are tried first; then twice as many, and so on."""
+    lattice_log_negligible: float = -45.0
+    """Frequencies at which all compositions have a smaller modulus (its logarithm) are left out,
+    and a share of that size is added."""
+    lattice_spectra: int = 6
+    """So many transforms of a pair are kept, the last ones: a run's tilt changes slowly."""
     lattice_safety: float = 1.0 + 1e-9
     """Relative inflation that covers the round-off of the convolution's bookkeeping."""
 
@@ -156,6 +163,10 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     equal_rounds_tail_points: int = 12
     """Points beyond the followed part, up to the local epsilon."""
 
+    # rounds.participation_history
+    few_histories: int = 8
+    """Up to so many histories are compared with one another and worked out one by one."""
+
     # rounds.round_library
     round_nodes_per_sd: float = 10.0
     """Points of a round's curve per standard deviation of its privacy loss, near zero (0.1% in
@@ -185,6 +196,8 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     one."""
     round_floor_delta: float = 1e-16
     """A curve is followed down to here; the rest is counted as certain loss."""
+    round_known_epsilons: int = 1 << 14
+    """So many histories' epsilons are kept: a long run has new ones in every round."""
     round_precise_points: int = 8
     """Up to so many points of a single round's curve are as precise as its epsilon."""
     few_balls: int = 8

@@ -146,6 +146,25 @@ class Composition:
             self._laws[tilt] = (losses, masses, self._above(tilt, step, first + size))
         return self._laws[tilt]
 
+    def frame(self, delta: float) -> tuple[float, float, int, int]:
+        """What `epsilon` at `delta` is worked out with: (tilt, step of the lattice, number of its
+        cells, the first of them, in steps)."""
+        tilt = self._tilt_for(-math.log(delta))
+        step, size = self._window(tilt)
+        return tilt, step, size, self._first(tilt, step, size)
+
+    def markov_rates(self, tilt: float) -> list[float]:
+        """Rates of Markov's inequality above the window of a law tilted so."""
+        rates = [tilt + rate for rate in self._markov_rates()]
+        return [rate for rate in rates if rate * self._largest <= 690.0]
+
+    def _tilt_for(self, goal: float) -> float:
+        """Markov's inequality at each tilt gives an epsilon; that of the best is near the
+        answer."""
+        return self._best_tilt(
+            lambda tilt, log_moment: (log_moment + goal) / tilt, math.sqrt(2.0 * goal)
+        )
+
     def _log_transform(self, step: float, size: int, tilt: float) -> tuple[ComplexArray, float]:
         """(log of the Fourier transform of the tilted, normalised law, log of what it was scaled
         by)."""
@@ -220,11 +239,8 @@ class Composition:
             return math.inf
         if self._variance == 0.0:
             return 0.0
-        # Markov's inequality at each tilt gives an epsilon; the best of them is near the answer.
         goal = -math.log(target)
-        tilt = self._best_tilt(
-            lambda tilt, log_moment: (log_moment + goal) / tilt, math.sqrt(2.0 * goal)
-        )
+        tilt = self._tilt_for(goal)
         found = self._epsilon_at(target, tilt)
         if found < (self._moments(tilt)[0] + goal) / tilt:
             return found

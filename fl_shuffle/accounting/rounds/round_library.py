@@ -271,6 +271,8 @@ class RoundLibrary:
                 else:
                     composed = self.composition(spent)
                     best = best if composed is None else min(best, composed.epsilon(delta))
+            if len(self._epsilons) >= TOLERANCES.round_known_epsilons:
+                self._epsilons.clear()
             self._epsilons[key] = best
         return self._epsilons[key]
 
