@@ -201,7 +201,7 @@ class Parties:
             note(self._witness("reports"), piece.hex())
             send(own, facts, now, who, report)
 
-        Sender.send = noted  # type: ignore[method-assign]
+        Sender.send = noted  # type: ignore[method-assign, assignment]
         own = {
             "partition-id": number,
             "num-partitions": NODES,
@@ -246,7 +246,7 @@ class Parties:
             note(self._witness("batches"), f"{number} {sha256(b''.join(pieces)).hexdigest()}")
             return iter(pieces)
 
-        Receiver.batch = noted  # type: ignore[method-assign]
+        Receiver.batch = noted  # type: ignore[method-assign, assignment]
 
 
 @contextmanager

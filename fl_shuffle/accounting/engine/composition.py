@@ -147,8 +147,7 @@ class Composition:
         return self._laws[tilt]
 
     def frame(self, delta: float) -> tuple[float, float, int, int]:
-        """What `epsilon` at `delta` is worked out with: (tilt, step of the lattice, number of its
-        cells, the first of them, in steps)."""
+        """With what `epsilon` is worked out: tilt, the lattice's step, size and first index."""
         tilt = self._tilt_for(-math.log(delta))
         step, size = self._window(tilt)
         return tilt, step, size, self._first(tilt, step, size)
@@ -166,8 +165,7 @@ class Composition:
         )
 
     def _log_transform(self, step: float, size: int, tilt: float) -> tuple[ComplexArray, float]:
-        """(log of the Fourier transform of the tilted, normalised law, log of what it was scaled
-        by)."""
+        """Logs of the tilted, normalised law's Fourier transform, and of what it was scaled by."""
         exponent = np.zeros(size // 2 + 1, dtype=np.complex128)
         log_scale = 0.0
         for pair, times in self._parts:
@@ -308,8 +306,7 @@ class Composition:
 
 
 def _spread(pair: DominatingPair) -> float:
-    """How widely most of one round's losses lie: the standard deviation, if not rare large ones
-    decide it."""
+    """The standard deviation of one round's losses, unless rare large ones decide it."""
     sd = math.sqrt(pair.moments(0.0)[2])
     # For normal losses delta at epsilon 0 is about sd / sqrt(2 pi).
     return min(sd, max(2.51 * pair.delta(0.0), TOLERANCES.lattice_least_spread * sd))
