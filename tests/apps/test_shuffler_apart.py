@@ -1,4 +1,4 @@
-"""Three SuperNodes, the shuffler and the analyzer as processes of their own, killed in mid-run."""
+"""Five SuperNodes, the shuffler and the analyzer as processes of their own, killed in mid-run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fl_shuffle.cli import main
 from fl_shuffle.flower.on_ray.engine import _free_port, _program
 from tests.apps.superlink import PROGRAMS, Federation, federation
 
-NODES, CLIENTS = 3, 10
+NODES, CLIENTS = 5, 10
 
 CONFIG = """
 [run]
