@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fl_shuffle.flower.on_ray.engine import OFFLINE, _program
+from tests.apps.superlink import app_folder
 from tests.architecture.test_limits import FILES, ROOT
 
 pytestmark = pytest.mark.skipif(
@@ -39,10 +40,15 @@ print(len(task.labels), len(task.test_labels))
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle that `flwr build` makes of this repository, unpacked."""
+    """The bundle that `flwr build` makes of this repository, unpacked; an environment in it is
+    stood for by one module."""
     place = tmp_path_factory.mktemp("bundle")
+    app = app_folder(place, "benchmarks", "tests")
+    library = app / ".venv" / "lib" / "library.py"
+    library.parent.mkdir(parents=True)
+    library.touch()
     environment = {**os.environ, **OFFLINE, "FLWR_HOME": str(place / "home")}
-    command = [_program("flwr"), "build", "--app", str(ROOT)]
+    command = [_program("flwr"), "build", "--app", str(app)]
     subprocess.run(command, cwd=place, env=environment, check=True, capture_output=True)
     (packed,) = place.glob("*.fab")
     with zipfile.ZipFile(packed) as archive:
