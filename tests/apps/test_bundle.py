@@ -85,3 +85,17 @@ def test_its_apps_start_and_load_their_data_from_it_alone(bundle: Path, tmp_path
     assert done.returncode == 0, done.stderr
     train, test = map(int, done.stdout.split())
     assert train > 1000 and test > 100
+
+
+def test_flower_installs_nothing_before_it_runs(bundle: Path, tmp_path: Path) -> None:
+    """`uv sync` as Flower calls it, and offline: torch and all stay those of whoever runs it."""
+    shutil.copy(bundle / "pyproject.toml", tmp_path)
+    command = [sys.executable, "-m", "uv", "sync", "--python", sys.executable, "--offline"]
+    command += ["--no-install-project", "--no-install-package", "flwr", "--inexact"]
+    made = tmp_path / "environment"
+    environment = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(made)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert made.is_dir() and not list(made.rglob("*.dist-info"))
