@@ -10,13 +10,15 @@ import logging
 import os
 import sqlite3
 import sys
+import textwrap
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.simulation.progress import say
 from fl_shuffle.version import __version__
 
 SUBCOMMANDS = (
@@ -44,8 +46,23 @@ INTERRUPTED = 130
 """As of a program that the signal ends."""
 
 
+class _Help(argparse.HelpFormatter):
+    """Cuts lines between words alone: neither `num-partitions` nor `DATE-TIME` at the hyphen."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(
+            " ".join(text.split()), width, break_long_words=False, break_on_hyphens=False
+        )
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(indent + line for line in self._split_lines(text, width - len(indent)))
+
+
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, as every other error of the command does."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": _Help, **options})
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"fl-shuffle: error: {message}; see {self.prog} --help\n")
@@ -56,6 +73,8 @@ def build_parser() -> argparse.ArgumentParser:
         prog="fl-shuffle",
         description="Federated learning in the shuffle model of differential privacy: "
         "simulate and sweep federations, read their ledgers, ask for a privacy bound, plan, audit.",
+        epilog="To begin: fl-shuffle simulate, then fl-shuffle report RUN with the run directory "
+        "that it names. What a command takes: fl-shuffle COMMAND --help.",
     )
     parser.add_argument("--version", action="version", version=f"fl-shuffle {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -115,5 +134,5 @@ def _said(text: str, code: int, *, verbose: bool = False) -> int:
     with suppress(OSError):
         if verbose:
             traceback.print_exc()
-        print(f"fl-shuffle: error: {' '.join(text.split())}", file=sys.stderr)
+        say(f"fl-shuffle: error: {' '.join(text.split())}", out=sys.stderr)
     return code

@@ -193,9 +193,11 @@ def clients(run: RunRecord, prefix: str) -> str:
             for name, values in shown.items()
         ],
         caption="Quantiles over the clients of their own epsilon",
+        label=f"quantiles over the clients {prefix}",
     )
     return (
-        f"<h2>Clients</h2>{charts([clients_distribution(run)], prefix)}{quantiles}"
+        f"<h2>Clients</h2>{charts([clients_distribution(run)], prefix)}"
+        f'<div id="{escape(prefix)}quantiles">{quantiles}</div>'
         f"{_every_client(run, list(shown), prefix)}"
     )
 

@@ -66,7 +66,7 @@ code { font-size: .9em; background: var(--panel); padding: .05rem .3rem; border-
 .sign div { border-bottom: 1px solid var(--ink); height: 3rem; color: var(--quiet);
   font-size: .9rem; }
 .paper { display: none; }
-@media (max-width: 44rem) { .cards thead { position: absolute; clip-path: inset(50%);
+@media screen and (max-width: 44rem) { .cards thead { position: absolute; clip-path: inset(50%);
     width: 1px; height: 1px; overflow: hidden; }
   .cards, .cards tbody, .cards tr, .cards th, .cards td { display: block; text-align: left; }
   .cards tr { border-bottom: 1px solid var(--rule); padding: .5rem 0; }
