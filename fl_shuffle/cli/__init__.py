@@ -40,6 +40,12 @@ ELSEWHERE = {"new": "fl_shuffle.scaffold.command"}
 """Subcommands that live with what they do."""
 REQUIRED = ("torch", "flwr", "opacus", "cryptography", "mpmath", "rich", "safetensors", "scipy")
 
+TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "count_or_share": "a count or a share, as 500 or 0.8",
+}
+"""What `argparse` calls by the name of a function."""
 CLIENT_LOG = "fl_shuffle.client"
 """What clients say, exceptions among it, is logged below this name."""
 INTERRUPTED = 130
@@ -65,6 +71,8 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(**{"formatter_class": _Help, **options})
 
     def error(self, message: str) -> NoReturn:
+        for type_name, wanted in TYPES.items():
+            message = message.replace(f"invalid {type_name} value:", f"must be {wanted}, not")
         self.exit(2, f"fl-shuffle: error: {message}; see {self.prog} --help\n")
 
 

@@ -164,10 +164,10 @@ def require_the_figures_together(shown: Page, results: Sequence[fs.Result]) -> N
         own = result.metrics[f"{result.headline}_epsilon"]
         assert [row[at] for row in spent.rows] == pytest.approx(list(own))
     both = np.array([100 * result.metrics["accuracy"] for result in results[:2]])
-    at = learnt.heads.index(f"2 seeds of {results[0].directory.name}")
+    at = learnt.heads.index(f"1: {results[0].directory.name}, mean of 2 seeds")
     assert [row[at] for row in learnt.rows] == pytest.approx(both.mean(axis=0))
     assert [row[at + 1] for row in learnt.rows] == pytest.approx(both.std(axis=0, ddof=1))
-    at = learnt.heads.index(f"2: {results[2].directory.name}")
+    at = learnt.heads.index(f"3: {results[2].directory.name}")
     alone = 100 * results[2].metrics["accuracy"]
     assert [row[at] for row in learnt.rows] == pytest.approx(alone)
 
@@ -236,6 +236,15 @@ def test_lines_that_coincide_are_one_with_both_names() -> None:
     table = Figure("f", "F", "", "x", "y", lines).table()
     assert list(table) == ["x", "low", "same", "high"]
     assert table["same"].tolist() == (1.001 * x).tolist()
+
+
+def test_points_at_the_same_place_keep_a_row_each() -> None:
+    one = Line.of("a", "one", [2.0, 1.0, 2.0], [5.0, 6.0, 7.0])
+    other = Line.of("b", "other", [2.0, 3.0], [8.0, 9.0])
+    table = Figure("f", "F", "", "x", "y", [one, other]).table()
+    assert table["x"].tolist() == [1.0, 2.0, 2.0, 3.0]
+    assert table["one"][:3].tolist() == [6.0, 5.0, 7.0] and np.isnan(table["one"][3])
+    assert table["other"][[1, 3]].tolist() == [8.0, 9.0] and np.isnan(table["other"][[0, 2]]).all()
 
 
 @pytest.mark.parametrize("ends", [(0.7, 19.0), (3.0, 5.0), (1e-12, 1.0), (0.0301, 0.0302)])
