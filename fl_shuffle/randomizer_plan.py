@@ -25,6 +25,7 @@ from fl_shuffle.accounting.laws.gaussian_inverses import (
 )
 from fl_shuffle.accounting.laws.report_grid import grid_steps
 from fl_shuffle.accounting.rounds.class_table import NOISE_KINDS, ClassTable, distinct_rows
+from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.budgets import Budgets
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import InvalidValueError
@@ -82,6 +83,12 @@ class RandomizerPlan:
             return np.full(len(self), rounded * self.user_bound)
         reach = self.radius + self.scale * largest_variate(NOISES[self.noise], 64)
         return np.asarray(rounded * (self.weight * reach + self.step), dtype=np.float64)
+
+    def classes_of_each(self, clients: NDArray[np.int64]) -> list[ClientClass]:
+        """What one report of each of these clients is to an accountant."""
+        distinct, index = np.unique(self.class_of[clients], return_inverse=True)
+        made = [self.classes[each] for each in distinct.tolist()]
+        return [made[each] for each in index.tolist()]
 
     @property
     def user_bound(self) -> float:

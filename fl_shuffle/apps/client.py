@@ -93,7 +93,7 @@ def train(message: Message, context: Context) -> Message:
             raise  # The engine in this process tells the user, and nobody else.
         # Flower would send the exception's text, which may quote private records, to the server.
         return _failed(message, request)
-    sent = allowed_by_record(request, context, config, worker.classes_of(request.clients))
+    sent = allowed_by_record(request, context, config, worker.plan)
     if sender is not None and run is not None:
         agreement = agreement_of(run, config, worker.plan, reports.shape[1])
         hand_over(sender, agreement, request, reports, sent)

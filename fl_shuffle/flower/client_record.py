@@ -22,6 +22,7 @@ from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError, require_real
 from fl_shuffle.flower.records import TrainRequest
+from fl_shuffle.randomizer_plan import RandomizerPlan
 
 RECORD = "record"
 LIFETIME_EPSILON = "lifetime-epsilon"
@@ -132,16 +133,17 @@ def require_protecting(context: Context, config: Config) -> None:
 
 
 def allowed_by_record(
-    request: TrainRequest, context: Context, config: Config, classes: Sequence[ClientClass]
+    request: TrainRequest, context: Context, config: Config, plan: RandomizerPlan
 ) -> NDArray[np.bool_]:
     """Whose report [k] may leave: all, unless this node keeps a record; it is then written down.
 
-    `classes` says what one report of each of the request's clients is.
+    `plan` says what one report of each of the request's clients is.
     """
     require_protecting(context, config)
     record = ClientRecord.of(context.node_config)
     if record is None:
         return np.ones(len(request.clients), dtype=bool)
+    classes = plan.classes_of_each(request.clients)
     return record.debit(str(context.run_id), request.round_number, request.clients, classes)
 
 

@@ -236,8 +236,7 @@ class PlannedMod(ReportingMod):
         if plan.plan.client_clip is not None:
             clip_rows(updates, plan.plan.client_clip, plan.plan.norm)
         plan.noise.randomize_(updates, clients, request.round_number)
-        kinds = [plan.plan.classes[index] for index in plan.plan.class_of[clients]]
-        sent &= allowed_by_record(request, context, plan.config, kinds)
+        sent &= allowed_by_record(request, context, plan.config, plan.plan)
         return reply_with_reports(message, _without(updates, sent))
 
 

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.aggregation.shuffler import ReportBatch
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.records import TrainRequest
@@ -82,11 +81,6 @@ class Worker:
     def plan(self) -> RandomizerPlan:
         """The public plan: how every client's reports are made."""
         return self._task.plan
-
-    def classes_of(self, clients: NDArray[np.int64]) -> list[ClientClass]:
-        """What one report of each of these clients is to an accountant."""
-        plan = self._task.plan
-        return [plan.classes[index] for index in plan.class_of[clients]]
 
     def reports(self, request: TrainRequest, parameters: Tensor) -> NDArray[np.float32]:
         """Randomized reports, float32 [k, d], of the requested clients, in ascending client order.

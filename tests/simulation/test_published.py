@@ -165,7 +165,7 @@ def test_a_real_run_writes_no_times(launch: Launch, tmp_path: Path) -> None:
     assert not re.search(r"\d\d:\d\d", (run / "run.log").read_text())
     assert main(["report", str(run)]) == 0
     page = (run / "report.html").read_text()
-    assert f"started on {meta['started']}, finished</p>" in page
+    assert f"started on {meta['started']}, finished<" in page
 
 
 def test_the_ledger_does_not_tell_when_checkpoints_were_written(
@@ -236,7 +236,8 @@ def test_the_relation_says_when_labels_deal_the_records(
     assert read_run(run).ledger.meta["relation"] == relation
     assert main(["report", str(run)]) == 0
     page = (run / "report.html").read_text()
-    assert f"replaced by any other ({relation})" in page and ("by their labels" in page) == by_label
+    assert f"replaced by anything else ({relation})" in page
+    assert ("by their labels" in page) == by_label
 
 
 def test_held_out_records_are_said_not_to_be_covered(
