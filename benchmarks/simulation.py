@@ -133,10 +133,10 @@ class Bench:
             )
 
     def run_in_turns(
-        self, rounds: dict[str, int], turn: float, seconds: float
+        self, rounds: dict[str, int], turn: float | list[float], seconds: float
     ) -> dict[str, Measurement]:
-        """The light engines that are asked for, `turn` seconds at a time, for `seconds` together or
-        so many rounds each."""
+        """The light engines that are asked for, `turn` seconds at a time (or each its own), for
+        `seconds` together or so many rounds each."""
         self.turns += 1
         found = run_in_turns(
             [self.command(engine, count) for engine, count in rounds.items()],
@@ -154,13 +154,15 @@ class Bench:
             return self._floor(rounds)
         return self._simulate(rounds, "in-process", pooled=engine == "pooled")
 
-    def child(self, command: list[str], **options: object) -> Measurement:
-        """One child process, measured."""
+    def child(
+        self, command: list[str], *, limit: float = CHILD_LIMIT, **options: object
+    ) -> Measurement:
+        """One child process, measured; ended after `limit` seconds."""
         return run_child(
             command,
             environment=self.environment,
             cwd=self.folder,
-            limit=CHILD_LIMIT,
+            limit=limit,
             **options,  # type: ignore[arg-type]
         )
 

@@ -12,7 +12,8 @@ and step.
   pfl-central  pfl's CentrallyAppliedPrivacyMechanism, or approximate_as_central_mechanism()
 
 They take turns of some seconds, all but one of them stopped. A ratio is pfl's turn over ours next
-to it: the median over turns, and the tenth and ninetieth percentile.
+to it: the median over turns, and the tenth and ninetieth percentile. `--seconds` is for the whole
+benchmark, trials included; each simulator gets one turn in any case, of two of its rounds or more.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ from __future__ import annotations
 import argparse
 import csv
 import importlib.util
+import math
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.simulation import LIGHT, TURN_SECONDS, Bench, ratios
+from benchmarks.simulation import CHILD_LIMIT, LIGHT, TURN_SECONDS, Bench, ratios
 from benchmarks.simulation_parts.jobs import JOBS, SMOKE_JOB, Job
 from benchmarks.simulation_parts.measure import Measurement
 
@@ -36,7 +39,11 @@ PAIRS = {"pfl-local": "ours", "pfl-central": "pooled"}
 MECHANISMS = {"pfl-local": ("local",), "pfl-central": ("approximate", "central")}
 FRAMEWORKS = (("numpy", 1), ("torch", 1), ("torch", 2))
 CLIP = 1.0
-TURN_ROUNDS = 3
+TRIAL_ROUNDS = 2
+# Of a turn a round is lost to the stops.
+TURN_ROUNDS = 3.2
+# A way of pfl's is given up when its trial takes so many times as long as the best so far.
+PATIENCE = 1.5
 WANTED = "0.6"
 COLUMNS = (
     *("job", "clients", "records", "d", "engine", "how", "rounds", "median_s", "p10_s", "p90_s"),
@@ -51,6 +58,8 @@ class PeerBench(Bench):
 
     python: str = sys.executable
     how: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+    tuned: dict[str, float] = field(default_factory=dict)
+    """Seconds of a round in the fastest trial."""
 
     def command(self, engine: str, rounds: int) -> list[str]:
         if engine in LIGHT:
@@ -59,16 +68,23 @@ class PeerBench(Bench):
 
     def tune(self, engine: str) -> None:
         """Take the mechanism, framework and number of threads whose rounds are fastest."""
-        found = {}
+        found: dict[tuple[str, str, int], float] = {}
+        limit, failed = CHILD_LIMIT, "no rounds"
         for mechanism in MECHANISMS[engine]:
             for framework, threads in FRAMEWORKS:
                 way = mechanism, framework, threads
-                trial = self.child(self._pfl(TURN_ROUNDS, *way))
-                if not trial.failed:
-                    found[way] = trial.quantile(0.0)
+                trial = self.child(self._pfl(TRIAL_ROUNDS, *way), limit=limit)
+                fastest = trial.quantile(0.0)
+                if trial.failed or fastest is None:
+                    failed = trial.failed or failed
+                    continue
+                if fastest < min(found.values(), default=math.inf):
+                    limit = PATIENCE * trial.ended_after
+                found[way] = fastest
         if not found:
-            raise SystemExit(f"{engine} failed: {trial.failed}")
-        self.how[engine] = min(found, key=lambda way: found[way] or 0.0)
+            raise SystemExit(f"{engine} failed: {failed}")
+        self.how[engine] = min(found, key=found.__getitem__)
+        self.tuned[engine] = min(found.values())
 
     def _pfl(self, rounds: int, mechanism: str, framework: str, threads: int) -> list[str]:
         command = [self.python, "-m", "benchmarks.peers.pfl_rounds", str(self.folder / "job.npz")]
@@ -95,17 +111,20 @@ def missing(python: str) -> str:
 def measure_job(
     job: Job, mnist: str, seconds: float, folder: Path, python: str
 ) -> list[dict[str, object]]:
-    """Both simulators on one job, in turns, for about `seconds`."""
+    """Both simulators on one job, in turns, within about `seconds`."""
+    ends = time.monotonic() + seconds
     bench = PeerBench(job, "client", mnist, folder / job.name, python=python)
     typical, rounds = {}, {}
     for engine in ("ours", "pooled", *PAIRS):
         if engine in PAIRS:
             bench.tune(engine)
-        typical[engine] = bench.typical(engine)
+            typical[engine] = bench.tuned[engine]
+        else:
+            typical[engine] = bench.typical(engine)
         # Twice what the time allows, as its own trial may have been in a slow minute.
-        rounds[engine] = max(TURN_ROUNDS, int(2.0 * seconds / 4 / typical[engine]))
-    turn = max(TURN_SECONDS, TURN_ROUNDS * max(typical.values()))
-    found = bench.run_in_turns(rounds, turn, seconds)
+        rounds[engine] = 10 + int(2.0 * seconds / 4 / typical[engine])
+    turns = [max(TURN_SECONDS, TURN_ROUNDS * each) for each in typical.values()]
+    found = bench.run_in_turns(rounds, turns, max(1.0, ends - time.monotonic()))
     return [row_of(bench, engine, found) for engine in found]
 
 
@@ -141,7 +160,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--job", default="all", choices=[*PEERS, "all"])
-    parser.add_argument("--seconds", type=float, default=240.0, help="of turns, all jobs together")
+    parser.add_argument("--seconds", type=float, default=600.0, help="for everything, about")
     here = sys.executable if importlib.util.find_spec("pfl") else ""
     parser.add_argument("--pfl-python", default=os.environ.get("FL_SHUFFLE_PFL_PYTHON", here))
     parser.add_argument("--csv", type=Path, default=Path("bench_peers.csv"))

@@ -303,16 +303,18 @@ def run_in_turns(
     environment: dict[str, str],
     cwd: Path,
     limit: float,
-    turn: float,
+    turn: float | Sequence[float],
     seconds: float = 0.0,
 ) -> list[Measurement]:
     """Run children of one process each, side by side but never two at a time, for `seconds` of
     turns together, or to their ends (0).
 
-    One runs for `turn` seconds while the others are stopped. Rounds that span a stop do not count,
+    One runs for `turn` seconds (or its own of them) while the others are stopped. Every one gets a
+    turn, whatever the time. Rounds that span a stop do not count,
     nor, if others were measured, those of the last child when the others have ended.
     """
     children: list[Child] = []
+    turns = [turn] * len(commands) if isinstance(turn, float) else list(turn)
     try:
         for command in commands:
             children.append(Child(command, environment, cwd))
@@ -331,7 +333,7 @@ def run_in_turns(
                 apart = len(alive) < len(children)
                 if apart and child.alone is None:
                     child.alone = len(child.arrivals)
-                rounds, used = child.turn(turn)
+                rounds, used = child.turn(turns[index])
                 if not apart:
                     seen[index] = seen[index][0] + rounds, seen[index][1] + used
     finally:

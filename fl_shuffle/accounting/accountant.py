@@ -13,7 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.attacks.certain_loss import CertainLoss, most_exposed
+from fl_shuffle.accounting.attacks.certain_loss import (
+    CertainLoss,
+    attacked_rounds,
+    most_exposed,
+)
 from fl_shuffle.accounting.attacks.sum_attack import SUM_LOWER_SOURCE, sum_lower_column
 from fl_shuffle.accounting.columns import (
     DECLARED_LOCAL_SOURCE,
@@ -120,9 +124,9 @@ class Accountant:
         )
         self._no_sum = ANALYZED if trust.analyzed else self._sums.reason
         self._no_credit = self._view.no_credit_reason()
-        # A sum is computed from the shuffled reports: of a few Laplace ones the smaller cost holds.
+        # A sum is computed from the shuffled reports: of Laplace ones the smaller cost holds.
         laplace = self._classes.is_noise("laplace")
-        self._smaller = bool(laplace.any()) and self._no_credit is None and self._no_sum is None
+        self._smaller = bool(laplace.any()) and self._no_sum is None
         self._histories = ParticipationHistory.empty(len(class_of))
         self._published = ParticipationHistory.empty(len(class_of))
         self._local_cache: dict[tuple[int, int], float] = {}
@@ -264,8 +268,11 @@ class Accountant:
         after = self._look_ahead(present).sums
         column = after.column(self._delta, taken, overall=proven.overall is not None)
         if self._smaller:
-            column = smaller_column(column, proven)
-        return column, sum_lower_column(after, self._delta, taken)
+            worst = None
+            if proven.overall is not None:
+                worst = self._worst_proven(present, after.epsilons(self._delta))
+            column = smaller_column(column, proven, worst)
+        return column, sum_lower_column(after, self._delta, taken, self._rounds)
 
     def _each(
         self, taken: NDArray[np.int64], histories: ParticipationHistory
@@ -320,18 +327,19 @@ class Accountant:
         worst = worst_local_epsilons(self._alone, self._class_of, taken, everybody, 1, self._delta)
         return float(worst[0])
 
-    def _worst_proven(self, present: Mask) -> float:
-        """The largest proven epsilon of all clients: max over histories of min(local, shuffled)."""
+    def _worst_proven(self, present: Mask, sums: Vector | None = None) -> float:
+        """The largest proven epsilon of all clients: max over histories of min(local, shuffled),
+        or of the smaller of that and the client's own in `sums` [n]."""
         histories = self._look_ahead(present).histories
-        groups = len(histories.distinct)
-        local = worst_local_epsilons(
-            self._alone,
-            self._class_of,
-            self._taken + present,
-            histories.group_of,
-            groups,
-            self._delta,
-        )
+        groups, taken = len(histories.distinct), self._taken + present
+        if sums is None:
+            local = worst_local_epsilons(
+                self._alone, self._class_of, taken, histories.group_of, groups, self._delta
+            )
+        else:
+            own = local_epsilons(self._alone, self._class_of, taken, self._delta)
+            local = np.zeros(groups)
+            np.maximum.at(local, histories.group_of, np.minimum(own, sums))
         worst = 0.0
         known: list[tuple[Spent, float]] = []
         lengths = [sum(spent.values()) for spent in histories.distinct]
@@ -381,7 +389,7 @@ class Accountant:
         worst = most_exposed(self._classes, taken)
         epsilon = {}
         for index, rounds in taken.items():
-            key = (index, self._attacked_rounds(rounds))
+            key = (index, attacked_rounds(rounds, self._rounds))
             if key not in self._lower_cache:
                 self._lower_cache[key] = self._certain.epsilon(
                     *key, local=local[index], recognition_only=index != worst
@@ -390,10 +398,3 @@ class Accountant:
                 epsilon[index] = self._lower_cache[key]
         note = "" if epsilon else "no known attack is certain enough here"
         return Column("lower", Status.LOWER_BOUND, LOWER_SOURCE, epsilon, note)
-
-    def _attacked_rounds(self, rounds: int) -> int:
-        """So many of the rounds are attacked: within 1/16 of all, and all at the run's end.
-
-        An attack on some of the rounds is one on all of them; it need not be redone every round.
-        """
-        return rounds if rounds == self._rounds else rounds - rounds % max(1, rounds // 16)

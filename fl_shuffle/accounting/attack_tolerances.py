@@ -83,6 +83,22 @@ class AttackTolerances:
     """Logarithms, one of which is tried after the other, of the probability, times e^epsilon, that
     rounding moves the test by more than is allowed for."""
 
+    # attacks.laplace_sums
+    laplace_sum_digits: float = 32.0
+    """Copies and cut-off parts of an integral are e^-32 of its bound, or less."""
+    laplace_sum_nodes: int = 200_000
+    """Where an integral takes more points, of very few reports, nothing is claimed."""
+    laplace_sum_scales: int = 64
+    """More noise scales than this are rounded up."""
+    laplace_sum_bisections: int = 24
+    """Steps to a saddle point: any point near it will do."""
+    laplace_sum_reach: float = 7e7
+    """The end of an integral is looked for up to so many deviations' inverses."""
+    laplace_sum_thresholds: int = 13
+    """So many thresholds are tried first; any threshold is a test."""
+    laplace_sum_sections: int = 10
+    """Golden sections to the best one."""
+
     # attacks.chosen_datasets
     dataset_max_counted: int = 1_000_000
     """Outcomes of a binomial count that are added up; leaving the rest out lowers a lower

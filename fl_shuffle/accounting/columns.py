@@ -109,16 +109,13 @@ def gspa_column(mu: float | None, delta: float, classes: Iterable[int]) -> Colum
     return Column("gspa", Status.AS_PUBLISHED, GSPA_SOURCE, dict.fromkeys(classes, epsilon))
 
 
-def smaller_column(sums: Column, proven: Column) -> Column:
+def smaller_column(sums: Column, proven: Column, overall: float | None) -> Column:
     """The column `sum` with `proven` wherever that is smaller: a sum is computed from the shuffled
-    reports, so what holds of these holds of it."""
+    reports, so what holds of these holds of it. `overall`: the worst client's smaller one."""
     smaller = [index for index, value in sums.epsilon.items() if proven.epsilon[index] < value]
-    if not smaller:
+    if not smaller and overall == sums.overall:
         return sums
     epsilon = {**sums.epsilon, **{index: proven.epsilon[index] for index in smaller}}
-    overall = None
-    if sums.overall is not None and proven.overall is not None:
-        overall = min(sums.overall, proven.overall)
     source = f"{sums.source}; or {proven.source}"
     return replace(sums, source=source, epsilon=epsilon, note=SMALLER_NOTE, overall=overall)
 

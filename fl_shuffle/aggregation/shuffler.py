@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.errors import PrivacyBudgetError
-from fl_shuffle.randomizers.vector import exact_sum
+from fl_shuffle.randomizers.vector import exact_sum, exact_sum_and_reach, reach_of
 
 
 class ReportBatch:
@@ -49,12 +49,12 @@ class ReportBatch:
         request's, different for each call) makes what the permutation of a kept batch starts from
         the same whichever rows arrive first; nothing of it is released.
         """
-        bounded = largest is not None and _reaches(rows) <= largest.min(initial=math.inf)
-        if self._rows is None and (bounded or largest is None):
+        if self._rows is None:
             part = torch.zeros_like(self._sum)
-            exact_sum(rows, part, self._group)
+            reach = exact_sum_and_reach(rows, part, self._group)
+            most = math.inf if largest is None else float(largest.min(initial=math.inf))
             # A NaN or an infinity anywhere makes the sum of all coordinates one.
-            if math.isfinite(float(part.sum())):
+            if reach <= most and math.isfinite(float(part.sum())):
                 with self._lock:
                     self._sum += part
                     self.count += rows.shape[0]
@@ -74,7 +74,7 @@ class ReportBatch:
 
         `largest` bounds the absolute value of its coordinates. Not for a batch that is kept.
         """
-        reach = _reaches(part)
+        reach = reach_of(part)
         if self._rows is not None or not (math.isfinite(reach) and reach <= largest):
             return False
         with self._lock:
@@ -114,15 +114,6 @@ def within(rows: Tensor, largest: NDArray[np.float64] | None) -> Tensor:
     if largest is not None and rows.shape[1]:
         usable &= rows.abs().amax(dim=1).double() <= torch.from_numpy(largest)
     return usable
-
-
-def _reaches(rows: Tensor) -> float:
-    """The largest absolute value; infinity where one is NaN."""
-    if not rows.numel():
-        return 0.0
-    low, high = torch.aminmax(rows)
-    reach = max(-float(low), float(high))
-    return math.inf if math.isnan(reach) else reach
 
 
 class PooledBatch:

@@ -34,7 +34,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     for sub, randomizers in ((mean, MEAN_RANDOMIZERS), (frequency, FREQUENCY_RANDOMIZERS)):
         sub.add_argument(
-            "--data", required=True, metavar="FILE.csv", help="columns client_id,value"
+            "--data",
+            required=True,
+            metavar="FILE.csv",
+            help="columns client_id,value; clients numbered as in the budgets, or named and in the "
+            "order of the budgets' numbers",
         )
         sub.add_argument(
             "--budgets",

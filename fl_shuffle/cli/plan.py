@@ -267,6 +267,11 @@ def _cost(arguments: argparse.Namespace) -> int:
 
         words = sum_assumption(config.privacy.min_reports, config.privacy.assumed_honest)
         say(f"assumes {words}")
+        if config.privacy.randomizer == "laplace" and config.data.records:
+            say(
+                "with data.records the data are not read: reports of any number of coordinates up "
+                "to 10^9 are allowed for, and a run that knows theirs may count less"
+            )
     elif not any(cost.credit for cost in costs):
         say("shuffling adds nothing here: every class is left with its own noise")
     alone = "         by itself" if summed else "  without shuffler"

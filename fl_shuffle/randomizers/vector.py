@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from fl_shuffle.accounting.laws.report_grid import grid_steps
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_choice, require_real
+from fl_shuffle.extras import installed
 from fl_shuffle.randomizers.noise import NoiseStream, largest_variate
+from fl_shuffle.randomizers.noise_cpu import COMPILED_FROM
 
 FloatArray = NDArray[np.float64]
 Clients = int | Sequence[int] | NDArray[np.int64]
@@ -296,6 +298,42 @@ def exact_sum(reports: torch.Tensor, accumulator: torch.Tensor, group: int = 1) 
         accumulator.add_(stacked.sum(dim=1).sum(dim=0, dtype=torch.float64))
     if whole < rows:
         accumulator.add_(reports[whole:].sum(dim=0))
+
+
+class _Summed:
+    """How many numbers were added up: loading compiled loops takes as long as so many."""
+
+    def __init__(self) -> None:
+        self._numbers = 0
+        self._compiles = installed("numba")
+
+    def compiled(self, reports: torch.Tensor) -> bool:
+        if self._numbers < COMPILED_FROM:
+            self._numbers += reports.numel()
+            return False
+        return self._compiles and reports.device.type == "cpu" and reports.is_contiguous()
+
+
+_summed = _Summed()
+
+
+def exact_sum_and_reach(reports: torch.Tensor, accumulator: torch.Tensor, group: int = 1) -> float:
+    """`exact_sum`, and the largest absolute value there is; if one is NaN, so is the sum."""
+    if _summed.compiled(reports):
+        from fl_shuffle.compiled.exact_sums import sum_and_reach
+
+        return float(sum_and_reach(reports.numpy(), group, accumulator.numpy()))
+    exact_sum(reports, accumulator, group)
+    return reach_of(reports)
+
+
+def reach_of(rows: torch.Tensor) -> float:
+    """The largest absolute value; infinity where one is NaN."""
+    if not rows.numel():
+        return 0.0
+    low, high = torch.aminmax(rows)
+    reach = max(-float(low), float(high))
+    return math.inf if math.isnan(reach) else reach
 
 
 def exact_group(step: float, largest: float) -> int:

@@ -94,7 +94,10 @@ def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
         assumed = config.privacy.assumed_honest
         if config.privacy.release == "sum":
             if share == 1.0:
-                return sum_cost(classes, rounds, delta, assumed_honest=assumed), kinds
+                costs = sum_cost(
+                    classes, rounds, delta, assumed_honest=assumed, dimension=dimension
+                )
+                return costs, kinds
             drawn = drawn_sum_cost(
                 classes,
                 config.run.rounds,

@@ -14,6 +14,7 @@ from torch import Tensor
 from fl_shuffle.aggregation.shuffler import ReportBatch
 from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.flower.grid import InProcessGrid
+from fl_shuffle.randomizers import vector
 
 DIMENSION = 7
 
@@ -51,14 +52,22 @@ def test_the_order_of_arrival_and_the_number_of_threads_leave_no_trace(keep: boo
     assert torch.equal(other.release_sum(), expected)
 
 
+@pytest.fixture(params=[False, True], ids=["plain", "compiled"])
+def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports are added up as in small runs, and as in large ones."""
+    monkeypatch.setattr(vector._summed, "_numbers", request.param * vector.COMPILED_FROM)
+
+
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_a_row_that_is_not_finite_is_dropped_alone(keep: bool, bad: float) -> None:
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf"), 1e9])
+def test_a_row_that_no_honest_client_sends_is_dropped_alone(keep: bool, bad: float) -> None:
     rows = chunks(1)[0]
     nonfinite = rows.clone()
     nonfinite[2, 3] = bad
     batch = ReportBatch(DIMENSION, keep=keep)
-    assert batch.add(nonfinite, 0).tolist() == [True, True, False, True, True]
+    largest = np.full(5, 2.0**14)
+    assert batch.add(nonfinite, 0, largest).tolist() == [True, True, False, True, True]
     assert batch.count == 4
     assert torch.equal(batch.release_sum(), rows[[0, 1, 3, 4]].double().sum(dim=0))
     with pytest.raises(PrivacyBudgetError, match="below privacy.min_reports = 5"):

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.apps.client import app
 from fl_shuffle.configuration.reading import parse_config
@@ -145,3 +146,14 @@ def test_the_client_app_sends_nothing_beyond_the_record(tmp_path: Path) -> None:
         assert np.isnan(reports).all()
     with pytest.raises(ConfigError, match="entropy"):
         ask(config, 4, entropy="seeded")
+
+
+def test_without_a_record_nobody_describes_every_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A description for each of many clients would take longer than their reports."""
+
+    def never(self: ClassTable, index: object) -> ClientClass:
+        raise AssertionError("a class was looked up")
+
+    monkeypatch.setattr(ClassTable, "__getitem__", never)
+    reports = ask({}, 1)
+    assert reports is not None and bool(np.isfinite(reports).all())

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fl_shuffle.compiled.exact_sums import sum_and_reach
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 from fl_shuffle.randomizers.noise import NoiseStream
 from fl_shuffle.randomizers.vector import (
@@ -129,6 +130,22 @@ def test_grouped_sums_have_the_same_bits(rows: int) -> None:
     exact_sum(reports, plain)
     exact_sum(reports, grouped, group)
     assert torch.equal(plain, grouped)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (40, 33), (97, 4099), (0, 3)])
+@pytest.mark.parametrize("group", [1, 16, 400])
+def test_compiled_sums_have_the_same_bits(rows: int, columns: int, group: int) -> None:
+    rng = np.random.default_rng(rows)
+    reports = torch.from_numpy(rng.integers(-4000, 4000, (rows, columns)).astype(np.float32))
+    plain, compiled = (torch.full((columns,), 0.5, dtype=torch.float64) for _ in range(2))
+    exact_sum(reports, plain, group)
+    reach = sum_and_reach(reports.numpy(), group, compiled.numpy())
+    assert torch.equal(plain, compiled)
+    assert reach == (float(reports.abs().max()) if rows else 0.0)
+    if rows > 1:
+        reports[1, -1], reports[0, 0] = math.nan, -math.inf
+        assert sum_and_reach(reports.numpy(), group, compiled.numpy()) == math.inf
+        assert not math.isfinite(float(compiled.sum()))
 
 
 def test_exactness_is_refused_where_it_does_not_hold() -> None:

@@ -57,3 +57,11 @@ def most_exposed(classes: ClassTable, rounds: dict[int, int]) -> int | None:
     """The class, of those with `rounds` taken, whose own noise protects it least; None of none."""
     exposure = classes.exposure
     return max(rounds, key=lambda i: exposure[i] * rounds[i] ** 0.5, default=None)
+
+
+def attacked_rounds(rounds: int, last: int) -> int:
+    """So many of the `rounds` so far are attacked: within 1/16 of all, and all after the `last`.
+
+    An attack on some of the rounds is one on all of them; it need not be redone every round.
+    """
+    return rounds if rounds == last else rounds - rounds % max(1, rounds // 16)

@@ -1,12 +1,17 @@
-"""What the best test on sums of Gaussian reports certainly reaches: a lower bound on epsilon."""
+"""What tests on sums of reports certainly reach: a lower bound on epsilon."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr
 
+from fl_shuffle.accounting.attacks.certain_loss import attacked_rounds, most_exposed
+from fl_shuffle.accounting.attacks.laplace_sums import LaplaceSumTest
+from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.events import Column
@@ -14,6 +19,15 @@ from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
 SUM_LOWER_SOURCE = "likelihood-ratio test on the sums, the others' means known"
+LAPLACE_LOWER_SOURCE = "threshold test on one coordinate of the sums, the others' means known"
+
+NO_TEST = "no test on the sums that we compute is certain enough here"
+
+Vector = NDArray[np.float64]
+
+_BELOW = np.append(1.0 - 1e-6 * 2.0 ** np.arange(20), 0.0)
+_BETWEEN = np.arange(1, 64) / 64.0
+"""Where a root is looked for, at one go: below a number, and between two."""
 
 
 def sum_attack_delta(epsilon: float, mu: float, coarsest: float) -> float:
@@ -28,17 +42,22 @@ def sum_attack_delta(epsilon: float, mu: float, coarsest: float) -> float:
     """
     if mu <= 0.0 or coarsest > TOLERANCES.sum_attack_coarsest:
         return 0.0
-    return max(_certain(epsilon, mu, coarsest, each) for each in TOLERANCES.sum_attack_log_missed)
+    return float(_certain(np.array([epsilon]), mu, coarsest)[0])
 
 
-def _certain(epsilon: float, mu: float, coarsest: float, allowed: float) -> float:
-    """What is left of the test's divergence, `missed` being e^(allowed - epsilon); 0 if nothing."""
+def _certain(epsilon: Vector, mu: float, coarsest: float) -> Vector:
+    """What is left of the test's divergence at each epsilon, for the best `missed`; 0 if nothing.
+
+    `missed` is e^(allowed - epsilon).
+    """
+    allowed = np.array(TOLERANCES.sum_attack_log_missed)[:, None]
     log_missed = allowed - epsilon
-    moved = coarsest * (math.sqrt(0.5 * (math.log(2.0) - log_missed)) + 1e-9)
-    hit = float(ndtr(0.5 * mu - epsilon / mu - moved))
-    false = math.exp(epsilon + float(log_ndtr(-0.5 * mu - epsilon / mu + moved)))
-    error = (1.0 + math.exp(epsilon)) * math.exp(log_missed) + 1e-13 * hit
-    return max(0.0, hit - false - error)
+    moved = coarsest * (np.sqrt(0.5 * (math.log(2.0) - log_missed)) + 1e-9)
+    hit = ndtr(0.5 * mu - epsilon / mu - moved)
+    false = np.exp(epsilon + log_ndtr(-0.5 * mu - epsilon / mu + moved))
+    error = np.exp(log_missed) + np.exp(allowed) + 1e-13 * hit
+    left: Vector = np.maximum(0.0, np.max(hit - false - error, axis=0))
+    return left
 
 
 def sum_attack_epsilon(delta: float, mu: float, coarsest: float) -> float:
@@ -46,42 +65,88 @@ def sum_attack_epsilon(delta: float, mu: float, coarsest: float) -> float:
 
     0 where the test says nothing.
     """
-    if mu == 0.0:
+    if mu <= 0.0 or coarsest > TOLERANCES.sum_attack_coarsest:
         return 0.0
     exact = gaussian_epsilon(delta, mu)
-    good, bad, below = 0.0, exact, 1e-6 * exact
-    # The rounding of reports costs the test little: look from above first.
-    while below < exact and good == 0.0:
-        if sum_attack_delta(exact - below, mu, coarsest) > delta:
-            good = exact - below
-        else:
-            bad, below = exact - below, 8.0 * below
-    if good == 0.0 and sum_attack_delta(good, mu, coarsest) <= delta:
-        return 0.0
+    # The rounding of reports costs the test little: closest to the exact number from above first.
+    points = exact * _BELOW
+    good, bad = 0.0, exact
     while bad - good > 1e-6 * bad:
-        middle = 0.5 * (good + bad)
-        if sum_attack_delta(middle, mu, coarsest) > delta:
-            good = middle
+        reached = np.flatnonzero(_certain(points, mu, coarsest) > delta)
+        if reached.size:
+            first = int(reached[0])
+            good, bad = float(points[first]), float(points[first - 1]) if first else bad
+        elif points[-1] == 0.0:
+            return 0.0
         else:
-            bad = middle
+            bad = float(points[-1])
+        points = bad + (good - bad) * _BETWEEN
     return good
 
 
-def sum_lower_column(account: SumAccount, delta: float, classes: Iterable[int]) -> Column:
+def laplace_sum_test(
+    scale: Vector,
+    grid: Vector,
+    counts: NDArray[np.int64],
+    honest: int,
+    index: int,
+    shift: float,
+    rounds: int,
+) -> LaplaceSumTest:
+    """The test on `rounds` sums of `counts` [classes] Laplace reports against a client of class
+    `index`, if besides it the `honest` - 1 others of the smallest noise are honest."""
+    order = np.argsort(scale, kind="stable")
+    others = counts.copy()
+    others[index] -= 1
+    hiding = np.empty_like(counts)
+    hiding[order] = np.diff(np.minimum(np.cumsum(others[order]), honest - 1), prepend=0)
+    hiding[index] += 1
+    return LaplaceSumTest(scale, grid, hiding, shift, rounds)
+
+
+def _laplace_column(account: SumAccount, delta: float, classes: list[int], last: int) -> Column:
+    """The most exposed class's; a round of fewer reports hides it no better than a larger one."""
+    taken = account.worst_of_classes(account.taken.astype(np.float64)).astype(np.int64)
+    index = most_exposed(account.classes, {one: int(taken[one]) for one in classes})
+    rounds, counts = 0, account.most
+    if index is not None and counts is not None:
+        # Of sums of some clients nobody can tell which of them were the honest ones.
+        met = int(taken[index]) if account.assumed_honest is None else account.whole
+        rounds = attacked_rounds(met, last)
+    epsilon = {}
+    if index is not None and counts is not None and rounds:
+        key = (index, rounds, delta, counts.tobytes())
+        if key not in account.found:
+            scale, grid, shift = account.reports(index)
+            honest = honest_reports(account.assumed_honest, int(counts.sum()))
+            test = laplace_sum_test(scale, grid, counts, honest, index, shift, rounds)
+            account.found[key] = test.epsilon(delta)
+        if account.found[key] > 0.0:
+            epsilon = {index: account.found[key]}
+    note = "" if epsilon else NO_TEST
+    return Column("sum-lower", Status.LOWER_BOUND, LAPLACE_LOWER_SOURCE, epsilon, note)
+
+
+def sum_lower_column(
+    account: SumAccount, delta: float, classes: Iterable[int], last: int = 0
+) -> Column:
     """What the test certainly reaches against the most exposed client of each of these classes.
 
     The adversary is the guarantee's own: where some reports are not assumed to be honest it knows
-    their noise, and the honest ones are those of the smallest noise.
+    their noise, and the honest ones are those of the smallest noise. Of Laplace reports the most
+    exposed class alone is attacked, in the rounds that `attacked_rounds` says; `last`: of the run.
     """
     if account.reason is not None:
         return Column(
             "sum-lower", Status.LOWER_BOUND, SUM_LOWER_SOURCE, note="as for the column sum"
         )
+    if bool(account.classes.is_noise("laplace").any()):
+        return _laplace_column(account, delta, list(classes), last)
     worst = account.worst_of_classes(account.attacked_mu_squared)
     found = {
         index: sum_attack_epsilon(delta, math.sqrt(worst[index]), account.coarsest)
         for index in classes
     }
     epsilon = {index: value for index, value in found.items() if value > 0.0}
-    note = "" if epsilon else "no test on the sums that we compute is certain enough here"
+    note = "" if epsilon else NO_TEST
     return Column("sum-lower", Status.LOWER_BOUND, SUM_LOWER_SOURCE, epsilon, note)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,6 +30,9 @@ from fl_shuffle.errors import InvalidValueError, require_integer, require_real
 
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
+
+QUIET = 45.0
+"""e^-45 is 3e-20: far below round-off."""
 
 
 class Composition:
@@ -63,8 +67,9 @@ class Composition:
         self._largest = max(largest, 1e-300)
         self._laws: dict[float, tuple[FloatArray, FloatArray, float]] = {}
 
-    def _best_tilt(self, objective: Callable[[float, float], float]) -> float:
-        """The rung of the ladder that minimises objective(tilt, log moment), which is unimodal.
+    def _best_tilt(self, objective: Callable[[float, float], float], near: float) -> float:
+        """The rung of the ladder that minimises objective(tilt, log moment), which is unimodal; it
+        is looked for from `near` deviations on.
 
         Any tilt gives a valid bound: it decides where the window lies and how round-off is spread.
         """
@@ -75,7 +80,7 @@ class Composition:
                 return math.inf
             return objective(tilt, self._moments(tilt)[0])
 
-        rung = math.ceil(math.log(0.3 / self._sd) / math.log(TOLERANCES.tilt_ladder))
+        rung = math.ceil(math.log(near / self._sd) / math.log(TOLERANCES.tilt_ladder))
         last = math.floor(
             math.log(TOLERANCES.lattice_max_loss / self._largest) / math.log(TOLERANCES.tilt_ladder)
         )
@@ -105,23 +110,40 @@ class Composition:
         """(losses, upper bounds on P's masses there, mass that may lie above the window)."""
         if tilt not in self._laws:
             step, size = self._window(tilt)
-            exponent = np.zeros(size // 2 + 1, dtype=np.complex128)
-            log_scale = 0.0
-            for pair, times in self._parts:
-                exponent += times * pair.log_spectrum(step, size, tilt)
-                log_scale += times * pair.lattice_log_moment(step, tilt)
+            exponent, log_scale = self._log_transform(step, size, tilt)
             law = np.fft.irfft(np.exp(exponent), n=size)
-            first = math.floor(self._moments(tilt)[1] / step) - size // 2
+            first = self._first(tilt, step, size)
             index = np.arange(first, first + size)
             law = np.roll(law, -(first % size))
-            roundoff = 8.0 * UNIT * math.log2(size) * (1.0 + self.rounds)
             losses = index.astype(np.float64) * step
             weights = np.exp(np.minimum(log_scale - tilt * losses, 700.0))
-            masses: FloatArray = (np.maximum(law, 0.0) + roundoff) * weights
-            end = float(losses[-1]) + step
-            above = self._beyond(step, end, [tilt + rate for rate in self._markov_rates()])
-            self._laws[tilt] = (losses, masses, above)
+            masses: FloatArray = (np.maximum(law, 0.0) + self._roundoff(size)) * weights
+            self._laws[tilt] = (losses, masses, self._above(tilt))
         return self._laws[tilt]
+
+    def _log_transform(self, step: float, size: int, tilt: float) -> tuple[ComplexArray, float]:
+        """(log of the Fourier transform of the tilted, normalised law, log of what it was scaled
+        by)."""
+        exponent = np.zeros(size // 2 + 1, dtype=np.complex128)
+        log_scale = 0.0
+        for pair, times in self._parts:
+            exponent += times * pair.log_spectrum(step, size, tilt)
+            log_scale += times * pair.lattice_log_moment(step, tilt)
+        return exponent, log_scale
+
+    def _first(self, tilt: float, step: float, size: int) -> int:
+        """The window's first loss, in steps."""
+        return math.floor(self._moments(tilt)[1] / step) - size // 2
+
+    def _roundoff(self, size: int) -> float:
+        """No mass of the tilted law on `size` losses is off by more."""
+        return 8.0 * UNIT * (math.log2(size) * (1.0 + self.rounds) + 8.0)
+
+    def _above(self, tilt: float) -> float:
+        """P's mass that may lie above the window."""
+        step, size = self._window(tilt)
+        end = (self._first(tilt, step, size) + size) * step
+        return self._beyond(step, end, [tilt + rate for rate in self._markov_rates()])
 
     def _markov_rates(self) -> list[float]:
         lowest, highest = (
@@ -157,7 +179,7 @@ class Composition:
         budget = require_real("epsilon", epsilon, minimum=0.0)
         if self._variance == 0.0:
             return min(1.0, self.infinite)
-        tilt = self._best_tilt(lambda tilt, log_moment: log_moment - tilt * budget)
+        tilt = self._best_tilt(lambda tilt, log_moment: log_moment - tilt * budget, 0.3)
         best = self._delta_at(budget, tilt)
         if self._law(tilt)[0][0] > budget:
             best = min(best, self._delta_at(budget, 0.0))
@@ -185,7 +207,9 @@ class Composition:
             return 0.0
         # Markov's inequality at each tilt gives an epsilon; the best of them is near the answer.
         goal = -math.log(target)
-        tilt = self._best_tilt(lambda tilt, log_moment: (log_moment + goal) / tilt)
+        tilt = self._best_tilt(
+            lambda tilt, log_moment: (log_moment + goal) / tilt, math.sqrt(2.0 * goal)
+        )
         found = self._epsilon_at(target, tilt)
         if found < (self._moments(tilt)[0] + goal) / tilt:
             return found
@@ -193,29 +217,45 @@ class Composition:
         return min(found, self._epsilon_at(target, tilt / TOLERANCES.tilt_ladder**2))
 
     def _epsilon_at(self, target: float, tilt: float) -> float:
-        losses, masses, above = self._law(tilt)
-        allowed = (target - self.infinite) / TOLERANCES.lattice_safety - above
+        allowed = (target - self.infinite) / TOLERANCES.lattice_safety - self._above(tilt)
         if allowed <= 0.0:
             return math.inf
+        tails, goal = self._tails(tilt), math.log(allowed)
+        step, bad = tails.step, max(tails.first, 0)
+        if tails.log_gained(bad) <= goal:
+            return bad * step
+        # Smooth and falling: the secant's guess, kept inside a bracket that shrinks all the same.
+        guess = math.ceil((self._moments(tilt)[0] - math.log(target)) / (tilt * step))
+        good = min(max(guess, bad + 1), tails.last)
+        over, under = tails.log_gained(bad) - goal, tails.log_gained(good) - goal
+        if under > 0.0:
+            bad, over, good = good, under, tails.last
+            under = tails.log_gained(good) - goal
+            if under > 0.0:
+                return math.inf
+        side = 0
+        while good - bad > 1:
+            share = over / (over - under) if math.isfinite(over - under) else 0.5
+            middle = min(max(bad + round(share * (good - bad)), bad + 1), good - 1)
+            height = tails.log_gained(middle) - goal
+            # An end that stays twice counts for less, so that it does not stay for long.
+            if height > 0.0:
+                bad, over, under = middle, height, under * (0.5 if side > 0 else 1.0)
+            else:
+                good, under, over = middle, height, over * (0.5 if side < 0 else 1.0)
+            side = 1 if height > 0.0 else -1
         # At eps between losses j - 1 and j only what lies from j on counts: A_j - e^(eps - loss j)
-        # B_j, with A and B the masses above, plain and discounted. D = A - B is summed up from
-        # positive parts: as a difference it would drown where round-off leaves huge masses below.
-        step = float(losses[1] - losses[0])
-        with np.errstate(over="ignore"):  # infinite masses far below the answer: no candidates
-            discounted = _discounted_tails(masses, step)
-            gained = np.zeros_like(discounted)
-            gained[:-1] = np.cumsum(-math.expm1(-step) * discounted[:0:-1])[::-1]
-        good = np.flatnonzero(gained <= allowed)
-        if good.size == 0:
-            return math.inf
-        j = int(good[0])
-        if j == 0 or losses[j] <= 0.0:
-            return max(0.0, float(losses[j]))
-        share = 1.0 - (allowed - gained[j]) / discounted[j] if discounted[j] > 0.0 else 0.0
-        exact = losses[j] + math.log(share) if share > 0.0 else losses[j - 1]
-        return (
-            max(0.0, float(min(max(exact, losses[j - 1]), losses[j]))) * TOLERANCES.lattice_safety
-        )
+        # B_j, with A and B the masses above, plain and discounted, and A - B what is gained.
+        gained, discounted = math.exp(tails.log_gained(good)), math.exp(tails.log_discounted(good))
+        share = 1.0 - (allowed - gained) / discounted
+        exact = step * good + (math.log(share) if share > 0.0 else -step)
+        return min(max(exact, step * (good - 1)), step * good) * TOLERANCES.lattice_safety
+
+    def _tails(self, tilt: float) -> _Tails:
+        step, size = self._window(tilt)
+        exponent, log_scale = self._log_transform(step, size, tilt)
+        first = self._first(tilt, step, size)
+        return _Tails.of(exponent, log_scale, step, size, tilt, first, self._roundoff(size))
 
     def profile(self, epsilons: ArrayLike) -> FloatArray:
         """delta at each of `epsilons` (>= 0, any order)."""
@@ -234,19 +274,79 @@ class Composition:
         return trade_off_from_profile(errors, grid, self.profile(grid))
 
 
-def _discounted_tails(masses: FloatArray, step: float) -> FloatArray:
-    """sum over k >= j of e^(-(k - j) step) masses[k], for every j; sums of positive terms only."""
-    tails = np.empty_like(masses)
-    carried = 0.0
-    # Pieces short enough that no weight over- or underflows, from the far end.
-    length = max(1, int(300.0 / step))
-    for end in range(masses.size, 0, -length):
-        piece = slice(max(0, end - length), end)
-        ages = step * np.arange(end - piece.start, dtype=np.float64)
-        summed = np.cumsum((masses[piece] * np.exp(-ages))[::-1])[::-1] * np.exp(ages)
-        tails[piece] = summed + carried * np.exp(ages - (ages[-1] + step))
-        carried = float(tails[piece.start])
-    return tails
+@dataclass(frozen=True)
+class _Tails:
+    """Sums over the upper tail of a law on multiples of `step`, from its Fourier transform.
+
+    The tilted law repeats every `size` steps, its mass at loss l weighs e^-(tilt l) times the
+    scale, so that a tail is a geometric series for each frequency:
+
+        sum over j >= J of e^(-tilt j step) e^(2 pi i j k / size) = rho^J / (1 - rho).
+
+    Repetitions only add. Frequencies at which the transform is below e^-`QUIET` are left out: with
+    the round-off of what is summed they are less than what `roundoff` allows each mass. As the law
+    spreads over more rounds fewer and fewer frequencies are left, whatever the step.
+    """
+
+    step: float
+    size: int
+    first: int
+    last: int
+    frequencies: NDArray[np.int64]
+    gained: ComplexArray
+    discounted: ComplexArray
+    log_scale: float
+    slope: float
+    lost: tuple[float, float]
+    """What round-off may hide of `gained` and `discounted`."""
+
+    @classmethod
+    def of(
+        cls,
+        log_transform: ComplexArray,
+        log_scale: float,
+        step: float,
+        size: int,
+        tilt: float,
+        first: int,
+        roundoff: float,
+    ) -> _Tails:
+        """Of the law with this transform, tilted by `tilt` > 0; the window begins at `first`."""
+        heard = np.flatnonzero(log_transform.real > -QUIET)
+        twice = np.where((heard == 0) | (2 * heard == size), 1.0, 2.0) / size
+        terms = twice * np.exp(log_transform[heard])
+        turn = 2j * math.pi / size * heard - tilt * step
+        # 1 - rho, and 1 - rho e^-step; their inverses differ by rho (1 - e^-step) over both.
+        plain, aged = -np.expm1(turn), -np.expm1(turn - step)
+        gain = np.exp(turn) * -math.expm1(-step) / (plain * aged)
+        alone = -math.expm1(-tilt * step), -math.expm1(-(tilt + 1.0) * step)
+        hidden = math.exp(-tilt * step) * -math.expm1(-step) / (alone[0] * alone[1])
+        return cls(
+            step,
+            size,
+            first,
+            first + size - 1,
+            heard,
+            terms * gain,
+            terms / aged,
+            log_scale,
+            tilt * step,
+            (roundoff * hidden, roundoff / alone[1]),
+        )
+
+    def log_gained(self, index: int) -> float:
+        """log of the sum over j >= index of (1 - e^-((j - index) step)) masses[j], rounded up."""
+        return self._log(self.gained, index, self.lost[0])
+
+    def log_discounted(self, index: int) -> float:
+        """log of the sum over j >= index of e^-((j - index) step) masses[j], rounded up."""
+        return self._log(self.discounted, index, self.lost[1])
+
+    def _log(self, terms: ComplexArray, index: int, lost: float) -> float:
+        angles = (2.0 * math.pi / self.size) * (self.frequencies * index % self.size)
+        # Summed up in pairs: the round-off of a scalar product could grow with its length.
+        total = float(np.sum(terms.real * np.cos(angles) - terms.imag * np.sin(angles)))
+        return self.log_scale - self.slope * index + math.log(max(total, 0.0) + lost)
 
 
 def trade_off_from_profile(

@@ -15,7 +15,7 @@ from fl_shuffle.accounting.guarantee import proof_over_attack
 from fl_shuffle.accounting.limits import MAX_ROUNDS
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass
-from fl_shuffle.accounting.rounds.local_guarantees import local_epsilon
+from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilon
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView
 from fl_shuffle.errors import InvalidValueError, require_integer, require_real
@@ -86,7 +86,8 @@ def proven_costs(
     kinds = view.kinds(counts[members], colluders)
     library = RoundLibrary()
     costs = []
-    for index, own, kind in zip(members.tolist(), present, kinds, strict=True):
+    alone = accounted_locally(ClassTable.of(present))
+    for index, own, kind in zip(members.tolist(), alone, kinds, strict=True):
         local = local_epsilon(own, rounds, delta)
         credit = library.curve(kind).credit
         epsilon = min(local, library.epsilon({kind: rounds}, delta)) if credit else local

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle.accounting.attacks.laplace_sums import LaplaceSumTest
+from fl_shuffle.accounting.attacks.sum_attack import laplace_sum_test
 from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.bounds.sum_release.gaussian import (
     attacked_variance,
@@ -20,7 +23,7 @@ from fl_shuffle.accounting.bounds.sum_release.sum_curve import SumCurve
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
 from fl_shuffle.accounting.laws.report_grid import report_grids
 from fl_shuffle.accounting.limits import MAX_ROUNDS
-from fl_shuffle.accounting.queries.planned_cost import ClassCost
+from fl_shuffle.accounting.queries.planned_cost import ClassCost, client_class, proven_costs
 from fl_shuffle.accounting.queries.planned_noise import (
     UNITS,
     NoisePlan,
@@ -28,6 +31,9 @@ from fl_shuffle.accounting.queries.planned_noise import (
     local_epsilon,
     require_target_delta,
 )
+from fl_shuffle.accounting.rounds.class_table import ClassTable
+from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally
+from fl_shuffle.accounting.rounds.round_library import RoundType, Spent
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import NotApplicableError, require_choice, require_integer, require_real
 
@@ -35,11 +41,14 @@ Vector = NDArray[np.float64]
 
 
 def class_curves(
-    classes: Sequence[ReportClass], rounds: int, assumed_honest: AssumedHonest = None
+    classes: Sequence[ReportClass],
+    rounds: int,
+    assumed_honest: AssumedHonest = None,
+    dimension: int | None = None,
 ) -> list[SumCurve]:
     """What `rounds` sums of these reports cost a client of each class; proven.
 
-    Of Laplace reports any dimension up to 10^9 is allowed for.
+    Of Laplace reports of unknown `dimension` any up to 10^9 is allowed for.
     """
     noise = require_one_noise(classes)
     scale, shift, counts = _columns(classes)
@@ -49,29 +58,61 @@ def class_curves(
         mu = sum_mu(scale, shift, grids, counts, honest) * math.sqrt(rounds)
         return [SumCurve(value) for value in mu.tolist()]
     mu = laplace_sum_mu(
-        scale, shift, grids, counts, dimension=TOLERANCES.sum_most_coordinates, honest=honest
+        scale,
+        shift,
+        grids,
+        counts,
+        dimension=TOLERANCES.sum_most_coordinates if dimension is None else dimension,
+        honest=honest,
     )
     rare = rounds * TOLERANCES.sum_rare
+    alone = accounted_locally(ClassTable.of(map(client_class, classes))).exposure
     return [
-        SumCurve(value * math.sqrt(rounds), rare, kind.ratio, rounds)
-        for value, kind in zip(mu.tolist(), classes, strict=True)
+        SumCurve(value * math.sqrt(rounds), rare, pure, rounds)
+        for value, pure in zip(mu.tolist(), alone.tolist(), strict=True)
+    ]
+
+
+def shuffled_histories(
+    classes: Sequence[ReportClass], rounds: int, assumed_honest: AssumedHonest = None
+) -> list[Spent]:
+    """What a client of each class went through if these reports were seen themselves, shuffled.
+
+    Of Laplace reports alone, where that may cost less than what is proven of their sum: none for
+    Gaussian ones.
+    """
+    if require_one_noise(classes) != "laplace":
+        return []
+    arrived = sum(kind.count for kind in classes)
+    colluders = arrived - honest_reports(assumed_honest, arrived)
+    return [
+        {RoundType.of(classes, index).without(colluders): rounds} for index in range(len(classes))
     ]
 
 
 def attacked_class_mu(
     classes: Sequence[ReportClass], assumed_honest: AssumedHonest = None
 ) -> tuple[Vector, float]:
-    """What the best test on one such sum reaches for each class; its coarsest grid (in scales).
-
-    Raises `NotApplicableError` for reports whose noise is not Gaussian.
-    """
-    if require_one_noise(classes) != "gaussian":
-        raise NotApplicableError("no attack on sums of Laplace reports is computed")
+    """What the best test on one sum of Gaussian reports reaches for each class; its coarsest grid
+    (in scales)."""
     scale, shift, counts = _columns(classes)
     radius = np.array([kind.radius for kind in classes])
     honest = honest_reports(assumed_honest, int(counts.sum()))
     coarsest = float(np.max(report_grids(scale, radius) / scale))
     return shift / np.sqrt(attacked_variance(scale, counts, honest)), coarsest
+
+
+def laplace_class_tests(
+    classes: Sequence[ReportClass], rounds: int, assumed_honest: AssumedHonest = None
+) -> list[LaplaceSumTest]:
+    """The test on `rounds` sums of these Laplace reports against a client of each class."""
+    scale, shift, counts = _columns(classes)
+    grids = report_grids(scale, np.array([kind.radius for kind in classes]))
+    honest = honest_reports(assumed_honest, int(counts.sum()))
+    return [
+        laplace_sum_test(scale, grids, counts, honest, index, move, rounds)
+        for index, move in enumerate(shift.tolist())
+    ]
 
 
 def require_one_noise(classes: Sequence[ReportClass]) -> str:
@@ -95,17 +136,35 @@ def sum_cost(
     delta: float,
     *,
     assumed_honest: AssumedHonest = None,
+    dimension: int | None = None,
 ) -> list[ClassCost]:
     """The proven cost of `rounds` equal sums for each class of a batch that arrives whole.
 
+    It is the number a run over such rounds would print: of Laplace reports of that `dimension` the
+    smaller one of the cost of their sum and that of the shuffled reports it is computed from.
     `anonymity` counts the reports whose noise may hide the client. Classes with no clients are left
     out.
     """
     require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
     require_target_delta(delta)
-    honest = honest_reports(assumed_honest, sum(kind.count for kind in classes))
-    curves = class_curves(classes, rounds, assumed_honest)
-    return _costs(classes, curves, honest, rounds, delta)
+    arrived = sum(kind.count for kind in classes)
+    honest = honest_reports(assumed_honest, arrived)
+    curves = class_curves(classes, rounds, assumed_honest, dimension)
+    costs = _costs(classes, curves, honest, rounds, delta)
+    if require_one_noise(classes) != "laplace":
+        return costs
+    counts = np.array([kind.count for kind in classes], dtype=np.int64)
+    known = [client_class(kind) for kind in classes]
+    shuffled = proven_costs(known, counts, rounds, delta, arrived - honest)
+    return [
+        replace(
+            cost,
+            epsilon=min(cost.epsilon, other.epsilon),
+            local=other.local,
+            credit=min(cost.epsilon, other.epsilon) < other.local,
+        )
+        for cost, other in zip(costs, shuffled, strict=True)
+    ]
 
 
 def drawn_sum_cost(
@@ -154,7 +213,7 @@ def _costs(
     for index, (own, curve) in enumerate(zip(classes, curves, strict=True)):
         if own.count:
             local = local_epsilon(own.noise, own.ratio, rounds, delta)
-            epsilon = min(local, curve.epsilon(delta))
+            epsilon = curve.epsilon(delta)
             costs.append(ClassCost(index, own.count, honest, epsilon, local, epsilon < local))
     return costs
 
@@ -213,7 +272,7 @@ def plan_sum_noise(
         scale=good,
         deviation=good,
         average_deviation=good / math.sqrt(total),
-        epsilon=min(local, worst(good)),
+        epsilon=worst(good),
         delta=delta,
         local_epsilon=local,
         report_epsilon=gaussian_epsilon(report_delta, share * step / good),

@@ -138,6 +138,12 @@ class SumAccount:
     taken: NDArray[np.int64]
     coarsest: float = 0.0
     """The coarsest grid of any report, in units of its noise scale."""
+    most: NDArray[np.int64] | None = None
+    """Of Laplace reports: no sum so far had more of a class [classes] than this."""
+    whole: int = 0
+    """So many sums were of everybody's reports."""
+    found: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False)
+    """Attacks on these sums that were worked out; an account that follows keeps them."""
     _table: _Table | None = field(default=None, repr=False)
 
     @classmethod
@@ -172,7 +178,7 @@ class SumAccount:
             if not np.isfinite(table.mu(everybody, honest)).any():
                 return cls(class_of, FEW_LAPLACE, assumed_honest, none, none, never)
         coarsest = float(np.max(table.grid / table.scale, initial=0.0))
-        return cls(class_of, None, assumed_honest, none, none, never, coarsest, table)
+        return cls(class_of, None, assumed_honest, none, none, never, coarsest, _table=table)
 
     def after(self, present: Mask) -> SumAccount:
         """One more sum, of the reports of these clients [n]."""
@@ -191,7 +197,29 @@ class SumAccount:
             spent, attacked = self.mu_squared.copy(), self.attacked_mu_squared.copy()
             spent[present] += cost.mu_squared[taking]
             attacked[present] += cost.attacked_mu_squared[taking]
-        return replace(self, mu_squared=spent, attacked_mu_squared=attacked, taken=taken)
+        most = self.most
+        if table.laplace:
+            most = counts if most is None else np.maximum(most, counts)
+        return replace(
+            self,
+            mu_squared=spent,
+            attacked_mu_squared=attacked,
+            taken=taken,
+            most=most,
+            whole=self.whole + everybody,
+        )
+
+    @property
+    def classes(self) -> ClassTable:
+        """The classes, as far as their own noise is concerned; `NotApplicableError` if there is no
+        guarantee."""
+        return self._require().local
+
+    def reports(self, index: int) -> tuple[Vector, Vector, float]:
+        """Scale and grid of each class's reports [classes], and how far a client of class `index`
+        moves the sum."""
+        table = self._require()
+        return table.scale, table.grid, float(table.shift[index])
 
     def epsilons(self, delta: float) -> Vector:
         """Every client's epsilon [n] at `delta` (nats), proven.
