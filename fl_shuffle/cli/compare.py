@@ -13,6 +13,7 @@ from fl_shuffle.api.queries import read_query
 from fl_shuffle.cli.bound import add_query_arguments, given_values
 from fl_shuffle.errors import ConfigError, FlShuffleError
 from fl_shuffle.extras import require_extra
+from fl_shuffle.simulation.progress import tell
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.guarantee import Guarantee
@@ -37,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     query = read_query(given_values(arguments))
     if arguments.plot is not None:
         _require_figure(Path(arguments.plot))
+    tell("asking every bound")
     answers = compare(query)
     results = {name: value for name, value in answers.items() if isinstance(value, Guarantee)}
     refusals = {name: value for name, value in answers.items() if isinstance(value, FlShuffleError)}
@@ -44,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         reasons = "; ".join(f"{name}: {error}" for name, error in refusals.items())
         raise ConfigError(f"no bound applies to this query. {reasons}")
     if arguments.plot is not None:
+        tell("drawing, for more and fewer clients")
         _plot(query, results, Path(arguments.plot))
     if arguments.json:
         body = {
