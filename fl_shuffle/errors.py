@@ -56,11 +56,12 @@ class RunError(FlShuffleError):
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a run; what it released is on record, and it can go on from `directory`."""
+    """Ctrl-C during a run or a sweep; what was released is on record, and the `command` of the
+    same name can go on from `directory`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, command: str = "simulate") -> None:
         self.directory = directory
-        super().__init__(f"interrupted; go on with: fl-shuffle simulate --resume {directory}")
+        super().__init__(f"interrupted; go on with: fl-shuffle {command} --resume {directory}")
 
 
 def require_real(

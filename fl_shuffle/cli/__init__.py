@@ -10,13 +10,15 @@ import logging
 import os
 import sqlite3
 import sys
+import textwrap
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.simulation.progress import say
 from fl_shuffle.version import __version__
 
 SUBCOMMANDS = (
@@ -38,16 +40,39 @@ ELSEWHERE = {"new": "fl_shuffle.scaffold.command"}
 """Subcommands that live with what they do."""
 REQUIRED = ("torch", "flwr", "opacus", "cryptography", "mpmath", "rich", "safetensors", "scipy")
 
+TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "count_or_share": "a count or a share, as 500 or 0.8",
+}
+"""What `argparse` calls by the name of a function."""
 CLIENT_LOG = "fl_shuffle.client"
 """What clients say, exceptions among it, is logged below this name."""
 INTERRUPTED = 130
 """As of a program that the signal ends."""
 
 
+class _Help(argparse.HelpFormatter):
+    """Cuts lines between words alone: neither `num-partitions` nor `DATE-TIME` at the hyphen."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(
+            " ".join(text.split()), width, break_long_words=False, break_on_hyphens=False
+        )
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(indent + line for line in self._split_lines(text, width - len(indent)))
+
+
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, as every other error of the command does."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": _Help, **options})
+
     def error(self, message: str) -> NoReturn:
+        for type_name, wanted in TYPES.items():
+            message = message.replace(f"invalid {type_name} value:", f"must be {wanted}, not")
         self.exit(2, f"fl-shuffle: error: {message}; see {self.prog} --help\n")
 
 
@@ -56,6 +81,8 @@ def build_parser() -> argparse.ArgumentParser:
         prog="fl-shuffle",
         description="Federated learning in the shuffle model of differential privacy: "
         "simulate and sweep federations, read their ledgers, ask for a privacy bound, plan, audit.",
+        epilog="To begin: fl-shuffle simulate, then fl-shuffle report RUN with the run directory "
+        "that it names. What a command takes: fl-shuffle COMMAND --help.",
     )
     parser.add_argument("--version", action="version", version=f"fl-shuffle {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -115,5 +142,5 @@ def _said(text: str, code: int, *, verbose: bool = False) -> int:
     with suppress(OSError):
         if verbose:
             traceback.print_exc()
-        print(f"fl-shuffle: error: {' '.join(text.split())}", file=sys.stderr)
+        say(f"fl-shuffle: error: {' '.join(text.split())}", out=sys.stderr)
     return code

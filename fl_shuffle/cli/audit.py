@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from fl_shuffle.cli.overrides import add_overrides
 from fl_shuffle.simulation.audit import audit_configuration
-from fl_shuffle.simulation.progress import tell
+from fl_shuffle.simulation.progress import say, tell
 
 if TYPE_CHECKING:
     from fl_shuffle.auditing.audit import AuditSettings
@@ -58,13 +58,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="of all lower bounds of an audit together (default 0.95)",
     )
     parser.add_argument(
-        "--seconds", type=float, default=100.0, metavar="S", help="stop playing after about S s"
+        "--seconds",
+        type=float,
+        default=100.0,
+        metavar="S",
+        help="stop playing after about S seconds (default 100)",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the canaries")
     parser.add_argument("--json", action="store_true", help="print one JSON object per audit")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    tell("loading PyTorch and Flower")
     import torch
 
     from fl_shuffle.api.audits import audit
@@ -125,7 +130,7 @@ def _run_cases(arguments: argparse.Namespace, given: AuditSettings) -> int:
         published = sum(report.breaks_published for report in reports)
         expected = sum(case.published_breaks for case in cases)
         proven = sum(report.breaks_proven for report in reports)
-        print(
+        say(
             f"published mu broken in {published} of {len(cases)} cases ({expected} expected); "
             f"proven bound contradicted in {proven}"
         )
@@ -145,27 +150,27 @@ def _show(report: AuditReport, *, as_json: bool, short: bool) -> None:
     if as_json:
         print(json.dumps(report.to_dict(), allow_nan=False), flush=True)
         return
-    print(
+    say(
         f"{report.name}: {report.clients:,} clients, d = {report.dimension:,}, {report.noise}, "
         f"unit = {report.unit}, replace-one, confidence {report.confidence:.0%}"
     )
     if report.clipping is not None:
-        print(
+        say(
             f"  hostile records through the run's own model: a mean of "
             f"{report.clipping.radius:.4f} of the assumed radius, moved by "
             f"{report.clipping.move:.4f} of the assumed sensitivity"
         )
     if report.recognition:
-        print(
+        say(
             f"  budget classes told apart by report size: {report.recognition['accuracy']:.4%} of "
             f"{report.recognition['reports_classified']:,} reports right"
         )
     for line in _published_lines(report):
-        print(f"  {line}")
+        say(f"  {line}")
     for check in report.checks:
         if not short or check.refuted:
             for line in _check_lines(check):
-                print(f"  {line}")
+                say(f"  {line}")
     for finding in report.findings:
         if (
             short
@@ -174,14 +179,13 @@ def _show(report: AuditReport, *, as_json: bool, short: bool) -> None:
         ):
             continue
         for line in _lines(finding):
-            print(f"  {line}")
+            say(f"  {line}")
     for note in report.notes:
-        print(f"  note: {note}")
-    print(
+        say(f"  note: {note}")
+    say(
         f"  => published mu {'BROKEN' if report.breaks_published else 'not broken'}; proven bound "
         f"{'CONTRADICTED' if report.breaks_proven else 'not contradicted'} "
-        f"({report.seconds:.1f} s)",
-        flush=True,
+        f"({report.seconds:.1f} s)"
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from fl_shuffle.api.queries import answer, read_query
 from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError
+from fl_shuffle.simulation.progress import say, tell
 
 if TYPE_CHECKING:
     pass
@@ -130,6 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     start = time.perf_counter()
     query = read_query(values)
+    tell(f"working out {query.method}")
     result = bound(query)
     seconds = time.perf_counter() - start
     lower = lower_answers(query) if result.is_guarantee else {}
@@ -137,15 +139,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({**result.to_dict(), "proven_over_lower": ratio, "seconds": seconds}))
     else:
-        print(result)
+        say(str(result))
         if ratio is not None:
-            print(ratio_line(ratio))
+            say(ratio_line(ratio))
         if result.details.get("participation", 1.0) != 1.0:
             from fl_shuffle.accounting.bounds.participation import ASSUMPTION
 
-            print(f"assumes {ASSUMPTION}")
+            say(f"assumes {ASSUMPTION}")
         if query.release == "sum":
-            print(f"assumes {result.assumptions[0]}")
+            say(f"assumes {result.assumptions[0]}")
     return 0
 
 
@@ -175,6 +177,7 @@ def _solve(name: str, values: dict[str, Any], *, as_json: bool) -> int:
     query.require_pure()
     epsilon = query.epsilon or 0.0
     epsilon0, _, clients = query.local
+    tell(f"looking for {name}")
     if name == "clients":
         clients = smallest_cohort(
             make_randomizer(query, epsilon0),
@@ -202,10 +205,10 @@ def _solve(name: str, values: dict[str, Any], *, as_json: bool) -> int:
         return 0
     at = f"epsilon0 = {epsilon0:g}" if name == "clients" else f"{clients} clients"
     shown = f"clients >= {value}" if name == "clients" else f"epsilon0 <= {value:.6g}"
-    print(f"{shown} for epsilon <= {epsilon:g} at delta = {delta:g} with {at}")
-    print(result)
+    say(f"{shown} for epsilon <= {epsilon:g} at delta = {delta:g} with {at}")
+    say(str(result))
     if query.participation < 1.0:
-        print(f"assumes {ASSUMPTION}")
+        say(f"assumes {ASSUMPTION}")
     return 0
 
 

@@ -24,11 +24,21 @@ ESTIMATORS = ("unbiased", "published", "inverse-variance")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     quantities = parser.add_subparsers(dest="quantity", required=True, metavar="mean|frequency")
-    mean = quantities.add_parser("mean", help="the mean of one number per client")
-    frequency = quantities.add_parser("frequency", help="the share of each category")
+    mean = quantities.add_parser(
+        "mean", help="the mean of one number per client",
+        description="Estimate the mean of one number per client.",
+    )  # fmt: skip
+    frequency = quantities.add_parser(
+        "frequency", help="the share of each category",
+        description="Estimate the share of each category, one per client.",
+    )  # fmt: skip
     for sub, randomizers in ((mean, MEAN_RANDOMIZERS), (frequency, FREQUENCY_RANDOMIZERS)):
         sub.add_argument(
-            "--data", required=True, metavar="FILE.csv", help="columns client_id,value"
+            "--data",
+            required=True,
+            metavar="FILE.csv",
+            help="columns client_id,value; clients numbered as in the budgets, or named and in the "
+            "order of the budgets' numbers",
         )
         sub.add_argument(
             "--budgets",
@@ -36,19 +46,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
             metavar="FILE.csv",
             help="columns client_id,epsilon,delta: each client's local budget",
         )
-        sub.add_argument("--randomizer", choices=randomizers, default=randomizers[0])
+        sub.add_argument(
+            "--randomizer",
+            choices=randomizers,
+            default=randomizers[0],
+            metavar="NAME",
+            help=f"{', '.join(randomizers)} (default: {randomizers[0]})",
+        )
         sub.add_argument(
             "--estimator",
             choices=ESTIMATORS,
             default="unbiased",
-            help="unbiased (always), published (Chen, Cao, Ge 2024), or inverse-variance (most "
-            "precise); the last two are unbiased only if budgets are independent of the data",
+            metavar="NAME",
+            help="unbiased (always; the default), published (Chen, Cao, Ge 2024), or "
+            "inverse-variance (most precise); the last two are unbiased only if budgets are "
+            "independent of the data",
         )
-        sub.add_argument("--confidence", type=float, default=0.95, metavar="P")
-        sub.add_argument("--seed", type=int, help="reproducible noise; default: system entropy")
+        sub.add_argument(
+            "--confidence", type=float, default=0.95, metavar="P",
+            help="of each interval (default: 0.95)",
+        )  # fmt: skip
+        sub.add_argument(
+            "--seed", type=int, metavar="N",
+            help="reproducible noise, for simulations (default: system entropy)",
+        )  # fmt: skip
         sub.add_argument("--json", action="store_true", help="print one JSON object")
-    mean.add_argument("--low", type=float, required=True, help="public lower end of the range")
-    mean.add_argument("--high", type=float, required=True, help="public upper end of the range")
+    mean.add_argument(
+        "--low", type=float, metavar="X", required=True, help="public lower end of the range"
+    )
+    mean.add_argument(
+        "--high", type=float, metavar="Y", required=True, help="public upper end of the range"
+    )
     mean.add_argument(
         "--clip", action="store_true", help="move values outside the range to its ends"
     )

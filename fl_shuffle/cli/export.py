@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fl_shuffle.simulation.progress import tell
+
 SUMMARY = "Write a run's ledger as tables: rounds, clients, attendance, notes."
 
 
@@ -23,6 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.report.tables import TABLES
 
     source = Path(arguments.run_directory)
+    tell(f"counting every client of {source} again")
     record = read_run(source)
     folder = Path(arguments.out) if arguments.out else source / "export"
     try:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from fl_shuffle.simulation.progress import say, tell, terminal_width
 
 if TYPE_CHECKING:
     from fl_shuffle.report.record import RunRecord
@@ -36,16 +39,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.format == "parquet" and not arguments.out:
         raise ConfigError("--format parquet is no text; say where to write it with --out FILE")
     paths = [Path(name) for name in arguments.run_directory]
-    records = [read_run(path) for path in paths]
+    records = []
+    for path in paths:
+        tell(f"counting every client of {path} again")
+        records.append(read_run(path))
     table = _joined(paths, [_asked(arguments, record) for record in records])
     if arguments.out:
         write_table(table, Path(arguments.out), arguments.format)
         return 0
     if arguments.client is not None and arguments.format == "table":
         for path, record in zip(paths, records, strict=True):
-            print("\n".join(_bill(path, record, arguments.client)))
+            say(*_bill(path, record, arguments.client))
         return 0
-    print(as_text(table, arguments.format))
+    print(as_text(table, arguments.format, terminal_width(sys.stdout)))
     return 0
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fl_shuffle.cli.bound import add_release_arguments
 from fl_shuffle.cli.overrides import add_overrides
 from fl_shuffle.errors import ConfigError
-from fl_shuffle.simulation.progress import tell
+from fl_shuffle.simulation.progress import say, tell
 from fl_shuffle.tasks.cost import SURPRISE, cost_of, trade_off_of
 
 if TYPE_CHECKING:
@@ -120,10 +120,10 @@ def _noise(arguments: argparse.Namespace) -> int:
     else:
         _print_plan(plan, arguments.rounds)
         if arguments.participation not in (None, 1.0):
-            print(f"assumes {ASSUMPTION}")
+            say(f"assumes {ASSUMPTION}")
         if plan.release == "sum":
             words = sum_assumption(plan.reports, arguments.assumed_honest)
-            print(f"assumes {words}")
+            say(f"assumes {words}")
     return 0
 
 
@@ -147,29 +147,29 @@ def _print_plan(plan: NoisePlan, rounds: int) -> None:
     from fl_shuffle.accounting.guarantee import ratio_line
 
     name = "sigma" if plan.noise == "gaussian" else "scale b"
-    print(f"noise per coordinate: {plan.noise} {name} = {plan.scale:.6g}")
-    print(f"  one report: standard deviation {plan.deviation:.4g} per coordinate")
-    print(f"  mean of all reports: {plan.average_deviation:.4g} per coordinate")
+    say(f"noise per coordinate: {plan.noise} {name} = {plan.scale:.6g}")
+    say(f"  one report: standard deviation {plan.deviation:.4g} per coordinate")
+    say(f"  mean of all reports: {plan.average_deviation:.4g} per coordinate")
     budget = f"epsilon0 = {plan.report_epsilon:.4g}"
     if plan.report_delta:
         budget += f", delta0 = {plan.report_delta:.3g}"
-    print(f"  local budget of one report: {budget}")
-    print(
+    say(f"  local budget of one report: {budget}")
+    say(
         f"proven for the worst client over {rounds} rounds: epsilon <= {plan.epsilon:.6g} "
         f"at delta = {plan.delta:.3g}"
     )
     if plan.proven_over_lower is not None:
-        print(ratio_line(plan.proven_over_lower))
+        say(ratio_line(plan.proven_over_lower))
     if plan.credit:
         hidden = "if reports were seen" if plan.release == "sum" else "without the shuffler"
-        print(
+        say(
             f"{hidden}: epsilon {plan.local_epsilon:.4g}, or "
             f"{plan.scale_without_shuffler / plan.scale:.3g} times the noise for the same target"
         )
     elif plan.release == "sum":
-        print("adding up reports gains nothing here: no other noise counts")
+        say("adding up reports gains nothing here: no other noise counts")
     else:
-        print(
+        say(
             "shuffling adds nothing here: at the noise this target needs, other clients' reports "
             "do not hide this one better than its own noise does"
         )
@@ -202,16 +202,20 @@ def _levels(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([{name: _json(value) for name, value in row.items()} for row in rows]))
         return 0
-    print(
+    say(
         f"budgets rounded down to K levels (budgets.levels = K), {config.run.rounds} rounds, "
-        f"unit = {config.privacy.unit}, proven epsilon at delta = {config.privacy.target_delta:.3g}"
+        f"unit = {config.privacy.unit}, proven epsilon (worst client, median) at "
+        f"delta = {config.privacy.target_delta:.3g}"
     )
-    print("        K  cohorts  hides among: least  median  budget lost  epsilon: worst   median")
+    say(
+        f"{'K':>9}{'cohorts':>9}{'hides among: least':>20}{'median':>8}{'budget lost':>13}"
+        f"{'epsilon':>9}{'median':>8}"
+    )
     for row in rows:
-        print(
+        say(
             f"{row['levels'] or 'as given':>9}{row['cohorts']:9d}{row['least_anonymity']:20d}"
-            f"{row['median_anonymity']:8d}{row['budget_lost']:12.1%} "
-            f"{row['worst_epsilon']:15.4g}{row['median_epsilon']:9.4g}"
+            f"{row['median_anonymity']:8d}{row['budget_lost']:13.1%}"
+            f"{row['worst_epsilon']:9.4g}{row['median_epsilon']:8.4g}"
         )
     return 0
 
@@ -245,43 +249,43 @@ def _cost(arguments: argparse.Namespace) -> int:
         print(json.dumps(body))
         return 0
     certain = config.training.participation == 1.0
-    print(
+    say(
         f"{'proven' if certain else 'expected'} cost of {config.run.rounds} rounds, unit = "
         f"{config.privacy.unit}: epsilon <= {worst.epsilon:.6g} at delta = "
         f"{config.privacy.target_delta:.3g} for the worst client"
     )
     if not certain:
-        print(
+        say(
             f"batches and attendance are drawn: a run costs more than that with probability "
             f"{SURPRISE:g} at most, and counts what it really was"
         )
     if ratio is not None:
-        print(ratio_line(ratio))
+        say(ratio_line(ratio))
     summed = config.privacy.release == "sum"
     if summed:
         from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
 
         words = sum_assumption(config.privacy.min_reports, config.privacy.assumed_honest)
-        print(f"assumes {words}")
+        say(f"assumes {words}")
         if config.privacy.randomizer == "laplace" and config.data.records:
-            print(
+            say(
                 "with data.records the data are not read: reports of any number of coordinates up "
                 "to 10^9 are allowed for, and a run that knows theirs may count less"
             )
     elif not any(cost.credit for cost in costs):
-        print("shuffling adds nothing here: every class is left with its own noise")
+        say("shuffling adds nothing here: every class is left with its own noise")
     alone = "         by itself" if summed else "  without shuffler"
-    print(f"  clients  hides among  epsilon0     noise  epsilon{alone}    lower")
+    say(f"  clients  hides among  epsilon0     noise  epsilon{alone}    lower")
     ranked = sorted(costs, key=lambda cost: -cost.epsilon)
     for cost in ranked[:SHOWN_CLASSES]:
         kind = kinds[cost.index]
-        print(
+        say(
             f"{cost.clients:9d}{cost.anonymity:13d}{kind['epsilon0']:10.4g}"
             f"{kind['noise_scale']:10.4g}{cost.epsilon:9.4g}{cost.local:18.4g}"
             f"{_lower(cost.lower):>9}"
         )
     if len(ranked) > SHOWN_CLASSES:
-        print(f"  and {len(ranked) - SHOWN_CLASSES} classes with smaller epsilon")
+        say(f"  and {len(ranked) - SHOWN_CLASSES} classes with smaller epsilon")
     if arguments.time:
         _print_times(_times(config), config.run.rounds)
     return 0
@@ -295,16 +299,16 @@ def _times(config: Config) -> list[RunTime]:
 
 
 def _print_times(times: list[RunTime], rounds: int) -> None:
-    print(
+    say(
         f"time of {rounds} rounds, estimated from requests played on this machine just now "
         "(without start-up, messages, accounting and evaluation):"
     )
     for one in times:
         if one.round_seconds is None or one.seconds is None:
-            print(f"  run.noise = {one.mode:<11} {one.reason}")
+            say(f"  run.noise = {one.mode:<11} {one.reason}")
         else:
             each = f"{one.round_seconds:.2g} s a round"
-            print(f"  run.noise = {one.mode:<11} about {one.seconds:.3g} s, {each}")
+            say(f"  run.noise = {one.mode:<11} about {one.seconds:.3g} s, {each}")
 
 
 def _lower(value: float) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fl_shuffle.simulation.progress import tell
+
 SUMMARY = "Write the privacy report of a run, or of several side by side, as one HTML page."
 
 
@@ -25,19 +27,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fl_shuffle.report import Policy, write_report
+    from fl_shuffle.report import Policy
+    from fl_shuffle.report.markup import write_page
+    from fl_shuffle.report.page import render, report_path
     from fl_shuffle.report.plots import FORMS, write_figures
     from fl_shuffle.report.record import read_run
 
     folders = [Path(name) for name in arguments.run_directory]
     out = None if arguments.out is None else Path(arguments.out)
     policy = None if arguments.policy is None else Policy.parse(arguments.policy)
-    path = write_report(folders, out, policy=policy, purpose=arguments.purpose)
-    print(f"report: {path}")
-    wanted = {form: getattr(arguments, form) for form in FORMS}
-    if any(wanted.values()):
-        runs = [read_run(folder) for folder in folders]
-        for form, folder in wanted.items():
-            for written in write_figures(runs, Path(folder), form) if folder else ():
-                print(written)
+    path = report_path(folders, out)
+    runs = []
+    for folder in folders:
+        tell(f"counting every client of {folder} again")
+        runs.append(read_run(folder))
+    tell("writing the page")
+    print(f"report: {write_page(render(runs, policy=policy, purpose=arguments.purpose), path)}")
+    for form in FORMS:
+        asked = getattr(arguments, form)
+        for written in write_figures(runs, Path(asked), form) if asked else ():
+            print(written)
     return 0

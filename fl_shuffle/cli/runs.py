@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
+
+from fl_shuffle.simulation.progress import terminal_width
 
 SUMMARY = "List runs: what they were, how far they came, what they cost."
 
@@ -26,5 +29,6 @@ def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.runs.listing import find_runs, runs_table
 
     found = find_runs([Path(name) for name in arguments.directory])
-    print(as_text(runs_table(found, differences=arguments.differences), arguments.format))
+    table = runs_table(found, differences=arguments.differences)
+    print(as_text(table, arguments.format, terminal_width(sys.stdout)))
     return 0

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.api.configs import QUICKSTART, configured
     from fl_shuffle.api.runs import resume, simulate
     from fl_shuffle.errors import ConfigError
-    from fl_shuffle.simulation.progress import make_display
+    from fl_shuffle.simulation.progress import make_display, tell
     from fl_shuffle.trackers import tracking
 
     if arguments.data_unchanged and not arguments.resume:
@@ -73,14 +73,17 @@ def run(arguments: argparse.Namespace) -> int:
     display = make_display(quiet=arguments.quiet, as_json=arguments.json)
     try:
         settings = [*arguments.set, *_overrides(arguments)]
+        loading = "" if arguments.quiet or arguments.json else "loading PyTorch and Flower"
         with tracking(arguments.track, also=display) as observer:
             if arguments.resume:
+                tell(loading)
                 vouched: bool = arguments.data_unchanged
                 result = resume(
                     arguments.resume, settings=settings, data_unchanged=vouched, on_event=observer
                 )
             else:
                 config = configured(arguments.config or QUICKSTART, settings)
+                tell(loading)
                 result = simulate(config, out=arguments.out, on_event=observer)
     finally:
         display.close()

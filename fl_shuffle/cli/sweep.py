@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_shuffle.cli.overrides import add_overrides
+from fl_shuffle.simulation.progress import say, terminal_width
 
 if TYPE_CHECKING:
     from fl_shuffle.sweeps import Sweep, SweepResult
@@ -41,7 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.api.sweeps import resume_sweep, sweep
-    from fl_shuffle.sweeps.directory import read_sweep
+    from fl_shuffle.errors import RunInterrupted
+    from fl_shuffle.sweeps.directory import holds_sweep, read_sweep
 
     failures: list[str] = []
     if arguments.resume:
@@ -64,9 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
                     on_event=observe,
                 )
     except KeyboardInterrupt:
-        print(f"stopped; go on with: fl-shuffle sweep --resume {path}", file=sys.stderr)
-        return 130
-    print("\n".join(_lines(result, failures)))
+        if not holds_sweep(path):
+            raise
+        raise RunInterrupted(path, "sweep") from None
+    say(*_lines(result, failures))
     return 1 if failures else 0
 
 
@@ -144,6 +147,7 @@ def _named(settings: Mapping[str, Any], seed: int) -> str:
 
 def _lines(result: SweepResult, failures: Sequence[str]) -> list[str]:
     """The table, what failed, and where everything is."""
+    from fl_shuffle.report.formats import aligned
     from fl_shuffle.sweeps.results import PAGE
     from fl_shuffle.sweeps.tables import EACH_ALONE, shown
 
@@ -153,11 +157,7 @@ def _lines(result: SweepResult, failures: Sequence[str]) -> list[str]:
          for name, cell in zip(result.table, row, strict=True)]
         for row in zip(*result.table.values(), strict=True)
     ]  # fmt: skip
-    widths = [max(len(row[index]) for row in cells) for index in range(len(cells[0]))]
-    lines = [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in cells
-    ]
+    lines = aligned(cells, terminal_width(sys.stdout))
     lines += ["", f"epsilon: the largest over a combination's runs; {EACH_ALONE}"]
     lines += [f"failed: {text}" for text in failures]
     if failures:

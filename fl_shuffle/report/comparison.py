@@ -121,7 +121,8 @@ def figures_together(runs: Sequence[RunRecord]) -> list[Figure]:
                 log_y=wide([line.y for line in lines]),
             )
         )
-    accuracies = [_accuracy_line(number, each) for number, each in enumerate(seed_groups(runs))]
+    number = {id(run): at for at, run in enumerate(runs)}
+    accuracies = [_accuracy_line(number[id(each[0])], each) for each in seed_groups(runs)]
     measured = [line for line in accuracies if line is not None]
     if measured:
         found.append(
@@ -145,9 +146,9 @@ def _accuracy_line(number: int, group: Sequence[RunRecord]) -> Line | None:
     values = np.array([[100.0 * run.accuracy[at] for at in common] for run in group])
     shown = thinned(len(common))
     spread = values.std(axis=0, ddof=1)[shown] if len(group) > 1 else None
-    label = (
-        _label(number, group[0]) if len(group) == 1 else f"{len(group)} seeds of {group[0].name}"
-    )
+    label = _label(number, group[0])
+    if len(group) > 1:
+        label += f", mean of {len(group)} seeds"
     return Line(
         _kind(number),
         label,

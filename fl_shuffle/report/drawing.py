@@ -100,7 +100,7 @@ def _drawn(line: Line, x: Axis, y: Axis) -> str:
             f'M{a - 4:.1f} {b:.1f}h8M{a - 4:.1f} {c:.1f}h8"/>'
             for a, b, c in zip(across, top, low, strict=True)
         )
-    if len(across) < 3 and not line.steps:
+    if len(across) < 3 and not line.steps and line.kind != "target":
         found += "".join(
             f'<circle class="dot {line.kind}" cx="{a:.1f}" cy="{b:.1f}" r="3.5"/>'
             for a, b in zip(across, up, strict=True)

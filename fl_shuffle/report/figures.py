@@ -106,12 +106,21 @@ class Figure:
         return sorted(merged, key=lambda line: -float(line.y[-1]))
 
     def table(self) -> Mapping[str, Vector]:
-        """The numbers behind it: one row an x, NaN where a line has no point there."""
+        """The numbers behind it: one row an x, as often as a line has it; NaN where a line has no
+        point there."""
         lines = [line for line in self.lines if line.x.size]
-        across = np.unique(np.concatenate([line.x for line in lines])) if lines else np.empty(0)
+        times: dict[float, int] = {}
+        for line in lines:
+            for x, count in zip(*np.unique(line.x, return_counts=True), strict=True):
+                times[float(x)] = max(times.get(float(x), 0), int(count))
+        across = np.array([x for x in sorted(times) for _ in range(times[x])], dtype=np.float64)
         columns = {self.x_label: across}
         for line in lines:
-            at = np.searchsorted(across, line.x)
+            order = np.argsort(line.x, kind="stable")
+            ordered = line.x[order]
+            at = np.empty(len(ordered), dtype=np.int64)
+            again = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)
+            at[order] = np.searchsorted(across, ordered) + again
             for name, values in ((line.label, line.y), (f"{line.label}, spread", line.spread)):
                 if values is not None:
                     column = np.full(len(across), np.nan)

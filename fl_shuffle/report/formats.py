@@ -7,19 +7,22 @@ import io
 import json
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fl_shuffle.errors import RunError
 from fl_shuffle.extras import require_extra
-from fl_shuffle.report.tables import Table
+
+if TYPE_CHECKING:
+    from fl_shuffle.report.tables import Table
 
 TEXT_FORMATS = ("table", "csv", "json")
 FORMATS = (*TEXT_FORMATS, "parquet")
 
 
-def as_text(table: Table, form: str) -> str:
-    """The table as `table` (aligned columns), `csv` or `json` (a list of objects).
+def as_text(table: Table, form: str, width: int | None = None) -> str:
+    """The table as `table` (aligned columns, see `aligned`), `csv` or `json` (a list of objects).
 
     Numbers that do not exist are `-`, empty, and null; infinity is the text `inf`.
     """
@@ -33,12 +36,31 @@ def as_text(table: Table, form: str) -> str:
         writer.writerow(table)
         writer.writerows([["" if _missing(cell) else cell for cell in row] for row in rows])
         return text.getvalue().rstrip("\n")
-    cells = [list(table), *([_shown(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[index]) for row in cells) for index in range(len(table))]
     return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
+        aligned([list(table), *([_shown(cell) for cell in row] for row in rows)], width)
     )
+
+
+def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
+    """Rows of cells, the heads first, as lines with columns two blanks apart.
+
+    Columns that do not fit into `width` characters (None: any number will do) follow below, the
+    first column before them again.
+    """
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    blocks = [[0]]
+    for index in range(1, len(widths)):
+        taken = sum(widths[other] + 2 for other in blocks[-1]) + widths[index]
+        if width is not None and taken > width and len(blocks[-1]) > 1:
+            blocks.append([0])
+        blocks[-1].append(index)
+    lines = []
+    for block in blocks:
+        lines += [""] if lines else []
+        lines += [
+            "  ".join(row[index].rjust(widths[index]) for index in block).rstrip() for row in rows
+        ]
+    return lines
 
 
 def write_table(table: Table, path: Path, form: str) -> None:

@@ -65,6 +65,14 @@ def html_table(
     return table if cards else scrolling(table, label or caption or "table")
 
 
+def marked(text: str) -> str:
+    """Text as HTML; what stands between backticks is code."""
+    parts = escape(text).split("`")
+    if len(parts) % 2 == 0:
+        return escape(text)
+    return "".join(f"<code>{part}</code>" if at % 2 else part for at, part in enumerate(parts))
+
+
 def scrolling(table: str, label: str, *, tall: bool = False) -> str:
     """A region that scrolls by itself, also with the keyboard."""
     kind = "scroll tall" if tall else "scroll"
@@ -79,13 +87,14 @@ def sortable_table(
     *,
     name: str,
     caption: str,
+    label: str,
     hint: str,
     printed: int,
 ) -> str:
     """A table with search and sorting where scripts run, and every row where they do not.
 
-    On paper are its first `printed` rows. `name` tells it from others on the page, `hint` says what
-    to search for.
+    On paper are its first `printed` rows. `name` and `label` tell it from others on the page,
+    `hint` says what to search for.
     """
     every = [list(row) for row in rows]
     numeric = _numeric(every, len(heads))
@@ -103,7 +112,7 @@ def sortable_table(
     return (
         f'<div class="search" id="{name}-search" hidden><label>{escape(hint)} '
         f'<input type="search" autocomplete="off"></label> '
-        f'<output aria-live="polite"></output></div>{scrolling(table, caption, tall=True)}{more}'
+        f'<output aria-live="polite"></output></div>{scrolling(table, label, tall=True)}{more}'
     )
 
 
@@ -186,7 +195,7 @@ def _row(
             continue
         head = heads[index] if index < len(heads) else ""
         extra = f' role="cell" data-head="{escape(head)}"' if roles else ""
-        cells.append(f"<td{extra}{_class(numeric[index])}{value}>{escape(str(cell))}</td>")
+        cells.append(f"<td{extra}{_class(numeric[index])}{value}>{marked(str(cell))}</td>")
     role = ' role="row"' if roles else ""
     return f"<tr{role}>{''.join(cells)}</tr>"
 

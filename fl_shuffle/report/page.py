@@ -29,11 +29,16 @@ def write_report(
     be read or the page not be written, `ConfigError` for several runs without `out`.
     """
     folders = [directories] if isinstance(directories, Path) else list(directories)
-    if out is None and len(folders) != 1:
-        raise ConfigError("a report over several runs is no run's own; say where with --out FILE")
-    path = folders[0] / "report.html" if out is None else out
+    path = report_path(folders, out)
     runs = [read_run(folder) for folder in folders]
     return write_page(render(runs, policy=policy, purpose=purpose), path)
+
+
+def report_path(folders: Sequence[Path], out: Path | None) -> Path:
+    """Where the page of these runs goes. Raises `ConfigError` for several runs without `out`."""
+    if out is None and len(folders) != 1:
+        raise ConfigError("a report over several runs is no run's own; say where with --out FILE")
+    return folders[0] / "report.html" if out is None else out
 
 
 def render(

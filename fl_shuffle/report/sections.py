@@ -20,7 +20,15 @@ from fl_shuffle.report.figures import (
     thinned,
     trade_off,
 )
-from fl_shuffle.report.markup import Cell, Number, charts, html_table, short, sortable_table
+from fl_shuffle.report.markup import (
+    Cell,
+    Number,
+    charts,
+    html_table,
+    marked,
+    short,
+    sortable_table,
+)
 from fl_shuffle.report.meaning import Policy
 from fl_shuffle.report.record import RunRecord
 from fl_shuffle.report.tables import clients_table, rounds_table
@@ -131,7 +139,7 @@ def headline(run: RunRecord, policy: Policy | None) -> str:
 
 def not_covered(run: RunRecord) -> str:
     """What the headline says nothing about."""
-    items = "".join(f"<li>{escape(text)}</li>" for text in meaning.not_covered(run))
+    items = "".join(f"<li>{marked(text)}</li>" for text in meaning.not_covered(run))
     return f"<h2>What is not covered, and what is assumed</h2><ul>{items}</ul>"
 
 
@@ -193,9 +201,11 @@ def clients(run: RunRecord, prefix: str) -> str:
             for name, values in shown.items()
         ],
         caption="Quantiles over the clients of their own epsilon",
+        label=f"quantiles over the clients {prefix}",
     )
     return (
-        f"<h2>Clients</h2>{charts([clients_distribution(run)], prefix)}{quantiles}"
+        f"<h2>Clients</h2>{charts([clients_distribution(run)], prefix)}"
+        f'<div id="{escape(prefix)}quantiles">{quantiles}</div>'
         f"{_every_client(run, list(shown), prefix)}"
     )
 
@@ -223,6 +233,7 @@ def _every_client(run: RunRecord, columns: list[str], prefix: str) -> str:
             name=f"{prefix}clients-table",
             caption="All clients, the most exposed first: rounds in which it reported, its own "
             "epsilons, the budget it asked for one report, and its noise and clip norm",
+            label=f"all clients {prefix}",
             hint="Client number",
             printed=PRINTED_ROWS,
         )

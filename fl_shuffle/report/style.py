@@ -20,7 +20,7 @@ body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var
 h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .25rem; }
 h2 { font-size: 1.25rem; margin: 2.75rem 0 .6rem; border-top: 1px solid var(--rule);
   padding-top: 1.2rem; } h3 { font-size: 1.05rem; margin: 1.6rem 0 .4rem; }
-p { margin: .5rem 0; max-width: 46rem; } a { color: var(--accent); }
+p { margin: .5rem 0; } p, li { max-width: 50rem; } a { color: var(--accent); }
 .headline { font-size: 1.9rem; line-height: 1.3; font-weight: 650; margin: .6rem 0 .25rem;
   color: var(--accent); } .quiet, figcaption, caption { color: var(--quiet); }
 .warning { border-left: 4px solid var(--warn); background: var(--warn-back); padding: .5rem .9rem;
@@ -29,13 +29,14 @@ p { margin: .5rem 0; max-width: 46rem; } a { color: var(--accent); }
   padding: .1rem .7rem; font-weight: 650; } .strong { color: var(--good); }
 .moderate { color: var(--accent); } .weak { color: var(--warn); }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; }
-caption { text-align: left; padding: .2rem 0 .4rem; }
+caption { text-align: left; padding: .2rem 0 .4rem; max-width: calc(100vw - 2.5rem); }
 th, td { text-align: left; padding: .35rem .8rem .35rem 0; border-bottom: 1px solid var(--rule);
   vertical-align: top; } thead th { border-bottom-width: 2px; }
 th[scope=row] { font-weight: 600; }
 td.n, th.n { padding-left: .8rem; text-align: right; font-variant-numeric: tabular-nums;
   white-space: nowrap; }
-.scroll { overflow-x: auto; } .tall { max-height: 30rem; overflow-y: auto; }
+.scroll { overflow-x: auto; } .scroll thead th { white-space: nowrap; }
+.tall { max-height: 30rem; overflow-y: auto; }
 .tall thead th { position: sticky; top: 0; background: var(--back); }
 .scroll:focus-visible, button:focus-visible, input:focus-visible, summary:focus-visible {
   outline: 3px solid var(--accent); outline-offset: 2px; }
@@ -47,7 +48,7 @@ th[aria-sort=descending] button::after { content: " \\2193"; }
   margin: .6rem 0; } .search[hidden] { display: none; }
 input { font: inherit; color: var(--ink); background: var(--back); padding: .25rem .5rem;
   border: 1px solid var(--quiet); border-radius: .3rem; }
-.charts { display: grid; gap: 2rem 1.75rem;
+.charts { display: grid; gap: 2rem 1.75rem; margin: 1.2rem 0;
   grid-template-columns: repeat(auto-fit, minmax(min(27rem, 100%), 1fr)); }
 figure { margin: 0; min-width: 0; max-width: 40rem; }
 figure h3 { margin-top: 0; } figcaption { font-size: .9rem; }
@@ -57,7 +58,8 @@ svg .grid { stroke: var(--rule); stroke-width: 1; } svg .axis { stroke: var(--qu
 svg .line { fill: none; stroke: var(--ink); stroke-width: 2.5; stroke-linejoin: round; }
 svg .spread { fill: none; stroke: var(--ink); stroke-width: 1.5; } svg .dot { fill: var(--ink); }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; margin: .4rem 0;
-  padding: 0; font-size: .9rem; } .key { width: 34px; height: 10px; margin-right: .45rem; }
+  padding: 0; font-size: .9rem; } .legend li { display: flex; }
+.key { flex: none; width: 34px; height: 10px; margin: .45rem .45rem 0 0; }
 details { margin: .4rem 0; } summary { cursor: pointer; color: var(--accent); }
 pre { font-size: .82rem; background: var(--panel); padding: .8rem; overflow-x: auto; }
 code { font-size: .9em; background: var(--panel); padding: .05rem .3rem; border-radius: .2rem; }
@@ -66,7 +68,7 @@ code { font-size: .9em; background: var(--panel); padding: .05rem .3rem; border-
 .sign div { border-bottom: 1px solid var(--ink); height: 3rem; color: var(--quiet);
   font-size: .9rem; }
 .paper { display: none; }
-@media (max-width: 44rem) { .cards thead { position: absolute; clip-path: inset(50%);
+@media screen and (max-width: 44rem) { .cards thead { position: absolute; clip-path: inset(50%);
     width: 1px; height: 1px; overflow: hidden; }
   .cards, .cards tbody, .cards tr, .cards th, .cards td { display: block; text-align: left; }
   .cards tr { border-bottom: 1px solid var(--rule); padding: .5rem 0; }
@@ -77,10 +79,11 @@ code { font-size: .9em; background: var(--panel); padding: .05rem .3rem; border-
     --quiet: #333; --rule: #bbb; --accent: #000; --warn: #000; --warn-back: #fff; --good: #000;
     --proven: #1553b6; --sum: #7c3aed; --local: #475569; --gspa: #b4400a; --specific: #8a5a00;
     --lower: #15803d; --sum_lower: #0f766e; --target: #000; }
-  body { font-size: 10.5pt; max-width: none; padding: 0; } h2 { break-after: avoid; }
+  body { font-size: 10.5pt; max-width: none; padding: 0; } p, li, caption { max-width: none; }
+  h2, h3, caption { break-after: avoid; } .scroll { overflow: visible; }
   figure, tr, .sign, .warning { break-inside: avoid; }
-  .tall { max-height: none; overflow: visible; }
-  .search, .rest, figure details { display: none; } .paper { display: block; }
+  .tall { max-height: none; } .tall thead th { position: static; }
+  .search, .rest, details:not(.printed) { display: none; } .paper { display: block; }
   th button { text-decoration: none; } .charts { grid-template-columns: 1fr 1fr; }
   .printed::details-content { content-visibility: visible; display: block; height: auto; }
   a { color: inherit; text-decoration: none; } }

@@ -245,17 +245,20 @@ def open_run(
                     yield run
                 finally:
                     run.close()
+    except KeyboardInterrupt:
+        # Also while the accounting is set up: the run has begun once its ledger is there.
+        if not (directory.path / LEDGER).exists():
+            raise
+        raise RunInterrupted(directory.path) from None
     finally:
         directory.close()
 
 
 @contextmanager
 def _can_go_on(path: Path) -> Iterator[None]:
-    """Say how, when a run is interrupted or a file of it cannot be written."""
+    """Say how, when a run may not go on or a file of it cannot be written."""
     try:
         yield
-    except KeyboardInterrupt:
-        raise RunInterrupted(path) from None
     except PrivacyBudgetError as error:
         raise PrivacyBudgetError(
             f"{error}; go on with: fl-shuffle simulate --resume {path}"

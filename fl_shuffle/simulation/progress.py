@@ -59,8 +59,7 @@ class Display:
 
     def _say(self, lines: Iterable[str]) -> None:
         """Lines of text, wrapped where somebody reads them on a terminal."""
-        width = shutil.get_terminal_size().columns if self._out.isatty() else None
-        self._print("\n".join(wrapped(lines, width)))
+        say(*lines, out=self._out)
 
     def _start(self, run: RunStarted) -> None:
         if self._rounds_too:
@@ -165,10 +164,21 @@ class JsonDisplay(Display):
         self._print(json.dumps({"event": "finish", **summary}))
 
 
+def say(*lines: str, out: TextIO | None = None) -> None:
+    """Print lines of text (to stdout), wrapped between words where a terminal shows them."""
+    out = sys.stdout if out is None else out
+    print("\n".join(wrapped(lines, terminal_width(out))), file=out, flush=True)
+
+
+def terminal_width(out: TextIO) -> int | None:
+    """Characters in a line of the terminal behind `out`; None if there is none."""
+    return shutil.get_terminal_size().columns if out.isatty() else None
+
+
 def tell(text: str) -> None:
     """Say what is being done to whoever waits at the terminal; nothing of it is a result."""
-    if sys.stderr.isatty():
-        print(f"{text} ...", file=sys.stderr, flush=True)
+    if text and sys.stderr.isatty():
+        say(f"{text} ...", out=sys.stderr)
 
 
 def make_display(*, quiet: bool, as_json: bool) -> Display:

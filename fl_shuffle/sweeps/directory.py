@@ -83,6 +83,11 @@ class SweepDirectory:
         os.close(self._lock)
 
 
+def holds_sweep(path: Path) -> bool:
+    """Whether there is one that can be gone on with."""
+    return (path / DESCRIPTION).exists()
+
+
 def read_sweep(path: Path) -> Sweep:
     """What the sweep in `path` sweeps. Raises `RunError` if there is none."""
     try:

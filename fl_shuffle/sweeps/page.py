@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fl_shuffle.report.drawing import STYLES
 from fl_shuffle.report.figures import Figure, Line, wide
-from fl_shuffle.report.markup import charts, html_table, page
+from fl_shuffle.report.markup import Cell, Number, charts, html_table, page
 from fl_shuffle.sweeps.tables import EACH_ALONE, SweepTables, shown
+
+PERCENT = ("accuracy", "accuracy_sd")
+HEADS = {"accuracy": "accuracy, %", "accuracy_sd": "spread, %", "directory": "folder"}
 
 
 def render(result: SweepTables) -> str:
@@ -34,15 +38,32 @@ def render(result: SweepTables) -> str:
     figure = accuracy_against_epsilon(result)
     if figure is not None:
         body += ["<h2>Accuracy against epsilon</h2>", charts([figure])]
-    body += ["<h2>Combinations</h2>", _table(result.table), "<h2>Runs</h2>", _table(result.runs)]
+    combinations = "Mean and spread (one sample standard deviation) of accuracy over the seeds; "
+    combinations += "the largest epsilon of any of the runs"
+    folders = "Every finished run; its folder lies in runs/ of the sweep's"
+    names = [Path(name).name for name in result.runs["directory"]]
     base = escape(json.dumps(result.sweep.base, indent=2))
-    body.append(f"<details><summary>base configuration</summary><pre>{base}</pre></details>")
+    body += [
+        f'<h2>Combinations</h2><div id="combinations">{_table(result.table, combinations)}</div>',
+        f'<h2>Runs</h2><div id="runs">{_table({**result.runs, "directory": names}, folders)}</div>',
+        '<details class="printed"><summary>base configuration</summary>'
+        f'<pre tabindex="0">{base}</pre></details>',
+    ]
     return page(f"fl-shuffle sweep {result.directory.name}", body)
 
 
-def _table(columns: Mapping[str, Sequence[Any]]) -> str:
-    rows = zip(*columns.values(), strict=True)
-    return html_table(list(columns), ([shown(cell) for cell in row] for row in rows))
+def _table(columns: Mapping[str, Sequence[Any]], caption: str) -> str:
+    cells = [_cells(name, values) for name, values in columns.items()]
+    heads = [HEADS.get(name, name.removesuffix("_epsilon")) for name in columns]
+    return html_table(heads, zip(*cells, strict=True), caption=caption)
+
+
+def _cells(name: str, values: Sequence[Any]) -> list[Cell]:
+    """A column: numbers where it holds nothing else, accuracies in percent."""
+    if any(isinstance(value, bool | str | list | dict) for value in values):
+        return [shown(value) for value in values]
+    scale = 100.0 if name in PERCENT else None
+    return [Number(value if scale is None or value is None else scale * value) for value in values]
 
 
 def accuracy_against_epsilon(result: SweepTables) -> Figure | None:

@@ -172,6 +172,8 @@ class _Team(threading.Thread):
 def _worker() -> subprocess.Popen[str]:
     # -P: modules of the working directory must not stand before installed ones.
     command = [sys.executable, "-P", "-m", "fl_shuffle.sweeps.worker"]
+    # The worker inherits it and lets signals through once it can end without a traceback.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return subprocess.Popen(
             command,

@@ -11,6 +11,7 @@ libraries and data are loaded once.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,6 +68,7 @@ if __name__ == "__main__":
     out = sys.stdout
     sys.stdout = sys.stderr  # what a user's module prints is no answer
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         serve(sys.stdin, out)
     except KeyboardInterrupt:
         sys.exit(130)  # the sweep was stopped; the run can be resumed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 from pathlib import Path
@@ -113,6 +114,48 @@ def test_ctrl_c_while_the_command_starts_is_one_line(
     monkeypatch.setattr(cli, "build_parser", interrupted)
     assert cli.main(["simulate"]) == 130
     assert said(capsys) == "interrupted"
+
+
+def test_ctrl_c_while_a_run_is_set_up_says_how_to_go_on(
+    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_arguments: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fl_shuffle.runs.run.Accountant", interrupted)
+        assert launch("run") == 130
+    run = tmp_path / "run"
+    assert said(capsys) == f"interrupted; go on with: fl-shuffle simulate --resume {run}"
+    assert main(["simulate", "--resume", str(run), "--quiet"]) == 0
+
+
+def test_what_is_no_number_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    for option, value, words in (
+        ("--clients", "1.5", "must be a whole number, not '1.5'"),
+        ("--delta", "x", "must be a number, not 'x'"),
+        ("--assumed-honest", "x", "must be a count or a share, as 500 or 0.8, not 'x'"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["bound", option, value])
+        assert ended.value.code == 2
+        assert said(capsys) == f"argument {option}: {words}; see fl-shuffle bound --help"
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_help_breaks_no_word(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line ends in the middle of `inverse-variance`, `DATE-TIME` or `num-partitions`."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    waiting: list[argparse.ArgumentParser] = [cli.build_parser()]
+    while waiting:
+        parser = waiting.pop()
+        text = parser.format_help()
+        assert not [line for line in text.splitlines() if line.endswith("-")], parser.prog
+        if width == 80:
+            assert all(len(line) <= width for line in text.splitlines()), parser.prog
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                waiting += action.choices.values()
 
 
 def test_an_analyzer_that_returns_no_step_fails_the_run(launch: Launch, tmp_path: Path) -> None:

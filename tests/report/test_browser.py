@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import fl_shuffle as fs
+from fl_shuffle.report import write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 AXE = Path(os.environ.get("FL_SHUFFLE_AXE", "axe.min.js"))
@@ -38,13 +39,16 @@ addEventListener('load', async () => {
 </script>
 """
 CHECK = """
-<script>axe.run(document.querySelector('main')).then(found => {
+<script>for (const each of document.querySelectorAll('details')) each.open = true;
+axe.run(document.querySelector('main')).then(found => {
   const box = document.createElement('pre');
   box.id = 'found';
   box.textContent = JSON.stringify(found.violations.map(each => [each.id, each.nodes[0].html]));
   document.body.append(box);
 });</script></body>
 """
+
+DARK = "@media (prefers-color-scheme: dark)"
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 
@@ -53,8 +57,10 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium o
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("browser") / "run"
     settings = {"run.rounds": 2, "data.clients": 60, "run.jobs": 1}
-    result = fs.simulate("configs/digits_record.toml", overrides=settings, out=folder)
-    return result.report().read_text(encoding="utf-8")
+    fs.simulate("configs/digits_record.toml", overrides=settings, out=folder)
+    # The same run twice: both halves of the page say the same, and must be told apart by name.
+    path = write_report([folder, folder], folder.parent / "page.html")
+    return path.read_text(encoding="utf-8")
 
 
 def found(text: str, folder: Path) -> object:
@@ -79,6 +85,10 @@ def test_nothing_is_wider_than_the_screen(page: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not AXE.is_file(), reason="FL_SHUFFLE_AXE names no axe.min.js")
-def test_axe_finds_nothing(page: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(page: str, tmp_path: Path, scheme: str) -> None:
+    if scheme == "dark":
+        assert DARK in page
+        page = page.replace(DARK, "@media all")
     script = f"<script>{AXE.read_text(encoding='utf-8')}</script>"
     assert found(page.replace("</body>", script + CHECK), tmp_path) == []

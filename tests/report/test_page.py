@@ -18,7 +18,7 @@ from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.report import Policy
 from fl_shuffle.report.comparison import differences, seed_groups
 from fl_shuffle.report.drawing import _axis, _log_ticks, _ticks, svg
-from fl_shuffle.report.figures import Figure, Line, run_figures, thinned
+from fl_shuffle.report.figures import LABELS, Figure, Line, run_figures, thinned
 from fl_shuffle.report.meaning import best_guess, odds_factor
 from fl_shuffle.report.plots import write_figures
 from fl_shuffle.report.record import RunRecord, read_run
@@ -80,6 +80,18 @@ def require_the_ledger(shown: Page, folder: Path, prefix: str) -> None:
     for name, label in (("proven", "reports seen (proven)"), ("sum", "only sums seen (proven)")):
         at = spent.heads.index(label)
         assert [row[at] for row in spent.rows] == [row[2 + names.index(name)] for row in rounds]
+    own_epsilons = np.array(bills, dtype=float)[:, 2:].T
+    every = dict(zip(("proven", "sum", "local"), own_epsilons, strict=True))
+    shares = shown.table(f"{prefix}quantiles").rows
+    assert [row[0] for row in shares] == [name for name in every if not np.isnan(every[name]).any()]
+    for name, *values in shares:
+        wanted = np.quantile(every[str(name)], (0.1, 0.5, 0.9, 0.99, 1.0))
+        assert values == pytest.approx(wanted.tolist())
+    with (folder / "metrics.csv").open(newline="") as file:
+        measured = [[float(row["round"]), 100 * float(row["accuracy"])]
+                    for row in csv.DictReader(file)]  # fmt: skip
+    assert shown.table(f"{prefix}accuracy").rows == measured
+    require_the_curves(shown, folder, prefix)
 
 
 def test_every_number_of_the_page_is_the_ledgers(runs: list[Path], tmp_path: Path) -> None:
@@ -95,22 +107,24 @@ def test_every_number_of_the_page_is_the_ledgers(runs: list[Path], tmp_path: Pat
     assert places == sorted(places)
 
 
-def test_curves_and_shares_are_those_of_the_accountant(runs: list[Path], tmp_path: Path) -> None:
-    shown, run = page(runs[:1], tmp_path / "page.html"), read_run(runs[0])
+def require_the_curves(shown: Page, folder: Path, prefix: str) -> None:
+    """Profile, trade-off and shares of clients, against the accountant's own."""
+    run = read_run(folder)
     assert run.worst is not None and run.spend is not None
-    profile = shown.table("profile")
+    headline = LABELS[run.spend.headline_column]
+    profile = shown.table(f"{prefix}profile")
     grid = np.array([row[0] for row in profile.rows], dtype=float)
-    at = profile.heads.index("reports seen (proven)")
+    at = profile.heads.index(headline)
     seen = [(row[0], row[at]) for row in profile.rows if row[at] is not None]
     assert len(seen) > 20
     for epsilon, delta in seen:
         assert delta == run.worst.profile([epsilon])[0]
     assert grid[-1] == pytest.approx(1.5 * run.worst.epsilon)
-    curve = shown.table("trade-off")
-    at = curve.heads.index("reports seen (proven)")
+    curve = shown.table(f"{prefix}trade-off")
+    at = curve.heads.index(headline)
     for row in curve.rows:
         assert row[at] == run.worst.trade_off([row[0]])[0]
-    shares = shown.table("clients")
+    shares = shown.table(f"{prefix}clients")
     at = shares.heads.index("reports seen (proven)")
     for row in shares.rows:
         if row[at] is not None:
@@ -122,8 +136,15 @@ def test_several_runs_side_by_side(runs: list[Path], tmp_path: Path) -> None:
     results = [fs.Result(folder) for folder in runs]
     overview = shown.table("overview")
     for row, result in zip(overview.rows, results, strict=True):
-        assert row[1:3] == [pytest.approx(100 * result.accuracy), pytest.approx(result.epsilon)]
+        columns = result.summary["columns"]
+        bounds = [columns[name]["epsilon"] for name in overview.heads[4:-1]]
+        assert set(overview.heads[4:-1]) == set(columns)
+        assert row[1:-1] == [
+            pytest.approx(value) if value is not None else None
+            for value in (100 * result.accuracy, result.epsilon, result.delta, *bounds)
+        ]
         assert row[-1] == "moderate"
+    require_the_figures_together(shown, results)
     for number, folder in enumerate(runs, start=1):
         require_the_ledger(shown, folder, f"run{number}-")
     (seeds,) = shown.table("seeds").rows
@@ -133,6 +154,22 @@ def test_several_runs_side_by_side(runs: list[Path], tmp_path: Path) -> None:
     records = [read_run(folder) for folder in runs]
     assert set(differences(records)) == {"run.seed", "budgets.high", "privacy.release"}
     assert [len(group) for group in seed_groups(records)] == [2, 1]
+
+
+def require_the_figures_together(shown: Page, results: Sequence[fs.Result]) -> None:
+    """Each run's epsilon after every round; accuracy, as a mean where seeds differ alone."""
+    spent, learnt = shown.table("together-spend"), shown.table("together-accuracy")
+    for number, result in enumerate(results, start=1):
+        at = spent.heads.index(f"{number}: {result.directory.name}")
+        own = result.metrics[f"{result.headline}_epsilon"]
+        assert [row[at] for row in spent.rows] == pytest.approx(list(own))
+    both = np.array([100 * result.metrics["accuracy"] for result in results[:2]])
+    at = learnt.heads.index(f"1: {results[0].directory.name}, mean of 2 seeds")
+    assert [row[at] for row in learnt.rows] == pytest.approx(both.mean(axis=0))
+    assert [row[at + 1] for row in learnt.rows] == pytest.approx(both.std(axis=0, ddof=1))
+    at = learnt.heads.index(f"3: {results[2].directory.name}")
+    alone = 100 * results[2].metrics["accuracy"]
+    assert [row[at] for row in learnt.rows] == pytest.approx(alone)
 
 
 def test_pictures_and_numbers_for_papers(runs: list[Path], tmp_path: Path) -> None:
@@ -199,6 +236,15 @@ def test_lines_that_coincide_are_one_with_both_names() -> None:
     table = Figure("f", "F", "", "x", "y", lines).table()
     assert list(table) == ["x", "low", "same", "high"]
     assert table["same"].tolist() == (1.001 * x).tolist()
+
+
+def test_points_at_the_same_place_keep_a_row_each() -> None:
+    one = Line.of("a", "one", [2.0, 1.0, 2.0], [5.0, 6.0, 7.0])
+    other = Line.of("b", "other", [2.0, 3.0], [8.0, 9.0])
+    table = Figure("f", "F", "", "x", "y", [one, other]).table()
+    assert table["x"].tolist() == [1.0, 2.0, 2.0, 3.0]
+    assert table["one"][:3].tolist() == [6.0, 5.0, 7.0] and np.isnan(table["one"][3])
+    assert table["other"][[1, 3]].tolist() == [8.0, 9.0] and np.isnan(table["other"][[0, 2]]).all()
 
 
 @pytest.mark.parametrize("ends", [(0.7, 19.0), (3.0, 5.0), (1e-12, 1.0), (0.0301, 0.0302)])

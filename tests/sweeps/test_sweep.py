@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from fl_shuffle.cli import main
 from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
 from fl_shuffle.sweeps import PointFailed, PointFinished, PointRound, SweepResult
 from fl_shuffle.sweeps.directory import RUNS, SweepDirectory
+from tests.report.reading import Page
 
 BASE = "configs/digits_record.toml"
 SMALL = {"run.rounds": 2, "data.clients": 40, "run.jobs": 1}
@@ -65,13 +65,24 @@ def test_events_tables_and_page(sweep: tuple[SweepResult, list[object]]) -> None
     with (result.directory / "runs.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["accuracy"]) for row in rows] == result.runs["accuracy"]
-    page = (result.directory / "sweep.html").read_text()
-    for row in range(2):
-        assert f"<td>{result.table['accuracy'][row]:.4g}</td>" in page
-        assert f"<td>{result.table['epsilon'][row]:.4g}</td>" in page
-    assert "<svg" in page
-    # Nothing is fetched: addresses in it are names of XML vocabularies.
-    assert not re.search(r'(?:src|href)="(?!#)|url\((?!#)|@import', page)
+    # `Page` insists that nothing is fetched.
+    shown = Page((result.directory / "sweep.html").read_text())
+    for place, table in (("combinations", result.table), ("runs", result.runs)):
+        found = dict(
+            zip(shown.table(place).heads, zip(*shown.table(place).rows, strict=True), strict=True)
+        )
+        for name, values in table.items():
+            if name == "directory":
+                assert found["folder"] == tuple(Path(value).name for value in values)
+            elif name in ("accuracy", "accuracy_sd"):
+                head = "accuracy, %" if name == "accuracy" else "spread, %"
+                assert found[head] == tuple(100.0 * value for value in values)
+            else:
+                assert found[name.removesuffix("_epsilon")] == tuple(values)
+    drawn = shown.table("accuracy-epsilon").rows
+    assert sorted(row[0] for row in drawn) == sorted(result.table["epsilon"])
+    assert sorted(row[1] for row in drawn) == sorted(100.0 * x for x in result.table["accuracy"])
+    assert shown.count["svg"] >= 1
     assert oct(result.directory.stat().st_mode & 0o777) == "0o700"
     for file_ in ("runs.csv", "table.csv", "sweep.html", "sweep.json"):
         assert oct((result.directory / file_).stat().st_mode & 0o777) == "0o600"

@@ -14,9 +14,15 @@ LARGEST_REPORT = 1 << 24
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
-    key = parts.add_parser("key", help="make the analyzer's key pair: FILE and FILE.pub")
+    key = parts.add_parser(
+        "key", help="make the analyzer's key pair: FILE and FILE.pub",
+        description="Make the analyzer's key pair: FILE, to keep, and FILE.pub, for the sites.",
+    )  # fmt: skip
     key.add_argument("file", metavar="FILE", help="where to put the private key")
-    init = parts.add_parser("init", help="make a shuffler's directory, and passes to hand out")
+    init = parts.add_parser(
+        "init", help="make a shuffler's directory, and passes to hand out",
+        description="Make a shuffler's directory, and the passes of the server and of every site.",
+    )  # fmt: skip
     init.add_argument("directory", metavar="DIR", help="the shuffler's own folder, new")
     init.add_argument(
         "--passes", metavar="DIR", required=True, help="folder for what is handed out, new"
@@ -41,7 +47,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--largest-report", type=int, metavar="BYTES", default=LARGEST_REPORT,
         help=f"most bytes of a report, 4 a coordinate (default: {LARGEST_REPORT})",
     )  # fmt: skip
-    serve = parts.add_parser("serve", help="take reports and release batches, until it is ended")
+    serve = parts.add_parser(
+        "serve", help="take reports and release batches, until it is ended",
+        description="Take reports and release batches, until it is ended.",
+    )  # fmt: skip
     serve.add_argument("directory", metavar="DIR", help="the shuffler's own folder")
     serve.add_argument(
         "--listen", metavar="HOST:PORT", help="where to listen (default: its address)"

@@ -6,8 +6,8 @@ the year, log10 of GDP per capita and of the population, each scaled from a fixe
 (life expectancy - 60) / 20, in years. Every fifth country, in alphabetical order, is kept for
 testing.
 
-Figures of the Gapminder Foundation (https://www.gapminder.org/data/, CC BY 4.0), as selected by
-J. Bryan for the R package gapminder; in `gapminder.json`.
+Figures of the Gapminder Foundation (https://www.gapminder.org/data/), as selected by J. Bryan for
+the R package gapminder; in `gapminder.json`. Licences and where they are stated: NOTICE.
 """
 
 from __future__ import annotations
