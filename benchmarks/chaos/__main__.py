@@ -7,9 +7,12 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.chaos.apart.hostile import sealed_reports
+from benchmarks.chaos.apart.kills import kills, stores
 from benchmarks.chaos.children import command
 from benchmarks.chaos.crashes import crashes
 from benchmarks.chaos.damage import cells, damages
@@ -20,21 +23,22 @@ from benchmarks.chaos.inputs import mistakes
 from benchmarks.chaos.tally import Tally, table
 
 
-def everything(
-    folder: Path, *, minutes: float, each: int, kinds: list[str] | None
-) -> Iterator[Tally]:
-    """All faults. `each` bounds how many crashes of a kind, `kinds` names the hostile replies."""
+def everything(folder: Path, *, minutes: float, each: int) -> Iterator[Tally]:
+    """All faults. `each` bounds how many crashes of a kind."""
     os.environ["FL_SHUFFLE_STATE"] = str(folder / "state")
     warm()
-    yield from crashes(folder / "crashes", each=each, seconds=24.0 * minutes)
+    yield from crashes(folder / "crashes", each=each, seconds=18.0 * minutes)
     yield damages(folder / "damages")
-    yield replies(folder / "replies", kinds)
+    yield replies(folder / "replies")
+    yield kills(folder / "kills", each=each, deadline=time.monotonic() + 8.0 * minutes)
+    yield stores(folder / "stores")
+    yield sealed_reports(folder / "sealed", deadline=time.monotonic() + 10.0 * minutes)
     finished = Federation(folder / "finished", "seeded")
     command(finished.start(), finished.said)
     yield cells(finished.run / "ledger.sqlite", folder / "cells", 6.0 * minutes)
     yield mistakes(folder / "mistakes")
     ledger = finished.run / "ledger.sqlite"
-    yield from fuzz(folder / "fuzz", inputs=1_000_000, seconds=12.0 * minutes, ledger=ledger)
+    yield from fuzz(folder / "fuzz", inputs=1_000_000, seconds=8.0 * minutes, ledger=ledger)
 
 
 def main() -> int:
@@ -46,7 +50,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="fl-shuffle-chaos-"))
     tallies = []
     try:
-        for tally in everything(folder, minutes=options.minutes, each=options.each, kinds=None):
+        for tally in everything(folder, minutes=options.minutes, each=options.each):
             tallies.append(tally)
             print(f"{tally.name}: {tally.survived} of {tally.tried}", file=sys.stderr, flush=True)
     finally:

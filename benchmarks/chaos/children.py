@@ -52,11 +52,13 @@ def begin(call: Callable[[], int], said: Path, fault: Fault | None = None) -> in
     """Start a child; its process id."""
     sys.stdout.flush()
     sys.stderr.flush()
-    gc.collect()
+    # A child does not look through what its parent holds, nor finalises it.
+    gc.freeze()
     # Until the command begins nothing of it can answer an interrupt.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     process = os.fork()
     if process:
+        gc.unfreeze()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return process
     code = INTERRUPTED

@@ -79,7 +79,7 @@ def _strike(place: Federation, fault: Fault, tally: Tally, model: bytes) -> None
         command(place.resume(), place.said)
     if place.entropy == "seeded" and place.model() != model:
         problem = problem or "another model than without the fault"
-    read_run(place.run)
+    _ = read_run(place.run).totals
     tally.add(str(fault), lost=place.lost(), uncounted=place.uncounted(), problem=problem)
 
 

@@ -41,14 +41,23 @@ client = "benchmarks.chaos.federation:witness"
 
 def witness(message: Message, context: Context) -> Message:
     """The reference client; which model it was shown is written down outside of the run."""
-    if MODEL_RECORD in message.content.array_records:
-        model = message.content.array_records[MODEL_RECORD][PARAMETERS].numpy()
-        line = hashlib.sha256(model.tobytes()).hexdigest() + "\n"
-        file = os.open(os.environ[WITNESS], os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-        os.write(file, line.encode())
-        os.close(file)
+    note_model(message, Path(os.environ[WITNESS]))
     reply: Message = honest(message, context)
     return reply
+
+
+def note_model(message: Message, path: Path) -> None:
+    """Add a digest of the model in a request, if there is one, to a file."""
+    if MODEL_RECORD in message.content.array_records:
+        model = message.content.array_records[MODEL_RECORD][PARAMETERS].numpy()
+        note(path, hashlib.sha256(model.tobytes()).hexdigest())
+
+
+def note(path: Path, line: str) -> None:
+    """Add a line to a file; it is there whatever becomes of this process."""
+    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    os.write(file, line.encode() + b"\n")
+    os.close(file)
 
 
 def warm() -> None:

@@ -52,6 +52,10 @@ from fl_shuffle.flower.roster import HOLDING_RECORD, holding_in
 from fl_shuffle.ledger.reader import read_ledger
 from fl_shuffle.plugins import registered
 from fl_shuffle.runs.metrics import read_lines
+from fl_shuffle.shuffling import wire
+from fl_shuffle.shuffling.agreement import Agreement, report_of_bytes
+from fl_shuffle.shuffling.credentials import Pass
+from fl_shuffle.shuffling.sealing import KEY_BYTES, open_sealed, public_key, seal
 
 CONFIGS = Path(__file__).parents[2] / "fl_shuffle" / "configs" / "quickstart.toml"
 BITS = (
@@ -100,6 +104,7 @@ def kinds(folder: Path, ledger: Path | None = None) -> list[Kind]:
     """All of them; `ledger` is that of a finished run, without which its files are left out."""
     folder.mkdir()
     file = folder / "input"
+    file.touch(mode=0o600)
 
     def text(name: str, good: bytes, read: Callable[[Path], object], share: float) -> Kind:
         def call(content: bytes) -> object:
@@ -122,9 +127,11 @@ def kinds(folder: Path, ledger: Path | None = None) -> list[Kind]:
         text("budgets", budgets, lambda path: read_budgets(path, 6), 0.08),
         text("values to estimate", values, lambda path: as_numbers(read_values(path)), 0.06),
         text("SuperNode files", nodes, lambda path: read_supernodes(path, 6), 0.05),
-        Kind("queries", lambda draw: mutated(query, draw), _query, 0.02),
-        Kind("arrays on the wire", lambda draw: mutated(array.data, draw), _array, 0.3),
-        Kind("records on the wire", _records, _reply, 0.1),
+        Kind("queries", lambda draw: mutated(query, draw), _query, 0.005),
+        Kind("arrays on the wire", lambda draw: mutated(array.data, draw), _array, 0.25),
+        Kind("calls to a shuffler", _call_bytes, _call, 0.05),
+        text("passes to a shuffler", _pass(folder), lambda path: Pass.read(path, "site"), 0.02),
+        Kind("records on the wire", _records, _reply, 0.08),
     ]
     if ledger is not None:
         content = ledger.read_bytes()
@@ -193,9 +200,7 @@ def _records(draw: Draw) -> RecordDict:
 
 def _reply(content: RecordDict) -> object:
     """What a node and the server make of it."""
-    model = Layout.flat(3).record(np.zeros(3, np.float32))
-    question = stamp(TrainRequest(1, 0, 3).message(model, 2))
-    reply = Message(content, reply_to=question)
+    reply = Message(content, reply_to=_question())
     found = reports_of(reply, (3, 4))
     if found is not None and (found.shape != (3, 4) or found.dtype != np.float32):
         raise AssertionError(f"{found.dtype} of shape {found.shape} was believed")
@@ -204,6 +209,50 @@ def _reply(content: RecordDict) -> object:
         raise AssertionError(f"the claim {holding} was believed")
     request = TrainRequest.of(reply, 50)
     return request.clients
+
+
+@cache
+def _question() -> Message:
+    model = Layout.flat(3).record(np.zeros(3, np.float32))
+    return stamp(TrainRequest(1, 0, 3).message(model, 2))
+
+
+FACTS = Agreement("5a" * 16, "reports", 6, 4, 2, -10, 1 << 20)
+SECRET = bytes(range(KEY_BYTES))
+
+
+@cache
+def _calls() -> tuple[bytes, ...]:
+    """A site's delivery of a sealed report, the analyzer's beginning of a round, a plain call."""
+    call = wire.Call(SECRET, FACTS.run, 1)
+    sealed = seal(bytes(FACTS.report_bytes), public_key(SECRET), FACTS.info(1))
+    return (
+        wire.encode_delivery(call, FACTS, 2, sealed),
+        wire.encode_beginning(call, FACTS, np.ones(FACTS.clients, dtype=bool)),
+        call.encoded(),
+    )
+
+
+def _call_bytes(draw: Draw) -> tuple[int, bytes]:
+    kind = draw.randrange(len(_calls()))
+    return kind, mutated(_calls()[kind], draw)
+
+
+def _call(sent: tuple[int, bytes]) -> object:
+    """What the shuffler makes of it, and of a delivery the analyzer."""
+    kind, content = sent
+    if kind == 1:
+        return wire.decode_beginning(content)
+    if kind == 2:
+        return wire.decode_plain(content)
+    _, facts, _, sealed = wire.decode_delivery(content)
+    return report_of_bytes(open_sealed(sealed, SECRET, facts.info(1)), facts)
+
+
+def _pass(folder: Path) -> bytes:
+    path = folder / "pass"
+    Pass("site", "localhost:1", "a certificate", SECRET, SECRET).write(path)
+    return path.read_bytes()
 
 
 _registered = cache(registered)

@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Tally:
-    """Faults of one kind. `problems` says in words what went wrong, one line each."""
+    """Faults of one kind. `problems` says in words what went wrong, one line each.
+
+    `seen`: plaintext reports, or who sent them, found with a party that must not have them; None
+    where there is no such party.
+    """
 
     name: str
     tried: int = 0
@@ -16,6 +20,7 @@ class Tally:
     lost: int = 0
     uncounted: int = 0
     tracebacks: int = 0
+    seen: int | None = None
     problems: list[str] = field(default_factory=list)
 
     def add(self, what: str, *, lost: int = 0, uncounted: int = 0, problem: str = "") -> None:
@@ -45,9 +50,13 @@ def table(tallies: Iterable[Tally]) -> str:
     for row in rows:
         for name in ("tried", "survived", "lost", "uncounted", "tracebacks"):
             setattr(total, name, getattr(total, name) + getattr(row, name))
-    heads = ("faults", "tried", "survived", "rounds lost", "under-counted", "tracebacks")
+        if row.seen is not None:
+            total.seen = (total.seen or 0) + row.seen
+    heads = ("faults", "tried", "survived", "rounds lost", "under-counted", "tracebacks", "seen")
     lines = [f"{heads[0]:<34}" + "".join(f"{head:>15}" for head in heads[1:])]
     for row in [*rows, total]:
         numbers = (row.tried, row.survived, row.lost, row.uncounted, row.tracebacks)
-        lines.append(f"{row.name:<34}" + "".join(f"{number:>15,}" for number in numbers))
+        seen = "-" if row.seen is None else f"{row.seen:,}"
+        cells = [*(f"{number:,}" for number in numbers), seen]
+        lines.append(f"{row.name:<34}" + "".join(f"{cell:>15}" for cell in cells))
     return "\n".join(lines)

@@ -53,6 +53,7 @@ from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView, as_publishe
 from fl_shuffle.accounting.rounds.sum_account import SUM_SOURCE, SumAccount
 from fl_shuffle.accounting.rounds.trust import ANALYZED, EVERYBODY_HONEST, Trust
 from fl_shuffle.accounting.rounds.worst_client import WorstClient, WorstInReports, WorstInSums
+from fl_shuffle.accounting.rounds.worst_history import largest_epsilon
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
 Mask = NDArray[np.bool_]
@@ -365,7 +366,7 @@ class Accountant:
         for index, own in local.items():
             candidates = histories.worst_candidates(self._members(index))
             if all(candidates):
-                shuffled = max(self._library.epsilon(spent, self._delta) for spent in candidates)
+                shuffled = largest_epsilon(self._library, candidates, self._delta)
                 epsilon[index] = min(own, shuffled)
         worst = None if worst is None else self._worst_proven(present)
         source, note = (DECLARED_SOURCE, DECLARED_NOTE) if self._declared else (SHUFFLED_SOURCE, "")
@@ -377,9 +378,8 @@ class Accountant:
         for index in taken:
             candidates = histories.worst_candidates(self._members(index))
             if any(candidates):
-                epsilon[index] = max(
-                    self._library.epsilon(spent, self._delta) for spent in candidates if spent
-                )
+                met = [spent for spent in candidates if spent]
+                epsilon[index] = largest_epsilon(self._library, met, self._delta)
         note = "" if epsilon else "it is published for Laplace reports, not for these"
         if not epsilon and self._classes.is_noise("laplace").any():
             note = f"not computed for more than {TOLERANCES.published_classes:,} kinds of reports"

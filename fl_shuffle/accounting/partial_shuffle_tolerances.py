@@ -42,7 +42,21 @@ class PartialShuffleTolerances:
     second_order_smoothing: float = 0.03
     """Standard deviation, in units of 1/theta, of the Gaussian variable that is added to smooth the
     sum; it raises the result by 5e-4."""
-    second_order_cut: float = 6.0
+    second_order_most_smoothing: float = 0.1
+    """The same where the result counts little: it raises it by 0.5%."""
+    moduli_smoothing: float = 0.06
+    """The same where moduli are taken, which loses a tenth: it raises the result by 0.2%."""
+    moduli_far: float = 1e4
+    """From there on an estimate's difference of Bessel functions is taken from its expansion ..."""
+    phases_far: float = 1e3
+    """... and so is one of Mills' ratios."""
+    phases_kurtosis: float = 1.5
+    """From this kurtosis of the tilted sum on, one law's estimate may be ten times too large."""
+    moduli_kurtosis: float = 0.3
+    """From this one on an estimate by moduli is too small by as much as ..."""
+    moduli_misjudged: float = 0.06
+    """... this times the tilt in deviations of the sum."""
+    second_order_cut: float = 3.5
     """Frequencies beyond so many standard deviations of the smoothing are left out and bounded."""
     second_order_max_nodes: int = 400_000
     """More nodes take seconds: another bound decides."""
@@ -66,7 +80,13 @@ class PartialShuffleTolerances:
     laplace_split_round_off: float = 4e-16
     """Covers the round-off of the closed form for Laplace noise."""
     split_tail_sds: float = 5.0
-    """Standard deviations over which a tail is integrated; beyond it is bounded."""
+    """Standard deviations over which a tail is integrated at least ..."""
+    split_tail_most_sds: float = 25.0
+    """... and at most; beyond it is bounded."""
+    split_tail_share: float = 1e-3
+    """Up to this share of what is left at the cut, times the width, the rest does not matter."""
+    split_tail_first: float = 1e-4
+    """The first step from the cut, as a share of the width: the tail falls fast there."""
     split_tail_inflation: float = 1.0 + 1e-7
     """Covers the round-off of the squared tail, whose second differences cancel."""
     split_newton_steps: int = 12
@@ -98,6 +118,8 @@ class PartialShuffleTolerances:
     """Frequencies up to this over a term's deviation are bounded by moments ..."""
     cells_last_sds: float = 200.0
     """... and up to this over the sum's; beyond, by the smoothing alone."""
+    cells_max_frequencies: int = 20_000
+    """More are needed only where the sum hardly spreads: another bound decides."""
     cells_largest_tilt: float = 300.0
     """The tilt times the largest atom: beyond, exponentials leave no room for sums."""
     cells_series_below: float = 0.05
@@ -120,6 +142,8 @@ class PartialShuffleTolerances:
     # bounds.partial_shuffle.bound
     third_order_cost_share: float = 0.003
     """Share of the predicted result that undoing the swap may cost."""
+    third_order_goals: tuple[float, ...] = (1.0, 10.0, 100.0, 1e3, 1e4)
+    """So many times the predicted result are tried for the one that costs are shares of."""
     third_order_negligible_delta: float = 1e-100
     """Where the local curve is below this nothing is computed."""
     third_order_passes: int = 2
@@ -128,6 +152,14 @@ class PartialShuffleTolerances:
     """... until the result is within this factor of its goal."""
     third_order_by_moments: float = 1.12
     """Where moments bound the sum within this factor of a normal estimate, atoms are not asked."""
+    third_order_hopeless: float = 0.75
+    """A form whose estimate times this is above another's result is not computed ..."""
+    third_order_doubtful: float = 0.1
+    """... nor, where the estimate may be far off, one whose estimate times this is."""
+    third_order_slight: float = 0.003
+    """A node of eta with up to this share of the main term is left to moments."""
+    third_order_tight: float = 0.98
+    """Where moments bound a sum of one law within this factor below a normal estimate, too."""
     third_order_rounding: float = 3e-3
     """Relative error of rounding the top law to atoms."""
 
@@ -138,14 +170,14 @@ class PartialShuffleTolerances:
     """... denser far out by this power of epsilon ..."""
     rings_from: float = 0.02
     """... from this epsilon on: they gain about a third of epsilon, relatively."""
-    rings_tilt_step: float = 1.05
+    rings_tilt_step: float = 1.012
     """The line of integration is found to this factor: any is valid."""
     ring_powers: int = 60
     """Terms of the variance's series; the rest is bounded."""
 
     # bounds.partial_shuffle.swap
-    swap_step: float = 0.05
-    """Distance of the nodes of a lognormal weight, in its standard deviations."""
+    swap_steps: tuple[float, float] = 0.3, 0.05
+    """Distances of the nodes of a lognormal weight, in its standard deviations: first, rest."""
     swap_round_off: float = 1e-9
     """Covers the round-off of a weight's log moment, relative to its exponent."""
     swap_max_weight: float = 1e8
@@ -169,8 +201,9 @@ class PartialShuffleTolerances:
     """Candidates for a cap ..."""
     swap_cap_sds: float = 14.0
     """... up to so many standard deviations of the weight's logarithm."""
-    swap_grid_sds: tuple[float, float] = -9.0, 14.0
-    """Ends of the grid that a weight is spread to, in the same: nodes beyond have no mass."""
+    swap_grid_sds: tuple[float, float, float] = -36.0, -9.0, 14.0
+    """Ends of the grid that a weight is spread to, in the same, and from where on it is fine: small
+    weights decide where few reports must fail together."""
     swap_last_gap: float = 1e-3
     """Nodes closer to the cap than this share are left out: differences would be round-off."""
     swap_max_rate: float = 60.0
@@ -193,8 +226,10 @@ class PartialShuffleTolerances:
     """... and of atoms times a factor near one."""
     collapse_max_exponent: float = 50.0
     """Exponentials that rank the candidates are cut here."""
-    collapse_stretch_growth: float = 2.5
-    """Steps grow by this until a stretch is certified; then the last one is halved."""
+    collapse_steps: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 28.0, 50.0, 90.0, 150.0)
+    """So many times the accuracy above the least stretch are tried at once, ..."""
+    collapse_finer: float = 3.0
+    """... then, this much finer, between the last that failed and the first that was certified."""
     collapse_cells: int = 100
     """Cells on which the comparison is certified."""
     collapse_stretches: tuple[float, ...] = (

@@ -75,6 +75,8 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """The epsilon searches stop once the curve is within this relative distance of the target."""
     search_max_evaluations: int = 200
     """A monotone search needs a dozen: so many mean that the curve is not monotone."""
+    search_jump_width: float = 1e-6
+    """Where a curve jumps its place is found this closely, relatively."""
     search_fitted_steps: int = 4
     """So many first steps fit a Gaussian curve; later ones interpolate between what was found."""
 
@@ -82,11 +84,16 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     lattice_cells_per_sd: float = 12.0
     """The lattice is at least this many times finer than one round's spread of the privacy
     loss."""
+    lattice_least_spread: float = 0.25
+    """That spread is no less than this share of the standard deviation, where rare large losses
+    decide the latter."""
     lattice_window_sds: float = 20.0
     """Width of the lattice's window, in standard deviations of the composed loss; what lies outside
     is bounded."""
     lattice_max_cells: int = 1 << 20
     """Cells of the largest lattice: more take seconds and gain nothing."""
+    lattice_missed_share: float = 1e-8
+    """The window is widened while more than about this share of delta may lie above it."""
     tilt_ladder: float = 1.25
     """Ratio of neighbouring tilts tried for the window."""
     tilt_ladder_down: int = 40
@@ -101,6 +108,13 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     tilts."""
     lattice_max_loss: float = 600.0
     """Larger privacy losses count as certain: their exponentials overflow."""
+    lattice_first_frequencies: int = 32
+    """So many frequencies of a composed law are tried first; then twice as many, and so on."""
+    lattice_log_negligible: float = -45.0
+    """Frequencies at which all compositions have a smaller modulus (its logarithm) are left out,
+    and a share of that size is added."""
+    lattice_spectra: int = 6
+    """So many transforms of a pair are kept, the last ones: a run's tilt changes slowly."""
     lattice_safety: float = 1.0 + 1e-9
     """Relative inflation that covers the round-off of the convolution's bookkeeping."""
 
@@ -134,10 +148,10 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     end."""
 
     # rounds.equal_rounds
-    equal_rounds_nodes_per_spread: float = 130.0
+    equal_rounds_nodes_per_spread: float = 160.0
     """Points of the one-round curve per spread of its privacy loss, over very many rounds: chords
-    between them add 1e-5 to epsilon."""
-    equal_rounds_fewer: float = 55.0
+    between them add less than 1e-5 to epsilon."""
+    equal_rounds_fewer: float = 50.0
     """T rounds do with this / sqrt(T) fewer points per spread: they need them further out."""
     equal_rounds_spreads: float = 9.0
     """The curve is followed over so many spreads, ever less densely."""
@@ -148,6 +162,10 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     by its share of the whole's deviation."""
     equal_rounds_tail_points: int = 12
     """Points beyond the followed part, up to the local epsilon."""
+
+    # rounds.participation_history
+    few_histories: int = 8
+    """Up to so many histories are compared with one another and worked out one by one."""
 
     # rounds.round_library
     round_nodes_per_sd: float = 10.0
@@ -178,6 +196,8 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     one."""
     round_floor_delta: float = 1e-16
     """A curve is followed down to here; the rest is counted as certain loss."""
+    round_known_epsilons: int = 1 << 14
+    """So many histories' epsilons are kept: a long run has new ones in every round."""
     round_precise_points: int = 8
     """Up to so many points of a single round's curve are as precise as its epsilon."""
     few_balls: int = 8
@@ -243,19 +263,21 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     # queries.planned_noise
     plan_relative_error: float = 5e-3
     """A plan's scale is found to this accuracy; the run's own accounting is finer."""
-    plan_nodes: float = 0.8
+    plan_nodes: float = 1.25
     """Points per standard deviation of the curve that compares scales ..."""
-    plan_dense_sds: float = 0.5
+    plan_dense_sds: float = 1.25
     """... which thin out beyond so many of them ..."""
+    plan_thin_after: int = 4
+    """... by half after so many points: chords far out would make up a fifth of epsilon ..."""
     plan_floor_share: float = 2e-3
     """... down to this share of what delta leaves to one round."""
-    plan_expected_gain: float = 0.97
+    plan_expected_gain: float = 0.98
     """First guess of a run's own accounting, as a share of that."""
     plan_one_round_scale: float = 5e-4
     """The scale of a plan for a single round is found to this relative accuracy."""
     plan_close: float = 0.015
     """A cost within this relative distance below its target ends the search ..."""
-    plan_rough_close: float = 0.03
+    plan_rough_close: float = 0.008
     """... and so does a rough cost, for where a run's own accounting is asked first."""
     plan_near: float = 0.1
     """From so near the target (in logarithms) the next scale is extrapolated."""

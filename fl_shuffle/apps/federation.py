@@ -23,6 +23,7 @@ from flwr.serverapp import Grid
 from torch import Tensor, nn
 
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
+from fl_shuffle.apps.flower_log import FlowerLog
 from fl_shuffle.apps.player import strategy_of
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.configuration.supernodes import read_supernodes
@@ -102,7 +103,7 @@ class FederationSettings:
         )
         listed = config.run.supernodes
         supernodes = read_supernodes(listed, config.data.clients) if listed else None
-        observer = observer_of(grid, self.run_config)
+        observer = observer_of(grid, self.run_config, FlowerLog(config))
         with open_run(config, facts, self.place, observer) as run:
             player = strategy_of(
                 config,

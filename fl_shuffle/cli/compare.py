@@ -36,6 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.accounting.queries.methods import compare, proven_over_lower
 
     query = read_query(given_values(arguments))
+    if arguments.plot is not None:
+        _require_figure(Path(arguments.plot))
     tell("asking every bound")
     answers = compare(query)
     results = {name: value for name, value in answers.items() if isinstance(value, Guarantee)}
@@ -45,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"no bound applies to this query. {reasons}")
     if arguments.plot is not None:
         tell("drawing, for more and fewer clients")
-        _plot(query, tuple(results), Path(arguments.plot))
+        _plot(query, results, Path(arguments.plot))
     if arguments.json:
         body = {
             "results": [value.to_dict() for value in results.values()],
@@ -101,22 +103,29 @@ def _print_table(
         console.print(f"{name}: not applicable: {error}", markup=False, highlight=False)
 
 
-def _plot(query: BoundQuery, names: tuple[str, ...], path: Path) -> None:
-    """Each method's answer for n from a tenth to ten times the clients (personal budgets: bars)."""
+def _require_figure(path: Path) -> None:
+    """Raise before anything is computed where no figure can be written."""
     require_extra("matplotlib", "report", f"--plot {path}")
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
     supported = {"png", "pdf", "svg"}
     if path.suffix.lstrip(".").lower() not in supported:
         raise ConfigError(
             f"--plot {path}: the name must end in one of {', '.join(sorted(supported))}"
         )
+    if not path.parent.is_dir():
+        raise ConfigError(f"--plot {path}: cannot be written: no folder {path.parent}")
+
+
+def _plot(query: BoundQuery, results: dict[str, Guarantee], path: Path) -> None:
+    """Each method's answer for n from a tenth to ten times the clients (personal budgets: bars)."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
     figure, axes = plt.subplots(figsize=(8.0, 5.0), layout="constrained")
     asked = "epsilon" if query.delta is not None else "delta"
     if query.budgets:
+        names = list(results)
         values = [_number(query, name) for name in names]
         axes.barh(names[::-1], values[::-1], color="tab:blue")
         axes.set_xlabel(f"central {asked}")
@@ -125,17 +134,16 @@ def _plot(query: BoundQuery, names: tuple[str, ...], path: Path) -> None:
         clients = query.clients or 1
         sizes = sorted({max(1, round(clients * 10.0 ** (i / 4.0 - 1.0))) for i in range(9)})
         styles = {"proven": "-", "asymptotic": "-.", "as published": "--", "lower bound": ":"}
-        for index, name in enumerate(names):
+        for index, (name, answer) in enumerate(results.items()):
             line = [_number(replace(query, clients=n), name) for n in sizes]
-            style = styles[_status(query, name)]
             colour = plt.get_cmap("tab20")(index % 20)
             axes.plot(
                 sizes,
                 line,
-                style,
+                styles[answer.status.value],
                 color=colour,
                 marker=".",
-                label=f"{name} ({_status(query, name)})",
+                label=f"{name} ({answer.status.value})",
             )
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -162,9 +170,3 @@ def _number(query: BoundQuery, name: str) -> float:
     except FlShuffleError:
         return math.nan
     return number if 0.0 < number < math.inf else math.nan
-
-
-def _status(query: BoundQuery, name: str) -> str:
-    from fl_shuffle.accounting.queries.methods import bound
-
-    return bound(replace(query, method=name)).status.value

@@ -24,7 +24,14 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import InvalidValueError, require_choice, require_integer, require_real
-from fl_shuffle.flower.apart.parties import require_no_pass
+from fl_shuffle.flower.apart.parties import (
+    agreement_of,
+    hand_over,
+    reply_with_nothing,
+    require_no_pass,
+    run_named_in,
+    sender_of,
+)
 from fl_shuffle.flower.client_record import allowed_by_record
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED
 from fl_shuffle.flower.records import (
@@ -80,13 +87,6 @@ class ClientPlan:
                 "run.noise",
                 "pooled",
                 "must be per-report for an app of your own: its clients send reports",
-            )
-        if config.privacy.shuffler == "apart":
-            raise InvalidValueError(
-                "privacy.shuffler",
-                "apart",
-                "is for the framework's own apps: a ShuffleClientApp answers the server",
-                "leave it out",
             )
         budgets = make_budgets(config.budgets, config.data.clients)
         # How many records a client has is its own affair, and changes nothing for this unit.
@@ -166,7 +166,6 @@ class ReportingMod(ABC):
         if kind != MessageType.TRAIN:
             log.warning("a message of type %r is not answered", message.metadata.message_type)
             return _error(message)
-        require_no_pass(context.node_config)
         return self._train(message, context, call_next)
 
     @abstractmethod
@@ -200,6 +199,7 @@ class LocalRandomizerMod(ReportingMod):
         self.randomizer = VectorRandomizer(randomizer, scale, self._clip)
 
     def _train(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        require_no_pass(context.node_config)
         clients = _request_in(message).clients if _names_clients(message) else NOBODY
         updates = _updates(message, context, call_next, clients)
         if updates is None:
@@ -213,9 +213,11 @@ class LocalRandomizerMod(ReportingMod):
 class PlannedMod(ReportingMod):
     """Clips and randomizes each client's update as the run's configuration says.
 
-    Relative paths of the configuration are looked for beside the file `beside` first. Raises
-    `InvalidValueError`, when a message comes, for a configuration that own apps cannot have, and
-    for clients whose records lie on another node.
+    On a node that has a shuffler apart reports go there, and the reply is empty. Relative paths of
+    the configuration are looked for beside the file `beside` first. Raises `InvalidValueError`,
+    when a message comes, for a configuration that own apps cannot have, and for clients whose
+    records lie on another node; `ConfigError` where node and configuration disagree on the
+    shuffler; `ShufflerError` for one that refuses or does not answer.
     """
 
     def __init__(self, beside: str | Path | None) -> None:
@@ -228,6 +230,8 @@ class PlannedMod(ReportingMod):
         require_held(request, context, total)
         if expired(message):
             return _error(message)
+        sender = sender_of(plan.config, context.node_config)
+        run = None if sender is None else run_named_in(message)
         clients = request.clients
         updates = _updates(message, context, call_next, clients)
         if updates is None:
@@ -237,7 +241,12 @@ class PlannedMod(ReportingMod):
             clip_rows(updates, plan.plan.client_clip, plan.plan.norm)
         plan.noise.randomize_(updates, clients, request.round_number)
         sent &= allowed_by_record(request, context, plan.config, plan.plan)
-        return reply_with_reports(message, _without(updates, sent))
+        if sender is None or run is None:
+            return reply_with_reports(message, _without(updates, sent))
+        agreement = agreement_of(run, plan.config, plan.plan, updates.shape[1])
+        hand_over(sender, agreement, request, updates.numpy(), sent)
+        sender.close()
+        return reply_with_nothing(message)
 
 
 def _names_clients(message: Message) -> bool:

@@ -19,17 +19,19 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.columns import ClientTotals
 from fl_shuffle.accounting.rounds.class_table import COLUMNS, NOISE_KINDS, ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass, Spend
 from fl_shuffle.durable_files import replace_file
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.chain import first_link, next_link
+
+if TYPE_CHECKING:
+    from fl_shuffle.accounting.columns import ClientTotals
 
 SCHEMA_VERSION = 5
 """Raised whenever a table changes: another version's ledger is refused, not misread."""

@@ -9,11 +9,13 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fl_shuffle.errors import RunError
 from fl_shuffle.extras import require_extra
-from fl_shuffle.report.tables import Table
+
+if TYPE_CHECKING:
+    from fl_shuffle.report.tables import Table
 
 TEXT_FORMATS = ("table", "csv", "json")
 FORMATS = (*TEXT_FORMATS, "parquet")

@@ -1,45 +1,98 @@
-"""A run directory, read, with every client's privacy worked out again from the ledger."""
+"""A run directory, read; its rounds are counted again from the ledger when that is asked for."""
 
 from __future__ import annotations
 
 import csv
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.columns import ClientTotals
-from fl_shuffle.accounting.rounds.events import Spend
-from fl_shuffle.accounting.rounds.trust import Trust
-from fl_shuffle.accounting.rounds.worst_client import WorstClient
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.reader import LedgerRecord, read_ledger
+
+if TYPE_CHECKING:
+    from fl_shuffle.accounting.columns import ClientTotals
+    from fl_shuffle.accounting.rounds.events import Spend
+    from fl_shuffle.accounting.rounds.worst_client import WorstClient
 
 AGREEMENT = 1e-6
 """Recorded and recomputed epsilons may differ by this, relatively (library versions)."""
 
 
-@dataclass(frozen=True)
-class RunRecord:
-    """A run for a reader: its ledger, its metrics, and the spend recomputed from the ledger.
+class Recount(NamedTuple):
+    """What the ledger's rounds cost when they are counted again; see `RunRecord`."""
 
-    `spend` is None before the first release; a sequential round that was reserved but not (yet)
-    committed counts in it as released. `recounted` is the headline, the worst client's, after the
-    last committed round, to set beside the ledger's own `recorded`. `totals` are every client's
-    rounds and epsilons. `accuracy` maps a round to the test accuracy measured after it.
-    """
-
-    directory: Path
-    ledger: LedgerRecord
     spend: Spend | None
     recounted: float | None
     totals: ClientTotals
     worst: WorstClient | None
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run for a reader: its ledger and its metrics; `accuracy` maps a round to the test accuracy
+    measured after it.
+
+    What is counted again from the ledger (`recount`) is counted when first asked for: whoever wants
+    what was written down alone does not wait for the accountant.
+    """
+
+    directory: Path
+    ledger: LedgerRecord
     accuracy: dict[int, float]
+
+    @cached_property
+    def recount(self) -> Recount:
+        """All of the run's rounds, counted again."""
+        from fl_shuffle.accounting.accountant import Accountant
+        from fl_shuffle.accounting.rounds.trust import Trust
+
+        ledger, config = self.ledger, self.config
+        accountant = Accountant(
+            ledger.classes,
+            ledger.class_of,
+            unit=config["privacy"]["unit"],
+            schedule=config["training"]["schedule"],
+            delta=self.delta,
+            rounds=config["run"]["rounds"],
+            dimension=ledger.meta["dimension"],
+            trust=Trust.of(config),
+        )
+        spend, recounted = None, None
+        for number, present in ledger.attempts:
+            last = number >= ledger.rounds.max(initial=0)
+            if last:
+                spend = accountant.preview(number, present)
+                recounted = spend.headline if number in ledger.rounds else recounted
+            accountant.commit(number, present)
+        return Recount(spend, recounted, accountant.client_totals(), accountant.worst_client())
+
+    @property
+    def spend(self) -> Spend | None:
+        """After the last round, None before the first release; a sequential round that was reserved
+        but not (yet) committed counts in it as released."""
+        return self.recount.spend
+
+    @property
+    def recounted(self) -> float | None:
+        """The headline, the worst client's, after the last committed round, to set beside the
+        ledger's own `recorded`."""
+        return self.recount.recounted
+
+    @property
+    def totals(self) -> ClientTotals:
+        """Every client's rounds and epsilons."""
+        return self.recount.totals
+
+    @property
+    def worst(self) -> WorstClient | None:
+        """The client with the largest epsilon."""
+        return self.recount.worst
 
     @property
     def config(self) -> dict[str, Any]:
@@ -85,33 +138,7 @@ class RunRecord:
 def read_run(directory: Path) -> RunRecord:
     """Raises `RunError` if `directory` is not a run's, or what is in it cannot be read."""
     ledger = read_ledger(directory / "ledger.sqlite")
-    privacy, training = ledger.meta["config"]["privacy"], ledger.meta["config"]["training"]
-    accountant = Accountant(
-        ledger.classes,
-        ledger.class_of,
-        unit=privacy["unit"],
-        schedule=training["schedule"],
-        delta=privacy["target_delta"],
-        rounds=ledger.meta["config"]["run"]["rounds"],
-        dimension=ledger.meta["dimension"],
-        trust=Trust.of(ledger.meta["config"]),
-    )
-    spend, recounted = None, None
-    for number, present in ledger.attempts:
-        last = number >= ledger.rounds.max(initial=0)
-        if last:
-            spend = accountant.preview(number, present)
-            recounted = spend.headline if number in ledger.rounds else recounted
-        accountant.commit(number, present)
-    return RunRecord(
-        directory=directory,
-        ledger=ledger,
-        spend=spend,
-        recounted=recounted,
-        totals=accountant.client_totals(),
-        worst=accountant.worst_client(),
-        accuracy=_accuracy(directory / "metrics.csv"),
-    )
+    return RunRecord(directory, ledger, _accuracy(directory / "metrics.csv"))
 
 
 def _accuracy(path: Path) -> dict[int, float]:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,22 @@ from fl_shuffle.flower.on_ray.engine import OFFLINE, _free_port, _listens, _prog
 from fl_shuffle.flower.settings import APP_ROOT
 
 PROGRAMS = ("flower-superlink", "flower-supernode", "flwr")
+APP = ("pyproject.toml", ".gitignore", "README.md", "fl_shuffle", "server", "clients", "configs")
+
+
+def app_folder(place: Path, *more: str) -> Path:
+    """What of the repository the app is made of, and `more`: Flower reads every file beside it,
+    an environment of tens of thousands too, before it leaves them out."""
+    copy = place / "fl-shuffle"
+    copy.mkdir()
+    for name in (*APP, *more):
+        if (APP_ROOT / name).is_dir():
+            shutil.copytree(
+                APP_ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        else:
+            shutil.copy(APP_ROOT / name, copy)
+    return copy
 
 
 class Federation:
@@ -27,6 +44,7 @@ class Federation:
         self.port = _free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         (home / "flwr").mkdir(parents=True)
+        self.app = app_folder(home)
         (home / "flwr" / "config.toml").write_text(
             f'[superlink.lab]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
         )
@@ -103,7 +121,7 @@ class Federation:
         settings.write_text(
             "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
         )
-        answer = self.flwr("run", str(APP_ROOT), "lab", "--run-config", str(settings))
+        answer = self.flwr("run", str(self.app), "lab", "--run-config", str(settings))
         return str(json.loads(answer[answer.index("{") :])["run-id"])
 
     def wait(self, run_id: str, seconds: float) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fl_shuffle.flower.on_ray.engine import OFFLINE, _program
+from tests.apps.superlink import app_folder
 from tests.architecture.test_limits import FILES, ROOT
 
 pytestmark = pytest.mark.skipif(
@@ -39,10 +40,15 @@ print(len(task.labels), len(task.test_labels))
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle that `flwr build` makes of this repository, unpacked."""
+    """The bundle that `flwr build` makes of this repository, unpacked; an environment in it is
+    stood for by one module."""
     place = tmp_path_factory.mktemp("bundle")
+    app = app_folder(place, "benchmarks", "tests")
+    library = app / ".venv" / "lib" / "library.py"
+    library.parent.mkdir(parents=True)
+    library.touch()
     environment = {**os.environ, **OFFLINE, "FLWR_HOME": str(place / "home")}
-    command = [_program("flwr"), "build", "--app", str(ROOT)]
+    command = [_program("flwr"), "build", "--app", str(app)]
     subprocess.run(command, cwd=place, env=environment, check=True, capture_output=True)
     (packed,) = place.glob("*.fab")
     with zipfile.ZipFile(packed) as archive:
@@ -79,3 +85,17 @@ def test_its_apps_start_and_load_their_data_from_it_alone(bundle: Path, tmp_path
     assert done.returncode == 0, done.stderr
     train, test = map(int, done.stdout.split())
     assert train > 1000 and test > 100
+
+
+def test_flower_installs_nothing_before_it_runs(bundle: Path, tmp_path: Path) -> None:
+    """`uv sync` as Flower calls it, and offline: torch and all stay those of whoever runs it."""
+    shutil.copy(bundle / "pyproject.toml", tmp_path)
+    command = [sys.executable, "-m", "uv", "sync", "--python", sys.executable, "--offline"]
+    command += ["--no-install-project", "--no-install-package", "flwr", "--inexact"]
+    made = tmp_path / "environment"
+    environment = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(made)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert made.is_dir() and not list(made.rglob("*.dist-info"))

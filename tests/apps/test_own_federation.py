@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,27 @@ def test_the_bits_do_not_hang_on_the_number_of_nodes(tmp_path: Path) -> None:
         fs.simulate(settings(jobs=jobs), out=out)
         models.append((out / "model.safetensors").read_bytes())
     assert models[0] == models[1]
+
+
+def test_where_nobody_watches_flowers_log_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    run_config = {RESOLVED: json.dumps(settings(rounds=2)), "run-directory": str(tmp_path / "run")}
+    grid = InProcessGrid(client, run_config, nodes=1)
+    monkeypatch.setattr(grid, "observer", None)
+    context = Context(
+        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=run_config
+    )
+    try:
+        with caplog.at_level(logging.INFO, logger="flwr"):
+            server(grid, context)
+    finally:
+        grid.close()
+    logged = [record.getMessage() for record in caplog.records if record.name == "flwr"]
+    assert f"run directory: {tmp_path / 'run'}" in logged
+    assert any(line.split()[:2] == ["2/2", str(CLIENTS)] for line in logged)
+    assert any(line.startswith("privacy: epsilon <= ") for line in logged)
 
 
 def test_going_on_takes_somebody_who_vouches_for_the_data(tmp_path: Path) -> None:

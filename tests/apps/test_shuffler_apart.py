@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.chaos.apart.memory import found_in_memory
 from fl_shuffle.cli import main
 from fl_shuffle.flower.on_ray.engine import _free_port, _program
-from tests.apps.process_memory import found_in_memory
 from tests.apps.superlink import PROGRAMS, Federation, federation
 
 NODES, CLIENTS = 5, 10

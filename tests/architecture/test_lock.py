@@ -12,7 +12,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
 
 
 def wanted() -> list[Requirement]:
@@ -69,3 +70,13 @@ def test_pins_lie_in_the_ranges_of_the_package() -> None:
             continue
         (pin,) = pins[canonicalize_name(requirement.name)].specifier
         assert requirement.specifier.contains(pin.version), requirement
+
+
+def test_a_run_by_flower_installs_none_of_what_is_asked_for() -> None:
+    """`flwr run .` resolves this file with uv: whatever it names is left out."""
+    asked = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    names = {canonicalize_name(Requirement(text).name) for each in asked for text in each}
+    excluded = PYPROJECT["tool"]["uv"]["exclude-dependencies"]
+    assert sorted(excluded) == sorted(names - {"fl-shuffle"})
+    # Who installs by `uv pip` gets all of it.
+    assert "exclude" not in tomllib.loads((ROOT / "uv.toml").read_text(encoding="utf-8"))

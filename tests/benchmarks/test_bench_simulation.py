@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import csv
-import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from benchmarks import simulation
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "benchmarks.simulation", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-
-
-def test_smoke_form_measures_the_floor_and_ours(tmp_path: Path) -> None:
+def test_smoke_form_measures_the_floor_and_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = tmp_path / "table.csv"
-    done = bench("--smoke", "--csv", str(table))
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr(sys, "argv", ["simulation", "--smoke", "--csv", str(table)])
+    # This process goes on: what is orphaned in it is not the benchmark's.
+    monkeypatch.setattr(simulation, "adopt_orphans", lambda: None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert simulation.main() == 0
     with table.open(newline="") as file:
         rows = {row["engine"]: row for row in csv.DictReader(file)}
     assert set(rows) == {"floor", "ours", "pooled"}
@@ -51,7 +47,9 @@ def test_smoke_form_measures_the_floor_and_ours(tmp_path: Path) -> None:
 
 
 def test_unknown_engine_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    done = bench("--smoke", "--engines", "flor", "--csv", str(tmp_path / "t.csv"))
+    command = [sys.executable, "-m", "benchmarks.simulation", "--smoke", "--engines", "flor"]
+    command += ["--csv", str(tmp_path / "t.csv")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "known ones are floor, ours, pooled, ray, stock" in done.stderr
     assert not (tmp_path / "t.csv").exists()

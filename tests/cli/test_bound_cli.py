@@ -192,7 +192,10 @@ def test_compare_prints_a_table_and_a_figure(
     assert "echo" in value["not_applicable"]
 
 
-def test_compare_refuses_a_figure_it_cannot_write(capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_refuses_a_figure_it_cannot_write_before_it_computes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fl_shuffle.accounting.queries.methods.compare", pytest.fail)
     flags = [*QUERY, "--delta", "1e-6"]
     assert main(["compare", *flags, "--plot", "bounds.txt"]) == 2
     assert "png" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import pytest
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.queries.planned_cost import cost_over_attack
+from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
@@ -32,17 +33,20 @@ def test_runs_stay_below_the_expected_cost() -> None:
     )
     expected = max(cost.epsilon for cost in cost_of(config)[0])
     plan = make_plan(config, make_budgets(config.budgets, CLIENTS), np.full(CLIENTS, 6))
-    for seed in range(4):
+    library = RoundLibrary()
+    for seed in range(3):
         rng = np.random.default_rng(seed)
         accountant = Accountant(plan.classes, plan.class_of, unit="client", schedule="aggregate",
-                                delta=1e-5, rounds=ROUNDS)  # fmt: skip
+                                delta=1e-5, rounds=ROUNDS, library=library)  # fmt: skip
         for number in range(1, ROUNDS + 1):
             accountant.commit(number, rng.random(CLIENTS) < SHARE)
         assert accountant.client_totals()[1].max() <= expected
 
 
-@pytest.mark.parametrize("personalization", ["noise", "clipping"])
-def test_a_plan_and_a_run_print_one_number(personalization: str) -> None:
+@pytest.mark.parametrize(
+    ("personalization", "randomizer"), [("noise", "gaussian"), ("clipping", "laplace")]
+)
+def test_a_plan_and_a_run_print_one_number(personalization: str, randomizer: str) -> None:
     config = parse_config(
         {
             "run": {"rounds": ROUNDS},
@@ -50,6 +54,7 @@ def test_a_plan_and_a_run_print_one_number(personalization: str) -> None:
             "privacy": {
                 "unit": "client",
                 "target_delta": 1e-5,
+                "randomizer": randomizer,
                 "personalization": personalization,
             },
             "budgets": {"distribution": "uniform", "low": 0.5, "high": 1.0, "levels": 3},

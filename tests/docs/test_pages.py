@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -11,11 +12,15 @@ import fl_shuffle as fs
 from tests.architecture.test_docs import PAGES
 from tests.architecture.test_limits import ROOT
 from tests.docs.blocks import RUN, SHOWN, Block, blocks, commands, run
+from tests.docs.notebook import PAGE as TUTORIAL
 
+NOTEBOOKS = importlib.util.find_spec("nbclient") and importlib.util.find_spec("nbformat")
 WITH_CODE = [
     page
     for page in PAGES
-    if any(b.language in RUN and not b.excuse for b in blocks(page.read_text(encoding="utf-8")))
+    # The tutorial's blocks are its notebook's cells (test_site): they run once, there.
+    if not (NOTEBOOKS and page == TUTORIAL)
+    and any(b.language in RUN and not b.excuse for b in blocks(page.read_text(encoding="utf-8")))
 ]
 
 SMALL = {"run.rounds": 3, "data.clients": 20}

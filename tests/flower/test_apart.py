@@ -329,11 +329,11 @@ def test_what_does_not_go_together_is_said_in_one_line(lab: Lab) -> None:
         with pytest.raises(ConfigError, match=message):
             parties.sender_of(wanted, node)
     assert parties.sender_of(inside, {}) is None
-    # An app of one's own answers the server: not on a node that has a shuffler.
+    # A mod without a run's plan answers the server: not on a node that has a shuffler.
     mod = LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)
     InProcessGrid(ClientApp(), {}, nodes=1).close()
     request = TrainRequest(1, 0, 1).message(Layout.flat(3).record(np.zeros(3, np.float32)), 2)
-    with pytest.raises(ConfigError, match="this app sends its reports to the server"):
+    with pytest.raises(ConfigError, match="LocalRandomizerMod sends its reports to the server"):
         mod(request, Context(1, 2, both, RecordDict(), {}), ClientApp())
 
     def never() -> Any:

@@ -1,8 +1,13 @@
-"""The pool of Ray actors without Ray: what is lost is asked of another actor, and only that."""
+"""The pool of Ray actors without Ray: what is lost is asked of another actor, and only that.
+
+And when Flower is asked how the run stands.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -13,6 +18,7 @@ from flwr.server.superlink.fleet.vce import vce_api
 from flwr.server.superlink.fleet.vce.backend import raybackend
 from flwr.simulation.ray_transport import ray_actor
 
+from fl_shuffle.flower.on_ray import engine
 from fl_shuffle.flower.on_ray import pool as ray_pool
 from fl_shuffle.flower.on_ray.pool import ATTEMPTS, LastingPool, install
 from fl_shuffle.flower.settings import SIMULATION_VARIABLE
@@ -149,3 +155,25 @@ def test_flower_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_actors_know_that_they_simulate(pool: LastingPool) -> None:
     assert ActorType.asked["runtime_env"] == {"env_vars": {SIMULATION_VARIABLE: "1"}}
     assert ActorType.asked["num_cpus"] == 1
+
+
+def test_flower_is_asked_for_the_status_when_the_run_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And again, since the engine goes on for a while."""
+    monkeypatch.setattr(engine, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(engine, "FIRST_QUESTION_SECONDS", 1e9)
+    looks, answers = [], ["running", "running", "finished:completed"]
+
+    def ended() -> bool:
+        looks.append(len(answers))
+        return len(looks) > 5
+
+    def flwr(*_: Any) -> str:
+        assert len(looks) > 5
+        return json.dumps({"runs": [{"status": answers.pop(0)}]})
+
+    monkeypatch.setattr(engine, "_flwr", flwr)
+    assert engine._wait("7", tmp_path, {}, ended) == "finished:completed"
+    # What was told meanwhile is heard, too.
+    assert looks[-1] == 0

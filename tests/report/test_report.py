@@ -13,6 +13,7 @@ from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.worst_client import WorstInReports
 from fl_shuffle.cli import main
 from fl_shuffle.ledger.store import Ledger
+from fl_shuffle.report.page import render
 from fl_shuffle.report.record import read_run
 from tests.report.reading import Page
 from tests.runs.test_runs import Crash, crash_in_round
@@ -109,7 +110,7 @@ def test_every_output_gives_every_client_the_same_spend(
         }
     for index, proven in classes.items():
         assert proven == recorded[class_of == index, 1].max()
-    shown = page(tmp_path / "run")
+    shown = Page(render([run]))
     assert f"{headline:.4g} at" in shown.text and "was changed" not in shown.text
     (table,) = shown.sortable()
     for client, rounds, *epsilons in (row[:5] for row in table.rows):

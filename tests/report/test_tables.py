@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,34 @@ from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.report.formats import as_text, write_table
 from fl_shuffle.report.record import read_run
 from fl_shuffle.report.tables import TABLES, attendance_table, clients_table, rounds_table
+
+READ = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class NotHere(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[1].split(","):
+            raise ImportError(f"{name} is asked for")
+
+sys.meta_path.insert(0, NotHere())
+from fl_shuffle.cli import main
+
+run, page = sys.argv[2:]
+for command in (["runs", run], ["runs", run, "--differences"], ["ledger", run],
+                ["ledger", run, "--round", "2"], ["ledger", run, "--notes"]):
+    assert main(command) == 0, command
+assert not any(name.startswith("fl_shuffle.accounting.bounds") for name in sys.modules)
+for command in (["ledger", run, "--client", "3"], ["ledger", run, "--clients"],
+                ["report", run, run, "--out", page], ["export", run, "--out", page + ".tables"]):
+    assert main(command) == 0, command
+
+import fl_shuffle as fs
+import fl_shuffle.runs
+result = fs.Result(run)
+print(result.ledger.client(3).epsilon, result.metrics["round"], result.report(page))
+"""
+"""Every way to read a run. What was written down alone is there without the accountant, too."""
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +85,17 @@ def test_the_tables_say_what_the_ledger_says(run: Path) -> None:
     assert rounds["proven_epsilon"][-1] == pytest.approx(result.epsilon)
     for number, reports in zip(rounds["round"], rounds["reports"], strict=True):
         assert len(attendance_table(record, round_number=int(number))["client"]) == reports
+
+
+def test_reading_takes_neither_torch_nor_flower(run: Path, tmp_path: Path) -> None:
+    missing = "torch,torchvision,opacus,flwr,grpc,ray,numba,matplotlib,pandas,safetensors"
+    page = tmp_path / "page.html"
+    done = subprocess.run(
+        [sys.executable, "-c", READ, missing, str(run), str(page)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert page.is_file() and str(page) in done.stdout
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -6,13 +6,13 @@ import json
 import os
 import sqlite3
 import stat
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from benchmarks.chaos.children import begin, end
 from fl_shuffle.cli import main
 from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
 from fl_shuffle.flower.strategy import ShuffleStrategy
@@ -34,31 +34,20 @@ def test_names_are_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(set(made)) == 24 and all(path.is_dir() for path in made)
 
 
-SAME_SECOND = """
-import sys
-from fl_shuffle.runs import directory
-directory._stamp = lambda: "now"
-from fl_shuffle.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.slow
-def test_runs_started_in_the_same_second(small: Path, tmp_path: Path) -> None:
+def test_runs_started_in_the_same_second(
+    small: Path, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four processes at once, begun where everything is loaded."""
+    assert launch("before") == 0
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(directory, "_stamp", lambda: "now")
+    command = ["simulate", str(small), "--quiet", "--rounds", "1", "--jobs", "1", "--seed"]
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", SAME_SECOND, "simulate", str(small), "--quiet",
-             "--seed", str(seed), "--rounds", "1", "--jobs", "1"],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        (begin(partial(main, [*command, str(seed)]), tmp_path / f"said-{seed}"), seed)
         for seed in range(4)
-    ]  # fmt: skip
-    said = [process.communicate()[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4, said
+    ]
+    ended = [end(process, tmp_path / f"said-{seed}") for process, seed in processes]
+    assert [one.code for one in ended] == [0] * 4, ended
     runs = sorted((tmp_path / "runs").iterdir())
     assert [run.name for run in runs] == ["now", "now-2", "now-3", "now-4"]
     seeds = set()

@@ -46,6 +46,7 @@ def test_what_is_written_is_whole(app: Path) -> None:
 def test_its_own_test_passes_and_it_learns(app: Path) -> None:
     """In processes of their own, which know of this repository as of an installed package."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("PYTEST_ADDOPTS", None)  # those of this suite
 
     def run(*command: str) -> str:
         done = subprocess.run(

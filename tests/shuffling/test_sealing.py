@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_shuffle.errors import FlShuffleError, InvalidValueError
+from fl_shuffle.shuffling import sealing
 from fl_shuffle.shuffling.agreement import (
     Agreement,
     report_as_bytes,
@@ -47,8 +50,6 @@ def test_a_report_opens_as_it_was_and_every_one_has_the_same_size() -> None:
 
 def test_it_is_the_hpke_of_another_implementation() -> None:
     hpke = pytest.importorskip("cryptography.hazmat.primitives.hpke")
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
     key = X25519PrivateKey.from_private_bytes(PRIVATE)
     suite = hpke.Suite(hpke.KEM.X25519, hpke.KDF.HKDF_SHA256, hpke.AEAD.CHACHA20_POLY1305)
     ours = seal(b"a report", PUBLIC, b"info")
@@ -142,3 +143,45 @@ def test_steps_are_exact_and_what_is_off_the_grid_or_too_large_is_none() -> None
         report = REPORT.copy()
         report[1] = bad
         assert report_in_steps(report, RUN) is None
+
+
+# RFC 9180, appendix A.2.1: base mode, DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, ChaCha20-Poly1305,
+# and the first of its encryptions.
+RFC = {
+    name: bytes.fromhex(digits)
+    for name, digits in {
+        "info": "4f6465206f6e2061204772656369616e2055726e",
+        "ephemeral": "f4ec9b33b792c372c1d2c2063507b684ef925b8c75a42dbcbf57d63ccd381600",
+        "private": "8057991eef8f1f1af18f4a9491d16a1ce333f695d4db8e38da75975c4478e0fb",
+        "public": "4310ee97d88cc1f088a5576c77ab0cf5c3ac797f3d95139c6c84b5429c59662a",
+        "capsule": "1afa08d3dec047a643885163f1180476fa7ddb54c6a8029ea33f95796bf2ac4a",
+        "nonce": "5c4d98150661b848853b547f",
+        "message": "4265617574792069732074727574682c20747275746820626561757479",
+        "beside": "436f756e742d30",
+        "sealed": "1c5250d8034ec2b784ba2cfd69dbdb8af406cfe3ff938e131f0def8c8b60b4db21993c62ce81883d"
+        "2dd1b51a28",
+    }.items()
+}
+
+
+def test_the_vectors_of_rfc_9180(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both directions. The vectors bind associated data, where our messages have none: of what is
+    sealed that changes the tag and nothing else."""
+    ephemeral = X25519PrivateKey.from_private_bytes(RFC["ephemeral"])
+    receiver = X25519PrivateKey.from_private_bytes(RFC["private"])
+    assert public_key(RFC["private"]) == RFC["public"]
+    assert public_key(RFC["ephemeral"]) == RFC["capsule"]
+    for secret in (
+        ephemeral.exchange(receiver.public_key()),
+        receiver.exchange(ephemeral.public_key()),
+    ):
+        cipher, nonce = sealing._context(secret, RFC["capsule"], RFC["public"], RFC["info"])
+        assert nonce == RFC["nonce"]
+        assert cipher.encrypt(nonce, RFC["message"], RFC["beside"]) == RFC["sealed"]
+        assert cipher.decrypt(nonce, RFC["sealed"], RFC["beside"]) == RFC["message"]
+    fixed = SimpleNamespace(generate=lambda: ephemeral)
+    monkeypatch.setattr(sealing, "X25519PrivateKey", fixed)
+    ours = seal(RFC["message"], RFC["public"], RFC["info"])
+    monkeypatch.undo()
+    assert ours[: -sealing.TAG_BYTES] == RFC["capsule"] + RFC["sealed"][: -sealing.TAG_BYTES]
+    assert open_sealed(ours, RFC["private"], RFC["info"]) == RFC["message"]

@@ -109,7 +109,7 @@ def _promising(batch: Batch | None, rounds: int) -> list[Scores]:
     ]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _scores(batch: Batch) -> tuple[Scores, ...]:
     return tuple(Scores(data) for data in data_sets(batch))
 
@@ -179,7 +179,12 @@ class Scores:
         if not 0.0 < sd < math.inf or gap <= 0.0:
             return np.zeros(0), np.ones(0)
         noise = TOLERANCES.attack_smoothing * 2.0 ** math.ceil(math.log2(sd))
-        period = 2.0 ** math.ceil(math.log2(2.0 * gap + TOLERANCES.attack_period_sds * sd))
+        apart = TOLERANCES.attack_period_sds * sd
+        period = 2.0 ** math.ceil(math.log2(2.0 * gap + apart))
+        turns = math.floor((gap - apart) / (8.0 * apart))
+        if turns > 0:
+            # Sums that far apart are told apart as well modulo a period that brings them nearer.
+            period, gap = (gap - apart) / (2.0 * turns), apart
         transforms = self.transforms(noise, period)
         thresholds = np.linspace(
             -0.5 * gap - sd, 0.5 * gap + 8.0 * sd, TOLERANCES.attack_thresholds
@@ -243,25 +248,16 @@ class _Transforms:
         counts: FloatArray,
     ) -> _Transforms:
         """`laws` [laws, cells] of a report's score; `counts` [2, laws] of each in a round."""
-        half = np.multiply.outer(0.5 * frequencies, score)
-        sine = np.sin(half)
-        # E e^(i w score) - 1 without cancellation.
-        excess = -2.0 * (sine * sine) @ laws.T + 2.0j * ((sine * np.cos(half)) @ laws.T)
-        error = np.multiply.outer(frequencies, (score.size + 16.0) * UNIT * (laws @ np.abs(score)))
-        modulus = np.abs(1.0 + excess)
-        # log|1 + z| = log1p(2 Re z + |z|^2) / 2 keeps its digits near zero.
-        near = np.maximum(2.0 * excess.real + np.abs(excess) ** 2, -0.9)
-        real = np.where(modulus > 0.5, 0.5 * np.log1p(near), np.log(np.maximum(modulus, TINY)))
-        log = real + 1j * np.angle(1.0 + excess)
-        most = np.minimum(np.maximum(real, np.log(np.maximum(modulus + error, TINY))), 0.0)
-        return cls(
-            frequencies,
-            weights,
-            counts @ log.T,
-            counts @ most.T,
-            counts @ np.abs(log).T,
-            counts @ (error / np.maximum(modulus, TINY)).T,
+        # Many frequencies, cells and laws would fill the memory together.
+        at_once = max(1, TOLERANCES.fourier_cells_at_once // max(laws.shape))
+        pieces = [
+            _some_transforms(frequencies[start : start + at_once], score, laws, counts)
+            for start in range(0, frequencies.size, at_once)
+        ]
+        log, most, size, error = (
+            np.concatenate(piece, axis=1) for piece in zip(*pieces, strict=True)
         )
+        return cls(frequencies, weights, log, most, size, error)
 
     def above(
         self, thresholds: FloatArray, shift: float, rounds: int, index: int
@@ -286,3 +282,26 @@ class _Transforms:
         phase = exponent.imag - frequencies * shift
         turned = phase[None, :] - np.multiply.outer(thresholds, frequencies)
         return 0.5 + 2.0 * (np.sin(turned) @ size), error
+
+
+def _some_transforms(
+    frequencies: FloatArray, score: FloatArray, laws: FloatArray, counts: FloatArray
+) -> tuple[ComplexArray, FloatArray, FloatArray, FloatArray]:
+    """The fields `log`, `log_most`, `size` and `relative_error` of `_Transforms`."""
+    half = np.multiply.outer(0.5 * frequencies, score)
+    sine = np.sin(half)
+    # E e^(i w score) - 1 without cancellation.
+    excess = -2.0 * (sine * sine) @ laws.T + 2.0j * ((sine * np.cos(half)) @ laws.T)
+    error = np.multiply.outer(frequencies, (score.size + 16.0) * UNIT * (laws @ np.abs(score)))
+    modulus = np.abs(1.0 + excess)
+    # log|1 + z| = log1p(2 Re z + |z|^2) / 2 keeps its digits near zero.
+    near = np.maximum(2.0 * excess.real + np.abs(excess) ** 2, -0.9)
+    real = np.where(modulus > 0.5, 0.5 * np.log1p(near), np.log(np.maximum(modulus, TINY)))
+    log = real + 1j * np.angle(1.0 + excess)
+    most = np.minimum(np.maximum(real, np.log(np.maximum(modulus + error, TINY))), 0.0)
+    return (
+        counts @ log.T,
+        counts @ most.T,
+        counts @ np.abs(log).T,
+        counts @ (error / np.maximum(modulus, TINY)).T,
+    )

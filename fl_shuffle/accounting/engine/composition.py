@@ -52,8 +52,7 @@ class Composition:
         for pair, times in self._parts:
             log_finite += times * math.log1p(-min(pair.infinite, 1.0 - 1e-16))
         self.infinite = -math.expm1(log_finite)
-        spreads = [pair.moments(0.0)[2] for pair, _ in self._parts]
-        spreads = [value for value in spreads if value > 0.0]
+        spreads = [_spread(pair) ** 2 for pair, _ in self._parts if pair.moments(0.0)[2] > 0.0]
         self._variance = self._moments(0.0)[2]
         self._sd = math.sqrt(self._variance)
         if spreads:
@@ -95,16 +94,42 @@ class Composition:
 
     def _window(self, tilt: float) -> tuple[float, int]:
         """Lattice step and size: wide enough for the tilted and the plain sum."""
+        log_moment, mean, variance = self._moments(tilt)
         width = (
-            TOLERANCES.lattice_window_sds * max(self._sd, math.sqrt(self._moments(tilt)[2]))
-            + 4.0 * self._step
+            TOLERANCES.lattice_window_sds * max(self._sd, math.sqrt(variance)) + 4.0 * self._step
         )
         size = 1 << max(9, math.ceil(math.log2(width / self._step)))
-        if size <= TOLERANCES.lattice_max_cells:
-            return self._step, size
-        return self._step * 2.0 ** math.ceil(
-            math.log2(size / TOLERANCES.lattice_max_cells)
-        ), TOLERANCES.lattice_max_cells
+        size = min(size, 1 << max(9, (2 * self._furthest(self._step)).bit_length()))
+        if size > TOLERANCES.lattice_max_cells:
+            return self._step * 2.0 ** math.ceil(
+                math.log2(size / TOLERANCES.lattice_max_cells)
+            ), TOLERANCES.lattice_max_cells
+        # Few rounds with rare large losses reach further: about delta, where this tilt is the best.
+        matters = TOLERANCES.lattice_missed_share * math.exp(min(log_moment - tilt * mean, 0.0))
+        matters *= min(1.0, self._sd)
+        while (
+            size < TOLERANCES.lattice_max_cells
+            and self._above(tilt, self._step, self._first(tilt, self._step, size) + size) > matters
+        ):
+            size *= 2
+        return self._step, size
+
+    def _furthest(self, step: float) -> int:
+        """No sum of losses lies beyond this lattice point, or below its mirror image."""
+        return sum(times * (math.floor(pair.losses[-1] / step) + 1) for pair, times in self._parts)
+
+    def _first(self, tilt: float, step: float, size: int) -> int:
+        """Index of a window's first loss: all losses fit, or its middle is the tilted mean."""
+        furthest = self._furthest(step)
+        if size > 2 * furthest:
+            return -furthest
+        return math.floor(self._moments(tilt)[1] / step) - size // 2
+
+    def _above(self, tilt: float, step: float, end: int) -> float:
+        """A bound on the mass from lattice point `end` on."""
+        if end > self._furthest(step):
+            return 0.0
+        return self._beyond(step, end * step, [tilt + rate for rate in self._markov_rates()])
 
     def _law(self, tilt: float) -> tuple[FloatArray, FloatArray, float]:
         """(losses, upper bounds on P's masses there, mass that may lie above the window)."""
@@ -118,12 +143,29 @@ class Composition:
             losses = index.astype(np.float64) * step
             weights = np.exp(np.minimum(log_scale - tilt * losses, 700.0))
             masses: FloatArray = (np.maximum(law, 0.0) + self._roundoff(size)) * weights
-            self._laws[tilt] = (losses, masses, self._above(tilt))
+            self._laws[tilt] = (losses, masses, self._above(tilt, step, first + size))
         return self._laws[tilt]
 
+    def frame(self, delta: float) -> tuple[float, float, int, int]:
+        """With what `epsilon` is worked out: tilt, the lattice's step, size and first index."""
+        tilt = self._tilt_for(-math.log(delta))
+        step, size = self._window(tilt)
+        return tilt, step, size, self._first(tilt, step, size)
+
+    def markov_rates(self, tilt: float) -> list[float]:
+        """Rates of Markov's inequality above the window of a law tilted so."""
+        rates = [tilt + rate for rate in self._markov_rates()]
+        return [rate for rate in rates if rate * self._largest <= 690.0]
+
+    def _tilt_for(self, goal: float) -> float:
+        """Markov's inequality at each tilt gives an epsilon; that of the best is near the
+        answer."""
+        return self._best_tilt(
+            lambda tilt, log_moment: (log_moment + goal) / tilt, math.sqrt(2.0 * goal)
+        )
+
     def _log_transform(self, step: float, size: int, tilt: float) -> tuple[ComplexArray, float]:
-        """(log of the Fourier transform of the tilted, normalised law, log of what it was scaled
-        by)."""
+        """Logs of the tilted, normalised law's Fourier transform, and of what it was scaled by."""
         exponent = np.zeros(size // 2 + 1, dtype=np.complex128)
         log_scale = 0.0
         for pair, times in self._parts:
@@ -131,19 +173,9 @@ class Composition:
             log_scale += times * pair.lattice_log_moment(step, tilt)
         return exponent, log_scale
 
-    def _first(self, tilt: float, step: float, size: int) -> int:
-        """The window's first loss, in steps."""
-        return math.floor(self._moments(tilt)[1] / step) - size // 2
-
     def _roundoff(self, size: int) -> float:
         """No mass of the tilted law on `size` losses is off by more."""
         return 8.0 * UNIT * (math.log2(size) * (1.0 + self.rounds) + 8.0)
-
-    def _above(self, tilt: float) -> float:
-        """P's mass that may lie above the window."""
-        step, size = self._window(tilt)
-        end = (self._first(tilt, step, size) + size) * step
-        return self._beyond(step, end, [tilt + rate for rate in self._markov_rates()])
 
     def _markov_rates(self) -> list[float]:
         lowest, highest = (
@@ -205,11 +237,8 @@ class Composition:
             return math.inf
         if self._variance == 0.0:
             return 0.0
-        # Markov's inequality at each tilt gives an epsilon; the best of them is near the answer.
         goal = -math.log(target)
-        tilt = self._best_tilt(
-            lambda tilt, log_moment: (log_moment + goal) / tilt, math.sqrt(2.0 * goal)
-        )
+        tilt = self._tilt_for(goal)
         found = self._epsilon_at(target, tilt)
         if found < (self._moments(tilt)[0] + goal) / tilt:
             return found
@@ -217,19 +246,21 @@ class Composition:
         return min(found, self._epsilon_at(target, tilt / TOLERANCES.tilt_ladder**2))
 
     def _epsilon_at(self, target: float, tilt: float) -> float:
-        allowed = (target - self.infinite) / TOLERANCES.lattice_safety - self._above(tilt)
+        # The law repeats beyond its window, so that nothing above it is missing here.
+        allowed = (target - self.infinite) / TOLERANCES.lattice_safety
         if allowed <= 0.0:
             return math.inf
         tails, goal = self._tails(tilt), math.log(allowed)
         step, bad = tails.step, max(tails.first, 0)
+        last = max(tails.last, bad + 1)
         if tails.log_gained(bad) <= goal:
             return bad * step
         # Smooth and falling: the secant's guess, kept inside a bracket that shrinks all the same.
         guess = math.ceil((self._moments(tilt)[0] - math.log(target)) / (tilt * step))
-        good = min(max(guess, bad + 1), tails.last)
+        good = min(max(guess, bad + 1), last)
         over, under = tails.log_gained(bad) - goal, tails.log_gained(good) - goal
         if under > 0.0:
-            bad, over, good = good, under, tails.last
+            bad, over, good = good, under, last
             under = tails.log_gained(good) - goal
             if under > 0.0:
                 return math.inf
@@ -272,6 +303,13 @@ class Composition:
             raise InvalidValueError("type_one", errors.tolist(), "must lie in [0, 1]")
         grid = np.linspace(0.0, max(gaussian_epsilon(1e-9, max(self._sd, 1e-12)), 1e-9), 200)
         return trade_off_from_profile(errors, grid, self.profile(grid))
+
+
+def _spread(pair: DominatingPair) -> float:
+    """The standard deviation of one round's losses, unless rare large ones decide it."""
+    sd = math.sqrt(pair.moments(0.0)[2])
+    # For normal losses delta at epsilon 0 is about sd / sqrt(2 pi).
+    return min(sd, max(2.51 * pair.delta(0.0), TOLERANCES.lattice_least_spread * sd))
 
 
 @dataclass(frozen=True)

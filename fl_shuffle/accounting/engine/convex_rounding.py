@@ -43,7 +43,6 @@ def round_up_convex(
     atoms, extra = atoms_on(law, nodes)
     best = atoms, math.inf, extra
     for _ in range(12):
-        atoms, extra = atoms_on(law, nodes)
         theta = tilt_at_saddle_point(atoms, classes)
         if _log_moment(atoms, classes, theta) < TOLERANCES.rounding_log_negligible:
             return atoms, 0.0, extra
@@ -60,6 +59,7 @@ def round_up_convex(
         if float(np.sum(pieces)) > TOLERANCES.rounding_max_atoms:
             break
         nodes = _divided(nodes, pieces.astype(np.int64))
+        atoms, extra = atoms_on(law, nodes)
     return best
 
 

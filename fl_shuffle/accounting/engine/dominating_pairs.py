@@ -120,13 +120,16 @@ class DominatingPair:
         return self._moments[tilt]
 
     def log_spectrum(self, step: float, size: int, tilt: float) -> ComplexArray:
-        """log of the Fourier transform of the tilted, normalised lattice law; cached."""
+        """log of the Fourier transform of the tilted, normalised lattice law; the last few are
+        kept."""
         key = (step, size, tilt)
         if key not in self._spectra:
             index, exponent = self._tilted(step, tilt)
             weights = np.exp(exponent - self.lattice_log_moment(step, tilt))
             transform = np.fft.rfft(np.bincount(np.mod(index, size), weights, minlength=size))
             modulus = np.maximum(np.abs(transform), 1e-300)
+            while len(self._spectra) >= TOLERANCES.lattice_spectra:
+                del self._spectra[next(iter(self._spectra))]
             self._spectra[key] = np.log(modulus) + 1j * np.angle(transform)
         return self._spectra[key]
 

@@ -133,7 +133,7 @@ def near_crossing(
                 break
         else:
             low, at_low = point, value
-        if high - low <= 1e-9 * high:
+        if high - low <= TOLERANCES.search_jump_width * high:
             break
         if step < TOLERANCES.search_fitted_steps:
             fitted = gaussian_mu(point, value) if 0.0 < value < 0.9 else 0.0

@@ -40,6 +40,8 @@ def mills_drop(x: FloatArray, step: FloatArray) -> FloatArray:
     Mills' ratio R satisfies R' = xR - 1, so for a short step the midpoint value of -R' times the
     step is used with the third-derivative correction; the next term is below 1e-14 relative.
     """
+    if np.all(step >= _SHORT_STEP):
+        return mills(x) - mills(x + step)
     middle = x + 0.5 * step
     ratio = mills(middle)
     first = 1.0 - middle * ratio
@@ -67,13 +69,14 @@ def gaussian_profile(epsilon: ArrayLike, mu: ArrayLike) -> FloatArray:
         # phi(start) = e^eps phi(start + mu) exactly, which turns the difference of two tails into
         # a difference of Mills ratios: nothing of size e^eps ever appears.
         density = np.exp(-0.5 * start * start - _LOG_ROOT_TWO_PI)
-        tails = density * mills_drop(np.maximum(start, -5.0), safe)
-        lesser = 0.5 * np.exp(-0.5 * start * start) * erfcx((start + safe) / _ROOT_TWO)
-        direct = ndtr(-start) - lesser
-    delta = np.where(start >= -5.0, tails, direct)
+        delta = density * mills_drop(np.maximum(start, -5.0), safe)
+        if np.any(start < -5.0):
+            lesser = 0.5 * np.exp(-0.5 * start * start) * erfcx((start + safe) / _ROOT_TWO)
+            delta = np.where(start >= -5.0, delta, ndtr(-start) - lesser)
     delta = np.where((m > 0.0) & np.isfinite(eps), delta, 0.0)
-    # The pair is symmetric: delta(-eps) = 1 - e^-eps + e^-eps delta(eps).
-    delta = np.where(eps < 0.0, -np.expm1(-size) + np.exp(-size) * delta, delta)
+    if np.any(eps < 0.0):
+        # The pair is symmetric: delta(-eps) = 1 - e^-eps + e^-eps delta(eps).
+        delta = np.where(eps < 0.0, -np.expm1(-size) + np.exp(-size) * delta, delta)
     result: FloatArray = np.clip(delta, 0.0, 1.0)
     return result
 

@@ -227,10 +227,9 @@ def _smallest_scale(
         return rounds * (view.delta(target) if view.credit else view.local_delta(target))
 
     good, bad = without, TOLERANCES.plan_smallest_share * without
-    start = max(
-        _solve(likely, delta, bad, good, within=3e-3),
-        _solve(predicted, target / TOLERANCES.plan_expected_gain, bad, good),
-    )
+    start = _solve(predicted, target / TOLERANCES.plan_expected_gain, bad, good)
+    if start < good and likely(start) > delta:
+        start = _solve(likely, delta, start, good, within=3e-3)
     share, near, middle = TOLERANCES.plan_expected_gain, False, 1.0 - 0.5 * TOLERANCES.plan_close
     seen: dict[float, float] = {}
     for _ in range(TOLERANCES.plan_max_accounted):
@@ -343,6 +342,7 @@ def _rough_epsilon(curve: VectorCurve, rounds: int, delta: float) -> float:
         near=TOLERANCES.plan_dense_sds,
         dense=TOLERANCES.plan_dense_sds,
         floor=TOLERANCES.plan_floor_share * delta / rounds,
+        thin_after=TOLERANCES.plan_thin_after,
     )
     return Composition([(pair, rounds)]).epsilon(delta)
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
 from fl_shuffle.accounting.rounds.round_library import RoundKind
+from fl_shuffle.accounting.tolerances import TOLERANCES
 
 Spent = dict[RoundKind, int]
 Clients = NDArray[np.int64]
@@ -63,10 +64,13 @@ class ParticipationHistory:
         return ParticipationHistory(new_group[inverse.reshape(-1)], tuple(spents))
 
     def worst_candidates(self, members: Clients) -> list[Spent]:
-        """The histories of `members` that no other of theirs contains: the worst is among them."""
+        """Histories of `members`, among them the worst: those that no other of theirs contains;
+        where there are many, all that hold a round."""
         if len(self.distinct) == 1:
             return list(self.distinct)
         present = [self.distinct[group] for group in np.unique(self.group_of[members]).tolist()]
+        if len(present) > TOLERANCES.few_histories:
+            return [spent for spent in present if spent]
         return [
             spent
             for index, spent in enumerate(present)

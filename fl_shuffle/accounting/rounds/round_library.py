@@ -271,6 +271,8 @@ class RoundLibrary:
                 else:
                     composed = self.composition(spent)
                     best = best if composed is None else min(best, composed.epsilon(delta))
+            if len(self._epsilons) >= TOLERANCES.round_known_epsilons:
+                self._epsilons.clear()
             self._epsilons[key] = best
         return self._epsilons[key]
 
@@ -347,12 +349,13 @@ def shuffled_pair(
     near: float = TOLERANCES.round_near_sds,
     dense: float = TOLERANCES.round_dense_sds,
     floor: float = TOLERANCES.round_floor_delta,
+    thin_after: int | None = None,
 ) -> DominatingPair:
     """Follow a one-round curve down to `floor` and turn it into a dominating pair.
 
     Points are `per_sd` to a standard deviation up to `near` of them, half as many up to `dense`,
-    then thin out. It stops earlier where the engine can certify no smaller value; what is left
-    there counts as certain loss.
+    then thin out, by half after every `thin_after` of them. It stops earlier where the engine can
+    certify no smaller value; what is left there counts as certain loss.
 
     Beyond `round_far_sds` standard deviations a looser curve will do, and is many times cheaper
     where few blanket reports are expected.
@@ -363,7 +366,8 @@ def shuffled_pair(
     # Powers of two: batches that are much alike share their points, and so the work; and all points
     # lie on the composition's lattice, which then loses nothing.
     finest = step = 2.0 ** math.floor(math.log2(mu / per_sd))
-    thin_after = max(1, round(TOLERANCES.round_thin_share * per_sd))
+    if thin_after is None:
+        thin_after = max(1, round(TOLERANCES.round_thin_share * per_sd))
     thinned = 0
     epsilons = [0.0]
     deltas = [curve.delta(0.0)]

@@ -74,8 +74,8 @@ def require_no_pass(node_config: Mapping[str, object]) -> None:
     `ConfigError`."""
     if SHUFFLER in node_config:
         raise ConfigError(
-            f"node-config names a {SHUFFLER}, and this app sends its reports to the server; start "
-            "the node without, or use the framework's own client app"
+            f"node-config names a {SHUFFLER}, and LocalRandomizerMod sends its reports to the "
+            "server; start the node without, or use ShuffleClientApp"
         )
 
 

@@ -128,7 +128,7 @@ class ApartStrategy(ShuffleStrategy):
         timeout, run = self._schedule.timeout, self._receiver.agreement.run
 
         def message(request: TrainRequest, node: int) -> Message:
-            made = request.message(model, node, timeout)
+            made = request.message(model, node, timeout, allowed.size)
             made.content.config_records[REQUEST_RECORD][RUN] = run
             return made
 

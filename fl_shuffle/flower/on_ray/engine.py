@@ -64,7 +64,9 @@ CONNECT_SECONDS = 2.0
 RAY_ADDRESS = "RAY_ADDRESS"
 """Ray's own variable. Without any address it would join whatever cluster this machine last ran."""
 POLL_SECONDS = 0.5
-"""Pause between two questions for the status."""
+"""Pause between two looks at what the run tells of itself."""
+FIRST_QUESTION_SECONDS, LONGEST_PAUSE_SECONDS = 4.0, 10.0
+"""When Flower is asked for the status: every answer costs seconds of a processor."""
 
 
 def ray_address(config: Config) -> str:
@@ -131,9 +133,10 @@ def _run(
     events = home / "events"
     reader = EventReader(events)
 
-    def tell() -> None:
+    def tell() -> bool:
         for event in reader.unread():
             observer(event)
+        return (directory / "summary.json").is_file()
 
     with log_file.open("w", encoding="utf-8") as log:
         # Flower's programs start one another by name.
@@ -250,13 +253,19 @@ def _wait(
     run_id: str,
     home: Path,
     environment: dict[str, str],
-    meanwhile: Callable[[], None] = lambda: None,
+    ended: Callable[[], bool] = lambda: False,
 ) -> str:
     """Poll until the run has finished; returns its status, for example `finished:completed`.
 
-    `meanwhile` is called after every poll, the last one too.
+    `ended` is called all the while, and once more at the end. Flower is asked when it says that the
+    run has ended, and now and then: a run that fails says nothing.
     """
+    pause = FIRST_QUESTION_SECONDS
     while True:
+        deadline = time.monotonic() + pause
+        time.sleep(POLL_SECONDS)
+        while not ended() and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
         answer = _flwr(
             ["ls", CONNECTION, "--run-id", run_id, "--format", "json"], home, environment, None
         )
@@ -264,10 +273,10 @@ def _wait(
             status = str(json.loads(answer[answer.index("{") :])["runs"][0]["status"])
         except (ValueError, KeyError, IndexError):
             raise RunError(f"Flower's answer cannot be read: {answer.strip()[:300]}") from None
-        meanwhile()
         if status.startswith("finished"):
+            ended()
             return status
-        time.sleep(POLL_SECONDS)
+        pause = min(2.0 * pause, LONGEST_PAUSE_SECONDS)
 
 
 def _flwr(arguments: list[str], home: Path, environment: dict[str, str], log: Any) -> str:

@@ -4,11 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fl_shuffle.accounting.attacks.likelihood_ratio import (
     Scores,
+    _promising,
     attack_delta,
     attack_epsilon,
     batch_epsilon,
@@ -89,7 +90,9 @@ def check_against_sums(classes: list[ReportClass], dimension: int, rounds: int) 
         assert np.all(np.abs(seen - computed) <= tolerance)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
+@example(noise="gaussian", ratio=3.0, clients=2, rounds=30, step=2.0, delta=1e-6)
+@example(noise="laplace", ratio=3.0, clients=5, rounds=30, step=0.05, delta=1e-3)
 @given(
     noise=st.sampled_from(["gaussian", "laplace"]),
     ratio=st.floats(0.01, 3.0),
@@ -130,6 +133,16 @@ def test_the_proven_bound_is_within_one_and_a_half(
     kind = RoundType.of([ReportClass("gaussian", sigma, 1.0, 2.0, clients)], 0)
     ratio = LIBRARY.epsilon({kind: rounds}, 1e-6) / attack_epsilon(kind, rounds, 1e-6)
     assert 1.0 <= ratio <= 1.5
+
+
+def test_rounds_without_number_take_bounded_memory() -> None:
+    """Far apart, the sums are told apart modulo a short period: as sure, and few frequencies."""
+    kind = equal("gaussian", 3.0, 1)
+    found = [attack_epsilon(kind, rounds, 1e-6) for rounds in (100, 10**4, 10**6)]
+    assert all(20.0 < epsilon < 40.0 for epsilon in found)
+    both = _promising(Batch.of([kind.own], 0), 1)
+    sizes = [used.frequencies.size for scores in both for used in scores._transforms.values()]
+    assert len(sizes) == 6 and max(sizes) < 4000
 
 
 def test_more_others_and_fewer_rounds_reveal_less() -> None:

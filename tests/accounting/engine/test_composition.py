@@ -43,7 +43,7 @@ def test_gaussian_rounds_against_the_closed_form(mu: float, rounds: int, delta: 
 @pytest.mark.parametrize("mu", [0.01, 0.1, 0.3])
 @pytest.mark.parametrize("rounds", [2, 7, 50, 2000])
 @pytest.mark.parametrize("delta", [1e-5, 1e-9])
-def test_many_rounds_of_a_curve_lose_two_in_a_hundred_thousand(
+def test_many_rounds_of_a_curve_lose_one_in_a_hundred_thousand(
     mu: float, rounds: int, delta: float
 ) -> None:
     truth = gaussian_epsilon(delta, mu * math.sqrt(rounds))
@@ -54,7 +54,7 @@ def test_many_rounds_of_a_curve_lose_two_in_a_hundred_thousand(
         return DeltaBound(float(gaussian_profile(epsilon, mu)), 0.0)
 
     whole = compose_equal_rounds(curve, 30.0 * mu, rounds)
-    assert truth * (1 - 1e-9) <= whole.epsilon(delta) <= truth * (1 + 2e-5)
+    assert truth * (1 - 1e-9) <= whole.epsilon(delta) <= truth * (1 + 1e-5)
     assert delta * (1 - 1e-9) <= whole.delta(truth) and len(asked) < 800
 
 
@@ -234,17 +234,18 @@ def product_delta(pair: DominatingPair, epsilon: float) -> float:
 @pytest.mark.parametrize("spread", [0.02, 0.3])
 @pytest.mark.parametrize("loss", [2.0, 5.0, 12.0])
 def test_rare_large_losses_hide_nothing(rare: float, spread: float, loss: float) -> None:
-    """A curve with a bulk of small losses and few large ones, from epsilon 0 on."""
+    """A curve with a bulk of small losses and few large ones: not below, and not far above."""
     grid = np.concatenate([[0.0], np.geomspace(spread / 30, loss, 80)])
     pair_ = DominatingPair.from_curve(
         grid, (1 - rare) * gaussian_profile(grid, spread) + rare * -np.expm1(grid - loss - 1e-9)
     )
     twice = Composition([(pair_, 2)])
     for epsilon in (0.0, 0.1 * spread, spread, 3 * spread, loss, 1.5 * loss):
-        assert product_delta(pair_, epsilon) * (1 - 1e-7) <= twice.delta(epsilon)
+        exact = product_delta(pair_, epsilon)
+        assert exact * (1 - 1e-7) <= twice.delta(epsilon) <= exact * (1 + 5e-3) + 1e-15
 
 
-@pytest.mark.parametrize(("mu", "count"), [(1.5, 10**4), (3.0, 10**8), (1.0, 10**3), (2.0, 10**6)])
+@pytest.mark.parametrize(("mu", "count"), [(1.5, 10**4), (3.0, 10**8), (1.0, 10**3)])
 def test_more_rounds_never_cost_less(mu: float, count: int) -> None:
     library = RoundLibrary()
     kind = RoundType.of([ReportClass("gaussian", 2.0 / mu, 1.0, 2.0, count)], 0)

@@ -55,8 +55,8 @@ def test_record_level_plans_say_that_nothing_is_gained() -> None:
 
 
 def test_personal_clips_are_planned_for_the_largest() -> None:
-    shared = plan_noise(0.5, 1e-6, clients=[(1.0, 500), (0.2, 1500)], rounds=10)
-    alike = plan_noise(0.5, 1e-6, clients=2000, rounds=10)
+    shared = plan_noise(0.5, 1e-6, clients=[(1.0, 500), (0.2, 1500)], rounds=10, noise="laplace")
+    alike = plan_noise(0.5, 1e-6, clients=2000, rounds=10, noise="laplace")
     # Small neighbours hide better than large ones.
     assert shared.scale < alike.scale
     with pytest.raises(InvalidValueError, match="share"):
@@ -116,21 +116,20 @@ def test_command_line_mistakes_are_one_line(
 
 
 def test_fewer_levels_hide_better_and_cost_budget(capsys: pytest.CaptureFixture[str]) -> None:
-    changes = ["privacy.unit='client'", "data.clients=300", "budgets.high=0.6"]
-    asked = ["plan", "configs/digits_record.toml", "--levels", "1,30,3", "--json"]
-    for change in changes:
-        asked += ["--set", change]
-    assert main(asked) == 0
+    changes = ["--set", "privacy.unit='client'", "--set", "budgets.high=0.6"]
+    asked = ["plan", "configs/digits_record.toml", *changes]
+    many = ["--set", "data.clients=60", "--levels", "1,6,3", "--json"]
+    assert main([*asked, *many]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["levels"] for row in rows] == [0, 30, 3, 1]
-    assert [row["cohorts"] for row in rows] == [300, 30, 3, 1]
-    assert [row["least_anonymity"] for row in rows] == [1, 10, 100, 300]
+    assert [row["levels"] for row in rows] == [0, 6, 3, 1]
+    assert [row["cohorts"] for row in rows] == [60, 6, 3, 1]
+    assert [row["least_anonymity"] for row in rows] == [1, 10, 20, 60]
     lost = [row["budget_lost"] for row in rows]
     assert lost[0] == 0.0
     assert lost == sorted(lost)
     worst = [row["worst_epsilon"] for row in rows]
     assert worst == sorted(worst, reverse=True)
-    assert main([part for part in asked if part != "--json"]) == 0
+    assert main([*asked, "--set", "data.clients=6", "--levels", "2"]) == 0
     assert "as given" in capsys.readouterr().out
 
 

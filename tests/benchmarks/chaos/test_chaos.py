@@ -81,5 +81,7 @@ def test_what_goes_wrong_is_counted() -> None:
     tally.add("two", uncounted=1)
     tally.add("three", problem=tally.said("Traceback (most recent call last):\nKeyError: 3"))
     last = table([tally, Tally("none")]).splitlines()[-1].split()
-    assert last == ["all", "4", "1", "2", "1", "1"]
+    assert last == ["all", "4", "1", "2", "1", "1", "-"]
+    apart = Tally("apart", tried=1, seen=2)
+    assert table([tally, apart]).splitlines()[-1].split() == ["all", "5", "1", "2", "1", "1", "2"]
     assert [problem.split(":")[1].strip() for problem in tally.problems] == ["one", "two", "three"]

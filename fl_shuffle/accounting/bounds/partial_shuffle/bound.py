@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -17,33 +17,25 @@ from fl_shuffle.accounting.bounds.partial_shuffle.collapsed_atoms import (
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
     ConvexOrderLaw,
-    GaussianLaw,
     deficit,
     gaussian_law,
     squared_tail,
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.prediction import predict
 from fl_shuffle.accounting.bounds.partial_shuffle.rings import rings
-from fl_shuffle.accounting.bounds.partial_shuffle.sums.second_order import (
-    log_excess_by_moduli,
-    squared_excess_of_sum,
-)
+from fl_shuffle.accounting.bounds.partial_shuffle.sums.atomic_excess import AtomicSum
 from fl_shuffle.accounting.bounds.partial_shuffle.sums.variance_cells import (
+    Excess,
     Kind,
     Terms,
     excess_of_sum,
 )
-from fl_shuffle.accounting.bounds.partial_shuffle.swap import choose_swap
+from fl_shuffle.accounting.bounds.partial_shuffle.swap import Swap, choose_swap
 from fl_shuffle.accounting.engine.convex_rounding import round_up_convex
-from fl_shuffle.accounting.engine.fourier import TiltedLaw
-from fl_shuffle.accounting.engine.saddle_points import tilt_at_saddle_point
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import PrecisionError
-
-OFFSETS = np.geomspace(0.5, 1.6, 9)
-"""Candidates for q in units of 1/theta: any q > 0 is valid, the best one lies near 1/theta."""
 
 
 @dataclass(frozen=True)
@@ -68,88 +60,47 @@ class Setting:
         return math.sqrt(variance_bound(self, 0.0) / self.count)
 
 
+@lru_cache(maxsize=1 << 14)
 def third_order_delta(setting: Setting, epsilon: float, *, in_rings: bool = True) -> float:
     """The bound through the third-order comparison; infinite where no parameters are found.
 
-    `in_rings`: the others are told apart by their distance, which takes three to ten times as long.
+    `in_rings`: the others are told apart by their distance, which takes two to four times as long.
     """
     local = float(gaussian_profile(epsilon, setting.move)) * TOLERANCES.profile_inflation
     if not local > TOLERANCES.third_order_negligible_delta:
         return math.inf
     variance = variance_bound(setting, epsilon)
     law = gaussian_law(epsilon, setting.move, setting.spread)
-    cut, guess = predict(law, setting.count, variance)
-    law = replace(law, upper=cut)
-    best, predicted = math.inf, guess
-    for _ in range(TOLERANCES.third_order_passes):
-        best = min(best, _with_goal(setting, epsilon, local, law, guess, in_rings))
-        if best <= TOLERANCES.third_order_close * guess or math.isinf(best):
-            break
-        guess = 0.5 * best
-    if in_rings and best > TOLERANCES.third_order_close * predicted:
-        # Far in the tail the rings' common atoms may be too coarse: one law for all says more.
-        best = min(best, third_order_delta(setting, epsilon, in_rings=False))
-    return best
-
-
-def _with_goal(
-    setting: Setting,
-    epsilon: float,
-    local: float,
-    law: GaussianLaw,
-    guess: float,
-    in_rings: bool,
-) -> float:
-    """The bound with costs that suit a result near `guess`."""
-    n, drift = setting.count, math.expm1(epsilon)
-    variance = variance_bound(setting, epsilon)
-    rate = max(drift / variance, 1.0 / math.sqrt(n * variance))
-    swap = choose_swap(
-        count=n,
+    cut, goal = predict(law, setting.count, variance)
+    drift = math.expm1(epsilon)
+    rate = max(drift / variance, 1.0 / math.sqrt(setting.count * variance))
+    swaps = partial(
+        choose_swap,
+        count=setting.count,
         reach=setting.reach,
         own=setting.own,
         epsilon=epsilon,
         local=local,
-        goal=TOLERANCES.third_order_cost_share * guess,
-        sensitivity=rate * n * (local + drift),
+        sensitivity=rate * setting.count * (local + drift),
     )
-    if swap is None:
+    # With few others a small cost cannot be had: a larger one still gives a bound.
+    goals = goal * np.array(TOLERANCES.third_order_goals)
+    for goal in goals[goals < local].tolist():
+        swap = swaps(goal=TOLERANCES.third_order_cost_share * goal)
+        if swap is not None:
+            break
+    else:
         return math.inf
 
-    left = float(law.stop_loss(np.array([law.upper]))[0])
+    law = replace(law, upper=cut)
+    left = float(law.stop_loss(np.array([cut]))[0])
     top = ToppedLaw(law, squared_tail(law, setting.spread), left)
+    classes = [(1.0, setting.count - 1)]
     try:
-        atoms, _, extra = round_up_convex(top, [(1.0, n - 1)], TOLERANCES.third_order_rounding)
+        atoms, _, extra = round_up_convex(top, classes, TOLERANCES.third_order_rounding)
     except PrecisionError:
         return math.inf
-    missing = deficit(law, setting.spread)
-
-    def total(
-        parts: Sequence[tuple[AtomicLaw, float]], tail: float, known: float = math.inf
-    ) -> float:
-        """Of `parts` (L* as atoms, variance) whichever is the worst; `tail` is cut off of each.
-
-        What can hardly come out below `known` is not computed.
-        """
-        mains = []
-        hints: list[Choice | None] = [None] * len(parts)
-        for loss in swap.losses.tolist():
-            mean = -(1.0 - loss) * drift + (swap.gain + loss) * local
-            kinds = []
-            for index, (own, own_variance) in enumerate(parts):
-                shaped = lifted(own, swap.gain, loss)
-                second = (1.0 + swap.gain) ** 2 * (own_variance + drift * drift)
-                lower, hints[index] = collapse(
-                    shaped, second - mean * mean, mean, rate, hints[index]
-                )
-                kinds.append(Kind(shaped, lower, second))
-            terms = Terms(n, kinds, -drift - tail, mean, *missing)
-            mains.append(_main_term(terms, known * swap.smallest))
-        main = math.fsum(w * each for w, each in zip(swap.weights.tolist(), mains, strict=True))
-        whole = (main + n * (1.0 + swap.gain) * tail) / swap.smallest + swap.cost
-        return whole * TOLERANCES.profile_inflation if math.isfinite(whole) else math.inf
-
-    best = math.inf
+    forms = [_Form.of([(atoms, variance)], left + extra)]
     if (
         in_rings
         and isinstance(law, ConvexOrderLaw)
@@ -158,8 +109,167 @@ def _with_goal(
     ):
         told = rings(law, setting.diameter, left, atoms.values)
         parts = [(ring.atoms, min(ring.variance, variance)) for ring in told]
-        best = total(parts, max(ring.tail for ring in told))
-    return min(best, total([(atoms, variance)], left + extra, best))
+        forms.append(_Form.of(parts, max(ring.tail for ring in told)))
+
+    swapped = _Swapped(setting.count, drift, local, rate, deficit(law, setting.spread))
+    best, close = math.inf, TOLERANCES.third_order_close
+    for attempt in range(TOLERANCES.third_order_passes + 1):
+        firsts = [swapped.sum_at(form, form.hints, swap, 0) for form in forms]
+        likely = swapped.likely(forms, swap, firsts)
+        if attempt > 0 or not close * goal < likely < math.inf:
+            found, form = swapped.best_form(forms, swap, firsts)
+            best = likely = min(best, found)
+            forms = [form]
+            if best <= close * goal or math.isinf(best):
+                break
+        # Costs that suit what was found, for the form that says most.
+        goal = 0.5 * likely
+        swap = swaps(goal=TOLERANCES.third_order_cost_share * goal)
+        if swap is None:
+            break
+    return best
+
+
+@dataclass(frozen=True)
+class _Form:
+    """One way to tell others apart: for each kind, L* as atoms and a bound on its variance.
+
+    `tail`: cut off of each at most. `hints`: how the kinds' lower parts were collapsed before.
+    """
+
+    parts: list[tuple[AtomicLaw, float]]
+    tail: float
+    hints: list[Choice | None]
+
+    @classmethod
+    def of(cls, parts: list[tuple[AtomicLaw, float]], tail: float) -> _Form:
+        return cls(parts, tail, [None] * len(parts))
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """The main term's sum at one node of eta, of `weight`; what moments, then atoms say of it.
+
+    `choices`: how the lower parts were collapsed.
+    """
+
+    weight: float
+    choices: list[Choice | None]
+    by_moments: Excess
+    by_atoms: AtomicSum | None
+
+    @property
+    def estimate(self) -> float:
+        """What `bound` will about be."""
+        known = self.by_moments.log_bound
+        if self.by_atoms is not None:
+            known = min(known, self.by_atoms.log_estimate)
+        return _exponential(known)
+
+    @property
+    def belief(self) -> float:
+        """What is above another result when `estimate` times this is."""
+        doubtful = self.by_atoms is not None and self.by_atoms.doubtful
+        return TOLERANCES.third_order_doubtful if doubtful else TOLERANCES.third_order_hopeless
+
+    def bound(self, enough: float) -> float:
+        """An upper bound on E(sum)_+; up to `enough` the one by moments will do."""
+        best = _exponential(self.by_moments.log_bound)
+        if (
+            best > enough
+            and self.by_atoms is not None
+            and self.by_atoms.log_estimate + math.log(self.belief) < self.by_moments.log_bound
+        ):
+            # Nodes of little weight need not be as precise.
+            smoothing = min(
+                TOLERANCES.second_order_smoothing
+                / math.sqrt(max(self.weight, TOLERANCES.partial_shuffle_tiny)),
+                TOLERANCES.second_order_most_smoothing,
+            )
+            best = min(best, self.by_atoms.bound(smoothing))
+        return best
+
+
+@dataclass(frozen=True)
+class _Swapped:
+    """`count` others at one epsilon: e^epsilon - 1, H, the rate that matters, L^- from above."""
+
+    count: int
+    drift: float
+    local: float
+    rate: float
+    missing: tuple[AtomicLaw, float]
+
+    def likely(self, forms: list[_Form], swap: Swap, firsts: list[_Sum]) -> float:
+        """About the least bound, from the first node of eta alone."""
+        return min(
+            self._whole(form, swap, [first.estimate] * swap.losses.size)
+            for form, first in zip(forms, firsts, strict=True)
+        )
+
+    def best_form(self, forms: list[_Form], swap: Swap, firsts: list[_Sum]) -> tuple[float, _Form]:
+        """The least bound of several forms, each at every node of eta, and which form gave it.
+
+        `firsts`: the sums at the first node.
+        """
+        tried = []
+        for place, (form, first) in enumerate(zip(forms, firsts, strict=True)):
+            form.hints[:] = first.choices
+            sums = [first]
+            for node in range(1, swap.losses.size):
+                sums.append(self.sum_at(form, sums[-1].choices, swap, node))
+            likely = self._whole(form, swap, [each.estimate for each in sums])
+            tried.append((likely, place, sums))
+        best, chosen = math.inf, forms[0]
+        for likely, place, sums in sorted(tried, key=lambda each: each[:2]):
+            # What can hardly come out below is not computed.
+            if likely * sums[0].belief < best:
+                # A node of little weight need not be known well.
+                mains = math.fsum(each.weight * each.estimate for each in sums)
+                shares = [
+                    each.bound(
+                        TOLERANCES.third_order_slight
+                        * mains
+                        / max(each.weight, TOLERANCES.partial_shuffle_tiny)
+                    )
+                    for each in sums
+                ]
+                whole = self._whole(forms[place], swap, shares)
+                if whole < best:
+                    best, chosen = whole, forms[place]
+        return best, chosen
+
+    def _whole(self, form: _Form, swap: Swap, mains: list[float]) -> float:
+        """The bound on delta from those on the main term at the nodes of eta."""
+        main = math.fsum(w * each for w, each in zip(swap.weights.tolist(), mains, strict=True))
+        whole = (main + self.count * (1.0 + swap.gain) * form.tail) / swap.smallest + swap.cost
+        return whole * TOLERANCES.profile_inflation if math.isfinite(whole) else math.inf
+
+    def sum_at(self, form: _Form, hints: list[Choice | None], swap: Swap, node: int) -> _Sum:
+        """The sum of L + gain L^+ + loss L^- at a node of eta; laws and moments are rounded up."""
+        gain, loss, weight = swap.gain, float(swap.losses[node]), float(swap.weights[node])
+        up = TOLERANCES.lift_round_off
+        rise, fall = (gain + loss) * self.local, (1.0 - loss) * self.drift
+        mean = rise - fall + 4.0 * up * (rise + fall)
+        kinds: list[Kind] = []
+        choices: list[Choice | None] = []
+        for (own, own_variance), hint in zip(form.parts, hints, strict=True):
+            shaped = lifted(own, gain, loss)
+            second = (1.0 + gain) ** 2 * (own_variance + self.drift**2) * (1.0 + 8.0 * up)
+            # second - mean^2 may cancel, and must not be too small.
+            variance = second - mean * mean + 4.0 * up * (second + mean * mean)
+            lower, choice = collapse(shaped, variance, mean, self.rate, hint)
+            kinds.append(Kind(shaped, lower, second))
+            choices.append(choice)
+        terms = Terms(self.count, kinds, -self.drift - form.tail, mean, *self.missing)
+        by_moments = excess_of_sum(terms)
+        found = by_moments.log_bound - by_moments.log_estimate
+        by_atoms = None
+        if found > math.log(TOLERANCES.third_order_by_moments) or (
+            len(kinds) == 1 and found < math.log(TOLERANCES.third_order_tight)
+        ):
+            by_atoms = AtomicSum.of([kind.comparison for kind in kinds], self.count)
+        return _Sum(weight, choices, by_moments, by_atoms)
 
 
 def variance_bound(setting: Setting, epsilon: float) -> float:
@@ -175,69 +285,6 @@ def variance_bound(setting: Setting, epsilon: float) -> float:
         base + whole * ((1.0 - a * near) ** 2 + a * a * near * near * growth),
     )
     return min(ball, max(cases)) * (1.0 + TOLERANCES.partial_shuffle_round_off)
-
-
-def _main_term(terms: Terms, known: float) -> float:
-    """An upper bound on E(sum)_+: by moments, and by the atoms where these say too little.
-
-    Atoms are not asked where even an estimate of the sum is hardly below `known`.
-    """
-    found = excess_of_sum(terms)
-    best = (
-        math.exp(found.log_bound)
-        if found.log_bound < TOLERANCES.partial_shuffle_max_exponent
-        else math.inf
-    )
-    close = found.log_estimate + math.log(TOLERANCES.third_order_by_moments)
-    if found.log_bound > close and not (
-        close < TOLERANCES.partial_shuffle_max_exponent and math.exp(close) >= known
-    ):
-        laws = [kind.comparison for kind in terms.kinds]
-        atomic = (
-            _of_one(laws[0], terms.count) if len(laws) == 1 else _worst_mixture(laws, terms.count)
-        )
-        best = min(best, atomic)
-    return best
-
-
-def _of_one(law: AtomicLaw, count: int) -> float:
-    """An upper bound on E(sum)_+ of one law: min over q of E(q + sum)_+^2 / (4q)."""
-    theta = tilt_at_saddle_point(law, [(1.0, count - 1)])
-    offsets = OFFSETS / theta
-    found = squared_excess_of_sum(law, count, theta, offsets)
-    if found is None:
-        return math.inf
-    best = float(np.min(found.values / (4.0 * offsets)))
-    return best * _exponential(found.log_scale)
-
-
-def _worst_mixture(laws: Sequence[AtomicLaw], count: int) -> float:
-    """An upper bound on E(sum)_+ of `count` terms, each of one of `laws`.
-
-    Any line will do. It is put where the largest of the laws' saddle-point estimates is about
-    least, for the price of moments alone.
-    """
-    saddles = [tilt_at_saddle_point(law, [(1.0, count - 1)]) for law in laws]
-    low, high = min(saddles), max(saddles)
-    while high > TOLERANCES.rings_tilt_step * low:
-        theta = math.sqrt(low * high)
-        worst = int(np.argmax([_log_estimate(law, count, theta) for law in laws]))
-        low, high = (theta, high) if saddles[worst] > theta else (low, theta)
-    theta = math.sqrt(low * high)
-    tilted = [TiltedLaw.of(law, theta) for law in laws]
-    variance = max(each.second - each.mean**2 for each in tilted)
-    period = TOLERANCES.cells_period_sds * math.sqrt(count * variance) + 8.0 / theta
-    log = max(log_excess_by_moduli(law, count, theta, period) for law in laws)
-    return _exponential(log)
-
-
-def _log_estimate(law: AtomicLaw, count: int, theta: float) -> float:
-    """log of M(theta)^count over the tilted deviation, one law against another."""
-    if theta * law.values[-1] > TOLERANCES.partial_shuffle_max_exponent:
-        return math.inf
-    tilted = TiltedLaw.of(law, theta)
-    variance = max(tilted.second - tilted.mean**2, TOLERANCES.partial_shuffle_tiny)
-    return count * tilted.moment.log - 0.5 * math.log(variance)
 
 
 def _exponential(log: float) -> float:

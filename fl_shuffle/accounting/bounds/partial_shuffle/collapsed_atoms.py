@@ -18,6 +18,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw, FloatArray
 from fl_shuffle.accounting.tolerances import TOLERANCES
@@ -72,9 +73,11 @@ class _Upper:
         self._first = tails(probabilities * values)
         self._second = tails(probabilities * values * values)
 
-    def __call__(self, t: FloatArray, stretch: float = 1.0) -> tuple[FloatArray, FloatArray]:
-        """For the values times `stretch`."""
-        at = np.searchsorted(self._values, t / stretch, side="right")
+    def __call__(
+        self, t: FloatArray, stretch: FloatArray | float = 1.0, kept: int = 0
+    ) -> tuple[FloatArray, FloatArray]:
+        """For the values times `stretch`, from number `kept` on."""
+        at = np.maximum(np.searchsorted(self._values, t / stretch, side="right"), kept)
         mass, first = self._mass[at], stretch * self._first[at]
         second = stretch * stretch * self._second[at]
         return second - t * (2.0 * first - t * mass), first - t * mass
@@ -113,8 +116,9 @@ def collapse(
         point = float(low[j]), float(rest[j])
         # Beyond that nothing is left of the smaller variance.
         most = min(TOLERANCES.collapse_max_stretch, math.sqrt(whole / float(spread[j])))
+        kept = j, max(float(values[j]), 0.0)
         return _stretched(
-            bounds, values[j:], p[j:], point, (kappa, step, most), variance, centre - mean, -centre
+            bounds, kept, point, (kappa, step, most), variance, centre - mean, -centre
         )
 
     def law(j: int, stretch: float) -> tuple[AtomicLaw, Choice]:
@@ -156,8 +160,7 @@ def _score(rate: float, values: FloatArray, p: FloatArray, low: float, rest: flo
 
 def _stretched(
     bounds: _Upper,
-    values: FloatArray,
-    p: FloatArray,
+    kept: tuple[int, float],
     point: tuple[float, float],
     stretches: tuple[float, float, float],
     variance: float,
@@ -166,47 +169,44 @@ def _stretched(
 ) -> float | None:
     """The least certified stretch found, everything centred.
 
-    `stretches`: the first one tried, the accuracy, and the largest.
+    `kept`: the first atom kept, and up to where the comparison is not plain. `stretches`: the first
+    one tried, the accuracy, and the largest.
     """
-    first, first_step, most = stretches
-    upper = _Upper(values, p)
+    least, step, most = stretches
     slack = TOLERANCES.collapse_slack * variance
-    end = max(float(values[0]), 0.0)
+    first, end = kept
     shares = np.arange(TOLERANCES.collapse_cells + 1) / TOLERANCES.collapse_cells
 
-    def holds(stretch: float) -> bool:
+    def holds(stretch: FloatArray) -> NDArray[np.bool_]:
+        """For each of several stretches at once."""
         low = point[0] * stretch
-        # The variance speaks of thresholds up to zero, and of those below both means.
-        if low > min(zero, -surplus):
-            return False
-        nodes = low + (end - low) * shares
-        square, slope = upper(nodes[1:], stretch)
-        at_left = square + 2.0 * slope * (nodes[1:] - nodes[:-1]) - slack
+        nodes = low[:, None] + np.multiply.outer(end - low, shares)
+        square, slope = bounds(nodes[:, 1:], stretch[:, None], first)
+        at_left = square + 2.0 * slope * (nodes[:, 1:] - nodes[:, :-1]) - slack
         at_right = square - slack
         # L_k's mean lies `surplus` below the centre.
         second = np.where(nodes <= zero, variance + (surplus + nodes) ** 2, math.inf)
-        good = (at_left >= second[:-1]) & (at_right >= second[1:])
-        first_open = int(np.argmin(good))
-        if good[first_open]:
-            return True
-        curve = bounds(nodes[first_open:])[0]
-        rest = (at_left[first_open:] >= curve[:-1]) & (at_right[first_open:] >= curve[1:])
-        return bool(np.all(rest | good[first_open:]))
+        good = (at_left >= second[:, :-1]) & (at_right >= second[:, 1:])
+        curve = bounds(nodes)[0]
+        good |= (at_left >= curve[:, :-1]) & (at_right >= curve[:, 1:])
+        # The variance speaks of thresholds up to zero, and of those below both means.
+        result: NDArray[np.bool_] = np.all(good, axis=1) & (low <= min(zero, -surplus))
+        return result
 
-    low = high = first
-    step = first_step
-    while not holds(high):
-        low, high = high, high + step
-        step *= TOLERANCES.collapse_stretch_growth
-        if high > most:
-            return None
-    while high - low > first_step:
-        middle = 0.5 * (low + high)
-        if holds(middle):
-            high = middle
-        else:
-            low = middle
-    return high
+    tried = least + step * np.array(TOLERANCES.collapse_steps)
+    tried = tried[: max(1, int(np.searchsorted(tried, most, side="right")))]
+    good = holds(tried)
+    if not np.any(good):
+        return None
+    place = int(np.argmax(good))
+    found = float(tried[place])
+    if place:
+        last = float(tried[place - 1])
+        parts = math.ceil(TOLERANCES.collapse_finer * (found - last) / step)
+        between = np.linspace(last, found, parts + 1)[1:-1]
+        good = holds(between)
+        found = float(between[np.argmax(good)]) if np.any(good) else found
+    return found
 
 
 def lifted(atoms: AtomicLaw, gain: float, loss: float) -> AtomicLaw:

@@ -213,14 +213,19 @@ def squared_tail(law: _Cut, spread: float) -> float:
     It is 2 int_K^inf E(L_k - t)_+ dt. Up to a point G > 1 the integrand is at most the convex S,
     whose trapezoidal sum is above its integral; beyond, (L_k - G)_+ <= (P/R_k - G)_+.
     """
-    start = law.upper
-    reach = math.log(start + math.exp(law.epsilon)) / spread + 0.5 * spread
-    far = max(
-        math.exp(spread * (reach + TOLERANCES.split_tail_sds) - 0.5 * spread * spread),
-        2.0,
-        2.0 * start,
+    start, a = law.upper, math.exp(law.epsilon)
+    reach = math.log(start + a) / spread + 0.5 * spread
+    sds = np.arange(TOLERANCES.split_tail_sds, TOLERANCES.split_tail_most_sds)
+    ends = np.exp(spread * (reach + sds) - 0.5 * spread * spread)
+    ends = np.maximum(ends, max(2.0, 2.0 * start))
+    beyond = squared_excess(ends, spread)
+    # Beyond G what P alone could say counts: far enough out that it is nothing against S.
+    width = float(ends[0]) - start
+    enough = beyond <= TOLERANCES.split_tail_share * width * float(
+        law.stop_loss(np.array([start]))[0]
     )
-    nodes = np.geomspace(start, far, TOLERANCES.split_tail_nodes)
+    last = int(np.argmax(enough)) if np.any(enough) else sds.size - 1
+    reach_out = TOLERANCES.split_tail_first, 1.0, TOLERANCES.split_tail_nodes
+    nodes = start + np.append(0.0, np.geomspace(*reach_out)) * (float(ends[last]) - start)
     body = float(np.trapezoid(law.stop_loss(nodes), nodes))
-    beyond = float(squared_excess(np.array([far]), spread)[0])
-    return (2.0 * body + beyond) * TOLERANCES.split_tail_inflation
+    return (2.0 * body + float(beyond[last])) * TOLERANCES.split_tail_inflation

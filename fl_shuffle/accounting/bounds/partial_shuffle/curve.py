@@ -69,7 +69,13 @@ class PartialShuffleCurve:
         """An upper bound on the divergence at `epsilon` >= 0, both directions; may be infinite."""
         if self._setting is None:
             return math.inf
-        return third_order_delta(self._setting, epsilon, in_rings=self._in_rings)
+        return _third_order(self._setting, epsilon, self._in_rings)
+
+
+@lru_cache(maxsize=1 << 14)
+def _third_order(setting: Setting, epsilon: float, in_rings: bool) -> float:
+    """Kept: batches of one size are one setting, whichever of a run's clients are in them."""
+    return third_order_delta(setting, epsilon, in_rings=in_rings)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -82,7 +88,7 @@ def _gains(setting: Setting) -> bool:
         return True
     places = [sds * setting.predicted_mu for sds in TOLERANCES.partial_shuffle_tried_sds]
     return any(
-        third_order_delta(setting, epsilon)
+        _third_order(setting, epsilon, True)
         < TOLERANCES.partial_shuffle_max_share * float(gaussian_profile(epsilon, setting.move))
         for epsilon in places
     )
@@ -122,7 +128,11 @@ class LaplaceShuffleCurve:
         """An upper bound on the divergence at `epsilon` >= 0, both directions; may be infinite."""
         if self._best is None or epsilon >= self._move:
             return math.inf
-        count, spread, reach = self._best
-        law = LaplaceSplitLaw(epsilon, self._move, spread)
-        local = float(laplace_profile(epsilon, self._move)) * TOLERANCES.profile_inflation
-        return convex_order_delta(law, None, local, laplace(reach), count)
+        return _convex_order(self._move, *self._best, epsilon)
+
+
+@lru_cache(maxsize=1 << 14)
+def _convex_order(move: float, count: int, spread: float, reach: float, epsilon: float) -> float:
+    law = LaplaceSplitLaw(epsilon, move, spread)
+    local = float(laplace_profile(epsilon, move)) * TOLERANCES.profile_inflation
+    return convex_order_delta(law, None, local, laplace(reach), count)

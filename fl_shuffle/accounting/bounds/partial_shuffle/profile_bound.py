@@ -5,7 +5,7 @@
 L* the law of `convex_order_law`, eta^+ = eta = zeta/m (see `swap`), with omega any member of the
 family and w = min(Z, zeta). The costs are H E(1 - S/m)_+, (N/m)(H + a - 1) h(zeta), and
 (N/m)(1 + eta^+) S(K) for what L* is cut at: it includes h(infinity), once and not n times.
-E(S - m)_- is bounded with w in the law whose E(w - t)_+ is h(t) - h(zeta).
+E(S - m)_- is bounded with w in the law whose E(t - w)_+ is t h(1/t) up to zeta.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def convex_order_delta(
         goal = TOLERANCES.convex_order_cost_share * _predicted(atoms, count)
         zeta, over = _cap(hiding, goal / (local + drift))
         steps = np.concatenate([[0.0], _grid(hiding, zeta), [zeta]])
-        values, probabilities = spread_atoms(steps, hiding(steps))
+        transform = np.append(0.0, steps[1:] * hiding(1.0 / steps[1:]))
+        values, probabilities = spread_atoms(steps, transform)
         found = floor_of_sum(values, probabilities, count, math.log(goal / local))
         if found is None:
             return math.inf

@@ -26,9 +26,12 @@ sum_k f_k(h) L_k(t_k) / D_k with f_k = w_k/Z_k, D_k = w_k(h) + S(t) - w_k(t_k). 
 F is convex in eta, so its mean over g is at most its interpolation on a few nodes with the weights
 of the law of max(1, e^(cg + c^2/2)) spread to them, mean kept.
 
+The floor is at most one, where the quantile function bounds Z_k, so that it bounds w_k as well.
+
 Tail of S. E(m - S)_+ grows when Z_k grows in convex order (z -> -min(z, zeta) is convex), so all
 c_k may be taken to be c, and the floor only raises S. E e^(-lambda w) is bounded by spreading w to
-a grid with its mean kept, and E(m - S)_+ <= E e^(lambda (m - S)) / (e lambda).
+a grid, and E(m - S)_+ <= E e^(lambda (m - S)) / (e lambda). Spread is what E(t - w)_+ says: small
+weights decide, and there it keeps its relative accuracy.
 """
 
 from __future__ import annotations
@@ -105,7 +108,7 @@ def choose_swap(
         nodes = np.array([1.0, *middle, zeta])
         losses, weights = (nodes - floor) / m, _spread(nodes, c)
     gain = (plus - floor) / m
-    if losses[-1] >= 0.5 or gain >= 0.5:
+    if not (0.0 <= floor <= 1.0 <= plus <= zeta and losses[-1] < 0.5 and gain < 0.5):
         return None
     return Swap(
         m, gain, losses, weights, cost * (1.0 + TOLERANCES.partial_shuffle_round_off), floor
@@ -123,12 +126,13 @@ def _floor(c: float, allowed: float) -> tuple[float, float]:
 
 
 def _spread(nodes: FloatArray, c: float) -> FloatArray:
-    """Weights on `nodes` of max(1, e^(cg + c^2/2)), cut at the last node; mean kept."""
+    """Weights on `nodes` of max(1, e^(cg + c^2/2)), cut at the last node; mean kept or raised."""
     growth = math.exp(c * c)
     up = 1.0 + TOLERANCES.partial_shuffle_round_off
     transform = growth * excess(nodes / growth, c) * up
     transform -= transform[-1] / up
-    tail = np.minimum(-np.diff(transform) / np.diff(nodes), 1.0)
+    tail = -np.diff(transform) / np.diff(nodes)
+    tail = np.minimum(np.maximum.accumulate(tail[::-1])[::-1], 1.0)
     weights: FloatArray = np.append(1.0, tail) - np.append(tail, 0.0)
     return weights
 
@@ -149,21 +153,28 @@ def _cap(c: float, mean: float, most: float, allowed: float) -> tuple[float, flo
 
 @lru_cache(maxsize=64)
 def _capped_weights(c: float, zeta: float) -> tuple[FloatArray, FloatArray]:
-    """Values and probabilities that dominate min(Z, zeta) in convex order."""
-    low, high = TOLERANCES.swap_grid_sds
-    steps = np.exp(c * np.arange(low, high + 2.0 * c, TOLERANCES.swap_step) - 0.5 * c * c)
+    """Values and probabilities that dominate min(Z, zeta) among falling convex functions."""
+    far, low, high = TOLERANCES.swap_grid_sds
+    coarse, fine = TOLERANCES.swap_steps
+    sds = np.append(np.arange(far, low, coarse), np.arange(low, high + 2.0 * c, fine))
+    steps = np.exp(c * sds - 0.5 * c * c)
     last = zeta * (1.0 - TOLERANCES.swap_last_gap * c)
     values = np.concatenate([[0.0], steps[steps < last], [zeta]])
-    return spread_atoms(values, np.append(1.0, excess(values[1:], c)))
+    # E(t - Z)_+ = t E(Z' - 1/t)_+, Z' the same ratio the other way round.
+    return spread_atoms(values, np.append(0.0, values[1:] * excess(1.0 / values[1:], c)))
 
 
-def spread_atoms(values: FloatArray, transform: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """min(Z, last value), spread to `values` (from 0 up), for E(Z - t)_+ = `transform` there."""
-    transform = transform - transform[-1] * (1.0 + TOLERANCES.partial_shuffle_round_off)
-    transform[-1] = 0.0
-    tail = -np.diff(transform) / np.diff(values)
-    tail = np.clip(np.maximum.accumulate(tail[::-1])[::-1], 0.0, 1.0)
-    return values, np.append(1.0, tail) - np.append(tail, 0.0)
+def spread_atoms(values: FloatArray, below: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """min(Z, last value), spread to `values` (from 0 up), for E(t - Z)_+ <= `below` there.
+
+    `below` may be off by a billionth, or have underflown. E(t - w)_+ of the result is the chords of
+    larger numbers, all sums of positive terms: nowhere smaller than that of min(Z, last value).
+    """
+    below = below * (1.0 + TOLERANCES.partial_shuffle_round_off)
+    below[1:] = np.maximum(below[1:], TOLERANCES.partial_shuffle_tiny)
+    chances = np.diff(below) / np.diff(values)
+    chances = np.clip(np.maximum.accumulate(chances), 0.0, 1.0)
+    return values, np.append(chances, 1.0) - np.append(0.0, chances)
 
 
 def floor_of_sum(
@@ -173,9 +184,8 @@ def floor_of_sum(
     mean = float(probabilities @ values)
     spread = math.sqrt(float(probabilities @ (values - mean) ** 2))
     rates = FACTORS * math.sqrt(2.0 * max(-log_goal, 1.0) / count) / spread
-    rates = rates[rates * spread < TOLERANCES.swap_max_rate]
-    if rates.size == 0:
-        return None
+    most = min(TOLERANCES.swap_max_rate / spread, TOLERANCES.partial_shuffle_max_exponent)
+    rates = np.unique(np.minimum(rates, most))
     # log E e^(-rate (w - 1)), with round-off; then of e^(-rate S).
     each = np.log1p(np.expm1(-np.multiply.outer(rates, values - 1.0)) @ probabilities)
     log_moment = count * (each + TOLERANCES.swap_round_off * rates * spread - rates)
@@ -192,4 +202,5 @@ def floor_of_sum(
     m = float(x[best] / rates[best])
     exponent = float(rates[best] * m + log_moment[best]) - 1.0
     slack = TOLERANCES.swap_exponent_round_off * (float(rates[best]) * m + 1.0)
-    return m, math.exp(exponent + slack) / (float(rates[best]) * m)
+    below = math.exp(exponent + slack) / (float(rates[best]) * m)
+    return m, max(below, TOLERANCES.partial_shuffle_tiny)

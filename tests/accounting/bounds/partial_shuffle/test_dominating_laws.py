@@ -92,3 +92,23 @@ def test_a_law_with_less_variance_is_not_certified() -> None:
     assert float(narrow.probabilities @ (narrow.values - narrow.mean) ** 2) < variance_bound(
         setting, epsilon
     )
+
+
+@pytest.mark.parametrize(("move", "spread"), [(0.02, 0.12), (0.3, 0.3), (0.1, 1.2)])
+@pytest.mark.parametrize("left", [1e-6, 1e-20])
+def test_the_atom_above_the_cut_lies_near_it(move: float, spread: float, left: float) -> None:
+    """It carries E(L - K)_+^2 of any triple, however small a move makes what is left at K."""
+    law = gaussian_law(0.1 * move, move, spread)
+    places = np.geomspace(1e-3 * move, law.upper, 4000)
+    cut = float(places[np.argmax(law.stop_loss(places) < left * move)])
+    law = replace(law, upper=cut)
+    square = squared_tail(law, spread)
+    atom = square / float(law.stop_loss(np.array([cut]))[0])
+    assert atom <= cut
+    # P at one end of the line, Q `move` nearer to R, which lies at zero.
+    z, step = np.linspace(0.0, 40.0, 400_001, retstep=True)
+    p, q = spread, spread - move
+    loss = np.exp(p * z - p * p / 2) - math.exp(law.epsilon) * np.exp(q * z - q * q / 2)
+    density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+    exact = step * float(np.maximum(loss - cut, 0.0) ** 2 @ density)
+    assert exact <= square

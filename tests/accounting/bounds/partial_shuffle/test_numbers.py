@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from fl_shuffle.accounting.bounds.partial_shuffle.bound import Setting, third_order_delta
 from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition
@@ -64,6 +65,14 @@ def test_one_record_of_several(
     records: int, epsilon0: float, attack: float, reached: float
 ) -> None:
     assert attack <= record_curve(epsilon0, records, 10**4).epsilon(DELTA) <= reached
+
+
+def test_faint_records_of_many_are_hidden_far_out() -> None:
+    """A move that is small against the spread leaves next to nothing above any cut."""
+    move = 0.1 / CLASSICAL
+    setting = Setting(9999, move, 6 * move, 6 * move, 3 * move, 3 * move)
+    for spreads, reached in ((1.5, 7e-6), (3.0, 1e-7), (6.5, 4e-15), (9.0, 3e-23)):
+        assert third_order_delta(setting, spreads * setting.predicted_mu) <= reached
 
 
 @pytest.mark.parametrize(("mu", "attack", "reached"), [(0.7716, 0.245, 0.29), (0.8256, 0.0, 0.40)])

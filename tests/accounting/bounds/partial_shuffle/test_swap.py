@@ -6,8 +6,14 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import logsumexp
 
-from fl_shuffle.accounting.bounds.partial_shuffle.swap import choose_swap, floor_of_sum
+from fl_shuffle.accounting.bounds.partial_shuffle.lognormal import excess
+from fl_shuffle.accounting.bounds.partial_shuffle.swap import (
+    choose_swap,
+    floor_of_sum,
+    spread_atoms,
+)
 
 
 @pytest.mark.parametrize("count", [3, 40, 400])
@@ -62,3 +68,23 @@ def test_costs_against_simulation(count: int, reach: float, own: float) -> None:
     raised = np.maximum(swap.floor - np.exp(reach * g - 0.5 * reach**2), 0.0)
     assert 0.1 < swap.floor < 1.0
     assert count / swap.smallest * 0.3 * float(raised.mean()) <= swap.cost
+
+
+@pytest.mark.parametrize("reach", [0.02, 0.3, 1.0])
+@pytest.mark.parametrize("sds", [2.0, 8.0, 12.0])
+def test_small_weights_keep_the_mass_that_decides(reach: float, sds: float) -> None:
+    """log E e^(-rate w) by fine sums of the normal density, where masses far below 2^-53 decide."""
+    zeta = math.exp(5.0 * reach)
+    inner = np.exp(reach * np.linspace(-37.0, 5.0, 841)[:-1])
+    values = np.concatenate([[0.0], inner, [zeta]])
+    found, masses = spread_atoms(
+        values, np.append(0.0, values[1:] * excess(1.0 / values[1:], reach))
+    )
+    rate = sds / reach
+    g, step = np.linspace(-30.0, 20.0, 200_001, retstep=True)
+    weights = np.minimum(np.exp(reach * g - 0.5 * reach**2), zeta)
+    exact = logsumexp(-rate * weights - 0.5 * g**2) + math.log(step / math.sqrt(2.0 * math.pi))
+    kept = masses > 0.0
+    bound = logsumexp(-rate * found[kept], b=masses[kept])
+    assert np.all(masses >= 0.0)
+    assert exact - 1e-9 * abs(exact) <= bound <= exact + 0.1 * sds

@@ -61,14 +61,19 @@ class _Line:
 
 
 def squared_excess_of_sum(
-    law: AtomicLaw, count: int, theta: float, offsets: FloatArray
+    law: AtomicLaw,
+    count: int,
+    theta: float,
+    offsets: FloatArray,
+    smoothing: float = TOLERANCES.second_order_smoothing,
 ) -> SquaredExcess | None:
     """Bounds on E(q + S)_+^2, S the sum of `count` copies, at every q of `offsets` (>= 0).
 
-    Any theta > 0 is valid; the saddle point is best. None where too many nodes would be needed.
+    Any theta > 0 is valid; the saddle point is best. `smoothing`: the deviation of V in units of
+    1/theta. None where too many nodes would be needed.
     """
     most = float(np.max(offsets))
-    line = _line(law, count, theta, period_of(law, count, theta, most))
+    line = _line(law, count, theta, period_of(law, count, theta, most), smoothing)
     if line is None:
         return None
     value = line.scale * (np.exp(1j * np.multiply.outer(offsets, line.k)) @ line.terms).real
@@ -81,7 +86,9 @@ def squared_excess_of_sum(
     return SquaredExcess(line.log_mass, np.maximum(grown, 0.0))
 
 
-def log_excess_by_moduli(law: AtomicLaw, count: int, theta: float, period: float) -> float:
+def log_excess_by_moduli(
+    law: AtomicLaw, count: int, theta: float, period: float, known: float = -math.inf
+) -> float:
     """log of a bound on E(S)_+ by moduli alone: the largest of several laws holds for mixed sums.
 
     With D(L) = (h/2 pi) sum |M_L(s)|^N |e^(v s^2/2)| 2/|s|^3 over one line and step, Hoelder's
@@ -89,9 +96,19 @@ def log_excess_by_moduli(law: AtomicLaw, count: int, theta: float, period: float
 
         E(S)_+ <= E(q + S)_+^2/(4q) <= e^(theta q)/(4q) prod D(L_i)^(N_i/N) <= ... max D(L_i);
 
-    q = 1/theta is best. `period` must be the same for all. Infinite with too many nodes.
+    q = 1/theta is best. `period` must be the same for all. Infinite with too many nodes. What
+    |M_L(s)| <= M_L(theta) alone shows not to exceed `known` is not summed, and `known` returned:
+    without M the sum is at most h/(pi theta^3) + (1/pi) int (theta^2 + k^2)^(-3/2) dk = the former
+    + 2/(pi theta^2).
     """
-    line = _line(law, count, theta, period)
+    moment = TiltedMoments.of(law, theta)
+    smoothed = 0.5 * TOLERANCES.moduli_smoothing**2
+    crude = (2.0 / (period * theta) + 2.0 / math.pi) / theta**2
+    log_mass = count * moment.log + smoothed + math.log(crude) + 1.0 + math.log(0.25 * theta)
+    error = moment.log_total_error([(1.0, count - 1)])
+    if log_mass + 2.0 * error + TOLERANCES.cells_round_off * (1.0 + abs(log_mass)) <= known:
+        return known
+    line = _line(law, count, theta, period, TOLERANCES.moduli_smoothing)
     if line is None:
         return math.inf
     whole = line.scale * float(np.sum(line.size * (1.0 + line.drift))) + line.added
@@ -99,13 +116,15 @@ def log_excess_by_moduli(law: AtomicLaw, count: int, theta: float, period: float
     return line.log_mass + math.log(whole) + 1.0 + math.log(0.25 * theta) + 2.0 * error
 
 
-def _line(law: AtomicLaw, count: int, theta: float, period: float) -> _Line | None:
+def _line(
+    law: AtomicLaw, count: int, theta: float, period: float, smoothing: float
+) -> _Line | None:
     tilted = TiltedLaw.of(law, theta)
     counts = BinomialCounts(1.0, count - 1, tilted.moment)
     log_mass = counts.log_scale + math.log(count)
     deviation = _deviation(tilted, count)
     h = 2.0 * math.pi / period
-    smoothing_sd = TOLERANCES.second_order_smoothing / theta
+    smoothing_sd = smoothing / theta
     last = max(1, math.ceil(TOLERANCES.second_order_cut / (smoothing_sd * h)))
     if last > TOLERANCES.second_order_max_nodes:
         return None

@@ -98,6 +98,8 @@ def excess_of_sum(terms: Terms) -> Excess:
         math.sqrt(2.0 * least / second),
         TOLERANCES.cells_last_sds / sd,
     )
+    if last > TOLERANCES.cells_max_frequencies * step:
+        return Excess(math.inf, estimate)
     k: FloatArray = step * np.arange(max(1, int(last / step)) + 1, dtype=np.float64)
     log_top, log_decay = (
         np.concatenate(parts)
@@ -167,11 +169,18 @@ def _tilt(terms: Terms) -> tuple[float, float]:
     theta = _TILTS * max(1.3, 0.5 * (drift + math.sqrt(drift * drift + 6.0))) / sd
     largest = max(float(kind.atoms.values[-1]) for kind in terms.kinds)
     theta = np.minimum(theta, TOLERANCES.cells_largest_tilt / largest) if largest > 0.0 else theta
-    logs = np.full(theta.size, -np.inf)
+    logs, estimates = np.full((2, theta.size), -np.inf)
     for kind in terms.kinds:
-        rise = np.expm1(np.multiply.outer(theta, kind.comparison.values))
-        moment = np.log1p(np.maximum(rise @ kind.comparison.probabilities, -0.9))
-        decay = erfcx(theta * math.sqrt(0.5 * terms.count * kind.second)) / (2.0 * theta)
-        logs = np.maximum(logs, terms.count * moment + np.log(decay))
+        values, p = kind.comparison.values, kind.comparison.probabilities
+        rise = np.expm1(np.multiply.outer(theta, values))
+        moment = np.maximum(rise @ p, -0.9)
+        log = terms.count * np.log1p(moment) - np.log(2.0 * theta)
+        decay = erfcx(theta * math.sqrt(0.5 * terms.count * kind.second))
+        logs = np.maximum(logs, log + np.log(decay))
+        # Far out the tilted sum spreads more than the sum itself, and E(S)_+ is smaller.
+        tilted = ((rise + 1.0) @ np.stack([p * values, p * values**2], axis=1)).T / (1.0 + moment)
+        spread = np.maximum(tilted[1] - tilted[0] ** 2, kind.second)
+        decay = erfcx(theta * np.sqrt(0.5 * terms.count * spread))
+        estimates = np.maximum(estimates, log + np.log(decay))
     best = int(np.argmin(logs))
-    return float(theta[best]), float(logs[best])
+    return float(theta[best]), float(estimates[best])

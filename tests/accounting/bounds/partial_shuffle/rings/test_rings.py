@@ -86,7 +86,13 @@ def test_moduli_bound_every_mixture() -> None:
         n = int(rng.integers(2, 60))
         theta = tilt_at_saddle_point(laws[0], [(1.0, n - 1)]) * float(rng.uniform(0.6, 1.6))
         period = max(period_of(law, n, theta, 1.0 / theta) for law in laws)
-        bound = math.exp(max(log_excess_by_moduli(law, n, theta, period) for law in laws))
+        logs = [log_excess_by_moduli(law, n, theta, period) for law in laws]
+        for law, log in zip(laws, logs, strict=True):
+            # What moments alone show to be below is not summed, and is below.
+            for known in (log - 0.1, log + 0.1, log + 5.0):
+                again = log_excess_by_moduli(law, n, theta, period, known)
+                assert again == log or (again == known and log <= known)
+        bound = math.exp(max(logs))
         for many in {0, n // 3, n // 2, n}:
             exact = mixed_excess(laws[0], laws[1], many, n - many)
             assert exact <= bound
@@ -100,3 +106,14 @@ def test_rings_gain_where_few_others_hide_much() -> None:
     setting = Setting(999, mu, mu, mu, mu / 2, mu / 2)
     assert third_order_delta(setting, 0.132) <= 1e-6
     assert third_order_delta(setting, 0.132, in_rings=False) > 1.5e-6
+
+
+@pytest.mark.parametrize(("local", "clients"), [(4.0, 1000), (4.0, 60), (1.0, 400)])
+def test_rings_never_cost_much(local: float, clients: int) -> None:
+    """Far out, where one law for all says more than rings do, it is taken."""
+    mu = local / math.sqrt(2.0 * math.log(1.25e5))
+    setting = Setting(clients - 1, mu, mu, mu, mu / 2, mu / 2)
+    for spreads in (2.0, 5.0, 8.0):
+        epsilon = spreads * setting.predicted_mu
+        alone = third_order_delta(setting, epsilon, in_rings=False)
+        assert third_order_delta(setting, epsilon) <= 1.02 * alone

@@ -1,0 +1,149 @@
+"""E(S)_+ for a sum of independent terms, each below one of several atomic laws in third order.
+
+E(S)_+ <= min over q of E(q + S)_+^2 / (4q), where the terms may be replaced by their laws, one
+after the other. One law: the certified sum of `second_order`. Several: its moduli, the worst law's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import erfcx, kve
+
+from fl_shuffle.accounting.bounds.partial_shuffle.sums.second_order import (
+    log_excess_by_moduli,
+    squared_excess_of_sum,
+)
+from fl_shuffle.accounting.engine.saddle_points import tilt_at_saddle_point
+from fl_shuffle.accounting.engine.tilted_moments import TiltedMoments
+from fl_shuffle.accounting.laws.amplification import AtomicLaw
+from fl_shuffle.accounting.tolerances import TOLERANCES
+
+OFFSETS = np.geomspace(0.5, 1.6, 9)
+"""Candidates for q in units of 1/theta: any q > 0 is valid, the best one lies near 1/theta."""
+
+
+@dataclass(frozen=True)
+class AtomicSum:
+    """`count` terms, each of one of `laws`, and the line Re s = `theta` on which they are summed.
+
+    Any line will do. `log_estimate`: of the bound, its moduli or phases those of normal sums.
+    `doubtful`: the bound may be far smaller.
+    """
+
+    laws: Sequence[AtomicLaw]
+    count: int
+    theta: float
+    log_estimate: float
+    doubtful: bool
+
+    @classmethod
+    def of(cls, laws: Sequence[AtomicLaw], count: int) -> AtomicSum:
+        """With the line near the saddle point, or where the largest of several estimates is least.
+
+        That costs moments alone.
+        """
+        saddles = [tilt_at_saddle_point(law, [(1.0, count - 1)]) for law in laws]
+        low, high = min(saddles), max(saddles)
+        while high > TOLERANCES.rings_tilt_step * low:
+            theta = math.sqrt(low * high)
+            logs = [_log_of_moduli(_Tilted.of(law, count, theta), theta)[0] for law in laws]
+            worst = int(np.argmax(logs))
+            low, high = (theta, high) if saddles[worst] > theta else (low, theta)
+        theta = math.sqrt(low * high)
+        largest, kurtosis, steps = max(
+            (_log_of_phases if len(laws) == 1 else _log_of_moduli)(
+                _Tilted.of(law, count, theta), theta
+            )
+            for law in laws
+        )
+        estimate = largest + 1.0 + math.log(0.25 * theta)
+        # Where few large values decide, the sum is far from normal.
+        if len(laws) > 1 and kurtosis > TOLERANCES.moduli_kurtosis:
+            estimate += math.log1p(TOLERANCES.moduli_misjudged * steps)
+        doubtful = len(laws) == 1 and kurtosis > TOLERANCES.phases_kurtosis
+        return cls(laws, count, theta, estimate, doubtful)
+
+    def bound(self, smoothing: float) -> float:
+        """An upper bound on E(S)_+. `smoothing`: deviation, in units of 1/theta, for one law."""
+        if len(self.laws) > 1:
+            return _exponential(self._log_worst_mixture())
+        offsets = OFFSETS / self.theta
+        found = squared_excess_of_sum(self.laws[0], self.count, self.theta, offsets, smoothing)
+        if found is None:
+            return math.inf
+        return float(np.min(found.values / (4.0 * offsets))) * _exponential(found.log_scale)
+
+    def _log_worst_mixture(self) -> float:
+        """All laws on one line with one step, the largest moments first."""
+        tilted = [_Tilted.of(law, self.count, self.theta) for law in self.laws]
+        deviation = math.sqrt(max(each.variance for each in tilted))
+        period = TOLERANCES.cells_period_sds * deviation + 8.0 / self.theta
+        worst = -math.inf
+        for index in sorted(range(len(tilted)), key=lambda index: -tilted[index].log):
+            law = self.laws[index]
+            found = log_excess_by_moduli(law, self.count, self.theta, period, worst)
+            worst = max(worst, found)
+        return worst
+
+
+@dataclass(frozen=True)
+class _Tilted:
+    """log M(theta)^count, and variance and kurtosis of the tilted sum (the latter zero if normal).
+
+    Infinite where exponentials overflow.
+    """
+
+    log: float
+    variance: float
+    kurtosis: float
+
+    @classmethod
+    def of(cls, law: AtomicLaw, count: int, theta: float) -> _Tilted:
+        if theta * law.values[-1] > TOLERANCES.partial_shuffle_max_exponent:
+            return cls(math.inf, 1.0, 0.0)
+        moment = TiltedMoments.of(law, theta)
+        weights = law.probabilities * np.exp(theta * law.values) / moment.value
+        square = (law.values - float(weights @ law.values)) ** 2
+        variance = max(float(weights @ square), TOLERANCES.partial_shuffle_tiny)
+        fourth = float(weights @ (square * square)) / variance**2
+        return cls(count * moment.log, count * variance, fourth / count)
+
+
+def _log_of_phases(tilted: _Tilted, theta: float) -> tuple[float, float, float]:
+    """log of M(theta)^count E e^(-theta y) y_+^2, y normal with mean 3/theta, for offset 1/theta.
+
+    The saddle point is where the tilted sum's mean is 2/theta. With the kurtosis, and theta times
+    the deviation.
+    """
+    steps = theta * math.sqrt(tilted.variance)
+    t = steps - 3.0 / steps
+    root = math.sqrt(2.0 * math.pi)
+    # The second moment of the positive part, over the density; nearly 2/t^3 far out.
+    part = (1.0 + t * t) * 0.5 * root * float(erfcx(t / math.sqrt(2.0))) - t
+    if t > TOLERANCES.phases_far:
+        part = 2.0 / t**3
+    part = max(part, TOLERANCES.partial_shuffle_tiny)
+    log = tilted.log - 4.5 / steps**2 + math.log(tilted.variance) + math.log(part / root)
+    return log, tilted.kurtosis, steps
+
+
+def _log_of_moduli(tilted: _Tilted, theta: float) -> tuple[float, float, float]:
+    """log of (1/pi) int |M(s)|^count / |s|^3 for normal decay: a e^z (K_1(z) - K_0(z)) / pi.
+
+    a is half the tilted variance, z = a theta^2 / 2, K_0 and K_1 Bessel's functions.
+    """
+    a = 0.5 * tilted.variance
+    z = 0.5 * a * theta * theta
+    if z > TOLERANCES.moduli_far:
+        log = 0.5 * math.log(math.pi / a) - 3.0 * math.log(theta)
+    else:
+        log = math.log(a) + math.log(float(kve(1, z) - kve(0, z)))
+    return tilted.log + log - math.log(math.pi), tilted.kurtosis, theta * math.sqrt(2.0 * a)
+
+
+def _exponential(log: float) -> float:
+    return math.exp(log) if log < TOLERANCES.partial_shuffle_max_exponent else math.inf

@@ -1,0 +1,65 @@
+"""The short form of what `scripts/chaos` does to a shuffler apart."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.chaos.apart.hostile import KINDS, sealed_reports
+from benchmarks.chaos.apart.kills import TROUBLES, kills, stores
+from benchmarks.chaos.apart.memory import found_in_memory
+from benchmarks.chaos.apart.parties import Parties
+from benchmarks.chaos.federation import note, warm
+from benchmarks.chaos.tally import Tally
+
+SOME_KINDS = ("truncated", "replayed in the next round")
+
+
+def short_form(folder: Path) -> list[Tally]:
+    """Some of each, in a process of its own: what is forked must not hold what others know."""
+    warm()
+    return [
+        kills(folder / "kills", ["shuffler", "server"], each=1),
+        stores(folder / "stores", ["an older store"]),
+        sealed_reports(folder / "sealed", SOME_KINDS),
+    ]
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_or_seen(tmp_path: Path) -> None:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        tallies = pool.submit(short_form, tmp_path).result(timeout=900)
+    assert [problem for tally in tallies for problem in tally.problems] == []
+    assert all(tally.seen == 0 and tally.survived == tally.tried for tally in tallies)
+    assert [tally.tried for tally in tallies] == [2, 2, 4]
+    assert len(KINDS) >= 30
+    assert len(TROUBLES) == 4
+
+
+def test_what_lies_where_it_must_not_is_found(tmp_path: Path) -> None:
+    """A piece of a report in a store, a run's file, or a process's memory."""
+    found = Parties.__new__(Parties)
+    found.folder, found.store = tmp_path, tmp_path / "store"
+    found.passes, found.key, found.processes = tmp_path, tmp_path / "key", {}
+    run = tmp_path / "run"
+    for folder in (found.store, run):
+        folder.mkdir()
+    found.key.write_text(bytes(range(32)).hex())
+    for number in range(3):
+        (tmp_path / f"site-{number}.json").write_text(f'{{"token": "{number:064x}"}}')
+    piece = np.linspace(0.1, 0.8, 8, dtype="<f4").tobytes()
+    note(tmp_path / "witness-reports", piece.hex())
+    (found.store / "kept").write_bytes(b"a" * 33)
+    (run / "metrics").write_bytes(b"b" * 33)
+    assert found.seen_in_files(run) == []
+    (found.store / "kept").write_bytes(b"a" + piece + b"a")
+    assert found.seen_in_files(run) == ["the shuffler's files"]
+    (run / "metrics").write_bytes(f"{1:064x}".encode())
+    assert found.seen_in_files(run) == ["the shuffler's files", "the run's files"]
+    held = bytes(reversed(piece))
+    assert found_in_memory(os.getpid(), [held]) == {held}
