@@ -121,8 +121,8 @@ def figures_together(runs: Sequence[RunRecord]) -> list[Figure]:
                 log_y=wide([line.y for line in lines]),
             )
         )
-    number = {id(run): at for at, run in enumerate(runs)}
-    accuracies = [_accuracy_line(number[id(each[0])], each) for each in seed_groups(runs)]
+    place = {id(run): at for at, run in enumerate(runs)}
+    accuracies = [_accuracy_line(place[id(each[0])], each) for each in seed_groups(runs)]
     measured = [line for line in accuracies if line is not None]
     if measured:
         found.append(

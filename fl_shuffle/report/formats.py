@@ -54,7 +54,7 @@ def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str
         if width is not None and taken > width and len(blocks[-1]) > 1:
             blocks.append([0])
         blocks[-1].append(index)
-    lines = []
+    lines: list[str] = []
     for block in blocks:
         lines += [""] if lines else []
         lines += [
