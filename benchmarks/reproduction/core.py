@@ -8,6 +8,7 @@ so that a target that was interrupted is run again.
 from __future__ import annotations
 
 import csv
+import decimal
 import hashlib
 import importlib
 import json
@@ -32,11 +33,16 @@ BEYOND = "Beyond the papers"
 
 @dataclass(frozen=True)
 class Options:
-    """How to run: `fast` means few points (minutes become seconds), `data` is the MNIST folder."""
+    """How to run: `fast` means few points (minutes become seconds), `data` is the MNIST folder.
+
+    `measured`: a folder of finished results. What they measured is read there, and nothing is
+    trained; what the accountant says is counted anew.
+    """
 
     out: Path
     fast: bool = False
     data: Path | None = None
+    measured: Path | None = None
 
     def say(self, message: str) -> None:
         """One line of progress inside a target."""
@@ -107,11 +113,18 @@ def finished(target: Target, options: Options) -> dict[str, Any] | None:
     return entry if all((folder / name).is_file() for name in files) else None
 
 
-def execute(target: Target, options: Options) -> dict[str, Any]:
-    """Run one target, write its files and its entry, return the entry."""
+def execute(
+    target: Target, options: Options, measured: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Run one target, write its files and its entry, return the entry.
+
+    `measured` is the entry of the run whose measurements are kept, if any: its times are, too.
+    """
     wall, cpu = time.perf_counter(), time.process_time()
     result = target.run(options)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    if measured is not None:
+        wall, cpu = measured["seconds"], measured["cpu_seconds"]
     folder = options.out / target.name
     if folder.exists():
         shutil.rmtree(folder)
@@ -161,6 +174,16 @@ def write_atomically(path: Path, text: str) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text)
     draft.replace(path)
+
+
+def rounded_up(bound: float) -> str:
+    """An upper bound in three digits, as every page shows it."""
+    return str(decimal.Context(3, decimal.ROUND_CEILING).create_decimal(bound))
+
+
+def rounded_down(bound: float) -> str:
+    """A lower bound in three digits, as every page shows it."""
+    return str(decimal.Context(3, decimal.ROUND_FLOOR).create_decimal(bound))
 
 
 @dataclass

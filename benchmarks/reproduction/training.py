@@ -6,15 +6,17 @@ is a file in configs/.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks.reproduction.core import BEYOND, Options, Result, Target
+from benchmarks.reproduction.core import BEYOND, Options, Result, Target, rounded_down, rounded_up
 from benchmarks.reproduction.training_runs import (
-    Outcome,
     accounted_epsilons,
     dataset_name,
     mean_and_spread,
@@ -46,13 +48,6 @@ def _seeds(options: Options) -> tuple[int, ...]:
     return (1, 2) if options.fast else (1, 2, 3, 4, 5)
 
 
-def _repeated(options: Options, name: str) -> list[Outcome]:
-    """The configuration once per seed; the seed draws the noise, the order and the budgets."""
-    return [
-        train(options, name, f"run.seed={seed}", f"budgets.seed={seed}") for seed in _seeds(options)
-    ]
-
-
 TUNED = (
     "Learning rate, clip and features were chosen on 10,000 training images held out for it, and "
     "the test images looked at afterwards."
@@ -65,8 +60,14 @@ def _time(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"Training took {total:.0f} s for {sum(row['runs'] for row in rows)} runs."
 
 
-def _measured(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """What several runs of one configuration reached, and how long one of them took."""
+def _measured(options: Options, name: str, table: str) -> dict[str, Any]:
+    """What the configuration reached, and how long a run took: it runs once per seed, which draws
+    the noise, the order and the budgets. Or what `table` says, where results are there."""
+    if options.measured is not None:
+        return _measured_before(options.measured / table, name)
+    outcomes = [
+        train(options, name, f"run.seed={seed}", f"budgets.seed={seed}") for seed in _seeds(options)
+    ]
     mean, spread = mean_and_spread([outcome.accuracy for outcome in outcomes])
     return {
         "accuracy": round(mean, 4),
@@ -77,6 +78,26 @@ def _measured(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
+def _measured_before(table: Path, name: str) -> dict[str, Any]:
+    with table.open(newline="") as file:
+        rows = {row["configuration"]: row for row in csv.DictReader(file)}
+    row = rows[_path(name)]
+    kinds = {"accuracy": float, "spread": float, "lowest": float, "runs": int,
+             "seconds per run": float}  # fmt: skip
+    return {key: kind(row[key]) for key, kind in kinds.items()}
+
+
+@cache
+def _epsilons(options: Options, name: str) -> Mapping[str, float]:
+    """The accountant's columns, worst client over all seeds' budgets: what every page shows."""
+    found = [accounted_epsilons(options, name, f"budgets.seed={s}") for s in _seeds(options)]
+    return {key: max(each[key] for each in found) for key in found[0]}
+
+
+def _path(name: str) -> str:
+    return f"configs/{name}.toml"
+
+
 def _record_parameters(options: Options) -> Mapping[str, Any]:
     return {"seeds": list(_seeds(options)), "configurations": settings_of(list(RECORD))}
 
@@ -84,29 +105,27 @@ def _record_parameters(options: Options) -> Mapping[str, Any]:
 def _record(options: Options) -> Result:
     rows: list[dict[str, Any]] = []
     for name, (budgets, claimed) in RECORD.items():
-        outcomes = _repeated(options, name)
+        epsilons = _epsilons(options, name)
         rows.append(
             {
-                "configuration": f"configs/{name}.toml",
+                "configuration": _path(name),
                 "local budgets": budgets,
                 "paper": claimed,
-                **_measured(outcomes),
-                "proven epsilon, worst client": max(outcome.proven for outcome in outcomes),
-                "published epsilon (GSPA)": max(
-                    outcome.column("gspa") or 0.0 for outcome in outcomes
-                ),
-                "lower bound": max(outcome.column("lower") or 0.0 for outcome in outcomes),
+                **_measured(options, name, "mnist-record-level/accuracy.csv"),
+                "proven epsilon, worst client": epsilons["proven"],
+                "published epsilon (GSPA)": epsilons["gspa"],
+                "lower bound": epsilons["lower"],
             }
         )
     accuracies = "; ".join(
         f"{row['local budgets']}: {row['accuracy']:.2%} ± {row['spread']:.2%}" for row in rows
     )
     worst = "; ".join(
-        f"{row['local budgets']}: {row['proven epsilon, worst client']:.3g}" for row in rows
+        f"{row['local budgets']}: {rounded_up(row['proven epsilon, worst client'])}" for row in rows
     )
     refuted = "; ".join(
         f"{row['local budgets']}: {row['published epsilon (GSPA)']:.3g} below "
-        f"{row['lower bound']:.3g}"
+        f"{rounded_down(row['lower bound'])}"
         for row in rows
         if row["published epsilon (GSPA)"] < row["lower bound"]
     )
@@ -167,20 +186,17 @@ def _clients(options: Options) -> Result:
     chosen = {3.25: CLIENTS[3.25]} if options.fast else CLIENTS
     rows: list[dict[str, Any]] = []
     for local, name in chosen.items():
-        outcomes = _repeated(options, name)
+        epsilons = _epsilons(options, name)
+        measured = _measured(options, name, "mnist-client-level/accuracy_against_epsilon.csv")
         rows.append(
             {
-                "configuration": f"configs/{name}.toml",
+                "configuration": _path(name),
                 "local epsilon of a report": local,
-                **_measured(outcomes),
-                "proven epsilon": max(outcome.proven for outcome in outcomes),
-                "published epsilon (GSPA)": max(
-                    outcome.column("gspa") or 0.0 for outcome in outcomes
-                ),
-                "local epsilon (no shuffle)": max(
-                    outcome.column("local") or 0.0 for outcome in outcomes
-                ),
-                "lower bound": max(outcome.column("lower") or 0.0 for outcome in outcomes),
+                **measured,
+                "proven epsilon": epsilons["proven"],
+                "published epsilon (GSPA)": epsilons["gspa"],
+                "local epsilon (no shuffle)": epsilons["local"],
+                "lower bound": epsilons["lower"],
             }
         )
     figure = Figure(figsize=(6.8, 4.2), layout="constrained")
@@ -214,15 +230,16 @@ def _clients(options: Options) -> Result:
         f"{rows[0]['runs']} seeds: "
         + "; ".join(
             f"{row['accuracy']:.2%} ± {row['spread']:.2%} at proven epsilon "
-            f"{row['proven epsilon']:.3g}"
+            f"{rounded_up(row['proven epsilon'])}"
             for row in rows
         )
         + f". {TUNED} {_time(rows)}",
         "The same runs by the published mu and by the local guarantee alone, delta 1e-6: "
         + "; ".join(
-            f"{row['proven epsilon']:.3g} proven (an attack reaches {row['lower bound']:.3g}), "
+            f"{rounded_up(row['proven epsilon'])} proven (an attack reaches "
+            f"{rounded_down(row['lower bound'])}), "
             f"{row['published epsilon (GSPA)']:.3g} published, "
-            f"{row['local epsilon (no shuffle)']:.3g} without the shuffler"
+            f"{rounded_up(row['local epsilon (no shuffle)'])} without the shuffler"
             for row in rows
         )
         + ".",
@@ -238,19 +255,10 @@ def _accounted(options: Options) -> Result:
     """Every client reports in every round, so the bill is known without a run."""
     rows: list[dict[str, Any]] = []
     for name in [*RECORD, *CLIENTS.values()]:
-        found = [
-            accounted_epsilons(options, name, f"budgets.seed={seed}") for seed in _seeds(options)
-        ]
-        rows.append(
-            {
-                "configuration": f"configs/{name}.toml",
-                **{key: max(each[key] for each in found) for key in found[0]},
-            }
-        )
-        options.say(
-            f"{name}: " + ", ".join(f"{k} {v:.4g}" for k, v in rows[-1].items() if k in found[0])
-        )
-    text = "; ".join(f"{row['configuration']}: {row['sum']:.3g}" for row in rows)
+        epsilons = _epsilons(options, name)
+        rows.append({"configuration": _path(name), **epsilons})
+        options.say(f"{name}: " + ", ".join(f"{k} {v:.4g}" for k, v in epsilons.items()))
+    text = "; ".join(f"{row['configuration']}: {rounded_up(row['sum'])}" for row in rows)
     return Result(
         {"epsilons": rows},
         {},

@@ -22,6 +22,7 @@ from benchmarks.reproduction import (
     chen2024_renyi,
     publish,
     su2025,
+    training,
 )
 from benchmarks.reproduction import command as reproduce_command
 from benchmarks.reproduction.core import (
@@ -352,15 +353,17 @@ def test_publish_copies_results_and_leaves_the_rest_of_the_readme(
 
 
 EPSILON_ROWS = [
-    {"configuration": "configs/a.toml", "proven": 0.37128, "sum": 0.25209, "local": 51.7},
-    {"configuration": "configs/b.toml", "proven": 20.753, "sum": 2.4056, "local": 20.753},
-]
+    {"configuration": "configs/a.toml", "proven": 0.37128, "sum": 0.25209, "local": 51.7,
+     "lower": 0.3217, "gspa": 3.507},
+    {"configuration": "configs/b.toml", "proven": 20.753, "sum": 2.4056, "local": 20.753,
+     "lower": 20.49, "gspa": 9.581},
+]  # fmt: skip
 CLIENT_ROW = {
     "configuration": "configs/a.toml",
     "local epsilon of a report": 4,
     "accuracy": 0.9794,
     "spread": 0.0009,
-    "proven epsilon": 0.8617,
+    "proven epsilon": 0.37128,
     "published epsilon (GSPA)": 3.507,
     "lower bound": 0.3217,
 }
@@ -369,10 +372,48 @@ RECORD_ROW = {
     "local budgets": "U(0.01, 2)",
     "accuracy": 0.9824,
     "spread": 0.0005,
-    "proven epsilon, worst client": 20.79,
+    "proven epsilon, worst client": 20.753,
     "published epsilon (GSPA)": 9.581,
     "lower bound": 20.49,
 }
+
+
+@pytest.mark.parametrize("column", ["proven epsilon", "lower bound", "published epsilon (GSPA)"])
+def test_tables_that_disagree_are_not_published(tmp_path: Path, column: str) -> None:
+    for path, found in (
+        (publish.CLIENT_LEVEL, [CLIENT_ROW | {column: 0.3}]),
+        (publish.RECORD_LEVEL, [RECORD_ROW]),
+        (publish.EPSILONS, EPSILON_ROWS),
+    ):
+        (tmp_path / path.parent).mkdir()
+        write_csv(tmp_path / path, found)
+    with pytest.raises(NotApplicableError, match=r"configs/a\.toml is 0\.3 in one.*recount"):
+        publish.expectations(tmp_path)
+
+
+def test_published_epsilons_are_the_present_accountants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A copy of what is published, two configurations of it, counted again: nothing may change.
+    monkeypatch.setattr(
+        training, "RECORD", {"mnist_record_mixed": training.RECORD["mnist_record_mixed"]}
+    )
+    monkeypatch.setattr(training, "CLIENTS", {0.5: training.CLIENTS[0.5]})
+    options = Options(tmp_path, measured=ROOT / publish.FOLDER)
+    for name in (path.parent.name for path in (publish.CLIENT_LEVEL, publish.RECORD_LEVEL)):
+        execute(all_targets()[name], options)
+    for path in (publish.CLIENT_LEVEL, publish.RECORD_LEVEL):
+        (row,) = rows_of(tmp_path / path)
+        published = {each["configuration"]: each for each in rows_of(ROOT / publish.FOLDER / path)}
+        for key, value in row.items():
+            expected = published[row["configuration"]][key]
+            same = value == expected
+            assert same or float(value) == pytest.approx(float(expected), rel=1e-6), key
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def test_the_readme_and_the_page_are_made_from_the_published_tables() -> None:

@@ -65,12 +65,19 @@ def test_what_is_accounted_without_a_run_is_what_a_run_counts(tmp_path: Path) ->
              training_runs.FAST_HOG)  # fmt: skip
     run = training_runs.train(options, "mnist_record_unif2", *small)
     counted = training_runs.accounted_epsilons(options, "mnist_record_unif2", *small)
-    assert set(counted) == {"proven", "sum", "local"}
+    assert set(counted) == {"proven", "sum", "local", "lower", "gspa"}
     for name, epsilon in counted.items():
         assert run.column(name) == pytest.approx(epsilon, rel=1e-9)
     assert counted["sum"] < 0.5 * counted["proven"]
     fast = training_runs.accounted_epsilons(Options(tmp_path, fast=True), "mnist_clients")
     assert fast["sum"] < fast["local"]
+
+
+def test_fast_runs_are_accounted_as_they_count(tmp_path: Path) -> None:
+    options = Options(tmp_path, fast=True)
+    run = training_runs.train(options, "mnist_record_constant")
+    for name, epsilon in training_runs.accounted_epsilons(options, "mnist_record_constant").items():
+        assert run.column(name) == pytest.approx(epsilon, rel=1e-9)
 
 
 def test_a_finished_run_is_read_and_an_unfinished_one_is_run_again(tmp_path: Path) -> None:
