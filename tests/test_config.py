@@ -86,6 +86,12 @@ def test_every_field_has_a_check_and_a_valid_default() -> None:
             ["server.analyzer", "privacy.release = 'sum'", "single reports"],
         ),
         ("[privacy]\nrelease = 'sum'\nmin_reports = 1", ["privacy.min_reports", "at least 2"]),
+        ("[data]\nclients = 1", ["data.clients = 1", "min_reports = 2", "min_reports = 1"]),
+        ("[data]\nclients = 4\n[privacy]\nmin_reports = 5", ["data.clients = 4", "at most 4"]),
+        (
+            "[data]\nclients = 1\n[privacy]\nrelease = 'sum'",
+            ["data.clients = 1: is below privacy.min_reports = 2", "raise data.clients"],
+        ),
         ("[privacy]\nassumed_honest = 0", ["privacy.assumed_honest", ">= 1"]),
         ("[privacy]\nassumed_honest = 1.0", ["privacy.assumed_honest", "leave it out"]),
         ("[privacy]\nassumed_honest = nan", ["privacy.assumed_honest", "(0, 1)"]),

@@ -219,6 +219,19 @@ def _check_trust(config: Config) -> None:
             honest,
             f"must be at most the number of clients, {config.data.clients}",
         )
+    if privacy.min_reports > config.data.clients:
+        clients = config.data.clients
+        remedy = "raise data.clients"
+        if clients > 1:
+            remedy += f", or lower privacy.min_reports to at most {clients}"
+        elif privacy.release == "reports":
+            remedy += ", or set privacy.min_reports = 1: one client's reports, which nothing hides"
+        raise InvalidValueError(
+            "data.clients",
+            clients,
+            f"is below privacy.min_reports = {privacy.min_reports}, so no round could be released",
+            remedy,
+        )
     if honest is not None and config.training.schedule == "sequential":
         raise InvalidValueError(
             "privacy.assumed_honest",

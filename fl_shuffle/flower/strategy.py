@@ -217,10 +217,11 @@ class ShuffleStrategy(Strategy):
         participants = self._participants(number)
         count = int(participants.sum())
         if count < self._min_reports:
+            remedy = "raise it, or " if self._schedule.participation < 1.0 else "raise "
             raise PrivacyBudgetError(
                 f"round {number}: training.participation = {self._schedule.participation:g} drew "
                 f"{count} of {self._clients} clients, below privacy.min_reports = "
-                f"{self._min_reports}; raise it, or data.clients"
+                f"{self._min_reports}; {remedy}data.clients"
             )
         return participants
 
