@@ -5,19 +5,25 @@ Budgets are public: they fix each client's randomizer, never its data.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.configuration.sections import BudgetsSection
-from fl_shuffle.csv_files import read_rows, real_number, whole_number
+from fl_shuffle.csv_files import looks_like_number, read_rows, real_number, whole_number
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.plugins import load_function
 
 COLUMNS = ("client_id", "epsilon", "delta")
 LIFETIME = "lifetime_epsilon"
+
+BY_PLACE = (
+    "the budgets file names clients, and they are numbered here: its lines are taken in their "
+    "order, the first for client 0"
+)
 
 # Chen, Cao, Ge (AAAI 2024), Table 2 and the "Unif 3" of their text.
 UNIFORM_RANGES = {"unif1": (0.01, 1.0), "unif2": (0.01, 2.0), "unif3": (0.5, 1.0)}
@@ -28,12 +34,14 @@ MIXED = (0.5, 0.01)
 class Budgets:
     """Local budgets of all clients: float64 arrays of shape [clients].
 
-    `lifetime`, if given, bounds each client's own proven epsilon over the whole run.
+    `lifetime`, if given, bounds each client's own proven epsilon over the whole run. `by_place`: a
+    file named the clients, and nothing else does (`BY_PLACE` says it in words).
     """
 
     epsilon: NDArray[np.float64]
     delta: NDArray[np.float64]
     lifetime: NDArray[np.float64] | None = None
+    by_place: bool = False
 
     def __post_init__(self) -> None:
         for name, values in (("epsilon", self.epsilon), ("delta", self.delta)):
@@ -57,16 +65,19 @@ def _bad(name: str, client: int, value: float, allowed: str) -> InvalidValueErro
     return InvalidValueError(f"budget {name} of client {client}", float(value), allowed)
 
 
-def make_budgets(section: BudgetsSection, clients: int) -> Budgets:
+def make_budgets(
+    section: BudgetsSection, clients: int, names: Sequence[str] | None = None
+) -> Budgets:
     """Budgets for `clients` clients as the section says; the same section gives the same budgets.
 
-    Raises `ConfigError` or `InvalidValueError` for a CSV or provider that does not fit.
+    `names` are the clients' own, where they have any, for a file that calls them so. Raises
+    `ConfigError` or `InvalidValueError` for a CSV or provider that does not fit.
     """
     generator = np.random.Generator(np.random.Philox(key=[section.seed, 0x42554447]))
     delta = np.full(clients, section.delta)
     name = section.distribution
     if name == "file":
-        budgets = read_budgets(section.file, clients)
+        budgets = read_budgets(section.file, clients, names)
     elif name == "constant":
         budgets = Budgets(np.full(clients, section.epsilon), delta)
     elif name in UNIFORM_RANGES or name == "uniform":
@@ -125,14 +136,19 @@ def round_down(budgets: Budgets, levels: int) -> Budgets:
     epsilon, delta = budgets.epsilon.copy(), np.full_like(budgets.delta, budgets.delta.min())
     for group in np.array_split(order, min(levels, len(budgets))):
         epsilon[group] = budgets.epsilon[group[0]]
-    return Budgets(epsilon, delta, budgets.lifetime)
+    return replace(budgets, epsilon=epsilon, delta=delta)
 
 
-def read_budgets(path: str | Path, clients: int) -> Budgets:
-    """Read `client_id,epsilon,delta` for clients 0 .. clients-1, in any order.
+def read_budgets(
+    path: str | Path, clients: int | None = None, names: Sequence[str] | None = None
+) -> Budgets:
+    """Read `client_id,epsilon,delta`, a line for each of `clients` clients (not given: of as many
+    as the file has), in any order.
 
-    Raises `ConfigError` naming the file and line for a missing file, wrong columns, an empty line,
-    a number that does not parse, and missing, duplicate or extra clients.
+    Ids are the clients' `names` where all of them are; else numbers 0 .. clients-1; else, where
+    clients have no names, texts, taken in the order of the file. Raises `ConfigError` naming the
+    file and line for a missing file, wrong columns, an empty line, a number that does not parse,
+    ids of two kinds, and missing, duplicate or extra clients.
     """
     source = Path(path)
     rows = read_rows(source, "budgets file", ConfigError)
@@ -143,37 +159,93 @@ def read_budgets(path: str | Path, clients: int) -> Budgets:
             f"budgets file {source} line 1: columns must be {','.join(COLUMNS)} "
             f"(and optionally {LIFETIME}), got {found}"
         )
-    table = np.full((clients, len(header) - 1), np.nan)
+    if len(rows) == 1:
+        raise ConfigError(f"budgets file {source} holds no clients; add lines {','.join(header)}")
+    ids: dict[str, int] = {}
+    lines = np.empty((len(rows) - 1, len(header) - 1))
     for number, row in enumerate(rows[1:], start=2):
         where = f"budgets file {source} line {number}"
-        client, values = _budget_row(where, row, len(header))
-        if not 0 <= client < clients:
-            raise ConfigError(
-                f"{where}: client {client} is not one of this run's 0 to {clients - 1}; "
-                "remove the line or change data.clients"
-            )
-        if not np.isnan(table[client, 0]):
-            raise ConfigError(f"{where}: client {client} appears twice; keep one line per client")
-        table[client] = values
+        lines[number - 2] = _budget_row(where, row, len(header))
+        if ids.setdefault(row[0].strip(), number) != number:
+            raise _twice(where, row[0].strip())
+    count = len(ids) if clients is None else clients
+    places, by_place = _places(source, list(ids), count, names)
+    table = np.full((count, len(header) - 1), np.nan)
+    for number, (place, values) in enumerate(zip(places, lines, strict=True), start=2):
+        if not np.isnan(table[place, 0]):
+            raise _twice(f"budgets file {source} line {number}", str(place))
+        table[place] = values
     absent = np.flatnonzero(np.isnan(table[:, 0]))
     if absent.size:
+        first = str(absent[0]) if names is None else f"{absent[0]} ({names[absent[0]]})"
         raise ConfigError(
-            f"budgets file {source}: {absent.size} of {clients} clients are missing, first client "
-            f"{absent[0]}; add a line for each"
+            f"budgets file {source}: {absent.size} of {count} clients are missing, first client "
+            f"{first}; add a line for each"
         )
-    return Budgets(table[:, 0], table[:, 1], table[:, 2] if len(header) > len(COLUMNS) else None)
+    lifetime = table[:, 2] if len(header) > len(COLUMNS) else None
+    return Budgets(table[:, 0], table[:, 1], lifetime, by_place)
 
 
-def _budget_row(where: str, row: list[str], width: int) -> tuple[int, list[float]]:
+def _places(
+    source: Path, ids: list[str], clients: int, names: Sequence[str] | None
+) -> tuple[list[int], bool]:
+    """Which client each line is for, and whether that is so by its place in the file alone."""
+    known = {name: place for place, name in enumerate(names or ())}
+    if all(name in known for name in ids):
+        return [known[name] for name in ids], False
+    if names is None and not any(looks_like_number(name) for name in ids):
+        if len(ids) == clients:
+            return list(range(clients)), True
+        raise ConfigError(
+            f"budgets file {source} names {len(ids)} clients, and there are {clients}; keep one "
+            "line for each, or change data.clients"
+        )
+    places, named = [], any(name in known and whole_number(name) is None for name in ids)
+    for line, name in enumerate(ids, start=2):
+        where, number = f"budgets file {source} line {line}", whole_number(name)
+        if named and name in known:
+            continue
+        if named or number is None:
+            raise ConfigError(f"{where}: client_id = {_short(name)} {_allowed(clients, names)}")
+        if number >= clients:
+            raise ConfigError(
+                f"{where}: client {number} is not one of this run's 0 to {clients - 1}; "
+                "remove the line or change data.clients"
+            )
+        places.append(number)
+    return places, False
+
+
+def _allowed(clients: int, names: Sequence[str] | None) -> str:
+    if names is None:
+        return (
+            f"must be a whole number, 0 to {clients - 1}, as for the others; or name all clients: "
+            "their lines are then taken as they stand"
+        )
+    return (
+        f"is no client of these data, whose first is {_short(names[0])}; correct it, or give all "
+        f"clients whole numbers, 0 to {clients - 1}"
+    )
+
+
+def _twice(where: str, client: str) -> ConfigError:
+    return ConfigError(f"{where}: client {_short(client)} appears twice; keep one line per client")
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:40]}...")
+
+
+def _budget_row(where: str, row: list[str], width: int) -> list[float]:
     if not any(cell.strip() for cell in row):
         raise ConfigError(f"{where} is empty; remove it")
     if len(row) != width:
         raise ConfigError(f"{where}: expected {width} values, got {len(row)}")
-    client, numbers = whole_number(row[0]), [real_number(cell) for cell in row[1:]]
+    numbers = [real_number(cell) for cell in row[1:]]
     values = [number for number in numbers if number is not None]
-    if client is None or len(values) != len(numbers):
+    if not row[0].strip() or len(values) != len(numbers):
         raise ConfigError(
-            f"{where}: {','.join(row)!r} must be a whole number and {width - 1} numbers"
+            f"{where}: {','.join(row)!r} must be a client's number or name, and {width - 1} numbers"
         )
     if not np.isfinite(values[0]) or values[0] <= 0:
         raise ConfigError(f"{where}: epsilon = {row[1]} must be finite and > 0")
@@ -181,4 +253,4 @@ def _budget_row(where: str, row: list[str], width: int) -> tuple[int, list[float
         raise ConfigError(f"{where}: delta = {row[2]} must be in [0, 1)")
     if width > len(COLUMNS) and not values[2] > 0:
         raise ConfigError(f"{where}: {LIFETIME} = {row[3]} must be > 0 (it may be inf)")
-    return client, values
+    return values

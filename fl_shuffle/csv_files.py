@@ -46,6 +46,11 @@ def whole_number(cell: str) -> int | None:
     return None if found is None else int(found.group(1))
 
 
+def looks_like_number(cell: str) -> bool:
+    """Whether somebody may have meant a number: a mistake in one is then not taken for a name."""
+    return re.fullmatch(r"[-+0-9_.eE]+", cell) is not None
+
+
 def real_number(cell: str) -> float | None:
     """A number as `float` reads it (infinite and NaN too), or None; `1_0` is none."""
     if "_" in cell:

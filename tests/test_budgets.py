@@ -64,6 +64,12 @@ def test_csv_in_any_order_with_lifetimes(tmp_path: Path) -> None:
     [
         (HEADER + "0,1,1e-5\n", ["missing", "client 1"]),
         (HEADER + "0,1,1e-5\n0,1,1e-5\n1,1,1e-5\n", ["line 3", "twice"]),
+        (HEADER + "0,1,1e-5\n00,1,1e-5\n1,1,1e-5\n", ["line 3", "twice"]),
+        (HEADER + "ann,1,1e-5\nbob,1,1e-5\nann,1,1e-5\n", ["line 4", "'ann'", "twice"]),
+        (HEADER + "ann,1,1e-5\n", ["names 1 clients", "there are 2"]),
+        (HEADER + "0,1,1e-5\nbob,1,1e-5\n", ["line 3", "'bob'", "whole number, 0 to 1"]),
+        (HEADER + "ann,1,1e-5\n1_0,1,1e-5\n", ["line 2", "'ann'", "whole number"]),
+        (HEADER + " ,1,1e-5\nann,1,1e-5\n", ["line 2", "number or name"]),
         (HEADER + "0,1,1e-5\n1,1,1e-5\n2,1,1e-5\n", ["line 4", "client 2"]),
         (HEADER + "0,1,1e-5\n\n1,1,1e-5\n", ["line 3", "empty"]),
         (HEADER + "0,1\n1,1,1e-5\n", ["line 2", "3 values"]),
@@ -91,6 +97,51 @@ def test_bad_csv(tmp_path: Path, content: str, words: list[str]) -> None:
         read_budgets(path, 2)
     for word in [*words, "b.csv"]:
         assert word in str(caught.value)
+
+
+def test_clients_with_names_are_matched_by_them(tmp_path: Path) -> None:
+    path = tmp_path / "b.csv"
+    # As Excel saves it, and with a blank line at the end.
+    path.write_bytes(b"\xef\xbb\xbf" + (HEADER + "west,3,1e-6\n north ,1,0\n\n").encode())
+    budgets = read_budgets(path, 2, ["north", "west"])
+    assert budgets.epsilon.tolist() == [1.0, 3.0] and budgets.delta.tolist() == [0.0, 1e-6]
+    assert not budgets.by_place
+    numbered = HEADER + "1,3,1e-6\n0,1,0\n"
+    path.write_text(numbered)
+    assert read_budgets(path, 2, ["north", "west"]).epsilon.tolist() == [1.0, 3.0]
+    # Ids that are numbers, and not those of places: "1" is the first of them.
+    path.write_text(HEADER + "1,1,0\n2,2,0\n")
+    assert read_budgets(path, 2, ["1", "2"]).epsilon.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("west,3,0\neast,1,0\n", ["line 3", "'east'", "no client of these data", "'north'"]),
+        ("west,3,0\n", ["1 of 2 clients are missing", "0 (north)"]),
+        ("west,3,0\nnorth,1,0\nwest,3,0\n", ["line 4", "'west'", "twice"]),
+        ("west,3,0\n1_0,1,0\n", ["line 3", "'1_0'", "no client"]),
+        ("west,3,0\n0,1,0\n", ["line 3", "'0'", "no client"]),
+        ("1_0,3,0\nwest,1,0\n", ["line 2", "'1_0'"]),
+        ("5,3,0\n0,1,0\n", ["line 2", "client 5", "0 to 1"]),
+    ],
+)
+def test_names_that_the_data_do_not_have(tmp_path: Path, content: str, words: list[str]) -> None:
+    path = tmp_path / "b.csv"
+    path.write_text(HEADER + content)
+    with pytest.raises(FlShuffleError) as caught:
+        read_budgets(path, 2, ["north", "west"])
+    for word in [*words, "b.csv"]:
+        assert word in str(caught.value)
+
+
+def test_names_of_clients_that_are_numbered_are_taken_as_they_stand(tmp_path: Path) -> None:
+    path = tmp_path / "b.csv"
+    path.write_text(HEADER + "west,3,0\nnorth,1,0\n")
+    budgets = read_budgets(path, 2)
+    assert budgets.epsilon.tolist() == [3.0, 1.0] and budgets.by_place
+    assert round_down(budgets, 1).by_place
+    assert len(read_budgets(path)) == 2
 
 
 def test_unreadable_csv(tmp_path: Path) -> None:

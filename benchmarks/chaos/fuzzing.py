@@ -125,7 +125,7 @@ def kinds(folder: Path, ledger: Path | None = None) -> list[Kind]:
         Kind("configured values", lambda draw: _tables(tables, draw), parse_config, 0.15),
         Kind("overrides", lambda draw: mutated(b"run.seed=[1, 2]", draw), _override, 0.12),
         text("budgets", budgets, lambda path: read_budgets(path, 6), 0.08),
-        text("values to estimate", values, lambda path: as_numbers(read_values(path)), 0.06),
+        text("values to estimate", values, lambda path: as_numbers(read_values(path)[0]), 0.06),
         text("SuperNode files", nodes, lambda path: read_supernodes(path, 6), 0.05),
         Kind("queries", lambda draw: mutated(query, draw), _query, 0.005),
         Kind("arrays on the wire", lambda draw: mutated(array.data, draw), _array, 0.25),

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from fl_shuffle.errors import ConfigError
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.guarantee import Guarantee
@@ -41,17 +38,7 @@ def answer(values: dict[str, Any]) -> Guarantee:
 def _budgets_from(path: str) -> list[tuple[float, float, int]]:
     from fl_shuffle.budgets import read_budgets
 
-    try:
-        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        raise ConfigError(f"budgets file {path} does not exist") from None
-    except OSError as error:
-        raise ConfigError(f"budgets file {path} cannot be read: {error}") from None
-    if len(lines) < 2:
-        raise ConfigError(
-            f"budgets file {path} holds no clients; add lines client_id,epsilon,delta"
-        )
-    budgets = read_budgets(path, len(lines) - 1)
+    budgets = read_budgets(path)
     return [
         (float(epsilon), float(delta), 1)
         for epsilon, delta in zip(budgets.epsilon, budgets.delta, strict=True)

@@ -99,6 +99,7 @@ class FederationSettings:
             features_use_data=False,
             fingerprint=None,
             lifetime=self.clients.budgets.lifetime,
+            budgets_by_place=self.clients.budgets.by_place,
             metrics=names,
         )
         listed = config.run.supernodes

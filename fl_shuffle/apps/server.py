@@ -57,6 +57,7 @@ def main(grid: Grid, context: Context) -> None:
         features_use_data=task.features_use_data,
         fingerprint=task.fingerprint,
         lifetime=task.budgets.lifetime,
+        budgets_by_place=task.budgets.by_place,
         metrics=tuple(measure(0, initial)) if own else (),
     )
     place = RunPlace.of(context.run_config)

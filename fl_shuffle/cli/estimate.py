@@ -37,8 +37,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "--data",
             required=True,
             metavar="FILE.csv",
-            help="columns client_id,value; clients numbered as in the budgets, or named and in the "
-            "order of the budgets' numbers",
+            help="columns client_id,value; clients numbered, or named, as in the budgets; where "
+            "only one file names them, its lines count from 0 as they stand",
         )
         sub.add_argument(
             "--budgets",
@@ -88,15 +88,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from fl_shuffle.budgets import read_budgets
+    from fl_shuffle.budgets import BY_PLACE, read_budgets
     from fl_shuffle.estimators.tables import read_values
     from fl_shuffle.seeds import SeedTree
 
-    values = read_values(args.data)
-    budgets = read_budgets(args.budgets, len(values))
+    values, names = read_values(args.data)
+    budgets = read_budgets(args.budgets, len(values), names)
     rng = SeedTree(args.seed).numpy_generator("estimate", args.quantity)
     quantity = _mean if args.quantity == "mean" else _frequency
     answer = quantity(args, values, budgets, rng)
+    if budgets.by_place:
+        answer["notes"].append(BY_PLACE)
     print(json.dumps(answer) if args.json else _text(answer))
     return 0
 

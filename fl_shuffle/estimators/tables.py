@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.csv_files import read_rows, real_number, whole_number
+from fl_shuffle.csv_files import looks_like_number, read_rows, real_number, whole_number
 from fl_shuffle.errors import DataError
 
 COLUMNS = ["client_id", "value"]
 
 
-def read_values(path: str | Path) -> list[str]:
-    """The `value` of each client from a CSV with columns `client_id,value`.
+def read_values(path: str | Path) -> tuple[list[str], list[str] | None]:
+    """The `value` of each client from a CSV with columns `client_id,value`; and clients' names.
 
-    Clients numbered 0 .. n-1 may stand in any order and come in that of their numbers; named ones
-    (text) come as they stand. Raises `DataError` naming the file and line for a missing or
-    unreadable file, wrong columns, an empty line, duplicate clients, and numbers with gaps.
+    Clients numbered 0 .. n-1 may stand in any order and come in that of their numbers, without
+    names; named ones (text) come as they stand. Raises `DataError` naming the file and line for a
+    missing or unreadable file, wrong columns, an empty line, duplicate clients, and numbers with
+    gaps.
     """
     source = Path(path)
     rows = read_rows(source, "data file", DataError)
@@ -41,17 +41,12 @@ def read_values(path: str | Path) -> list[str]:
         values[client] = row[1].strip()
     numbers = {whole_number(client): value for client, value in values.items()}
     if numbers.keys() == set(range(len(values))):
-        return [numbers[client] for client in range(len(values))]
-    if all(_is_number(client) for client in values):
+        return [numbers[client] for client in range(len(values))], None
+    if all(looks_like_number(client) for client in values):
         raise DataError(
             f"data file {source}: clients that are numbered must be numbered from 0 without gaps"
         )
-    return list(values.values())
-
-
-def _is_number(client: str) -> bool:
-    """Whether it looks like one: a mistake in numbering is then not taken for a name."""
-    return re.fullmatch(r"[-+0-9_.eE]+", client) is not None
+    return list(values.values()), list(values)
 
 
 def as_numbers(values: list[str]) -> NDArray[np.float64]:

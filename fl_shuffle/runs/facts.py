@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fl_shuffle.accounting.assumptions import run_assumptions
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.accounting.rounds.trust import Trust
+from fl_shuffle.budgets import BY_PLACE
 from fl_shuffle.configuration.effects import idle_settings
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.ledger.store import SCHEMA_VERSION
@@ -61,8 +62,9 @@ class RunFacts:
     """What the apps know about a run beside its configuration.
 
     `fingerprint` is a digest of the records: it may not be published (see `runs.data_check`); None
-    where the server does not have them. `metrics` are names of what is measured after a round;
-    those beside accuracy and loss get columns of their own.
+    where the server does not have them. `budgets_by_place` is that of `Budgets`. `metrics` are
+    names of what is measured after a round; those beside accuracy and loss get columns of their
+    own.
     """
 
     plan: RandomizerPlan
@@ -71,6 +73,7 @@ class RunFacts:
     features_use_data: bool
     fingerprint: str | None
     lifetime: NDArray[np.float64] | None = None
+    budgets_by_place: bool = False
     metrics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -136,6 +139,8 @@ def warnings_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
             f"features = {config.data.features!r} are fitted on the training data: that fit is not "
             "covered by the privacy guarantee"
         )
+    if facts.budgets_by_place:
+        found.append(BY_PLACE)
     if facts.data.held_out:
         found.append(
             f"data.validation = {config.data.validation:g}: accuracy and loss are exact numbers "

@@ -89,12 +89,13 @@ class Canaries:
             config, run=dataclasses.replace(config.run, entropy="seeded", seed=seed)
         )
         self._bits = noise_bits(config)
-        self._budgets = make_budgets(config.budgets, config.data.clients)
         if dimension is None:
             task = load_task(config)
+            self._budgets = task.budgets
             dimension = sum(p.numel() for p in task.model(config).parameters())
             sizes = np.diff(task.offsets)
         else:
+            self._budgets = make_budgets(config.budgets, config.data.clients)
             sizes = np.full(config.data.clients, max(1, config.data.records), dtype=np.int64)
         self.dimension = dimension
         whole = plan or make_plan(config, self._budgets, sizes)

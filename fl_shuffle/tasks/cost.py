@@ -27,8 +27,9 @@ def trade_off_of(config: Config) -> dict[str, Any]:
     def each(values: list[float]) -> Any:
         return np.repeat(np.array(values), clients)
 
-    rounded = make_budgets(config.budgets, config.data.clients).epsilon
-    exact = make_budgets(replace(config.budgets, levels=0), config.data.clients).epsilon
+    names = _names(config)
+    rounded = make_budgets(config.budgets, config.data.clients, names).epsilon
+    exact = make_budgets(replace(config.budgets, levels=0), config.data.clients, names).epsilon
     anonymity, epsilon = each([c.anonymity for c in costs]), each([c.epsilon for c in costs])
     return {
         "cohorts": len(costs),
@@ -69,7 +70,8 @@ def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
         )
         records = parts.sizes
         dimension = _dimension(config, source.train_images.shape[1:], source.size)
-    plan = make_plan(config, make_budgets(config.budgets, config.data.clients), records)
+    budgets = make_budgets(config.budgets, config.data.clients, _names(config))
+    plan = make_plan(config, budgets, records)
     counts = np.bincount(plan.class_of, minlength=len(plan.classes))
     if any(kind.noise not in NOISES for kind in plan.classes):
         raise NotApplicableError(
@@ -122,6 +124,15 @@ def cost_of(config: Config) -> tuple[list[ClassCost], list[dict[str, float]]]:
         if counts[index]
     ]
     return with_lower(costs, plan.classes, counts, rounds, delta, dimension), kinds
+
+
+def _names(config: Config) -> list[str] | None:
+    """The clients' names, read only where a budgets file may call them so."""
+    from fl_shuffle.tasks.data import client_names, load_records
+
+    if config.budgets.distribution != "file" or config.data.partition != "natural":
+        return None
+    return client_names(config.data, load_records(config.data).train_clients)
 
 
 def _dimension(config: Config, shape: tuple[int, ...], classes: int) -> int | None:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from fl_shuffle.configuration.sections import TORCHVISION_SOURCES, DataSection
 from fl_shuffle.errors import DataError, InvalidValueError
 from fl_shuffle.plugins import load_function
-from fl_shuffle.tasks.partition import Partition, make_partition
+from fl_shuffle.tasks.partition import Partition, client_names, make_partition
 from fl_shuffle.tasks.sources import digits, files, gapminder, huggingface, mnist, named_images
 from fl_shuffle.tasks.sources.records import Records
 
-__all__ = ["SHIPPED", "Partition", "Records", "load_records", "make_partition"]
+__all__ = ["SHIPPED", "Partition", "Records", "client_names", "load_records", "make_partition"]
 
 SHIPPED = ("digits", "mnist", *TORCHVISION_SOURCES)
 """Sources that read files of this machine; what is made of these may be kept on it."""

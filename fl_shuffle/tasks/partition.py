@@ -94,6 +94,15 @@ def _natural(section: DataSection, owners: NDArray[Any] | None) -> Partition:
     return Partition(order[: offsets[-1]].astype(np.int64), offsets)
 
 
+def client_names(section: DataSection, owners: NDArray[Any] | None) -> list[str] | None:
+    """The ids that the source gives the clients, in their order; None where a partition makes
+    clients up. They are for reading the user's own files, never published."""
+    if section.partition != "natural" or owners is None:
+        return None
+    ids = np.unique(owners)[: section.clients].tolist()
+    return [(i.decode(errors="replace") if isinstance(i, bytes) else str(i)).strip() for i in ids]
+
+
 def _sizes(
     section: DataSection, clients: int, total: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:

@@ -23,7 +23,7 @@ from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.gradients.engine import Loss
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
-from fl_shuffle.tasks.data import SHIPPED, Partition, load_records, make_partition
+from fl_shuffle.tasks.data import SHIPPED, Partition, client_names, load_records, make_partition
 from fl_shuffle.tasks.features import FeatureMap, build_features
 from fl_shuffle.tasks.features.cache import CachedFeatures
 from fl_shuffle.tasks.features.pixels import Pixels
@@ -152,6 +152,7 @@ class _Data:
     inputs: Tensor
     labels: Tensor
     partition: Partition
+    names: list[str] | None
     test_inputs: Tensor
     test_labels: Tensor
     classes: int
@@ -192,7 +193,7 @@ def forget_data() -> None:
 
 def _build(config: Config, tell: Tell) -> Task:
     data = _load_data(config.data, tell)
-    budgets = make_budgets(config.budgets, config.data.clients)
+    budgets = make_budgets(config.budgets, config.data.clients, data.names)
     return Task(
         inputs=data.inputs,
         labels=data.labels,
@@ -233,6 +234,7 @@ def _load_data(section: DataSection, tell: Tell) -> _Data:
             inputs=_vectors(section, vectors, images),
             labels=torch.from_numpy(records.targets(records.train_labels[partition.order])),
             partition=partition,
+            names=client_names(section, records.train_clients),
             test_inputs=_vectors(section, vectors, records.test_images),
             test_labels=torch.from_numpy(records.targets(records.test_labels)),
             classes=records.size,

@@ -154,6 +154,29 @@ def test_bad_data(
     assert message in refused(capsys, mean(paths))
 
 
+def test_named_clients_get_the_budgets_of_their_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = {name: tmp_path / f"{name}.csv" for name in ("numbers", "budgets")}
+
+    def answered(data_ids: tuple[str, str], budget_ids: tuple[str, str]) -> dict:
+        (first, second), (low, high) = data_ids, budget_ids
+        write(paths["numbers"], ["client_id,value", f"{first},30", f"{second},70"])
+        # The second client's line stands first.
+        lines = ["client_id,epsilon,delta", f"{high},1000,0", f"{low},0.001,0", ""]
+        write(paths["budgets"], lines)
+        return answer(capsys, mean(paths, "--estimator", "inverse-variance", "--seed", "1"))
+
+    by_name = answered(("ann", "bob"), ("ann", "bob"))
+    by_number = answered(("0", "1"), ("0", "1"))
+    assert by_name["results"] == by_number["results"]
+    assert not any("in their order" in note for note in by_name["notes"])
+    # Nothing says whose these lines are: the first is for client 0.
+    by_place = answered(("0", "1"), ("ann", "bob"))
+    assert by_place["results"] != by_number["results"]
+    assert any("taken in their order" in note for note in by_place["notes"])
+
+
 def test_bad_files_and_options(
     files: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

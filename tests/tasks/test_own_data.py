@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import DataSection
+from fl_shuffle.errors import ConfigError
 from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.flower.roster import held_clients
+from fl_shuffle.tasks.cost import cost_of, trade_off_of
 from fl_shuffle.tasks.data import Records, make_partition
-from fl_shuffle.tasks.task import load_task
+from fl_shuffle.tasks.task import Task, forget_data, load_task
 from fl_shuffle.tasks.worker import Worker
 
 CLIENTS, EACH, SITES = 12, 5, 3
@@ -34,6 +39,64 @@ def second_site(section: DataSection) -> Records:
     images, labels = np.zeros_like(whole.train_images), np.zeros_like(whole.train_labels)
     images[rows], labels[rows] = whole.train_images[rows], whole.train_labels[rows]
     return Records(images, labels, whole.test_images, whole.test_labels, whole.classes)
+
+
+OWNERS = np.array(["west", "north", "east", "south"])
+
+
+def named_sites(section: DataSection) -> Records:
+    """The same records, of sites that have names."""
+    whole = everything(section)
+    owner = OWNERS[np.arange(len(whole.train_labels)) % 4]
+    return replace(whole, train_clients=owner)
+
+
+def budgets_of(tmp_path: Path, partition: str, lines: str) -> Task:
+    path = tmp_path / "budgets.csv"
+    path.write_text("\ufeffclient_id,epsilon,delta\r\n" + lines, encoding="utf-8")
+    tables = {
+        "data": {"source": f"{__name__}:named_sites", "clients": 4, "partition": partition},
+        "budgets": {"distribution": "file", "file": str(path)},
+        "privacy": {"unit": "client"},
+    }
+    forget_data()
+    return load_task(parse_config(tables))
+
+
+NAMED = "west,4,1e-6\r\nnorth,2,1e-6\r\nsouth,3,1e-6\r\neast,1,1e-6\r\n\r\n"
+
+
+def test_a_budgets_file_calls_natural_clients_by_their_names(tmp_path: Path) -> None:
+    task = budgets_of(tmp_path, "natural", NAMED)
+    # Clients stand in the order of their ids: east, north, south, west.
+    assert task.budgets.epsilon.tolist() == [1.0, 2.0, 3.0, 4.0] and not task.budgets.by_place
+    with pytest.raises(ConfigError, match=r"line 3: client_id = 'nowhere' is no client of these"):
+        budgets_of(tmp_path, "natural", NAMED.replace("north", "nowhere"))
+
+
+def test_names_of_clients_that_a_partition_made_up_are_places_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    task = budgets_of(tmp_path, "iid", NAMED)
+    assert task.budgets.epsilon.tolist() == [4.0, 2.0, 3.0, 1.0] and task.budgets.by_place
+
+
+def test_plans_and_audits_read_names_too(tmp_path: Path) -> None:
+    budgets_of(tmp_path, "natural", NAMED)
+    config = parse_config(
+        {
+            "run": {"rounds": 1},
+            "data": {"source": f"{__name__}:named_sites", "clients": 4, "partition": "natural"},
+            "budgets": {"distribution": "file", "file": str(tmp_path / "budgets.csv")},
+            "privacy": {"unit": "client"},
+        }
+    )
+    _, kinds = cost_of(config)
+    assert sorted(kind["epsilon0"] for kind in kinds) == [1.0, 2.0, 3.0, 4.0]
+    assert trade_off_of(config)["budget_lost"] == 0.0
+    (tmp_path / "budgets.csv").write_text("client_id,epsilon,delta\n" + "a,1,1e-6\n")
+    with pytest.raises(ConfigError, match="'a' is no client of these data"):
+        cost_of(config)
 
 
 def test_an_ordered_partition_keeps_the_sources_order() -> None:
