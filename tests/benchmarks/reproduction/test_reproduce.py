@@ -22,7 +22,6 @@ from benchmarks.reproduction import (
     chen2024_renyi,
     publish,
     su2025,
-    training,
 )
 from benchmarks.reproduction import command as reproduce_command
 from benchmarks.reproduction.core import (
@@ -31,10 +30,8 @@ from benchmarks.reproduction.core import (
     Target,
     all_targets,
     execute,
-    finished,
     write_csv,
 )
-from benchmarks.reproduction.page import page
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_epsilon
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
@@ -376,57 +373,3 @@ RECORD_ROW = {
     "published epsilon (GSPA)": 9.581,
     "lower bound": 20.49,
 }
-
-
-@pytest.mark.parametrize("column", ["proven epsilon", "lower bound", "published epsilon (GSPA)"])
-def test_tables_that_disagree_are_not_published(tmp_path: Path, column: str) -> None:
-    for path, found in (
-        (publish.CLIENT_LEVEL, [CLIENT_ROW | {column: 0.3}]),
-        (publish.RECORD_LEVEL, [RECORD_ROW]),
-        (publish.EPSILONS, EPSILON_ROWS),
-    ):
-        (tmp_path / path.parent).mkdir()
-        write_csv(tmp_path / path, found)
-    with pytest.raises(NotApplicableError, match=r"configs/a\.toml is 0\.3 in one.*recount"):
-        publish.expectations(tmp_path)
-
-
-def test_published_epsilons_are_the_present_accountants(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A copy of what is published, two configurations of it, counted again: nothing may change.
-    monkeypatch.setattr(
-        training, "RECORD", {"mnist_record_mixed": training.RECORD["mnist_record_mixed"]}
-    )
-    monkeypatch.setattr(training, "CLIENTS", {0.5: training.CLIENTS[0.5]})
-    options = Options(tmp_path, measured=ROOT / publish.FOLDER)
-    for name in (path.parent.name for path in (publish.CLIENT_LEVEL, publish.RECORD_LEVEL)):
-        execute(all_targets()[name], options)
-    for path in (publish.CLIENT_LEVEL, publish.RECORD_LEVEL):
-        (row,) = rows_of(tmp_path / path)
-        published = {each["configuration"]: each for each in rows_of(ROOT / publish.FOLDER / path)}
-        for key, value in row.items():
-            expected = published[row["configuration"]][key]
-            same = value == expected
-            assert same or float(value) == pytest.approx(float(expected), rel=1e-6), key
-
-
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def test_the_readme_and_the_page_are_made_from_the_published_tables() -> None:
-    folder = ROOT / publish.FOLDER
-    readme = (ROOT / "README.md").read_text()
-    assert publish.with_table(readme, publish.expectations(folder)) == readme
-    entries = [json.loads((folder / name / "entry.json").read_text()) for name in all_targets()]
-    assert page(entries) == (folder / "README.md").read_text()
-
-
-def test_the_published_results_have_the_present_settings() -> None:
-    options = Options(ROOT / publish.FOLDER)
-    for target in all_targets().values():
-        assert finished(target, options) is not None, f"{target.name}: run it and publish again"
-    size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
-    assert size < 3_000_000
