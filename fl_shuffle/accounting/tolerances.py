@@ -268,16 +268,16 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     plan_dense_sds: float = 1.25
     """... which thin out beyond so many of them ..."""
     plan_thin_after: int = 4
-    """... by half after so many points: chords far out would make up a fifth of epsilon ..."""
+    """... by half after so many points ..."""
     plan_floor_share: float = 2e-3
     """... down to this share of what delta leaves to one round."""
-    plan_expected_gain: float = 0.98
+    plan_expected_gain: float = 0.995
     """First guess of a run's own accounting, as a share of that."""
     plan_one_round_scale: float = 5e-4
     """The scale of a plan for a single round is found to this relative accuracy."""
-    plan_close: float = 0.015
+    plan_close: float = 0.02
     """A cost within this relative distance below its target ends the search ..."""
-    plan_rough_close: float = 0.008
+    plan_rough_close: float = 0.005
     """... and so does a rough cost, for where a run's own accounting is asked first."""
     plan_near: float = 0.1
     """From so near the target (in logarithms) the next scale is extrapolated."""
@@ -286,7 +286,7 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     plan_scale_close: float = 1.003
     """... and so do a good and a bad scale so near: where tails are heavy the cost is steep."""
     plan_max_accounted: int = 4
-    """So many scales at most are accounted as a run would be: two are usual."""
+    """So many scales at most are accounted as a run would be: one is usual."""
     plan_max_trials: int = 8
     """Rough trials for each of them: the curve is smooth, four are usual."""
     plan_smallest_share: float = 1e-4

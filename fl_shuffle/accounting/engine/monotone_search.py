@@ -34,6 +34,24 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
     return high
 
 
+def bisected(
+    function: Callable[[float], float], goal: float, low: float, high: float, within: float = 1e-4
+) -> float:
+    """Smallest positive x (to the factor 1 + `within`) at which a falling function is within goal.
+
+    `high`, if that is nowhere else.
+    """
+    if function(high) > goal:
+        return high
+    while high > low * (1.0 + within):
+        middle = math.sqrt(low * high)
+        if function(middle) <= goal:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
 def _coordinate(value: float) -> float:
     """sqrt(-log value): nearly linear in epsilon, which makes secant steps accurate."""
     if value <= 0.0:

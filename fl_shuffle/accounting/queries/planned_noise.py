@@ -21,11 +21,14 @@ from fl_shuffle.accounting.bounds.participation import require_participation
 from fl_shuffle.accounting.bounds.report_class import NOISES, ReportClass
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition
+from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
+from fl_shuffle.accounting.engine.monotone_search import bisected
 from fl_shuffle.accounting.guarantee import proof_over_attack
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
 from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_ROUNDS
+from fl_shuffle.accounting.rounds.equal_rounds import followed, shuffled_pair
 from fl_shuffle.accounting.rounds.events import ClientClass
-from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType, shuffled_pair
+from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import (
     NotApplicableError,
@@ -86,7 +89,7 @@ def plan_noise(
 ) -> NoisePlan:
     """The smallest common noise found that gives every client (epsilon, delta).
 
-    Its cost is within 1.5% of epsilon, or 0.3% less noise would cost more.
+    Its cost is within 2% of epsilon, or 0.3% less noise would cost more.
 
     `clients` is their number, or (share of `clip`, count) classes when clients clip to different
     radii. One report moves by 2 clip when a client is replaced, by 2 clip / `records` when one of
@@ -197,7 +200,7 @@ def _one_round_scale(
 
     low = TOLERANCES.plan_smallest_share * without
     # Without credit the noise is known; bisection would end there, one evaluation later.
-    return _solve(spent, delta, low, without, within=TOLERANCES.plan_one_round_scale)
+    return bisected(spent, delta, low, without, within=TOLERANCES.plan_one_round_scale)
 
 
 def _smallest_scale(
@@ -227,10 +230,10 @@ def _smallest_scale(
         return rounds * (view.delta(target) if view.credit else view.local_delta(target))
 
     good, bad = without, TOLERANCES.plan_smallest_share * without
-    start = _solve(predicted, target / TOLERANCES.plan_expected_gain, bad, good)
+    start = bisected(predicted, target / TOLERANCES.plan_expected_gain, bad, good)
     if start < good and likely(start) > delta:
-        start = _solve(likely, delta, start, good, within=3e-3)
-    share, near, middle = TOLERANCES.plan_expected_gain, False, 1.0 - 0.5 * TOLERANCES.plan_close
+        start = bisected(likely, delta, start, good, within=3e-3)
+    share, near, middle = TOLERANCES.plan_expected_gain, False, 1.0 - 0.4 * TOLERANCES.plan_close
     seen: dict[float, float] = {}
     for _ in range(TOLERANCES.plan_max_accounted):
         if not near:
@@ -304,21 +307,6 @@ def _powers(seen: dict[float, float]) -> list[float]:
     return [min(max((d - b) / (a - c), 1.0), 10.0) for (a, b), (c, d) in pairs if a != c]
 
 
-def _solve(
-    function: Callable[[float], float], goal: float, low: float, high: float, within: float = 1e-4
-) -> float:
-    """Smallest x (to `within`) with function(x) <= goal for a falling function, else high."""
-    if function(high) > goal:
-        return high
-    while high > low * (1.0 + within):
-        middle = math.sqrt(low * high)
-        if function(middle) <= goal:
-            high = middle
-        else:
-            low = middle
-    return high
-
-
 def _worst_batch(
     noise: str, scale: float, shape: Sequence[tuple[float, int]], step: float
 ) -> list[ReportClass]:
@@ -333,10 +321,13 @@ def _worst_batch(
 
 
 def _rough_epsilon(curve: VectorCurve, rounds: int, delta: float) -> float:
-    """The composed epsilon through few points of the curve: to compare scales with."""
+    """About the composed epsilon, from few points of the curve: to compare scales with.
+
+    Chords add the square of their length: half the points say how much, and that is taken off.
+    """
     if not curve.credit:
         return math.inf
-    pair = shuffled_pair(
+    epsilons, deltas, grid = followed(
         curve,
         per_sd=TOLERANCES.plan_nodes,
         near=TOLERANCES.plan_dense_sds,
@@ -344,7 +335,17 @@ def _rough_epsilon(curve: VectorCurve, rounds: int, delta: float) -> float:
         floor=TOLERANCES.plan_floor_share * delta / rounds,
         thin_after=TOLERANCES.plan_thin_after,
     )
-    return Composition([(pair, rounds)]).epsilon(delta)
+
+    def composed(kept: list[int]) -> float:
+        pair = DominatingPair.from_curve(
+            [epsilons[index] for index in kept], [deltas[index] for index in kept], grid=grid
+        )
+        return Composition([(pair, rounds)]).epsilon(delta)
+
+    last = len(epsilons) - 1
+    fine = composed(list(range(last + 1)))
+    coarse = composed([*range(0, last, 2), last])
+    return fine - (coarse - fine) / 3.0 if coarse < 2.0 * fine else fine
 
 
 def local_epsilon(noise: str, ratio: float, rounds: int, delta: float) -> float:

@@ -48,7 +48,8 @@ def _certified_answer(query: BoundQuery, classes: list[ReportClass]) -> Guarante
     """The same with secret check-in, or with a relative error that was asked for."""
     from fl_shuffle.accounting.bounds.vector import VectorCurve
     from fl_shuffle.accounting.engine.composition import Composition
-    from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType, shuffled_pair
+    from fl_shuffle.accounting.rounds.equal_rounds import shuffled_pair
+    from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
 
     error = query.relative_error or TOLERANCES.vector_relative_error
     curves = [

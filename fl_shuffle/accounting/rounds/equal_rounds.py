@@ -1,8 +1,9 @@
-"""Many identical rounds of a certified one-round curve."""
+"""Certified one-round curves: followed, turned into dominating pairs, composed with themselves."""
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,6 +11,10 @@ from fl_shuffle.accounting.bounds.clones import Curve
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.tolerances import TOLERANCES
+
+if TYPE_CHECKING:
+    from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
+    from fl_shuffle.accounting.bounds.vector import VectorCurve
 
 
 def compose_equal_rounds(curve: Curve, local_epsilon: float, rounds: int) -> Composition:
@@ -55,3 +60,71 @@ def compose_equal_rounds(curve: Curve, local_epsilon: float, rounds: int) -> Com
     epsilons[-1] = max(float(epsilons[-1]), local_epsilon)
     deltas = np.array([curve(float(epsilon)).delta for epsilon in epsilons])
     return Composition([(DominatingPair.from_curve(epsilons, deltas, grid=grid), rounds)])
+
+
+def shuffled_pair(
+    curve: VectorCurve | ProfileCurve,
+    *,
+    per_sd: float = TOLERANCES.round_nodes_per_sd,
+    near: float = TOLERANCES.round_near_sds,
+    dense: float = TOLERANCES.round_dense_sds,
+    floor: float = TOLERANCES.round_floor_delta,
+    thin_after: int | None = None,
+) -> DominatingPair:
+    """A one-round curve's dominating pair, from the points of `followed`."""
+    epsilons, deltas, grid = followed(
+        curve, per_sd=per_sd, near=near, dense=dense, floor=floor, thin_after=thin_after
+    )
+    return DominatingPair.from_curve(epsilons, deltas, grid=grid)
+
+
+def followed(
+    curve: VectorCurve | ProfileCurve,
+    *,
+    per_sd: float,
+    near: float,
+    dense: float,
+    floor: float,
+    thin_after: int | None = None,
+) -> tuple[list[float], list[float], float]:
+    """Follow a one-round curve down to `floor`: epsilons, deltas, and the grid the former lie on.
+
+    Points are `per_sd` to a standard deviation up to `near` of them, half as many up to `dense`,
+    then thin out, by half after every `thin_after` of them. It stops earlier where the engine can
+    certify no smaller value; what is left there counts as certain loss.
+
+    Beyond `round_far_sds` standard deviations a looser curve will do, and is many times cheaper
+    where few blanket reports are expected.
+    """
+    curve.delta(2.0 * curve.predicted_mu)
+    loose = curve.loosened(TOLERANCES.round_far_relative_error)
+    mu = curve.predicted_mu
+    # Powers of two: batches that are much alike share their points, and so the work; and all points
+    # lie on the composition's lattice, which then loses nothing.
+    finest = step = 2.0 ** math.floor(math.log2(mu / per_sd))
+    if thin_after is None:
+        thin_after = max(1, round(TOLERANCES.round_thin_share * per_sd))
+    thinned = 0
+    epsilons = [0.0]
+    deltas = [curve.delta(0.0)]
+    stalled = 0
+    while deltas[-1] > floor and epsilons[-1] < TOLERANCES.lattice_max_loss - step:
+        if near < dense and epsilons[-1] >= near * mu and step == finest:
+            step *= 2.0
+        if epsilons[-1] >= dense * mu:
+            thinned += 1
+            step *= 2.0 if thinned % thin_after == 0 else 1.0
+        epsilons.append(epsilons[-1] + step)
+        if deltas[-1] < TOLERANCES.round_enough_delta:
+            # The true curve falls, so the last value and the local curve both still hold.
+            deltas.append(min(deltas[-1], curve.local_delta(epsilons[-1])))
+        else:
+            close = epsilons[-1] < TOLERANCES.round_far_sds * mu
+            deltas.append(min(deltas[-1], (curve if close else loose).delta(epsilons[-1])))
+        stalled = stalled + 1 if deltas[-1] == deltas[-2] else 0
+        if stalled == TOLERANCES.round_max_stalled:
+            break
+        if stalled >= TOLERANCES.round_patience:
+            # The curve jumps a little where its free parameters do: look further out.
+            step *= 2.0
+    return epsilons, deltas, finest

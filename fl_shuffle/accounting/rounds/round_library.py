@@ -29,6 +29,7 @@ from fl_shuffle.accounting.rounds.declared_round import (
     declared_local_delta,
     declared_local_epsilon,
 )
+from fl_shuffle.accounting.rounds.equal_rounds import shuffled_pair
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import InvalidValueError, require_integer
 
@@ -340,55 +341,3 @@ def _merged_budgets(spent: Spent) -> dict[tuple[float, float], int]:
             key = kind.epsilon0, kind.delta0
             merged[key] = merged.get(key, 0) + times
     return merged
-
-
-def shuffled_pair(
-    curve: VectorCurve | ProfileCurve,
-    *,
-    per_sd: float = TOLERANCES.round_nodes_per_sd,
-    near: float = TOLERANCES.round_near_sds,
-    dense: float = TOLERANCES.round_dense_sds,
-    floor: float = TOLERANCES.round_floor_delta,
-    thin_after: int | None = None,
-) -> DominatingPair:
-    """Follow a one-round curve down to `floor` and turn it into a dominating pair.
-
-    Points are `per_sd` to a standard deviation up to `near` of them, half as many up to `dense`,
-    then thin out, by half after every `thin_after` of them. It stops earlier where the engine can
-    certify no smaller value; what is left there counts as certain loss.
-
-    Beyond `round_far_sds` standard deviations a looser curve will do, and is many times cheaper
-    where few blanket reports are expected.
-    """
-    curve.delta(2.0 * curve.predicted_mu)
-    loose = curve.loosened(TOLERANCES.round_far_relative_error)
-    mu = curve.predicted_mu
-    # Powers of two: batches that are much alike share their points, and so the work; and all points
-    # lie on the composition's lattice, which then loses nothing.
-    finest = step = 2.0 ** math.floor(math.log2(mu / per_sd))
-    if thin_after is None:
-        thin_after = max(1, round(TOLERANCES.round_thin_share * per_sd))
-    thinned = 0
-    epsilons = [0.0]
-    deltas = [curve.delta(0.0)]
-    stalled = 0
-    while deltas[-1] > floor and epsilons[-1] < TOLERANCES.lattice_max_loss - step:
-        if near < dense and epsilons[-1] >= near * mu and step == finest:
-            step *= 2.0
-        if epsilons[-1] >= dense * mu:
-            thinned += 1
-            step *= 2.0 if thinned % thin_after == 0 else 1.0
-        epsilons.append(epsilons[-1] + step)
-        if deltas[-1] < TOLERANCES.round_enough_delta:
-            # The true curve falls, so the last value and the local curve both still hold.
-            deltas.append(min(deltas[-1], curve.local_delta(epsilons[-1])))
-        else:
-            close = epsilons[-1] < TOLERANCES.round_far_sds * mu
-            deltas.append(min(deltas[-1], (curve if close else loose).delta(epsilons[-1])))
-        stalled = stalled + 1 if deltas[-1] == deltas[-2] else 0
-        if stalled == TOLERANCES.round_max_stalled:
-            break
-        if stalled >= TOLERANCES.round_patience:
-            # The curve jumps a little where its free parameters do: look further out.
-            step *= 2.0
-    return DominatingPair.from_curve(epsilons, deltas, grid=finest)

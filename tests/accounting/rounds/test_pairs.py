@@ -11,7 +11,7 @@ import pytest
 
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
-from fl_shuffle.accounting.rounds.round_library import shuffled_pair
+from fl_shuffle.accounting.rounds.equal_rounds import shuffled_pair
 
 
 class Exact:

@@ -11,7 +11,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.bound import Setting, third_or
 from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition
-from fl_shuffle.accounting.rounds.round_library import shuffled_pair
+from fl_shuffle.accounting.rounds.equal_rounds import shuffled_pair
 
 DELTA = 1e-6
 CLASSICAL = math.sqrt(2.0 * math.log(1.25e5))
