@@ -103,10 +103,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns the exit code: 0 done, 1 a run that failed, 2 bad input, 130 interrupted. Whatever a
     user, a file or the machine can do wrong is one line.
     """
+    log = logging.getLogger(CLIENT_LOG)
+    level = log.level
     try:
         return _answered(build_parser().parse_args(arguments))
     except KeyboardInterrupt as interrupt:
         return _said(str(interrupt) or "interrupted", INTERRUPTED)
+    finally:
+        log.setLevel(level)
 
 
 def _answered(parsed: argparse.Namespace) -> int:

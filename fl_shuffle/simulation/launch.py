@@ -80,7 +80,7 @@ class _FirstOfAKind(logging.Handler):
     """Prints to the terminal, each kind of message once: clients repeat themselves every round."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(logging.WARNING)
         self._said: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:

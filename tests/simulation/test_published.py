@@ -340,11 +340,16 @@ def test_in_a_simulation_the_terminal_shows_what_clients_warn_of_once(
 ) -> None:
     log = logging.getLogger("fl_shuffle.client")
     monkeypatch.setattr(log, "propagate", False)
-    with launch_module._clients_heard():
-        for number in range(3):
-            log.warning("round %d: odd", number)
-            log.info("round %d: path", number)
-        log.warning("another")
+    level = log.level
+    log.setLevel(logging.DEBUG)
+    try:
+        with launch_module._clients_heard():
+            for number in range(3):
+                log.warning("round %d: odd", number)
+                log.info("round %d: path", number)
+            log.warning("another")
+    finally:
+        log.setLevel(level)
     log.warning("nobody listens")
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith("warning: round 0: odd\nwarning: another\n")
