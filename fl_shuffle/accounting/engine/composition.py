@@ -31,9 +31,6 @@ from fl_shuffle.errors import InvalidValueError, require_integer, require_real
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
-QUIET = 45.0
-"""e^-45 is 3e-20: far below round-off."""
-
 
 class Composition:
     """The composed law of several rounds of one client: (eps, delta), profile, trade-off curve.
@@ -321,7 +318,7 @@ class _Tails:
 
         sum over j >= J of e^(-tilt j step) e^(2 pi i j k / size) = rho^J / (1 - rho).
 
-    Repetitions only add. Frequencies at which the transform is below e^-`QUIET` are left out: with
+    Repetitions only add. Frequencies at which the transform is negligible are left out: with
     the round-off of what is summed they are less than what `roundoff` allows each mass. As the law
     spreads over more rounds fewer and fewer frequencies are left, whatever the step.
     """
@@ -350,7 +347,7 @@ class _Tails:
         roundoff: float,
     ) -> _Tails:
         """Of the law with this transform, tilted by `tilt` > 0; the window begins at `first`."""
-        heard = np.flatnonzero(log_transform.real > -QUIET)
+        heard = np.flatnonzero(log_transform.real > TOLERANCES.lattice_log_negligible)
         twice = np.where((heard == 0) | (2 * heard == size), 1.0, 2.0) / size
         terms = twice * np.exp(log_transform[heard])
         turn = 2j * math.pi / size * heard - tilt * step

@@ -65,6 +65,7 @@ def third_order_delta(setting: Setting, epsilon: float, *, in_rings: bool = True
     """The bound through the third-order comparison; infinite where no parameters are found.
 
     `in_rings`: the others are told apart by their distance, which takes two to four times as long.
+    Kept: batches of one size are one setting, whichever of a run's clients are in them.
     """
     local = float(gaussian_profile(epsilon, setting.move)) * TOLERANCES.profile_inflation
     if not local > TOLERANCES.third_order_negligible_delta:

@@ -69,13 +69,7 @@ class PartialShuffleCurve:
         """An upper bound on the divergence at `epsilon` >= 0, both directions; may be infinite."""
         if self._setting is None:
             return math.inf
-        return _third_order(self._setting, epsilon, self._in_rings)
-
-
-@lru_cache(maxsize=1 << 14)
-def _third_order(setting: Setting, epsilon: float, in_rings: bool) -> float:
-    """Kept: batches of one size are one setting, whichever of a run's clients are in them."""
-    return third_order_delta(setting, epsilon, in_rings=in_rings)
+        return third_order_delta(self._setting, epsilon, in_rings=self._in_rings)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -88,7 +82,7 @@ def _gains(setting: Setting) -> bool:
         return True
     places = [sds * setting.predicted_mu for sds in TOLERANCES.partial_shuffle_tried_sds]
     return any(
-        _third_order(setting, epsilon, True)
+        third_order_delta(setting, epsilon, in_rings=True)
         < TOLERANCES.partial_shuffle_max_share * float(gaussian_profile(epsilon, setting.move))
         for epsilon in places
     )
