@@ -51,7 +51,9 @@ class Watch:
         number = event.outcome.round_number
         if number % self.every == 0:
             gc.collect()
-            self.seen.append((number, resident(), time.process_time()))
+            look = number, resident(), time.process_time()
+            self.seen.append(look)
+            print("round %d: %d bytes, %.2f CPU s" % look, file=sys.stderr, flush=True)
         if self.trace and number == self.half:
             self.snapshots.append(tracemalloc.take_snapshot())
 
