@@ -53,7 +53,8 @@ class Watch:
             gc.collect()
             look = number, resident(), time.process_time()
             self.seen.append(look)
-            print("round %d: %d bytes, %.2f CPU s" % look, file=sys.stderr, flush=True)
+            said = f"round {number}: {look[1]} bytes, {look[2]:.2f} CPU s"
+            print(said, file=sys.stderr, flush=True)
         if self.trace and number == self.half:
             self.snapshots.append(tracemalloc.take_snapshot())
 
