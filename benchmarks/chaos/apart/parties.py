@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -157,7 +157,8 @@ class Parties:
             if process is None or has_ended(process):
                 continue
             os.kill(process, signal.SIGSTOP)
-            found += [f"the memory of the {name}"] * len(found_in_memory(process, secrets))
+            with suppress(ProcessLookupError):  # it came to its end just now
+                found += [f"the memory of the {name}"] * len(found_in_memory(process, secrets))
             os.kill(process, signal.SIGCONT)
         return found
 
