@@ -70,6 +70,10 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """Covers the round-off of the binomial probabilities, a few hundred units in the last
     place."""
 
+    decay_least_square: float = 1e-12
+    """Squared moduli count as no smaller where they are turned into angles: near a right angle
+    half of the digits would be lost."""
+
     # engine.monotone_search
     search_log_tolerance: float = 2e-4
     """The epsilon searches stop once the curve is within this relative distance of the target."""
