@@ -46,8 +46,10 @@ class PartialShuffleTolerances:
     """The same where the result counts little: it raises it by 0.5%."""
     moduli_smoothing: float = 0.06
     """The same where moduli are taken, which loses a tenth: it raises the result by 0.2%."""
+    moduli_cut: float = 2.3
+    """... frequencies are left out and bounded from so many standard deviations of it on ..."""
     moduli_skip_level: float = 1e-6
-    """... and frequencies that hold less than this share are left out and bounded."""
+    """... and where they hold less than this share."""
     moduli_far: float = 1e4
     """From there on an estimate's difference of Bessel functions is taken from its expansion ..."""
     phases_far: float = 1e3

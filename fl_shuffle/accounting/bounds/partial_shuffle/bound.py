@@ -217,12 +217,13 @@ class _Swapped:
         `firsts`: the sums at the first node. The first form is one law for all others.
         """
         likely = [self.likely(form, swap, first) for form, first in zip(forms, firsts, strict=True)]
+        least = [each * first.belief for each, first in zip(likely, firsts, strict=True)]
         best, chosen = math.inf, forms[0]
-        for place in sorted(range(len(forms)), key=lambda place: likely[place]):
+        for place in sorted(range(len(forms)), key=lambda place: least[place]):
             first, slight = firsts[place], TOLERANCES.third_order_no_gain * likely[0]
             # Neither what hardly gains nor what can hardly come out below is computed.
             no_gain = place > 0 and likely[place] > slight and not firsts[0].doubtful
-            if no_gain or likely[place] * first.belief >= best:
+            if no_gain or least[place] >= best:
                 continue
             found = self._bound(forms[place], swap, first, best)
             if found < best:

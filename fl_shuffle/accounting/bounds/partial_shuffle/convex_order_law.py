@@ -218,7 +218,9 @@ def squared_tail(law: _Cut, spread: float) -> float:
     return float(square_of_tail(nodes, law.stop_loss(nodes), np.array(beyond)))
 
 
-def tail_nodes(epsilon: float, start: float, spread: float, left: float) -> tuple[FloatArray, float]:
+def tail_nodes(
+    epsilon: float, start: float, spread: float, left: float
+) -> tuple[FloatArray, float]:
     """Where S is asked for from K = `start`, S(K) = `left`, up to G, and what lies beyond G."""
     reach = math.log(start + math.exp(epsilon)) / spread + 0.5 * spread
     sds = np.arange(TOLERANCES.split_tail_sds, TOLERANCES.split_tail_most_sds)
@@ -234,6 +236,6 @@ def tail_nodes(epsilon: float, start: float, spread: float, left: float) -> tupl
 
 
 def square_of_tail(nodes: FloatArray, left: FloatArray, beyond: FloatArray) -> FloatArray:
-    """At least E(L_k - K)_+^2, from S = `left` at `nodes` and what lies beyond; any laws at once."""
+    """At least E(L_k - K)_+^2 from S = `left` at `nodes` and what lies beyond; any number."""
     result: FloatArray = 2.0 * np.trapezoid(left, nodes, axis=-1) + beyond
     return result * TOLERANCES.split_tail_inflation

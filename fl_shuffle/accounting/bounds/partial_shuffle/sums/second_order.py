@@ -73,8 +73,9 @@ def squared_excess_of_sum(
     1/theta. None where too many nodes would be needed.
     """
     most = float(np.max(offsets))
-    period, level = period_of(law, count, theta, most), TOLERANCES.fourier_skip_level
-    line = _line(law, count, theta, period, smoothing, level)
+    period = period_of(law, count, theta, most)
+    ends = TOLERANCES.second_order_cut, TOLERANCES.fourier_skip_level
+    line = _line(law, count, theta, period, smoothing, ends)
     if line is None:
         return None
     value = line.scale * (np.exp(1j * np.multiply.outer(offsets, line.k)) @ line.terms).real
@@ -109,8 +110,8 @@ def log_excess_by_moduli(
     error = moment.log_total_error([(1.0, count - 1)])
     if log_mass + 2.0 * error + TOLERANCES.cells_round_off * (1.0 + abs(log_mass)) <= known:
         return known
-    smoothing, level = TOLERANCES.moduli_smoothing, TOLERANCES.moduli_skip_level
-    line = _line(law, count, theta, period, smoothing, level)
+    ends = TOLERANCES.moduli_cut, TOLERANCES.moduli_skip_level
+    line = _line(law, count, theta, period, TOLERANCES.moduli_smoothing, ends)
     if line is None:
         return math.inf
     whole = line.scale * float(np.sum(line.size * (1.0 + line.drift))) + line.added
@@ -119,15 +120,22 @@ def log_excess_by_moduli(
 
 
 def _line(
-    law: AtomicLaw, count: int, theta: float, period: float, smoothing: float, level: float
+    law: AtomicLaw,
+    count: int,
+    theta: float,
+    period: float,
+    smoothing: float,
+    ends: tuple[float, float],
 ) -> _Line | None:
+    """`ends`: the last frequency, in deviations of the smoothing, and the level for skipping."""
+    cut, level = ends
     tilted = TiltedLaw.of(law, theta)
     counts = BinomialCounts(1.0, count - 1, tilted.moment)
     log_mass = counts.log_scale + math.log(count)
     deviation = _deviation(tilted, count)
     h = 2.0 * math.pi / period
     smoothing_sd = smoothing / theta
-    last = max(1, math.ceil(TOLERANCES.second_order_cut / (smoothing_sd * h)))
+    last = max(1, math.ceil(cut / (smoothing_sd * h)))
     if last > TOLERANCES.second_order_max_nodes:
         return None
     nodes, first_skipped = loud_nodes(tilted, counts, deviation, h, last, level)
