@@ -252,6 +252,8 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     vector_clearly_better: float = 0.8
     """The blanket is computed unless the other bound is below this share of the blanket's own
     normal approximation."""
+    vector_hopeless: float = 10.0
+    """Where the other bound is so many times the blanket's it is not computed farther out."""
     vector_faint_batch: int = 100
     """Up to so many reports of a faint client the blanket alone is computed: it is many times
     faster and says more."""

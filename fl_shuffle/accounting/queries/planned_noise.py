@@ -232,7 +232,7 @@ def _smallest_scale(
     good, bad = without, TOLERANCES.plan_smallest_share * without
     start = bisected(predicted, target / TOLERANCES.plan_expected_gain, bad, good)
     if start < good and likely(start) > delta:
-        start = bisected(likely, delta, start, good, within=3e-3)
+        start = bisected(likely, delta, start, good, within=1e-2)
     share, near, middle = TOLERANCES.plan_expected_gain, False, 1.0 - 0.4 * TOLERANCES.plan_close
     seen: dict[float, float] = {}
     for _ in range(TOLERANCES.plan_max_accounted):
