@@ -255,10 +255,10 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     vector_hopeless: float = 10.0
     """Where the other bound is so many times the blanket's it is not computed farther out."""
     vector_faint_batch: int = 100
-    """Up to so many reports of a faint client the blanket alone is computed: it is many times
-    faster and says more."""
-    vector_faint_move: float = 0.3
-    """A client is faint if replacing its unit moves its mean by at most so many noise widths."""
+    """Up to so many faint reports the blanket alone is computed: many times faster, and at most
+    2% above in one round, 0.1% over fifty."""
+    vector_faint_spread: float = 0.03
+    """Reports are faint if their means differ by at most so many noise widths."""
     vector_table_reports: int = 256
     """The table of few blanket reports reaches to so many; larger tables are not built."""
     vector_smallest_table: int = 64
