@@ -70,6 +70,10 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """Covers the round-off of the binomial probabilities, a few hundred units in the last
     place."""
 
+    decay_least_square: float = 1e-12
+    """Squared moduli count as no smaller where they are turned into angles: near a right angle
+    half of the digits would be lost."""
+
     # engine.monotone_search
     search_log_tolerance: float = 2e-4
     """The epsilon searches stop once the curve is within this relative distance of the target."""
@@ -251,10 +255,10 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     vector_hopeless: float = 10.0
     """Where the other bound is so many times the blanket's it is not computed farther out."""
     vector_faint_batch: int = 100
-    """Up to so many reports of a faint client the blanket alone is computed: it is many times
-    faster and says more."""
-    vector_faint_move: float = 0.3
-    """A client is faint if replacing its unit moves its mean by at most so many noise widths."""
+    """Up to so many faint reports the blanket alone is computed: many times faster, and at most
+    2% above in one round, 0.1% over fifty."""
+    vector_faint_spread: float = 0.03
+    """Reports are faint if their means differ by at most so many noise widths."""
     vector_table_reports: int = 256
     """The table of few blanket reports reaches to so many; larger tables are not built."""
     vector_smallest_table: int = 64

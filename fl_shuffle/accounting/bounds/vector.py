@@ -111,11 +111,12 @@ class VectorCurve:
             sharper = PartialShuffleCurve(*batch, self._relative_error)
         else:
             sharper = LaplaceShuffleCurve(*batch)
-        # Secret check-in is known to the blanket alone, which also says more of a small batch of
+        # Secret check-in is known to the blanket alone, which also says as much of a small batch of
         # faint reports, and many times faster.
+        widest = max(self.own.ratio, (self.own.radius + float(radii.max(initial=0.0))) / scale)
         faint = self._blanket and (
             self.anonymity <= TOLERANCES.vector_faint_batch
-            and self.own.ratio <= TOLERANCES.vector_faint_move
+            and widest <= TOLERANCES.vector_faint_spread
         )
         useful = sharper.credit and self._rate == 1.0 and not faint
         self._sharper = sharper if useful else None
