@@ -219,9 +219,8 @@ def _smallest_scale(
 
     def predicted(scale: float) -> float:
         view = curve(scale)
-        if not view.credit:
-            return math.inf
-        return gaussian_epsilon(delta, math.sqrt(rounds) * view.predicted_mu)
+        mu = math.sqrt(rounds) * view.predicted_mu
+        return gaussian_epsilon(delta, mu) if view.credit else math.inf
 
     def likely(scale: float) -> float:
         """Where tails are heavy one round of all decides, and the normal prediction is far off."""
@@ -236,7 +235,8 @@ def _smallest_scale(
     if start > low:
         start = bisected(likely, delta, low, start, within=1e-2)
         # The rarer the losses that decide, the steeper.
-        share, power = TOLERANCES.plan_rare_gain, _plausible(3.0 * target / predicted(start))
+        rarity = target / max(predicted(start), sys.float_info.min)
+        share, power = TOLERANCES.plan_rare_gain, _plausible(3.0 * rarity)
     near, middle = False, 1.0 - 0.4 * TOLERANCES.plan_close
     seen: dict[float, float] = {}
     for _ in range(TOLERANCES.plan_max_accounted):
