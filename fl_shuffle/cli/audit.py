@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fl_shuffle.cli.overrides import add_overrides
+from fl_shuffle.interrupts import LeavingAtOnce
 from fl_shuffle.simulation.audit import audit_configuration
 from fl_shuffle.simulation.progress import say, tell
 
@@ -70,10 +71,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     tell("loading PyTorch and Flower")
-    import torch
+    with LeavingAtOnce():
+        import torch
 
-    from fl_shuffle.api.audits import audit
-    from fl_shuffle.auditing.audit import AuditSettings
+        from fl_shuffle.api.audits import audit
+        from fl_shuffle.auditing.audit import AuditSettings
     from fl_shuffle.errors import ConfigError
 
     given = AuditSettings(
