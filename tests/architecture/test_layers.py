@@ -60,7 +60,7 @@ LAYERS = [
     ["fl_shuffle.api"],
     ["fl_shuffle"],
     ["fl_shuffle.cli"],
-    ["fl_shuffle.__main__"],
+    ["fl_shuffle.starting"],
     ["fl_shuffle.tasks", "fl_shuffle.apps", "fl_shuffle.api", "clients", "server"],
     ["benchmarks"],
 ]

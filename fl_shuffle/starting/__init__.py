@@ -1,4 +1,4 @@
-"""Where `fl-shuffle` and `python -m fl_shuffle` begin: Ctrl-C is one line from here on.
+"""Where `fl-shuffle` begins: Ctrl-C is one line from here on.
 
 Python's own start and the few lines before this one are out of reach: Ctrl-C there ends the program
 with Python's traceback.
@@ -20,7 +20,3 @@ def main() -> int:
     except KeyboardInterrupt:  # between two handlers
         sys.stderr.write(LINE)
         return INTERRUPTED
-
-
-if __name__ == "__main__":
-    sys.exit(main())
