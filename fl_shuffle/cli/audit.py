@@ -8,10 +8,12 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fl_shuffle.cli.overrides import add_overrides
+from fl_shuffle.interrupts import LeavingAtOnce
 from fl_shuffle.simulation.audit import audit_configuration
 from fl_shuffle.simulation.progress import say, tell
 
@@ -70,9 +72,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     tell("loading PyTorch and Flower")
+    with LeavingAtOnce():
+        from fl_shuffle.api.audits import audit
+        from fl_shuffle.auditing.audit import AuditSettings
 
-    from fl_shuffle.api.audits import audit
-    from fl_shuffle.auditing.audit import AuditSettings
+        import_module("fl_shuffle.simulation.audit")
     from fl_shuffle.errors import ConfigError
     from fl_shuffle.threads import keep_one_thread
 

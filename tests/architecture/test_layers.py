@@ -13,7 +13,13 @@ TOP = ("fl_shuffle", "clients", "server", "benchmarks")
 
 # A module may import modules of its own layer or of a lower number.
 LAYERS = [
-    ["fl_shuffle.errors", "fl_shuffle.version", "fl_shuffle.lazy", "fl_shuffle.durable_files"],
+    [
+        "fl_shuffle.errors",
+        "fl_shuffle.version",
+        "fl_shuffle.lazy",
+        "fl_shuffle.durable_files",
+        "fl_shuffle.interrupts",
+    ],
     ["fl_shuffle.csv_files", "fl_shuffle.scaffold"],
     [
         "fl_shuffle.accounting.guarantee",
@@ -54,6 +60,7 @@ LAYERS = [
     ["fl_shuffle.api"],
     ["fl_shuffle"],
     ["fl_shuffle.cli"],
+    ["fl_shuffle.starting"],
     ["fl_shuffle.tasks", "fl_shuffle.apps", "fl_shuffle.api", "clients", "server"],
     ["benchmarks"],
 ]
