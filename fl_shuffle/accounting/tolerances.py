@@ -342,6 +342,9 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """Up to so many distinct values are inverted one by one."""
     inverse_nodes: int = 1000
     """Of many values so many are solved from afar; they give the others' starts."""
+    newton_last_step: float = 1e-7
+    """A smaller relative step of Newton's, from such starts, is the last: what it leaves is about
+    its square."""
 
     # bounds.few_blankets
     few_blankets_window_sds: float = 9.0
