@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         from fl_shuffle.api.audits import audit
         from fl_shuffle.auditing.audit import AuditSettings
 
-        import_module("fl_shuffle.simulation.audit")
+        import_module("fl_shuffle.simulation.launch")
     from fl_shuffle.errors import ConfigError
     from fl_shuffle.threads import keep_one_thread
 

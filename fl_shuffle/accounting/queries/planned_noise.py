@@ -256,7 +256,7 @@ def _smallest_scale(
         if not math.isfinite(value):
             share *= 1.2
             continue
-        share = value / rough(start)
+        share = value / max(rough(start), sys.float_info.min)
         # Near the target the power with which the rough cost falls leads there without it.
         near = abs(math.log(value / target)) <= TOLERANCES.plan_near
         power = [power, *_powers(seen)][-1]
