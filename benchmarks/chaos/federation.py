@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
+import tempfile
 import tomllib
+from contextlib import redirect_stdout
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -13,6 +17,7 @@ import torch
 from flwr.app import Context, Message
 
 from fl_shuffle.apps.client import app as honest
+from fl_shuffle.cli import main
 from fl_shuffle.flower.records import MODEL_RECORD, PARAMETERS, TrainRequest
 from fl_shuffle.ledger.reader import read_ledger
 
@@ -60,8 +65,10 @@ def note(path: Path, line: str) -> None:
     os.close(file)
 
 
+@cache
 def warm() -> None:
-    """Load everything that a run needs, so that forked children begin at once."""
+    """Load everything that a run needs, and play one, so that forked children begin at once and
+    know what it costs."""
     for name in ("apps.server", "report.page", "simulation.launch", "simulation.progress"):
         import_module(f"fl_shuffle.{name}")
     from fl_shuffle.configuration.reading import parse_config
@@ -76,6 +83,10 @@ def warm() -> None:
         config = parse_config(tables)
         model = flatten_parameters(load_task(config).model(config))
         Worker(config).reports(TrainRequest(1, 0, CLIENTS), model)
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
+        first = Federation(Path(folder) / "first", "system")
+        if main(first.start()):
+            raise RuntimeError("the run without a fault failed")
 
 
 class Federation:

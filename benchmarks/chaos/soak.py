@@ -51,7 +51,10 @@ class Watch:
         number = event.outcome.round_number
         if number % self.every == 0:
             gc.collect()
-            self.seen.append((number, resident(), time.process_time()))
+            look = number, resident(), time.process_time()
+            self.seen.append(look)
+            said = f"round {number}: {look[1]} bytes, {look[2]:.2f} CPU s"
+            print(said, file=sys.stderr, flush=True)
         if self.trace and number == self.half:
             self.snapshots.append(tracemalloc.take_snapshot())
 

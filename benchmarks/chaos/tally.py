@@ -40,7 +40,8 @@ class Tally:
         if "Traceback" not in text:
             return ""
         self.tracebacks += 1
-        return f"traceback: {' | '.join(text.strip().splitlines()[-7:])}"
+        lines = text[text.index("Traceback") :].strip().splitlines()
+        return f"traceback: {' | '.join(lines[:12])}"
 
 
 def table(tallies: Iterable[Tally]) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sqlite3
 import sys
 import textwrap
+import threading
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -49,6 +51,8 @@ TYPES = {
 """What `argparse` calls by the name of a function."""
 CLIENT_LOG = "fl_shuffle.client"
 """What clients say, exceptions among it, is logged below this name."""
+AGAIN_SECONDS = 0.01
+"""After which an interrupt is sent once more that came where Python cannot pass it on."""
 
 
 class _Help(argparse.HelpFormatter):
@@ -108,11 +112,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # `fl_shuffle.threads` says why; in a process of our own, and those that it starts.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        return _answered(build_parser().parse_args(arguments))
+        with _interrupts_kept():
+            return _answered(build_parser().parse_args(arguments))
     except KeyboardInterrupt as interrupt:
         return _said(str(interrupt) or "interrupted", INTERRUPTED)
     finally:
         log.setLevel(level)
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Ctrl-C while a callback of an import or of the garbage collector runs: Python prints what is
+    raised there and goes on. It is sent again instead."""
+    before = sys.unraisablehook
+
+    def again(unraisable: sys.UnraisableHookArgs) -> None:
+        if unraisable.exc_type is KeyboardInterrupt:
+            threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT)).start()
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def _answered(parsed: argparse.Namespace) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +64,25 @@ def test_a_name_offered_twice_is_refused() -> None:
 
 def test_every_group_is_one_that_some_field_reads() -> None:
     assert {f"fl_shuffle.{group}" for group in plugins.GROUPS} == OFFERED.keys()
+
+
+def test_a_folder_here_stands_in_for_nothing_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed, here = tmp_path / "installed", tmp_path / "here"
+    for place in (installed, here):
+        (place / "found_twice").mkdir(parents=True)
+        (place / "found_twice" / "__init__.py").write_text(f"where = {place.name!r}\n")
+    (here / "found_here.py").write_text("where = 'here'\n")
+    (here / "fl_shuffle" / "apps").mkdir(parents=True)
+    for name in ("__init__", "apps/__init__", "apps/server"):
+        (here / "fl_shuffle" / f"{name}.py").write_text("app = 'another'\n")
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(installed)])
+    for name in ("found_twice", "found_here"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(sys.modules, "fl_shuffle.apps.server", raising=False)
+    assert plugins.load_attribute("found_twice:where", field="app.server") == "installed"
+    assert plugins.load_attribute("found_here:where", field="app.server") == "here"
+    own = resolve_config({}).app.server
+    assert plugins.load_attribute(own, field="app.server") != "another"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fl_shuffle.flower.on_ray.engine import OFFLINE, _free_port, _listens, _program
 from fl_shuffle.flower.settings import APP_ROOT
+from tests.apps import forked
 
 PROGRAMS = ("flower-superlink", "flower-supernode", "flwr")
 APP = ("pyproject.toml", ".gitignore", "README.md", "fl_shuffle", "server", "clients", "configs")
@@ -37,20 +38,30 @@ def app_folder(place: Path, *more: str) -> Path:
 
 
 class Federation:
-    """Processes by name, and `flwr` talking to them."""
+    """Processes by name, and `flwr` talking to them.
 
-    def __init__(self, home: Path) -> None:
+    `ready`: programs of the sites are forked (`tests.apps.forked`).
+    """
+
+    def __init__(self, home: Path, *, ready: bool) -> None:
         self.home = home
         self.port = _free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._finished = 0
         (home / "flwr").mkdir(parents=True)
         self.app = app_folder(home)
         (home / "flwr" / "config.toml").write_text(
             f'[superlink.lab]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
         )
+        self._door = home / "door" if ready else None
+        if self._door is not None:
+            forked.callers(home / "programs", self._door)
+            program = str(forked.__file__)
+            self.start("ready", sys.executable, "-P", program, str(self._door))
 
     def environment(self, name: str) -> dict[str, str]:
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        programs = [str(self.home / "programs"), str(Path(sys.executable).parent)]
+        path = os.pathsep.join([*programs, os.environ.get("PATH", "")])
         home = str(self.home / name)
         return {**os.environ, **OFFLINE, "FLWR_HOME": home, "PATH": path, "OMP_NUM_THREADS": "1"}
 
@@ -65,19 +76,25 @@ class Federation:
             )
 
     def start_superlink(self) -> None:
+        deadline = time.monotonic() + 180
+        while self._door is not None and not self._door.exists():
+            assert time.monotonic() < deadline, self.log("ready")
+            time.sleep(0.2)
         self.start(
             "link", "flower-superlink", "--insecure", "--host", "127.0.0.1",
             "--port", str(self.port),
         )  # fmt: skip
-        deadline = time.monotonic() + 180
         while not _listens(self.port):
             assert self.processes["link"].poll() is None, self.log("link")
             assert time.monotonic() < deadline, self.log("link")
             time.sleep(0.2)
 
     def start_supernode(self, name: str, node_config: str) -> None:
+        program = "flower-supernode"
+        if self._door is not None:
+            program = str(self.home / "programs" / program)
         self.start(
-            name, "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}",
+            name, program, "--insecure", "--superlink", f"127.0.0.1:{self.port}",
             "--host", "127.0.0.1", "--port", str(_free_port()), "--node-config", node_config,
         )  # fmt: skip
 
@@ -115,6 +132,7 @@ class Federation:
 
     def submit(self, config: Path, out: Path, **more: str) -> str:
         """`more` are further settings of the run configuration, `_` for `-`."""
+        self._finished = self._count()
         settings = self.home / "run.toml"
         values = {"config": str(config), "run-directory": str(out)}
         values |= {name.replace("_", "-"): value for name, value in more.items()}
@@ -124,10 +142,13 @@ class Federation:
         answer = self.flwr("run", str(self.app), "lab", "--run-config", str(settings))
         return str(json.loads(answer[answer.index("{") :])["run-id"])
 
+    def _count(self) -> int:
+        return self.log("link").count("Finished task")
+
     def wait(self, run_id: str, seconds: float) -> str:
         """The status the run ends with."""
         deadline = time.monotonic() + seconds
-        while "Finished task" not in self.log("link"):
+        while self._count() == self._finished:
             assert time.monotonic() < deadline, self.log("link")[-3000:]
             time.sleep(0.5)
         while True:
@@ -140,8 +161,8 @@ class Federation:
 
 
 @contextlib.contextmanager
-def federation(home: Path) -> Iterator[Federation]:
-    running = Federation(home)
+def federation(home: Path, *, ready: bool = False) -> Iterator[Federation]:
+    running = Federation(home, ready=ready)
     try:
         yield running
     finally:

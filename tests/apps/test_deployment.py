@@ -79,7 +79,7 @@ def both_ways(tmp_path: Path, text: str, node: str, hostile: str = "") -> tuple[
     config.write_text(text)
     here, there = tmp_path / "here", tmp_path / "there"
     assert main(["simulate", str(config), "--quiet", "--out", str(here)]) == 0
-    with federation(tmp_path / "flower") as flower:
+    with federation(tmp_path / "flower", ready=True) as flower:
         flower.start_superlink()
         names = ["hostile"] * bool(hostile) + ["node0", "node1"]
         for place, name in enumerate(names):

@@ -111,7 +111,7 @@ def test_nobody_sees_what_is_not_theirs_and_kills_lose_no_round(
     made = ["--passes", str(passes), "--address", address, "--clients", str(CLIENTS)]
     assert main(["shuffler", "init", str(store), *made, "--sites", str(NODES)]) == 0
     run, files = tmp_path / "run", {"shuffler": str(passes / "analyzer.json")}
-    with federation(tmp_path / "flower") as flower:
+    with federation(tmp_path / "flower", ready=True) as flower:
 
         def serve(name: str) -> int:
             flower.start(name, "fl-shuffle", "shuffler", "serve", str(store))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -114,6 +116,27 @@ def test_ctrl_c_while_the_command_starts_is_one_line(
     monkeypatch.setattr(cli, "build_parser", interrupted)
     assert cli.main(["simulate"]) == 130
     assert said(capsys) == "interrupted"
+
+
+def test_ctrl_c_in_a_callback_is_not_lost(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python prints an exception that leaves such a method, and goes on."""
+
+    class Interrupted:
+        def __del__(self) -> None:
+            raise KeyboardInterrupt
+
+    def answered(_: object) -> int:
+        Interrupted()
+        threading.Event().wait(60.0)
+        return 0
+
+    monkeypatch.setattr(cli, "_answered", answered)
+    hook = sys.unraisablehook
+    assert cli.main(["report", "run"]) == 130
+    assert said(capsys) == "interrupted"
+    assert sys.unraisablehook is hook
 
 
 def test_ctrl_c_while_a_run_is_set_up_says_how_to_go_on(

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.chaos.apart.kills import RELEASES, finished
-from benchmarks.chaos.apart.parties import CLIENTS, Parties, Send, honestly, parties
+from benchmarks.chaos.apart.kills import came_of
+from benchmarks.chaos.apart.parties import (
+    CLIENTS,
+    RELEASES,
+    Parties,
+    Send,
+    begun,
+    honestly,
+    parties,
+)
 from benchmarks.chaos.tally import Tally
 from fl_shuffle.ledger.reader import read_ledger
 from fl_shuffle.shuffling import wire
@@ -69,6 +74,7 @@ class Case:
         """A delivery, some of it other than it should be."""
         facts = self.facts if facts is None else facts
         token = self.sender._own.token if token is None else token
+        _handed_over.append(sealed)
         call = wire.Call(token, facts.run, self.number if number is None else number)
         self.ask(wire.DELIVER, wire.encode_delivery(call, facts, client, sealed))
 
@@ -125,14 +131,12 @@ def _as_analyzer(case: Case) -> None:
         case.ask(method, call.encoded())
 
 
-_kept: list[bytes] = []
+_handed_over: list[bytes] = []
 
 
 def _replayed(case: Case) -> None:
-    """The first round's report, in every round."""
-    if not _kept:
-        _kept.append(case.sealed())
-    case.hand_over(_kept[0])
+    """What was handed over before, in an earlier round."""
+    case.hand_over(_handed_over[-1])
 
 
 def _flipped(data: bytes, place: int) -> bytes:
@@ -149,8 +153,8 @@ KINDS: dict[str, Kind] = {
     "too long": refused(lambda case: case.hand_over(case.sealed() + b"\0")),
     "empty": refused(lambda case: case.hand_over(b"")),
     "another dimension": refused(lambda case: case.hand_over(case.sealed(case.report[1:]))),
-    "replayed in the next round": unusable(_replayed),
     "sent twice": harmless(lambda case: _twice(case, same=True)),
+    "replayed in the next round": unusable(_replayed),
     "two reports": harmless(lambda case: _twice(case, same=False)),
     "in two names": harmless(_copied),
     "sealed for the next round": unusable(
@@ -189,52 +193,56 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def _instead(kind: Kind) -> Send:
+def _instead(names: Sequence[str]) -> Send:
+    """What a node does whose first client hands over one of these in each round."""
+
     def send(own: Sender, facts: Agreement, number: int, who: int, report: np.ndarray) -> None:
         if who == CULPRIT:
-            kind.do(Case(own, facts, number, report))
+            KINDS[names[number - 1]].do(Case(own, facts, number, report))
         else:
             honestly(own, facts, number, who, report)
 
     return send
 
 
-def sealed_reports(
-    folder: Path, names: Sequence[str] | None = None, *, deadline: float = math.inf
-) -> Tally:
-    """A run with each of `KINDS` in place of one client's reports, in both kinds of release: it
-    ends as it should, with a finite model, counts whom it should, and nobody learns more. Begins
-    none after the deadline (`time.monotonic`)."""
+def sealed_reports(folder: Path, names: Sequence[str] = tuple(KINDS)) -> Tally:
+    """Two runs, one for each kind of release, with one of `KINDS` in place of one client's report
+    in each round: they end as they should, with a finite model, count whom they should in every
+    round, and nobody learns more."""
     tally = Tally("apart: hostile sealed reports", seen=0)
     with parties(folder) as found:
         # The one in which the shuffler must not read any comes last.
-        for left, release in zip((2, 1), reversed(RELEASES), strict=True):
-            until = time.monotonic() + (deadline - time.monotonic()) / left
-            for name in names or list(KINDS):
-                if time.monotonic() < until:
-                    _play(found, name, release, tally)
+        for release in reversed(RELEASES):
+            _play(found, names, release, tally)
         seen = found.seen_in_memory("reports")
         tally.seen = (tally.seen or 0) + len(seen)
         tally.problems += seen
     return tally
 
 
-def _play(found: Parties, name: str, release: str, tally: Tally) -> None:
-    kind, run = KINDS[name], found.folder / f"{release} {name}"
+def _play(found: Parties, names: Sequence[str], release: str, tally: Tally) -> None:
+    run = found.folder / release
     found.kill("node-0")
     found.forget()
-    found.start_node(0, _instead(kind))
-    found.start_server(run, release, resume=False)
-    expected = kind.reports if release == "reports" else kind.sum
-    check = partial(_problem, run, expected)
-    finished(found, run, tally, f"{name} ({release})", check=check)
+    found.start_node(0, _instead(names))
+    found.start_server(run, release, resume=False, rounds=len(names))
+    lost, uncounted, problem = came_of(found, run, tally, rounds=len(names))
+    problem = problem or _not_finite(run)
+    counted = read_ledger(run / "ledger.sqlite").reports.tolist() if begun(run) else []
+    counted += [0] * (len(names) - len(counted))
+    for name, reports in zip(names, counted, strict=True):
+        expected = KINDS[name].reports if release == "reports" else KINDS[name].sum
+        wrong = "" if reports == expected else f"{reports} reports were counted, not {expected}"
+        tally.add(f"{name} ({release})", problem=wrong)
+    if lost or uncounted or problem:
+        tally.lost += lost
+        tally.uncounted += uncounted
+        tally.problems.append(f"{tally.name} ({release}): {problem}")
 
 
-def _problem(run: Path, expected: int) -> str:
+def _not_finite(run: Path) -> str:
     from safetensors.numpy import load_file
 
     model = load_file(run / "model.safetensors")
-    if not all(np.isfinite(values).all() for values in model.values()):
-        return "the model is not finite"
-    reports = int(read_ledger(run / "ledger.sqlite").reports[-1])
-    return "" if reports == expected else f"{reports} reports were counted, not {expected}"
+    finite = all(np.isfinite(values).all() for values in model.values())
+    return "" if finite else "the model is not finite"

@@ -9,11 +9,19 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.chaos.apart.parties import NODES, Parties, begun, has_ended, lost, parties
+from benchmarks.chaos.apart.parties import (
+    NODES,
+    RELEASES,
+    ROUNDS,
+    Parties,
+    begun,
+    has_ended,
+    lost,
+    parties,
+)
 from benchmarks.chaos.children import Fault, command
 from benchmarks.chaos.tally import Tally
 
-RELEASES = ("reports", "sum")
 VICTIMS = ("shuffler", "server", "node")
 STRIKES = 2
 """In each run, so that what goes on is struck as well."""
@@ -29,9 +37,9 @@ def kills(
     each: int,
     deadline: float = math.inf,
 ) -> Tally:
-    """Each of the victims `each` times, at a random moment, in runs of both kinds, or until the
-    time is up. It is begun again and the run goes on; before the last strike memory and files are
-    looked through."""
+    """Each of the victims `each` times, at a random moment, in runs of both kinds, or, once each
+    had its turn in both, until the time is up. It is begun again and the run goes on; before the
+    last strike memory and files are looked through."""
     tally = Tally("apart: kills of any party", seen=0)
     draw = random.Random(4)
     began = time.monotonic()
@@ -40,7 +48,7 @@ def kills(
     for number in range(each):
         for victim in victims:
             release = RELEASES[number % 2]
-            if time.monotonic() > deadline:
+            if number >= len(RELEASES) and time.monotonic() > deadline:
                 return tally
             with parties(folder / f"{victim}-{number}") as found:
                 _strike(found, victim, release, draw, length, tally)
@@ -94,32 +102,40 @@ def finished(
     what: str,
     *,
     problem: str = "",
-    check: Callable[[], str] = lambda: "",
     seen: Sequence[str] = (),
 ) -> None:
-    """Wait for the run's end, and count what became of it; `check` says what is wrong then."""
+    """Wait for the run's end, and count what became of it."""
+    lost, uncounted, wrong = came_of(found, run, tally, seen=seen)
+    tally.add(what, lost=lost, uncounted=uncounted, problem=problem or wrong)
+
+
+def came_of(
+    found: Parties, run: Path, tally: Tally, *, rounds: int = ROUNDS, seen: Sequence[str] = ()
+) -> tuple[int, int, str]:
+    """Wait for the run's end: rounds lost, releases uncounted, what else went wrong."""
     ended = found.wait_for_server()
-    problem = problem or tally.said(found.texts())
+    problem = tally.said(found.texts())
     if ended.code:
         problem = problem or f"exit code {ended.code}: {ended.said[-300:]!r}"
-    problem = problem or check()
     left = [*seen, *found.seen_in_files(run)]
     tally.seen = (tally.seen or 0) + len(left)
     if left:
         problem = problem or f"seen: {', '.join(sorted(set(left)))}"
-    tally.add(what, lost=lost(run), uncounted=found.uncounted(run), problem=problem)
+    return lost(run, rounds), found.uncounted(run), problem
 
 
 Trouble = Callable[[Parties, Path, str], str]
 """Something done to a run's store or directory; says what went wrong."""
 
 
-def stores(folder: Path, names: Sequence[str] | None = None) -> Tally:
+def stores(
+    folder: Path, names: Sequence[str] | None = None, releases: Sequence[str] = RELEASES
+) -> Tally:
     """Each of `TROUBLES`, in runs of both kinds: it is refused in one line, and with the right
     files the run goes on."""
     tally = Tally("apart: doubled and older stores", seen=0)
     for name in names or list(TROUBLES):
-        for release in RELEASES:
+        for release in releases:
             with parties(folder / f"{name.replace(' ', '-')}-{release}") as found:
                 run = found.folder / "run"
                 problem = TROUBLES[name](found, run, release)

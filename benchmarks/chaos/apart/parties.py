@@ -8,9 +8,11 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from benchmarks.chaos.apart.memory import found_in_memory
 from benchmarks.chaos.apart.nodes import NodeGrid, play_node
 from benchmarks.chaos.children import Ended, begin, command, end
 from benchmarks.chaos.federation import note, note_model
+from fl_shuffle import simulate
 from fl_shuffle.apps import server
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
@@ -32,6 +35,7 @@ from fl_shuffle.shuffling.agreement import Agreement
 from fl_shuffle.shuffling.link import Receiver, Sender
 
 CLIENTS, NODES, ROUNDS = 6, 3, 3
+RELEASES = ("reports", "sum")
 PIECE = slice(40, 48)
 """Coordinates of a report whose bytes stand nowhere else."""
 LOOKED_FOR = 2
@@ -47,10 +51,10 @@ Send = Callable[[Sender, Agreement, int, int, np.ndarray], None]
 honestly: Send = Sender.send
 
 
-def tables(release: str) -> dict[str, dict[str, Any]]:
+def tables(release: str, rounds: int) -> dict[str, dict[str, Any]]:
     """The configuration of every run here."""
     return {
-        "run": {"rounds": ROUNDS, "entropy": "system", "timeout": 60.0},
+        "run": {"rounds": rounds, "entropy": "system", "timeout": 60.0},
         "data": {"source": "digits", "clients": CLIENTS, "records": 20},
         "model": {"kind": "linear"},
         "privacy": {
@@ -95,11 +99,13 @@ class Parties:
         name = f"node-{number}"
         self.processes[name] = begin(lambda: self._node(number, send), self._says(name))
 
-    def start_server(self, run: Path, release: str, *, resume: bool, dies: str = "") -> None:
+    def start_server(
+        self, run: Path, release: str, *, resume: bool, dies: str = "", rounds: int = ROUNDS
+    ) -> None:
         """Start a run, or go on with it; `dies`: one of `DIES`."""
         self._server_says = self._says("server")
         self.processes["server"] = begin(
-            lambda: self._server(run, release, resume, dies), self._server_says
+            lambda: self._server(run, tables(release, rounds), resume, dies), self._server_says
         )
 
     def wait_for_server(self) -> Ended:
@@ -151,7 +157,8 @@ class Parties:
             if process is None or has_ended(process):
                 continue
             os.kill(process, signal.SIGSTOP)
-            found += [f"the memory of the {name}"] * len(found_in_memory(process, secrets))
+            with suppress(ProcessLookupError):  # it came to its end just now
+                found += [f"the memory of the {name}"] * len(found_in_memory(process, secrets))
             os.kill(process, signal.SIGCONT)
         return found
 
@@ -212,18 +219,21 @@ class Parties:
         play_node(self._door(number), own, lambda request: note_model(request, models))
         return 0
 
-    def _server(self, run: Path, release: str, resume: bool, dies: str) -> int:
+    def _server(
+        self, run: Path, configured: dict[str, dict[str, Any]], resume: bool, dies: str
+    ) -> int:
         exchange.SETTLE_SECONDS = 0.01  # nodes do not come and go
         self._note_batches()
         if dies:
             _die_at(DIES[dies])
-        resolved = {RESOLVED: parse_config(tables(release)).to_json()}
+        resolved = {RESOLVED: parse_config(configured).to_json()}
+        opens = configured["privacy"]["release"] == "reports"
         settings: dict[str, Any] = {
             **resolved,
             "run-directory": str(run),
             "resume": "yes" if resume else "no",
             SHUFFLER: str(self.passes / "analyzer.json"),
-            ANALYZER_KEY: str(self.key) if release == "reports" else "",
+            ANALYZER_KEY: str(self.key) if opens else "",
         }
 
         def taken(content: RecordDict) -> None:
@@ -249,9 +259,22 @@ class Parties:
         Receiver.batch = noted  # type: ignore[assignment]
 
 
+@cache
+def _costs() -> None:
+    """Play such runs in this process, without a shuffler apart: servers forked afterwards know what
+    rounds cost."""
+    for release in RELEASES:
+        with TemporaryDirectory() as folder:
+            configured = tables(release, ROUNDS)
+            configured["privacy"]["shuffler"] = "in-server"
+            configured["run"]["jobs"] = 1
+            simulate(configured, out=Path(folder) / "run")
+
+
 @contextmanager
 def parties(folder: Path) -> Iterator[Parties]:
     """A shuffler and its nodes; whatever runs at the end is ended."""
+    _costs()
     found = Parties(folder)
     try:
         found.start_shuffler()
@@ -273,13 +296,13 @@ def begun(run: Path) -> bool:
     return (run / "ledger.sqlite").exists()
 
 
-def lost(run: Path) -> int:
+def lost(run: Path, rounds: int = ROUNDS) -> int:
     """Rounds that the run should have and has not."""
     path = run / "summary.json"
     if not path.exists() or not (known := read_ledger(run / "ledger.sqlite")).finished:
-        return ROUNDS
+        return rounds
     held = int(json.loads(path.read_text(encoding="utf-8"))["rounds"])
-    return ROUNDS - min(held, len(known.rounds))
+    return rounds - min(held, len(known.rounds))
 
 
 def _holding(contents: list[bytes], needles: list[bytes]) -> int:

@@ -1,0 +1,71 @@
+"""Waiting for nodes that are not in this process: one that is slow costs one timeout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message, RecordDict
+
+from fl_shuffle.flower import exchange as module
+from fl_shuffle.flower.exchange import LONGEST_POLL_SECONDS, exchange
+from fl_shuffle.flower.grid import adopt_task_identity, stamp
+from fl_shuffle.flower.records import Layout, TrainRequest
+
+TIMEOUT = 30.0
+
+
+class Grid:
+    """Nodes that answer a second after they are asked, but for those that never do."""
+
+    def __init__(self, now: list[float], never: set[int]) -> None:
+        self.now, self.never = now, never
+        self.waiting: dict[str, tuple[float, Message]] = {}
+        self.pushed: list[Message] = []
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        found = [stamp(message) for message in messages]
+        self.pushed += found
+        for message in found:
+            self.waiting[message.metadata.message_id] = (self.now[0], message)
+        return [message.metadata.message_id for message in found]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        done = [
+            name
+            for name in message_ids
+            if self.waiting[name][0] + 1.0 <= self.now[0]
+            and self.waiting[name][1].metadata.dst_node_id not in self.never
+        ]
+        return [Message(RecordDict(), reply_to=self.waiting.pop(name)[1]) for name in done]
+
+
+@pytest.mark.parametrize("slow", [set(), {3}, {2, 9}])
+def test_slow_nodes_cost_one_timeout_and_nobody_else(
+    slow: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    clock: Any = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr(module, "time", clock)
+    adopt_task_identity(1)
+    grid, taken = Grid(now, slow), []
+    model = Layout.flat(1).record(np.zeros(1, np.float32))
+    asked = [TrainRequest(1, node, 1).message(model, node, TIMEOUT) for node in range(1, 13)]
+    exchange(
+        grid,  # type: ignore[arg-type]
+        asked,
+        lambda position, reply: taken.append(position + 1),
+        window=4,
+        timeout=TIMEOUT,
+    )
+    assert sorted(taken) == sorted(set(range(1, 13)) - slow)
+    assert now[0] <= (TIMEOUT if slow else 6.0) + LONGEST_POLL_SECONDS
+    # Who is still at work when nobody waits any more throws it away.
+    assert all(message.metadata.ttl == TIMEOUT for message in grid.pushed)
