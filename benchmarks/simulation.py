@@ -133,7 +133,7 @@ class Bench:
             )
 
     def run_in_turns(
-        self, rounds: dict[str, int], turn: float | list[float], seconds: float
+        self, rounds: dict[str, int], turn: float | list[float], seconds: float, least: int = 0
     ) -> dict[str, Measurement]:
         """The light engines that are asked for, `turn` seconds at a time (or each its own), for
         `seconds` together or so many rounds each."""
@@ -145,6 +145,7 @@ class Bench:
             limit=CHILD_LIMIT,
             turn=turn,
             seconds=seconds,
+            least=least,
         )
         return dict(zip(rounds, found, strict=True))
 

@@ -13,7 +13,10 @@ and step.
 
 They take turns of some seconds, all but one of them stopped. A ratio is pfl's turn over ours next
 to it: the median over turns, and the tenth and ninetieth percentile. `--seconds` is for the whole
-benchmark, trials included; each simulator gets one turn in any case, of two of its rounds or more.
+benchmark, trials included: a job's trials of pfl's ways end when half of its share has gone, the
+turns when all has; each simulator gets one turn in any case, of two of its rounds or more. Every
+step is told on the standard error as it ends. pfl's rounds take seconds: a quiet machine wants
+about ten minutes for the three jobs, a busy one several times as long.
 """
 
 from __future__ import annotations
@@ -40,8 +43,10 @@ MECHANISMS = {"pfl-local": ("local",), "pfl-central": ("approximate", "central")
 FRAMEWORKS = (("numpy", 1), ("torch", 1), ("torch", 2))
 CLIP = 1.0
 TRIAL_ROUNDS = 2
+# Ours are short: so many say how long a turn must be.
+OWN_TRIAL_ROUNDS = 10
 # Of a turn a round is lost to the stops.
-TURN_ROUNDS = 3.2
+TURN_ROUNDS = 2.5
 # A way of pfl's is given up when its trial takes so many times as long as the best so far.
 PATIENCE = 1.5
 WANTED = "0.6"
@@ -61,28 +66,59 @@ class PeerBench(Bench):
     tuned: dict[str, float] = field(default_factory=dict)
     """Seconds of a round in the fastest trial."""
 
+    def __post_init__(self) -> None:
+        self.begun = time.monotonic()
+        super().__post_init__()
+        self.tell("data written")
+
+    def tell(self, what: str) -> None:
+        """Say how far it is, and since when."""
+        passed = time.monotonic() - self.begun
+        print(f"[{passed:6.1f} s] {self.job.name}: {what}", file=sys.stderr, flush=True)
+
     def command(self, engine: str, rounds: int) -> list[str]:
         if engine in LIGHT:
             return super().command(engine, rounds)
         return self._pfl(rounds, *self.how[engine])
 
-    def tune(self, engine: str) -> None:
-        """Take the mechanism, framework and number of threads whose rounds are fastest."""
+    def typical(self, engine: str) -> float:
+        """Seconds of a round of ours: the median of one short trial."""
+        trial = self.run(engine, OWN_TRIAL_ROUNDS)
+        median = trial.quantile(0.5)
+        if trial.failed or median is None:
+            raise SystemExit(f"{engine} failed: {trial.failed or 'no rounds'}")
+        self.tell(f"{engine}: {median:.3g} s a round")
+        return median
+
+    def tune(self, engine: str, until: float) -> None:
+        """Take the mechanism, framework and number of threads whose rounds are fastest.
+
+        Frameworks are compared on the first mechanism, the others tried in the fastest. After
+        `until` (of the monotonic clock) nothing is tried any more, once there is one.
+        """
+        first, *others = MECHANISMS[engine]
         found: dict[tuple[str, str, int], float] = {}
-        limit, failed = CHILD_LIMIT, "no rounds"
-        for mechanism in MECHANISMS[engine]:
-            for framework, threads in FRAMEWORKS:
-                way = mechanism, framework, threads
-                trial = self.child(self._pfl(TRIAL_ROUNDS, *way), limit=limit)
-                fastest = trial.quantile(0.0)
-                if trial.failed or fastest is None:
-                    failed = trial.failed or failed
-                    continue
+        ways = [(first, *each) for each in FRAMEWORKS]
+        limit = CHILD_LIMIT
+        while ways:
+            way = ways.pop(0)
+            if found and time.monotonic() > until:
+                self.tell(f"{engine}: no time to try {' '.join(map(str, way))}")
+                continue
+            trial = self.child(self._pfl(TRIAL_ROUNDS, *way), limit=limit)
+            fastest = trial.quantile(0.0)
+            if trial.failed or fastest is None:
+                self.tell(f"{engine}: {' '.join(map(str, way))}: {trial.failed or 'no rounds'}")
+            else:
                 if fastest < min(found.values(), default=math.inf):
                     limit = PATIENCE * trial.ended_after
                 found[way] = fastest
+                self.tell(f"{engine}: {' '.join(map(str, way))}: {fastest:.3g} s a round")
+            if found and not ways:
+                framework = min(found, key=found.__getitem__)[1:]
+                ways, others = [(each, *framework) for each in others], []
         if not found:
-            raise SystemExit(f"{engine} failed: {failed}")
+            raise SystemExit(f"{engine} failed in every way")
         self.how[engine] = min(found, key=found.__getitem__)
         self.tuned[engine] = min(found.values())
 
@@ -112,19 +148,23 @@ def measure_job(
     job: Job, mnist: str, seconds: float, folder: Path, python: str
 ) -> list[dict[str, object]]:
     """Both simulators on one job, in turns, within about `seconds`."""
-    ends = time.monotonic() + seconds
+    begun = time.monotonic()
     bench = PeerBench(job, "client", mnist, folder / job.name, python=python)
     typical, rounds = {}, {}
     for engine in ("ours", "pooled", *PAIRS):
         if engine in PAIRS:
-            bench.tune(engine)
+            bench.tune(engine, begun + seconds / 2)
             typical[engine] = bench.tuned[engine]
         else:
             typical[engine] = bench.typical(engine)
         # Twice what the time allows, as its own trial may have been in a slow minute.
         rounds[engine] = 10 + int(2.0 * seconds / 4 / typical[engine])
     turns = [max(TURN_SECONDS, TURN_ROUNDS * each) for each in typical.values()]
-    found = bench.run_in_turns(rounds, turns, max(1.0, ends - time.monotonic()))
+    bench.tell(f"turns of {', '.join(f'{each:.3g}' for each in turns)} s")
+    # Two rounds that end in a turn are what makes one time.
+    left = max(1.0, begun + seconds - time.monotonic())
+    found = bench.run_in_turns(rounds, turns, left, least=2)
+    bench.tell("done")
     return [row_of(bench, engine, found) for engine in found]
 
 

@@ -188,14 +188,19 @@ class Child:
             time.sleep(0.01)
         self.signal(signal.SIGSTOP)
 
-    def turn(self, seconds: float) -> tuple[int, float]:
-        """Let it go on for so long, then stop it; its rounds and CPU seconds in that time."""
+    def turn(self, seconds: float, least: int = 0) -> tuple[int, float]:
+        """Let it go on for so long, then stop it; its rounds and CPU seconds in that time.
+
+        Until `least` rounds have ended it goes on for up to ten times as long.
+        """
         time.sleep(SETTLE_SECONDS)
         count, used = len(self.arrivals), cpu_seconds([self.pid])
         self.stops.append(count)
         self.signal(signal.SIGCONT)
-        ends = time.monotonic() + seconds
-        while self.runs and time.monotonic() < ends:
+        begun = time.monotonic()
+        while self.runs and time.monotonic() - begun < seconds * (
+            10.0 if len(self.arrivals) - count < least else 1.0
+        ):
             time.sleep(min(0.05, seconds))
         self.signal(signal.SIGSTOP)
         if not self.runs:
@@ -305,13 +310,15 @@ def run_in_turns(
     limit: float,
     turn: float | Sequence[float],
     seconds: float = 0.0,
+    least: int = 0,
 ) -> list[Measurement]:
     """Run children of one process each, side by side but never two at a time, for `seconds` of
     turns together, or to their ends (0).
 
     One runs for `turn` seconds (or its own of them) while the others are stopped. Every one gets a
-    turn, whatever the time. Rounds that span a stop do not count,
-    nor, if others were measured, those of the last child when the others have ended.
+    turn, whatever the time, and in each about `least` rounds (see `Child.turn`). Rounds that span a
+    stop do not count, nor, if others were measured, those of the last child when the others have
+    ended.
     """
     children: list[Child] = []
     turns = [turn] * len(commands) if isinstance(turn, float) else list(turn)
@@ -333,7 +340,7 @@ def run_in_turns(
                 apart = len(alive) < len(children)
                 if apart and child.alone is None:
                     child.alone = len(child.arrivals)
-                rounds, used = child.turn(turns[index])
+                rounds, used = child.turn(turns[index], least)
                 if not apart:
                     seen[index] = seen[index][0] + rounds, seen[index][1] + used
     finally:

@@ -193,7 +193,7 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     loss."""
     round_far_sds: float = 4.5
     """Further out than this the points matter less and are computed more coarsely."""
-    round_far_relative_error: float = 0.1
+    round_far_relative_error: float = 0.25
     """Asked of the engine for the far points."""
     round_enough_delta: float = 1e-12
     """Below this the curve is no longer computed but bounded by its last value and the local
@@ -278,7 +278,9 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     plan_floor_share: float = 2e-3
     """... down to this share of what delta leaves to one round."""
     plan_expected_gain: float = 0.995
-    """First guess of a run's own accounting, as a share of that."""
+    """First guess of a run's own accounting, as a share of that ..."""
+    plan_rare_gain: float = 1.003
+    """... where rare losses of a single round do not decide, and where they do."""
     plan_one_round_scale: float = 5e-4
     """The scale of a plan for a single round is found to this relative accuracy."""
     plan_close: float = 0.02
@@ -340,6 +342,9 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """Up to so many distinct values are inverted one by one."""
     inverse_nodes: int = 1000
     """Of many values so many are solved from afar; they give the others' starts."""
+    newton_last_step: float = 1e-7
+    """A smaller relative step of Newton's, from such starts, is the last: what it leaves is about
+    its square."""
 
     # bounds.few_blankets
     few_blankets_window_sds: float = 9.0

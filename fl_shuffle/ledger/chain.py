@@ -39,8 +39,8 @@ def first_link(
     table = ClassTable.of(classes)
     for name in ("noise", *COLUMNS, "records"):
         kind = {"noise": "<i1", "records": "<i8"}.get(name, "<f8")
-        digest.update(np.ascontiguousarray(getattr(table, name), dtype=kind).tobytes())
-    digest.update(np.ascontiguousarray(class_of, dtype="<i8").tobytes())
+        digest.update(np.ascontiguousarray(getattr(table, name), dtype=kind).data)
+    digest.update(np.ascontiguousarray(class_of, dtype="<i8").data)
     return digest.hexdigest()
 
 

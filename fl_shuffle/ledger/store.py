@@ -13,10 +13,9 @@ file whenever that is made durable: a copy of the one file is enough for a repor
 
 from __future__ import annotations
 
-import itertools
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ from fl_shuffle.accounting.rounds.events import ClientClass, Spend
 from fl_shuffle.durable_files import replace_file
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.chain import first_link, next_link
+from fl_shuffle.ledger.long_tables import fill_table
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.columns import ClientTotals
@@ -73,10 +73,6 @@ CREATE VIEW attendance AS
 COLUMN_NAMES = ("gspa", "specific", "proven", "sum", "local", "lower", "sum_lower")
 
 
-ROWS_AT_ONCE = 100
-"""Rows of a long table that are written with one statement."""
-
-
 class Ledger:
     """One run's SQLite file. Build with `create` or `open`."""
 
@@ -116,15 +112,14 @@ class Ledger:
                     "INSERT INTO meta VALUES (?, ?)",
                     [(key, json.dumps(value)) for key, value in facts.items()],
                 )
-                _insert(
+                fill_table(
                     database,
                     "classes",
-                    range(len(kinds)),
-                    [NOISE_KINDS[noise] for noise in kinds.noise.tolist()],
-                    *(getattr(kinds, name).tolist() for name in (*COLUMNS, "records")),
-                    np.bincount(class_of, minlength=len(kinds)).tolist(),
+                    np.array(NOISE_KINDS)[kinds.noise],
+                    *(getattr(kinds, name) for name in (*COLUMNS, "records")),
+                    np.bincount(class_of, minlength=len(kinds)),
                 )
-                _insert(database, "clients", range(len(class_of)), class_of.tolist())
+                fill_table(database, "clients", class_of)
                 database.commit()
             finally:
                 database.close()
@@ -348,15 +343,9 @@ class Ledger:
 
     def write_client_spend(self, totals: ClientTotals) -> None:
         """Stage every client's own totals: rounds taken part in, and its epsilons."""
-        columns = (totals.proven, totals.sum, totals.local)
-        _insert(
-            self._db,
-            "client_spend",
-            range(len(totals.rounds)),
-            totals.rounds.tolist(),
-            # A column that says nothing is NaN, which SQLite keeps as NULL.
-            *(values.tolist() for values in columns),
-        )
+        columns = (totals.rounds, totals.proven, totals.sum, totals.local)
+        # A column that says nothing is NaN, which SQLite keeps as NULL.
+        fill_table(self._db, "client_spend", *columns)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -367,21 +356,6 @@ def _connect(path: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         raise RunError(f"{path} cannot be opened as a ledger: {error}") from None
     return connection
-
-
-def _insert(database: sqlite3.Connection, table: str, *columns: Sequence[Any]) -> None:
-    """Put rows, given as columns, into a table (in place of those with their keys), many with a
-    statement: a statement for each row takes more than twice as long."""
-    width, size = len(columns), len(columns[0])
-    flat = list(itertools.chain.from_iterable(zip(*columns, strict=True)))
-    one = f"({', '.join('?' * width)})"
-    begin = f"INSERT OR REPLACE INTO {table} VALUES "
-    whole = size // ROWS_AT_ONCE * ROWS_AT_ONCE
-    step = width * ROWS_AT_ONCE
-    many = (flat[start : start + step] for start in range(0, width * whole, step))
-    database.executemany(begin + ", ".join([one] * ROWS_AT_ONCE), many)
-    rest = (flat[start : start + width] for start in range(width * whole, width * size, width))
-    database.executemany(begin + one, rest)
 
 
 def _bitmap(present: NDArray[np.bool_]) -> bytes | None:

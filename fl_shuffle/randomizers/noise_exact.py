@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from functools import cache
+from typing import Any
 
-import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,8 +29,16 @@ MORE_BITS = 256
 _LOW, _HIGH = np.int64(1 << 40), np.int64((1 << 63) - (1 << 43))
 
 _lock = threading.Lock()
-_numbers = mpmath.mp.clone()
-_numbers.prec = 400
+
+
+@cache
+def _numbers() -> Any:
+    """Numbers of 400 bits; few runs need one, and loading them takes a while."""
+    import mpmath
+
+    numbers = mpmath.mp.clone()
+    numbers.prec = 400
+    return numbers
 
 
 def coarse(words: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -70,7 +79,7 @@ def exact_report(
     whether the sine is taken) for a normal variate, None for a Laplace variate.
     """
     with _lock:
-        ctx = _numbers
+        ctx = _numbers()
         place = first if first >= 0 else ~first
         uniform = ctx.ldexp(ctx.mpf(place) + _fraction(more), -63)
         if angle is None:
@@ -85,5 +94,5 @@ def exact_report(
     return max(-LARGEST, min(LARGEST, steps)) * step
 
 
-def _fraction(bits: int) -> mpmath.mpf:
-    return _numbers.ldexp(_numbers.mpf(2 * bits + 1), -MORE_BITS - 1)
+def _fraction(bits: int) -> Any:
+    return _numbers().ldexp(_numbers().mpf(2 * bits + 1), -MORE_BITS - 1)

@@ -5,10 +5,12 @@ The result is kept per process, so that many virtual clients of one node share o
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_shuffle.budgets import Budgets, make_budgets
-from fl_shuffle.configuration.sections import Config, DataSection
+from fl_shuffle.configuration.sections import BudgetsSection, Config, DataSection
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.gradients.engine import Loss
 from fl_shuffle.plugins import load_attribute
@@ -175,13 +177,25 @@ def silent(text: str) -> None:
 
 
 def load_task(config: Config, tell: Tell = silent) -> Task:
-    """The configuration's task; built once per process. Raises as data, budgets and plan do."""
-    key = config.to_json()
+    """The configuration's task; built once per process, and anew when its budgets file has changed.
+    Raises as data, budgets and plan do."""
+    key = config.to_json() + _content(config.budgets)
     with _lock:
         if key not in _cache:
             _cache.clear()
             _cache[key] = _build(config, tell)
         return _cache[key]
+
+
+def _content(section: BudgetsSection) -> str:
+    """A digest of the budgets file, if there is one: the configuration holds its name alone."""
+    if section.distribution != "file":
+        return ""
+    try:
+        return hashlib.blake2b(Path(section.file).read_bytes(), digest_size=16).hexdigest()
+    except OSError:
+        # No task is kept for such a file: it is refused, with the reason, where it is read.
+        return ""
 
 
 def forget_data() -> None:

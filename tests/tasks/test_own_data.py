@@ -16,7 +16,7 @@ from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.flower.roster import held_clients
 from fl_shuffle.tasks.cost import cost_of, trade_off_of
 from fl_shuffle.tasks.data import Records, make_partition
-from fl_shuffle.tasks.task import Task, forget_data, load_task
+from fl_shuffle.tasks.task import Task, load_task
 from fl_shuffle.tasks.worker import Worker
 
 CLIENTS, EACH, SITES = 12, 5, 3
@@ -59,7 +59,6 @@ def budgets_of(tmp_path: Path, partition: str, lines: str) -> Task:
         "budgets": {"distribution": "file", "file": str(path)},
         "privacy": {"unit": "client"},
     }
-    forget_data()
     return load_task(parse_config(tables))
 
 
@@ -72,6 +71,26 @@ def test_a_budgets_file_calls_natural_clients_by_their_names(tmp_path: Path) -> 
     assert task.budgets.epsilon.tolist() == [1.0, 2.0, 3.0, 4.0] and not task.budgets.by_place
     with pytest.raises(ConfigError, match=r"line 3: client_id = 'nowhere' is no client of these"):
         budgets_of(tmp_path, "natural", NAMED.replace("north", "nowhere"))
+
+
+def test_a_budgets_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    first = budgets_of(tmp_path, "natural", NAMED)
+    assert budgets_of(tmp_path, "natural", NAMED) is first
+    # As long as before, and perhaps of the same second.
+    again = budgets_of(tmp_path, "natural", NAMED.replace("north,2", "north,5"))
+    assert again.budgets.epsilon.tolist() == [1.0, 5.0, 3.0, 4.0]
+    assert again.plan.scale[1] < first.plan.scale[1]
+    config = parse_config(
+        {
+            "data": {"source": f"{__name__}:named_sites", "clients": 4, "partition": "natural"},
+            "budgets": {"distribution": "file", "file": str(tmp_path / "budgets.csv")},
+            "privacy": {"unit": "client"},
+        }
+    )
+    assert load_task(config) is again
+    (tmp_path / "budgets.csv").unlink()
+    with pytest.raises(ConfigError, match=r"budgets\.csv cannot be read"):
+        load_task(config)
 
 
 def test_names_of_clients_that_a_partition_made_up_are_places_and_that_is_said(

@@ -148,12 +148,15 @@ def _newton(
 ) -> FloatArray:
     """Where log profile = `target`, by Newton's method on the logarithm; NaN where it fails."""
     found = start.copy()
+    # Among very many there is always one that round-off moves by more than the smaller number.
+    many = start.size > 4 * TOLERANCES.inverse_nodes
+    settled = TOLERANCES.newton_last_step if many else 1e-13
     for _ in range(TOLERANCES.newton_steps):
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             value = profile(np.where((found > 0.0) & (found < MAX_MU), found, 1.0))
             step = (target - np.log(value)) * value / slope(found)
             found = np.where(np.isfinite(step) & (found + step > 0.0), found + step, np.nan)
-            if not np.any(np.abs(step) > 1e-13 * found):
+            if not np.any(np.abs(step) > settled * found):
                 break
     return found
 

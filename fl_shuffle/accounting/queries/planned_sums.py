@@ -150,21 +150,16 @@ def sum_cost(
     arrived = sum(kind.count for kind in classes)
     honest = honest_reports(assumed_honest, arrived)
     curves = class_curves(classes, rounds, assumed_honest, dimension)
-    costs = _costs(classes, curves, honest, rounds, delta)
     if require_one_noise(classes) != "laplace":
-        return costs
+        return _costs(classes, curves, honest, rounds, delta)
     counts = np.array([kind.count for kind in classes], dtype=np.int64)
     known = [client_class(kind) for kind in classes]
-    shuffled = proven_costs(known, counts, rounds, delta, arrived - honest)
-    return [
-        replace(
-            cost,
-            epsilon=min(cost.epsilon, other.epsilon),
-            local=other.local,
-            credit=min(cost.epsilon, other.epsilon) < other.local,
-        )
-        for cost, other in zip(costs, shuffled, strict=True)
-    ]
+    costs = []
+    for shuffled in proven_costs(known, counts, rounds, delta, arrived - honest):
+        epsilon = min(curves[shuffled.index].epsilon(delta), shuffled.epsilon)
+        credit = epsilon < shuffled.local
+        costs.append(replace(shuffled, anonymity=honest, epsilon=epsilon, credit=credit))
+    return costs
 
 
 def drawn_sum_cost(
