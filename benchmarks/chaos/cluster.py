@@ -43,7 +43,7 @@ def play(folder: Path, rounds: int) -> dict[str, Any]:
             return subprocess.Popen(arguments, env=child_environment(), stdout=said)
 
         codes = [start(here, jobs=2).wait()]
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
         try:
             members = [cluster.add_node(num_cpus=1) for _ in range(RAYLETS - 1)]
             settings = {"engine": "ray", "jobs": RAYLETS, "ray_address": cluster.address}

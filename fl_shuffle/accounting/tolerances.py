@@ -116,7 +116,7 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """So many frequencies of a composed law are tried first; then twice as many, and so on."""
     lattice_log_negligible: float = -45.0
     """Frequencies at which all compositions have a smaller modulus (its logarithm) are left out.
-    That is far below round-off; of many compositions at once a share of that size is added."""
+    That is far below the round-off that is added."""
     lattice_spectra: int = 6
     """So many transforms of a pair are kept, the last ones: a run's tilt changes slowly."""
     lattice_safety: float = 1.0 + 1e-9

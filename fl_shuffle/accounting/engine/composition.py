@@ -139,7 +139,7 @@ class Composition:
             law = np.roll(law, -(first % size))
             losses = index.astype(np.float64) * step
             weights = np.exp(np.minimum(log_scale - tilt * losses, 700.0))
-            masses: FloatArray = (np.maximum(law, 0.0) + self._roundoff(size)) * weights
+            masses: FloatArray = (np.maximum(law, 0.0) + mass_roundoff(size, self.rounds)) * weights
             self._laws[tilt] = (losses, masses, self._above(tilt, step, first + size))
         return self._laws[tilt]
 
@@ -148,11 +148,6 @@ class Composition:
         tilt = self._tilt_for(-math.log(delta))
         step, size = self._window(tilt)
         return tilt, step, size, self._first(tilt, step, size)
-
-    def markov_rates(self, tilt: float) -> list[float]:
-        """Rates of Markov's inequality above the window of a law tilted so."""
-        rates = [tilt + rate for rate in self._markov_rates()]
-        return [rate for rate in rates if rate * self._largest <= 690.0]
 
     def _tilt_for(self, goal: float) -> float:
         """Markov's inequality at each tilt gives an epsilon; that of the best is near the
@@ -169,10 +164,6 @@ class Composition:
             exponent += times * pair.log_spectrum(step, size, tilt)
             log_scale += times * pair.lattice_log_moment(step, tilt)
         return exponent, log_scale
-
-    def _roundoff(self, size: int) -> float:
-        """No mass of the tilted law on `size` losses is off by more."""
-        return 8.0 * UNIT * (math.log2(size) * (1.0 + self.rounds) + 8.0)
 
     def _markov_rates(self) -> list[float]:
         lowest, highest = (
@@ -279,11 +270,12 @@ class Composition:
         exact = step * good + (math.log(share) if share > 0.0 else -step)
         return min(max(exact, step * (good - 1)), step * good) * TOLERANCES.lattice_safety
 
-    def _tails(self, tilt: float) -> _Tails:
+    def _tails(self, tilt: float) -> Tails:
         step, size = self._window(tilt)
         exponent, log_scale = self._log_transform(step, size, tilt)
         first = self._first(tilt, step, size)
-        return _Tails.of(exponent, log_scale, step, size, tilt, first, self._roundoff(size))
+        roundoff = mass_roundoff(size, self.rounds)
+        return Tails.of(exponent, log_scale, step, size, tilt, first, roundoff)
 
     def profile(self, epsilons: ArrayLike) -> FloatArray:
         """delta at each of `epsilons` (>= 0, any order)."""
@@ -309,8 +301,13 @@ def _spread(pair: DominatingPair) -> float:
     return min(sd, max(2.51 * pair.delta(0.0), TOLERANCES.lattice_least_spread * sd))
 
 
+def mass_roundoff(size: int, rounds: float) -> float:
+    """No mass of a tilted law of `rounds` rounds on `size` losses is off by more."""
+    return 8.0 * UNIT * (math.log2(size) * (1.0 + rounds) + 8.0)
+
+
 @dataclass(frozen=True)
-class _Tails:
+class Tails:
     """Sums over the upper tail of a law on multiples of `step`, from its Fourier transform.
 
     The tilted law repeats every `size` steps, its mass at loss l weighs e^-(tilt l) times the
@@ -345,7 +342,7 @@ class _Tails:
         tilt: float,
         first: int,
         roundoff: float,
-    ) -> _Tails:
+    ) -> Tails:
         """Of the law with this transform, tilted by `tilt` > 0; the window begins at `first`."""
         heard = np.flatnonzero(log_transform.real > TOLERANCES.lattice_log_negligible)
         twice = np.where((heard == 0) | (2 * heard == size), 1.0, 2.0) / size
@@ -377,8 +374,13 @@ class _Tails:
         """log of the sum over j >= index of e^-((j - index) step) masses[j], rounded up."""
         return self._log(self.discounted, index, self.lost[1])
 
+    def angles(self, index: int) -> FloatArray:
+        """By what the frequencies turn up to lattice point `index`."""
+        turns = (self.frequencies * index % self.size).astype(np.float64)
+        return turns * (2.0 * math.pi / self.size)
+
     def _log(self, terms: ComplexArray, index: int, lost: float) -> float:
-        angles = (2.0 * math.pi / self.size) * (self.frequencies * index % self.size)
+        angles = self.angles(index)
         # Summed up in pairs: the round-off of a scalar product could grow with its length.
         total = float(np.sum(terms.real * np.cos(angles) - terms.imag * np.sin(angles)))
         return self.log_scale - self.slope * index + math.log(max(total, 0.0) + lost)
