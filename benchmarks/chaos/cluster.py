@@ -47,7 +47,8 @@ def play(folder: Path, rounds: int) -> dict[str, Any]:
         try:
             members = [cluster.add_node(num_cpus=1) for _ in range(RAYLETS - 1)]
             settings = {"engine": "ray", "jobs": RAYLETS, "ray_address": cluster.address}
-            process, killed_after = start(there, **settings, timeout=300), None
+            process = start(there, **settings, timeout=300)
+            killed_after: int | None = None
             while process.poll() is None:
                 if killed_after is None and (done := len(_reports(there))) >= KILLED_AFTER:
                     cluster.remove_node(members.pop(), allow_graceful=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.chaos.apart.hostile import sealed_reports
@@ -42,7 +43,7 @@ def play(name: str, folder: Path, minutes: float, each: int) -> list[Tally]:
         return list(fuzz(place, inputs=INPUTS, seconds=0.35 * seconds, ledger=ledger))
     if name == "cells":
         return [cells(_ledger(folder), place, 0.1 * seconds)]
-    rooms = {
+    rooms: dict[str, Callable[[Path], Tally]] = {
         "damages": damages,
         "replies": replies,
         "stores": stores,

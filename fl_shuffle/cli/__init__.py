@@ -12,8 +12,9 @@ import signal
 import sqlite3
 import sys
 import textwrap
-import threading
+import time
 import traceback
+from _thread import start_new_thread
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -127,10 +128,20 @@ def _interrupts_kept() -> Iterator[None]:
     before = sys.unraisablehook
 
     def again(unraisable: sys.UnraisableHookArgs) -> None:
-        if unraisable.exc_type is KeyboardInterrupt:
-            threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT)).start()
-        else:
+        if unraisable.exc_type is not KeyboardInterrupt:
             before(unraisable)
+            return
+        left = [False]
+        start_new_thread(interrupt, (left,))
+        # Python looks for signals where something is called: nothing is from here on.
+        left[0] = True
+
+    def interrupt(left: list[bool]) -> None:
+        time.sleep(AGAIN_SECONDS)
+        while not left[0]:
+            time.sleep(AGAIN_SECONDS)
+        if sys.unraisablehook is again:  # the command goes on
+            os.kill(os.getpid(), signal.SIGINT)
 
     sys.unraisablehook = again
     try:

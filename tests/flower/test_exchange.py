@@ -55,7 +55,8 @@ def test_slow_nodes_cost_one_timeout_and_nobody_else(
     clock: Any = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
     monkeypatch.setattr(module, "time", clock)
     adopt_task_identity(1)
-    grid, taken = Grid(now, slow), []
+    grid = Grid(now, slow)
+    taken: list[int] = []
     model = Layout.flat(1).record(np.zeros(1, np.float32))
     asked = [TrainRequest(1, node, 1).message(model, node, TIMEOUT) for node in range(1, 13)]
     exchange(
