@@ -104,6 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     log = logging.getLogger(CLIENT_LOG)
     level = log.level
+    if "numpy" not in sys.modules:
+        # `fl_shuffle.threads` says why; in a process of our own, and those that it starts.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         return _answered(build_parser().parse_args(arguments))
     except KeyboardInterrupt as interrupt:

@@ -72,11 +72,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     tell("loading PyTorch and Flower")
     with LeavingAtOnce():
-        import torch
-
         from fl_shuffle.api.audits import audit
         from fl_shuffle.auditing.audit import AuditSettings
     from fl_shuffle.errors import ConfigError
+    from fl_shuffle.threads import keep_one_thread
 
     given = AuditSettings(
         trials=DEFAULT_TRIALS if arguments.trials is None else arguments.trials,
@@ -86,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
     )
     if arguments.cases:
-        torch.set_num_threads(1)
+        keep_one_thread()
         return _run_cases(arguments, given)
     if not arguments.source:
         raise ConfigError("name a configuration or a run's folder, or pass --cases")

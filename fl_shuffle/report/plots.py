@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_shuffle.errors import RunError
-from fl_shuffle.extras import require_extra
+from fl_shuffle.plugins import require_extra
 from fl_shuffle.report.comparison import figures_together
 from fl_shuffle.report.figures import DASHED, DOTTED, Figure, run_figures
 from fl_shuffle.report.formats import write_table

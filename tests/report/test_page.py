@@ -193,7 +193,7 @@ def test_pictures_and_numbers_for_papers(runs: list[Path], tmp_path: Path) -> No
 def test_pictures_without_their_library_are_one_line(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fl_shuffle.extras.installed", lambda library: False)
+    monkeypatch.setattr("fl_shuffle.plugins.installed", lambda library: False)
     records = [read_run(runs[0])]
     with pytest.raises(ConfigError, match=r"fl-shuffle\[report\]"):
         write_figures(records, tmp_path / "png", "png")
