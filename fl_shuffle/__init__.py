@@ -14,9 +14,7 @@ The names below are all that most users need; they are loaded when they are firs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fl_shuffle.lazy import lazy_names
+from fl_shuffle.lazy import TYPE_CHECKING, lazy_names
 from fl_shuffle.version import __version__
 
 if TYPE_CHECKING:

@@ -1,4 +1,5 @@
-"""Loading a user's own `module:attribute`, and what installed packages offer by name."""
+"""What is installed: a user's own `module:attribute`, what packages offer by name, optional
+libraries."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import inspect
 import sys
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +91,16 @@ def registered(group: str) -> dict[str, str]:
                 f"{path}; name one of the two paths"
             )
     return found
+
+
+def installed(library: str) -> bool:
+    """Whether `library` can be imported; it is not."""
+    return find_spec(library) is not None
+
+
+def require_extra(library: str, extra: str, what: str) -> None:
+    """Raise `ConfigError`, naming the extra to install, unless `library` is there."""
+    if not installed(library):
+        raise ConfigError(
+            f"{what} needs {library}, which is not installed; pip install 'fl-shuffle[{extra}]'"
+        )

@@ -12,8 +12,8 @@ from torch import nn
 import fl_shuffle as fs
 from fl_shuffle.cli import main
 from fl_shuffle.errors import ConfigError
-from fl_shuffle.extras import installed, require_extra
 from fl_shuffle.gradients.factory import make_gradient_engine
+from fl_shuffle.plugins import installed, require_extra
 from fl_shuffle.randomizers import noise_cpu
 from fl_shuffle.randomizers.noise import NoiseStream
 

@@ -46,6 +46,10 @@ class PartialShuffleTolerances:
     """The same where the result counts little: it raises it by 0.5%."""
     moduli_smoothing: float = 0.06
     """The same where moduli are taken, which loses a tenth: it raises the result by 0.2%."""
+    moduli_cut: float = 2.3
+    """... frequencies are left out and bounded from so many standard deviations of it on ..."""
+    moduli_skip_level: float = 1e-6
+    """... and where they hold less than this share."""
     moduli_far: float = 1e4
     """From there on an estimate's difference of Bessel functions is taken from its expansion ..."""
     phases_far: float = 1e3
@@ -154,6 +158,8 @@ class PartialShuffleTolerances:
     """Where moments bound the sum within this factor of a normal estimate, atoms are not asked."""
     third_order_hopeless: float = 0.75
     """A form whose estimate times this is above another's result is not computed ..."""
+    third_order_no_gain: float = 0.995
+    """... and rings whose estimate is above this share of one law's gain too little, ..."""
     third_order_doubtful: float = 0.1
     """... nor, where the estimate may be far off, one whose estimate times this is."""
     third_order_slight: float = 0.003

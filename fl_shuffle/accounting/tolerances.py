@@ -70,6 +70,10 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """Covers the round-off of the binomial probabilities, a few hundred units in the last
     place."""
 
+    decay_least_square: float = 1e-12
+    """Squared moduli count as no smaller where they are turned into angles: near a right angle
+    half of the digits would be lost."""
+
     # engine.monotone_search
     search_log_tolerance: float = 2e-4
     """The epsilon searches stop once the curve is within this relative distance of the target."""
@@ -189,7 +193,7 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     loss."""
     round_far_sds: float = 4.5
     """Further out than this the points matter less and are computed more coarsely."""
-    round_far_relative_error: float = 0.1
+    round_far_relative_error: float = 0.25
     """Asked of the engine for the far points."""
     round_enough_delta: float = 1e-12
     """Below this the curve is no longer computed but bounded by its last value and the local
@@ -248,11 +252,13 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     vector_clearly_better: float = 0.8
     """The blanket is computed unless the other bound is below this share of the blanket's own
     normal approximation."""
+    vector_hopeless: float = 10.0
+    """Where the other bound is so many times the blanket's it is not computed farther out."""
     vector_faint_batch: int = 100
-    """Up to so many reports of a faint client the blanket alone is computed: it is many times
-    faster and says more."""
-    vector_faint_move: float = 0.3
-    """A client is faint if replacing its unit moves its mean by at most so many noise widths."""
+    """Up to so many faint reports the blanket alone is computed: many times faster, and at most
+    2% above in one round, 0.1% over fifty."""
+    vector_faint_spread: float = 0.03
+    """Reports are faint if their means differ by at most so many noise widths."""
     vector_table_reports: int = 256
     """The table of few blanket reports reaches to so many; larger tables are not built."""
     vector_smallest_table: int = 64
@@ -272,7 +278,9 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     plan_floor_share: float = 2e-3
     """... down to this share of what delta leaves to one round."""
     plan_expected_gain: float = 0.995
-    """First guess of a run's own accounting, as a share of that."""
+    """First guess of a run's own accounting, as a share of that ..."""
+    plan_rare_gain: float = 1.003
+    """... where rare losses of a single round do not decide, and where they do."""
     plan_one_round_scale: float = 5e-4
     """The scale of a plan for a single round is found to this relative accuracy."""
     plan_close: float = 0.02

@@ -33,7 +33,7 @@ def audit(
     """
     from fl_shuffle.auditing.audit import AuditSettings
     from fl_shuffle.simulation.audit import audit_configuration
-    from fl_shuffle.simulation.threads import one_torch_thread
+    from fl_shuffle.threads import one_thread
 
     resolved = resolve_config(config, overrides)
     settings = AuditSettings(
@@ -41,5 +41,5 @@ def audit(
     )
     if name is None:
         name = str(config) if isinstance(config, str | Path) else "configuration"
-    with one_torch_thread():
+    with one_thread():
         return audit_configuration(name, resolved, settings, tell=on_progress)

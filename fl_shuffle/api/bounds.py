@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from fl_shuffle.api.queries import read_query
 from fl_shuffle.errors import ConfigError
+from fl_shuffle.threads import with_one_blas_thread
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -47,6 +48,7 @@ class Question(TypedDict, total=False):
     profile: str | Sequence[tuple[float, float]]
 
 
+@with_one_blas_thread
 def bound(**question: Unpack[Question]) -> Guarantee:
     """The guarantee of one method, in nats, for replacing one unit (client or record).
 
@@ -68,6 +70,7 @@ def bound(**question: Unpack[Question]) -> Guarantee:
     return ask(read_query(dict(question)))
 
 
+@with_one_blas_thread
 def compare(**question: Unpack[Question]) -> dict[str, Guarantee | FlShuffleError]:
     """Every method's answer, or the error that says why it does not apply; best proven first.
 
@@ -80,6 +83,7 @@ def compare(**question: Unpack[Question]) -> dict[str, Guarantee | FlShuffleErro
     return ask_all(read_query(dict(question)))
 
 
+@with_one_blas_thread
 def to_dp_accounting(
     *, discretization: float = 1e-4, **question: Unpack[Question]
 ) -> PrivacyLossDistribution:

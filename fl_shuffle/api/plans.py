@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 from fl_shuffle.errors import ConfigError
+from fl_shuffle.threads import with_one_blas_thread
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.queries.planned_cost import ClassCost
@@ -97,6 +98,7 @@ def plan(
     return noise_for(epsilon, delta, rounds, clients, options)
 
 
+@with_one_blas_thread
 def noise_for(
     epsilon: float, delta: float, rounds: int, clients: Any, options: Mapping[str, Any]
 ) -> NoisePlan:
@@ -129,6 +131,7 @@ def noise_for(
     )
 
 
+@with_one_blas_thread
 def _cost(config: ConfigLike, overrides: Mapping[str, Any] | None) -> RunCost:
     from fl_shuffle.accounting.queries.planned_cost import cost_over_attack
     from fl_shuffle.api.configs import resolve_config

@@ -18,6 +18,7 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import RunError, require_integer
 from fl_shuffle.runs.finished import read_summary
+from fl_shuffle.threads import with_one_blas_thread
 
 if TYPE_CHECKING:
     from torch import nn
@@ -204,6 +205,7 @@ class Result:
         model.load_state_dict(load_file(self.directory / "model.safetensors"))
         return model.eval()
 
+    @with_one_blas_thread
     def report(self, path: str | Path | None = None) -> Path:
         """Write the run's privacy report, one HTML page; returns where it is."""
         from fl_shuffle.report import write_report

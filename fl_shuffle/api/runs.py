@@ -78,7 +78,7 @@ def _play(
 ) -> Result:
     from fl_shuffle.runs import RoundFinished, RunFinished
     from fl_shuffle.simulation.launch import simulate as launch
-    from fl_shuffle.simulation.threads import one_torch_thread
+    from fl_shuffle.threads import one_thread
 
     finished: list[str] = []
 
@@ -90,7 +90,7 @@ def _play(
         elif isinstance(event, RunFinished):
             finished.append(event.summary["run_directory"])
 
-    with one_torch_thread():
+    with one_thread():
         launch(config, place, observe)
     if not finished:
         raise RunError("the run ended without a result; see its run.log")

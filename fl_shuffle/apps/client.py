@@ -34,6 +34,7 @@ from fl_shuffle.flower.records import (
 from fl_shuffle.flower.roster import reply_with_holding, require_held
 from fl_shuffle.flower.settings import SIMULATED, config_of, require_simulated
 from fl_shuffle.tasks.worker import Worker
+from fl_shuffle.threads import keep_one_thread
 
 log = logging.getLogger("fl_shuffle.client")
 
@@ -50,7 +51,7 @@ def worker_for(context: Context) -> Worker:
             # Two runs never share a source of noise.
             if run == context.run_id and known == config:
                 return worker
-        torch.set_num_threads(1)
+        keep_one_thread()
         _workers.clear()
         worker = Worker(config)
         _workers.append((context.run_id, config, worker))

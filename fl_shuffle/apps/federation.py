@@ -33,6 +33,7 @@ from fl_shuffle.flower.records import Layout
 from fl_shuffle.flower.settings import config_of
 from fl_shuffle.gradients.structure import require_no_batch_statistics
 from fl_shuffle.runs import DataFacts, RunFacts, RunPlace, observer_of, open_run
+from fl_shuffle.threads import keep_one_thread
 
 Evaluate = Callable[[int, ArrayRecord], Mapping[str, float]]
 """(round, the model's arrays) -> metrics of it on public records: `accuracy` (0 to 1), `loss`, or
@@ -80,7 +81,7 @@ class FederationSettings:
         that `evaluate` measures on are taken for public. Raises `ConfigError` or
         `InvalidValueError` for a model or metrics that cannot be used, else as rounds do.
         """
-        torch.set_num_threads(1)
+        keep_one_thread()
         arrays = arrays_of(model) if isinstance(model, nn.Module) else model
         layout = Layout.of(arrays)
         initial = torch.from_numpy(layout.flatten(arrays))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 import numpy as np
-import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -19,6 +18,7 @@ from fl_shuffle.runs import DataFacts, Preparing, RunFacts, RunPlace, observer_o
 from fl_shuffle.tasks.evaluation import evaluator
 from fl_shuffle.tasks.models import flatten_parameters, load_parameters
 from fl_shuffle.tasks.task import load_task
+from fl_shuffle.threads import keep_one_thread
 
 app = ServerApp()
 
@@ -30,7 +30,7 @@ def main(grid: Grid, context: Context) -> None:
     pooled = config.run.noise == "pooled"
     if pooled:
         require_simulated(context)
-    torch.set_num_threads(1)
+    keep_one_thread()
     # Before the data: what is wrong with it is said at once.
     listed = config.run.supernodes
     supernodes = read_supernodes(listed, config.data.clients) if listed else None

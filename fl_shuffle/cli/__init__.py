@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.interrupts import INTERRUPTED
 from fl_shuffle.simulation.progress import say
 from fl_shuffle.version import __version__
 
@@ -48,8 +49,6 @@ TYPES = {
 """What `argparse` calls by the name of a function."""
 CLIENT_LOG = "fl_shuffle.client"
 """What clients say, exceptions among it, is logged below this name."""
-INTERRUPTED = 130
-"""As of a program that the signal ends."""
 
 
 class _Help(argparse.HelpFormatter):
@@ -105,6 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     log = logging.getLogger(CLIENT_LOG)
     level = log.level
+    if "numpy" not in sys.modules:
+        # `fl_shuffle.threads` says why; in a process of our own, and those that it starts.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         return _answered(build_parser().parse_args(arguments))
     except KeyboardInterrupt as interrupt:

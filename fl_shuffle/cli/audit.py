@@ -8,10 +8,12 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fl_shuffle.cli.overrides import add_overrides
+from fl_shuffle.interrupts import LeavingAtOnce
 from fl_shuffle.simulation.audit import audit_configuration
 from fl_shuffle.simulation.progress import say, tell
 
@@ -70,11 +72,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     tell("loading PyTorch and Flower")
-    import torch
+    with LeavingAtOnce():
+        from fl_shuffle.api.audits import audit
+        from fl_shuffle.auditing.audit import AuditSettings
 
-    from fl_shuffle.api.audits import audit
-    from fl_shuffle.auditing.audit import AuditSettings
+        import_module("fl_shuffle.simulation.launch")
     from fl_shuffle.errors import ConfigError
+    from fl_shuffle.threads import keep_one_thread
 
     given = AuditSettings(
         trials=DEFAULT_TRIALS if arguments.trials is None else arguments.trials,
@@ -84,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
     )
     if arguments.cases:
-        torch.set_num_threads(1)
+        keep_one_thread()
         return _run_cases(arguments, given)
     if not arguments.source:
         raise ConfigError("name a configuration or a run's folder, or pass --cases")

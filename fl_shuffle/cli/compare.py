@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fl_shuffle.api.queries import read_query
 from fl_shuffle.cli.bound import add_query_arguments, given_values
 from fl_shuffle.errors import ConfigError, FlShuffleError
-from fl_shuffle.extras import require_extra
+from fl_shuffle.plugins import require_extra
 from fl_shuffle.simulation.progress import tell
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from importlib import import_module
 from pathlib import Path
 
 from fl_shuffle.cli.overrides import add_overrides
@@ -63,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.api.configs import QUICKSTART, configured
     from fl_shuffle.api.runs import resume, simulate
     from fl_shuffle.errors import ConfigError
-    from fl_shuffle.simulation.progress import make_display, tell
+    from fl_shuffle.simulation.progress import make_display
     from fl_shuffle.trackers import tracking
 
     if arguments.data_unchanged and not arguments.resume:
@@ -73,21 +74,30 @@ def run(arguments: argparse.Namespace) -> int:
     display = make_display(quiet=arguments.quiet, as_json=arguments.json)
     try:
         settings = [*arguments.set, *_overrides(arguments)]
-        loading = "" if arguments.quiet or arguments.json else "loading PyTorch and Flower"
+        quiet = arguments.quiet or arguments.json
         with tracking(arguments.track, also=display) as observer:
             if arguments.resume:
-                tell(loading)
+                _load(quiet=quiet)
                 vouched: bool = arguments.data_unchanged
                 result = resume(
                     arguments.resume, settings=settings, data_unchanged=vouched, on_event=observer
                 )
             else:
                 config = configured(arguments.config or QUICKSTART, settings)
-                tell(loading)
+                _load(quiet=quiet)
                 result = simulate(config, out=arguments.out, on_event=observer)
     finally:
         display.close()
     return int(result.summary["failed"])
+
+
+def _load(*, quiet: bool) -> None:
+    from fl_shuffle.interrupts import LeavingAtOnce
+    from fl_shuffle.simulation.progress import tell
+
+    tell("" if quiet else "loading PyTorch and Flower")
+    with LeavingAtOnce():
+        import_module("fl_shuffle.simulation.launch")
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:

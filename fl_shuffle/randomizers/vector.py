@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fl_shuffle.accounting.laws.report_grid import grid_steps
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_choice, require_real
-from fl_shuffle.extras import installed
+from fl_shuffle.plugins import installed
 from fl_shuffle.randomizers.noise import NoiseStream, largest_variate
 from fl_shuffle.randomizers.noise_cpu import COMPILED_FROM
 

@@ -36,6 +36,7 @@ class Axis:
     start: float
     end: float
     log: bool
+    counts: bool = False
 
     def place(self, values: Vector) -> Vector:
         """Where values are drawn; those outside at the edge."""
@@ -46,14 +47,23 @@ class Axis:
         return np.asarray(self.start + share * (self.end - self.start), dtype=np.float64)
 
     def ticks(self) -> list[float]:
-        """Round values inside, not more than `MOST_TICKS`."""
-        return _log_ticks(self.low, self.high) if self.log else _ticks(self.low, self.high)
+        """Round values inside, about `MOST_TICKS` at most; whole ones on an axis that counts."""
+        if self.log:
+            return _log_ticks(self.low, self.high)
+        return _ticks(self.low, self.high, 1.0 if self.counts else 0.0)
 
 
 def svg(figure: Figure, name: str) -> str:
     """The figure, called `name` on its page; `legend` goes with it."""
     lines = figure.shown()
-    x = _axis([line.x for line in lines], LEFT, WIDTH - RIGHT, log=figure.log_x)
+    x = _axis(
+        [line.x for line in lines],
+        LEFT,
+        WIDTH - RIGHT,
+        log=figure.log_x,
+        counts=figure.counts,
+        headroom=HEADROOM if figure.scattered else 0.0,
+    )
     y = _axis(
         [*(line.y for line in lines), *(_ends(line) for line in lines)],
         HEIGHT - BOTTOM,
@@ -147,6 +157,7 @@ def _axis(
     end: float,
     *,
     log: bool,
+    counts: bool = False,
     low: float | None = None,
     high: float | None = None,
     headroom: float = 0.0,
@@ -160,14 +171,14 @@ def _axis(
         least, most = (least, most) if every.size else (1.0, 10.0)
         if most < 2.0 * least:
             least, most = least / 1.5, most * 1.5
-        return Axis(least * (1.0 - headroom), most * (1.0 + headroom), start, end, log)
+        return Axis(least * (1.0 - headroom), most * (1.0 + headroom), start, end, log, counts)
     if headroom and low is None and 0.0 <= least <= 0.6 * most:
         least = 0.0
     if most - least < 1e-9 * max(abs(most), 1e-300):
         least, most = least - 0.5 * (abs(least) or 1.0), most + 0.5 * (abs(most) or 1.0)
     room = headroom * (most - least)
     bottom = least - (room if least > 0.0 else 0.0) if low is None else low
-    return Axis(bottom, most + room if high is None else high, start, end, log)
+    return Axis(bottom, most + room if high is None else high, start, end, log, counts)
 
 
 def _ends(line: Line) -> Vector:
@@ -176,8 +187,9 @@ def _ends(line: Line) -> Vector:
     return np.concatenate([line.y - line.spread, line.y + line.spread])
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    rough = (high - low) / MOST_TICKS
+def _ticks(low: float, high: float, least: float = 0.0) -> list[float]:
+    """Multiples of a round step, of `least` or more."""
+    rough = max((high - low) / MOST_TICKS, least)
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * each for each in (1.0, 2.0, 5.0, 10.0) if power * each >= rough)
     first = math.ceil(low / step - 1e-9)

@@ -65,7 +65,8 @@ class Line:
 class Figure:
     """Lines on two axes. `name` is its file's, `caption` says in a sentence what to see in it.
 
-    `low` and `high` are the ends of the y axis, where None what the lines need.
+    `low` and `high` are the ends of the y axis, where None what the lines need. `scattered` points
+    keep off the frame on every side.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Figure:
     log_y: bool = False
     low: float | None = None
     high: float | None = None
+    scattered: bool = False
 
     def shown(self) -> list[Line]:
         """The lines to draw: those that coincide as one with all their names; highest first, by
@@ -104,6 +106,11 @@ class Figure:
             for each in found
         ]
         return sorted(merged, key=lambda line: -float(line.y[-1]))
+
+    @property
+    def counts(self) -> bool:
+        """Whether the x axis counts something: rounds have no halves."""
+        return all(np.array_equal(line.x, np.rint(line.x)) for line in self.lines)
 
     def table(self) -> Mapping[str, Vector]:
         """The numbers behind it: one row an x, as often as a line has it; NaN where a line has no

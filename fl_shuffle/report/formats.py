@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_shuffle.errors import RunError
-from fl_shuffle.extras import require_extra
+from fl_shuffle.plugins import require_extra
 
 if TYPE_CHECKING:
     from fl_shuffle.report.tables import Table

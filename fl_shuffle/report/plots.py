@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_shuffle.errors import RunError
-from fl_shuffle.extras import require_extra
+from fl_shuffle.plugins import require_extra
 from fl_shuffle.report.comparison import figures_together
 from fl_shuffle.report.figures import DASHED, DOTTED, Figure, run_figures
 from fl_shuffle.report.formats import write_table
@@ -68,6 +68,7 @@ def write_picture(figure: Figure, path: Path) -> None:
     require_extra("matplotlib", "report", "a figure's picture")
     from matplotlib import rc_context
     from matplotlib.figure import Figure as Canvas
+    from matplotlib.ticker import MaxNLocator
 
     style: Any = {
         "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
@@ -87,6 +88,8 @@ def write_picture(figure: Figure, path: Path) -> None:
                 options["drawstyle"] = "steps-post"
             axes.errorbar(line.x, line.y, line.spread, capsize=3, **options)
         axes.set(xlabel=figure.x_label, ylabel=figure.y_label)
+        if figure.counts:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xscale("log" if figure.log_x else "linear")
         axes.set_yscale("log" if figure.log_y else "linear")
         if figure.low is not None or figure.high is not None:

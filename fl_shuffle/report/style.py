@@ -8,12 +8,14 @@ from __future__ import annotations
 CSS = """
 :root { color-scheme: light dark; --back: #ffffff; --panel: #f6f7f9; --ink: #1a1f2b;
   --quiet: #4b5563; --rule: #d5d9e0; --accent: #1553b6; --warn: #9a3412; --warn-back: #fff4ec;
-  --good: #166534; --proven: #1553b6; --sum: #7c3aed; --local: #475569; --gspa: #b4400a;
-  --specific: #8a5a00; --lower: #15803d; --sum_lower: #0f766e; --target: #111827; }
+  --good: #166534; --shade: #0003; --proven: #1553b6; --sum: #7c3aed; --local: #475569;
+  --gspa: #b4400a; --specific: #8a5a00; --lower: #15803d; --sum_lower: #0f766e;
+  --target: #111827; }
 @media (prefers-color-scheme: dark) { :root { --back: #14171d; --panel: #1d222b; --ink: #e7e9ee;
   --quiet: #aeb6c4; --rule: #3a4250; --accent: #8ab6ff; --warn: #ffb27a; --warn-back: #2e2119;
-  --good: #7ddb9c; --proven: #7fb0ff; --sum: #c3a6ff; --local: #a3afc2; --gspa: #ffa56b;
-  --specific: #e3c05c; --lower: #6fd796; --sum_lower: #5eead4; --target: #e7e9ee; } }
+  --good: #7ddb9c; --shade: #000a; --proven: #7fb0ff; --sum: #c3a6ff; --local: #a3afc2;
+  --gspa: #ffa56b; --specific: #e3c05c; --lower: #6fd796; --sum_lower: #5eead4;
+  --target: #e7e9ee; } }
 * { box-sizing: border-box; }
 body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--back);
   max-width: 70rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; overflow-wrap: break-word; }
@@ -35,7 +37,15 @@ th, td { text-align: left; padding: .35rem .8rem .35rem 0; border-bottom: 1px so
 th[scope=row] { font-weight: 600; }
 td.n, th.n { padding-left: .8rem; text-align: right; font-variant-numeric: tabular-nums;
   white-space: nowrap; }
-.scroll { overflow-x: auto; } .scroll thead th { white-space: nowrap; }
+.scroll { overflow-x: auto;
+  background: linear-gradient(to right, var(--back) 50%, transparent) left,
+    linear-gradient(to left, var(--back) 50%, transparent) right,
+    linear-gradient(to right, var(--shade), transparent) left,
+    linear-gradient(to left, var(--shade), transparent) right;
+  background-size: 2rem 100%, 2rem 100%, .6rem 100%, .6rem 100%; background-repeat: no-repeat;
+  background-attachment: local, local, scroll, scroll; }
+.scroll thead th { white-space: nowrap; }
+.scroll th[scope=row]:not(.n) { min-width: 9rem; } .scroll td:not(.n) { min-width: 7rem; }
 .tall { max-height: 30rem; overflow-y: auto; }
 .tall thead th { position: sticky; top: 0; background: var(--back); }
 .scroll:focus-visible, button:focus-visible, input:focus-visible, summary:focus-visible {
@@ -68,7 +78,12 @@ code { font-size: .9em; background: var(--panel); padding: .05rem .3rem; border-
 .sign div { border-bottom: 1px solid var(--ink); height: 3rem; color: var(--quiet);
   font-size: .9rem; }
 .paper { display: none; }
-@media screen and (max-width: 44rem) { .cards thead { position: absolute; clip-path: inset(50%);
+@page { margin: 16mm 14mm; }
+@media screen and (max-width: 44rem) { .scroll table { font-size: .82rem; }
+  .scroll td.n, .scroll th.n { padding: .35rem .2rem; }
+  .scroll th[scope=row]:not(.n), .scroll td:not(.n) { min-width: 0; padding-right: .25rem;
+    white-space: nowrap; }
+  .cards thead { position: absolute; clip-path: inset(50%);
     width: 1px; height: 1px; overflow: hidden; }
   .cards, .cards tbody, .cards tr, .cards th, .cards td { display: block; text-align: left; }
   .cards tr { border-bottom: 1px solid var(--rule); padding: .5rem 0; }
@@ -79,8 +94,13 @@ code { font-size: .9em; background: var(--panel); padding: .05rem .3rem; border-
     --quiet: #333; --rule: #bbb; --accent: #000; --warn: #000; --warn-back: #fff; --good: #000;
     --proven: #1553b6; --sum: #7c3aed; --local: #475569; --gspa: #b4400a; --specific: #8a5a00;
     --lower: #15803d; --sum_lower: #0f766e; --target: #000; }
-  body { font-size: 10.5pt; max-width: none; padding: 0; } p, li, caption { max-width: none; }
-  h2, h3, caption { break-after: avoid; } .scroll { overflow: visible; }
+  :root { font-size: 10pt; } body { font-size: 1rem; max-width: none; padding: 0; }
+  p, li, caption { max-width: none; }
+  h2, h3, caption { break-after: avoid; } table, .legend, figcaption { font-size: 8pt; }
+  .scroll { overflow: visible; background: none; } .scroll table { font-size: 7.5pt; }
+  .scroll thead th { white-space: normal; }
+  td, th { padding-right: .4rem; } td.n, th.n { padding-left: .3rem; }
+  .scroll th[scope=row]:not(.n) { min-width: 6rem; } .scroll td:not(.n) { min-width: 3.8rem; }
   figure, tr, .sign, .warning { break-inside: avoid; }
   .tall { max-height: none; } .tall thead th { position: static; }
   .search, .rest, details:not(.printed) { display: none; } .paper { display: block; }

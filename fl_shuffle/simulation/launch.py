@@ -14,8 +14,7 @@ from typing import Any
 
 from fl_shuffle.configuration.sections import AppSection, Config
 from fl_shuffle.errors import ConfigError
-from fl_shuffle.extras import require_extra
-from fl_shuffle.plugins import load_function
+from fl_shuffle.plugins import load_function, require_extra
 from fl_shuffle.runs import Observer, Preparing, RunPlace, new_directory, unobserved
 from fl_shuffle.runs.directory import discard_unused
 

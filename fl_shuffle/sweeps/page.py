@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -69,24 +70,27 @@ def _cells(name: str, values: Sequence[Any]) -> list[Cell]:
 def accuracy_against_epsilon(result: SweepTables) -> Figure | None:
     """Accuracy against epsilon, with error bars; None if no combination has both numbers.
 
-    One line for each combination of the settings but the last, along the last one's values.
+    A line runs along the values of the setting that moves epsilon most, one for each combination
+    of the others.
     """
     table = result.table
-    found: dict[tuple[str, ...], list[tuple[float, float, float]]] = {}
-    keys = result.settings
-    for row in range(len(table["runs"])):
-        epsilon, accuracy = table["epsilon"][row], table["accuracy"][row]
-        if epsilon is None or accuracy is None or not np.isfinite(epsilon):
-            continue
-        group = tuple(f"{key} = {shown(table[key][row])}" for key in keys[:-1])
-        spread = table["accuracy_sd"][row] or 0.0
-        found.setdefault(group, []).append((epsilon, 100.0 * accuracy, 100.0 * spread))
-    if not found:
+    found = zip(table["epsilon"], table["accuracy"], strict=True)
+    rows = [
+        row
+        for row, (epsilon, accuracy) in enumerate(found)
+        if epsilon is not None and accuracy is not None and np.isfinite(epsilon)
+    ]
+    if not rows:
         return None
+    # Of settings that move it equally, the last; a sweep over seeds alone has none, and one point.
+    keys = result.settings[::-1] or [""]
+    groups = max((_lines(result, rows, key) for key in keys), key=partial(_moved, result))
     lines = []
-    for number, (group, points) in enumerate(found.items()):
-        x, y, spread = np.array(sorted(points)).T
-        label = ", ".join(group) or "test accuracy, %"
+    for number, (label, own) in enumerate(groups.items()):
+        at = sorted(own, key=lambda row: table["epsilon"][row])
+        x = np.array([table["epsilon"][row] for row in at])
+        y = 100.0 * np.array([table["accuracy"][row] for row in at])
+        spread = 100.0 * np.array([table["accuracy_sd"][row] or 0.0 for row in at])
         lines.append(Line(f"run-{number % STYLES}", label, x, y, spread))
     return Figure(
         name="accuracy-epsilon",
@@ -97,7 +101,24 @@ def accuracy_against_epsilon(result: SweepTables) -> Figure | None:
         y_label="test accuracy, %",
         lines=lines,
         log_x=wide([line.x for line in lines]),
+        scattered=True,
     )
+
+
+def _lines(result: SweepTables, rows: Sequence[int], along: str) -> dict[str, list[int]]:
+    """The rows of the table in groups that differ in nothing but the setting `along`."""
+    found: dict[str, list[int]] = {}
+    others = [key for key in result.settings if key != along]
+    for row in rows:
+        label = ", ".join(f"{key} = {shown(result.table[key][row])}" for key in others)
+        found.setdefault(label or "test accuracy, %", []).append(row)
+    return found
+
+
+def _moved(result: SweepTables, groups: Mapping[str, Sequence[int]]) -> float:
+    """How far epsilon goes along the lines, added up."""
+    epsilons = [np.array([result.table["epsilon"][i] for i in group]) for group in groups.values()]
+    return sum(float(np.ptp(each)) for each in epsilons)
 
 
 def _epsilon_label(result: SweepTables) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_shuffle.errors import RunError
-from fl_shuffle.extras import require_extra
+from fl_shuffle.plugins import require_extra
 from fl_shuffle.report.plots import write_picture
 from fl_shuffle.runs.directory import open_private
 from fl_shuffle.sweeps.page import accuracy_against_epsilon, render

@@ -37,8 +37,8 @@ def serve(tasks: TextIO, answers: TextIO) -> None:
 def _play(task: Mapping[str, Any], answers: TextIO) -> dict[str, Any]:
     from fl_shuffle.runs import RoundFinished, RunEvent, RunFinished, RunPlace, unfinished_config
     from fl_shuffle.simulation.launch import simulate
-    from fl_shuffle.simulation.threads import one_torch_thread
     from fl_shuffle.sweeps.directory import state_of
+    from fl_shuffle.threads import one_thread
 
     path = Path(task["run"])
     resumed = state_of(path) == "unfinished"
@@ -52,7 +52,7 @@ def _play(task: Mapping[str, Any], answers: TextIO) -> dict[str, Any]:
             _say(answers, {"event": "round", "round": number, "rounds": config.run.rounds})
         finished = finished or isinstance(event, RunFinished)
 
-    with one_torch_thread():
+    with one_thread():
         simulate(config, RunPlace(path, "yes" if resumed else "no"), observe)
     if not finished:
         return {"event": "failed", "error": "the run ended without a result; see its run.log"}

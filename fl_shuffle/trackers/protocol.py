@@ -10,9 +10,8 @@ from typing import Any, Protocol
 
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError, require_choice
-from fl_shuffle.extras import require_extra
 from fl_shuffle.flower.strategy import RoundOutcome
-from fl_shuffle.plugins import load_function
+from fl_shuffle.plugins import load_function, require_extra
 from fl_shuffle.runs.events import Observer, RunEvent
 
 TRACKERS = ("tensorboard", "mlflow", "wandb")

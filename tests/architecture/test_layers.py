@@ -13,7 +13,13 @@ TOP = ("fl_shuffle", "clients", "server", "benchmarks")
 
 # A module may import modules of its own layer or of a lower number.
 LAYERS = [
-    ["fl_shuffle.errors", "fl_shuffle.version", "fl_shuffle.lazy", "fl_shuffle.durable_files"],
+    [
+        "fl_shuffle.errors",
+        "fl_shuffle.version",
+        "fl_shuffle.lazy",
+        "fl_shuffle.durable_files",
+        "fl_shuffle.interrupts",
+    ],
     ["fl_shuffle.csv_files", "fl_shuffle.scaffold"],
     [
         "fl_shuffle.accounting.guarantee",
@@ -31,7 +37,7 @@ LAYERS = [
     ["fl_shuffle.accounting.accountant", "fl_shuffle.accounting.columns"],
     ["fl_shuffle.accounting.queries"],
     ["fl_shuffle.accounting"],
-    ["fl_shuffle.extras", "fl_shuffle.plugins", "fl_shuffle.seeds", "fl_shuffle.compiled"],
+    ["fl_shuffle.plugins", "fl_shuffle.threads", "fl_shuffle.seeds", "fl_shuffle.compiled"],
     ["fl_shuffle.configuration"],
     ["fl_shuffle.budgets"],
     ["fl_shuffle.randomizers", "fl_shuffle.gradients"],
@@ -54,6 +60,7 @@ LAYERS = [
     ["fl_shuffle.api"],
     ["fl_shuffle"],
     ["fl_shuffle.cli"],
+    ["fl_shuffle.starting"],
     ["fl_shuffle.tasks", "fl_shuffle.apps", "fl_shuffle.api", "clients", "server"],
     ["benchmarks"],
 ]
@@ -84,7 +91,7 @@ CONFINED = {
         "fl_shuffle.runs",
         "fl_shuffle.trackers.tensorboard_tracker",
         "fl_shuffle.simulation.launch",
-        "fl_shuffle.simulation.threads",
+        "fl_shuffle.threads",
         "fl_shuffle.tasks.sources.torchvision_datasets",
         "fl_shuffle.cli.audit",
         "fl_shuffle.tasks",

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 import fl_shuffle as fs
 from tests.architecture.test_docs import PAGES
@@ -77,3 +78,26 @@ def test_a_block_that_fails_would_be_seen(tmp_path: Path, monkeypatch: pytest.Mo
     run(Block("csv", "# file: mine.csv\na,b\n1,2\n"), {})
     assert (tmp_path / "mine.csv").read_text() == "a,b\n1,2\n"
     assert len(WITH_CODE) > 3
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_no_formula_is_eaten(page: Path) -> None:
+    """Emphasis is written with stars: two bare underscores, as in `(x)_+ + (y)_+`, would vanish."""
+    assert eaten(page.read_text(encoding="utf-8")) == []
+
+
+def test_an_eaten_formula_would_be_seen() -> None:
+    assert eaten("*so* `(a)_+ + (b)_+`, x_1 + x_2, (a)\\_+ + (b)\\_+, **and**\n") == []
+    assert eaten("E(x)_+ <= E(y)_+\n") == ["E(x)_+ <= E(y)_+"]
+    assert eaten("the law <b of c> is\n") == ["the law <b of c> is"]
+
+
+def eaten(text: str) -> list[str]:
+    """The paragraphs that show less than what was written, as CommonMark reads them."""
+    paragraphs = MarkdownIt("commonmark").enable("table").parse(text)
+    return [
+        paragraph.content
+        for paragraph in paragraphs
+        for part in paragraph.children or ()
+        if part.type == "html_inline" or (part.type.endswith("_open") and part.markup[:1] == "_")
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import math
+import re
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -192,7 +193,7 @@ def test_pictures_and_numbers_for_papers(runs: list[Path], tmp_path: Path) -> No
 def test_pictures_without_their_library_are_one_line(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fl_shuffle.extras.installed", lambda library: False)
+    monkeypatch.setattr("fl_shuffle.plugins.installed", lambda library: False)
     records = [read_run(runs[0])]
     with pytest.raises(ConfigError, match=r"fl-shuffle\[report\]"):
         write_figures(records, tmp_path / "png", "png")
@@ -260,8 +261,6 @@ def test_labels_of_an_axis_are_few_round_and_inside(ends: tuple[float, float]) -
 
 def test_labels_do_not_touch() -> None:
     """Over a narrow and a wide logarithmic axis, from the drawing itself."""
-    import re
-
     for x in (np.array([4.2, 13.9]), np.array([0.0011, 0.9]), np.array([1e-9, 1e4])):
         figure = Figure("f", "F", "", "x", "y", [Line.of("a", "a", x, x)], log_x=True)
         found = re.findall(r'<text x="([\d.]+)" y="[\d.]+" text-anchor="middle">([^<]+)<',
@@ -273,6 +272,16 @@ def test_labels_do_not_touch() -> None:
         assert all(left[1] < right[0] for left, right in itertools.pairwise(spans))
     axis = _axis([np.array([2.0, 2.0])], 0.0, 1.0, log=False)
     assert axis.low < 2.0 < axis.high
+
+
+def test_rounds_have_no_halves() -> None:
+    def labels(x: list[float]) -> list[str]:
+        drawn = svg(Figure("f", "F", "", "x", "y", [Line.of("a", "a", x, np.zeros(len(x)))]), "f")
+        return re.findall(r'text-anchor="middle">([\d.]+)<', drawn)
+
+    assert labels([1.0, 2.0, 3.0, 4.0]) == ["1", "2", "3", "4"]
+    assert labels([1.0]) == ["1"]
+    assert labels([1.0, 2.5, 4.0]) == ["1", "1.5", "2", "2.5", "3", "3.5", "4"]
 
 
 def test_long_lines_are_thinned_and_keep_their_ends() -> None:

@@ -131,7 +131,7 @@ def test_parquet_comes_back(run: Path, tmp_path: Path) -> None:
 def test_parquet_without_its_library_is_one_line(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fl_shuffle.extras.installed", lambda library: False)
+    monkeypatch.setattr("fl_shuffle.plugins.installed", lambda library: False)
     with pytest.raises(ConfigError, match=r"fl-shuffle\[parquet\]"):
         write_table(rounds_table(read_run(run)), tmp_path / "t", "parquet")
 

@@ -15,6 +15,7 @@ from fl_shuffle.apps.flower_log import FlowerLog
 from fl_shuffle.run_words import HEADINGS, WIDTHS, footer, number, plain_words, row, wrapped
 from fl_shuffle.runs import RunEvent
 from fl_shuffle.simulation.progress import LiveDisplay, make_display
+from tests.architecture.test_limits import ROOT
 
 SMALL = {"run.rounds": 4, "data.clients": 30, "run.jobs": 1}
 
@@ -139,3 +140,15 @@ def test_the_quickstarts_numbers(tmp_path: Path) -> None:
     assert result.epsilon < 1.5 and columns["local"]["epsilon"] > 30.0
     assert 0.5 < columns["lower"]["epsilon"] <= result.epsilon
     assert result.accuracy is not None and result.accuracy > 0.8
+    # README and guide show them; the guide with all the digits that are printed.
+    numbers = [columns["local"]["epsilon"], result.epsilon, columns["lower"]["epsilon"]]
+    for page, words, digits in (
+        ("docs/guide.md", r"epsilon ([\d.]+); after shuffling .*?: ([\d.]+); .*? ([\d.]+) ", 4),
+        ("README.md", r"epsilon of ([\d.]+); after shuffling .*? ([\d.]+), .*? ([\d.]+)\. ", 2),
+    ):
+        text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+        (shown,) = re.findall(words, text)
+        assert [float(each) for each in shown] == [
+            pytest.approx(float(f"{number:.{digits}g}"), rel=2.0 * 10.0**-digits)
+            for number in numbers
+        ]

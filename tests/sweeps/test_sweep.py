@@ -6,6 +6,8 @@ import csv
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -15,6 +17,8 @@ from fl_shuffle.cli import main
 from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
 from fl_shuffle.sweeps import PointFailed, PointFinished, PointRound, SweepResult
 from fl_shuffle.sweeps.directory import RUNS, SweepDirectory
+from fl_shuffle.sweeps.page import accuracy_against_epsilon
+from fl_shuffle.sweeps.tables import SweepTables
 from tests.report.reading import Page
 
 BASE = "configs/digits_record.toml"
@@ -86,6 +90,29 @@ def test_events_tables_and_page(sweep: tuple[SweepResult, list[object]]) -> None
     assert oct(result.directory.stat().st_mode & 0o777) == "0o700"
     for file_ in ("runs.csv", "table.csv", "sweep.html", "sweep.json"):
         assert oct((result.directory / file_).stat().st_mode & 0o777) == "0o600"
+
+
+@pytest.mark.parametrize("keys", [("clip", "budget"), ("budget", "clip")])
+def test_lines_run_along_what_moves_epsilon(keys: tuple[str, str]) -> None:
+    """Whatever comes first on the command line: points of one epsilon make no line."""
+    grid = [(clip, budget) for clip in (0.1, 0.5) for budget in (4.0, 1.0)]
+    table = {
+        "clip": [clip for clip, _ in grid],
+        "budget": [budget for _, budget in grid],
+        "epsilon": [2.0 * budget for _, budget in grid],
+        "accuracy": [0.5, 0.4, 0.8, 0.7],
+        "accuracy_sd": [None, 0.1, 0.2, 0.3],
+    }
+    tables = SimpleNamespace(table=table, settings=list(keys), finished={})
+    figure = accuracy_against_epsilon(cast(SweepTables, tables))
+    assert figure is not None
+    found = {line.label: (line.x.tolist(), line.y.tolist()) for line in figure.lines}
+    assert found == {
+        "clip = 0.1": ([2.0, 8.0], [40.0, 50.0]),
+        "clip = 0.5": ([2.0, 8.0], [70.0, 80.0]),
+    }
+    spread = figure.lines[0].spread
+    assert spread is not None and spread.tolist() == [10.0, 0.0]
 
 
 def test_a_stopped_sweep_goes_on_where_it_stood(tmp_path: Path) -> None:

@@ -196,6 +196,6 @@ def test_what_is_no_tracker_is_one_line(
 def test_a_missing_library_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fl_shuffle.extras.installed", lambda library: False)
+    monkeypatch.setattr("fl_shuffle.plugins.installed", lambda library: False)
     assert main(["simulate", "--tensorboard"]) == 2
     assert "pip install 'fl-shuffle[tensorboard]'" in capsys.readouterr().err

@@ -111,14 +111,16 @@ class VectorCurve:
             sharper = PartialShuffleCurve(*batch, self._relative_error)
         else:
             sharper = LaplaceShuffleCurve(*batch)
-        # Secret check-in is known to the blanket alone, which also says more of a small batch of
+        # Secret check-in is known to the blanket alone, which also says as much of a small batch of
         # faint reports, and many times faster.
+        widest = max(self.own.ratio, (self.own.radius + float(radii.max(initial=0.0))) / scale)
         faint = self._blanket and (
             self.anonymity <= TOLERANCES.vector_faint_batch
-            and self.own.ratio <= TOLERANCES.vector_faint_move
+            and widest <= TOLERANCES.vector_faint_spread
         )
         useful = sharper.credit and self._rate == 1.0 and not faint
         self._sharper = sharper if useful else None
+        self._sharper_below = math.inf
         self.credit = self._blanket or self._sharper is not None
         """Whether any theorem gives the shuffler credit; if not the curve is the local one."""
         self._mu = self._predicted_mu(self._reference) if self._blanket else math.inf
@@ -239,13 +241,19 @@ class VectorCurve:
         return min(value for at, value in self._seen.items() if at <= budget)
 
     def _shuffled(self, epsilon: float, local: float) -> float:
-        best = math.inf if self._sharper is None else self._sharper.delta(epsilon)
+        sharper = math.inf
+        if self._sharper is not None and epsilon < self._sharper_below:
+            sharper = self._sharper.delta(epsilon)
         # The blanket is not computed where even its normal approximation is clearly above.
-        if self._blanket and best > TOLERANCES.vector_clearly_better * float(
+        if not self._blanket or sharper <= TOLERANCES.vector_clearly_better * float(
             gaussian_profile(epsilon, self._mu)
         ):
-            best = min(best, self._blanket_bound(epsilon, local))
-        return best
+            return sharper
+        blanket = self._blanket_bound(epsilon, local)
+        if blanket * TOLERANCES.vector_hopeless < sharper < math.inf:
+            # Rare losses are the blanket's: what falls behind it there does not catch up.
+            self._sharper_below = epsilon
+        return min(sharper, blanket)
 
     def _blanket_bound(self, epsilon: float, local: float) -> float:
         if self.own.noise == "laplace":

@@ -108,11 +108,17 @@ class _Classes:
         return result
 
     def decay(self, y: ComplexArray) -> FloatArray:
-        """R = sqrt(sum n_c q_c), q_c = 1 - |1 + r_c y|^2; Lipschitz with the sd of the sum."""
+        """R = sqrt(sum n_c a_c^2), a_c = arccos |1 + r_c y|; Lipschitz with the sd of the sum.
+
+        Each a_c is an angle in L^2, between one and e^(ikX): it moves by at most that between one
+        and e^(ihX), which is at most h times the sd of X. And cos a <= e^(-a^2/2).
+        """
         square = y.real**2 + y.imag**2
         total = np.zeros(y.shape, dtype=np.float64)
         for count, mass in zip(self.counts, self.masses, strict=True):
-            total += count * np.maximum(-2.0 * mass * y.real - mass * mass * square, 0.0)
+            missing = -2.0 * mass * y.real - mass * mass * square
+            missing = np.clip(missing, 0.0, 1.0 - TOLERANCES.decay_least_square)
+            total += count * np.arcsin(np.sqrt(missing)) ** 2
         result: FloatArray = np.sqrt(total)
         return result
 

@@ -204,14 +204,19 @@ def trapezoid(
 
 
 def loud_nodes(
-    law: TiltedLaw, counts: TiltedCounts, deviation: float, h: float, last: int
+    law: TiltedLaw,
+    counts: TiltedCounts,
+    deviation: float,
+    h: float,
+    last: int,
+    level: float = TOLERANCES.fourier_skip_level,
 ) -> tuple[NDArray[np.int64], int | None]:
     """Which nodes 0..last must be evaluated; the smallest skipped node, if any.
 
     A block is skipped when the decay at its centre, less `deviation` times its half-width, still
-    certifies |transform| <= SKIP_LEVEL * discard_factor.
+    certifies |transform| <= `level` * discard_factor.
     """
-    need = math.sqrt(-2.0 * math.log(TOLERANCES.fourier_skip_level))
+    need = math.sqrt(-2.0 * math.log(level))
     first_skipped: int | None = None
     starts = np.arange(0, last + 1, TOLERANCES.fourier_block, dtype=np.int64)
     size = TOLERANCES.fourier_block

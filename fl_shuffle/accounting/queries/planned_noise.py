@@ -199,7 +199,6 @@ def _one_round_scale(
         return view.delta(target) if view.credit else 1.0
 
     low = TOLERANCES.plan_smallest_share * without
-    # Without credit the noise is known; bisection would end there, one evaluation later.
     return bisected(spent, delta, low, without, within=TOLERANCES.plan_one_round_scale)
 
 
@@ -220,9 +219,8 @@ def _smallest_scale(
 
     def predicted(scale: float) -> float:
         view = curve(scale)
-        if not view.credit:
-            return math.inf
-        return gaussian_epsilon(delta, math.sqrt(rounds) * view.predicted_mu)
+        mu = math.sqrt(rounds) * view.predicted_mu
+        return gaussian_epsilon(delta, mu) if view.credit else math.inf
 
     def likely(scale: float) -> float:
         """Where tails are heavy one round of all decides, and the normal prediction is far off."""
@@ -230,14 +228,20 @@ def _smallest_scale(
         return rounds * (view.delta(target) if view.credit else view.local_delta(target))
 
     good, bad = without, TOLERANCES.plan_smallest_share * without
-    start = bisected(predicted, target / TOLERANCES.plan_expected_gain, bad, good)
-    if start < good and likely(start) > delta:
-        start = bisected(likely, delta, start, good, within=3e-3)
-    share, near, middle = TOLERANCES.plan_expected_gain, False, 1.0 - 0.4 * TOLERANCES.plan_close
+    share, power = TOLERANCES.plan_expected_gain, TOLERANCES.plan_first_power
+    low = start = bisected(predicted, target / share, bad, good)
+    while start < good and likely(start) > delta:
+        low, start = start, min(1.3 * start, good)
+    if start > low:
+        start = bisected(likely, delta, low, start, within=1e-2)
+        # The rarer the losses that decide, the steeper.
+        rarity = target / max(predicted(start), sys.float_info.min)
+        share, power = TOLERANCES.plan_rare_gain, _plausible(3.0 * rarity)
+    near, middle = False, 1.0 - 0.4 * TOLERANCES.plan_close
     seen: dict[float, float] = {}
     for _ in range(TOLERANCES.plan_max_accounted):
         if not near:
-            start = _crossing(rough, target * middle / share, start, bad, good, seen)
+            start = _crossing(rough, target * middle / share, start, bad, good, power, seen)
         if start >= good:
             break
         value = max(accounted(start), sys.float_info.min)
@@ -252,10 +256,10 @@ def _smallest_scale(
         if not math.isfinite(value):
             share *= 1.2
             continue
-        share = value / rough(start)
+        share = value / max(rough(start), sys.float_info.min)
         # Near the target the power with which the rough cost falls leads there without it.
         near = abs(math.log(value / target)) <= TOLERANCES.plan_near
-        power = [TOLERANCES.plan_first_power, *_powers(seen)][-1]
+        power = [power, *_powers(seen)][-1]
         start *= (value / (target * middle)) ** (1.0 / power)
         if not bad < start < good:
             start = math.sqrt(bad * good)
@@ -268,11 +272,13 @@ def _crossing(
     start: float,
     bad: float,
     good: float,
+    first_power: float,
     seen: dict[float, float],
 ) -> float:
     """A scale between `bad` and `good` where the falling `cost` is near `aim`, from `start`.
 
-    `seen` takes the costs that were asked, in their order.
+    `seen` takes the costs that were asked, in their order; before there are two the cost is taken
+    to fall with `first_power` of the scale.
     """
     scale = start
     for _ in range(TOLERANCES.plan_max_trials):
@@ -294,7 +300,7 @@ def _crossing(
             scale = above * (below / above) ** min(max(part, 0.05), 0.95)
         else:
             # A heavy tail makes the cost steeper in the scale than proportional.
-            *_, last = [TOLERANCES.plan_first_power, *_powers(seen)]
+            *_, last = [first_power, *_powers(seen)]
             step = (value / aim) ** (1.0 / last) if math.isfinite(value) else 1.3
             scale *= min(max(step, 0.75), 1.35)
     return scale
@@ -304,7 +310,11 @@ def _powers(seen: dict[float, float]) -> list[float]:
     """Between trials, in their order: with which power of the scale the cost fell; 1 to 10."""
     finite = [(math.log(scale), math.log(cost)) for scale, cost in seen.items() if cost < math.inf]
     pairs = itertools.pairwise(finite)
-    return [min(max((d - b) / (a - c), 1.0), 10.0) for (a, b), (c, d) in pairs if a != c]
+    return [_plausible((d - b) / (a - c)) for (a, b), (c, d) in pairs if a != c]
+
+
+def _plausible(power: float) -> float:
+    return min(max(power, 1.0), 10.0)
 
 
 def _worst_batch(
@@ -361,14 +371,12 @@ def _local_scale(
     """The noise that reaches the target without any shuffler, rounded up."""
     if noise == "gaussian":
         return sensitivity * math.sqrt(rounds) / gaussian_mu(epsilon, delta) * (1.0 + 1e-9)
-    good, bad = sensitivity * rounds / epsilon, sensitivity / (2.0 * epsilon + 10.0) / rounds
-    while good > bad * 1.002:
-        middle = math.sqrt(good * bad)
-        if laplace_epsilon(delta, sensitivity / middle, rounds) <= epsilon:
-            good = middle
-        else:
-            bad = middle
-    return good
+
+    def spent(scale: float) -> float:
+        return laplace_epsilon(delta, sensitivity / scale, rounds)
+
+    low, high = sensitivity / (2.0 * epsilon + 10.0) / rounds, sensitivity * rounds / epsilon
+    return bisected(spent, epsilon, low, high, within=2e-3)
 
 
 def clip_shares(clients: int | Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
@@ -388,6 +396,5 @@ def clip_shares(clients: int | Sequence[tuple[float, int]]) -> list[tuple[float,
 
 def require_target_delta(delta: float, name: str = "delta") -> None:
     """Raise `InvalidValueError` unless `delta` lies in (0, 1)."""
-    require_real(
-        name, delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
-    )
+    inside = {"exclusive_minimum": True, "exclusive_maximum": True}
+    require_real(name, delta, minimum=0.0, maximum=1.0, **inside)

@@ -9,13 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_shuffle.extras import installed
 from fl_shuffle.gradients.chain import ChainEngine
 from fl_shuffle.gradients.engine import Batch, Loss, SumPlan
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 from fl_shuffle.gradients.rounding import move_error_float32
 from fl_shuffle.gradients.structure import Layer
 from fl_shuffle.gradients.tolerances import TOLERANCES
+from fl_shuffle.plugins import installed
 
 if TYPE_CHECKING:
     from fl_shuffle.gradients.compiled_linear.kernel import Clips, Model, Records, Tile

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.errors import ConfigError, DataError, InvalidValueError, suggestion
-from fl_shuffle.extras import require_extra
+from fl_shuffle.plugins import require_extra
 from fl_shuffle.tasks.sources.options import (
     FIELD,
     Target,

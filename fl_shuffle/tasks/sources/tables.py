@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.errors import DataError, InvalidValueError, require_real
-from fl_shuffle.extras import require_extra
+from fl_shuffle.plugins import require_extra
 from fl_shuffle.tasks.sources.options import FIELD, Target, text_option, texts_option
 
 log = logging.getLogger("fl_shuffle.client")

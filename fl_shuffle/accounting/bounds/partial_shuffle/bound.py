@@ -116,7 +116,9 @@ def third_order_delta(setting: Setting, epsilon: float, *, in_rings: bool = True
     best, close = math.inf, TOLERANCES.third_order_close
     for attempt in range(TOLERANCES.third_order_passes + 1):
         firsts = [swapped.sum_at(form, form.hints, swap, 0) for form in forms]
-        likely = swapped.likely(forms, swap, firsts)
+        likely = min(
+            swapped.likely(form, swap, first) for form, first in zip(forms, firsts, strict=True)
+        )
         if attempt > 0 or not close * goal < likely < math.inf:
             found, form = swapped.best_form(forms, swap, firsts)
             best = likely = min(best, found)
@@ -168,10 +170,14 @@ class _Sum:
         return _exponential(known)
 
     @property
+    def doubtful(self) -> bool:
+        """Whether `bound` may be far from `estimate`."""
+        return self.by_atoms is not None and self.by_atoms.doubtful
+
+    @property
     def belief(self) -> float:
         """What is above another result when `estimate` times this is."""
-        doubtful = self.by_atoms is not None and self.by_atoms.doubtful
-        return TOLERANCES.third_order_doubtful if doubtful else TOLERANCES.third_order_hopeless
+        return TOLERANCES.third_order_doubtful if self.doubtful else TOLERANCES.third_order_hopeless
 
     def bound(self, enough: float) -> float:
         """An upper bound on E(sum)_+; up to `enough` the one by moments will do."""
@@ -201,44 +207,48 @@ class _Swapped:
     rate: float
     missing: tuple[AtomicLaw, float]
 
-    def likely(self, forms: list[_Form], swap: Swap, firsts: list[_Sum]) -> float:
-        """About the least bound, from the first node of eta alone."""
-        return min(
-            self._whole(form, swap, [first.estimate] * swap.losses.size)
-            for form, first in zip(forms, firsts, strict=True)
-        )
+    def likely(self, form: _Form, swap: Swap, first: _Sum) -> float:
+        """About the bound, from the first node of eta alone; less than from all of them."""
+        return self._whole(form, swap, [first.estimate] * swap.losses.size)
 
     def best_form(self, forms: list[_Form], swap: Swap, firsts: list[_Sum]) -> tuple[float, _Form]:
         """The least bound of several forms, each at every node of eta, and which form gave it.
 
-        `firsts`: the sums at the first node.
+        `firsts`: the sums at the first node. The first form is one law for all others.
         """
-        tried = []
-        for place, (form, first) in enumerate(zip(forms, firsts, strict=True)):
-            form.hints[:] = first.choices
-            sums = [first]
-            for node in range(1, swap.losses.size):
-                sums.append(self.sum_at(form, sums[-1].choices, swap, node))
-            likely = self._whole(form, swap, [each.estimate for each in sums])
-            tried.append((likely, place, sums))
+        likely = [self.likely(form, swap, first) for form, first in zip(forms, firsts, strict=True)]
+        least = [each * first.belief for each, first in zip(likely, firsts, strict=True)]
         best, chosen = math.inf, forms[0]
-        for likely, place, sums in sorted(tried, key=lambda each: each[:2]):
-            # What can hardly come out below is not computed.
-            if likely * sums[0].belief < best:
-                # A node of little weight need not be known well.
-                mains = math.fsum(each.weight * each.estimate for each in sums)
-                shares = [
-                    each.bound(
-                        TOLERANCES.third_order_slight
-                        * mains
-                        / max(each.weight, TOLERANCES.partial_shuffle_tiny)
-                    )
-                    for each in sums
-                ]
-                whole = self._whole(forms[place], swap, shares)
-                if whole < best:
-                    best, chosen = whole, forms[place]
+        for place in sorted(range(len(forms)), key=lambda place: least[place]):
+            first, slight = firsts[place], TOLERANCES.third_order_no_gain * likely[0]
+            # Neither what hardly gains nor what can hardly come out below is computed.
+            no_gain = place > 0 and likely[place] > slight and not firsts[0].doubtful
+            if no_gain or least[place] >= best:
+                continue
+            found = self._bound(forms[place], swap, first, best)
+            if found < best:
+                best, chosen = found, forms[place]
         return best, chosen
+
+    def _bound(self, form: _Form, swap: Swap, first: _Sum, below: float) -> float:
+        """The bound of one form at all nodes of eta; infinite if it can hardly be `below`."""
+        form.hints[:] = first.choices
+        sums = [first]
+        for node in range(1, swap.losses.size):
+            sums.append(self.sum_at(form, sums[-1].choices, swap, node))
+        if self._whole(form, swap, [each.estimate for each in sums]) * first.belief >= below:
+            return math.inf
+        mains = math.fsum(each.weight * each.estimate for each in sums)
+        # A node of little weight need not be known well.
+        shares = [
+            each.bound(
+                TOLERANCES.third_order_slight
+                * mains
+                / max(each.weight, TOLERANCES.partial_shuffle_tiny)
+            )
+            for each in sums
+        ]
+        return self._whole(form, swap, shares)
 
     def _whole(self, form: _Form, swap: Swap, mains: list[float]) -> float:
         """The bound on delta from those on the main term at the nodes of eta."""

@@ -213,19 +213,29 @@ def squared_tail(law: _Cut, spread: float) -> float:
     It is 2 int_K^inf E(L_k - t)_+ dt. Up to a point G > 1 the integrand is at most the convex S,
     whose trapezoidal sum is above its integral; beyond, (L_k - G)_+ <= (P/R_k - G)_+.
     """
-    start, a = law.upper, math.exp(law.epsilon)
-    reach = math.log(start + a) / spread + 0.5 * spread
+    left = float(law.stop_loss(np.array([law.upper]))[0])
+    nodes, beyond = tail_nodes(law.epsilon, law.upper, spread, left)
+    return float(square_of_tail(nodes, law.stop_loss(nodes), np.array(beyond)))
+
+
+def tail_nodes(
+    epsilon: float, start: float, spread: float, left: float
+) -> tuple[FloatArray, float]:
+    """Where S is asked for from K = `start`, S(K) = `left`, up to G, and what lies beyond G."""
+    reach = math.log(start + math.exp(epsilon)) / spread + 0.5 * spread
     sds = np.arange(TOLERANCES.split_tail_sds, TOLERANCES.split_tail_most_sds)
     ends = np.exp(spread * (reach + sds) - 0.5 * spread * spread)
     ends = np.maximum(ends, max(2.0, 2.0 * start))
     beyond = squared_excess(ends, spread)
     # Beyond G what P alone could say counts: far enough out that it is nothing against S.
-    width = float(ends[0]) - start
-    enough = beyond <= TOLERANCES.split_tail_share * width * float(
-        law.stop_loss(np.array([start]))[0]
-    )
+    enough = beyond <= TOLERANCES.split_tail_share * (float(ends[0]) - start) * left
     last = int(np.argmax(enough)) if np.any(enough) else sds.size - 1
     reach_out = TOLERANCES.split_tail_first, 1.0, TOLERANCES.split_tail_nodes
     nodes = start + np.append(0.0, np.geomspace(*reach_out)) * (float(ends[last]) - start)
-    body = float(np.trapezoid(law.stop_loss(nodes), nodes))
-    return (2.0 * body + float(beyond[last])) * TOLERANCES.split_tail_inflation
+    return nodes, float(beyond[last])
+
+
+def square_of_tail(nodes: FloatArray, left: FloatArray, beyond: FloatArray) -> FloatArray:
+    """At least E(L_k - K)_+^2 from S = `left` at `nodes` and what lies beyond; any number."""
+    result: FloatArray = 2.0 * np.trapezoid(left, nodes, axis=-1) + beyond
+    return result * TOLERANCES.split_tail_inflation

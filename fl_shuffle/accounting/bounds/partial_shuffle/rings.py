@@ -26,9 +26,9 @@ import numpy as np
 
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
     ConvexOrderLaw,
-    GaussianSplitLaw,
     split_excess,
-    squared_tail,
+    square_of_tail,
+    tail_nodes,
 )
 from fl_shuffle.accounting.engine.convex_rounding import atoms_through
 from fl_shuffle.accounting.laws.amplification import AtomicLaw, FloatArray
@@ -68,12 +68,17 @@ def rings(law: ConvexOrderLaw, mu: float, left: float, nodes: FloatArray) -> lis
     # The cut of each: the first place where no more is left, or the last one.
     enough = high <= left * (1.0 + TOLERANCES.partial_shuffle_round_off)
     ends = np.where(enough.any(axis=1), np.argmax(enough, axis=1), places.size - 1).tolist()
+    cuts, tails = places[ends].tolist(), high[np.arange(count), ends].tolist()
+    far_out = [
+        tail_nodes(epsilon, cut, far, tail)
+        for cut, far, tail in zip(cuts, edges[1:].tolist(), tails, strict=True)
+    ]
+    above_cut, beyond = (np.array(each) for each in zip(*far_out, strict=True))
+    left_there = split_excess(epsilon, mu, edges[1:, None], above_cut)
+    squares = square_of_tail(above_cut, left_there, beyond).tolist()
     found = []
-    for place, end in enumerate(ends):
+    for place, (end, cut, tail, square) in enumerate(zip(ends, cuts, tails, squares, strict=True)):
         near, far = edges[place : place + 2].tolist()
-        cut, tail = float(places[end]), float(high[place, end])
-        own = GaussianSplitLaw(epsilon, mu, far, law.lower, cut)
-        square = squared_tail(own, far)
         kept = low.size + end + 1
         values = np.concatenate([low, high[place, : end + 1]])
         # Above the cut one atom keeps E(L - K)_+ and E(L - K)_+^2.

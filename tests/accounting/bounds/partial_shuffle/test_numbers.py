@@ -67,6 +67,21 @@ def test_one_record_of_several(
     assert attack <= record_curve(epsilon0, records, 10**4).epsilon(DELTA) <= reached
 
 
+def test_small_batches_have_the_sharper_bound() -> None:
+    """The blanket alone proves 0.0983 and 0.130."""
+    assert 0.0742 <= client_curve(1.0, 100).epsilon(DELTA) <= 0.085
+    assert record_curve(0.5, 4, 100).epsilon(DELTA) <= 0.055
+
+
+@pytest.mark.parametrize(("spread", "clients"), [(0.03, 100), (0.029, 40)])
+def test_small_batches_of_faint_reports_lose_nothing(spread: float, clients: int) -> None:
+    """There the blanket alone is computed."""
+    setting = Setting(clients - 1, spread, spread, spread, spread / 2, spread / 2)
+    own = ReportClass("gaussian", 1.0, 0.5 * spread, spread, clients)
+    epsilon = VectorCurve([own], relative_error=2e-3).epsilon(DELTA)
+    assert third_order_delta(setting, 0.99 * epsilon) >= DELTA
+
+
 def test_faint_records_of_many_are_hidden_far_out() -> None:
     """A move that is small against the spread leaves next to nothing above any cut."""
     move = 0.1 / CLASSICAL

@@ -12,8 +12,8 @@ no bound. What is added:
 
 * the sum beyond k = K: at most (2/pi) e^(v theta^2/2) e^(-v K^2/2) / (v K^4), relative to
   e^(theta q) M(theta)^N, as |M(s)| <= M(theta) and the terms decrease;
-* skipped blocks of frequencies, where |M(s)/M(theta)|^N <= `fourier_skip_level` is certified: at
-  most SKIP_LEVEL (2/pi) e^(v theta^2/2) (1/(2 k0^2) + h/k0^3), k0 the first of them;
+* skipped blocks of frequencies, where |M(s)/M(theta)|^N <= a level is certified: at most the level
+  times (2/pi) e^(v theta^2/2) (1/(2 k0^2) + h/k0^3), k0 the first of them;
 * round-off: per node the modulus times (error of log M(s)^N + error of the phase kq + 40 units +
   one unit for every node); and the error of N log M(theta), a factor.
 
@@ -73,7 +73,9 @@ def squared_excess_of_sum(
     1/theta. None where too many nodes would be needed.
     """
     most = float(np.max(offsets))
-    line = _line(law, count, theta, period_of(law, count, theta, most), smoothing)
+    period = period_of(law, count, theta, most)
+    ends = TOLERANCES.second_order_cut, TOLERANCES.fourier_skip_level
+    line = _line(law, count, theta, period, smoothing, ends)
     if line is None:
         return None
     value = line.scale * (np.exp(1j * np.multiply.outer(offsets, line.k)) @ line.terms).real
@@ -108,7 +110,8 @@ def log_excess_by_moduli(
     error = moment.log_total_error([(1.0, count - 1)])
     if log_mass + 2.0 * error + TOLERANCES.cells_round_off * (1.0 + abs(log_mass)) <= known:
         return known
-    line = _line(law, count, theta, period, TOLERANCES.moduli_smoothing)
+    ends = TOLERANCES.moduli_cut, TOLERANCES.moduli_skip_level
+    line = _line(law, count, theta, period, TOLERANCES.moduli_smoothing, ends)
     if line is None:
         return math.inf
     whole = line.scale * float(np.sum(line.size * (1.0 + line.drift))) + line.added
@@ -117,18 +120,25 @@ def log_excess_by_moduli(
 
 
 def _line(
-    law: AtomicLaw, count: int, theta: float, period: float, smoothing: float
+    law: AtomicLaw,
+    count: int,
+    theta: float,
+    period: float,
+    smoothing: float,
+    ends: tuple[float, float],
 ) -> _Line | None:
+    """`ends`: the last frequency, in deviations of the smoothing, and the level for skipping."""
+    cut, level = ends
     tilted = TiltedLaw.of(law, theta)
     counts = BinomialCounts(1.0, count - 1, tilted.moment)
     log_mass = counts.log_scale + math.log(count)
     deviation = _deviation(tilted, count)
     h = 2.0 * math.pi / period
     smoothing_sd = smoothing / theta
-    last = max(1, math.ceil(TOLERANCES.second_order_cut / (smoothing_sd * h)))
+    last = max(1, math.ceil(cut / (smoothing_sd * h)))
     if last > TOLERANCES.second_order_max_nodes:
         return None
-    nodes, first_skipped = loud_nodes(tilted, counts, deviation, h, last)
+    nodes, first_skipped = loud_nodes(tilted, counts, deviation, h, last, level)
     k = nodes.astype(np.float64) * h
     y = tilted.characteristic(nodes, h)
     transform = counts.evaluate(y)
@@ -141,9 +151,7 @@ def _line(
     added = front * 2.0 / math.pi * math.exp(-0.5 * v * end * end) / (v * end**4)
     if first_skipped is not None:
         start = first_skipped * h
-        added += (
-            front * TOLERANCES.fourier_skip_level * 2.0 / math.pi * (0.5 / start**2 + h / start**3)
-        )
+        added += front * level * 2.0 / math.pi * (0.5 / start**2 + h / start**3)
     return _Line(
         log_mass,
         k,

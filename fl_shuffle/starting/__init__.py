@@ -1,0 +1,22 @@
+"""Where `fl-shuffle` begins: Ctrl-C is one line from here on.
+
+Python's own start and the few lines before this one are out of reach: Ctrl-C there ends the program
+with Python's traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from fl_shuffle.interrupts import INTERRUPTED, LINE, LeavingAtOnce
+
+
+def main() -> int:
+    """Run the command line; returns its exit code."""
+    try:
+        with LeavingAtOnce():
+            from fl_shuffle.cli import main as command
+        return command()
+    except KeyboardInterrupt:  # between two handlers
+        sys.stderr.write(LINE)
+        return INTERRUPTED

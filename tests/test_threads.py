@@ -1,0 +1,108 @@
+"""One thread of torch and of NumPy's linear algebra, while something of ours is computed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from fl_shuffle.api import bounds, plans
+from fl_shuffle.cli import main
+from fl_shuffle.threads import one_thread, with_one_blas_thread
+
+
+def blas_threads() -> set[int]:
+    np.ones((2, 2)) @ np.ones((2, 2))
+    return {found["num_threads"] for found in threadpool_info() if found["user_api"] == "blas"}
+
+
+def test_the_callers_own_numbers_come_back() -> None:
+    before = torch.get_num_threads()
+    with threadpool_limits(2, user_api="blas"):
+        torch.set_num_threads(2)
+        try:
+            own = blas_threads()
+            with pytest.raises(ZeroDivisionError), one_thread():
+                assert blas_threads() == {1}
+                assert torch.get_num_threads() == 1
+                raise ZeroDivisionError
+            assert blas_threads() == own
+            assert torch.get_num_threads() == 2
+            assert with_one_blas_thread(blas_threads)() == {1}
+            assert blas_threads() == own
+        finally:
+            torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("asked", [bounds.bound, bounds.compare, plans.noise_for, plans._cost])
+def test_questions_are_answered_in_one_thread(asked: object) -> None:
+    assert getattr(asked, "__wrapped__", None) is not None
+
+
+PRODUCTS_WHILE_IT_FORKS = """
+import os, subprocess, threading
+import numpy as np
+from fl_shuffle.threads import keep_one_thread
+
+keep_one_thread()
+a = np.ones((60, 300), dtype=complex)
+made = 0
+
+def work():
+    global made
+    while True:
+        a @ a.T
+        made += 1
+
+threading.Thread(target=work, daemon=True).start()
+for _ in range(30):
+    subprocess.run(["true"], preexec_fn=lambda: None, check=True)
+    before = made
+    while made < before + 2:
+        pass
+print("done", flush=True)
+os._exit(0)
+"""
+
+
+def test_products_go_on_while_the_process_forks() -> None:
+    # As a ServerApp's accountant beside the start of Ray: with two threads it waits for ever.
+    found = subprocess.run(
+        [sys.executable, "-c", PRODUCTS_WHILE_IT_FORKS],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert found.stdout == "done\n", found.stderr
+
+
+def test_the_command_says_so_before_numpy_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    code = (
+        "import os, sys\n"
+        "from fl_shuffle.cli import main\n"
+        "assert 'numpy' not in sys.modules\n"
+        "main(['bound', '--epsilon0', '1', '--clients', '1000', '--delta', '1e-6'])\n"
+        "print(os.environ['OPENBLAS_NUM_THREADS'], 'numpy' in sys.modules)\n"
+    )
+    clean = {name: value for name, value in os.environ.items() if "NUM_THREADS" not in name}
+    for given, said in ({}, "1 True"), ({"OPENBLAS_NUM_THREADS": "2"}, "2 True"):
+        found = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**clean, **given},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert found.stdout.splitlines()[-1] == said
+    # In a process whose NumPy is loaded it could change nothing but what other programs see.
+    before = os.environ.get("OPENBLAS_NUM_THREADS")
+    assert main(["bound", "--epsilon0", "1", "--clients", "1000", "--delta", "1e-6"]) == 0
+    assert os.environ.get("OPENBLAS_NUM_THREADS") == before
+    assert capsys.readouterr().out
