@@ -128,7 +128,8 @@ def test_plans_by_name() -> None:
 
 
 def test_laplace_noise_needs_no_method_and_no_dimension() -> None:
-    asked = {"randomizer": "laplace", "epsilon0": 1.0, "clients": 2000, "delta": 1e-6}
+    asked: dict[str, Any] = {"randomizer": "laplace", "epsilon0": 1.0}
+    asked |= {"clients": 2000, "delta": 1e-6}
     answer = fs.bound(**asked, release="sum")
     assert answer.method == "sum" and answer.status is Status.PROVEN
     assert answer.epsilon < fs.bound(**asked).epsilon
