@@ -52,11 +52,11 @@ class Question(TypedDict, total=False):
 def bound(**question: Unpack[Question]) -> Guarantee:
     """The guarantee of one method, in nats, for replacing one unit (client or record).
 
-    Without `method` a proven one for the kind of report is asked: `proven` for Gaussian noise, or
-    `sum` where `release="sum"`, `blanket` for any other randomizer named, `gspa-exact` for personal
-    budgets alone, `profile` for a profile, and `clone` for any randomizer of that local budget;
-    `compare` finds the tightest. Raises `InvalidValueError` for a value out of range and
-    `NotApplicableError` where the method states nothing.
+    Without `method` a proven one for the kind of report is asked: `sum` for Gaussian or Laplace
+    noise where `release="sum"`, `proven` for Gaussian noise, `blanket` for any other randomizer
+    named, `gspa-exact` for personal budgets alone, `profile` for a profile, and `clone` for any
+    randomizer of that local budget; `compare` finds the tightest. Raises `InvalidValueError` for a
+    value out of range and `NotApplicableError` where the method states nothing.
 
     >>> answer = bound(randomizer="krr", k=10, epsilon0=1.0, clients=10_000, delta=1e-6)
     >>> answer.method, str(answer.status), answer.epsilon < 0.1

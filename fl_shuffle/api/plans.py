@@ -117,7 +117,10 @@ def noise_for(
             raise InvalidValueError("assumed_honest", honest, "needs release = 'sum'")
         return plan_noise(epsilon, delta, clients=clients, rounds=rounds, **rest)
     if rest.pop("noise", "gaussian") != "gaussian":
-        raise ConfigError("release = 'sum' is planned for Gaussian noise alone")
+        raise ConfigError(
+            "release = 'sum' is planned for Gaussian noise alone; what Laplace noise of a local "
+            "budget costs says: fl-shuffle bound --release sum --randomizer laplace --epsilon0 X"
+        )
     if rest.pop("participation", 1.0) != 1.0:
         raise ConfigError(
             "participation < 1 says that nobody knows who takes part; with release = 'sum' give "

@@ -24,7 +24,9 @@ def read_query(values: dict[str, Any]) -> BoundQuery:
         if values.get("profile") is not None:
             values["method"] = "profile"
         if values.get("randomizer") == "gaussian":
-            values["method"] = "sum" if values.get("release") == "sum" else "proven"
+            values["method"] = "proven"
+        if values.get("randomizer") in ("gaussian", "laplace") and values.get("release") == "sum":
+            values["method"] = "sum"
     return BoundQuery.from_mapping(values)
 
 

@@ -104,8 +104,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method",
         metavar="NAME",
-        help="which bound (default: blanket if a randomizer is named, "
-        "else clone; gspa-exact with budgets alone); `fl-shuffle compare` lists them",
+        help="which bound (default: blanket if a randomizer is named, else clone; gspa-exact with "
+        "budgets alone; sum for Gaussian or Laplace noise with --release sum); `fl-shuffle "
+        "compare` lists them",
     )
     parser.add_argument(
         "--solve-for",

@@ -64,8 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.api.configs import QUICKSTART, configured
     from fl_shuffle.api.runs import resume, simulate
     from fl_shuffle.errors import ConfigError
+    from fl_shuffle.interrupts import LeavingAtOnce
     from fl_shuffle.simulation.progress import make_display
-    from fl_shuffle.trackers import tracking
+
+    with LeavingAtOnce():  # PyTorch comes with them
+        from fl_shuffle.trackers import tracking
 
     if arguments.data_unchanged and not arguments.resume:
         raise ConfigError("--data-unchanged goes with --resume DIR")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fl_shuffle.ledger.long_tables import ROWS_AT_ONCE, fill_table
 
@@ -18,7 +20,7 @@ def test_rows_are_what_the_columns_say(size: int, varying: bool) -> None:
     rng = np.random.default_rng(size)
     numbers = rng.random(size) if varying else np.full(size, 0.25)
     numbers[-1] = np.inf
-    columns = [
+    columns: list[NDArray[Any]] = [
         np.array(("gaussian", "user"))[np.arange(size) % 2 * varying],
         numbers,
         rng.integers(0, 9, size) if varying else np.full(size, 7),

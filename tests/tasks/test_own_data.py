@@ -89,7 +89,7 @@ def test_a_budgets_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
     )
     assert load_task(config) is again
     (tmp_path / "budgets.csv").unlink()
-    with pytest.raises(ConfigError, match=r"budgets\.csv cannot be read"):
+    with pytest.raises(ConfigError, match=r"budgets\.csv does not exist"):
         load_task(config)
 
 

@@ -125,3 +125,13 @@ def test_plans_by_name() -> None:
         fs.plan(**target, release="sum", noise="laplace")
     with pytest.raises(ConfigError, match="participation"):
         fs.plan(**target, release="sum", participation=0.5)
+
+
+def test_laplace_noise_needs_no_method_and_no_dimension() -> None:
+    asked: dict[str, Any] = {"randomizer": "laplace", "epsilon0": 1.0}
+    asked |= {"clients": 2000, "delta": 1e-6}
+    answer = fs.bound(**asked, release="sum")
+    assert answer.method == "sum" and answer.status is Status.PROVEN
+    assert answer.epsilon < fs.bound(**asked).epsilon
+    half = fs.bound(**asked, release="sum", assumed_honest=0.5).epsilon
+    assert answer.epsilon < half < 1.0
