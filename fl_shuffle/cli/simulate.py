@@ -62,32 +62,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.api.configs import QUICKSTART, configured
-    from fl_shuffle.api.runs import resume, simulate
     from fl_shuffle.errors import ConfigError
-    from fl_shuffle.interrupts import LeavingAtOnce
-    from fl_shuffle.simulation.progress import make_display
-
-    with LeavingAtOnce():  # PyTorch comes with them
-        from fl_shuffle.trackers import tracking
 
     if arguments.data_unchanged and not arguments.resume:
         raise ConfigError("--data-unchanged goes with --resume DIR")
     if arguments.resume and (arguments.config or arguments.out):
         raise ConfigError("--resume DIR takes its configuration from DIR; give no other")
+    settings = [*arguments.set, *_overrides(arguments)]
+    # What is wrong with a configuration is said before PyTorch is loaded.
+    config = None if arguments.resume else configured(arguments.config or QUICKSTART, settings)
+    _load(quiet=arguments.quiet or arguments.json)
+
+    from fl_shuffle.api.runs import resume, simulate
+    from fl_shuffle.simulation.progress import make_display
+    from fl_shuffle.trackers import tracking
+
     display = make_display(quiet=arguments.quiet, as_json=arguments.json)
     try:
-        settings = [*arguments.set, *_overrides(arguments)]
-        quiet = arguments.quiet or arguments.json
         with tracking(arguments.track, also=display) as observer:
-            if arguments.resume:
-                _load(quiet=quiet)
+            if config is None:
                 vouched: bool = arguments.data_unchanged
                 result = resume(
                     arguments.resume, settings=settings, data_unchanged=vouched, on_event=observer
                 )
             else:
-                config = configured(arguments.config or QUICKSTART, settings)
-                _load(quiet=quiet)
                 result = simulate(config, out=arguments.out, on_event=observer)
     finally:
         display.close()
@@ -101,6 +99,7 @@ def _load(*, quiet: bool) -> None:
     tell("" if quiet else "loading PyTorch and Flower")
     with LeavingAtOnce():
         import_module("fl_shuffle.simulation.launch")
+        import_module("fl_shuffle.trackers")
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:
