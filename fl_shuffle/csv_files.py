@@ -20,15 +20,13 @@ def read_rows(path: Path, what: str, error: type[FlShuffleError]) -> list[list[s
     Raises `error`, naming `what` it is and the file, where there is none, or it is no text.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(FIRST_BYTES)
-            if b"\0" in content:
-                raise error(f"{what} {path} is not text; save it as CSV (UTF-8)")
-            content += file.read(MOST_BYTES)
+        content = content_of(path)
     except FileNotFoundError:
         raise error(f"{what} {path} does not exist") from None
     except OSError as reason:
         raise error(f"{what} {path} cannot be read: {reason.strerror}") from None
+    if b"\0" in content[:FIRST_BYTES]:
+        raise error(f"{what} {path} is not text; save it as CSV (UTF-8)")
     try:
         rows = list(csv.reader(content.decode("utf-8-sig").splitlines()))
     except UnicodeDecodeError:
@@ -38,6 +36,14 @@ def read_rows(path: Path, what: str, error: type[FlShuffleError]) -> list[list[s
     while rows and not any(cell.strip() for cell in rows[-1]):
         rows.pop()
     return rows
+
+
+def content_of(path: Path) -> bytes:
+    """A file's bytes, as far as it may be a table: not more than the first of one that is no text
+    (`/dev/zero`). Raises `OSError`."""
+    with path.open("rb") as file:
+        content = file.read(FIRST_BYTES)
+        return content if b"\0" in content else content + file.read(MOST_BYTES)
 
 
 def whole_number(cell: str) -> int | None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.sections import BudgetsSection, Config, DataSection
+from fl_shuffle.csv_files import content_of
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.gradients.engine import Loss
 from fl_shuffle.plugins import load_attribute
@@ -192,7 +193,7 @@ def _content(section: BudgetsSection) -> str:
     if section.distribution != "file":
         return ""
     try:
-        return hashlib.blake2b(Path(section.file).read_bytes(), digest_size=16).hexdigest()
+        return hashlib.blake2b(content_of(Path(section.file)), digest_size=16).hexdigest()
     except OSError:
         # No task is kept for such a file: it is refused, with the reason, where it is read.
         return ""
