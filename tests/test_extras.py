@@ -42,7 +42,7 @@ def test_noise_without_numba_has_the_same_bits(monkeypatch: pytest.MonkeyPatch, 
             remove(monkeypatch, "numba")
             monkeypatch.delitem(sys.modules, "fl_shuffle.randomizers.noise_compiled")
             monkeypatch.delattr("fl_shuffle.randomizers.noise_compiled")
-        monkeypatch.setattr(noise_cpu, "_choice", noise_cpu._Choice())
+        monkeypatch.setattr(noise_cpu, "_loops", noise_cpu.CompiledLoops())
         drawn.append(getattr(NoiseStream(bytes(16), 610), law)(4, 3))
     assert torch.equal(*drawn)
 

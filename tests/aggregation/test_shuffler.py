@@ -14,7 +14,7 @@ from torch import Tensor
 from fl_shuffle.aggregation.shuffler import ReportBatch
 from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.flower.grid import InProcessGrid
-from fl_shuffle.randomizers import vector
+from fl_shuffle.randomizers import noise_cpu, vector
 
 DIMENSION = 7
 
@@ -55,7 +55,7 @@ def test_the_order_of_arrival_and_the_number_of_threads_leave_no_trace(keep: boo
 @pytest.fixture(params=[False, True], ids=["plain", "compiled"])
 def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports are added up as in small runs, and as in large ones."""
-    monkeypatch.setattr(vector._summed, "_numbers", request.param * vector.COMPILED_FROM)
+    monkeypatch.setattr(vector._summing, "_numbers", request.param * noise_cpu.COMPILED_FROM)
 
 
 @pytest.mark.usefixtures("loops")
