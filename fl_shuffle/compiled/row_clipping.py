@@ -11,6 +11,7 @@ from fl_shuffle.compiled import inlined, kernel
 SEGMENT = 256
 """Terms added up in float32, by halving, before float64 takes over."""
 EIGHTH = SEGMENT // 8
+"""What is left of a segment after three halvings."""
 
 
 @inlined
