@@ -6,7 +6,8 @@ The floor is plain PyTorch for this one model and equal client sizes, cut into b
 several sizes, with no care for packing, ragged clients, NaN or labels; for a convolutional network
 the best of several ways, see `network_floor`. Both write the same float32
 [clients, d] array again and again, on one thread, alternating; times are this thread's processor
-time, medians, and the tenth and ninetieth percentile of the ratio. Data are random: no branch depends on them.
+time, medians, and the tenth and ninetieth percentile of the ratio. Data are random: no branch
+depends on them.
 """
 
 from __future__ import annotations
@@ -222,7 +223,8 @@ def bench(job: str, unit: str, budget: float) -> None:
     low, ratio, high = (ratios[round(share * (len(ratios) - 1))] for share in (0.1, 0.5, 0.9))
     print(
         f"{job:8} {unit:6} ours {mine * 1e3:8.1f} ms  floor {base * 1e3:8.1f} ms "
-        f"({best})  ratio {ratio:.2f} ({low:.2f} to {high:.2f})  [{len(times)} rounds, {engine.path}]",
+        f"({best})  ratio {ratio:.2f} ({low:.2f} to {high:.2f})  "
+        f"[{len(times)} rounds, {engine.path}]",
         flush=True,
     )
     if network:

@@ -3,7 +3,7 @@
 A linear layer with input x and output gradient e has the weight gradient e x^T and the bias
 gradient e, so a record's squared l2 norm is the sum over layers of |e|^2 (|x|^2 + 1), and its l1
 norm the sum of |e|_1 (|x|_1 + 1). The clipped mean is one product per client and layer, of output
-gradients scaled by the clipping factors with the layer's inputs.
+gradients with the layer's inputs, whichever are fewer scaled by the clipping factors.
 """
 
 from __future__ import annotations
