@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from importlib import import_module
 from pathlib import Path
 
 from fl_shuffle.cli.overrides import add_overrides
@@ -63,6 +62,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.api.configs import QUICKSTART, configured
     from fl_shuffle.errors import ConfigError
+    from fl_shuffle.interrupts import load
+    from fl_shuffle.simulation.progress import tell
 
     if arguments.data_unchanged and not arguments.resume:
         raise ConfigError("--data-unchanged goes with --resume DIR")
@@ -71,7 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = [*arguments.set, *_overrides(arguments)]
     # What is wrong with a configuration is said before PyTorch is loaded.
     config = None if arguments.resume else configured(arguments.config or QUICKSTART, settings)
-    _load(quiet=arguments.quiet or arguments.json)
+    tell("" if arguments.quiet or arguments.json else "loading PyTorch and Flower")
+    load("fl_shuffle.simulation.launch", "fl_shuffle.trackers")
 
     from fl_shuffle.api.runs import resume, simulate
     from fl_shuffle.simulation.progress import make_display
@@ -90,16 +92,6 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         display.close()
     return int(result.summary["failed"])
-
-
-def _load(*, quiet: bool) -> None:
-    from fl_shuffle.interrupts import LeavingAtOnce
-    from fl_shuffle.simulation.progress import tell
-
-    tell("" if quiet else "loading PyTorch and Flower")
-    with LeavingAtOnce():
-        import_module("fl_shuffle.simulation.launch")
-        import_module("fl_shuffle.trackers")
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:

@@ -47,7 +47,7 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import (
     gaussian_profile,
 )
 from fl_shuffle.accounting.tolerances import TOLERANCES
-from fl_shuffle.errors import PrecisionError, require_integer, require_real
+from fl_shuffle.errors import PrecisionError, require_integer, require_open_unit, require_real
 
 FloatArray = NDArray[np.float64]
 
@@ -382,9 +382,7 @@ class VectorCurve:
 
         The curve there is within `tolerance` (relative) of the target. Never above the local value.
         """
-        target = require_real(
-            "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
-        )
+        target = require_open_unit("delta", delta)
         high = self.local_epsilon(target)
         if not self.credit or high == 0.0:
             return high

@@ -26,7 +26,7 @@ from fl_shuffle.accounting.engine.tilted_moments import UNIT
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.limits import MAX_COMPOSED
 from fl_shuffle.accounting.tolerances import TOLERANCES
-from fl_shuffle.errors import InvalidValueError, require_integer, require_real
+from fl_shuffle.errors import InvalidValueError, require_integer, require_open_unit, require_real
 
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
@@ -218,9 +218,7 @@ class Composition:
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon >= 0 on this composition at `delta`, rounded up; may be infinite."""
-        target = require_real(
-            "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
-        )
+        target = require_open_unit("delta", delta)
         if self.infinite >= target:
             return math.inf
         if self._variance == 0.0:

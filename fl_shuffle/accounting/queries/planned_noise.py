@@ -34,6 +34,7 @@ from fl_shuffle.errors import (
     NotApplicableError,
     require_choice,
     require_integer,
+    require_open_unit,
     require_real,
 )
 
@@ -99,8 +100,8 @@ def plan_noise(
     Raises `NotApplicableError` if the target cannot be reached by any noise.
     """
     target = require_real("epsilon", epsilon, minimum=0.0, exclusive_minimum=True, maximum=1e4)
-    require_target_delta(delta)
-    require_target_delta(report_delta, "report_delta")
+    require_open_unit("delta", delta)
+    require_open_unit("report_delta", report_delta)
     require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
     require_choice("noise", noise, NOISES)
     require_choice("unit", unit, UNITS)
@@ -222,6 +223,7 @@ def _smallest_scale(
         mu = math.sqrt(rounds) * view.predicted_mu
         return gaussian_epsilon(delta, mu) if view.credit else math.inf
 
+    @cache
     def likely(scale: float) -> float:
         """Where tails are heavy one round of all decides, and the normal prediction is far off."""
         view = curve(scale)
@@ -392,9 +394,3 @@ def clip_shares(clients: int | Sequence[tuple[float, int]]) -> list[tuple[float,
     if not shape:
         raise NotApplicableError("a plan needs at least one client")
     return shape
-
-
-def require_target_delta(delta: float, name: str = "delta") -> None:
-    """Raise `InvalidValueError` unless `delta` lies in (0, 1)."""
-    inside = {"exclusive_minimum": True, "exclusive_maximum": True}
-    require_real(name, delta, minimum=0.0, maximum=1.0, **inside)
