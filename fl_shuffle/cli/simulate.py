@@ -95,19 +95,27 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:
-    """The short options as the `section.key=value` they stand for."""
-    numbers = {
-        "run.rounds": arguments.rounds,
-        "data.clients": arguments.clients,
-        "run.seed": arguments.seed,
-        "run.jobs": arguments.jobs,
+    """The short options as the `section.key=value` they stand for; none may be set twice."""
+    from fl_shuffle.errors import ConfigError
+
+    data, budgets = (
+        None if path is None else str(Path(path).resolve())
+        for path in (arguments.data, arguments.budgets)
+    )
+    options = {
+        "run.rounds": ("--rounds", arguments.rounds),
+        "data.clients": ("--clients", arguments.clients),
+        "run.seed": ("--seed", arguments.seed),
+        "run.jobs": ("--jobs", arguments.jobs),
+        "run.engine": ("--engine", arguments.engine),
+        "run.device": ("--device", arguments.device),
+        "data.root": ("--data", data),
+        "budgets.file": ("--budgets", budgets),
+        "budgets.distribution": ("--budgets", None if budgets is None else "file"),
     }
-    texts = {
-        "run.engine": arguments.engine,
-        "run.device": arguments.device,
-        "data.root": arguments.data and str(Path(arguments.data).resolve()),
-        "budgets.file": arguments.budgets and str(Path(arguments.budgets).resolve()),
-        "budgets.distribution": arguments.budgets and "file",
-    }
-    found = [f"{key}={value}" for key, value in numbers.items() if value is not None]
-    return found + [f"{key}={json.dumps(value)}" for key, value in texts.items() if value]
+    given = {key: option for key, option in options.items() if option[1] is not None}
+    for setting in arguments.set:
+        key = setting.partition("=")[0].strip()
+        if key in given:
+            raise ConfigError(f"--set {setting}: {given[key][0]} says the same; drop one of them")
+    return [f"{key}={json.dumps(value)}" for key, (_, value) in given.items()]
