@@ -226,10 +226,14 @@ class Composition:
         goal = -math.log(target)
         tilt = self._tilt_for(goal)
         found = self._epsilon_at(target, tilt)
-        if found < (self._moments(tilt)[0] + goal) / tilt:
+        markov = (self._moments(tilt)[0] + goal) / tilt
+        if markov / TOLERANCES.tilt_far_off <= found < markov:
             return found
-        # No better than Markov's inequality alone: round-off, or the window, spoilt it.
-        return min(found, self._epsilon_at(target, tilt / TOLERANCES.tilt_ladder**2))
+        # Losses far from what is usual decide: round-off, or the window, may have spoilt this tilt.
+        lower = (
+            self._epsilon_at(target, tilt / TOLERANCES.tilt_ladder**rung) for rung in (1, 2, 3)
+        )
+        return min(found, *lower)
 
     def _epsilon_at(self, target: float, tilt: float) -> float:
         # The law repeats beyond its window, so that nothing above it is missing here.
