@@ -102,7 +102,9 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """Ratio of neighbouring tilts tried for the window."""
     tilt_far_off: float = 3.0
     """Where Markov's inequality is so many times above an epsilon, tilts below its best are tried,
-    too."""
+    too ..."""
+    tilt_far_below: float = 1e-3
+    """... and where delta is below this share of what that inequality says of it."""
     tilt_ladder_down: int = 40
     """So many steps of the ladder below the natural tilt are tried."""
     markov_ladder: float = 2.0

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
+from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair, trade_off_from_profile
 from fl_shuffle.accounting.engine.tilted_moments import UNIT
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.limits import MAX_COMPOSED
@@ -203,6 +203,8 @@ class Composition:
         best = self._delta_at(budget, tilt)
         if self._law(tilt)[0][0] > budget:
             best = min(best, self._delta_at(budget, 0.0))
+        if best < TOLERANCES.tilt_far_below * math.exp(self._moments(tilt)[0] - tilt * budget):
+            best = min(best, *(self._delta_at(budget, lower) for lower in _below(tilt)))
         return best
 
     def _delta_at(self, budget: float, tilt: float) -> float:
@@ -296,6 +298,12 @@ class Composition:
         return trade_off_from_profile(errors, grid, self.profile(grid))
 
 
+def _below(tilt: float) -> list[float]:
+    """Tilts to try, too, where losses far from what is usual decide: round-off, or a window that is
+    too small, may spoil the one that Markov's inequality likes best."""
+    return [tilt / TOLERANCES.tilt_ladder**rung for rung in (1, 2, 3)]
+
+
 def _spread(pair: DominatingPair) -> float:
     """The standard deviation of one round's losses, unless rare large ones decide it."""
     sd = math.sqrt(pair.moments(0.0)[2])
@@ -386,15 +394,3 @@ class Tails:
         # Summed up in pairs: the round-off of a scalar product could grow with its length.
         total = float(np.sum(terms.real * np.cos(angles) - terms.imag * np.sin(angles)))
         return self.log_scale - self.slope * index + math.log(max(total, 0.0) + lost)
-
-
-def trade_off_from_profile(
-    type_one: FloatArray, epsilons: FloatArray, deltas: FloatArray
-) -> FloatArray:
-    """The trade-off curve implied by finitely many (epsilon, delta) statements."""
-    a = type_one[:, None]
-    growth = np.exp(epsilons)[None, :]
-    rest = (1.0 - deltas)[None, :]
-    lines = np.maximum(rest - growth * a, (rest - a) / growth)
-    result: FloatArray = np.maximum(np.max(lines, axis=1), 0.0)
-    return result
