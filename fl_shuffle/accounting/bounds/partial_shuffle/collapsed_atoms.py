@@ -112,13 +112,13 @@ def collapse(
     inside = np.flatnonzero(np.minimum(rest, mass) > TOLERANCES.collapse_least_mass)
     bounds = _Upper(values, p)
 
-    def certified(j: int, kappa: float, step: float) -> float | None:
+    def certified(j: int, kappa: float, step: float, hinted: bool = False) -> float | None:
         point = float(low[j]), float(rest[j])
         # Beyond that nothing is left of the smaller variance.
         most = min(TOLERANCES.collapse_max_stretch, math.sqrt(whole / float(spread[j])))
         kept = j, max(float(values[j]), 0.0)
         return _stretched(
-            bounds, kept, point, (kappa, step, most), variance, centre - mean, -centre
+            bounds, kept, point, (kappa, step, most), variance, centre - mean, -centre, hinted
         )
 
     def law(j: int, stretch: float) -> tuple[AtomicLaw, Choice]:
@@ -129,7 +129,7 @@ def collapse(
     if hint is not None and hint[0] in inside:
         j = hint[0]
         kappa = max(hint[1], math.sqrt(goal / float(spread[j])))
-        found = certified(j, kappa, 4.0 * TOLERANCES.collapse_stretch_step)
+        found = certified(j, kappa, 4.0 * TOLERANCES.collapse_stretch_step, hinted=True)
         if found is not None:
             return law(j, found)
     ranked = []
@@ -166,6 +166,7 @@ def _stretched(
     variance: float,
     surplus: float,
     zero: float,
+    hinted: bool,
 ) -> float | None:
     """The least certified stretch found, everything centred.
 
@@ -196,8 +197,8 @@ def _stretched(
     tried = least + step * np.array(TOLERANCES.collapse_steps)
     tried = tried[: max(1, int(np.searchsorted(tried, most, side="right")))]
     # A good hint needs no more than the first.
-    good = holds(tried[:1])
-    if not good[0]:
+    good = holds(tried[:1] if hinted else tried)
+    if hinted and not good[0]:
         good = np.append(good, holds(tried[1:]))
     if not np.any(good):
         return None
