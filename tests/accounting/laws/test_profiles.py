@@ -51,7 +51,6 @@ def test_one_mu_for_all_epsilons_takes_a_short_cut_to_the_same_bits(mu: float) -
         gaussian_profile(np.array([0.1, np.nan]), mu)
 
 
-
 @settings(max_examples=100, deadline=None)
 @given(st.floats(-3, 3), st.floats(1e-12, 0.4))
 def test_gaussian_inverses_are_on_the_safe_side_and_tight(log_mu: float, delta: float) -> None:
