@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import erfcx, ndtr
 
 from fl_shuffle.accounting.tolerances import TOLERANCES
-from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_real
+from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_open_unit, require_real
 
 FloatArray = NDArray[np.float64]
 
@@ -144,7 +144,7 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
 
     Raises `InvalidValueError` for delta outside (0, 1) or a negative mu.
     """
-    _open_unit("delta", delta)
+    require_open_unit("delta", delta)
     require_real("mu", mu, minimum=0.0, maximum=MAX_MU)
     return _gaussian_epsilon(delta, mu)
 
@@ -191,7 +191,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     Balle and Wang (ICML 2018): the profile grows with mu, so the root is unique.
     """
     require_real("epsilon", epsilon, minimum=0.0, maximum=1e12)
-    _open_unit("delta", delta)
+    require_open_unit("delta", delta)
     high = 1.0
     while _profile(epsilon, high) <= delta:
         high *= 2.0
@@ -228,7 +228,7 @@ def classical_sigma(epsilon0: float, delta0: float, sensitivity: float) -> float
     Raises `NotApplicableError` where it does not give (epsilon0, delta0).
     """
     require_real("epsilon0", epsilon0, minimum=0.0, exclusive_minimum=True)
-    _open_unit("delta0", delta0)
+    require_open_unit("delta0", delta0)
     require_real("sensitivity", sensitivity, minimum=0.0, exclusive_minimum=True)
     ratio = math.sqrt(2.0 * math.log(1.25 / delta0)) / epsilon0
     if gaussian_delta(epsilon0, 1.0 / ratio) > delta0:
@@ -244,9 +244,3 @@ def true_local_epsilon(sensitivity: float, sigma: float, delta: float) -> float:
     require_real("sensitivity", sensitivity, minimum=0.0)
     require_real("sigma", sigma, minimum=0.0, exclusive_minimum=True)
     return gaussian_epsilon(delta, sensitivity / sigma)
-
-
-def _open_unit(name: str, value: float) -> None:
-    require_real(
-        name, value, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
-    )
