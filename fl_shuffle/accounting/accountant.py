@@ -34,7 +34,7 @@ from fl_shuffle.accounting.columns import (
     smaller_column,
 )
 from fl_shuffle.accounting.guarantee import Status
-from fl_shuffle.accounting.rounds.class_table import ClassTable
+from fl_shuffle.accounting.rounds.class_table import ClassTable, largest_of_classes
 from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
 from fl_shuffle.accounting.rounds.events import ClientClass, Column, Spend
 from fl_shuffle.accounting.rounds.local_guarantees import (
@@ -308,8 +308,7 @@ class Accountant:
 
     def _listed(self, present: Mask) -> dict[int, int]:
         """Class -> the most rounds any of its clients has taken part in, this one included."""
-        most = np.zeros(len(self._classes), dtype=np.int64)
-        np.maximum.at(most, self._class_of, self._taken + present)
+        most = largest_of_classes(self._taken + present, self._class_of, len(self._classes))
         listed = np.flatnonzero(most)
         if len(listed) > TOLERANCES.listed_classes:
             exposure = self._classes.exposure[listed] * np.sqrt(most[listed])

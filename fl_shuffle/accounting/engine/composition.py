@@ -243,34 +243,33 @@ class Composition:
         if allowed <= 0.0:
             return math.inf
         tails, goal = self._tails(tilt), math.log(allowed)
-        step, bad = tails.step, max(tails.first, 0)
-        last = max(tails.last, bad + 1)
-        if tails.log_gained(bad) <= goal:
+        step, bad, last = tails.step, max(tails.first, 0), max(tails.last, tails.first + 1, 1)
+        if tails.logs(bad)[0] <= goal:
             return bad * step
-        # Smooth and falling: the secant's guess, kept inside a bracket that shrinks all the same.
         guess = math.ceil((self._moments(tilt)[0] - math.log(target)) / (tilt * step))
         good = min(max(guess, bad + 1), last)
-        over, under = tails.log_gained(bad) - goal, tails.log_gained(good) - goal
-        if under > 0.0:
-            bad, over, good = good, under, last
-            under = tails.log_gained(good) - goal
-            if under > 0.0:
+        gained, discounted = tails.logs(good)
+        if gained > goal:
+            bad, good = good, last
+            gained, discounted = tails.logs(good)
+            if gained > goal:
                 return math.inf
-        side = 0
+        at, height, fall, turns = good, gained - goal, step * math.exp(discounted - gained), 0
         while good - bad > 1:
-            share = over / (over - under) if math.isfinite(over - under) else 0.5
-            middle = min(max(bad + round(share * (good - bad)), bad + 1), good - 1)
-            height = tails.log_gained(middle) - goal
-            # An end that stays twice counts for less, so that it does not stay for long.
+            # Newton's method: a step further out what is gained falls by step times what is
+            # discounted. Halved now and then, so that it ends whatever the law.
+            turns += 1
+            middle = (good + bad) // 2 if turns % 6 == 0 else at + round(height / fall)
+            at = min(max(middle, bad + 1), good - 1)
+            found = tails.logs(at)
+            height, fall = found[0] - goal, step * math.exp(found[1] - found[0])
             if height > 0.0:
-                bad, over, under = middle, height, under * (0.5 if side > 0 else 1.0)
+                bad = at
             else:
-                good, under, over = middle, height, over * (0.5 if side < 0 else 1.0)
-            side = 1 if height > 0.0 else -1
+                good, (gained, discounted) = at, found
         # At eps between losses j - 1 and j only what lies from j on counts: A_j - e^(eps - loss j)
         # B_j, with A and B the masses above, plain and discounted, and A - B what is gained.
-        gained, discounted = math.exp(tails.log_gained(good)), math.exp(tails.log_discounted(good))
-        share = 1.0 - (allowed - gained) / discounted
+        share = 1.0 - (allowed - math.exp(gained)) / math.exp(discounted)
         exact = step * good + (math.log(share) if share > 0.0 else -step)
         return min(max(exact, step * (good - 1)), step * good) * TOLERANCES.lattice_safety
 
@@ -376,21 +375,24 @@ class Tails:
             (roundoff * hidden, roundoff / alone[1]),
         )
 
-    def log_gained(self, index: int) -> float:
-        """log of the sum over j >= index of (1 - e^-((j - index) step)) masses[j], rounded up."""
-        return self._log(self.gained, index, self.lost[0])
-
-    def log_discounted(self, index: int) -> float:
-        """log of the sum over j >= index of e^-((j - index) step) masses[j], rounded up."""
-        return self._log(self.discounted, index, self.lost[1])
+    def logs(self, index: int) -> tuple[float, float]:
+        """Logs of what is gained and what is discounted, rounded up: the sums over j >= index of
+        (1 - e^-((j - index) step)) masses[j] and of e^-((j - index) step) masses[j]."""
+        angles = self.angles(index)
+        turned = np.cos(angles), np.sin(angles)
+        return (
+            self._log(self.gained, turned, index, self.lost[0]),
+            self._log(self.discounted, turned, index, self.lost[1]),
+        )
 
     def angles(self, index: int) -> FloatArray:
         """By what the frequencies turn up to lattice point `index`."""
         turns = (self.frequencies * index % self.size).astype(np.float64)
         return turns * (2.0 * math.pi / self.size)
 
-    def _log(self, terms: ComplexArray, index: int, lost: float) -> float:
-        angles = self.angles(index)
+    def _log(
+        self, terms: ComplexArray, turned: tuple[FloatArray, FloatArray], index: int, lost: float
+    ) -> float:
         # Summed up in pairs: the round-off of a scalar product could grow with its length.
-        total = float(np.sum(terms.real * np.cos(angles) - terms.imag * np.sin(angles)))
+        total = float(np.sum(terms.real * turned[0] - terms.imag * turned[1]))
         return self.log_scale - self.slope * index + math.log(max(total, 0.0) + lost)

@@ -103,6 +103,15 @@ class ClassTable(Sequence[ClientClass]):
         return np.where(user, self.epsilon0, move / np.where(user, 1.0, self.scale))
 
 
+def largest_of_classes(values: NDArray[Any], class_of: NDArray[np.int64], size: int) -> Any:
+    """The largest of the clients' `values` [n] >= 0 in each class [size]; 0 for an empty one."""
+    if size == 1:
+        return values.max(initial=0, keepdims=True)
+    largest = np.zeros(size, dtype=values.dtype)
+    np.maximum.at(largest, class_of, values)
+    return largest
+
+
 class DistinctRows(NamedTuple):
     """`first` [rows]: where each distinct row stands first; `inverse` [n]: which row each is."""
 

@@ -26,7 +26,7 @@ from fl_shuffle.accounting.bounds.sum_release.sum_curve import SumCurve
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.gaussian_inverses import gaussian_epsilons
 from fl_shuffle.accounting.laws.report_grid import report_grids
-from fl_shuffle.accounting.rounds.class_table import ClassTable
+from fl_shuffle.accounting.rounds.class_table import ClassTable, largest_of_classes
 from fl_shuffle.accounting.rounds.events import ClientClass, Column
 from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilons
 from fl_shuffle.accounting.tolerances import TOLERANCES
@@ -190,13 +190,15 @@ class SumAccount:
         counts = np.bincount(taking, minlength=len(table.scale))
         cost = table.cost(counts, honest_reports(self.assumed_honest, int(counts.sum())))
         taken = self.taken + present
+        # What one class costs is one number for all.
+        own = taking if len(table.scale) > 1 else np.zeros(1, dtype=np.int64)
         if everybody:
-            spent = self.mu_squared + cost.mu_squared[taking]
-            attacked = self.attacked_mu_squared + cost.attacked_mu_squared[taking]
+            spent = self.mu_squared + cost.mu_squared[own]
+            attacked = self.attacked_mu_squared + cost.attacked_mu_squared[own]
         else:
             spent, attacked = self.mu_squared.copy(), self.attacked_mu_squared.copy()
-            spent[present] += cost.mu_squared[taking]
-            attacked[present] += cost.attacked_mu_squared[taking]
+            spent[present] += cost.mu_squared[own]
+            attacked[present] += cost.attacked_mu_squared[own]
         most = self.most
         if table.laplace:
             most = counts if most is None else np.maximum(most, counts)
@@ -263,8 +265,8 @@ class SumAccount:
     def worst_of_classes(self, values: Vector) -> Vector:
         """The largest of the clients' `values` [n] in each class [classes]; 0 for an empty one."""
         size = 1 + int(np.max(self.class_of, initial=-1))
-        worst = np.zeros(size if self._table is None else len(self._table.scale))
-        np.maximum.at(worst, self.class_of, values)
+        size = size if self._table is None else len(self._table.scale)
+        worst: Vector = largest_of_classes(values, self.class_of, size)
         return worst
 
     def worst_client(self, delta: float = 1e-6) -> int | None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import log_expit, ndtr
 
 from fl_shuffle.accounting.bounds.partial_shuffle.lognormal import squared_excess
 from fl_shuffle.accounting.laws.amplification import AtomicLaw, FloatArray
@@ -121,8 +121,8 @@ def split_excess(epsilon: float, d: float, mu: FloatArray, t: FloatArray) -> Flo
 
 def _log_shares(x: FloatArray) -> tuple[FloatArray, FloatArray]:
     """log(theta) and log(1 - theta) for theta = 1 / (1 + e^-x)."""
-    common = np.log1p(np.exp(-np.abs(x)))
-    return np.minimum(x, 0.0) - common, -np.maximum(x, 0.0) - common
+    larger = log_expit(np.abs(x))
+    return np.minimum(x, 0.0) + larger, larger - np.maximum(x, 0.0)
 
 
 @dataclass(frozen=True)
