@@ -112,14 +112,14 @@ def collapse(
     inside = np.flatnonzero(np.minimum(rest, mass) > TOLERANCES.collapse_least_mass)
     bounds = _Upper(values, p)
 
-    def certified(j: int, kappa: float, step: float) -> float | None:
+    def certified(j: int, stretches: tuple[float, float, float], hinted: bool) -> float | None:
+        least, step, most = stretches
         point = float(low[j]), float(rest[j])
-        # Beyond that nothing is left of the smaller variance.
-        most = min(TOLERANCES.collapse_max_stretch, math.sqrt(whole / float(spread[j])))
         kept = j, max(float(values[j]), 0.0)
-        return _stretched(
-            bounds, kept, point, (kappa, step, most), variance, centre - mean, -centre
-        )
+        # Beyond that nothing is left of the smaller variance.
+        most = min(most, TOLERANCES.collapse_max_stretch, math.sqrt(whole / float(spread[j])))
+        certificate = _Certificate(bounds, kept, point, variance, centre - mean, -centre)
+        return certificate.least_stretch((least, step, most), hinted)
 
     def law(j: int, stretch: float) -> tuple[AtomicLaw, Choice]:
         new = np.concatenate([low[j : j + 1], values[j:]]) * stretch + centre
@@ -129,7 +129,8 @@ def collapse(
     if hint is not None and hint[0] in inside:
         j = hint[0]
         kappa = max(hint[1], math.sqrt(goal / float(spread[j])))
-        found = certified(j, kappa, 4.0 * TOLERANCES.collapse_stretch_step)
+        step = 4.0 * TOLERANCES.collapse_stretch_step
+        found = certified(j, (kappa, step, math.inf), hinted=True)
         if found is not None:
             return law(j, found)
     ranked = []
@@ -144,10 +145,13 @@ def collapse(
     for score, kappa, j in sorted(set(ranked)):
         if score >= best[0]:
             break
-        found = certified(j, kappa, TOLERANCES.collapse_stretch_step)
+        atom = float(low[j]), float(rest[j])
+        # A stretch beyond this one would be no better than what is known.
+        most = kappa * (best[0] / score) ** (1.0 / _growth(rate * kappa, values[j:], p[j:], *atom))
+        found = certified(j, (kappa, TOLERANCES.collapse_stretch_step, most), hinted=False)
         if found is None:
             continue
-        final = _score(rate * found, values[j:], p[j:], float(low[j]), float(rest[j]))
+        final = _score(rate * found, values[j:], p[j:], *atom)
         if final < best[0]:
             best = final, j, found
     return (atoms, (-1, 1.0)) if best[1] < 0 else law(best[1], best[2])
@@ -158,58 +162,92 @@ def _score(rate: float, values: FloatArray, p: FloatArray, low: float, rest: flo
     return float(p @ (np.expm1(exponent) - exponent)) + rest * (math.expm1(rate * low) - rate * low)
 
 
-def _stretched(
-    bounds: _Upper,
-    kept: tuple[int, float],
-    point: tuple[float, float],
-    stretches: tuple[float, float, float],
-    variance: float,
-    surplus: float,
-    zero: float,
-) -> float | None:
-    """The least certified stretch found, everything centred.
+def _growth(rate: float, values: FloatArray, p: FloatArray, low: float, rest: float) -> float:
+    """The slope of log `_score` in log rate: at least two, and growing with the rate."""
+    rise = np.expm1(np.minimum(rate * values, TOLERANCES.collapse_max_exponent))
+    change = rate * (float((p * values) @ rise) + rest * low * math.expm1(rate * low))
+    return max(2.0, change / _score(rate, values, p, low, rest))
 
-    `kept`: the first atom kept, and up to where the comparison is not plain. `stretches`: the first
-    one tried, the accuracy, and the largest.
+
+@dataclass(frozen=True)
+class _Certificate:
+    """Whether the atoms, collapsed and stretched, dominate; everything centred.
+
+    `kept`: the first atom kept, and up to where the comparison is not plain. `point`: the collapsed
+    atom and its mass. `surplus`: how far L_k's mean lies below the centre.
     """
-    least, step, most = stretches
-    slack = TOLERANCES.collapse_slack * variance
-    first, end = kept
-    shares = np.arange(TOLERANCES.collapse_cells + 1) / TOLERANCES.collapse_cells
 
-    def holds(stretch: FloatArray) -> NDArray[np.bool_]:
+    bounds: _Upper
+    kept: tuple[int, float]
+    point: tuple[float, float]
+    variance: float
+    surplus: float
+    zero: float
+
+    def least_stretch(self, stretches: tuple[float, float, float], hinted: bool) -> float | None:
+        """The least certified stretch found; None if there is none up to the largest.
+
+        `stretches`: the first one tried, the accuracy, and the largest. A `hinted` first one needs
+        no more most times.
+        """
+        least, step, most = stretches
+        tried = least + step * np.array(TOLERANCES.collapse_steps)
+        tried = tried[: max(1, int(np.searchsorted(tried, most, side="right")))]
+        if hinted and self.holds(tried[:1])[0]:
+            return least
+        # The nearest ones and the last; those between only where it holds at the last alone.
+        near = TOLERANCES.collapse_near_steps
+        few = tried if tried.size <= near + 1 else np.append(tried[:near], tried[-1])
+        good = self.holds(few)
+        if not np.any(good):
+            return None
+        if few.size < tried.size and not np.any(good[:-1]):
+            few = tried[near - 1 :]
+            good = np.concatenate([[False], self.holds(few[1:-1]), [True]])
+        place = int(np.argmax(good))
+        found = float(few[place])
+        if place:
+            last = float(few[place - 1])
+            parts = math.ceil(TOLERANCES.collapse_finer * (found - last) / step)
+            finer = np.linspace(last, found, parts + 1)
+            low, high = 0, parts
+            while high - low > 1:
+                # Larger stretches hold as well, or nearly: in a few jumps.
+                jump = max(1, math.ceil((high - low) / (near + 1)))
+                places = np.arange(low + jump, high, jump)
+                good = self.holds(finer[places])
+                first = int(np.argmax(good)) if np.any(good) else places.size
+                low, high = (
+                    low if first == 0 else int(places[first - 1]),
+                    high if first == places.size else int(places[first]),
+                )
+            found = float(finer[high])
+        return found
+
+    def holds(self, stretch: FloatArray) -> NDArray[np.bool_]:
         """For each of several stretches at once."""
-        low = point[0] * stretch
+        first, end = self.kept
+        slack = TOLERANCES.collapse_slack * self.variance
+        shares = np.arange(TOLERANCES.collapse_cells + 1) / TOLERANCES.collapse_cells
+        low = self.point[0] * stretch
         nodes = low[:, None] + np.multiply.outer(end - low, shares)
-        square, slope = bounds(nodes[:, 1:], stretch[:, None], first)
+        square, slope = self.bounds(nodes[:, 1:], stretch[:, None], first)
         at_left = square + 2.0 * slope * (nodes[:, 1:] - nodes[:, :-1]) - slack
         at_right = square - slack
-        # L_k's mean lies `surplus` below the centre.
-        second = np.where(nodes <= zero, variance + (surplus + nodes) ** 2, math.inf)
+        second = self.variance + (self.surplus + nodes) ** 2
+        second[nodes > self.zero] = math.inf
         good = (at_left >= second[:, :-1]) & (at_right >= second[:, 1:])
-        curve = bounds(nodes)[0]
-        good |= (at_left >= curve[:, :-1]) & (at_right >= curve[:, 1:])
+        # The other bound is asked where this one is not enough.
+        left = np.flatnonzero(~np.all(good, axis=0))
+        if left.size:
+            part = slice(int(left[0]), int(left[-1]) + 1)
+            curve = self.bounds(nodes[:, part.start : part.stop + 1])[0]
+            good[:, part] |= (at_left[:, part] >= curve[:, :-1]) & (
+                at_right[:, part] >= curve[:, 1:]
+            )
         # The variance speaks of thresholds up to zero, and of those below both means.
-        result: NDArray[np.bool_] = np.all(good, axis=1) & (low <= min(zero, -surplus))
+        result: NDArray[np.bool_] = np.all(good, axis=1) & (low <= min(self.zero, -self.surplus))
         return result
-
-    tried = least + step * np.array(TOLERANCES.collapse_steps)
-    tried = tried[: max(1, int(np.searchsorted(tried, most, side="right")))]
-    # A good hint needs no more than the first.
-    good = holds(tried[:1])
-    if not good[0]:
-        good = np.append(good, holds(tried[1:]))
-    if not np.any(good):
-        return None
-    place = int(np.argmax(good))
-    found = float(tried[place])
-    if place:
-        last = float(tried[place - 1])
-        parts = math.ceil(TOLERANCES.collapse_finer * (found - last) / step)
-        between = np.linspace(last, found, parts + 1)[1:-1]
-        good = holds(between)
-        found = float(between[np.argmax(good)]) if np.any(good) else found
-    return found
 
 
 def lifted(atoms: AtomicLaw, gain: float, loss: float) -> AtomicLaw:

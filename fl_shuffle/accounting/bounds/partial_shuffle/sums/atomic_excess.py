@@ -17,9 +17,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.sums.second_order import (
     log_excess_by_moduli,
     squared_excess_of_sum,
 )
-from fl_shuffle.accounting.engine.saddle_points import tilt_at_saddle_point
-from fl_shuffle.accounting.engine.tilted_moments import TiltedMoments
-from fl_shuffle.accounting.laws.amplification import AtomicLaw
+from fl_shuffle.accounting.laws.amplification import AtomicLaw, FloatArray
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
 OFFSETS = np.geomspace(0.5, 1.6, 9)
@@ -46,19 +44,18 @@ class AtomicSum:
 
         That costs moments alone.
         """
-        saddles = [tilt_at_saddle_point(law, [(1.0, count - 1)]) for law in laws]
-        low, high = min(saddles), max(saddles)
+        stack = _Laws.of(laws, count)
+        saddles = stack.saddle_points()
+        low, high = float(np.min(saddles)), float(np.max(saddles))
         while high > TOLERANCES.rings_tilt_step * low:
             theta = math.sqrt(low * high)
-            logs = [_log_of_moduli(_Tilted.of(law, count, theta), theta)[0] for law in laws]
+            logs = [_log_of_moduli(each, theta)[0] for each in stack.tilted(theta)]
             worst = int(np.argmax(logs))
             low, high = (theta, high) if saddles[worst] > theta else (low, theta)
         theta = math.sqrt(low * high)
         largest, kurtosis, steps = max(
-            (_log_of_phases if len(laws) == 1 else _log_of_moduli)(
-                _Tilted.of(law, count, theta), theta
-            )
-            for law in laws
+            (_log_of_phases if len(laws) == 1 else _log_of_moduli)(each, theta)
+            for each in stack.tilted(theta)
         )
         estimate = largest + 1.0 + math.log(0.25 * theta)
         # Where few large values decide, the sum is far from normal.
@@ -79,7 +76,7 @@ class AtomicSum:
 
     def _log_worst_mixture(self) -> float:
         """All laws on one line with one step, the largest moments first."""
-        tilted = [_Tilted.of(law, self.count, self.theta) for law in self.laws]
+        tilted = _Laws.of(self.laws, self.count).tilted(self.theta)
         deviation = math.sqrt(max(each.variance for each in tilted))
         period = TOLERANCES.cells_period_sds * deviation + 8.0 / self.theta
         worst = -math.inf
@@ -101,16 +98,70 @@ class _Tilted:
     variance: float
     kurtosis: float
 
+
+@dataclass(frozen=True)
+class _Laws:
+    """Several laws, a row each, filled up with atoms of no mass; for estimates of `count` terms."""
+
+    values: FloatArray
+    probabilities: FloatArray
+    count: int
+
     @classmethod
-    def of(cls, law: AtomicLaw, count: int, theta: float) -> _Tilted:
-        if theta * law.values[-1] > TOLERANCES.partial_shuffle_max_exponent:
-            return cls(math.inf, 1.0, 0.0)
-        moment = TiltedMoments.of(law, theta)
-        weights = law.probabilities * np.exp(theta * law.values) / moment.value
-        square = (law.values - float(weights @ law.values)) ** 2
-        variance = max(float(weights @ square), TOLERANCES.partial_shuffle_tiny)
-        fourth = float(weights @ (square * square)) / variance**2
-        return cls(count * moment.log, count * variance, fourth / count)
+    def of(cls, laws: Sequence[AtomicLaw], count: int) -> _Laws:
+        values, probabilities = np.zeros((2, len(laws), max(law.values.size for law in laws)))
+        for row, law in enumerate(laws):
+            values[row, : law.values.size] = law.values
+            probabilities[row, : law.values.size] = law.probabilities
+        return cls(values, probabilities, count)
+
+    def saddle_points(self) -> FloatArray:
+        """The tilts theta at which the sum of `count` copies of each law has mean 2/theta."""
+        mean = self.count * np.sum(self.probabilities * self.values, axis=1)
+        variance = self.count * np.sum(self.probabilities * self.values**2, axis=1)
+        top = np.maximum(np.max(self.values, axis=1), TOLERANCES.partial_shuffle_tiny)
+        low, high = np.zeros(top.size), TOLERANCES.partial_shuffle_max_exponent / top
+        theta: FloatArray = (np.sqrt(mean * mean + 8.0 * variance) - mean) / (2.0 * variance)
+        theta = np.minimum(theta, high)
+        for _ in range(TOLERANCES.saddle_steps):
+            _, mean, variance, _ = self._moments(theta)
+            # Theta times the mean grows with theta, in the end exponentially: Newton's method in
+            # log theta for its inverse hyperbolic sine.
+            level = theta * mean
+            low, high = np.where(level < 2.0, theta, low), np.where(level < 2.0, high, theta)
+            rise = (level + theta * theta * variance) / np.hypot(1.0, level)
+            step = (math.asinh(2.0) - np.arcsinh(level)) / np.maximum(rise, 1.0)
+            moved = theta * np.exp(np.clip(step, -1.0, 1.0))
+            inside = (moved > low) & (moved < high)
+            moved = np.where(inside, moved, np.sqrt(np.maximum(low, 0.5 * theta) * high))
+            close = bool(np.all(np.abs(moved - theta) <= TOLERANCES.saddle_close * theta))
+            theta = moved
+            if close:
+                break
+        return theta
+
+    def tilted(self, theta: float) -> list[_Tilted]:
+        """Each law's sum at one tilt."""
+        far = theta * np.max(self.values, axis=1) > TOLERANCES.partial_shuffle_max_exponent
+        thetas = np.where(far, 0.0, theta)
+        log, _, variance, kurtosis = self._moments(thetas)
+        found = zip(far.tolist(), log.tolist(), variance.tolist(), kurtosis.tolist(), strict=True)
+        return [_Tilted(math.inf, 1.0, 0.0) if out else _Tilted(*each) for out, *each in found]
+
+    def _moments(self, theta: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """log M(theta)^count, then mean, variance and kurtosis of the tilted sum."""
+        rise = np.expm1(theta[:, None] * self.values)
+        excess = np.einsum("ij,ij->i", self.probabilities, rise)
+        rise += 1.0
+        rise *= self.probabilities
+        weights = rise / (1.0 + excess)[:, None]
+        mean = np.einsum("ij,ij->i", weights, self.values)
+        square = (self.values - mean[:, None]) ** 2
+        variance = np.einsum("ij,ij->i", weights, square)
+        variance = np.maximum(variance, TOLERANCES.partial_shuffle_tiny)
+        fourth = np.einsum("ij,ij,ij->i", weights, square, square) / variance**2
+        log = self.count * np.log1p(excess)
+        return log, self.count * mean, self.count * variance, fourth / self.count
 
 
 def _log_of_phases(tilted: _Tilted, theta: float) -> tuple[float, float, float]:
