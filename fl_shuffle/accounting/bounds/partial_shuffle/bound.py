@@ -23,7 +23,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.prediction import predict
 from fl_shuffle.accounting.bounds.partial_shuffle.rings import rings
-from fl_shuffle.accounting.bounds.partial_shuffle.sums.atomic_excess import AtomicSum
+from fl_shuffle.accounting.bounds.partial_shuffle.sums.atomic_excess import AtomicSum, common_tilt
 from fl_shuffle.accounting.bounds.partial_shuffle.sums.variance_cells import (
     Excess,
     Kind,
@@ -133,7 +133,7 @@ def third_order_delta(setting: Setting, epsilon: float, *, in_rings: bool = True
     return best
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Form:
     """One way to tell others apart: for each kind, L* as atoms and a bound on its variance.
 
@@ -143,6 +143,8 @@ class _Form:
     parts: list[tuple[AtomicLaw, float]]
     tail: float
     hints: list[Choice | None]
+    tilt: float | None = None
+    """Where the line of integration was last."""
 
     @classmethod
     def of(cls, parts: list[tuple[AtomicLaw, float]], tail: float) -> _Form:
@@ -264,12 +266,14 @@ class _Swapped:
         mean = rise - fall + 4.0 * up * (rise + fall)
         kinds: list[Kind] = []
         choices: list[Choice | None] = []
-        for (own, own_variance), hint in zip(form.parts, hints, strict=True):
-            shaped = lifted(own, gain, loss)
+        every = [lifted(own, gain, loss) for own, _ in form.parts]
+        if form.tilt is None:
+            form.tilt = common_tilt(every, self.count)
+        for shaped, (_, own_variance), hint in zip(every, form.parts, hints, strict=True):
             second = (1.0 + gain) ** 2 * (own_variance + self.drift**2) * (1.0 + 8.0 * up)
             # second - mean^2 may cancel, and must not be too small.
             variance = second - mean * mean + 4.0 * up * (second + mean * mean)
-            lower, choice = collapse(shaped, variance, mean, self.rate, hint)
+            lower, choice = collapse(shaped, variance, mean, form.tilt, hint)
             kinds.append(Kind(shaped, lower, second))
             choices.append(choice)
         terms = Terms(self.count, kinds, -self.drift - form.tail, mean, *self.missing)
@@ -279,7 +283,9 @@ class _Swapped:
         if found > math.log(TOLERANCES.third_order_by_moments) or (
             len(kinds) == 1 and found < math.log(TOLERANCES.third_order_tight)
         ):
-            by_atoms = AtomicSum.of([kind.comparison for kind in kinds], self.count)
+            laws = [kind.comparison for kind in kinds]
+            by_atoms = AtomicSum.of(laws, self.count, form.tilt)
+            form.tilt = by_atoms.theta
         return _Sum(weight, choices, by_moments, by_atoms)
 
 

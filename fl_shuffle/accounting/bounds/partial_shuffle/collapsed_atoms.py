@@ -192,7 +192,7 @@ class _Certificate:
         """
         least, step, most = stretches
         tried = least + step * np.array(TOLERANCES.collapse_steps)
-        tried = tried[: max(1, int(np.searchsorted(tried, most, side="right")))]
+        tried = np.append(tried[tried < most], most) if most > least else tried[:1]
         if hinted and self.holds(tried[:1])[0]:
             return least
         # The nearest ones and the last; those between only where it holds at the last alone.

@@ -39,20 +39,10 @@ class AtomicSum:
     doubtful: bool
 
     @classmethod
-    def of(cls, laws: Sequence[AtomicLaw], count: int) -> AtomicSum:
-        """With the line near the saddle point, or where the largest of several estimates is least.
-
-        That costs moments alone.
-        """
+    def of(cls, laws: Sequence[AtomicLaw], count: int, start: float | None = None) -> AtomicSum:
+        """With the line at `common_tilt`, looked for from `start` on: that costs moments alone."""
         stack = _Laws.of(laws, count)
-        saddles = stack.saddle_points()
-        low, high = float(np.min(saddles)), float(np.max(saddles))
-        while high > TOLERANCES.rings_tilt_step * low:
-            theta = math.sqrt(low * high)
-            logs = [_log_of_moduli(each, theta)[0] for each in stack.tilted(theta)]
-            worst = int(np.argmax(logs))
-            low, high = (theta, high) if saddles[worst] > theta else (low, theta)
-        theta = math.sqrt(low * high)
+        theta = stack.common_tilt(start)
         largest, kurtosis, steps = max(
             (_log_of_phases if len(laws) == 1 else _log_of_moduli)(each, theta)
             for each in stack.tilted(theta)
@@ -99,6 +89,11 @@ class _Tilted:
     kurtosis: float
 
 
+def common_tilt(laws: Sequence[AtomicLaw], count: int) -> float:
+    """The line near the saddle point, or where the largest of several estimates is least."""
+    return _Laws.of(laws, count).common_tilt()
+
+
 @dataclass(frozen=True)
 class _Laws:
     """Several laws, a row each, filled up with atoms of no mass; for estimates of `count` terms."""
@@ -115,13 +110,27 @@ class _Laws:
             probabilities[row, : law.values.size] = law.probabilities
         return cls(values, probabilities, count)
 
-    def saddle_points(self) -> FloatArray:
+    def common_tilt(self, start: float | None = None) -> float:
+        """Between the laws' saddle points, where the largest estimate is least."""
+        saddles = self._saddle_points(start)
+        low, high = float(np.min(saddles)), float(np.max(saddles))
+        while high > TOLERANCES.rings_tilt_step * low:
+            theta = math.sqrt(low * high)
+            logs = [_log_of_moduli(each, theta)[0] for each in self.tilted(theta)]
+            worst = int(np.argmax(logs))
+            low, high = (theta, high) if saddles[worst] > theta else (low, theta)
+        return math.sqrt(low * high)
+
+    def _saddle_points(self, start: float | None) -> FloatArray:
         """The tilts theta at which the sum of `count` copies of each law has mean 2/theta."""
-        mean = self.count * np.sum(self.probabilities * self.values, axis=1)
-        variance = self.count * np.sum(self.probabilities * self.values**2, axis=1)
         top = np.maximum(np.max(self.values, axis=1), TOLERANCES.partial_shuffle_tiny)
         low, high = np.zeros(top.size), TOLERANCES.partial_shuffle_max_exponent / top
-        theta: FloatArray = (np.sqrt(mean * mean + 8.0 * variance) - mean) / (2.0 * variance)
+        if start is None:
+            mean = self.count * np.sum(self.probabilities * self.values, axis=1)
+            variance = self.count * np.sum(self.probabilities * self.values**2, axis=1)
+            theta: FloatArray = (np.sqrt(mean * mean + 8.0 * variance) - mean) / (2.0 * variance)
+        else:
+            theta = np.full(top.size, start)
         theta = np.minimum(theta, high)
         for _ in range(TOLERANCES.saddle_steps):
             _, mean, variance, _ = self._moments(theta)
@@ -143,25 +152,28 @@ class _Laws:
     def tilted(self, theta: float) -> list[_Tilted]:
         """Each law's sum at one tilt."""
         far = theta * np.max(self.values, axis=1) > TOLERANCES.partial_shuffle_max_exponent
-        thetas = np.where(far, 0.0, theta)
-        log, _, variance, kurtosis = self._moments(thetas)
+        log, _, variance, fourth = self._moments(np.where(far, 0.0, theta), fourth=True)
+        kurtosis = self.count * fourth / variance**2
         found = zip(far.tolist(), log.tolist(), variance.tolist(), kurtosis.tolist(), strict=True)
         return [_Tilted(math.inf, 1.0, 0.0) if out else _Tilted(*each) for out, *each in found]
 
-    def _moments(self, theta: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """log M(theta)^count, then mean, variance and kurtosis of the tilted sum."""
+    def _moments(
+        self, theta: FloatArray, *, fourth: bool = False
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """log M(theta)^count, mean and variance of the tilted sum, and a term's fourth moment."""
         rise = np.expm1(theta[:, None] * self.values)
         excess = np.einsum("ij,ij->i", self.probabilities, rise)
+        whole = np.maximum(1.0 + excess, TOLERANCES.partial_shuffle_tiny)
         rise += 1.0
         rise *= self.probabilities
-        weights = rise / (1.0 + excess)[:, None]
-        mean = np.einsum("ij,ij->i", weights, self.values)
-        square = (self.values - mean[:, None]) ** 2
-        variance = np.einsum("ij,ij->i", weights, square)
+        rise /= whole[:, None]
+        mean = np.einsum("ij,ij->i", rise, self.values)
+        off = self.values - mean[:, None]
+        off *= off
+        variance = np.einsum("ij,ij->i", rise, off)
         variance = np.maximum(variance, TOLERANCES.partial_shuffle_tiny)
-        fourth = np.einsum("ij,ij,ij->i", weights, square, square) / variance**2
-        log = self.count * np.log1p(excess)
-        return log, self.count * mean, self.count * variance, fourth / self.count
+        last = np.einsum("ij,ij->i", rise, off * off) if fourth else variance
+        return self.count * np.log(whole), self.count * mean, self.count * variance, last
 
 
 def _log_of_phases(tilted: _Tilted, theta: float) -> tuple[float, float, float]:
