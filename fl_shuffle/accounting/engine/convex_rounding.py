@@ -117,8 +117,8 @@ def _cell_inflation(
     the nodes, so Simpson's rule needs the midpoints alone.
     """
     middle = 0.5 * (nodes[:-1] + nodes[1:])
-    top = law.stop_loss(nodes[-1:])
-    rise = np.maximum(atoms.stop_loss(middle) - law.stop_loss(middle) + top, 0.0)
+    transform = law.stop_loss(np.append(middle, nodes[-1]))
+    rise = np.maximum(atoms.stop_loss(middle) - transform[:-1] + transform[-1], 0.0)
     share = TiltedMoments.of(atoms, theta).share(classes)
     cells: FloatArray = share * theta**2 * np.exp(theta * middle) * rise * np.diff(nodes) / 1.5
     return cells

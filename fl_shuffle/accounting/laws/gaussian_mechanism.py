@@ -24,6 +24,8 @@ MAX_MU = 1e150
 _HALF_ROOT_PI = math.sqrt(0.5 * math.pi)
 _ROOT_TWO = math.sqrt(2.0)
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+_PLAIN = 1e4
+"""Up to here nothing overflows, whatever the order of operations."""
 _SHORT_STEP = 1e-3
 """Below it a difference of two Mills ratios loses digits and is expanded instead."""
 
@@ -56,7 +58,10 @@ def mills_drop(x: FloatArray, step: FloatArray) -> FloatArray:
 
 def gaussian_profile(epsilon: ArrayLike, mu: ArrayLike) -> FloatArray:
     """The privacy profile of mu-GDP, elementwise on broadcast arrays; see `gaussian_delta`."""
-    eps, m = np.broadcast_arrays(np.asarray(epsilon, np.float64), np.asarray(mu, np.float64))
+    eps, m = np.asarray(epsilon, np.float64), np.asarray(mu, np.float64)
+    if eps.size > 1 and m.ndim == 0 and _SHORT_STEP <= m <= _PLAIN and abs(eps).max() <= _PLAIN:
+        return _plain_profile(eps, float(m))
+    eps, m = np.broadcast_arrays(eps, m)
     if np.any(np.isnan(eps)):
         raise InvalidValueError("epsilon", math.nan, "must not be NaN")
     if not np.all((m >= 0.0) & (m <= MAX_MU)):
@@ -78,6 +83,28 @@ def gaussian_profile(epsilon: ArrayLike, mu: ArrayLike) -> FloatArray:
         # The pair is symmetric: delta(-eps) = 1 - e^-eps + e^-eps delta(eps).
         delta = np.where(eps < 0.0, -np.expm1(-size) + np.exp(-size) * delta, delta)
     result: FloatArray = np.clip(delta, 0.0, 1.0)
+    return result
+
+
+def _plain_profile(eps: FloatArray, mu: float) -> FloatArray:
+    """The same for one mu and no extremes, where curves spend their time."""
+    size = np.abs(eps)
+    start = size / mu - 0.5 * mu
+    near = np.maximum(start, -5.0)
+    # Mills' ratio times the normal density at 0 is half of erfcx.
+    drop = erfcx(near / _ROOT_TWO) - erfcx((near + mu) / _ROOT_TWO)
+    delta = 0.5 * np.exp(-0.5 * start * start) * drop
+    far = start < -5.0
+    if far.any():
+        delta[far] = ndtr(-start[far]) - _lesser_tails(start[far], mu)
+    if eps.min() < 0.0:
+        delta = np.where(eps < 0.0, -np.expm1(-size) + np.exp(-size) * delta, delta)
+    result: FloatArray = np.minimum(np.maximum(delta, 0.0), 1.0)
+    return result
+
+
+def _lesser_tails(start: FloatArray, mu: float) -> FloatArray:
+    result: FloatArray = 0.5 * np.exp(-0.5 * start * start) * erfcx((start + mu) / _ROOT_TWO)
     return result
 
 

@@ -90,7 +90,8 @@ def squared_excess_of_sum(
     s = theta + 1j * k
     terms = modulus * np.exp(1j * (count * logarithm.imag + v * theta * k)) * (2.0 / (s * s * s))
     size = np.abs(terms)
-    value = line.scale * (np.exp(1j * np.multiply.outer(offsets, k)) @ terms).real
+    phase = np.multiply.outer(offsets, k)
+    value = line.scale * (np.cos(phase) @ terms.real - np.sin(phase) @ terms.imag)
     roundoff = line.scale * (float(size @ line.drift) + 2.0 * UNIT * offsets * float(size @ k))
     error = line.error + 16.0 * UNIT * (1.0 + theta * most)
     grown = np.exp(theta * offsets) * (value + roundoff + line.added) * (1.0 + 2.0 * error)
@@ -204,17 +205,13 @@ def period_of(law: AtomicLaw, count: int, theta: float, offset: float) -> float:
         far = max(max(below + offset - mean, 0.0) ** 2 + deviation**2, tiny)
         below = max(4.0, math.log(far) - goal) / theta
     above = math.inf
-    for steps in TOLERANCES.second_order_period_steps:
-        rate = theta + steps / max(deviation, TOLERANCES.second_order_least_deviation / theta)
-        if rate * law.values[-1] > TOLERANCES.partial_shuffle_max_exponent:
-            break
-        log_far = (
-            count * TiltedMoments.of(law, rate).log
-            + rate * offset
-            + math.log(2.0)
-            - 2.0 * math.log(rate)
-        )
-        above = min(above, (log_far - goal) / (rate - theta))
+    steps = np.array(TOLERANCES.second_order_period_steps)
+    rates = theta + steps / max(deviation, TOLERANCES.second_order_least_deviation / theta)
+    rates = rates[rates * law.values[-1] <= TOLERANCES.partial_shuffle_max_exponent]
+    if rates.size:
+        moments = np.exp(np.multiply.outer(rates, law.values)) @ law.probabilities
+        log_far = count * np.log(moments) + rates * offset + math.log(2.0) - 2.0 * np.log(rates)
+        above = float(np.min((log_far - goal) / (rates - theta)))
     if not math.isfinite(above):
         near, sds = TOLERANCES.second_order_far_period
         above = near / theta + sds * deviation
