@@ -180,7 +180,7 @@ class PartialShuffleTolerances:
     """... denser far out by this power of epsilon ..."""
     rings_from: float = 0.02
     """... from this epsilon on: they gain about a third of epsilon, relatively."""
-    saddle_close: float = 3e-3
+    saddle_close: float = 0.03
     """A line of integration near the saddle point is found to this step: any is valid ..."""
     saddle_steps: int = 25
     """... in so many steps at most."""
@@ -240,12 +240,12 @@ class PartialShuffleTolerances:
     """... and of atoms times a factor near one."""
     collapse_max_exponent: float = 50.0
     """Exponentials that rank the candidates are cut here."""
-    collapse_steps: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 28.0, 50.0, 90.0, 150.0)
-    """So many times the accuracy above the least stretch are tried at once, ..."""
-    collapse_near_steps: int = 4
-    """... the nearest of them and the last one first, ..."""
-    collapse_finer: float = 3.0
-    """... then, this much finer, between the last that failed and the first that was certified."""
+    collapse_places: int = 50
+    """Thresholds at which the stretch that is needed is estimated."""
+    collapse_steps: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 3.0, 8.0)
+    """So many times the accuracy above that estimate are tried at once ..."""
+    collapse_likely_steps: float = 0.4
+    """... and so many are mostly enough."""
     collapse_cells: int = 100
     """Cells on which the comparison is certified."""
     collapse_stretches: tuple[float, ...] = (

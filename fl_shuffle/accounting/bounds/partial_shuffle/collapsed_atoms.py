@@ -112,14 +112,14 @@ def collapse(
     inside = np.flatnonzero(np.minimum(rest, mass) > TOLERANCES.collapse_least_mass)
     bounds = _Upper(values, p)
 
-    def certified(j: int, stretches: tuple[float, float, float], hinted: bool) -> float | None:
-        least, step, most = stretches
-        point = float(low[j]), float(rest[j])
-        kept = j, max(float(values[j]), 0.0)
-        # Beyond that nothing is left of the smaller variance.
-        most = min(most, TOLERANCES.collapse_max_stretch, math.sqrt(whole / float(spread[j])))
-        certificate = _Certificate(bounds, kept, point, variance, centre - mean, -centre)
-        return certificate.least_stretch((least, step, most), hinted)
+    def certificate(j: int) -> _Certificate:
+        # Beyond the largest stretch nothing is left of the smaller variance.
+        most = min(TOLERANCES.collapse_max_stretch, math.sqrt(whole / float(spread[j])))
+        kept, point = (j, max(float(values[j]), 0.0)), (float(low[j]), float(rest[j]))
+        return _Certificate(bounds, kept, point, most, variance, centre - mean, -centre)
+
+    def least(j: int) -> float:
+        return max(1.0, math.sqrt(goal / float(spread[j])))
 
     def law(j: int, stretch: float) -> tuple[AtomicLaw, Choice]:
         new = np.concatenate([low[j : j + 1], values[j:]]) * stretch + centre
@@ -127,34 +127,33 @@ def collapse(
         return AtomicLaw(new + TOLERANCES.collapse_round_off * np.abs(new), masses), (j, stretch)
 
     if hint is not None and hint[0] in inside:
-        j = hint[0]
-        kappa = max(hint[1], math.sqrt(goal / float(spread[j])))
-        step = 4.0 * TOLERANCES.collapse_stretch_step
-        found = certified(j, (kappa, step, math.inf), hinted=True)
+        holds = certificate(hint[0])
+        found = holds.least_stretch(holds.needed(least(hint[0])))
         if found is not None:
-            return law(j, found)
-    ranked = []
+            return law(hint[0], found)
+    ranked = set()
     for stretch in TOLERANCES.collapse_stretches:
         fits = inside[spread[inside] * stretch * stretch >= goal]
         if fits.size:
             j = int(fits[-1])
-            kappa = max(1.0, math.sqrt(goal / float(spread[j])))
-            ranked.append((_score(rate * kappa, values[j:], p[j:], low[j], rest[j]), kappa, j))
+            ranked.add((_score(rate * least(j), values[j:], p[j:], low[j], rest[j]), j))
     # Convex order alone is enough: the atoms as they are.
-    best = _score(rate, values, p, 0.0, 0.0), -1, 1.0
-    for score, kappa, j in sorted(set(ranked)):
-        if score >= best[0]:
+    plain = best = _score(rate, values, p, 0.0, 0.0)
+    promising = []
+    for score, j in sorted(ranked):
+        if score >= best:
             break
-        atom = float(low[j]), float(rest[j])
-        # A stretch beyond this one would be no better than what is known.
-        most = kappa * (best[0] / score) ** (1.0 / _growth(rate * kappa, values[j:], p[j:], *atom))
-        found = certified(j, (kappa, TOLERANCES.collapse_stretch_step, most), hinted=False)
-        if found is None:
-            continue
-        final = _score(rate * found, values[j:], p[j:], *atom)
-        if final < best[0]:
-            best = final, j, found
-    return (atoms, (-1, 1.0)) if best[1] < 0 else law(best[1], best[2])
+        needed = certificate(j).needed(least(j))
+        likely = needed + TOLERANCES.collapse_likely_steps * TOLERANCES.collapse_stretch_step
+        score = _score(rate * likely, values[j:], p[j:], float(low[j]), float(rest[j]))
+        if score < plain:
+            promising.append((score, needed, j))
+            best = min(best, score)
+    for _, needed, j in sorted(promising):
+        found = certificate(j).least_stretch(needed)
+        if found is not None:
+            return law(j, found)
+    return atoms, (-1, 1.0)
 
 
 def _score(rate: float, values: FloatArray, p: FloatArray, low: float, rest: float) -> float:
@@ -162,67 +161,47 @@ def _score(rate: float, values: FloatArray, p: FloatArray, low: float, rest: flo
     return float(p @ (np.expm1(exponent) - exponent)) + rest * (math.expm1(rate * low) - rate * low)
 
 
-def _growth(rate: float, values: FloatArray, p: FloatArray, low: float, rest: float) -> float:
-    """The slope of log `_score` in log rate: at least two, and growing with the rate."""
-    rise = np.expm1(np.minimum(rate * values, TOLERANCES.collapse_max_exponent))
-    change = rate * (float((p * values) @ rise) + rest * low * math.expm1(rate * low))
-    return max(2.0, change / _score(rate, values, p, low, rest))
-
-
 @dataclass(frozen=True)
 class _Certificate:
     """Whether the atoms, collapsed and stretched, dominate; everything centred.
 
     `kept`: the first atom kept, and up to where the comparison is not plain. `point`: the collapsed
-    atom and its mass. `surplus`: how far L_k's mean lies below the centre.
+    atom and its mass. `most`: the largest stretch of use. `surplus`: how far L_k's mean lies below
+    the centre.
     """
 
     bounds: _Upper
     kept: tuple[int, float]
     point: tuple[float, float]
+    most: float
     variance: float
     surplus: float
     zero: float
 
-    def least_stretch(self, stretches: tuple[float, float, float], hinted: bool) -> float | None:
-        """The least certified stretch found; None if there is none up to the largest.
+    def needed(self, least: float) -> float:
+        """About the least stretch, from `least` on: a step of Newton's method at every threshold.
 
-        `stretches`: the first one tried, the accuracy, and the largest. A `hinted` first one needs
-        no more most times.
+        It decides nothing but where `least_stretch` looks.
         """
-        least, step, most = stretches
-        tried = least + step * np.array(TOLERANCES.collapse_steps)
-        tried = np.append(tried[tried < most], most) if most > least else tried[:1]
-        if hinted and self.holds(tried[:1])[0]:
-            return least
-        # The nearest ones and the last; those between only where it holds at the last alone.
-        near = TOLERANCES.collapse_near_steps
-        few = tried if tried.size <= near + 1 else np.append(tried[:near], tried[-1])
-        good = self.holds(few)
-        if not np.any(good):
+        first, end = self.kept
+        shares = np.arange(1, TOLERANCES.collapse_places + 1) / TOLERANCES.collapse_places
+        nodes = self.point[0] * least + (end - self.point[0] * least) * shares
+        second = self.variance + (self.surplus + nodes) ** 2
+        second[nodes > self.zero] = math.inf
+        square, slope = self.bounds(nodes, least, first)
+        missing = np.minimum(second, self.bounds(nodes)[0]) - square
+        growth = 2.0 / least * (square + nodes * slope)
+        step = np.max(missing / np.maximum(growth, TOLERANCES.partial_shuffle_tiny), initial=0.0)
+        return least + float(step)
+
+    def least_stretch(self, needed: float) -> float | None:
+        """The least certified stretch found near `needed`, and not below; None if there is none."""
+        if needed > self.most:
             return None
-        if few.size < tried.size and not np.any(good[:-1]):
-            few = tried[near - 1 :]
-            good = np.concatenate([[False], self.holds(few[1:-1]), [True]])
-        place = int(np.argmax(good))
-        found = float(few[place])
-        if place:
-            last = float(few[place - 1])
-            parts = math.ceil(TOLERANCES.collapse_finer * (found - last) / step)
-            finer = np.linspace(last, found, parts + 1)
-            low, high = 0, parts
-            while high - low > 1:
-                # Larger stretches hold as well, or nearly: in a few jumps.
-                jump = max(1, math.ceil((high - low) / (near + 1)))
-                places = np.arange(low + jump, high, jump)
-                good = self.holds(finer[places])
-                first = int(np.argmax(good)) if np.any(good) else places.size
-                low, high = (
-                    low if first == 0 else int(places[first - 1]),
-                    high if first == places.size else int(places[first]),
-                )
-            found = float(finer[high])
-        return found
+        steps = np.array(TOLERANCES.collapse_steps)
+        tried = np.minimum(needed + TOLERANCES.collapse_stretch_step * steps, self.most)
+        good = self.holds(tried)
+        return float(tried[np.argmax(good)]) if np.any(good) else None
 
     def holds(self, stretch: FloatArray) -> NDArray[np.bool_]:
         """For each of several stretches at once."""
