@@ -242,7 +242,9 @@ class PartialShuffleTolerances:
     """Exponentials that rank the candidates are cut here."""
     collapse_places: int = 50
     """Thresholds at which the stretch that is needed is estimated."""
-    collapse_steps: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 3.0, 8.0)
+    collapse_steps: tuple[float, ...] = (
+        *(0.0, 0.12, 0.25, 0.37, 0.5, 0.62, 0.75, 0.9, 1.1, 1.5, 3.0, 8.0),
+    )
     """So many times the accuracy above that estimate are tried at once ..."""
     collapse_likely_steps: float = 0.4
     """... and so many are mostly enough."""

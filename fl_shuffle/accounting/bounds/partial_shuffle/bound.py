@@ -23,7 +23,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.prediction import predict
 from fl_shuffle.accounting.bounds.partial_shuffle.rings import rings
-from fl_shuffle.accounting.bounds.partial_shuffle.sums.atomic_excess import AtomicSum, common_tilt
+from fl_shuffle.accounting.bounds.partial_shuffle.sums.atomic_excess import AtomicSum, likely_tilt
 from fl_shuffle.accounting.bounds.partial_shuffle.sums.variance_cells import (
     Excess,
     Kind,
@@ -268,7 +268,7 @@ class _Swapped:
         choices: list[Choice | None] = []
         every = [lifted(own, gain, loss) for own, _ in form.parts]
         if form.tilt is None:
-            form.tilt = common_tilt(every, self.count)
+            form.tilt = likely_tilt(every, self.count)
         for shaped, (_, own_variance), hint in zip(every, form.parts, hints, strict=True):
             second = (1.0 + gain) ** 2 * (own_variance + self.drift**2) * (1.0 + 8.0 * up)
             # second - mean^2 may cancel, and must not be too small.

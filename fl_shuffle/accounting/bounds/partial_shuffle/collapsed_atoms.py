@@ -145,10 +145,10 @@ def collapse(
             break
         needed = certificate(j).needed(least(j))
         likely = needed + TOLERANCES.collapse_likely_steps * TOLERANCES.collapse_stretch_step
-        score = _score(rate * likely, values[j:], p[j:], float(low[j]), float(rest[j]))
-        if score < plain:
-            promising.append((score, needed, j))
-            best = min(best, score)
+        final = _score(rate * likely, values[j:], p[j:], float(low[j]), float(rest[j]))
+        if final < plain:
+            promising.append((final, needed, j))
+            best = min(best, final)
     for _, needed, j in sorted(promising):
         found = certificate(j).least_stretch(needed)
         if found is not None:

@@ -89,9 +89,13 @@ class _Tilted:
     kurtosis: float
 
 
-def common_tilt(laws: Sequence[AtomicLaw], count: int) -> float:
-    """The line near the saddle point, or where the largest of several estimates is least."""
-    return _Laws.of(laws, count).common_tilt()
+def likely_tilt(laws: Sequence[AtomicLaw], count: int) -> float:
+    """About where the line will be once the laws' lower parts have been collapsed.
+
+    Between the laws' saddle points, nearer to the least one, as the widest law decides.
+    """
+    saddles = _Laws.of(laws, count).saddle_points(None)
+    return float(np.min(saddles)) ** (2.0 / 3.0) * float(np.max(saddles)) ** (1.0 / 3.0)
 
 
 @dataclass(frozen=True)
@@ -110,9 +114,9 @@ class _Laws:
             probabilities[row, : law.values.size] = law.probabilities
         return cls(values, probabilities, count)
 
-    def common_tilt(self, start: float | None = None) -> float:
+    def common_tilt(self, start: float | None) -> float:
         """Between the laws' saddle points, where the largest estimate is least."""
-        saddles = self._saddle_points(start)
+        saddles = self.saddle_points(start)
         low, high = float(np.min(saddles)), float(np.max(saddles))
         while high > TOLERANCES.rings_tilt_step * low:
             theta = math.sqrt(low * high)
@@ -121,7 +125,7 @@ class _Laws:
             low, high = (theta, high) if saddles[worst] > theta else (low, theta)
         return math.sqrt(low * high)
 
-    def _saddle_points(self, start: float | None) -> FloatArray:
+    def saddle_points(self, start: float | None) -> FloatArray:
         """The tilts theta at which the sum of `count` copies of each law has mean 2/theta."""
         top = np.maximum(np.max(self.values, axis=1), TOLERANCES.partial_shuffle_tiny)
         low, high = np.zeros(top.size), TOLERANCES.partial_shuffle_max_exponent / top
