@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -159,7 +160,7 @@ class _Sum:
     """
 
     weight: float
-    choices: list[Choice | None]
+    choices: list[Choice]
     by_moments: Excess
     by_atoms: AtomicSum | None
 
@@ -234,7 +235,6 @@ class _Swapped:
 
     def _bound(self, form: _Form, swap: Swap, first: _Sum, below: float) -> float:
         """The bound of one form at all nodes of eta; infinite if it can hardly be `below`."""
-        form.hints[:] = first.choices
         sums = [first]
         for node in range(1, swap.losses.size):
             sums.append(self.sum_at(form, sums[-1].choices, swap, node))
@@ -258,14 +258,14 @@ class _Swapped:
         whole = (main + self.count * (1.0 + swap.gain) * form.tail) / swap.smallest + swap.cost
         return whole * TOLERANCES.profile_inflation if math.isfinite(whole) else math.inf
 
-    def sum_at(self, form: _Form, hints: list[Choice | None], swap: Swap, node: int) -> _Sum:
+    def sum_at(self, form: _Form, hints: Sequence[Choice | None], swap: Swap, node: int) -> _Sum:
         """The sum of L + gain L^+ + loss L^- at a node of eta; laws and moments are rounded up."""
         gain, loss, weight = swap.gain, float(swap.losses[node]), float(swap.weights[node])
         up = TOLERANCES.lift_round_off
         rise, fall = (gain + loss) * self.local, (1.0 - loss) * self.drift
         mean = rise - fall + 4.0 * up * (rise + fall)
         kinds: list[Kind] = []
-        choices: list[Choice | None] = []
+        choices: list[Choice] = []
         every = [lifted(own, gain, loss) for own, _ in form.parts]
         if form.tilt is None:
             form.tilt = likely_tilt(every, self.count)
@@ -276,6 +276,9 @@ class _Swapped:
             lower, choice = collapse(shaped, variance, mean, form.tilt, hint)
             kinds.append(Kind(shaped, lower, second))
             choices.append(choice)
+        if node == 0:
+            # Other costs may leave room for a collapse where there was none.
+            form.hints[:] = [choice if choice[0] >= 0 else None for choice in choices]
         terms = Terms(self.count, kinds, -self.drift - form.tail, mean, *self.missing)
         by_moments = excess_of_sum(terms)
         found = by_moments.log_bound - by_moments.log_estimate

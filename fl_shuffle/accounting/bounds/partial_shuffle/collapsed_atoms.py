@@ -126,17 +126,21 @@ def collapse(
         masses = np.concatenate([rest[j : j + 1], p[j:]])
         return AtomicLaw(new + TOLERANCES.collapse_round_off * np.abs(new), masses), (j, stretch)
 
+    if hint is not None and hint[0] < 0:
+        return atoms, hint
     if hint is not None and hint[0] in inside:
         holds = certificate(hint[0])
         found = holds.least_stretch(holds.needed(least(hint[0])))
         if found is not None:
             return law(hint[0], found)
-    ranked = set()
+    tried = set()
     for stretch in TOLERANCES.collapse_stretches:
         fits = inside[spread[inside] * stretch * stretch >= goal]
-        if fits.size:
-            j = int(fits[-1])
-            ranked.add((_score(rate * least(j), values[j:], p[j:], low[j], rest[j]), j))
+        tried.update(fits[-1:].tolist())
+    ranked = [
+        (_score(rate * least(j), values[j:], p[j:], float(low[j]), float(rest[j])), j)
+        for j in tried
+    ]
     # Convex order alone is enough: the atoms as they are.
     plain = best = _score(rate, values, p, 0.0, 0.0)
     promising = []
