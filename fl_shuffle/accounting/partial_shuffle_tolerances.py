@@ -184,6 +184,8 @@ class PartialShuffleTolerances:
     """A line of integration near the saddle point is found to this step: any is valid ..."""
     saddle_steps: int = 25
     """... in so many steps at most."""
+    likely_tilt_level: float = 1.0
+    """A sum's tail falls at the rate theta at which its tilted mean is so many times 1/theta."""
     rings_tilt_step: float = 1.012
     """The line of integration is found to this factor: any is valid."""
     ring_powers: int = 60

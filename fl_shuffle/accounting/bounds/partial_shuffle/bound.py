@@ -144,8 +144,10 @@ class _Form:
     parts: list[tuple[AtomicLaw, float]]
     tail: float
     hints: list[Choice | None]
-    tilt: float | None = None
-    """Where the line of integration was last."""
+    rate: float | None = None
+    """The exponential rate that matters, once it is known ..."""
+    line: float | None = None
+    """... and where the line of integration was last."""
 
     @classmethod
     def of(cls, parts: list[tuple[AtomicLaw, float]], tail: float) -> _Form:
@@ -267,13 +269,13 @@ class _Swapped:
         kinds: list[Kind] = []
         choices: list[Choice] = []
         every = [lifted(own, gain, loss) for own, _ in form.parts]
-        if form.tilt is None:
-            form.tilt = likely_tilt(every, self.count)
+        if form.rate is None:
+            form.rate = form.line = likely_tilt(every, self.count)
         for shaped, (_, own_variance), hint in zip(every, form.parts, hints, strict=True):
             second = (1.0 + gain) ** 2 * (own_variance + self.drift**2) * (1.0 + 8.0 * up)
             # second - mean^2 may cancel, and must not be too small.
             variance = second - mean * mean + 4.0 * up * (second + mean * mean)
-            lower, choice = collapse(shaped, variance, mean, form.tilt, hint)
+            lower, choice = collapse(shaped, variance, mean, form.rate, hint)
             kinds.append(Kind(shaped, lower, second))
             choices.append(choice)
         if node == 0:
@@ -287,8 +289,8 @@ class _Swapped:
             len(kinds) == 1 and found < math.log(TOLERANCES.third_order_tight)
         ):
             laws = [kind.comparison for kind in kinds]
-            by_atoms = AtomicSum.of(laws, self.count, form.tilt)
-            form.tilt = by_atoms.theta
+            by_atoms = AtomicSum.of(laws, self.count, form.line)
+            form.line = by_atoms.theta
         return _Sum(weight, choices, by_moments, by_atoms)
 
 

@@ -90,12 +90,12 @@ class _Tilted:
 
 
 def likely_tilt(laws: Sequence[AtomicLaw], count: int) -> float:
-    """About where the line will be once the laws' lower parts have been collapsed.
+    """About the exponential rate of the sum's tail once the laws' lower parts are collapsed.
 
-    Between the laws' saddle points, nearer to the least one, as the widest law decides.
+    Between those of the laws, nearer to the least one, as the widest law decides.
     """
-    saddles = _Laws.of(laws, count).saddle_points(None)
-    return float(np.min(saddles)) ** (2.0 / 3.0) * float(np.max(saddles)) ** (1.0 / 3.0)
+    saddles = _Laws.of(laws, count).saddle_points(None, TOLERANCES.likely_tilt_level)
+    return math.pow(float(np.min(saddles)), 2.0 / 3.0) * math.cbrt(float(np.max(saddles)))
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class _Laws:
             low, high = (theta, high) if saddles[worst] > theta else (low, theta)
         return math.sqrt(low * high)
 
-    def saddle_points(self, start: float | None) -> FloatArray:
-        """The tilts theta at which the sum of `count` copies of each law has mean 2/theta."""
+    def saddle_points(self, start: float | None, goal: float = 2.0) -> FloatArray:
+        """The tilts theta at which the sum of `count` copies of each law has mean goal/theta."""
         top = np.maximum(np.max(self.values, axis=1), TOLERANCES.partial_shuffle_tiny)
         low, high = np.zeros(top.size), TOLERANCES.partial_shuffle_max_exponent / top
         if start is None:
@@ -141,9 +141,9 @@ class _Laws:
             # Theta times the mean grows with theta, in the end exponentially: Newton's method in
             # log theta for its inverse hyperbolic sine.
             level = theta * mean
-            low, high = np.where(level < 2.0, theta, low), np.where(level < 2.0, high, theta)
+            low, high = np.where(level < goal, theta, low), np.where(level < goal, high, theta)
             rise = (level + theta * theta * variance) / np.hypot(1.0, level)
-            step = (math.asinh(2.0) - np.arcsinh(level)) / np.maximum(rise, 1.0)
+            step = (math.asinh(goal) - np.arcsinh(level)) / np.maximum(rise, 1.0)
             moved = theta * np.exp(np.clip(step, -1.0, 1.0))
             inside = (moved > low) & (moved < high)
             moved = np.where(inside, moved, np.sqrt(np.maximum(low, 0.5 * theta) * high))
