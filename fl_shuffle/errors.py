@@ -97,6 +97,13 @@ def require_real(
     return number
 
 
+def require_open_unit(field: str, value: object) -> float:
+    """Return `value` as a float inside (0, 1), as a delta or a level has to be, or raise."""
+    return require_real(
+        field, value, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
+    )
+
+
 def require_integer(field: str, value: object, *, minimum: int, maximum: int | None = None) -> int:
     """Return `value` as an int (integral floats are refused, they hide mistakes), or raise."""
     allowed = f"must be a whole number >= {minimum}"

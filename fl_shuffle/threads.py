@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
+from importlib import import_module
 from typing import ParamSpec, TypeVar
 
 from fl_shuffle.plugins import installed
@@ -53,9 +54,7 @@ def with_one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
 
 def _one_blas_thread() -> AbstractContextManager[object]:
     """One thread from the call on, until the context is left."""
-    import numpy as np  # what is loaded later would not be limited
-
-    assert np
+    import_module("numpy")  # what is loaded later would not be limited
     if not installed("threadpoolctl"):
         # The accountant alone, with NumPy and SciPy: other last digits at most.
         return nullcontext()

@@ -91,14 +91,18 @@ class GspaRounds:
     def __init__(self, classes: ClassTable) -> None:
         with np.errstate(over="ignore"):
             self._shares = (1.0 - classes.delta0) / (1.0 + np.exp(classes.epsilon0))
+        # The next round's reports are mostly as many of each class.
+        self._last: tuple[NDArray[np.int64], float | None] | None = None
 
     def mu(self, counts: NDArray[np.int64]) -> float | None:
         """The Gaussian-DP parameter of one round with `counts` [classes]; None where the theorem's
         sum is empty (one report)."""
-        there = counts > 0
-        shares = self._shares[there]
-        rest = math.fsum((shares * counts[there]).tolist()) - float(shares.max(initial=0.0))
-        return math.sqrt(2.0 / rest) if rest > 0.0 else None
+        if self._last is None or not np.array_equal(self._last[0], counts):
+            there = counts > 0
+            shares = self._shares[there]
+            rest = math.fsum((shares * counts[there]).tolist()) - float(shares.max(initial=0.0))
+            self._last = counts.copy(), math.sqrt(2.0 / rest) if rest > 0.0 else None
+        return self._last[1]
 
 
 def gspa_column(mu: float | None, delta: float, classes: Iterable[int]) -> Column:

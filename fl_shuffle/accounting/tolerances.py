@@ -100,6 +100,11 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """The window is widened while more than about this share of delta may lie above it."""
     tilt_ladder: float = 1.25
     """Ratio of neighbouring tilts tried for the window."""
+    tilt_far_off: float = 3.0
+    """Where Markov's inequality is so many times above an epsilon, tilts below its best are tried,
+    too ..."""
+    tilt_far_below: float = 1e-3
+    """... and where delta is below this share of what that inequality says of it."""
     tilt_ladder_down: int = 40
     """So many steps of the ladder below the natural tilt are tried."""
     markov_ladder: float = 2.0
@@ -195,6 +200,8 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """Further out than this the points matter less and are computed more coarsely."""
     round_far_relative_error: float = 0.25
     """Asked of the engine for the far points."""
+    round_local_points: int = 16
+    """So many points of the local curve within a long step, where it is the smaller one."""
     round_enough_delta: float = 1e-12
     """Below this the curve is no longer computed but bounded by its last value and the local
     one."""
@@ -254,6 +261,8 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     normal approximation."""
     vector_hopeless: float = 10.0
     """Where the other bound is so many times the blanket's it is not computed farther out."""
+    vector_no_gain: float = 1.5
+    """... nor where the blanket is predicted to be so many times what is known already."""
     vector_faint_batch: int = 100
     """Up to so many faint reports the blanket alone is computed: many times faster, and at most
     2% above in one round, 0.1% over fifty."""
@@ -291,7 +300,7 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """From so near the target (in logarithms) the next scale is extrapolated."""
     plan_first_power: float = 2.5
     """Guess of the power of the scale with which the cost falls: 1, or up to 9 with heavy tails."""
-    plan_scale_close: float = 1.003
+    plan_scale_close: float = 1.01
     """... and so do a good and a bad scale so near: where tails are heavy the cost is steep."""
     plan_max_accounted: int = 4
     """So many scales at most are accounted as a run would be: one is usual."""

@@ -19,7 +19,7 @@ from scipy.special import betainccinv, betaincinv
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
-from fl_shuffle.errors import InvalidValueError, require_integer, require_real
+from fl_shuffle.errors import InvalidValueError, require_integer, require_open_unit
 
 Vector = NDArray[np.float64]
 
@@ -46,9 +46,7 @@ def proportion_upper(hits: int, trials: int, alpha: float) -> float:
 def _check_counts(hits: int, trials: int, alpha: float) -> None:
     require_integer("trials", trials, minimum=1)
     require_integer("hits", hits, minimum=0, maximum=trials)
-    require_real(
-        "alpha", alpha, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
-    )
+    require_open_unit("alpha", alpha)
 
 
 def event_epsilon(

@@ -8,20 +8,18 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import signal
 import sqlite3
 import sys
 import textwrap
-import time
 import traceback
-from _thread import start_new_thread
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
 from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.interrupts import INTERRUPTED
+from fl_shuffle.interrupts.callbacks import interrupts_kept
 from fl_shuffle.simulation.progress import say
 from fl_shuffle.version import __version__
 
@@ -52,8 +50,6 @@ TYPES = {
 """What `argparse` calls by the name of a function."""
 CLIENT_LOG = "fl_shuffle.client"
 """What clients say, exceptions among it, is logged below this name."""
-AGAIN_SECONDS = 0.01
-"""After which an interrupt is sent once more that came where Python cannot pass it on."""
 
 
 class _Help(argparse.HelpFormatter):
@@ -113,41 +109,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # `fl_shuffle.threads` says why; in a process of our own, and those that it starts.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        with _interrupts_kept():
+        with interrupts_kept():
             return _answered(build_parser().parse_args(arguments))
     except KeyboardInterrupt as interrupt:
         return _said(str(interrupt) or "interrupted", INTERRUPTED)
     finally:
         log.setLevel(level)
-
-
-@contextmanager
-def _interrupts_kept() -> Iterator[None]:
-    """Ctrl-C while a callback of an import or of the garbage collector runs: Python prints what is
-    raised there and goes on. It is sent again instead."""
-    before = sys.unraisablehook
-
-    def again(unraisable: sys.UnraisableHookArgs) -> None:
-        if unraisable.exc_type is not KeyboardInterrupt:
-            before(unraisable)
-            return
-        left = [False]
-        start_new_thread(interrupt, (left,))
-        # Python looks for signals where something is called: nothing is from here on.
-        left[0] = True
-
-    def interrupt(left: list[bool]) -> None:
-        time.sleep(AGAIN_SECONDS)
-        while not left[0]:
-            time.sleep(AGAIN_SECONDS)
-        if sys.unraisablehook is again:  # the command goes on
-            os.kill(os.getpid(), signal.SIGINT)
-
-    sys.unraisablehook = again
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
 
 
 def _answered(parsed: argparse.Namespace) -> int:

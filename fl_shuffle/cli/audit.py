@@ -8,12 +8,11 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fl_shuffle.cli.overrides import add_overrides
-from fl_shuffle.interrupts import LeavingAtOnce
+from fl_shuffle.interrupts import load
 from fl_shuffle.simulation.audit import audit_configuration
 from fl_shuffle.simulation.progress import say, tell
 
@@ -71,13 +70,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    tell("loading PyTorch and Flower")
-    with LeavingAtOnce():
-        from fl_shuffle.api.audits import audit
-        from fl_shuffle.auditing.audit import AuditSettings
-
-        import_module("fl_shuffle.simulation.launch")
     from fl_shuffle.errors import ConfigError
+
+    if arguments.cases and (arguments.source or arguments.set or arguments.data):
+        raise ConfigError("--cases brings its own configurations; give no other, nor overrides")
+    if not (arguments.cases or arguments.source):
+        raise ConfigError("name a configuration or a run's folder, or pass --cases")
+    # What is wrong with a configuration is said before PyTorch is loaded.
+    config = None if arguments.cases else _configuration(arguments)
+    tell("loading PyTorch and Flower")
+    load("fl_shuffle.simulation.launch", "fl_shuffle.auditing.audit")
+
+    from fl_shuffle.api.audits import audit
+    from fl_shuffle.auditing.audit import AuditSettings
     from fl_shuffle.threads import keep_one_thread
 
     given = AuditSettings(
@@ -87,14 +92,10 @@ def run(arguments: argparse.Namespace) -> int:
         seconds=arguments.seconds,
         seed=arguments.seed,
     )
-    if arguments.cases:
+    if config is None:
         keep_one_thread()
         return _run_cases(arguments, given)
-    if not arguments.source:
-        raise ConfigError("name a configuration or a run's folder, or pass --cases")
-    report = audit(
-        _configuration(arguments), name=arguments.source, on_progress=tell, **asdict(given)
-    )
+    report = audit(config, name=arguments.source, on_progress=tell, **asdict(given))
     _show(report, as_json=arguments.json, short=False)
     return 1 if report.breaks_proven else 0
 
@@ -107,10 +108,7 @@ def _run_cases(arguments: argparse.Namespace, given: AuditSettings) -> int:
     import dataclasses
 
     from fl_shuffle.auditing.cases import canned_cases
-    from fl_shuffle.errors import ConfigError
 
-    if arguments.source or arguments.set or arguments.data:
-        raise ConfigError("--cases brings its own configurations; give no other, nor overrides")
     cases = canned_cases()
     reports = []
     for case in cases:

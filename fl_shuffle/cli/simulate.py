@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from importlib import import_module
 from pathlib import Path
 
 from fl_shuffle.cli.overrides import add_overrides
@@ -63,6 +62,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.api.configs import QUICKSTART, configured
     from fl_shuffle.errors import ConfigError
+    from fl_shuffle.interrupts import load
+    from fl_shuffle.simulation.progress import tell
 
     if arguments.data_unchanged and not arguments.resume:
         raise ConfigError("--data-unchanged goes with --resume DIR")
@@ -71,7 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = [*arguments.set, *_overrides(arguments)]
     # What is wrong with a configuration is said before PyTorch is loaded.
     config = None if arguments.resume else configured(arguments.config or QUICKSTART, settings)
-    _load(quiet=arguments.quiet or arguments.json)
+    tell("" if arguments.quiet or arguments.json else "loading PyTorch and Flower")
+    load("fl_shuffle.simulation.launch", "fl_shuffle.trackers")
 
     from fl_shuffle.api.runs import resume, simulate
     from fl_shuffle.simulation.progress import make_display
@@ -92,30 +94,28 @@ def run(arguments: argparse.Namespace) -> int:
     return int(result.summary["failed"])
 
 
-def _load(*, quiet: bool) -> None:
-    from fl_shuffle.interrupts import LeavingAtOnce
-    from fl_shuffle.simulation.progress import tell
-
-    tell("" if quiet else "loading PyTorch and Flower")
-    with LeavingAtOnce():
-        import_module("fl_shuffle.simulation.launch")
-        import_module("fl_shuffle.trackers")
-
-
 def _overrides(arguments: argparse.Namespace) -> list[str]:
-    """The short options as the `section.key=value` they stand for."""
-    numbers = {
-        "run.rounds": arguments.rounds,
-        "data.clients": arguments.clients,
-        "run.seed": arguments.seed,
-        "run.jobs": arguments.jobs,
+    """The short options as the `section.key=value` they stand for; none may be set twice."""
+    from fl_shuffle.errors import ConfigError
+
+    data, budgets = (
+        None if path is None else str(Path(path).resolve())
+        for path in (arguments.data, arguments.budgets)
+    )
+    options = {
+        "run.rounds": ("--rounds", arguments.rounds),
+        "data.clients": ("--clients", arguments.clients),
+        "run.seed": ("--seed", arguments.seed),
+        "run.jobs": ("--jobs", arguments.jobs),
+        "run.engine": ("--engine", arguments.engine),
+        "run.device": ("--device", arguments.device),
+        "data.root": ("--data", data),
+        "budgets.file": ("--budgets", budgets),
+        "budgets.distribution": ("--budgets", None if budgets is None else "file"),
     }
-    texts = {
-        "run.engine": arguments.engine,
-        "run.device": arguments.device,
-        "data.root": arguments.data and str(Path(arguments.data).resolve()),
-        "budgets.file": arguments.budgets and str(Path(arguments.budgets).resolve()),
-        "budgets.distribution": arguments.budgets and "file",
-    }
-    found = [f"{key}={value}" for key, value in numbers.items() if value is not None]
-    return found + [f"{key}={json.dumps(value)}" for key, value in texts.items() if value]
+    given = {key: option for key, option in options.items() if option[1] is not None}
+    for setting in arguments.set:
+        key = setting.partition("=")[0].strip()
+        if key in given:
+            raise ConfigError(f"--set {setting}: {given[key][0]} says the same; drop one of them")
+    return [f"{key}={json.dumps(value)}" for key, (_, value) in given.items()]

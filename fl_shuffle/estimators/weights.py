@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from fl_shuffle.errors import require_choice, require_real
+from fl_shuffle.errors import require_choice, require_open_unit
 
 FloatArray = NDArray[np.float64]
 
@@ -71,10 +71,7 @@ def with_interval(
     value: FloatArray, variance: FloatArray, *, confidence: float, estimator: str, unbiased: str
 ) -> Estimate:
     """A normal interval (the reports are many and independent; no claim for a handful of users)."""
-    require_real(
-        "confidence", confidence, minimum=0.0, maximum=1.0, exclusive_minimum=True,
-        exclusive_maximum=True,
-    )  # fmt: skip
+    require_open_unit("confidence", confidence)
     error = np.sqrt(variance)
     reach = -float(ndtri(0.5 * (1.0 - confidence))) * error
     return Estimate(value, error, value - reach, value + reach, confidence, estimator, unbiased)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.errors import ConfigError, require_real
+from fl_shuffle.errors import ConfigError, require_open_unit, require_real
 from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.randomizer_plan import RandomizerPlan
 
@@ -50,14 +50,7 @@ class ClientRecord:
     def __init__(self, path: Path, epsilon: float, delta: float) -> None:
         self._path = path
         self._epsilon = require_real(LIFETIME_EPSILON, epsilon, minimum=0.0, exclusive_minimum=True)
-        self._delta = require_real(
-            LIFETIME_DELTA,
-            delta,
-            minimum=0.0,
-            exclusive_minimum=True,
-            maximum=1.0,
-            exclusive_maximum=True,
-        )
+        self._delta = require_open_unit(LIFETIME_DELTA, delta)
 
     @classmethod
     def of(cls, node_config: Mapping[str, object]) -> ClientRecord | None:

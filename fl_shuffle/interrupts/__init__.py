@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +35,13 @@ class LeavingAtOnce:
     def __exit__(self, *_error: object) -> None:
         if self._ours:
             _handled_by(self._before)
+
+
+def load(*modules: str) -> None:
+    """Import `modules`, which load libraries."""
+    with LeavingAtOnce():
+        for module in modules:
+            import_module(module)
 
 
 def _handled_by(handler: Any) -> bool:

@@ -218,6 +218,21 @@ def test_a_damaged_configuration_is_one_line(
     assert words in said(capsys)
 
 
+@pytest.mark.parametrize(
+    ("setting", "option"),
+    [
+        ("run.rounds=5", ["--rounds", "3"]),
+        ("data.clients = 5", ["--clients", "5"]),
+        ("budgets.distribution=constant", ["--budgets", "own.csv"]),
+    ],
+)
+def test_one_setting_given_in_two_ways_is_refused(
+    setting: str, option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", "--set", setting, *option]) == 2
+    assert f"--set {setting}: {option[0]} says the same; drop one of them" in said(capsys)
+
+
 def test_settings_of_a_file_without_effect_are_warned_of(launch: Launch, tmp_path: Path) -> None:
     """The file's own `low` and `high` are not read any more; the run goes on and says so."""
     assert launch("run", "budgets.distribution=constant", "budgets.epsilon=2", "run.rounds=1") == 0

@@ -29,7 +29,7 @@ from fl_shuffle.accounting.laws.amplification import AtomicLaw, Case
 from fl_shuffle.accounting.laws.finite import Randomizer
 from fl_shuffle.accounting.limits import MAX_CLIENTS
 from fl_shuffle.accounting.tolerances import TOLERANCES
-from fl_shuffle.errors import NotApplicableError, require_integer, require_real
+from fl_shuffle.errors import NotApplicableError, require_integer, require_open_unit, require_real
 
 MAX_EPSILON = 100.0
 """Above this nothing is claimed: the lower bound is zero."""
@@ -154,9 +154,7 @@ def lower_bound_epsilon(
     relative_error: float | None = None,
 ) -> Guarantee:
     """The largest epsilon found at which the shuffle certainly exceeds `delta`; zero if none."""
-    target = require_real(
-        "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
-    )
+    target = require_open_unit("delta", delta)
     count = require_integer("n", n, minimum=1, maximum=MAX_CLIENTS)
     rate = require_participation(participation)
     maximum = min(randomizer.local_epsilon, MAX_EPSILON)

@@ -39,7 +39,7 @@ from fl_shuffle.accounting.engine.tilted_moments import TINY, UNIT
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.round_library import RoundType
 from fl_shuffle.accounting.tolerances import TOLERANCES
-from fl_shuffle.errors import require_integer, require_real
+from fl_shuffle.errors import require_integer, require_open_unit, require_real
 
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
@@ -63,9 +63,7 @@ def batch_epsilon(
 ) -> float:
     """`attack_epsilon` against a client of class `index`; noise scales may differ."""
     require_integer("rounds", rounds, minimum=1)
-    target = require_real(
-        "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
-    )
+    target = require_open_unit("delta", delta)
     found = _promising(Batch.of(classes, index, dimension), rounds)
     return max((scores.epsilon(rounds, target) for scores in found), default=0.0)
 

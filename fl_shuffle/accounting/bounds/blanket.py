@@ -37,6 +37,7 @@ from fl_shuffle.errors import (
     InvalidValueError,
     NotApplicableError,
     require_integer,
+    require_open_unit,
     require_real,
 )
 
@@ -180,9 +181,7 @@ def blanket_delta(
 
 
 def _target(delta: float) -> float:
-    return require_real(
-        "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
-    )
+    return require_open_unit("delta", delta)
 
 
 def blanket_epsilon(

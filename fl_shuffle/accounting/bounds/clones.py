@@ -28,7 +28,7 @@ from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_EPSILON0
 from fl_shuffle.accounting.tolerances import TOLERANCES
-from fl_shuffle.errors import require_integer, require_real
+from fl_shuffle.errors import require_integer, require_open_unit, require_real
 
 Curve = Callable[[float], DeltaBound]
 
@@ -177,9 +177,7 @@ def solve(
         budget = require_real("epsilon", epsilon, minimum=0.0, maximum=2.0 * MAX_EPSILON0)
         bound = curve(budget)
         return budget, bound.delta, bound.error
-    target = require_real(
-        "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
-    )
+    target = require_open_unit("delta", delta)
     seen: dict[float, DeltaBound] = {}
 
     def value(point: float) -> float:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrc, gammaln
 
 from fl_shuffle.accounting.limits import MAX_EPSILON0
-from fl_shuffle.errors import InvalidValueError, require_integer, require_real
+from fl_shuffle.errors import InvalidValueError, require_integer, require_open_unit, require_real
 
 FloatArray = NDArray[np.float64]
 MAX_RENYI_CLIENTS = 10**9
@@ -161,9 +161,7 @@ def rdp_epsilon(curve: Callable[[float], float], delta: float, orders: Sequence[
 
     epsilon = rho + ln(1 - 1/order) - ln(order delta)/(order - 1), at least zero.
     """
-    target = require_real(
-        "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
-    )
+    target = require_open_unit("delta", delta)
     candidates = [
         curve(lam) + math.log1p(-1.0 / lam) - (math.log(lam) + math.log(target)) / (lam - 1.0)
         for lam in orders

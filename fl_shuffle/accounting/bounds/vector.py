@@ -47,7 +47,7 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import (
     gaussian_profile,
 )
 from fl_shuffle.accounting.tolerances import TOLERANCES
-from fl_shuffle.errors import PrecisionError, require_integer, require_real
+from fl_shuffle.errors import PrecisionError, require_integer, require_open_unit, require_real
 
 FloatArray = NDArray[np.float64]
 
@@ -130,6 +130,7 @@ class VectorCurve:
         ):
             # Few, heavy-tailed terms are dear; 2% of delta is far below 1% of epsilon.
             self._relative_error = max(self._relative_error, 0.02)
+        self._patient = True
         self._seen: dict[float, float] = {}
         self._table = self._table_size()
         self._number_laws: dict[bytes, tuple[FloatArray, int, float]] = {}
@@ -206,6 +207,7 @@ class VectorCurve:
         """The same curve with a larger numerical excess, and cheaper."""
         other = copy(self)
         other._relative_error = relative_error
+        other._patient = False
         other._seen = {}
         other._table = other._table_size()
         return other
@@ -235,12 +237,16 @@ class VectorCurve:
                 and local > TOLERANCES.negligible_local_delta
                 and budget <= TOLERANCES.max_law_exponent
             )
-            shuffled = self._shuffled(budget, local) if useful else math.inf
-            self._seen[budget] = min(local, shuffled)
-        # The true curve is nonincreasing, so an earlier point may say more than this one.
-        return min(value for at, value in self._seen.items() if at <= budget)
+            self._seen[budget] = local
+            if useful:
+                self._seen[budget] = min(local, self._shuffled(budget, local, self._known(budget)))
+        return self._known(budget)
 
-    def _shuffled(self, epsilon: float, local: float) -> float:
+    def _known(self, epsilon: float) -> float:
+        """The true curve is nonincreasing, so an earlier point may say more than this one."""
+        return min(value for at, value in self._seen.items() if at <= epsilon)
+
+    def _shuffled(self, epsilon: float, local: float, known: float) -> float:
         sharper = math.inf
         if self._sharper is not None and epsilon < self._sharper_below:
             sharper = self._sharper.delta(epsilon)
@@ -249,18 +255,21 @@ class VectorCurve:
             gaussian_profile(epsilon, self._mu)
         ):
             return sharper
-        blanket = self._blanket_bound(epsilon, local)
+        blanket = self._blanket_bound(epsilon, local, min(known, sharper))
         if blanket * TOLERANCES.vector_hopeless < sharper < math.inf:
             # Rare losses are the blanket's: what falls behind it there does not catch up.
             self._sharper_below = epsilon
         return min(sharper, blanket)
 
-    def _blanket_bound(self, epsilon: float, local: float) -> float:
+    def _blanket_bound(self, epsilon: float, local: float, known: float) -> float:
+        """Of a batch's blankets; infinite where it would say no more than what is `known`."""
         if self.own.noise == "laplace":
             law: AmplificationLaw = LaplaceLaw(self._reference.own, epsilon)
             guess = float(gaussian_profile(epsilon, self._mu))
             return self._engine(law, self._masses(0.0), epsilon, local, guess)
         depth, guess = self._best_depth(epsilon, local)
+        if guess > TOLERANCES.vector_no_gain * known:
+            return math.inf
         total = self._at_depth(epsilon, local, depth, guess)
         if self._table:
             return total
@@ -321,12 +330,13 @@ class VectorCurve:
     def _certified(self, law: AmplificationLaw, blanket: list[tuple[float, int]]) -> float:
         """The engine's bound; infinite (so that the local curve decides) where it gives none."""
         asked = self._relative_error
+        if not self._patient:
+            return amplified_delta(law, blanket, relative_error=asked, best_effort=True).delta
         for allowed in dict.fromkeys((asked, max(asked, TOLERANCES.vector_fallback_error))):
             try:
                 return amplified_delta(law, blanket, relative_error=allowed).delta
             except PrecisionError:
-                # A refusal is no bound. The local curve and earlier points of this one still are.
-                continue
+                continue  # no bound; the local curve and earlier points of this one still are
         return math.inf
 
     def _at_depth(self, epsilon: float, local: float, depth: float, guess: float) -> float:
@@ -382,9 +392,7 @@ class VectorCurve:
 
         The curve there is within `tolerance` (relative) of the target. Never above the local value.
         """
-        target = require_real(
-            "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
-        )
+        target = require_open_unit("delta", delta)
         high = self.local_epsilon(target)
         if not self.credit or high == 0.0:
             return high

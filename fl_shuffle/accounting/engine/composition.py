@@ -21,12 +21,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
+from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair, trade_off_from_profile
 from fl_shuffle.accounting.engine.tilted_moments import UNIT
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.limits import MAX_COMPOSED
 from fl_shuffle.accounting.tolerances import TOLERANCES
-from fl_shuffle.errors import InvalidValueError, require_integer, require_real
+from fl_shuffle.errors import InvalidValueError, require_integer, require_open_unit, require_real
 
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
@@ -203,6 +203,8 @@ class Composition:
         best = self._delta_at(budget, tilt)
         if self._law(tilt)[0][0] > budget:
             best = min(best, self._delta_at(budget, 0.0))
+        if best < TOLERANCES.tilt_far_below * math.exp(self._moments(tilt)[0] - tilt * budget):
+            best = min(best, *(self._delta_at(budget, lower) for lower in _below(tilt)))
         return best
 
     def _delta_at(self, budget: float, tilt: float) -> float:
@@ -218,9 +220,7 @@ class Composition:
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon >= 0 on this composition at `delta`, rounded up; may be infinite."""
-        target = require_real(
-            "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
-        )
+        target = require_open_unit("delta", delta)
         if self.infinite >= target:
             return math.inf
         if self._variance == 0.0:
@@ -228,10 +228,14 @@ class Composition:
         goal = -math.log(target)
         tilt = self._tilt_for(goal)
         found = self._epsilon_at(target, tilt)
-        if found < (self._moments(tilt)[0] + goal) / tilt:
+        markov = (self._moments(tilt)[0] + goal) / tilt
+        if markov / TOLERANCES.tilt_far_off <= found < markov:
             return found
-        # No better than Markov's inequality alone: round-off, or the window, spoilt it.
-        return min(found, self._epsilon_at(target, tilt / TOLERANCES.tilt_ladder**2))
+        # Losses far from what is usual decide: round-off, or the window, may have spoilt this tilt.
+        lower = (
+            self._epsilon_at(target, tilt / TOLERANCES.tilt_ladder**rung) for rung in (1, 2, 3)
+        )
+        return min(found, *lower)
 
     def _epsilon_at(self, target: float, tilt: float) -> float:
         # The law repeats beyond its window, so that nothing above it is missing here.
@@ -292,6 +296,12 @@ class Composition:
             raise InvalidValueError("type_one", errors.tolist(), "must lie in [0, 1]")
         grid = np.linspace(0.0, max(gaussian_epsilon(1e-9, max(self._sd, 1e-12)), 1e-9), 200)
         return trade_off_from_profile(errors, grid, self.profile(grid))
+
+
+def _below(tilt: float) -> list[float]:
+    """Tilts to try, too, where losses far from what is usual decide: round-off, or a window that is
+    too small, may spoil the one that Markov's inequality likes best."""
+    return [tilt / TOLERANCES.tilt_ladder**rung for rung in (1, 2, 3)]
 
 
 def _spread(pair: DominatingPair) -> float:
@@ -384,15 +394,3 @@ class Tails:
         # Summed up in pairs: the round-off of a scalar product could grow with its length.
         total = float(np.sum(terms.real * np.cos(angles) - terms.imag * np.sin(angles)))
         return self.log_scale - self.slope * index + math.log(max(total, 0.0) + lost)
-
-
-def trade_off_from_profile(
-    type_one: FloatArray, epsilons: FloatArray, deltas: FloatArray
-) -> FloatArray:
-    """The trade-off curve implied by finitely many (epsilon, delta) statements."""
-    a = type_one[:, None]
-    growth = np.exp(epsilons)[None, :]
-    rest = (1.0 - deltas)[None, :]
-    lines = np.maximum(rest - growth * a, (rest - a) / growth)
-    result: FloatArray = np.maximum(np.max(lines, axis=1), 0.0)
-    return result

@@ -25,6 +25,9 @@ from fl_shuffle.accounting.laws.amplification import (
 )
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
+_SHARES = np.geomspace(1e-6, 1.0, 100)
+"""Of a law's reach: where the first nodes lie on both sides of zero."""
+
 
 def round_up_convex(
     law: AmplificationLaw, classes: Sequence[tuple[float, int]], tolerance: float
@@ -40,13 +43,16 @@ def round_up_convex(
     if isinstance(law, AtomicLaw) and law.values.size <= TOLERANCES.rounding_large_law:
         return law, 0.0, 0.0
     nodes = _first_nodes(law)
-    atoms, extra = atoms_on(law, nodes)
+    transform = law.stop_loss(nodes)
+    atoms, extra = atoms_through(nodes, transform)
     best = atoms, math.inf, extra
     for _ in range(12):
         theta = tilt_at_saddle_point(atoms, classes)
-        if _log_moment(atoms, classes, theta) < TOLERANCES.rounding_log_negligible:
+        moments = TiltedMoments.of(atoms, theta)
+        # log E e^(theta S) / theta: a Chernoff bound on delta.
+        if moments.log_total(classes) - math.log(theta) < TOLERANCES.rounding_log_negligible:
             return atoms, 0.0, extra
-        cells = _cell_inflation(law, nodes, atoms, classes, theta)
+        cells = _cell_inflation(law, nodes, atoms, theta, moments.share(classes), transform[-1])
         inflation = math.expm1(min(50.0, float(np.sum(cells))))
         if inflation <= best[1]:
             best = atoms, inflation, extra
@@ -59,14 +65,15 @@ def round_up_convex(
         if float(np.sum(pieces)) > TOLERANCES.rounding_max_atoms:
             break
         nodes = _divided(nodes, pieces.astype(np.int64))
-        atoms, extra = atoms_on(law, nodes)
+        transform = law.stop_loss(nodes)
+        atoms, extra = atoms_through(nodes, transform)
     return best
 
 
 def _first_nodes(law: AmplificationLaw) -> FloatArray:
     low, high = law.lower, law.upper
     reach = max(abs(low), abs(high))
-    geometric = reach * np.geomspace(1e-6, 1.0, 100)
+    geometric = reach * _SHARES
     grid = np.concatenate([np.linspace(low, high, 100), geometric, -geometric, [0.0]])
     if isinstance(law, MixtureLaw):
         # An atom on a node costs nothing.
@@ -88,8 +95,8 @@ def atoms_through(nodes: FloatArray, transform: FloatArray) -> tuple[AtomicLaw, 
     """`atoms_on` for a law whose g is at most `transform` at the nodes."""
     top = float(transform[-1])
     g = np.maximum.accumulate((transform - top)[::-1])[::-1]
-    gaps = np.diff(nodes)
-    tail = np.minimum(np.maximum.accumulate((-np.diff(g) / gaps)[::-1])[::-1], 1.0)
+    gaps = nodes[1:] - nodes[:-1]
+    tail = np.minimum(np.maximum.accumulate(((g[:-1] - g[1:]) / gaps)[::-1])[::-1], 1.0)
     weights = np.maximum(tail - np.append(tail[1:], 0.0), 0.0)
     probabilities = np.concatenate([[max(0.0, 1.0 - float(np.sum(weights)))], weights])
     tail = np.cumsum(weights[::-1])[::-1]
@@ -108,25 +115,21 @@ def _cell_inflation(
     law: AmplificationLaw,
     nodes: FloatArray,
     atoms: AtomicLaw,
-    classes: Sequence[tuple[float, int]],
     theta: float,
+    share: float,
+    top: float,
 ) -> FloatArray:
     """How much each cell adds to the log moment generating function of the sum at theta.
 
     E e^(theta L') - E e^(theta L) = theta^2 int e^(theta t) (g'(t) - g(t)) dt; g' - g is zero at
-    the nodes, so Simpson's rule needs the midpoints alone.
+    the nodes, so Simpson's rule needs the midpoints alone. `share` is the derivative of the log
+    moment with respect to E e^(theta L'), `top` is g at the last node.
     """
     middle = 0.5 * (nodes[:-1] + nodes[1:])
-    transform = law.stop_loss(np.append(middle, nodes[-1]))
-    rise = np.maximum(atoms.stop_loss(middle) - transform[:-1] + transform[-1], 0.0)
-    share = TiltedMoments.of(atoms, theta).share(classes)
-    cells: FloatArray = share * theta**2 * np.exp(theta * middle) * rise * np.diff(nodes) / 1.5
+    rise = np.maximum(atoms.stop_loss(middle) - law.stop_loss(middle) + top, 0.0)
+    gaps = nodes[1:] - nodes[:-1]
+    cells: FloatArray = share * theta**2 * np.exp(theta * middle) * rise * gaps / 1.5
     return cells
-
-
-def _log_moment(atoms: AtomicLaw, classes: Sequence[tuple[float, int]], theta: float) -> float:
-    """log E e^(theta S) / theta: a Chernoff bound on delta."""
-    return TiltedMoments.of(atoms, theta).log_total(classes) - math.log(theta)
 
 
 def _divided(nodes: FloatArray, pieces: NDArray[np.int64]) -> FloatArray:

@@ -179,3 +179,15 @@ def _envelope(eps: FloatArray, u: FloatArray) -> NDArray[np.int64]:
             hull.pop()
         hull.append(point)
     return np.array([index - centre for index in hull if index >= centre], dtype=np.int64)
+
+
+def trade_off_from_profile(
+    type_one: FloatArray, epsilons: FloatArray, deltas: FloatArray
+) -> FloatArray:
+    """The trade-off curve implied by finitely many (epsilon, delta) statements."""
+    a = type_one[:, None]
+    growth = np.exp(epsilons)[None, :]
+    rest = (1.0 - deltas)[None, :]
+    lines = np.maximum(rest - growth * a, (rest - a) / growth)
+    result: FloatArray = np.maximum(np.max(lines, axis=1), 0.0)
+    return result

@@ -20,9 +20,13 @@ def tilt_at_saddle_point(law: AtomicLaw, classes: Sequence[tuple[float, int]]) -
         """theta times the derivative: increasing in theta."""
         if theta * values[-1] > 600.0:
             return math.inf
-        moment = TiltedMoments.of(law, theta)
-        first = float((probabilities * np.exp(theta * values)) @ values)
-        return theta * first * moment.share(classes) - 2.0
+        exponent = theta * values
+        growth = np.exp(exponent)
+        # Its round-off is of no interest here.
+        value, excess = float(probabilities @ growth), float(probabilities @ np.expm1(exponent))
+        moment = TiltedMoments(value, excess, 0.0, 0.0)
+        first = float((probabilities * growth) @ values)
+        return theta * first * moment.derivative(gammas, counts) - 2.0
 
     share = float(counts @ gammas) + 1.0
     mean = share * float(probabilities @ values)

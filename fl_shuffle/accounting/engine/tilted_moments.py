@@ -73,7 +73,10 @@ class TiltedMoments:
 
     def share(self, classes: Sequence[tuple[float, int]]) -> float:
         """Derivative of `log_total` with respect to M."""
-        gammas, counts = class_arrays(classes)
+        return self.derivative(*class_arrays(classes))
+
+    def derivative(self, gammas: FloatArray, counts: FloatArray) -> float:
+        """`share` of classes that are arrays already."""
         return 1.0 / self.value + float(counts @ (gammas / self.blend(gammas)))
 
     def log_total_error(self, classes: Sequence[tuple[float, int]]) -> float:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import erfcx, ndtr
 
 from fl_shuffle.accounting.tolerances import TOLERANCES
-from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_real
+from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_open_unit, require_real
 
 FloatArray = NDArray[np.float64]
 
@@ -24,10 +24,10 @@ MAX_MU = 1e150
 _HALF_ROOT_PI = math.sqrt(0.5 * math.pi)
 _ROOT_TWO = math.sqrt(2.0)
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
-_PLAIN = 1e4
-"""Up to here nothing overflows, whatever the order of operations."""
 _SHORT_STEP = 1e-3
 """Below it a difference of two Mills ratios loses digits and is expanded instead."""
+_NO_FAR_START = 10.0
+"""Up to this mu, eps / mu - mu / 2 is nowhere below -5, where a tail is taken as a complement."""
 
 
 def mills(x: FloatArray) -> FloatArray:
@@ -59,8 +59,10 @@ def mills_drop(x: FloatArray, step: FloatArray) -> FloatArray:
 def gaussian_profile(epsilon: ArrayLike, mu: ArrayLike) -> FloatArray:
     """The privacy profile of mu-GDP, elementwise on broadcast arrays; see `gaussian_delta`."""
     eps, m = np.asarray(epsilon, np.float64), np.asarray(mu, np.float64)
-    if eps.size > 1 and m.ndim == 0 and _SHORT_STEP <= m <= _PLAIN and abs(eps).max() <= _PLAIN:
-        return _plain_profile(eps, float(m))
+    if m.ndim == 0 and _SHORT_STEP <= m <= _NO_FAR_START and eps.size:
+        least = float(eps.min())
+        if not math.isnan(least):
+            return _profile_of_one(eps, float(m), least)
     eps, m = np.broadcast_arrays(eps, m)
     if np.any(np.isnan(eps)):
         raise InvalidValueError("epsilon", math.nan, "must not be NaN")
@@ -86,25 +88,19 @@ def gaussian_profile(epsilon: ArrayLike, mu: ArrayLike) -> FloatArray:
     return result
 
 
-def _plain_profile(eps: FloatArray, mu: float) -> FloatArray:
-    """The same for one mu and no extremes, where curves spend their time."""
-    size = np.abs(eps)
+def _profile_of_one(eps: FloatArray, mu: float, least: float) -> FloatArray:
+    """`gaussian_profile` of epsilons, the smallest `least`, for one mu that is no special case.
+
+    The same bits for a fraction of the time, and bounds ask for little else.
+    """
+    size = np.abs(eps) if least < 0.0 else eps
     start = size / mu - 0.5 * mu
-    near = np.maximum(start, -5.0)
-    # Mills' ratio times the normal density at 0 is half of erfcx.
-    drop = erfcx(near / _ROOT_TWO) - erfcx((near + mu) / _ROOT_TWO)
-    delta = 0.5 * np.exp(-0.5 * start * start) * drop
-    far = start < -5.0
-    if far.any():
-        delta[far] = ndtr(-start[far]) - _lesser_tails(start[far], mu)
-    if eps.min() < 0.0:
+    with np.errstate(over="ignore"):
+        density = np.exp(-0.5 * start * start - _LOG_ROOT_TWO_PI)
+    delta = density * (mills(start) - mills(start + mu))
+    if least < 0.0:
         delta = np.where(eps < 0.0, -np.expm1(-size) + np.exp(-size) * delta, delta)
     result: FloatArray = np.minimum(np.maximum(delta, 0.0), 1.0)
-    return result
-
-
-def _lesser_tails(start: FloatArray, mu: float) -> FloatArray:
-    result: FloatArray = 0.5 * np.exp(-0.5 * start * start) * erfcx((start + mu) / _ROOT_TWO)
     return result
 
 
@@ -147,7 +143,7 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
 
     Raises `InvalidValueError` for delta outside (0, 1) or a negative mu.
     """
-    _open_unit("delta", delta)
+    require_open_unit("delta", delta)
     require_real("mu", mu, minimum=0.0, maximum=MAX_MU)
     if mu == 0.0 or _profile(0.0, mu) <= delta:
         return 0.0
@@ -188,7 +184,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     Balle and Wang (ICML 2018): the profile grows with mu, so the root is unique.
     """
     require_real("epsilon", epsilon, minimum=0.0, maximum=1e12)
-    _open_unit("delta", delta)
+    require_open_unit("delta", delta)
     high = 1.0
     while _profile(epsilon, high) <= delta:
         high *= 2.0
@@ -225,7 +221,7 @@ def classical_sigma(epsilon0: float, delta0: float, sensitivity: float) -> float
     Raises `NotApplicableError` where it does not give (epsilon0, delta0).
     """
     require_real("epsilon0", epsilon0, minimum=0.0, exclusive_minimum=True)
-    _open_unit("delta0", delta0)
+    require_open_unit("delta0", delta0)
     require_real("sensitivity", sensitivity, minimum=0.0, exclusive_minimum=True)
     ratio = math.sqrt(2.0 * math.log(1.25 / delta0)) / epsilon0
     if gaussian_delta(epsilon0, 1.0 / ratio) > delta0:
@@ -241,9 +237,3 @@ def true_local_epsilon(sensitivity: float, sigma: float, delta: float) -> float:
     require_real("sensitivity", sensitivity, minimum=0.0)
     require_real("sigma", sigma, minimum=0.0, exclusive_minimum=True)
     return gaussian_epsilon(delta, sensitivity / sigma)
-
-
-def _open_unit(name: str, value: float) -> None:
-    require_real(
-        name, value, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
-    )

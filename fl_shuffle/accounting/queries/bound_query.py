@@ -16,6 +16,7 @@ from fl_shuffle.errors import (
     NotApplicableError,
     require_choice,
     require_integer,
+    require_open_unit,
     require_real,
     suggestion,
 )
@@ -111,14 +112,7 @@ class BoundQuery:
         if self.epsilon is not None:
             require_real("epsilon", self.epsilon, minimum=0.0, maximum=MAX_EPSILON)
         if self.delta is not None:
-            require_real(
-                "delta",
-                self.delta,
-                minimum=0.0,
-                maximum=1.0,
-                exclusive_minimum=True,
-                exclusive_maximum=True,
-            )
+            require_open_unit("delta", self.delta)
         if self.profile:
             # Methods that know one pair take the one with the smallest delta.
             smallest = min(self.profile, key=lambda pair: (pair[1], pair[0]))

@@ -18,7 +18,7 @@ from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilon
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView
-from fl_shuffle.errors import InvalidValueError, require_integer, require_real
+from fl_shuffle.errors import InvalidValueError, require_integer, require_open_unit
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,7 @@ def proven_costs(
 ) -> list[ClassCost]:
     """`plan_cost` without `lower`, in the order of the classes."""
     require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
-    require_real(
-        "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
-    )
+    require_open_unit("delta", delta)
     members = np.flatnonzero(counts)
     if not members.size:
         raise InvalidValueError("classes", len(classes), "must hold at least one client")

@@ -29,13 +29,18 @@ from fl_shuffle.accounting.queries.planned_noise import (
     NoisePlan,
     clip_shares,
     local_epsilon,
-    require_target_delta,
 )
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally
 from fl_shuffle.accounting.rounds.round_library import RoundType, Spent
 from fl_shuffle.accounting.tolerances import TOLERANCES
-from fl_shuffle.errors import NotApplicableError, require_choice, require_integer, require_real
+from fl_shuffle.errors import (
+    NotApplicableError,
+    require_choice,
+    require_integer,
+    require_open_unit,
+    require_real,
+)
 
 Vector = NDArray[np.float64]
 
@@ -146,7 +151,7 @@ def sum_cost(
     out.
     """
     require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
-    require_target_delta(delta)
+    require_open_unit("delta", delta)
     arrived = sum(kind.count for kind in classes)
     honest = honest_reports(assumed_honest, arrived)
     curves = class_curves(classes, rounds, assumed_honest, dimension)
@@ -230,8 +235,8 @@ def plan_sum_noise(
     The arguments are those of `plan_noise`; of the reports of a round `assumed_honest` are.
     """
     target = require_real("epsilon", epsilon, minimum=0.0, exclusive_minimum=True, maximum=1e4)
-    require_target_delta(delta)
-    require_target_delta(report_delta, "report_delta")
+    require_open_unit("delta", delta)
+    require_open_unit("report_delta", report_delta)
     require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
     require_choice("unit", unit, UNITS)
     require_real("clip", clip, minimum=0.0, exclusive_minimum=True, maximum=1e12)

@@ -93,6 +93,7 @@ def followed(
     then thin out, by half after every `thin_after` of them. It stops earlier where the engine can
     certify no smaller value; what is left there counts as certain loss.
 
+    Long steps far out take in the local curve on the way, where that is the smaller one already.
     Beyond `round_far_sds` standard deviations a looser curve will do, and is many times cheaper
     where few blanket reports are expected.
     """
@@ -114,13 +115,24 @@ def followed(
         if epsilons[-1] >= dense * mu:
             thinned += 1
             step *= 2.0 if thinned % thin_after == 0 else 1.0
-        epsilons.append(epsilons[-1] + step)
-        if deltas[-1] < TOLERANCES.round_enough_delta:
-            # The true curve falls, so the last value and the local curve both still hold.
-            deltas.append(min(deltas[-1], curve.local_delta(epsilons[-1])))
+        ahead = epsilons[-1] + step
+        # The true curve falls, so the last value and the local curve hold there, too.
+        local = curve.local_delta(ahead)
+        if local < deltas[-1]:
+            # Where the local curve takes over within a long step its points cost nothing.
+            between = finest * np.unique(
+                np.linspace(epsilons[-1], ahead, TOLERANCES.round_local_points) // finest
+            )
+            for at in between[1:-1].tolist():
+                if (value := curve.local_delta(at)) < deltas[-1]:
+                    epsilons.append(at)
+                    deltas.append(value)
+        epsilons.append(ahead)
+        if min(deltas[-1], local) < TOLERANCES.round_enough_delta:
+            deltas.append(min(deltas[-1], local))
         else:
-            close = epsilons[-1] < TOLERANCES.round_far_sds * mu
-            deltas.append(min(deltas[-1], (curve if close else loose).delta(epsilons[-1])))
+            close = ahead < TOLERANCES.round_far_sds * mu
+            deltas.append(min(deltas[-1], (curve if close else loose).delta(ahead)))
         stalled = stalled + 1 if deltas[-1] == deltas[-2] else 0
         if stalled == TOLERANCES.round_max_stalled:
             break

@@ -21,8 +21,8 @@ from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon, loca
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
 from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.bounds.vector import VectorCurve
-from fl_shuffle.accounting.engine.composition import Composition, trade_off_from_profile
-from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
+from fl_shuffle.accounting.engine.composition import Composition
+from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair, trade_off_from_profile
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
 from fl_shuffle.accounting.rounds.declared_round import (
     DeclaredRound,

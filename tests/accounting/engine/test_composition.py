@@ -282,3 +282,19 @@ def test_a_filter_for_general_pairs_does_not_exist() -> None:
     )
     assert fixed == pytest.approx([0.15245, 0.15238], abs=6e-6)
     assert chosen == pytest.approx(0.2088, abs=1e-4)
+
+
+def test_rare_large_losses_do_not_spoil_the_tilt() -> None:
+    """Epsilon by its own search and by bisection of delta, whatever window each of them takes."""
+    grid = 2.0**-11
+    usual, rare = np.linspace(0.0, 0.12, 60), np.linspace(0.12, 3.0, 12)
+    epsilons = grid * np.unique(np.round(np.concatenate([usual, rare, [17, 17.5, 18, 19]]) / grid))
+    deltas = gaussian_profile(epsilons, 0.01) + 5e-9 * np.exp(-3.0 * epsilons)
+    deltas = np.where(epsilons > 3.0, gaussian_profile(epsilons, 2.05), deltas)
+    pair = DominatingPair.from_curve(epsilons, np.minimum.accumulate(deltas), grid=grid)
+    composed = Composition([(pair, 14)])
+    for delta in (1e-8, 3e-9, 1e-9):
+        found = composed.epsilon(delta)
+        assert composed.delta(found) <= delta * (1.0 + 1e-4)
+        # Half a percent lower is too low: the tilt that Markov's inequality likes best lost 3 to 4.
+        assert composed.delta(0.995 * found) > delta

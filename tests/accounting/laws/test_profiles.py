@@ -41,6 +41,16 @@ def test_gaussian_profile_is_accurate_in_every_tail(log_mu: float, deviations: f
     assert array == pytest.approx(value, rel=1e-10)
 
 
+@pytest.mark.parametrize("mu", [1e-3, 0.02, 0.7, 3.0, 10.0])
+def test_one_mu_for_all_epsilons_takes_a_short_cut_to_the_same_bits(mu: float) -> None:
+    deviations = np.linspace(-9.0, 40.0, 500)
+    epsilons = np.concatenate([mu * deviations + 0.5 * mu * mu, [0.0, -0.0, np.inf, -np.inf]])
+    whole = gaussian_profile(epsilons, np.full(epsilons.shape, mu))
+    np.testing.assert_array_equal(gaussian_profile(epsilons, mu), whole)
+    with pytest.raises(InvalidValueError, match="epsilon"):
+        gaussian_profile(np.array([0.1, np.nan]), mu)
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.floats(-3, 3), st.floats(1e-12, 0.4))
 def test_gaussian_inverses_are_on_the_safe_side_and_tight(log_mu: float, delta: float) -> None:

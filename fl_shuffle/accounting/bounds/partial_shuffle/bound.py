@@ -96,7 +96,7 @@ def third_order_delta(setting: Setting, epsilon: float, *, in_rings: bool = True
 
     law = replace(law, upper=cut)
     left = float(law.stop_loss(np.array([cut]))[0])
-    top = ToppedLaw(law, squared_tail(law, setting.spread), left)
+    top = ToppedLaw(law, squared_tail(law, setting.spread, left), left)
     classes = [(1.0, setting.count - 1)]
     try:
         atoms, _, extra = round_up_convex(top, classes, TOLERANCES.third_order_rounding)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy.special import log_expit, ndtr
+from scipy.special import ndtr
 
 from fl_shuffle.accounting.bounds.partial_shuffle.lognormal import squared_excess
 from fl_shuffle.accounting.laws.amplification import AtomicLaw, FloatArray
@@ -27,6 +27,11 @@ from fl_shuffle.accounting.tolerances import TOLERANCES
 
 Profile = Callable[[FloatArray], FloatArray]
 """H_s at every s > 0 (not its logarithm), from above."""
+
+_TAIL_SHARES = np.append(
+    0.0, np.geomspace(TOLERANCES.split_tail_first, 1.0, TOLERANCES.split_tail_nodes)
+)
+"""Nodes from where a tail begins to where it is bounded, as shares of the way."""
 
 
 @dataclass(frozen=True)
@@ -100,18 +105,24 @@ def split_excess(epsilon: float, d: float, mu: FloatArray, t: FloatArray) -> Flo
     constant = 0.5 * (d - mu) - own / d + other / mu
     x = -constant * mu
     for _ in range(TOLERANCES.split_newton_steps):
-        log_theta, log_rest = log_expit(x), log_expit(-x)
+        log_theta, log_rest = _log_shares(x)
         share = np.exp(log_rest)
         value = constant + log_theta / d - log_rest / mu
         step = value / (share / d + (1.0 - share) / mu)
-        x = np.clip(x - step, -far, far)
-        if np.all(np.abs(step) <= TOLERANCES.split_close):
+        x = np.minimum(np.maximum(x - step, -far), far)
+        if np.abs(step).max() <= TOLERANCES.split_close:
             break
-    log_theta, log_rest = log_expit(x), log_expit(-x)
+    log_theta, log_rest = _log_shares(x)
     result = np.exp(log_theta) * gaussian_profile(own - log_theta, d)
     result += np.exp(log_rest) * gaussian_profile(other - log_rest, mu)
     bound: FloatArray = np.minimum(result, 1.0) * np.exp(scale) * TOLERANCES.profile_inflation
     return bound
+
+
+def _log_shares(x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """log(theta) and log(1 - theta) for theta = 1 / (1 + e^-x)."""
+    common = np.log1p(np.exp(-np.abs(x)))
+    return np.minimum(x, 0.0) - common, -np.maximum(x, 0.0) - common
 
 
 @dataclass(frozen=True)
@@ -207,13 +218,14 @@ class _Cut(Protocol):
     def stop_loss(self, t: FloatArray) -> FloatArray: ...
 
 
-def squared_tail(law: _Cut, spread: float) -> float:
+def squared_tail(law: _Cut, spread: float, left: float) -> float:
     """At least E(L_k - K)_+^2 for Gaussian reports, K = `law.upper`, P at most `spread` away.
+
+    `left` = law.stop_loss(K).
 
     It is 2 int_K^inf E(L_k - t)_+ dt. Up to a point G > 1 the integrand is at most the convex S,
     whose trapezoidal sum is above its integral; beyond, (L_k - G)_+ <= (P/R_k - G)_+.
     """
-    left = float(law.stop_loss(np.array([law.upper]))[0])
     nodes, beyond = tail_nodes(law.epsilon, law.upper, spread, left)
     return float(square_of_tail(nodes, law.stop_loss(nodes), np.array(beyond)))
 
@@ -230,8 +242,7 @@ def tail_nodes(
     # Beyond G what P alone could say counts: far enough out that it is nothing against S.
     enough = beyond <= TOLERANCES.split_tail_share * (float(ends[0]) - start) * left
     last = int(np.argmax(enough)) if np.any(enough) else sds.size - 1
-    reach_out = TOLERANCES.split_tail_first, 1.0, TOLERANCES.split_tail_nodes
-    nodes = start + np.append(0.0, np.geomspace(*reach_out)) * (float(ends[last]) - start)
+    nodes = start + _TAIL_SHARES * (float(ends[last]) - start)
     return nodes, float(beyond[last])
 
 

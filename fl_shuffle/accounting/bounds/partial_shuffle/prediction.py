@@ -16,6 +16,12 @@ THIRD_ORDER = 0.5 * math.e
 """min over q of E(q + S)_+^2 / (4q) as a multiple of E(S)_+, for an exponential tail."""
 
 
+_BELOW = -np.geomspace(0.1 * TOLERANCES.prediction_first_node, 1.0, TOLERANCES.prediction_nodes)[
+    ::-1
+]
+"""Nodes below zero, in units of the law's lower end."""
+
+
 class _Law(Protocol):
     @property
     def upper(self) -> float: ...
@@ -38,7 +44,7 @@ def predict(law: _Law, count: int, variance: float) -> tuple[float, float]:
     above = np.geomspace(
         first * min(math.sqrt(variance), 0.5 * law.upper), law.upper, TOLERANCES.prediction_nodes
     )
-    below = -np.geomspace(0.1 * first, 1.0, TOLERANCES.prediction_nodes)[::-1] * abs(law.lower)
+    below = _BELOW * abs(law.lower)
     tops = np.maximum(law.stop_loss(above), 0.0)
     bottoms = np.maximum(law.stop_loss(below) - law.mean + below, 0.0)
     whole = 2.0 * float(np.trapezoid(tops, above) + np.trapezoid(bottoms, below)) - law.mean**2

@@ -12,7 +12,7 @@ from fl_shuffle.accounting.engine.stop_loss import DeltaBound
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
 from fl_shuffle.accounting.limits import MAX_CLIENTS
 from fl_shuffle.accounting.tolerances import TOLERANCES
-from fl_shuffle.errors import require_integer, require_real
+from fl_shuffle.errors import require_integer, require_open_unit
 
 
 class ProfileCurve:
@@ -64,9 +64,7 @@ class ProfileCurve:
 
         The curve there is within `tolerance` (relative) of the target. Never above the local value.
         """
-        target = require_real(
-            "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
-        )
+        target = require_open_unit("delta", delta)
         high = self.profile.local_epsilon(target)
         if not self.credit or high == 0.0 or math.isinf(high):
             return high

@@ -117,12 +117,19 @@ def choose_swap(
 
 def _floor(c: float, allowed: float) -> tuple[float, float]:
     """The largest floor tried with E(floor - X)_+ <= `allowed`, X lognormal with mean one."""
-    logs = np.linspace(0.0, TOLERANCES.swap_floor_reach * c, TOLERANCES.swap_floors)
-    lost = np.exp(-logs) * gaussian_profile(logs, c) * (1.0 + TOLERANCES.partial_shuffle_round_off)
+    logs, lost = _floors(c)
     if not lost[-1] <= allowed:
         return 0.0, 0.0
     first = int(np.argmax(lost <= allowed))
     return math.exp(-float(logs[first])), float(lost[first])
+
+
+@lru_cache(maxsize=64)
+def _floors(c: float) -> tuple[FloatArray, FloatArray]:
+    """-log of the floors that are tried, and E(floor - X)_+ for each."""
+    logs = np.linspace(0.0, TOLERANCES.swap_floor_reach * c, TOLERANCES.swap_floors)
+    lost = np.exp(-logs) * gaussian_profile(logs, c) * (1.0 + TOLERANCES.partial_shuffle_round_off)
+    return logs, lost
 
 
 def _spread(nodes: FloatArray, c: float) -> FloatArray:
@@ -143,12 +150,19 @@ def _cap(c: float, mean: float, most: float, allowed: float) -> tuple[float, flo
     Z has this law: under R with mean 1, under P at distance `own` with mean e^(c own + c^2).
     """
     top = min(math.log(most), math.log(mean) + TOLERANCES.swap_cap_sds * c)
-    caps = np.exp(np.linspace(0.0, top, TOLERANCES.swap_caps))
-    cut = mean * excess(caps / mean, c) * (1.0 + TOLERANCES.partial_shuffle_round_off)
+    caps, cut = _caps(c, mean, top)
     if cut[-1] > allowed:
         return most, 0.0
     first = int(np.argmax(cut <= allowed))
     return float(caps[first]), float(cut[first])
+
+
+@lru_cache(maxsize=64)
+def _caps(c: float, mean: float, top: float) -> tuple[FloatArray, FloatArray]:
+    """The caps up to e^`top` that are tried, and E(mean X - cap)_+ for each."""
+    caps = np.exp(np.linspace(0.0, top, TOLERANCES.swap_caps))
+    cut = mean * excess(caps / mean, c) * (1.0 + TOLERANCES.partial_shuffle_round_off)
+    return caps, cut
 
 
 @lru_cache(maxsize=64)

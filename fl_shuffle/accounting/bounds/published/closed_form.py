@@ -15,21 +15,14 @@ from fl_shuffle.accounting.bounds.blanket_moments import (
 )
 from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_EPSILON0
 from fl_shuffle.accounting.tolerances import TOLERANCES
-from fl_shuffle.errors import NotApplicableError, require_integer, require_real
+from fl_shuffle.errors import NotApplicableError, require_integer, require_open_unit, require_real
 
 
 def _inputs(epsilon0: float, clients: int, delta: float) -> tuple[float, int, float]:
     return (
         require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0),
         require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS),
-        require_real(
-            "delta",
-            delta,
-            minimum=0.0,
-            maximum=1.0,
-            exclusive_minimum=True,
-            exclusive_maximum=True,
-        ),
+        require_open_unit("delta", delta),
     )
 
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget, check_budgets
-from fl_shuffle.errors import NotApplicableError, require_real
+from fl_shuffle.errors import NotApplicableError, require_open_unit
 
 
 def echo_sum(budgets: Sequence[LocalBudget]) -> float:
@@ -45,9 +45,7 @@ def echo_sum(budgets: Sequence[LocalBudget]) -> float:
 
 def echo_epsilon(budgets: Sequence[LocalBudget], delta: float) -> float:
     """The published central epsilon at `delta`, for the client with the largest budget."""
-    target = require_real(
-        "delta", delta, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
-    )
+    target = require_open_unit("delta", delta)
     total = echo_sum(budgets)
     top = max(budget.epsilon0 for budget in budgets)
     need = math.log(4.0 / target)

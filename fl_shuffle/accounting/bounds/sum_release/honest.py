@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fl_shuffle.errors import require_integer, require_real
+from fl_shuffle.errors import require_integer, require_open_unit
 
 AssumedHonest = int | float | None
 
@@ -18,14 +18,7 @@ def honest_reports(assumed: AssumedHonest, arrived: int) -> int:
     if assumed is None:
         return arrived
     if isinstance(assumed, float):
-        share = require_real(
-            "assumed_honest",
-            assumed,
-            minimum=0.0,
-            maximum=1.0,
-            exclusive_minimum=True,
-            exclusive_maximum=True,
-        )
+        share = require_open_unit("assumed_honest", assumed)
         return min(arrived, max(1, math.floor(share * arrived)))
     return min(arrived, require_integer("assumed_honest", assumed, minimum=1))
 

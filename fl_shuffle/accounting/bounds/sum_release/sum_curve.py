@@ -13,7 +13,7 @@ from scipy.special import ndtr, ndtri
 
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_delta, laplace_epsilon
 from fl_shuffle.accounting.bounds.sum_release.gaussian import sum_epsilon, sum_profile
-from fl_shuffle.accounting.engine.composition import trade_off_from_profile
+from fl_shuffle.accounting.engine.dominating_pairs import trade_off_from_profile
 from fl_shuffle.errors import InvalidValueError, require_integer, require_real
 
 Vector = NDArray[np.float64]

@@ -51,7 +51,7 @@ def certified(setting: Setting, epsilon: float, gain: float, loss: float) -> Ato
     cut = float(levels[np.argmax(law.stop_loss(levels) < 1e-7 * setting.move)])
     law = replace(law, upper=cut)
     left = float(law.stop_loss(np.array([cut]))[0])
-    topped = ToppedLaw(law, squared_tail(law, setting.spread), left)
+    topped = ToppedLaw(law, squared_tail(law, setting.spread, left), left)
     atoms, _, _ = round_up_convex(topped, [(1.0, setting.count - 1)], 1e-3)
     drift, local = math.expm1(epsilon), float(excess(math.exp(epsilon), setting.move))
     variance = variance_bound(setting, epsilon)

@@ -50,7 +50,7 @@ def law_of(setting: Setting, epsilon: float) -> AtomicLaw:
     cut = math.exp(setting.spread * (setting.spread + 5.0))
     law = replace(law, upper=cut)
     left = float(law.stop_loss(np.array([cut]))[0])
-    top = ToppedLaw(law, squared_tail(law, setting.spread), left)
+    top = ToppedLaw(law, squared_tail(law, setting.spread, left), left)
     atoms, _, _ = round_up_convex(top, [(1.0, setting.count - 1)], 1e-3)
     variance = variance_bound(setting, epsilon)
     return collapse(atoms, variance, law.mean, math.expm1(epsilon) / variance)[0]
@@ -102,9 +102,9 @@ def test_the_atom_above_the_cut_lies_near_it(move: float, spread: float, left: f
     places = np.geomspace(1e-3 * move, law.upper, 4000)
     cut = float(places[np.argmax(law.stop_loss(places) < left * move)])
     law = replace(law, upper=cut)
-    square = squared_tail(law, spread)
-    atom = square / float(law.stop_loss(np.array([cut]))[0])
-    assert atom <= cut
+    remains = float(law.stop_loss(np.array([cut]))[0])
+    square = squared_tail(law, spread, remains)
+    assert square / remains <= cut
     # P at one end of the line, Q `move` nearer to R, which lies at zero.
     z, step = np.linspace(0.0, 40.0, 400_001, retstep=True)
     p, q = spread, spread - move

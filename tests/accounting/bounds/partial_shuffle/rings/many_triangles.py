@@ -52,7 +52,7 @@ def certified_laws(
     law = replace(law, upper=cut)
     left = float(law.stop_loss(np.array([cut]))[0])
     whole = variance_bound(setting, epsilon)
-    topped = ToppedLaw(law, squared_tail(law, setting.spread), left)
+    topped = ToppedLaw(law, squared_tail(law, setting.spread, left), left)
     atoms, _, _ = round_up_convex(topped, [(1.0, setting.count - 1)], 3e-3)
     parts = [(setting.spread, atoms, whole)]
     if isinstance(law, ConvexOrderLaw):

@@ -49,7 +49,7 @@ def gaussian_terms(
     cut = float(places[np.argmax(law.stop_loss(places) < 1e-7 * setting.move)])
     law = replace(law, upper=cut)
     left = float(law.stop_loss(np.array([cut]))[0])
-    top = ToppedLaw(law, squared_tail(law, setting.spread), left)
+    top = ToppedLaw(law, squared_tail(law, setting.spread, left), left)
     atoms, _, extra = round_up_convex(top, [(1.0, setting.count - 1)], 3e-3)
     shaped = lifted(atoms, gain, loss)
     drift, local = math.expm1(epsilon), float(gaussian_profile(epsilon, setting.move))
