@@ -12,7 +12,8 @@ from torch import nn
 import fl_shuffle as fs
 from fl_shuffle.cli import main
 from fl_shuffle.errors import ConfigError
-from fl_shuffle.gradients.factory import make_gradient_engine
+from fl_shuffle.gradients import factory
+from fl_shuffle.gradients.factory import load_ahead, make_gradient_engine
 from fl_shuffle.plugins import installed, require_extra
 from fl_shuffle.randomizers import noise_cpu
 from fl_shuffle.randomizers.noise import NoiseStream
@@ -42,9 +43,23 @@ def test_noise_without_numba_has_the_same_bits(monkeypatch: pytest.MonkeyPatch, 
             remove(monkeypatch, "numba")
             monkeypatch.delitem(sys.modules, "fl_shuffle.randomizers.noise_compiled")
             monkeypatch.delattr("fl_shuffle.randomizers.noise_compiled")
-        monkeypatch.setattr(noise_cpu, "_choice", noise_cpu._Choice())
+        monkeypatch.setattr(noise_cpu, "_loops", noise_cpu.CompiledLoops())
         drawn.append(getattr(NoiseStream(bytes(16), 610), law)(4, 3))
     assert torch.equal(*drawn)
+
+
+def test_what_is_loaded_ahead_is_what_the_engine_will_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(factory, "load_loops", lambda: loaded.append("loops"))
+    for module, records, loops in (
+        (nn.Linear(60, 10), 1 << 20, ["loops"]),
+        (nn.Linear(60, 10), 100, []),
+        (nn.Sequential(nn.Linear(60, 40), nn.ReLU(), nn.Linear(40, 10)), 1 << 20, []),
+        (nn.LSTM(60, 10), 1 << 20, []),
+    ):
+        loaded.clear()
+        load_ahead(module, loss=None, records=records)
+        assert loaded == loops
 
 
 def test_softmax_regression_without_numba_goes_through_torch(

@@ -11,9 +11,11 @@ from flwr.serverapp import Grid, ServerApp
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.apps.flower_log import FlowerLog
 from fl_shuffle.apps.player import strategy_of
+from fl_shuffle.configuration.sections import AppSection
 from fl_shuffle.configuration.supernodes import read_supernodes
+from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.settings import SIMULATION_VARIABLE, config_of, require_simulated
-from fl_shuffle.gradients import packing_of
+from fl_shuffle.gradients import load_ahead, packing_of
 from fl_shuffle.runs import DataFacts, Preparing, RunFacts, RunPlace, observer_of, open_run
 from fl_shuffle.tasks.evaluation import evaluator
 from fl_shuffle.tasks.models import flatten_parameters, load_parameters
@@ -38,6 +40,10 @@ def main(grid: Grid, context: Context) -> None:
     task = load_task(config, lambda text: observer(Preparing(text)))
     model = task.model(config)
     initial = flatten_parameters(model)
+    if isinstance(grid, InProcessGrid) and config.app == AppSection():
+        # While the first round is reserved its nodes have nothing to do.
+        records, device = len(task.labels), config.run.device
+        grid.begin(lambda: load_ahead(model, device=device, loss=task.loss, records=records))
     shape, rows = tuple(task.inputs.shape[1:]), not pooled or config.sums_need_rows
     packing, sizes = packing_of(model, shape, rows=rows), np.diff(task.offsets)
     measure = evaluator(model, task, config.model)

@@ -112,6 +112,11 @@ class InProcessGrid(Grid):
         self._threads.close()
         sys.setswitchinterval(self._switch_interval)
 
+    def begin(self, call: Callable[[], None]) -> None:
+        """Have a node's thread do this beside the ServerApp: something that later requests would
+        do themselves, for nobody hears what it raises."""
+        self._threads.submit(call)
+
     def set_run(self, run: Run) -> None:
         self._run = run
 

@@ -2,7 +2,7 @@
 
 from fl_shuffle.gradients.blocks import Packing, packing_of
 from fl_shuffle.gradients.engine import GradientEngine, Loss, SumPlan
-from fl_shuffle.gradients.factory import make_gradient_engine
+from fl_shuffle.gradients.factory import load_ahead, make_gradient_engine
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "NonfiniteRecords",
     "Packing",
     "SumPlan",
+    "load_ahead",
     "make_gradient_engine",
     "packing_of",
 ]

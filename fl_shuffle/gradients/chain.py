@@ -3,7 +3,7 @@
 A linear layer with input x and output gradient e has the weight gradient e x^T and the bias
 gradient e, so a record's squared l2 norm is the sum over layers of |e|^2 (|x|^2 + 1), and its l1
 norm the sum of |e|_1 (|x|_1 + 1). The clipped mean is one product per client and layer, of output
-gradients scaled by the clipping factors with the layer's inputs.
+gradients with the layer's inputs, whichever are fewer scaled by the clipping factors.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from fl_shuffle.gradients.tolerances import TOLERANCES
 class Pass:
     """What one pass over a block's records leaves behind.
 
-    inputs: each layer's [n, fan_in]. errors: each layer's output gradients [fan_out, n].
+    inputs: each layer's [n, fan_in], or what `with_bias` makes of them. errors: each layer's output
+    gradients [fan_out, n].
     nonfinite: the mark [n] of records that count as zero; None if there is none. weights: the
     factors [n] that are still missing in the errors of all layers but the last; None if none are.
     """
@@ -184,7 +185,7 @@ class ChainEngine(GradientEngine):
         shares: Tensor,
         limits: Tensor | None,
     ) -> Pass:
-        """`_one_pass`, all errors weighted."""
+        """`_one_pass`, all weighted: each layer's errors, or its inputs where they are fewer."""
         return self._one_pass(views, batch, index, shares, limits, weighted=True)
 
     def _one_pass(
@@ -223,14 +224,14 @@ class ChainEngine(GradientEngine):
         if limits is None:
             error *= shares
             lower = self._backward(views, error, inputs, slopes)
+            self._weigh(inputs, lower, None)
             return Pass(inputs, [*(errors.T for errors in lower), error], None)
         lower = self._backward(views, error, inputs, slopes)
         weights = clip_factor(self._lengths(inputs, lower, error), limits).mul_(shares)
         marks = without_nonfinite_(weights, error.T, *inputs, *lower)
         error *= weights
         if weighted:
-            for errors in lower:
-                errors.mul_(weights[:, None])
+            self._weigh(inputs, lower, weights)
         missing = None if weighted else weights
         return Pass(inputs, [*(errors.T for errors in lower), error], marks, missing)
 
@@ -279,6 +280,15 @@ class ChainEngine(GradientEngine):
             found.append(lower)
             upper = lower
         return found[::-1]
+
+    def _weigh(self, inputs: list[Tensor], lower: list[Tensor], weights: Tensor | None) -> None:
+        """In place: hidden layers' errors, or inputs where they are fewer, times weights [n]."""
+        for depth, errors in enumerate(lower):
+            layer = self._layers[depth]
+            if layer.fan_in <= layer.fan_out:
+                inputs[depth] = self._sums.with_bias(depth, layer, inputs[depth], weights)
+            elif weights is not None:
+                errors.mul_(weights[:, None])
 
     def _lengths(self, inputs: list[Tensor], lower: list[Tensor], error: Tensor) -> Tensor:
         """Norms [n] of the records' gradients over all parameters."""

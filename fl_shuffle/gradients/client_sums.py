@@ -40,8 +40,23 @@ class ClientSums:
         self._device = device
         self._of_thread = threading.local()
 
+    def with_bias(self, depth: int, layer: Layer, x: Tensor, weights: Tensor | None) -> Tensor:
+        """Inputs x [n, fan_in] times weights [n], and the weights as one more column where the
+        layer has a bias: its sums then come out of the product. No weights: ones."""
+        if layer.bias is None:
+            own = self.buffer(f"weighted {depth}", *x.shape)
+        else:
+            own = self.buffer(f"weighted {depth}", len(x), layer.fan_in + 1)
+            own[:, -1] = 1.0 if weights is None else weights
+        if weights is None:
+            own[:, : layer.fan_in] = x
+        else:
+            torch.mul(x, weights[:, None], out=own[:, : layer.fan_in])
+        return own
+
     def write(self, rows: Tensor, layer: Layer, segment: Segment, error: Tensor, x: Tensor) -> None:
-        """One layer of a segment's rows: error [k, fan_out, n] times x [k, n, fan_in].
+        """One layer of a segment's rows: error [k, fan_out, n] times x [k, n, fan_in] (or one more,
+        see `with_bias`).
 
         Products are made in arrays of their own: what a kernel does may depend on the address.
         """
@@ -68,34 +83,38 @@ class ClientSums:
     def _products(self, layer: Layer, error: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """error [k, fan_out, n] times x [k, n, fan_in], and the errors' sums [k, fan_out].
 
-        n is at most `longest_sum()`, except for narrow layers, whose sums are float64.
+        n is at most `longest_sum()`, except for narrow layers, whose sums are float64. Where x has
+        one more column (`with_bias`), what that gives are the sums.
         """
         count, _, size = error.shape
-        shape = layer.fan_out, layer.fan_in
+        whole = x.shape[2] > layer.fan_in
+        shape = layer.fan_out, x.shape[2]
         if size == 1:
-            product = self.buffer("product", count, *shape)
-            return torch.mul(error, x, out=product), error[:, :, 0]
-        if narrow(layer):
+            product = torch.mul(error, x, out=self.buffer("product", count, *shape))
+            sums = error[:, :, 0]
+        elif narrow(layer):
             product = self.buffer("product", count, *shape, dtype=torch.float64)
             torch.bmm(error.double(), x.double(), out=product)
-            return product, error.sum(2, dtype=torch.float64)
-        tiles = _stretches(size)
-        if tiles == 1:
-            product = self.buffer("product", count, *shape)
-            return torch.bmm(error, x, out=product), error.sum(2)
-        step = -(-size // tiles)
-        if step * tiles > size:
-            # Records of zero add nothing.
-            error = nn.functional.pad(error, (0, step * tiles - size))
-            x = nn.functional.pad(x, (0, 0, 0, step * tiles - size))
-        # Clients lie side by side, and so do the tiles of each.
-        left = error.transpose(0, 1).reshape(layer.fan_out, count * tiles, step).transpose(0, 1)
-        products = self.buffer("product", count * tiles, *shape)
-        torch.bmm(left, x.reshape(count * tiles, step, -1), out=products)
-        products = products.view(count, tiles, *shape)
-        for tile in range(1, tiles):
-            products[:, 0] += products[:, tile]
-        return products[:, 0], left.sum(2).view(count, tiles, -1).sum(1)
+            sums = error.sum(2, dtype=torch.float64) if not whole else product
+        elif (tiles := _stretches(size)) == 1:
+            product = torch.bmm(error, x, out=self.buffer("product", count, *shape))
+            sums = error.sum(2) if not whole else product
+        else:
+            step = -(-size // tiles)
+            if step * tiles > size:
+                # Records of zero add nothing.
+                error = nn.functional.pad(error, (0, step * tiles - size))
+                x = nn.functional.pad(x, (0, 0, 0, step * tiles - size))
+            # Clients lie side by side, and so do the tiles of each.
+            left = error.transpose(0, 1).reshape(layer.fan_out, count * tiles, step).transpose(0, 1)
+            products = self.buffer("product", count * tiles, *shape)
+            torch.bmm(left, x.reshape(count * tiles, step, -1), out=products)
+            products = products.view(count, tiles, *shape)
+            for tile in range(1, tiles):
+                products[:, 0] += products[:, tile]
+            product = products[:, 0]
+            sums = left.sum(2).view(count, tiles, -1).sum(1) if not whole else product
+        return (product[..., :-1], product[..., -1]) if whole else (product, sums)
 
     def total(self, size: int, most: int) -> Tensor:
         """What `add` adds up a client of `size` records in, `most` at a time: [d], arbitrary."""

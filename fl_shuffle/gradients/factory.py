@@ -8,7 +8,7 @@ from torch import nn
 from fl_shuffle.errors import require_choice, require_integer
 from fl_shuffle.gradients.blocks import packing_of
 from fl_shuffle.gradients.chain import ChainEngine
-from fl_shuffle.gradients.compiled_linear.engine import CompiledLinear, compiles
+from fl_shuffle.gradients.compiled_linear.engine import CompiledLinear, compiles, load_loops
 from fl_shuffle.gradients.engine import GradientEngine, Loss
 from fl_shuffle.gradients.general import GeneralEngine
 from fl_shuffle.gradients.networks.engine import NetworkEngine
@@ -51,3 +51,16 @@ def make_gradient_engine(
         return general
     engine = CompiledLinear if compiles(layers, place, loss, records) else ChainEngine
     return engine(module, layers, clip=clip, norm=norm, device=place, loss=loss)
+
+
+def load_ahead(
+    module: nn.Module, *, device: torch.device | str = "cpu", loss: Loss | None, records: int
+) -> None:
+    """Load, where it pays, what the first call of this module's engine would wait for.
+
+    A second's work for a thread that has nothing else to do. Looks at the layers, runs nothing of
+    the module's. Arguments as in `make_gradient_engine`.
+    """
+    layers = chain_of(module)
+    if layers is not None and compiles(layers, torch.device(device), loss, records):
+        load_loops()

@@ -26,7 +26,7 @@ class GradientTolerances:
     """The same for a mean that is clipped as a whole, whose length is a float64 sum."""
 
     # blocks
-    block_numbers: int = 1 << 20
+    block_numbers: int = 1 << 21
     """Numbers in one block of activations: few enough for the caches, many enough that the fixed
     cost of two dozen kernel calls per block does not show."""
     linear_block_numbers: int = 1 << 18

@@ -16,7 +16,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
-from fl_shuffle.plugins import installed
+from fl_shuffle.plugins import installed, loaded
 from fl_shuffle.randomizers import noise_exact, noise_laws
 from fl_shuffle.randomizers.noise_laws import AddTo
 
@@ -26,8 +26,10 @@ BLOCK_BYTES = 16
 WORDS_PER_BLOCK = 3 << 15
 WORDS_PER_TILE = 3 << 15
 """Part of the layout: changing it changes the noise of every dimension above it."""
-# Loading compiled loops takes as long as drawing this many variates without them.
+# Loading compiled loops takes as long as drawing this many variates without them ...
 COMPILED_FROM = 1 << 24
+# ... and one 32nd of that where something else has loaded numba.
+LOADED = 5
 
 
 @dataclass(frozen=True)
@@ -117,33 +119,34 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-class _Choice:
-    """NumPy's loops until they have cost what loading compiled ones does.
+class CompiledLoops:
+    """NumPy's loops until they have cost what loading compiled ones does, then these.
 
-    Without numba they are all there is: the same bits, more slowly.
+    Without numba NumPy's are all there is: the same bits, more slowly.
     """
 
     def __init__(self) -> None:
-        self._drawn = 0
-        self._compiles = installed("numba")
+        self._numbers = 0
+        self._installed = installed("numba")
 
-    def wide(self, size: int) -> bool:
-        """Whether so many reports' coordinates with 64-bit noise go through compiled loops."""
-        if self._drawn < COMPILED_FROM or not self._compiles:
-            self._drawn += size
-            return False
-        return True
-
-    def on(self, law: str, target: NDArray[np.float32]) -> AddTo:
-        if self._drawn < COMPILED_FROM or not self._compiles:
-            self._drawn += target.size
-            return _blockwise(noise_laws.LAWS[law], target)
-        from fl_shuffle.randomizers import noise_compiled
-
-        return noise_compiled.on(law, target)
+    def pay(self, size: int) -> bool:
+        """Whether so many more numbers go through compiled loops."""
+        limit = COMPILED_FROM >> LOADED if loaded("fl_shuffle.compiled") else COMPILED_FROM
+        if self._installed and self._numbers >= limit:
+            return True
+        self._numbers += size
+        return False
 
 
-_choice = _Choice()
+_loops = CompiledLoops()
+
+
+def _adding(law: str, target: NDArray[np.float32]) -> AddTo:
+    if not _loops.pay(target.size):
+        return _blockwise(noise_laws.LAWS[law], target)
+    from fl_shuffle.randomizers import noise_compiled
+
+    return noise_compiled.on(law, target)
 
 
 def _blockwise(add: Callable[..., None], target: NDArray[np.float32]) -> AddTo:
@@ -174,7 +177,7 @@ def draw_cpu(
     rows_per_block = max(1, WORDS_PER_BLOCK // layout.width)
     scratch = _scratch.raw[: rows_per_block * layout.width * layout.word_bytes]
     drawn = scratch.view(dtype).reshape(rows_per_block, layout.width)
-    add = None if wide else _choice.on(law, target)
+    add = None if wide else _adding(law, target)
     for start in range(0, len(ids), rows_per_block):
         rows = slice(start, min(start + rows_per_block, len(ids)))
         for tile in range(layout.tiles):
@@ -187,7 +190,7 @@ def draw_cpu(
             clients = np.asarray(ids[rows], np.int64)
             source = _Source(words.key, clients, tile, block.view(np.int64))
             part = target[rows, columns]
-            if step is not None and _choice.wide(part.size):
+            if step is not None and _loops.pay(part.size):
                 _add_compiled_64(law, source, part, scales[rows], steps[rows])
             else:
                 _ADD_64[law](source, part, scales[rows], steps[rows])

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from fl_shuffle.accounting.laws.report_grid import grid_steps
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_choice, require_real
-from fl_shuffle.plugins import installed
 from fl_shuffle.randomizers.noise import NoiseStream, largest_variate
-from fl_shuffle.randomizers.noise_cpu import COMPILED_FROM
+from fl_shuffle.randomizers.noise_cpu import CompiledLoops
 
 FloatArray = NDArray[np.float64]
 Clients = int | Sequence[int] | NDArray[np.int64]
@@ -40,8 +39,13 @@ _SEGMENT = 256
 # Relative error of a float32 sum of 256 non-negative terms in any order is below 256 * 2^-24; the
 # square root halves it. Norms are inflated by more than that, so a clipped row is never too long.
 _NORM_INFLATION = 1.0 + 2.0**-15
+# A factor near float32's smallest would lose its digits: those rows are scaled in float64.
+_LEAST_FACTOR = 1e-30
 _CLIP_BLOCK = 1 << 16
 """Numbers clipped at a time: they stay in the cache."""
+
+
+_clipping, _summing = CompiledLoops(), CompiledLoops()
 
 
 class LocalRandomizer(Protocol):
@@ -229,26 +233,38 @@ def clip_rows(
     values = rows.detach().numpy()
     valid = np.ones(count, dtype=np.bool_)
     per_block = max(1, _CLIP_BLOCK // max(1, dimension))
-    for start in range(0, count, per_block):
-        block = slice(start, min(start + per_block, count))
-        lengths = _norms(values[block], norm) * _NORM_INFLATION
-        for row in np.flatnonzero(~np.isfinite(lengths)):
-            # Either truly not finite, or squares beyond float32: decide in float64.
-            lengths[row] = _norms(values[block][row : row + 1].astype(np.float64), norm)[0]
-            if np.isfinite(lengths[row]):
-                lengths[row] *= _NORM_INFLATION
-            else:
-                values[block][row] = 0.0
-                lengths[row] = 0.0
-                valid[start + row] = False
-        long = lengths > radii[block]
-        if bool(long.any()):
-            factor = np.divide(radii[block], lengths, out=np.ones_like(lengths), where=long)
-            # A factor near float32's smallest would lose its digits: those rows, float64.
-            tiny = np.flatnonzero(factor < 1e-30)
-            scaled = values[block][tiny] * factor[tiny, None]
-            np.multiply(values[block], factor.astype(np.float32)[:, None], out=values[block])
-            values[block][tiny] = scaled
+    left = [slice(start, start + per_block) for start in range(0, count, per_block)]
+    if rows.is_contiguous() and _clipping.pay(rows.numel()):
+        from fl_shuffle.compiled.row_clipping import clip_finite_rows
+
+        odd = np.zeros(count, dtype=np.bool_)
+        clip_finite_rows(values, np.array(radii), norm, _NORM_INFLATION, _LEAST_FACTOR, odd)
+        left = [slice(row, row + 1) for row in np.flatnonzero(odd).tolist()]
+    for block in left:
+        valid[block] = _clip_block(values[block], radii[block], norm)
+    return valid
+
+
+def _clip_block(values: NDArray[np.float32], radii: FloatArray, norm: int) -> NDArray[np.bool_]:
+    """`clip_rows` of few rows, with NumPy."""
+    lengths = _norms(values, norm) * _NORM_INFLATION
+    valid = np.ones(len(values), dtype=np.bool_)
+    for row in np.flatnonzero(~np.isfinite(lengths)):
+        # Either truly not finite, or squares beyond float32: decide in float64.
+        lengths[row] = _norms(values[row : row + 1].astype(np.float64), norm)[0]
+        if np.isfinite(lengths[row]):
+            lengths[row] *= _NORM_INFLATION
+        else:
+            values[row] = 0.0
+            lengths[row] = 0.0
+            valid[row] = False
+    long = lengths > radii
+    if bool(long.any()):
+        factor = np.divide(radii, lengths, out=np.ones_like(lengths), where=long)
+        tiny = np.flatnonzero(factor < _LEAST_FACTOR)
+        scaled = values[tiny] * factor[tiny, None]
+        np.multiply(values, factor.astype(np.float32)[:, None], out=values)
+        values[tiny] = scaled
     return valid
 
 
@@ -263,15 +279,17 @@ def _clip_on_device(rows: torch.Tensor, radii: FloatArray, norm: int) -> NDArray
 
 
 def _norms(values: NDArray[np.float32] | NDArray[np.float64], norm: int) -> NDArray[np.float64]:
-    """Row norms: sums of at most 256 terms in the input's precision, then float64."""
+    """Row norms: 256 terms are added by halving in the input's precision, their sums in float64."""
+    count, dimension = values.shape
+    segments = max(1, -(-dimension // _SEGMENT))
+    terms = np.zeros((count, segments * _SEGMENT), values.dtype)
     with np.errstate(over="ignore", invalid="ignore"):
-        terms = np.abs(values) if norm == 1 else np.square(values)
-        whole = values.shape[1] // _SEGMENT * _SEGMENT
-        segments = np.add.reduce(
-            terms[:, :whole].reshape(len(values), whole // _SEGMENT, _SEGMENT), axis=2
-        )
-        rest = np.add.reduce(terms[:, whole:], axis=1)
-        total = np.add.reduce(segments.astype(np.float64), axis=1) + rest
+        (np.abs if norm == 1 else np.square)(values, out=terms[:, :dimension])
+        sums = terms.reshape(count, segments, _SEGMENT)
+        while (half := sums.shape[2] // 2) > 0:
+            sums = sums[:, :, :half] + sums[:, :, half:]
+        # One after the other, as compiled loops add them.
+        total = np.add.accumulate(sums[:, :, 0].astype(np.float64), axis=1)[:, -1]
     return np.asarray(total if norm == 1 else np.sqrt(total), dtype=np.float64)
 
 
@@ -300,26 +318,10 @@ def exact_sum(reports: torch.Tensor, accumulator: torch.Tensor, group: int = 1) 
         accumulator.add_(reports[whole:].sum(dim=0))
 
 
-class _Summed:
-    """How many numbers were added up: loading compiled loops takes as long as so many."""
-
-    def __init__(self) -> None:
-        self._numbers = 0
-        self._compiles = installed("numba")
-
-    def compiled(self, reports: torch.Tensor) -> bool:
-        if self._numbers < COMPILED_FROM:
-            self._numbers += reports.numel()
-            return False
-        return self._compiles and reports.device.type == "cpu" and reports.is_contiguous()
-
-
-_summed = _Summed()
-
-
 def exact_sum_and_reach(reports: torch.Tensor, accumulator: torch.Tensor, group: int = 1) -> float:
     """`exact_sum`, and the largest absolute value there is; if one is NaN, so is the sum."""
-    if _summed.compiled(reports):
+    in_order = reports.device.type == "cpu" and reports.is_contiguous()
+    if in_order and _summing.pay(reports.numel()):
         from fl_shuffle.compiled.exact_sums import sum_and_reach
 
         return float(sum_and_reach(reports.numpy(), group, accumulator.numpy()))

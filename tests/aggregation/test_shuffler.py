@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 from fl_shuffle.aggregation.shuffler import ReportBatch
 from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.flower.grid import InProcessGrid
-from fl_shuffle.randomizers import vector
+from fl_shuffle.randomizers import noise_cpu, vector
 
 DIMENSION = 7
 
@@ -55,7 +56,7 @@ def test_the_order_of_arrival_and_the_number_of_threads_leave_no_trace(keep: boo
 @pytest.fixture(params=[False, True], ids=["plain", "compiled"])
 def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports are added up as in small runs, and as in large ones."""
-    monkeypatch.setattr(vector._summed, "_numbers", request.param * vector.COMPILED_FROM)
+    monkeypatch.setattr(vector._summing, "_numbers", request.param * noise_cpu.COMPILED_FROM)
 
 
 @pytest.mark.usefixtures("loops")
@@ -105,5 +106,24 @@ def test_what_goes_wrong_while_a_reply_is_taken_is_raised() -> None:
         assert sorted(taken) == [0, 1, 2]
         replies = grid.send_and_receive([Message(RecordDict(), 2, "train") for _ in range(2)])
         assert [reply.has_error() for reply in replies] == [False, False]
+    finally:
+        grid.close()
+
+
+def test_what_goes_wrong_beside_the_server_is_not_heard_and_stops_no_node() -> None:
+    app = ClientApp()
+    app.train()(lambda message, context: Message(RecordDict(), reply_to=message))
+    done = []
+
+    def fail() -> None:
+        done.append(threading.current_thread() is not threading.main_thread())
+        raise SystemExit(3)
+
+    grid = InProcessGrid(app, {}, nodes=1)
+    try:
+        grid.begin(fail)
+        messages = [Message(RecordDict(), 2, "train") for _ in range(2)]
+        assert [reply.has_error() for reply in grid.send_and_receive(messages)] == [False, False]
+        assert done == [True]
     finally:
         grid.close()

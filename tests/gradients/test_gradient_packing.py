@@ -166,9 +166,9 @@ def test_requests_are_whole_blocks_for_any_number_of_nodes(
 def test_a_block_is_no_more_than_a_reply_and_a_pass_hold() -> None:
     assert packing_of(nn.Linear(60, 10)) == Packing(3276, 6875)
     mlp = nn.Sequential(nn.Linear(60, 1000), nn.ReLU(), nn.Linear(1000, 10))
-    assert packing_of(mlp) == Packing(504, 59)
+    assert packing_of(mlp) == Packing(1008, 59)
     assert packing_of(Small()).records == 32
     # Sums hold no rows, where there is a closed form.
-    assert packing_of(mlp, rows=False).records == 4 * 504
+    assert packing_of(mlp, rows=False).records == 4 * 1008
     assert packing_of(mlp, rows=False).clients > 10**12
     assert packing_of(Small(), rows=False) == packing_of(Small())

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fl_shuffle.compiled.exact_sums import sum_and_reach
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
+from fl_shuffle.randomizers import noise_cpu, vector
 from fl_shuffle.randomizers.noise import NoiseStream
 from fl_shuffle.randomizers.vector import (
     LARGEST,
@@ -171,10 +172,17 @@ def test_an_empty_sum_changes_nothing() -> None:
     st.tuples(st.sampled_from([1, 2, 255, 256, 257, 3000]), st.sampled_from([1, 2])),
     st.floats(-12, 12),
     st.floats(-30, 30),
+    st.booleans(),
 )
 def test_clipped_rows_never_exceed_the_radius(
-    seed: int, rows: int, shape: tuple[int, int], log_radius: float, log_size: float
+    seed: int,
+    rows: int,
+    shape: tuple[int, int],
+    log_radius: float,
+    log_size: float,
+    compiled: bool,
 ) -> None:
+    vector._clipping._numbers = compiled * noise_cpu.COMPILED_FROM
     dimension, norm = shape
     rng = np.random.default_rng(seed)
     radius = min(max(10.0**log_radius, SMALLEST), LARGEST)
@@ -223,6 +231,35 @@ def test_rows_whose_squares_overflow_are_valid() -> None:
     rows = torch.full((1, 3), 3e38)
     assert clip_rows(rows, 1.0, 2).tolist() == [True]
     assert float(rows.norm()) == pytest.approx(1.0, rel=1e-4)
+
+
+def awkward_rows(dimension: int) -> torch.Tensor:
+    """Short and long rows, and all that is hard about lengths."""
+    generator = torch.Generator().manual_seed(dimension)
+    sizes = torch.logspace(-44, 37, 83)[:, None]
+    rows = torch.cat(
+        [torch.randn(83, dimension, generator=generator) * sizes, torch.zeros(5, dimension)]
+    )
+    rows[83, 0], rows[84, -1], rows[85, 0], rows[86, -1] = 3e38, -1e-45, math.nan, -math.inf
+    return rows
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+@pytest.mark.parametrize("dimension", [1, 7, 31, 255, 256, 257, 640, 3000])
+@pytest.mark.parametrize("radius", [SMALLEST, 1.0])
+def test_clipping_has_the_same_bits_before_and_after_it_switches(
+    monkeypatch: pytest.MonkeyPatch, dimension: int, norm: int, radius: float
+) -> None:
+    radii = np.geomspace(radius, 1e3 * radius, 88)
+    clipped, valid = [], []
+    for numbers in (0, noise_cpu.COMPILED_FROM):
+        monkeypatch.setattr(vector._clipping, "_numbers", numbers)
+        rows = awkward_rows(dimension)
+        valid.append(clip_rows(rows, radii, norm))
+        clipped.append(rows.numpy().view(np.int32))
+    np.testing.assert_array_equal(*valid)
+    np.testing.assert_array_equal(*clipped)
+    assert (~valid[0]).sum() == 2
 
 
 @pytest.mark.parametrize("norm", [1, 2])

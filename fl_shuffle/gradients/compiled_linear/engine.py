@@ -38,6 +38,13 @@ def compiles(
     )
 
 
+def load_loops() -> None:
+    """Load numba, with a small loop: nearly all of what the first call would wait for."""
+    from fl_shuffle.gradients.compiled_linear.kernel import input_powers
+
+    input_powers(np.zeros((1, 1), np.float32), 2, False, np.empty(1, np.float32))
+
+
 class CompiledLinear(ChainEngine):
     """Modules Flatten? Linear, cross entropy, on the processor.
 
