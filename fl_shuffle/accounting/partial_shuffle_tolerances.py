@@ -65,6 +65,8 @@ class PartialShuffleTolerances:
     second_order_max_nodes: int = 400_000
     """More nodes take seconds: another bound decides."""
 
+    second_order_few_nodes: int = 3_000
+    """Fewer nodes than these are all evaluated: to tell which of them matter would take longer."""
     second_order_node_units: float = 40.0
     """Units in the last place that a node's terms are off at most, before their number counts."""
     second_order_log_units: float = 32.0
@@ -124,6 +126,8 @@ class PartialShuffleTolerances:
     """... and up to this over the sum's; beyond, by the smoothing alone."""
     cells_max_frequencies: int = 20_000
     """More are needed only where the sum hardly spreads: another bound decides."""
+    cells_tilts_at_once: int = 4
+    """One in so many candidates for the tilt is tried, then those near the best."""
     cells_largest_tilt: float = 300.0
     """The tilt times the largest atom: beyond, exponentials leave no room for sums."""
     cells_series_below: float = 0.05
@@ -176,6 +180,12 @@ class PartialShuffleTolerances:
     """... denser far out by this power of epsilon ..."""
     rings_from: float = 0.02
     """... from this epsilon on: they gain about a third of epsilon, relatively."""
+    saddle_close: float = 0.03
+    """A line of integration near the saddle point is found to this step: any is valid ..."""
+    saddle_steps: int = 25
+    """... in so many steps at most."""
+    likely_tilt_level: float = 1.0
+    """A sum's tail falls at the rate theta at which its tilted mean is so many times 1/theta."""
     rings_tilt_step: float = 1.012
     """The line of integration is found to this factor: any is valid."""
     ring_powers: int = 60
@@ -232,10 +242,14 @@ class PartialShuffleTolerances:
     """... and of atoms times a factor near one."""
     collapse_max_exponent: float = 50.0
     """Exponentials that rank the candidates are cut here."""
-    collapse_steps: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 28.0, 50.0, 90.0, 150.0)
-    """So many times the accuracy above the least stretch are tried at once, ..."""
-    collapse_finer: float = 3.0
-    """... then, this much finer, between the last that failed and the first that was certified."""
+    collapse_places: int = 50
+    """Thresholds at which the stretch that is needed is estimated."""
+    collapse_steps: tuple[float, ...] = (
+        *(0.0, 0.12, 0.25, 0.37, 0.5, 0.62, 0.75, 0.9, 1.1, 1.5, 3.0, 8.0),
+    )
+    """So many times the accuracy above that estimate are tried at once ..."""
+    collapse_likely_steps: float = 0.4
+    """... and so many are mostly enough."""
     collapse_cells: int = 100
     """Cells on which the comparison is certified."""
     collapse_stretches: tuple[float, ...] = (

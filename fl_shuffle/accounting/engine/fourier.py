@@ -95,6 +95,39 @@ class TiltedLaw:
         result: ComplexArray = table[row, rest]
         return result
 
+    def first_frequencies(self, last: int, step: float) -> tuple[ComplexArray, float]:
+        """`characteristic` at k = 0, step, ..., last * step, and the `rounding` that goes with it.
+
+        Two frequencies' sines alone: e^(i(x + y)) - 1 = XY + X + Y doubles how many multiples are
+        known. An error e |x| of X, in units, stays one in X (1 + Y), since |1 + Y| = 1, and the
+        operations add less than 5 |x + y|: d doublings leave at most 8 + 5 d.
+        """
+        stride = 1 << round(0.5 * math.log2(last + 1))
+        near = self._multiples(step, stride)
+        far = self._multiples(stride * step, last // stride + 1)
+        far *= self.weights
+        table = far @ near.T
+        table += far.sum(axis=1)[:, None]
+        table += near @ self.weights
+        atoms = self.values.size + 8.0
+        doublings = math.ceil(0.5 * math.log2(last + 1)) + 1.0
+        result: ComplexArray = table.ravel()[: last + 1]
+        return result, self.rounding * (atoms + 5.0 * doublings) / atoms
+
+    def _multiples(self, step: float, count: int) -> ComplexArray:
+        """`_turns` at 0, step, ..., (count - 1) step."""
+        turned = np.zeros((count, self.values.size), dtype=np.complex128)
+        turned[1:2] = self._turns(np.full(min(count - 1, 1), step))
+        known = 1
+        while known < count - 1:
+            more = min(known, count - 1 - known)
+            part = turned[known + 1 : known + 1 + more]
+            np.multiply(turned[1 : more + 1], turned[known], out=part)
+            part += turned[1 : more + 1]
+            part += turned[known]
+            known += more
+        return turned
+
     def _turns(self, k: FloatArray) -> ComplexArray:
         """e^(ik v) - 1 for every frequency and value, [k, v]."""
         half = np.multiply.outer(0.5 * k, self.values)

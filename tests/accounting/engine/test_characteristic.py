@@ -47,6 +47,20 @@ def test_within_the_stated_round_off(pattern: str, step: float) -> None:
         assert abs(found[position] - exact(law, k)) <= allowed
 
 
+@pytest.mark.parametrize("step", [1e-7, 1e-3, 0.4])
+@pytest.mark.parametrize("last", [1, 2, 3, 5, 37, 2999])
+def test_first_frequencies_within_the_stated_round_off(last: int, step: float) -> None:
+    rng = np.random.default_rng(4)
+    values = np.sort(rng.normal(0.0, 1.0, 60) * np.exp(rng.normal(0.0, 2.0, 60)))
+    law = TiltedLaw.of(AtomicLaw(values, np.full(60, 1.0 / 60.0)), 0.05)
+    found, rounding = law.first_frequencies(last, step)
+    assert found.size == last + 1
+    assert law.rounding < rounding < 2.0 * law.rounding
+    for node in {0, 1, last, *rng.integers(0, last + 1, 8).tolist()}:
+        k = node * step
+        assert abs(found[node] - exact(law, k)) <= UNIT * rounding * k + 1e-300
+
+
 def test_runs_are_split_and_scattered_nodes_are_not() -> None:
     run = nodes_of("run")
     assert min(TOLERANCES.fourier_strides, key=lambda stride: _cost(run, stride)) > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -23,7 +24,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.prediction import predict
 from fl_shuffle.accounting.bounds.partial_shuffle.rings import rings
-from fl_shuffle.accounting.bounds.partial_shuffle.sums.atomic_excess import AtomicSum
+from fl_shuffle.accounting.bounds.partial_shuffle.sums.atomic_excess import AtomicSum, likely_tilt
 from fl_shuffle.accounting.bounds.partial_shuffle.sums.variance_cells import (
     Excess,
     Kind,
@@ -133,7 +134,7 @@ def third_order_delta(setting: Setting, epsilon: float, *, in_rings: bool = True
     return best
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Form:
     """One way to tell others apart: for each kind, L* as atoms and a bound on its variance.
 
@@ -143,6 +144,10 @@ class _Form:
     parts: list[tuple[AtomicLaw, float]]
     tail: float
     hints: list[Choice | None]
+    rate: float | None = None
+    """The exponential rate that matters, once it is known ..."""
+    line: float | None = None
+    """... and where the line of integration was last."""
 
     @classmethod
     def of(cls, parts: list[tuple[AtomicLaw, float]], tail: float) -> _Form:
@@ -157,7 +162,7 @@ class _Sum:
     """
 
     weight: float
-    choices: list[Choice | None]
+    choices: list[Choice]
     by_moments: Excess
     by_atoms: AtomicSum | None
 
@@ -232,7 +237,6 @@ class _Swapped:
 
     def _bound(self, form: _Form, swap: Swap, first: _Sum, below: float) -> float:
         """The bound of one form at all nodes of eta; infinite if it can hardly be `below`."""
-        form.hints[:] = first.choices
         sums = [first]
         for node in range(1, swap.losses.size):
             sums.append(self.sum_at(form, sums[-1].choices, swap, node))
@@ -256,22 +260,27 @@ class _Swapped:
         whole = (main + self.count * (1.0 + swap.gain) * form.tail) / swap.smallest + swap.cost
         return whole * TOLERANCES.profile_inflation if math.isfinite(whole) else math.inf
 
-    def sum_at(self, form: _Form, hints: list[Choice | None], swap: Swap, node: int) -> _Sum:
+    def sum_at(self, form: _Form, hints: Sequence[Choice | None], swap: Swap, node: int) -> _Sum:
         """The sum of L + gain L^+ + loss L^- at a node of eta; laws and moments are rounded up."""
         gain, loss, weight = swap.gain, float(swap.losses[node]), float(swap.weights[node])
         up = TOLERANCES.lift_round_off
         rise, fall = (gain + loss) * self.local, (1.0 - loss) * self.drift
         mean = rise - fall + 4.0 * up * (rise + fall)
         kinds: list[Kind] = []
-        choices: list[Choice | None] = []
-        for (own, own_variance), hint in zip(form.parts, hints, strict=True):
-            shaped = lifted(own, gain, loss)
+        choices: list[Choice] = []
+        every = [lifted(own, gain, loss) for own, _ in form.parts]
+        if form.rate is None:
+            form.rate = form.line = likely_tilt(every, self.count)
+        for shaped, (_, own_variance), hint in zip(every, form.parts, hints, strict=True):
             second = (1.0 + gain) ** 2 * (own_variance + self.drift**2) * (1.0 + 8.0 * up)
             # second - mean^2 may cancel, and must not be too small.
             variance = second - mean * mean + 4.0 * up * (second + mean * mean)
-            lower, choice = collapse(shaped, variance, mean, self.rate, hint)
+            lower, choice = collapse(shaped, variance, mean, form.rate, hint)
             kinds.append(Kind(shaped, lower, second))
             choices.append(choice)
+        if node == 0:
+            # Other costs may leave room for a collapse where there was none.
+            form.hints[:] = [choice if choice[0] >= 0 else None for choice in choices]
         terms = Terms(self.count, kinds, -self.drift - form.tail, mean, *self.missing)
         by_moments = excess_of_sum(terms)
         found = by_moments.log_bound - by_moments.log_estimate
@@ -279,7 +288,9 @@ class _Swapped:
         if found > math.log(TOLERANCES.third_order_by_moments) or (
             len(kinds) == 1 and found < math.log(TOLERANCES.third_order_tight)
         ):
-            by_atoms = AtomicSum.of([kind.comparison for kind in kinds], self.count)
+            laws = [kind.comparison for kind in kinds]
+            by_atoms = AtomicSum.of(laws, self.count, form.line)
+            form.line = by_atoms.theta
         return _Sum(weight, choices, by_moments, by_atoms)
 
 

@@ -112,45 +112,52 @@ def collapse(
     inside = np.flatnonzero(np.minimum(rest, mass) > TOLERANCES.collapse_least_mass)
     bounds = _Upper(values, p)
 
-    def certified(j: int, kappa: float, step: float, hinted: bool = False) -> float | None:
-        point = float(low[j]), float(rest[j])
-        # Beyond that nothing is left of the smaller variance.
+    def certificate(j: int) -> _Certificate:
+        # Beyond the largest stretch nothing is left of the smaller variance.
         most = min(TOLERANCES.collapse_max_stretch, math.sqrt(whole / float(spread[j])))
-        kept = j, max(float(values[j]), 0.0)
-        return _stretched(
-            bounds, kept, point, (kappa, step, most), variance, centre - mean, -centre, hinted
-        )
+        kept, point = (j, max(float(values[j]), 0.0)), (float(low[j]), float(rest[j]))
+        return _Certificate(bounds, kept, point, most, variance, centre - mean, -centre)
+
+    def least(j: int) -> float:
+        return max(1.0, math.sqrt(goal / float(spread[j])))
 
     def law(j: int, stretch: float) -> tuple[AtomicLaw, Choice]:
         new = np.concatenate([low[j : j + 1], values[j:]]) * stretch + centre
         masses = np.concatenate([rest[j : j + 1], p[j:]])
         return AtomicLaw(new + TOLERANCES.collapse_round_off * np.abs(new), masses), (j, stretch)
 
+    if hint is not None and hint[0] < 0:
+        return atoms, hint
     if hint is not None and hint[0] in inside:
-        j = hint[0]
-        kappa = max(hint[1], math.sqrt(goal / float(spread[j])))
-        found = certified(j, kappa, 4.0 * TOLERANCES.collapse_stretch_step, hinted=True)
+        holds = certificate(hint[0])
+        found = holds.least_stretch(holds.needed(least(hint[0])))
         if found is not None:
-            return law(j, found)
-    ranked = []
+            return law(hint[0], found)
+    tried = set()
     for stretch in TOLERANCES.collapse_stretches:
         fits = inside[spread[inside] * stretch * stretch >= goal]
-        if fits.size:
-            j = int(fits[-1])
-            kappa = max(1.0, math.sqrt(goal / float(spread[j])))
-            ranked.append((_score(rate * kappa, values[j:], p[j:], low[j], rest[j]), kappa, j))
+        tried.update(fits[-1:].tolist())
+    ranked = [
+        (_score(rate * least(j), values[j:], p[j:], float(low[j]), float(rest[j])), j)
+        for j in tried
+    ]
     # Convex order alone is enough: the atoms as they are.
-    best = _score(rate, values, p, 0.0, 0.0), -1, 1.0
-    for score, kappa, j in sorted(set(ranked)):
-        if score >= best[0]:
+    plain = best = _score(rate, values, p, 0.0, 0.0)
+    promising = []
+    for score, j in sorted(ranked):
+        if score >= best:
             break
-        found = certified(j, kappa, TOLERANCES.collapse_stretch_step)
-        if found is None:
-            continue
-        final = _score(rate * found, values[j:], p[j:], float(low[j]), float(rest[j]))
-        if final < best[0]:
-            best = final, j, found
-    return (atoms, (-1, 1.0)) if best[1] < 0 else law(best[1], best[2])
+        needed = certificate(j).needed(least(j))
+        likely = needed + TOLERANCES.collapse_likely_steps * TOLERANCES.collapse_stretch_step
+        final = _score(rate * likely, values[j:], p[j:], float(low[j]), float(rest[j]))
+        if final < plain:
+            promising.append((final, needed, j))
+            best = min(best, final)
+    for _, needed, j in sorted(promising):
+        found = certificate(j).least_stretch(needed)
+        if found is not None:
+            return law(j, found)
+    return atoms, (-1, 1.0)
 
 
 def _score(rate: float, values: FloatArray, p: FloatArray, low: float, rest: float) -> float:
@@ -158,59 +165,72 @@ def _score(rate: float, values: FloatArray, p: FloatArray, low: float, rest: flo
     return float(p @ (np.expm1(exponent) - exponent)) + rest * (math.expm1(rate * low) - rate * low)
 
 
-def _stretched(
-    bounds: _Upper,
-    kept: tuple[int, float],
-    point: tuple[float, float],
-    stretches: tuple[float, float, float],
-    variance: float,
-    surplus: float,
-    zero: float,
-    hinted: bool,
-) -> float | None:
-    """The least certified stretch found, everything centred.
+@dataclass(frozen=True)
+class _Certificate:
+    """Whether the atoms, collapsed and stretched, dominate; everything centred.
 
-    `kept`: the first atom kept, and up to where the comparison is not plain. `stretches`: the first
-    one tried, the accuracy, and the largest.
+    `kept`: the first atom kept, and up to where the comparison is not plain. `point`: the collapsed
+    atom and its mass. `most`: the largest stretch of use. `surplus`: how far L_k's mean lies below
+    the centre.
     """
-    least, step, most = stretches
-    slack = TOLERANCES.collapse_slack * variance
-    first, end = kept
-    shares = np.arange(TOLERANCES.collapse_cells + 1) / TOLERANCES.collapse_cells
 
-    def holds(stretch: FloatArray) -> NDArray[np.bool_]:
+    bounds: _Upper
+    kept: tuple[int, float]
+    point: tuple[float, float]
+    most: float
+    variance: float
+    surplus: float
+    zero: float
+
+    def needed(self, least: float) -> float:
+        """About the least stretch, from `least` on: a step of Newton's method at every threshold.
+
+        It decides nothing but where `least_stretch` looks.
+        """
+        first, end = self.kept
+        shares = np.arange(1, TOLERANCES.collapse_places + 1) / TOLERANCES.collapse_places
+        nodes = self.point[0] * least + (end - self.point[0] * least) * shares
+        second = self.variance + (self.surplus + nodes) ** 2
+        second[nodes > self.zero] = math.inf
+        square, slope = self.bounds(nodes, least, first)
+        missing = np.minimum(second, self.bounds(nodes)[0]) - square
+        growth = 2.0 / least * (square + nodes * slope)
+        step = np.max(missing / np.maximum(growth, TOLERANCES.partial_shuffle_tiny), initial=0.0)
+        return least + float(step)
+
+    def least_stretch(self, needed: float) -> float | None:
+        """The least certified stretch found near `needed`, and not below; None if there is none."""
+        if needed > self.most:
+            return None
+        steps = np.array(TOLERANCES.collapse_steps)
+        tried = np.minimum(needed + TOLERANCES.collapse_stretch_step * steps, self.most)
+        good = self.holds(tried)
+        return float(tried[np.argmax(good)]) if np.any(good) else None
+
+    def holds(self, stretch: FloatArray) -> NDArray[np.bool_]:
         """For each of several stretches at once."""
-        low = point[0] * stretch
+        first, end = self.kept
+        slack = TOLERANCES.collapse_slack * self.variance
+        shares = np.arange(TOLERANCES.collapse_cells + 1) / TOLERANCES.collapse_cells
+        low = self.point[0] * stretch
         nodes = low[:, None] + np.multiply.outer(end - low, shares)
-        square, slope = bounds(nodes[:, 1:], stretch[:, None], first)
+        square, slope = self.bounds(nodes[:, 1:], stretch[:, None], first)
         at_left = square + 2.0 * slope * (nodes[:, 1:] - nodes[:, :-1]) - slack
         at_right = square - slack
-        # L_k's mean lies `surplus` below the centre.
-        second = np.where(nodes <= zero, variance + (surplus + nodes) ** 2, math.inf)
+        second = self.variance + (self.surplus + nodes) ** 2
+        second[nodes > self.zero] = math.inf
         good = (at_left >= second[:, :-1]) & (at_right >= second[:, 1:])
-        curve = bounds(nodes)[0]
-        good |= (at_left >= curve[:, :-1]) & (at_right >= curve[:, 1:])
+        # The other bound is asked where this one is not enough.
+        left = np.flatnonzero(~np.all(good, axis=0))
+        if left.size:
+            part = slice(int(left[0]), int(left[-1]) + 1)
+            curve = self.bounds(nodes[:, part.start : part.stop + 1])[0]
+            good[:, part] |= (at_left[:, part] >= curve[:, :-1]) & (
+                at_right[:, part] >= curve[:, 1:]
+            )
         # The variance speaks of thresholds up to zero, and of those below both means.
-        result: NDArray[np.bool_] = np.all(good, axis=1) & (low <= min(zero, -surplus))
+        result: NDArray[np.bool_] = np.all(good, axis=1) & (low <= min(self.zero, -self.surplus))
         return result
-
-    tried = least + step * np.array(TOLERANCES.collapse_steps)
-    tried = tried[: max(1, int(np.searchsorted(tried, most, side="right")))]
-    # A good hint needs no more than the first.
-    good = holds(tried[:1] if hinted else tried)
-    if hinted and not good[0]:
-        good = np.append(good, holds(tried[1:]))
-    if not np.any(good):
-        return None
-    place = int(np.argmax(good))
-    found = float(tried[place])
-    if place:
-        last = float(tried[place - 1])
-        parts = math.ceil(TOLERANCES.collapse_finer * (found - last) / step)
-        between = np.linspace(last, found, parts + 1)[1:-1]
-        good = holds(between)
-        found = float(between[np.argmax(good)]) if np.any(good) else found
-    return found
 
 
 def lifted(atoms: AtomicLaw, gain: float, loss: float) -> AtomicLaw:

@@ -17,9 +17,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.sums.second_order import (
     log_excess_by_moduli,
     squared_excess_of_sum,
 )
-from fl_shuffle.accounting.engine.saddle_points import tilt_at_saddle_point
-from fl_shuffle.accounting.engine.tilted_moments import TiltedMoments
-from fl_shuffle.accounting.laws.amplification import AtomicLaw
+from fl_shuffle.accounting.laws.amplification import AtomicLaw, FloatArray
 from fl_shuffle.accounting.tolerances import TOLERANCES
 
 OFFSETS = np.geomspace(0.5, 1.6, 9)
@@ -41,24 +39,13 @@ class AtomicSum:
     doubtful: bool
 
     @classmethod
-    def of(cls, laws: Sequence[AtomicLaw], count: int) -> AtomicSum:
-        """With the line near the saddle point, or where the largest of several estimates is least.
-
-        That costs moments alone.
-        """
-        saddles = [tilt_at_saddle_point(law, [(1.0, count - 1)]) for law in laws]
-        low, high = min(saddles), max(saddles)
-        while high > TOLERANCES.rings_tilt_step * low:
-            theta = math.sqrt(low * high)
-            logs = [_log_of_moduli(_Tilted.of(law, count, theta), theta)[0] for law in laws]
-            worst = int(np.argmax(logs))
-            low, high = (theta, high) if saddles[worst] > theta else (low, theta)
-        theta = math.sqrt(low * high)
+    def of(cls, laws: Sequence[AtomicLaw], count: int, start: float | None = None) -> AtomicSum:
+        """With the line at `common_tilt`, looked for from `start` on: that costs moments alone."""
+        stack = _Laws.of(laws, count)
+        theta = stack.common_tilt(start)
         largest, kurtosis, steps = max(
-            (_log_of_phases if len(laws) == 1 else _log_of_moduli)(
-                _Tilted.of(law, count, theta), theta
-            )
-            for law in laws
+            (_log_of_phases if len(laws) == 1 else _log_of_moduli)(each, theta)
+            for each in stack.tilted(theta)
         )
         estimate = largest + 1.0 + math.log(0.25 * theta)
         # Where few large values decide, the sum is far from normal.
@@ -79,7 +66,7 @@ class AtomicSum:
 
     def _log_worst_mixture(self) -> float:
         """All laws on one line with one step, the largest moments first."""
-        tilted = [_Tilted.of(law, self.count, self.theta) for law in self.laws]
+        tilted = _Laws.of(self.laws, self.count).tilted(self.theta)
         deviation = math.sqrt(max(each.variance for each in tilted))
         period = TOLERANCES.cells_period_sds * deviation + 8.0 / self.theta
         worst = -math.inf
@@ -101,16 +88,96 @@ class _Tilted:
     variance: float
     kurtosis: float
 
+
+def likely_tilt(laws: Sequence[AtomicLaw], count: int) -> float:
+    """About the exponential rate of the sum's tail once the laws' lower parts are collapsed.
+
+    Between those of the laws, nearer to the least one, as the widest law decides.
+    """
+    saddles = _Laws.of(laws, count).saddle_points(None, TOLERANCES.likely_tilt_level)
+    return math.pow(float(np.min(saddles)), 2.0 / 3.0) * math.cbrt(float(np.max(saddles)))
+
+
+@dataclass(frozen=True)
+class _Laws:
+    """Several laws, a row each, filled up with atoms of no mass; for estimates of `count` terms."""
+
+    values: FloatArray
+    probabilities: FloatArray
+    count: int
+
     @classmethod
-    def of(cls, law: AtomicLaw, count: int, theta: float) -> _Tilted:
-        if theta * law.values[-1] > TOLERANCES.partial_shuffle_max_exponent:
-            return cls(math.inf, 1.0, 0.0)
-        moment = TiltedMoments.of(law, theta)
-        weights = law.probabilities * np.exp(theta * law.values) / moment.value
-        square = (law.values - float(weights @ law.values)) ** 2
-        variance = max(float(weights @ square), TOLERANCES.partial_shuffle_tiny)
-        fourth = float(weights @ (square * square)) / variance**2
-        return cls(count * moment.log, count * variance, fourth / count)
+    def of(cls, laws: Sequence[AtomicLaw], count: int) -> _Laws:
+        values, probabilities = np.zeros((2, len(laws), max(law.values.size for law in laws)))
+        for row, law in enumerate(laws):
+            values[row, : law.values.size] = law.values
+            probabilities[row, : law.values.size] = law.probabilities
+        return cls(values, probabilities, count)
+
+    def common_tilt(self, start: float | None) -> float:
+        """Between the laws' saddle points, where the largest estimate is least."""
+        saddles = self.saddle_points(start)
+        low, high = float(np.min(saddles)), float(np.max(saddles))
+        while high > TOLERANCES.rings_tilt_step * low:
+            theta = math.sqrt(low * high)
+            logs = [_log_of_moduli(each, theta)[0] for each in self.tilted(theta)]
+            worst = int(np.argmax(logs))
+            low, high = (theta, high) if saddles[worst] > theta else (low, theta)
+        return math.sqrt(low * high)
+
+    def saddle_points(self, start: float | None, goal: float = 2.0) -> FloatArray:
+        """The tilts theta at which the sum of `count` copies of each law has mean goal/theta."""
+        top = np.maximum(np.max(self.values, axis=1), TOLERANCES.partial_shuffle_tiny)
+        low, high = np.zeros(top.size), TOLERANCES.partial_shuffle_max_exponent / top
+        if start is None:
+            mean = self.count * np.sum(self.probabilities * self.values, axis=1)
+            variance = self.count * np.sum(self.probabilities * self.values**2, axis=1)
+            theta: FloatArray = (np.sqrt(mean * mean + 8.0 * variance) - mean) / (2.0 * variance)
+        else:
+            theta = np.full(top.size, start)
+        theta = np.minimum(theta, high)
+        for _ in range(TOLERANCES.saddle_steps):
+            _, mean, variance, _ = self._moments(theta)
+            # Theta times the mean grows with theta, in the end exponentially: Newton's method in
+            # log theta for its inverse hyperbolic sine.
+            level = theta * mean
+            low, high = np.where(level < goal, theta, low), np.where(level < goal, high, theta)
+            rise = (level + theta * theta * variance) / np.hypot(1.0, level)
+            step = (math.asinh(goal) - np.arcsinh(level)) / np.maximum(rise, 1.0)
+            moved = theta * np.exp(np.clip(step, -1.0, 1.0))
+            inside = (moved > low) & (moved < high)
+            moved = np.where(inside, moved, np.sqrt(np.maximum(low, 0.5 * theta) * high))
+            close = bool(np.all(np.abs(moved - theta) <= TOLERANCES.saddle_close * theta))
+            theta = moved
+            if close:
+                break
+        return theta
+
+    def tilted(self, theta: float) -> list[_Tilted]:
+        """Each law's sum at one tilt."""
+        far = theta * np.max(self.values, axis=1) > TOLERANCES.partial_shuffle_max_exponent
+        log, _, variance, fourth = self._moments(np.where(far, 0.0, theta), fourth=True)
+        kurtosis = self.count * fourth / variance**2
+        found = zip(far.tolist(), log.tolist(), variance.tolist(), kurtosis.tolist(), strict=True)
+        return [_Tilted(math.inf, 1.0, 0.0) if out else _Tilted(*each) for out, *each in found]
+
+    def _moments(
+        self, theta: FloatArray, *, fourth: bool = False
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """log M(theta)^count, mean and variance of the tilted sum, and a term's fourth moment."""
+        rise = np.expm1(theta[:, None] * self.values)
+        excess = np.einsum("ij,ij->i", self.probabilities, rise)
+        whole = np.maximum(1.0 + excess, TOLERANCES.partial_shuffle_tiny)
+        rise += 1.0
+        rise *= self.probabilities
+        rise /= whole[:, None]
+        mean = np.einsum("ij,ij->i", rise, self.values)
+        off = self.values - mean[:, None]
+        off *= off
+        variance = np.einsum("ij,ij->i", rise, off)
+        variance = np.maximum(variance, TOLERANCES.partial_shuffle_tiny)
+        last = np.einsum("ij,ij->i", rise, off * off) if fourth else variance
+        return self.count * np.log(whole), self.count * mean, self.count * variance, last
 
 
 def _log_of_phases(tilted: _Tilted, theta: float) -> tuple[float, float, float]:

@@ -27,7 +27,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_shuffle.accounting.engine.blanket_counts import BinomialCounts, ComplexArray
+from fl_shuffle.accounting.engine.blanket_counts import (
+    BinomialCounts,
+    ComplexArray,
+    complex_log1p,
+)
 from fl_shuffle.accounting.engine.fourier import TiltedLaw, loud_nodes
 from fl_shuffle.accounting.engine.tilted_moments import UNIT, TiltedMoments
 from fl_shuffle.accounting.laws.amplification import AtomicLaw, FloatArray
@@ -44,17 +48,19 @@ class SquaredExcess:
 
 @dataclass(frozen=True)
 class _Line:
-    """The terms of the trapezoidal sum on Re s = theta, relative to e^`log_mass`.
+    """The nodes of the trapezoidal sum on Re s = theta, whose terms are relative to e^`log_mass`.
 
-    `size`: their moduli; `drift`: bounds on their relative errors; `scale`: what the sum is times;
-    `added`: what is left out; `error`: relative error of e^log_mass.
+    `y`: E e^(ikL) - 1 after tilting; `drift`: bounds on the terms' relative errors; `multiplicity`:
+    two but at k = 0; `scale`: what the sum is times; `added`: what is left out; `error`: relative
+    error of e^log_mass.
     """
 
     log_mass: float
     k: FloatArray
-    terms: ComplexArray
-    size: FloatArray
+    y: ComplexArray
+    multiplicity: FloatArray
     drift: FloatArray
+    smoothing_variance: float
     scale: float
     added: float
     error: float
@@ -78,11 +84,15 @@ def squared_excess_of_sum(
     line = _line(law, count, theta, period, smoothing, ends)
     if line is None:
         return None
-    value = line.scale * (np.exp(1j * np.multiply.outer(offsets, line.k)) @ line.terms).real
-    roundoff = line.scale * (
-        float(np.sum(line.size * line.drift))
-        + 2.0 * UNIT * offsets * float(np.sum(line.size * line.k))
-    )
+    k, v = line.k, line.smoothing_variance
+    logarithm = complex_log1p(line.y)
+    modulus = line.multiplicity * np.exp(count * logarithm.real - 0.5 * v * k * k)
+    s = theta + 1j * k
+    terms = modulus * np.exp(1j * (count * logarithm.imag + v * theta * k)) * (2.0 / (s * s * s))
+    size = np.abs(terms)
+    phase = np.multiply.outer(offsets, k)
+    value = line.scale * (np.cos(phase) @ terms.real - np.sin(phase) @ terms.imag)
+    roundoff = line.scale * (float(size @ line.drift) + 2.0 * UNIT * offsets * float(size @ k))
     error = line.error + 16.0 * UNIT * (1.0 + theta * most)
     grown = np.exp(theta * offsets) * (value + roundoff + line.added) * (1.0 + 2.0 * error)
     return SquaredExcess(line.log_mass, np.maximum(grown, 0.0))
@@ -114,7 +124,14 @@ def log_excess_by_moduli(
     line = _line(law, count, theta, period, TOLERANCES.moduli_smoothing, ends)
     if line is None:
         return math.inf
-    whole = line.scale * float(np.sum(line.size * (1.0 + line.drift))) + line.added
+    square, y = line.k * line.k, line.y
+    # |1 + y|^2 - 1, without cancellation.
+    rise = 2.0 * y.real + y.real * y.real + y.imag * y.imag
+    with np.errstate(divide="ignore"):
+        log_size = 0.5 * count * np.log1p(np.maximum(rise, -1.0))
+    log_size -= 0.5 * line.smoothing_variance * square
+    size = 2.0 * line.multiplicity * np.exp(log_size) * (theta * theta + square) ** -1.5
+    whole = line.scale * float(size @ (1.0 + line.drift)) + line.added
     error = line.error + TOLERANCES.second_order_log_units * UNIT
     return line.log_mass + math.log(whole) + 1.0 + math.log(0.25 * theta) + 2.0 * error
 
@@ -138,14 +155,15 @@ def _line(
     last = max(1, math.ceil(cut / (smoothing_sd * h)))
     if last > TOLERANCES.second_order_max_nodes:
         return None
-    nodes, first_skipped = loud_nodes(tilted, counts, deviation, h, last, level)
+    if last < TOLERANCES.second_order_few_nodes:
+        # All of them cost less than finding out which matter.
+        nodes, first_skipped = np.arange(last + 1), None
+        y, rounding = tilted.first_frequencies(last, h)
+    else:
+        nodes, first_skipped = loud_nodes(tilted, counts, deviation, h, last, level)
+        y, rounding = tilted.characteristic(nodes, h), tilted.rounding
     k = nodes.astype(np.float64) * h
-    y = tilted.characteristic(nodes, h)
-    transform = counts.evaluate(y)
     v = smoothing_sd * smoothing_sd
-    s = theta + 1j * k
-    kernel = 2.0 / (s * s * s)
-    kernel *= np.exp(-0.5 * v * k * k + 1j * (v * theta) * k) * np.where(nodes == 0, 1.0, 2.0)
     front = math.exp(0.5 * v * theta * theta)
     end = last * h
     added = front * 2.0 / math.pi * math.exp(-0.5 * v * end * end) / (v * end**4)
@@ -155,10 +173,11 @@ def _line(
     return _Line(
         log_mass,
         k,
-        transform.values * kernel,
-        transform.magnitude * np.abs(kernel),
-        UNIT * tilted.rounding * k * counts.sensitivity(y)
+        y,
+        np.where(nodes == 0, 1.0, 2.0),
+        UNIT * rounding * k * counts.sensitivity(y)
         + (TOLERANCES.second_order_node_units + nodes.size) * UNIT,
+        v,
         front * h / (2.0 * math.pi),
         added,
         tilted.moment.log_total_error([(1.0, count - 1)]) + 8.0 * UNIT * abs(log_mass),
@@ -186,17 +205,13 @@ def period_of(law: AtomicLaw, count: int, theta: float, offset: float) -> float:
         far = max(max(below + offset - mean, 0.0) ** 2 + deviation**2, tiny)
         below = max(4.0, math.log(far) - goal) / theta
     above = math.inf
-    for steps in TOLERANCES.second_order_period_steps:
-        rate = theta + steps / max(deviation, TOLERANCES.second_order_least_deviation / theta)
-        if rate * law.values[-1] > TOLERANCES.partial_shuffle_max_exponent:
-            break
-        log_far = (
-            count * TiltedMoments.of(law, rate).log
-            + rate * offset
-            + math.log(2.0)
-            - 2.0 * math.log(rate)
-        )
-        above = min(above, (log_far - goal) / (rate - theta))
+    steps = np.array(TOLERANCES.second_order_period_steps)
+    rates = theta + steps / max(deviation, TOLERANCES.second_order_least_deviation / theta)
+    rates = rates[rates * law.values[-1] <= TOLERANCES.partial_shuffle_max_exponent]
+    if rates.size:
+        moments = np.exp(np.multiply.outer(rates, law.values)) @ law.probabilities
+        log_far = count * np.log(moments) + rates * offset + math.log(2.0) - 2.0 * np.log(rates)
+        above = float(np.min((log_far - goal) / (rates - theta)))
     if not math.isfinite(above):
         near, sds = TOLERANCES.second_order_far_period
         above = near / theta + sds * deviation

@@ -169,6 +169,17 @@ def _tilt(terms: Terms) -> tuple[float, float]:
     theta = _TILTS * max(1.3, 0.5 * (drift + math.sqrt(drift * drift + 6.0))) / sd
     largest = max(float(kind.atoms.values[-1]) for kind in terms.kinds)
     theta = np.minimum(theta, TOLERANCES.cells_largest_tilt / largest) if largest > 0.0 else theta
+    # The logarithm is convex in theta, nearly: every fourth candidate, then those near the best.
+    every = TOLERANCES.cells_tilts_at_once
+    coarse = every * int(np.argmin(_log_at_tilts(terms, theta[::every])[0]))
+    theta = theta[max(0, coarse - every + 1) : coarse + every]
+    logs, estimates = _log_at_tilts(terms, theta)
+    best = int(np.argmin(logs))
+    return float(theta[best]), float(estimates[best])
+
+
+def _log_at_tilts(terms: Terms, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The logarithm with normal decay, and where the tilted sum's own spread is taken for it."""
     logs, estimates = np.full((2, theta.size), -np.inf)
     for kind in terms.kinds:
         values, p = kind.comparison.values, kind.comparison.probabilities
@@ -182,5 +193,4 @@ def _tilt(terms: Terms) -> tuple[float, float]:
         spread = np.maximum(tilted[1] - tilted[0] ** 2, kind.second)
         decay = erfcx(theta * np.sqrt(0.5 * terms.count * spread))
         estimates = np.maximum(estimates, log + np.log(decay))
-    best = int(np.argmin(logs))
-    return float(theta[best]), float(estimates[best])
+    return logs, estimates
