@@ -5,6 +5,7 @@ An exception raised there is not ours to catch: libraries swallow it, print it, 
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from importlib import import_module
@@ -38,10 +39,16 @@ class LeavingAtOnce:
 
 
 def load(*modules: str) -> None:
-    """Import `modules`, which load libraries."""
-    with LeavingAtOnce():
-        for module in modules:
-            import_module(module)
+    """Import `modules`, which load libraries: nothing of them is garbage, so none is looked for."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with LeavingAtOnce():
+            for module in modules:
+                import_module(module)
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _handled_by(handler: Any) -> bool:

@@ -6,6 +6,7 @@ with Python's traceback.
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from fl_shuffle.interrupts import INTERRUPTED, LINE, LeavingAtOnce
@@ -16,7 +17,10 @@ def main() -> int:
     try:
         with LeavingAtOnce():
             from fl_shuffle.cli import main as command
-        return command()
+        code = command()
+        # To look for cycles among PyTorch's objects would take the end of the process a second.
+        gc.freeze()
+        return code
     except KeyboardInterrupt:  # between two handlers
         sys.stderr.write(LINE)
         return INTERRUPTED

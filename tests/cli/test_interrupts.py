@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fl_shuffle.interrupts import LeavingAtOnce
+from fl_shuffle.interrupts import LeavingAtOnce, load
 from tests.architecture.test_limits import ROOT
 
 INTERRUPTED_AT = """
@@ -80,3 +81,17 @@ def test_the_handler_is_put_back_and_threads_are_left_alone() -> None:
 def test_it_is_where_the_command_begins() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert scripts["scripts"]["fl-shuffle"] == "fl_shuffle.starting:main"
+
+
+def test_loading_leaves_the_garbage_collector_as_it_was() -> None:
+    load("fl_shuffle.version")
+    assert gc.isenabled()
+    with pytest.raises(ModuleNotFoundError):
+        load("fl_shuffle.no_such_module")
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        load("fl_shuffle.version")
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
