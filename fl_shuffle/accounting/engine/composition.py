@@ -259,7 +259,8 @@ class Composition:
             # Newton's method: a step further out what is gained falls by step times what is
             # discounted. Halved now and then, so that it ends whatever the law.
             turns += 1
-            middle = (good + bad) // 2 if turns % 6 == 0 else at + round(height / fall)
+            halved = turns % 6 == 0 or fall == 0.0
+            middle = (good + bad) // 2 if halved else at + round(height / fall)
             at = min(max(middle, bad + 1), good - 1)
             found = tails.logs(at)
             height, fall = found[0] - goal, step * math.exp(found[1] - found[0])

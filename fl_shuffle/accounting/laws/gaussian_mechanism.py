@@ -144,9 +144,8 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
 
     Raises `InvalidValueError` for delta outside (0, 1) or a negative mu.
     """
-    require_open_unit("delta", delta)
-    require_real("mu", mu, minimum=0.0, maximum=MAX_MU)
-    return _gaussian_epsilon(delta, mu)
+    target = require_open_unit("delta", delta)
+    return _gaussian_epsilon(target, require_real("mu", mu, minimum=0.0, maximum=MAX_MU))
 
 
 @lru_cache(maxsize=1 << 12)

@@ -166,3 +166,13 @@ def test_the_gaussian_inverse_holds_and_is_the_smallest() -> None:
         assert gaussian_delta(epsilon, mu) <= delta
         if epsilon > 0.0:
             assert gaussian_delta(epsilon * (1.0 - 1e-9), mu) > delta
+
+
+def test_a_gaussian_epsilon_does_not_depend_on_who_asked_before() -> None:
+    """float32 arguments are equal to floats, and would be kept as such."""
+    delta = 2.0**-17
+    for mu in (0.25, 1.0, 3.0):
+        single = gaussian_epsilon(np.float32(delta), np.float32(mu))
+        assert type(single) is float
+        assert single == gaussian_epsilon(delta, mu)
+        assert gaussian_profile(single, mu) <= delta

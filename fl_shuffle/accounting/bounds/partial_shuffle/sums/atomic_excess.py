@@ -73,6 +73,8 @@ class AtomicSum:
         for index in sorted(range(len(tilted)), key=lambda index: -tilted[index].log):
             law = self.laws[index]
             found = log_excess_by_moduli(law, self.count, self.theta, period, worst)
+            if math.isnan(found):
+                return math.inf
             worst = max(worst, found)
         return worst
 
