@@ -227,7 +227,7 @@ def _smallest_scale(
     @cache
     def likely(scale: float) -> float:
         """Where tails are heavy one round of all decides, and the normal prediction is far off."""
-        view = curve(scale)
+        view = curve(scale).loosened(TOLERANCES.round_far_relative_error)
         return rounds * (view.delta(target) if view.credit else view.local_delta(target))
 
     good, bad = without, TOLERANCES.plan_smallest_share * without
