@@ -180,10 +180,6 @@ def blanket_delta(
     return _guarantee(randomizer, setting, budget, bound.delta, bound.error)
 
 
-def _target(delta: float) -> float:
-    return require_open_unit("delta", delta)
-
-
 def blanket_epsilon(
     randomizer: Randomizer,
     n: int,
@@ -197,7 +193,7 @@ def blanket_epsilon(
 
     Infinite when no epsilon up to 100 will do (reports outside the blanket weigh more than delta).
     """
-    target = _target(delta)
+    target = require_open_unit("delta", delta)
     setting = _setting(randomizer, n, others, participation, relative_error)
     seen: dict[float, DeltaBound] = {}
 
@@ -240,7 +236,7 @@ def smallest_cohort(
     Larger cohorts are safe too: more blanket reports never raise delta. Raises
     `NotApplicableError` if even `maximum` reports do not suffice.
     """
-    target = _target(delta)
+    target = require_open_unit("delta", delta)
     budget = require_real("epsilon", epsilon, minimum=0.0)
     limit = require_integer("maximum", maximum, minimum=1, maximum=MAX_CLIENTS)
 
@@ -272,7 +268,7 @@ def largest_local_budget(
     `family` must be monotone in privacy (every named randomizer is). The answer never exceeds
     `maximum`; it is at least `epsilon`, up to 1e-6, because shuffling never hurts.
     """
-    target = _target(delta)
+    target = require_open_unit("delta", delta)
     budget = require_real("epsilon", epsilon, minimum=0.0)
     limit = require_real("maximum", maximum, minimum=0.0, maximum=MAX_EPSILON0)
 

@@ -128,8 +128,9 @@ def followed(
                     epsilons.append(at)
                     deltas.append(value)
         epsilons.append(ahead)
-        if min(deltas[-1], local) < TOLERANCES.round_enough_delta:
-            deltas.append(min(deltas[-1], local))
+        known = min(deltas[-1], local)
+        if known < TOLERANCES.round_enough_delta:
+            deltas.append(known)
         else:
             close = ahead < TOLERANCES.round_far_sds * mu
             deltas.append(min(deltas[-1], (curve if close else loose).delta(ahead)))

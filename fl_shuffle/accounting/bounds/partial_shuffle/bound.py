@@ -113,7 +113,7 @@ def third_order_delta(setting: Setting, epsilon: float, *, in_rings: bool = True
         parts = [(ring.atoms, min(ring.variance, variance)) for ring in told]
         forms.append(_Form.of(parts, max(ring.tail for ring in told)))
 
-    swapped = _Swapped(setting.count, drift, local, rate, deficit(law, setting.spread))
+    swapped = _Swapped(setting.count, drift, local, deficit(law, setting.spread))
     best, close = math.inf, TOLERANCES.third_order_close
     for attempt in range(TOLERANCES.third_order_passes + 1):
         firsts = [swapped.sum_at(form, form.hints, swap, 0) for form in forms]
@@ -204,12 +204,11 @@ class _Sum:
 
 @dataclass(frozen=True)
 class _Swapped:
-    """`count` others at one epsilon: e^epsilon - 1, H, the rate that matters, L^- from above."""
+    """`count` others at one epsilon: e^epsilon - 1, H, L^- from above."""
 
     count: int
     drift: float
     local: float
-    rate: float
     missing: tuple[AtomicLaw, float]
 
     def likely(self, form: _Form, swap: Swap, first: _Sum) -> float:
@@ -280,7 +279,7 @@ class _Swapped:
             choices.append(choice)
         if node == 0:
             # Other costs may leave room for a collapse where there was none.
-            form.hints[:] = [choice if choice[0] >= 0 else None for choice in choices]
+            form.hints[:] = [choice if choice >= 0 else None for choice in choices]
         terms = Terms(self.count, kinds, -self.drift - form.tail, mean, *self.missing)
         by_moments = excess_of_sum(terms)
         found = by_moments.log_bound - by_moments.log_estimate

@@ -83,8 +83,8 @@ class _Upper:
         return second - t * (2.0 * first - t * mass), first - t * mass
 
 
-Choice = tuple[int, float]
-"""The first atom kept (-1: all, as they are), and the stretch."""
+Choice = int
+"""The first atom kept; -1: all, as they are."""
 
 
 def collapse(
@@ -101,7 +101,7 @@ def collapse(
     whole = float(p @ values**2)
     goal = variance * (1.0 + 4.0 * TOLERANCES.collapse_slack)
     if whole <= goal:
-        return atoms, (-1, 1.0)
+        return atoms, -1
     mass = np.cumsum(p[::-1])[::-1]
     first = np.cumsum((p * values)[::-1])[::-1]
     second = np.cumsum((p * values * values)[::-1])[::-1]
@@ -124,15 +124,15 @@ def collapse(
     def law(j: int, stretch: float) -> tuple[AtomicLaw, Choice]:
         new = np.concatenate([low[j : j + 1], values[j:]]) * stretch + centre
         masses = np.concatenate([rest[j : j + 1], p[j:]])
-        return AtomicLaw(new + TOLERANCES.collapse_round_off * np.abs(new), masses), (j, stretch)
+        return AtomicLaw(new + TOLERANCES.collapse_round_off * np.abs(new), masses), j
 
-    if hint is not None and hint[0] < 0:
+    if hint is not None and hint < 0:
         return atoms, hint
-    if hint is not None and hint[0] in inside:
-        holds = certificate(hint[0])
-        found = holds.least_stretch(holds.needed(least(hint[0])))
+    if hint is not None and hint in inside:
+        holds = certificate(hint)
+        found = holds.least_stretch(holds.needed(least(hint)))
         if found is not None:
-            return law(hint[0], found)
+            return law(hint, found)
     tried = set()
     for stretch in TOLERANCES.collapse_stretches:
         fits = inside[spread[inside] * stretch * stretch >= goal]
@@ -147,17 +147,18 @@ def collapse(
     for score, j in sorted(ranked):
         if score >= best:
             break
-        needed = certificate(j).needed(least(j))
+        holds = certificate(j)
+        needed = holds.needed(least(j))
         likely = needed + TOLERANCES.collapse_likely_steps * TOLERANCES.collapse_stretch_step
         final = _score(rate * likely, values[j:], p[j:], float(low[j]), float(rest[j]))
         if final < plain:
-            promising.append((final, needed, j))
+            promising.append((final, needed, j, holds))
             best = min(best, final)
-    for _, needed, j in sorted(promising):
-        found = certificate(j).least_stretch(needed)
+    for _, needed, j, holds in sorted(promising, key=lambda each: each[:3]):
+        found = holds.least_stretch(needed)
         if found is not None:
             return law(j, found)
-    return atoms, (-1, 1.0)
+    return atoms, -1
 
 
 def _score(rate: float, values: FloatArray, p: FloatArray, low: float, rest: float) -> float:
