@@ -288,18 +288,29 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """... down to this share of what delta leaves to one round."""
     plan_expected_gain: float = 0.995
     """First guess of a run's own accounting, as a share of that ..."""
-    plan_rare_gain: float = 1.003
+    plan_rare_gain: float = 1.03
     """... where rare losses of a single round do not decide, and where they do."""
     plan_one_round_scale: float = 5e-4
     """The scale of a plan for a single round is found to this relative accuracy."""
     plan_close: float = 0.02
     """A cost within this relative distance below its target ends the search ..."""
+    plan_aim: float = 0.01
+    """... which is looked for so far below it, relative ..."""
+    plan_least_step: float = 0.002
+    """... after a miss by no less than this share of the scale more, and twice that after two."""
     plan_rough_close: float = 0.005
     """... and so does a rough cost, for where a run's own accounting is asked first."""
-    plan_near: float = 0.1
+    plan_near: float = 0.25
     """From so near the target (in logarithms) the next scale is extrapolated."""
     plan_first_power: float = 2.5
     """Guess of the power of the scale with which the cost falls: 1, or up to 9 with heavy tails."""
+    plan_expected_power_width: float = 0.02
+    """Trials less apart (root of the sum of squares, in logarithms) say less of it."""
+    plan_most_gain: float = 1.25
+    """A run's own accounting further above the rough cost is before a jump that the latter is past:
+    a little more noise is looked at ..."""
+    plan_past_jump: float = 1.015
+    """... by this factor."""
     plan_scale_close: float = 1.01
     """... and so do a good and a bad scale so near: where tails are heavy the cost is steep."""
     plan_max_accounted: int = 4

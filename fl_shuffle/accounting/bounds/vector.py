@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fl_shuffle.accounting.bounds.few_blankets import blanket_values
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon, laplace_profile
@@ -120,7 +120,7 @@ class VectorCurve:
         )
         useful = sharper.credit and self._rate == 1.0 and not faint
         self._sharper = sharper if useful else None
-        self._sharper_below = math.inf
+        self._sharper_below = self._blanket_below = math.inf
         self.credit = self._blanket or self._sharper is not None
         """Whether any theorem gives the shuffler credit; if not the curve is the local one."""
         self._mu = self._predicted_mu(self._reference) if self._blanket else math.inf
@@ -250,15 +250,19 @@ class VectorCurve:
         sharper = math.inf
         if self._sharper is not None and epsilon < self._sharper_below:
             sharper = self._sharper.delta(epsilon)
+        if not self._blanket or epsilon >= self._blanket_below:
+            return sharper
         # The blanket is not computed where even its normal approximation is clearly above.
-        if not self._blanket or sharper <= TOLERANCES.vector_clearly_better * float(
-            gaussian_profile(epsilon, self._mu)
-        ):
+        likely = float(gaussian_profile(epsilon, self._mu))
+        if sharper <= TOLERANCES.vector_clearly_better * likely:
             return sharper
         blanket = self._blanket_bound(epsilon, local, min(known, sharper))
         if blanket * TOLERANCES.vector_hopeless < sharper < math.inf:
             # Rare losses are the blanket's: what falls behind it there does not catch up.
             self._sharper_below = epsilon
+        elif blanket >= known and self._sharper_below < epsilon and not self._patient:
+            # What an impatient engine no longer certifies it certifies even less further out.
+            self._blanket_below = epsilon
         return min(sharper, blanket)
 
     def _blanket_bound(self, epsilon: float, local: float, known: float) -> float:
@@ -381,11 +385,6 @@ class VectorCurve:
         predicted += (math.expm1(epsilon) + 2.0 * local) * leak
         best = int(np.argmin(predicted))
         return float(DEPTHS[best]), float(predicted[best])
-
-    def curve(self, epsilons: ArrayLike) -> FloatArray:
-        """delta on an increasing grid of epsilons, nonincreasing."""
-        values = np.asarray(epsilons, dtype=np.float64).ravel()
-        return np.minimum.accumulate([self.delta(float(value)) for value in values])
 
     def epsilon(self, delta: float, *, tolerance: float = 1e-3) -> float:
         """The smallest epsilon found with curve(epsilon) <= `delta`: rounded up.

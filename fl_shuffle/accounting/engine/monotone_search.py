@@ -8,9 +8,11 @@ they return a point at which the curve has been *evaluated* and found to satisfy
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Literal
 
+import numpy as np
 from scipy.special import log_ndtr
 
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon as exact_gaussian_epsilon
@@ -218,3 +220,64 @@ def largest_real(
         else:
             bad = middle
     return good
+
+
+def crossing_scale(
+    cost: Callable[[float], float],
+    aim: float,
+    start: float,
+    bad: float,
+    good: float,
+    power: float,
+    seen: dict[float, float],
+) -> float:
+    """A scale between `bad` and `good` where the falling `cost` is near `aim`, from `start`.
+
+    It is where to ask for a dearer cost: nothing is certified. The cost is expected to fall with
+    about this `power` of the scale; `seen` takes what was asked.
+    """
+    scale = start
+    for _ in range(TOLERANCES.plan_max_trials):
+        if scale >= good:
+            return good
+        scale = max(scale, bad * (1.0 + 0.1 * TOLERANCES.plan_close))
+        # Where delta alone pays for everything the cost is zero, which has no logarithm.
+        value = seen[scale] = max(cost(scale), sys.float_info.min)
+        if (off := abs(math.log(value / aim))) <= TOLERANCES.plan_rough_close:
+            break
+        above = max((at for at, found in seen.items() if found > aim), default=None)
+        below = min((at for at, found in seen.items() if found <= aim), default=None)
+        if above is not None and below is not None:
+            if below <= above * TOLERANCES.plan_scale_close:
+                return below
+            # Between two costs: a straight line in logarithms.
+            rise = math.log(seen[below] / seen[above]) if math.isfinite(seen[above]) else -math.inf
+            part = math.log(aim / seen[above]) / rise if rise > -math.inf and rise < 0.0 else 0.5
+            scale = above * (below / above) ** min(max(part, 0.05), 0.95)
+        else:
+            # A heavy tail makes the cost steeper in the scale than proportional.
+            falls = falling_power(seen, power)
+            step = (value / aim) ** (1.0 / falls) if math.isfinite(value) else 1.3
+            scale *= min(max(step, 0.75), 1.35)
+        if off <= TOLERANCES.plan_near and len(seen) > 1:
+            # So near, two costs say where the crossing is: a third would only confirm it.
+            break
+    return scale
+
+
+def falling_power(seen: dict[float, float], expected: float) -> float:
+    """With which power of the scale the cost fell in all trials; 1 to 10.
+
+    By least squares, drawn to what was `expected` by trials so near that their errors decide.
+    """
+    finite = [(math.log(scale), math.log(cost)) for scale, cost in seen.items() if cost < math.inf]
+    if not finite:
+        return expected
+    x, y = np.array(finite).T
+    x -= x.mean()
+    weight = TOLERANCES.plan_expected_power_width**2
+    return plausible_power(float((weight * expected - x @ y) / (weight + x @ x)))
+
+
+def plausible_power(power: float) -> float:
+    return min(max(power, 1.0), 10.0)

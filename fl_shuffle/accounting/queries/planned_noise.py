@@ -6,7 +6,6 @@ found.
 
 from __future__ import annotations
 
-import itertools
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -22,7 +21,12 @@ from fl_shuffle.accounting.bounds.report_class import NOISES, ReportClass
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
-from fl_shuffle.accounting.engine.monotone_search import bisected
+from fl_shuffle.accounting.engine.monotone_search import (
+    bisected,
+    crossing_scale,
+    falling_power,
+    plausible_power,
+)
 from fl_shuffle.accounting.guarantee import proof_over_attack
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
 from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_ROUNDS
@@ -90,8 +94,8 @@ def plan_noise(
 ) -> NoisePlan:
     """The smallest common noise found that gives every client (epsilon, delta).
 
-    Its cost is within 2% of epsilon; or 1% less noise would cost more; or it is the second that was
-    accounted for, where rare losses make the cost jump.
+    Its cost is within 2% of epsilon; or 1% less noise would, or is expected to, cost more; or it is
+    the second that was accounted for, where rare losses make the cost jump.
 
     `clients` is their number, or (share of `clip`, count) classes when clients clip to different
     radii. One report moves by 2 clip when a client is replaced, by 2 clip / `records` when one of
@@ -239,88 +243,42 @@ def _smallest_scale(
         start = bisected(likely, delta, low, start, within=1e-2)
         # The rarer the losses that decide, the steeper.
         rarity = target / max(predicted(start), sys.float_info.min)
-        share, power = TOLERANCES.plan_rare_gain, _plausible(3.0 * rarity)
-    near, middle = False, 1.0 - 0.4 * TOLERANCES.plan_close
+        share, power = TOLERANCES.plan_rare_gain, plausible_power(3.0 * rarity)
     seen: dict[float, float] = {}
+    known: dict[float, float] = {}
+    aim = target * (1.0 - TOLERANCES.plan_aim)
+    start = crossing_scale(rough, aim / share, start, bad, good, power, seen)
     for earlier in range(TOLERANCES.plan_max_accounted):
-        if not near:
-            start = _crossing(rough, target * middle / share, start, bad, good, power, seen)
         if start >= good:
             break
-        value = max(accounted(start), sys.float_info.min)
+        value = known[start] = max(accounted(start), sys.float_info.min)
+        steep = falling_power(known, falling_power(seen, power))
         if value <= target:
             good = start
-            if value >= target * (1.0 - TOLERANCES.plan_close):
+            gap = math.log(target / value)
+            if gap <= max(TOLERANCES.plan_close, steep * math.log(TOLERANCES.plan_scale_close)):
                 break
         else:
             bad = start
         if good <= bad * TOLERANCES.plan_scale_close or (earlier and good < without):
             break
-        if not math.isfinite(value):
-            share *= 1.2
+        if abs(math.log(value / target)) <= TOLERANCES.plan_near:
+            # So near, the power with which the cost falls leads there without the rough one.
+            step = (value / aim) ** (1.0 / steep)
+            if value > target:
+                # What missed by little once, may again: each time from a little further off.
+                step = max(step, 1.0 + TOLERANCES.plan_least_step * 2.0**earlier)
+            start *= step
+            if not bad < start < good:
+                start = math.sqrt(bad * good)
             continue
-        share = value / max(rough(start), sys.float_info.min)
-        # Near the target the power with which the rough cost falls leads there without it.
-        near = abs(math.log(value / target)) <= TOLERANCES.plan_near
-        power = [power, *_powers(seen)][-1]
-        start *= (value / (target * middle)) ** (1.0 / power)
-        if not bad < start < good:
-            start = math.sqrt(bad * good)
+        gain = value / max(rough(start), sys.float_info.min)
+        if TOLERANCES.plan_most_gain < gain < math.inf:
+            start *= TOLERANCES.plan_past_jump
+            continue
+        share = max(gain, 1.0 / TOLERANCES.plan_most_gain) if gain < math.inf else 1.2 * share
+        start = crossing_scale(rough, aim / share, start, bad, good, power, seen)
     return good
-
-
-def _crossing(
-    cost: Callable[[float], float],
-    aim: float,
-    start: float,
-    bad: float,
-    good: float,
-    first_power: float,
-    seen: dict[float, float],
-) -> float:
-    """A scale between `bad` and `good` where the falling `cost` is near `aim`, from `start`.
-
-    `seen` takes the costs that were asked, in their order; before there are two the cost is taken
-    to fall with `first_power` of the scale.
-    """
-    scale = start
-    for _ in range(TOLERANCES.plan_max_trials):
-        if scale >= good:
-            return good
-        scale = max(scale, bad * (1.0 + 0.1 * TOLERANCES.plan_close))
-        # Where delta alone pays for everything the cost is zero, which has no logarithm.
-        value = seen[scale] = max(cost(scale), sys.float_info.min)
-        if (off := abs(math.log(value / aim))) <= TOLERANCES.plan_rough_close:
-            break
-        above = max((at for at, found in seen.items() if found > aim), default=None)
-        below = min((at for at, found in seen.items() if found <= aim), default=None)
-        if above is not None and below is not None:
-            if below <= above * TOLERANCES.plan_scale_close:
-                return below
-            # Between two costs: a straight line in logarithms.
-            rise = math.log(seen[below] / seen[above]) if math.isfinite(seen[above]) else -math.inf
-            part = math.log(aim / seen[above]) / rise if rise > -math.inf and rise < 0.0 else 0.5
-            scale = above * (below / above) ** min(max(part, 0.05), 0.95)
-        else:
-            # A heavy tail makes the cost steeper in the scale than proportional.
-            *_, last = [first_power, *_powers(seen)]
-            step = (value / aim) ** (1.0 / last) if math.isfinite(value) else 1.3
-            scale *= min(max(step, 0.75), 1.35)
-        if off <= TOLERANCES.plan_near and _powers(seen):
-            # So near, two costs say where the crossing is: a third would only confirm it.
-            break
-    return scale
-
-
-def _powers(seen: dict[float, float]) -> list[float]:
-    """Between trials, in their order: with which power of the scale the cost fell; 1 to 10."""
-    finite = [(math.log(scale), math.log(cost)) for scale, cost in seen.items() if cost < math.inf]
-    pairs = itertools.pairwise(finite)
-    return [_plausible((d - b) / (a - c)) for (a, b), (c, d) in pairs if a != c]
-
-
-def _plausible(power: float) -> float:
-    return min(max(power, 1.0), 10.0)
 
 
 def _worst_batch(

@@ -27,7 +27,8 @@ def _edges(noise: str, count: int, spread: float) -> np.ndarray:
 def _bounds(noise: str, radii: np.ndarray, sensitivity: float, epsilons: np.ndarray) -> np.ndarray:
     classes = [ReportClass(noise, 1.0, float(radii[0]), sensitivity, 1)]
     classes += [ReportClass(noise, 1.0, float(radius), 0.0, 1) for radius in radii[1:]]
-    return VectorCurve(classes, 0, relative_error=5e-3).curve(epsilons)
+    curve = VectorCurve(classes, 0, relative_error=5e-3)
+    return np.array([curve.delta(float(epsilon)) for epsilon in epsilons])
 
 
 def _on_line(rng: np.random.Generator, radii: np.ndarray, delta: float, cases: int) -> tuple:

@@ -8,10 +8,12 @@ import math
 import pytest
 
 from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.engine.monotone_search import crossing_scale, falling_power
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.queries.planned_cost import plan_cost
 from fl_shuffle.accounting.queries.planned_noise import plan_noise
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
+from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.cli import main
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
@@ -43,6 +45,44 @@ def test_planned_noise_reaches_the_target_and_little_less_would_not(
     root = 1.0 if noise == "gaussian" else math.sqrt(2.0)
     assert plan.deviation == pytest.approx(root * plan.scale)
     assert plan.average_deviation == pytest.approx(plan.deviation / math.sqrt(clients))
+
+
+def test_little_noise_is_lost_where_the_cost_jumps() -> None:
+    """Rare losses decide here: a percent of noise is worth a factor of two in epsilon."""
+    plan = plan_noise(4.22, 4e-7, clients=30_032, rounds=11)
+
+    def accounted(scale: float) -> float:
+        kind = RoundType.of([ReportClass("gaussian", scale, 1.0, 2.0, 30_032)], 0)
+        return RoundLibrary().epsilon({kind: 11}, 4e-7)
+
+    assert accounted(plan.scale) == plan.epsilon <= 4.22
+    assert accounted(plan.scale / 1.025) > 1.5 * 4.22
+
+
+@pytest.mark.parametrize("power", [1.0, 2.5, 8.0])
+@pytest.mark.parametrize("jump", [1.0, 3.0])
+def test_a_falling_cost_is_met_with_few_questions(power: float, jump: float) -> None:
+    asked: list[float] = []
+
+    def cost(scale: float) -> float:
+        asked.append(scale)
+        return 7.0 * math.pow(scale, -power) * (jump if scale < 1.3 else 1.0)
+
+    seen: dict[float, float] = {}
+    found = crossing_scale(cost, 7.0 * math.pow(1.3, -power), 1.0, 1e-4, 1e4, 2.5, seen)
+    assert found == pytest.approx(1.3, rel=0.05)
+    assert list(seen) == asked
+    assert len(asked) <= TOLERANCES.plan_max_trials
+
+
+def test_trials_that_are_too_near_say_little_of_the_power() -> None:
+    assert falling_power({}, 2.5) == falling_power({1.0: 3.0, 2.0: math.inf}, 2.5) == 2.5
+    assert falling_power({1.0: 1.0, 2.0: 2.0**-4}, 2.5) == pytest.approx(4.0, rel=0.01)
+    # A fall and a rise of one percent between neighbours are their errors.
+    for error in (0.99, 1.01):
+        assert falling_power({1.0: 1.0, 1.001: error}, 2.5) == pytest.approx(2.5, rel=0.02)
+    assert falling_power({1.0: 1.0, 2.0: 5.0}, 2.5) == 1.0
+    assert falling_power({1.0: 1.0, 2.0: 1e-300}, 2.5) == 10.0
 
 
 def test_record_level_plans_say_that_nothing_is_gained() -> None:
