@@ -118,6 +118,8 @@ class PartialShuffleTolerances:
         *(0.95, 0.97, 0.98, 0.99, 0.995, 1.0),
     )
     """Second moments of a term, as shares of the largest one, that are told apart."""
+    variance_upper_cells: int = 16
+    """... and so many above the largest variance less what tilting takes from it."""
     cells_period_sds: float = 10.0
     """Period of the sum's copies, in its deviations: they decide the tightness alone."""
     cells_last_angle: float = 1.3

@@ -8,24 +8,29 @@ the sum over k in h Z: it equals that of e^(-j theta T) E(S + V + jT)_+, T = 2 p
 are taken. By Hoelder's inequality for sums it is at most the largest, over all laws that a term may
 have, of the same sum with |M|^N: so one law at a time, all on one line with one v and one h.
 
-Let X be such a term, lowest <= E X <= highest, W = e^(theta X), M = E W. Its second moment lies in
-a cell [low, high]. With Y >= X^- in increasing convex order, X_+ below atoms A_+ in that order:
+Let X be such a term, lowest <= E X <= highest, E X^2 <= second, W = e^(theta X), M = E W. Its
+*tilted* second moment U = E X^2 W lies in a cell [low, high]. With Y >= X^- in increasing convex
+order, X_+ below atoms A_+ in that order:
 
-* M <= 1 + theta highest + theta^2 high/2 + E(e^x - 1 - x - x^2/2 at x = theta A_+), and at most the
+* E X^2 - lost <= U <= E X^2 + won with lost = E Y^2 (1 - e^(-theta Y)) and
+  won = E A_+^2 (e^(theta A_+) - 1), so E X^2 <= V = min(second, high + lost);
+* M <= 1 + theta highest + theta^2 V/3 + theta^2 high/6, because e^x - 1 - x - x^2/2 is at most
+  x^2 (e^x - 1)/6 for every x: skewness that lifts M makes |M(s)| fall faster;
+* M <= 1 + theta highest + theta^2 V/2 + E(e^x - 1 - x - x^2/2 at x = theta A_+), and at most the
   moment of a law that dominates X in third order;
-* E X^2 W >= low - E Y^2 (1 - e^(-theta Y)), and <= high + theta E A_+^3 e^(theta A_+);
-* lowest <= E X W <= highest + theta high + theta^2 E A_+^3 e^(theta A_+)/2;
+* lowest <= E X W <= highest + theta (V + high)/2: x (e^x - 1) <= x^2 (1 + e^x)/2;
 * E |X|^p W <= E Y^p + E A_+^p e^(theta A_+), p = 3, 4.
 
 With X' a copy of X, |M(s)|^2 = E W W' cos k(X - X') and cos x <= 1 - x^2/2 + min(KAPPA |x|^3,
 x^4/24):
 
-    |M(s)|^2 <= M^2 - k^2 (M E X^2 W - (E X W)^2) + min(KAPPA k^3 G_3, k^4 G_4/24),
-    G_3 = E W W' |X - X'|^3 <= 2 (M E|X|^3 W + E X^2 W sqrt(M E X^2 W)) + 4 E X^2 W |E X W|,
-    G_4 = E W W' (X - X')^4 <= 2 M E X^4 W + 8 E|X|^3 W |E X W| + 6 (E X^2 W)^2.
+    |M(s)|^2 <= M^2 - k^2 (M U - (E X W)^2) + min(KAPPA k^3 G_3, k^4 G_4/24),
+    G_3 = E W W' |X - X'|^3 <= 2 (M E|X|^3 W + U sqrt(M U)) + 4 U |E X W|,
+    G_4 = E W W' (X - X')^4 <= 2 M E X^4 W + 8 E|X|^3 W |E X W| + 6 U^2.
 
-The right side grows with M as long as k^2 E X^2 W <= 2M, so M's upper bound may be put in. Beyond
-the last node |M(s)| <= M, and Gaussian terms that fall are bounded by their integral.
+With the cell's lower end for U the right side grows with M as long as k^2 low <= 2M, so there M's
+upper bound may be put in. Elsewhere, and beyond the last node, |M(s)| <= M; Gaussian terms that
+fall are bounded by their integral.
 """
 
 from __future__ import annotations
@@ -44,7 +49,7 @@ from fl_shuffle.accounting.tolerances import TOLERANCES
 KAPPA = 0.0992
 """At least (cos x - 1 + x^2/2)/x^3 for every x > 0: the largest, near x = 4, is 0.09917."""
 _TILTS = np.geomspace(0.1, 1.4, 32)
-_SMOOTHINGS = np.array([1.5, 2.0, 2.5, 3.2, 4.5])
+_SMOOTHINGS = np.array([1.5, 2.0, 2.5, 3.2, 4.5, 6.3, 9.0])
 """Candidates, around a normal approximation's theta and in units of 1/(last k): any is valid."""
 
 
@@ -93,15 +98,11 @@ def excess_of_sum(terms: Terms) -> Excess:
         return Excess(math.inf, estimate)
     sd = math.sqrt(terms.count * second)
     step = 2.0 * math.pi / (TOLERANCES.cells_period_sds * sd + 8.0 / theta)
-    last = min(
-        TOLERANCES.cells_last_angle / math.sqrt(second),
-        math.sqrt(2.0 * least / second),
-        TOLERANCES.cells_last_sds / sd,
-    )
+    last = min(TOLERANCES.cells_last_angle / math.sqrt(second), TOLERANCES.cells_last_sds / sd)
     if last > TOLERANCES.cells_max_frequencies * step:
         return Excess(math.inf, estimate)
     k: FloatArray = step * np.arange(max(1, int(last / step)) + 1, dtype=np.float64)
-    log_top, log_decay = (
+    _, log_top, log_decay = (
         np.concatenate(parts)
         for parts in zip(
             *(transform_bounds(terms, kind, theta, k) for kind in terms.kinds), strict=True
@@ -121,35 +122,57 @@ def excess_of_sum(terms: Terms) -> Excess:
 
 def transform_bounds(
     terms: Terms, kind: Kind, theta: float, k: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """log M at most [cells], and log |M(s)/M|^2 at most [cells, k], M read as that bound."""
-    edges = np.array(TOLERANCES.variance_cells) * kind.second
-    low, high = edges[:-1], edges[1:]
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Cells of U, log M at most [cells], and log |M(s)/M|^2 at most [cells, k], M that bound.
+
+    The cells are given by their edges. Valid if 1 + theta lowest > 0.
+    """
     positive = kind.atoms.values > 0.0
     x, p = theta * kind.atoms.values[positive], kind.atoms.probabilities[positive]
-    cube = (x / theta) ** 3 * np.exp(x)
-    up_three, up_four = float(p @ cube), float(p @ (cube * x)) / theta
+    square = (x / theta) ** 2
+    won = float(p @ (square * np.expm1(x)))
+    cube = square * (x / theta) * np.exp(x)
     y, q = terms.deficit.values, terms.deficit.probabilities
-    lost = float(q @ (y * y * -np.expm1(-theta * y))) + terms.beyond
-    three = up_three + float(q @ y**3) + terms.beyond
-    four = up_four + float(q @ y**4) + terms.beyond
+    lost = tilting_loss(terms, theta)
+    three = float(p @ cube) + float(q @ y**3) + terms.beyond
+    four = float(p @ (cube * x)) / theta + float(q @ y**4) + terms.beyond
+
+    edges = _edges(kind.second, lost, won)
+    low, high = edges[:-1], edges[1:]
+    second = np.minimum(kind.second, high + lost)
+    rise = np.minimum(
+        theta * theta * (second / 3.0 + high / 6.0),
+        0.5 * theta * theta * second + float(p @ third_remainder(x)),
+    )
     moment = TiltedMoments.of(kind.comparison, theta)
     log_moment = moment.log + moment.log_total_error([(1.0, terms.count - 1)]) / terms.count
-    rise = theta * terms.highest + 0.5 * theta * theta * high + float(p @ third_remainder(x))
-    log_top = np.minimum(np.log1p(rise), log_moment)
+    log_top = np.minimum(np.log1p(theta * terms.highest + rise), log_moment)
     top = np.exp(log_top)
-    second = high + theta * up_three
-    mean = np.maximum(-terms.lowest, terms.highest + theta * high + 0.5 * theta * theta * up_three)
-    G3 = 2.0 * (top * three + second * np.sqrt(top * second)) + 4.0 * second * mean
-    G4 = 2.0 * top * four + 8.0 * three * mean + 6.0 * second * second
-    fall = (np.maximum(low - lost, 0.0) * top - mean * mean) / (top * top)
-    square = k * k
+    mean = np.maximum(-terms.lowest, terms.highest + 0.5 * theta * (second + high))
+    G3 = 2.0 * (top * three + high * np.sqrt(top * high)) + 4.0 * high * mean
+    G4 = 2.0 * top * four + 8.0 * three * mean + 6.0 * high * high
+    fall = (low * top - mean * mean) / (top * top)
     rest = np.minimum(
         np.multiply.outer(KAPPA * G3 / (top * top), k),
-        np.multiply.outer(G4 / (math.factorial(4) * top * top), square),
+        np.multiply.outer(G4 / (math.factorial(4) * top * top), k * k),
     )
-    change = np.clip(square * (rest - fall[:, None]), -1.0 + UNIT, 0.0)
-    return log_top, np.log1p(change)
+    change = np.clip(k * k * (rest - fall[:, None]), -1.0 + UNIT, 0.0)
+    change[np.multiply.outer(low, k * k) > 2.0 * (1.0 + theta * terms.lowest)] = 0.0
+    return edges, log_top, np.log1p(change)
+
+
+def tilting_loss(terms: Terms, theta: float) -> float:
+    """By how much U is smaller than E X^2 at most."""
+    y, q = terms.deficit.values, terms.deficit.probabilities
+    return float(q @ (y * y * -np.expm1(-theta * y))) + terms.beyond
+
+
+def _edges(second: float, lost: float, won: float) -> FloatArray:
+    """Cells that cover every U; laws of the largest variance are in the last of them."""
+    above = max(second - lost, 0.5 * second)
+    shares = np.linspace(0.0, 1.0, TOLERANCES.variance_upper_cells + 1)[1:]
+    below = np.array(TOLERANCES.variance_cells) * above
+    return np.concatenate([below, above + (second + won - above) * shares])
 
 
 def third_remainder(x: FloatArray) -> FloatArray:
@@ -186,11 +209,18 @@ def _log_at_tilts(terms: Terms, theta: FloatArray) -> tuple[FloatArray, FloatArr
         rise = np.expm1(np.multiply.outer(theta, values))
         moment = np.maximum(rise @ p, -0.9)
         log = terms.count * np.log1p(moment) - np.log(2.0 * theta)
+        gains = np.multiply.outer(theta, np.maximum(kind.atoms.values, 0.0))
+        by_moments = theta * terms.highest + 0.5 * theta * theta * kind.second
+        by_moments += third_remainder(gains) @ kind.atoms.probabilities
+        least = terms.count * np.log1p(np.clip(by_moments, -0.9, moment)) - np.log(2.0 * theta)
         decay = erfcx(theta * math.sqrt(0.5 * terms.count * kind.second))
-        logs = np.maximum(logs, log + np.log(decay))
+        logs = np.maximum(logs, least + np.log(decay))
         # Far out the tilted sum spreads more than the sum itself, and E(S)_+ is smaller.
         tilted = ((rise + 1.0) @ np.stack([p * values, p * values**2], axis=1)).T / (1.0 + moment)
         spread = np.maximum(tilted[1] - tilted[0] ** 2, kind.second)
         decay = erfcx(theta * np.sqrt(0.5 * terms.count * spread))
         estimates = np.maximum(estimates, log + np.log(decay))
-    return logs, estimates
+    # Laws of hardly any variance, whose transforms do not fall, are not to decide.
+    lost = np.array([tilting_loss(terms, float(each)) for each in theta])
+    still = terms.count * theta * (terms.highest + theta * lost / 3.0) - np.log(2.0 * theta)
+    return np.maximum(logs, still), estimates

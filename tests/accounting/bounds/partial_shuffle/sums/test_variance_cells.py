@@ -80,17 +80,18 @@ def test_transforms_of_triples_stay_below(mu: float, share: float) -> None:
             u, w = client_triples(rng, 12, mu)
             u = np.concatenate([u, [[mu, 0.0], [0.0, 0.0], [mu, 0.0]]])
             w = np.concatenate([w, [[0.0, 0.0], [mu, 0.0], [mu / 2, 0.8 * mu / 2]]])
-        edges = np.array(TOLERANCES.variance_cells) * kind.second
         for theta_sds in (1.3, 4.0):
             theta = theta_sds / math.sqrt(count * kind.second)
             last = TOLERANCES.cells_last_angle / math.sqrt(kind.second)
             k = np.linspace(0.0, last, 7)
-            log_top, log_decay = transform_bounds(terms, kind, theta, k)
+            edges, log_top, log_decay = transform_bounds(terms, kind, theta, k)
             for one, two in zip(u, w, strict=True):
                 x = np.exp(nodes @ one - one @ one / 2) - a * np.exp(nodes @ two - two @ two / 2)
                 x = np.minimum(x, cut)
                 x = np.where(x > 0.0, (1.0 + gain) * x, (1.0 - loss) * x)
-                cell = min(int(np.searchsorted(edges, mass @ x**2, side="right")) - 1, 19)
+                tilted = float(mass @ (x**2 * np.exp(theta * x)))
+                assert tilted <= edges[-1]
+                cell = int(np.searchsorted(edges, tilted, side="right")) - 1
                 found = np.exp(np.multiply.outer(theta + 1j * k, x)) @ mass
                 bound = 2.0 * log_top[cell] + log_decay[cell]
                 # Only what a sum of so many terms shows counts.
@@ -145,12 +146,67 @@ def test_every_mixture_of_two_valued_terms(count: int, shift: float) -> None:
     assert closest > {60: 0.5, 400: 0.7, 2000: 0.85}[count]
 
 
+def skewed(mean: float, deviation: float, chance: float) -> AtomicLaw:
+    """Two values; the higher one has this `chance`."""
+    values = mean + deviation * np.array(
+        [-math.sqrt(chance / (1.0 - chance)), math.sqrt((1.0 - chance) / chance)]
+    )
+    return AtomicLaw(values, np.array([1.0 - chance, chance]))
+
+
+def envelope(laws: list[AtomicLaw]) -> AtomicLaw:
+    """The least law above all of them in increasing convex order."""
+    nodes = np.unique(np.concatenate([law.values for law in laws]))
+    excess = [np.maximum(law.values - nodes[:, None], 0.0) @ law.probabilities for law in laws]
+    slopes = np.append(np.diff(np.max(excess, axis=0)) / np.diff(nodes), 0.0)
+    return AtomicLaw(nodes, np.clip(np.diff(slopes, prepend=-1.0), 0.0, None))
+
+
+@pytest.mark.parametrize("count", [50, 300, 3000])
+@pytest.mark.parametrize("shift", [0.0, 1.0, 2.5])
+@pytest.mark.parametrize("told", [1, 2])
+def test_every_mixture_of_skewed_terms(count: int, shift: float, told: int) -> None:
+    """Rare gains lift transforms, rare losses slow their decay: both, in one kind or told apart."""
+    mean = -shift / math.sqrt(count)
+    chances = (0.03, 0.3, 0.5, 0.7, 0.97)
+    wide = [skewed(mean, math.sqrt(1.0 - mean * mean), chance) for chance in chances]
+    narrow = [skewed(mean, 0.4, chance) for chance in chances]
+    families = [wide + narrow] if told == 1 else [wide, narrow]
+    kinds = []
+    for family in families:
+        above = envelope(family)
+        second = max(float(law.probabilities @ law.values**2) for law in family)
+        kinds.append(Kind(above, above, second * (1.0 + 1e-12)))
+    losses = [
+        AtomicLaw(np.maximum(-law.values, 0.0)[::-1].copy(), law.probabilities[::-1].copy())
+        for law in wide + narrow
+    ]
+    terms = Terms(count, kinds, mean * (1.0 + 1e-9), mean, envelope(losses), 0.0)
+    bound = math.exp(excess_of_sum(terms).log_bound)
+    closest = 0.0
+    for one in wide:
+        for two in wide + narrow:
+            for others in {0, count // 3, count}:
+                exact = mixed_excess([one, two], [count - others, others])
+                assert exact <= bound
+                closest = max(closest, exact / bound)
+    assert closest > {50: 0.45, 300: 0.7, 3000: 0.9}[count]
+
+
 def test_constants() -> None:
     x = np.concatenate([np.linspace(1e-3, 20.0, 200_001), np.geomspace(20.0, 1e6, 10_000)])
     over = np.cos(x) - (1.0 - 0.5 * x * x + np.minimum(KAPPA * x**3, x**4 / 24.0))
     assert np.all(over <= 1e-12 * (1.0 + x * x))
     peak = 3.9958965
     assert (math.cos(peak) - 1.0 + peak**2 / 2) / peak**3 > 0.999 * KAPPA
+    # A lifted transform falls faster: e^x - 1 - x - x^2/2 <= x^2 (e^x - 1)/6, and
+    # x (e^x - 1) <= x^2 (1 + e^x)/2, for both signs.
+    with mpmath.workdps(60):
+        for size in [1e-6, 1e-3, *np.linspace(0.05, 60.0, 400).tolist()]:
+            for v in (mpmath.mpf(size), -mpmath.mpf(size)):
+                tilt = mpmath.exp(v)
+                assert tilt - 1 - v - v**2 / 2 <= v**2 * (tilt - 1) / 6
+                assert 0 <= v * (tilt - 1) <= v**2 * (1 + tilt) / 2
     places = np.array([0.0, 1e-9, 1e-4, 0.01, 0.0499, 0.0501, 0.3, 2.0, 20.0])
     with mpmath.workdps(50):
         exact = [float(mpmath.exp(v) - 1 - v - mpmath.mpf(v) ** 2 / 2) for v in places.tolist()]
