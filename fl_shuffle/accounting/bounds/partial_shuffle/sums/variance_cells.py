@@ -28,8 +28,8 @@ x^4/24):
     G_3 = E W W' |X - X'|^3 <= 2 (M E|X|^3 W + U sqrt(M U)) + 4 U |E X W|,
     G_4 = E W W' (X - X')^4 <= 2 M E X^4 W + 8 E|X|^3 W |E X W| + 6 U^2.
 
-With the cell's lower end for U the right side grows with M as long as k^2 low <= 2M, so there M's
-upper bound may be put in. Elsewhere, and beyond the last node, |M(s)| <= M; Gaussian terms that
+With the cell's lower end for U the right side grows with M as long as k^2 low <= 2M, where M >= 1 +
+theta lowest; there M's upper bound may be put in. Elsewhere, and beyond the last node, |M(s)| <= M; Gaussian terms that
 fall are bounded by their integral.
 """
 
@@ -70,7 +70,7 @@ class Terms:
     """`count` independent terms, each of one of `kinds`, with means from `lowest` to `highest`.
 
     `deficit` dominates every X^- in increasing convex order, but for `beyond`: what it leaves out
-    of E(X^-)^p, p = 2, 3, 4.
+    of E f(X^-) at most, for f with f(x) <= x^4, f'(x) <= 4x^3 beyond its last value.
     """
 
     count: int
@@ -168,7 +168,7 @@ def tilting_loss(terms: Terms, theta: float) -> float:
 
 
 def _edges(second: float, lost: float, won: float) -> FloatArray:
-    """Cells that cover every U; laws of the largest variance are in the last of them."""
+    """Cells that cover every U, fine where laws of the largest variance have theirs."""
     above = max(second - lost, 0.5 * second)
     shares = np.linspace(0.0, 1.0, TOLERANCES.variance_upper_cells + 1)[1:]
     below = np.array(TOLERANCES.variance_cells) * above
