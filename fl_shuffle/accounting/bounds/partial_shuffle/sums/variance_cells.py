@@ -29,8 +29,8 @@ x^4/24):
     G_4 = E W W' (X - X')^4 <= 2 M E X^4 W + 8 E|X|^3 W |E X W| + 6 U^2.
 
 With the cell's lower end for U the right side grows with M as long as k^2 low <= 2M, where M >= 1 +
-theta lowest; there M's upper bound may be put in. Elsewhere, and beyond the last node, |M(s)| <= M; Gaussian terms that
-fall are bounded by their integral.
+theta lowest; there M's upper bound may be put in. Elsewhere, and beyond the last node, |M(s)| <= M;
+Gaussian terms that fall are bounded by their integral.
 """
 
 from __future__ import annotations
