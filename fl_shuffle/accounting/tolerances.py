@@ -294,7 +294,7 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """The scale of a plan for a single round is found to this relative accuracy."""
     plan_close: float = 0.02
     """A cost within this relative distance below its target ends the search ..."""
-    plan_aim: float = 0.01
+    plan_aim: float = 0.015
     """... which is looked for so far below it, relative ..."""
     plan_least_step: float = 0.002
     """... after a miss by no less than this share of the scale more, and twice that after two."""
@@ -306,6 +306,10 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """Guess of the power of the scale with which the cost falls: 1, or up to 9 with heavy tails."""
     plan_expected_power_width: float = 0.02
     """Trials less apart (root of the sum of squares, in logarithms) say less of it."""
+    plan_jump: float = 1.5
+    """Where a rough cost this many times the target was seen, no further from a good scale ..."""
+    plan_jump_width: float = 1.025
+    """... than this factor, the cost jumps: nothing in between is tried."""
     plan_most_gain: float = 1.25
     """A run's own accounting further above the rough cost is before a jump that the latter is past:
     a little more noise is looked at ..."""

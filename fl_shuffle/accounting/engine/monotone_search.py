@@ -248,7 +248,7 @@ def crossing_scale(
         above = max((at for at, found in seen.items() if found > aim), default=None)
         below = min((at for at, found in seen.items() if found <= aim), default=None)
         if above is not None and below is not None:
-            if below <= above * TOLERANCES.plan_scale_close:
+            if below <= above * TOLERANCES.plan_scale_close or jumps(seen, below, aim):
                 return below
             # Between two costs: a straight line in logarithms.
             rise = math.log(seen[below] / seen[above]) if math.isfinite(seen[above]) else -math.inf
@@ -263,6 +263,14 @@ def crossing_scale(
             # So near, two costs say where the crossing is: a third would only confirm it.
             break
     return scale
+
+
+def jumps(seen: dict[float, float], good: float, aim: float) -> bool:
+    """Whether a little below the scale `good` the cost was seen to be far above `aim`."""
+    nearest = good / TOLERANCES.plan_jump_width
+    return any(
+        nearest <= at < good and cost > TOLERANCES.plan_jump * aim for at, cost in seen.items()
+    )
 
 
 def falling_power(seen: dict[float, float], expected: float) -> float:

@@ -25,6 +25,7 @@ from fl_shuffle.accounting.engine.monotone_search import (
     bisected,
     crossing_scale,
     falling_power,
+    jumps,
     plausible_power,
 )
 from fl_shuffle.accounting.guarantee import proof_over_attack
@@ -94,8 +95,8 @@ def plan_noise(
 ) -> NoisePlan:
     """The smallest common noise found that gives every client (epsilon, delta).
 
-    Its cost is within 2% of epsilon; or 1% less noise would, or is expected to, cost more; or it is
-    the second that was accounted for, where rare losses make the cost jump.
+    Its cost is within 2% of epsilon; or a little less noise (1%; 2.5% where rare losses make the
+    cost jump) would, or is expected to, cost more; or it is the second that was accounted for.
 
     `clients` is their number, or (share of `clip`, count) classes when clients clip to different
     radii. One report moves by 2 clip when a client is replaced, by 2 clip / `records` when one of
@@ -256,7 +257,8 @@ def _smallest_scale(
         if value <= target:
             good = start
             gap = math.log(target / value)
-            if gap <= max(TOLERANCES.plan_close, steep * math.log(TOLERANCES.plan_scale_close)):
+            enough = max(TOLERANCES.plan_close, steep * math.log(TOLERANCES.plan_scale_close))
+            if gap <= enough or jumps(seen, start, target):
                 break
         else:
             bad = start
@@ -272,7 +274,7 @@ def _smallest_scale(
             if not bad < start < good:
                 start = math.sqrt(bad * good)
             continue
-        gain = value / max(rough(start), sys.float_info.min)
+        gain = value / seen.get(start, aim / share)
         if TOLERANCES.plan_most_gain < gain < math.inf:
             start *= TOLERANCES.plan_past_jump
             continue

@@ -8,7 +8,11 @@ import math
 import pytest
 
 from fl_shuffle.accounting.bounds.report_class import ReportClass
-from fl_shuffle.accounting.engine.monotone_search import crossing_scale, falling_power
+from fl_shuffle.accounting.engine.monotone_search import (
+    crossing_scale,
+    falling_power,
+    jumps,
+)
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.queries.planned_cost import plan_cost
 from fl_shuffle.accounting.queries.planned_noise import plan_noise
@@ -83,6 +87,13 @@ def test_trials_that_are_too_near_say_little_of_the_power() -> None:
         assert falling_power({1.0: 1.0, 1.001: error}, 2.5) == pytest.approx(2.5, rel=0.02)
     assert falling_power({1.0: 1.0, 2.0: 5.0}, 2.5) == 1.0
     assert falling_power({1.0: 1.0, 2.0: 1e-300}, 2.5) == 10.0
+
+
+def test_a_jump_is_seen_only_close_below_a_good_scale() -> None:
+    assert jumps({1.0: 2.0}, 1.02, 1.0)
+    assert not jumps({1.0: 1.4}, 1.02, 1.0)
+    assert not jumps({1.0: 2.0}, 1.03, 1.0)
+    assert not jumps({1.03: 2.0}, 1.02, 1.0)
 
 
 def test_record_level_plans_say_that_nothing_is_gained() -> None:
