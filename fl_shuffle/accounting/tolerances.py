@@ -301,7 +301,9 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     plan_rough_close: float = 0.005
     """... and so does a rough cost, for where a run's own accounting is asked first."""
     plan_near: float = 0.25
-    """From so near the target (in logarithms) the next scale is extrapolated."""
+    """From so near the target (in logarithms) the next scale is extrapolated ..."""
+    plan_rough_near: float = 0.15
+    """... and from so near by rough costs."""
     plan_first_power: float = 2.5
     """Guess of the power of the scale with which the cost falls: 1, or up to 9 with heavy tails."""
     plan_expected_power_width: float = 0.02
@@ -311,8 +313,7 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     plan_jump_width: float = 1.025
     """... than this factor, the cost jumps: nothing in between is tried."""
     plan_most_gain: float = 1.25
-    """A run's own accounting further above the rough cost is before a jump that the latter is past:
-    a little more noise is looked at ..."""
+    """Accounted further above the rough cost a scale is before a jump: more noise is tried ..."""
     plan_past_jump: float = 1.015
     """... by this factor."""
     plan_scale_close: float = 1.01

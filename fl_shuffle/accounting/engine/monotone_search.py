@@ -248,7 +248,7 @@ def crossing_scale(
         above = max((at for at, found in seen.items() if found > aim), default=None)
         below = min((at for at, found in seen.items() if found <= aim), default=None)
         if above is not None and below is not None:
-            if below <= above * TOLERANCES.plan_scale_close or jumps(seen, below, aim):
+            if below <= above or is_least(seen, below, aim):
                 return below
             # Between two costs: a straight line in logarithms.
             rise = math.log(seen[below] / seen[above]) if math.isfinite(seen[above]) else -math.inf
@@ -259,18 +259,20 @@ def crossing_scale(
             falls = falling_power(seen, power)
             step = (value / aim) ** (1.0 / falls) if math.isfinite(value) else 1.3
             scale *= min(max(step, 0.75), 1.35)
-        if off <= TOLERANCES.plan_near and len(seen) > 1:
+        if off <= TOLERANCES.plan_rough_near and len(seen) > 1:
             # So near, two costs say where the crossing is: a third would only confirm it.
             break
     return scale
 
 
-def jumps(seen: dict[float, float], good: float, aim: float) -> bool:
-    """Whether a little below the scale `good` the cost was seen to be far above `aim`."""
-    nearest = good / TOLERANCES.plan_jump_width
-    return any(
-        nearest <= at < good and cost > TOLERANCES.plan_jump * aim for at, cost in seen.items()
-    )
+def is_least(seen: dict[float, float], good: float, aim: float) -> bool:
+    """Whether hardly less than the scale `good` was seen to cost more than `aim`.
+
+    Or a little less, and far more: the cost jumps.
+    """
+    close, wide = good / TOLERANCES.plan_scale_close, good / TOLERANCES.plan_jump_width
+    below = [(at, cost / aim) for at, cost in seen.items() if wide <= at < good]
+    return any(over > (1.0 if at >= close else TOLERANCES.plan_jump) for at, over in below)
 
 
 def falling_power(seen: dict[float, float], expected: float) -> float:

@@ -25,7 +25,7 @@ from fl_shuffle.accounting.engine.monotone_search import (
     bisected,
     crossing_scale,
     falling_power,
-    jumps,
+    is_least,
     plausible_power,
 )
 from fl_shuffle.accounting.guarantee import proof_over_attack
@@ -258,7 +258,7 @@ def _smallest_scale(
             good = start
             gap = math.log(target / value)
             enough = max(TOLERANCES.plan_close, steep * math.log(TOLERANCES.plan_scale_close))
-            if gap <= enough or jumps(seen, start, target):
+            if gap <= enough or is_least(seen, start, target):
                 break
         else:
             bad = start

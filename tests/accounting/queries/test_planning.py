@@ -11,7 +11,7 @@ from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.engine.monotone_search import (
     crossing_scale,
     falling_power,
-    jumps,
+    is_least,
 )
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.queries.planned_cost import plan_cost
@@ -89,11 +89,13 @@ def test_trials_that_are_too_near_say_little_of_the_power() -> None:
     assert falling_power({1.0: 1.0, 2.0: 1e-300}, 2.5) == 10.0
 
 
-def test_a_jump_is_seen_only_close_below_a_good_scale() -> None:
-    assert jumps({1.0: 2.0}, 1.02, 1.0)
-    assert not jumps({1.0: 1.4}, 1.02, 1.0)
-    assert not jumps({1.0: 2.0}, 1.03, 1.0)
-    assert not jumps({1.03: 2.0}, 1.02, 1.0)
+def test_a_scale_is_least_where_less_was_seen_to_cost_more() -> None:
+    assert is_least({1.0: 1.01}, 1.009, 1.0)
+    assert not is_least({1.0: 0.99}, 1.009, 1.0)
+    assert is_least({1.0: 2.0}, 1.02, 1.0)
+    assert not is_least({1.0: 1.4}, 1.02, 1.0)
+    assert not is_least({1.0: 2.0}, 1.03, 1.0)
+    assert not is_least({1.03: 2.0}, 1.02, 1.0)
 
 
 def test_record_level_plans_say_that_nothing_is_gained() -> None:
