@@ -133,7 +133,7 @@ def transform_bounds(
     won = float(p @ (square * np.expm1(x)))
     cube = square * (x / theta) * np.exp(x)
     y, q = terms.deficit.values, terms.deficit.probabilities
-    lost = tilting_loss(terms, theta)
+    lost = float(tilting_loss(terms, theta))
     three = float(p @ cube) + float(q @ y**3) + terms.beyond
     four = float(p @ (cube * x)) / theta + float(q @ y**4) + terms.beyond
 
@@ -161,10 +161,11 @@ def transform_bounds(
     return edges, log_top, np.log1p(change)
 
 
-def tilting_loss(terms: Terms, theta: float) -> float:
-    """By how much U is smaller than E X^2 at most."""
+def tilting_loss(terms: Terms, theta: float | FloatArray) -> FloatArray:
+    """By how much U is smaller than E X^2 at most, for each theta."""
     y, q = terms.deficit.values, terms.deficit.probabilities
-    return float(q @ (y * y * -np.expm1(-theta * y))) + terms.beyond
+    loss: FloatArray = -np.expm1(-np.multiply.outer(theta, y)) @ (q * y * y) + terms.beyond
+    return loss
 
 
 def _edges(second: float, lost: float, won: float) -> FloatArray:
@@ -221,6 +222,6 @@ def _log_at_tilts(terms: Terms, theta: FloatArray) -> tuple[FloatArray, FloatArr
         decay = erfcx(theta * np.sqrt(0.5 * terms.count * spread))
         estimates = np.maximum(estimates, log + np.log(decay))
     # Laws of hardly any variance, whose transforms do not fall, are not to decide.
-    lost = np.array([tilting_loss(terms, float(each)) for each in theta])
-    still = terms.count * theta * (terms.highest + theta * lost / 3.0) - np.log(2.0 * theta)
+    mean = terms.highest + theta * tilting_loss(terms, theta) / 3.0
+    still = terms.count * theta * mean - np.log(2.0 * theta)
     return np.maximum(logs, still), estimates
