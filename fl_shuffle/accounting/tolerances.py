@@ -284,7 +284,7 @@ class Tolerances(PartialShuffleTolerances, SumTolerances, AttackTolerances):
     """... which thin out beyond so many of them ..."""
     plan_thin_after: int = 4
     """... by half after so many points ..."""
-    plan_floor_share: float = 2e-3
+    plan_floor_share: float = 1e-2
     """... down to this share of what delta leaves to one round."""
     plan_expected_gain: float = 0.995
     """First guess of a run's own accounting, as a share of that ..."""

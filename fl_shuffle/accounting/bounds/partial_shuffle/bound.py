@@ -147,7 +147,9 @@ class _Form:
     rate: float | None = None
     """The exponential rate that matters, once it is known ..."""
     line: float | None = None
-    """... and where the line of integration was last."""
+    """... and where the line of integration was last, with atoms ..."""
+    tilt: float | None = None
+    """... and with moments."""
 
     @classmethod
     def of(cls, parts: list[tuple[AtomicLaw, float]], tail: float) -> _Form:
@@ -281,7 +283,8 @@ class _Swapped:
             # Other costs may leave room for a collapse where there was none.
             form.hints[:] = [choice if choice >= 0 else None for choice in choices]
         terms = Terms(self.count, kinds, -self.drift - form.tail, mean, *self.missing)
-        by_moments = excess_of_sum(terms)
+        by_moments = excess_of_sum(terms, form.tilt)
+        form.tilt = by_moments.theta
         found = by_moments.log_bound - by_moments.log_estimate
         by_atoms = None
         if found > math.log(TOLERANCES.third_order_by_moments) or (

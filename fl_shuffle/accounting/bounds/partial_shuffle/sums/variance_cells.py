@@ -38,6 +38,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.special import erfcx
@@ -80,6 +81,21 @@ class Terms:
     deficit: AtomicLaw
     beyond: float
 
+    @cached_property
+    def third(self) -> float:
+        """E (X^-)^3 at most."""
+        return self._moment(3)
+
+    @cached_property
+    def fourth(self) -> float:
+        """E (X^-)^4 at most."""
+        return self._moment(4)
+
+    def _moment(self, order: int) -> float:
+        y = self.deficit.values
+        power = math.prod([y] * order)
+        return float(self.deficit.probabilities @ power) + self.beyond
+
 
 @dataclass(frozen=True)
 class Excess:
@@ -87,27 +103,29 @@ class Excess:
 
     log_bound: float
     log_estimate: float
+    theta: float
+    """Where the line was put."""
 
 
-def excess_of_sum(terms: Terms) -> Excess:
-    """An upper bound on E(S)_+ for every assignment of laws to the terms; may be infinite."""
-    theta, estimate = _tilt(terms)
+def excess_of_sum(terms: Terms, near: float | None = None) -> Excess:
+    """An upper bound on E(S)_+ for every assignment of laws to the terms; may be infinite.
+
+    `near`: where the line was for nearly the same terms, if they are known.
+    """
+    theta, estimate = _tilt(terms, near)
     second = max(kind.second for kind in terms.kinds)
     least = 1.0 + theta * terms.lowest
     if not least > 0.5:
-        return Excess(math.inf, estimate)
+        return Excess(math.inf, estimate, theta)
     sd = math.sqrt(terms.count * second)
     step = 2.0 * math.pi / (TOLERANCES.cells_period_sds * sd + 8.0 / theta)
     last = min(TOLERANCES.cells_last_angle / math.sqrt(second), TOLERANCES.cells_last_sds / sd)
     if last > TOLERANCES.cells_max_frequencies * step:
-        return Excess(math.inf, estimate)
+        return Excess(math.inf, estimate, theta)
     k: FloatArray = step * np.arange(max(1, int(last / step)) + 1, dtype=np.float64)
-    _, log_top, log_decay = (
-        np.concatenate(parts)
-        for parts in zip(
-            *(transform_bounds(terms, kind, theta, k) for kind in terms.kinds), strict=True
-        )
-    )
+    lost = float(tilting_loss(terms, theta))
+    cells = np.concatenate([_cells(terms, kind, theta, lost)[1] for kind in terms.kinds], axis=1)
+    log_top, log_decay = _moduli(cells, 1.0 + theta * terms.lowest, k)
     end = float(k[-1])
     smoothing = _SMOOTHINGS / end
     weights = np.exp(-0.5 * np.multiply.outer(k * k, smoothing**2))
@@ -117,7 +135,7 @@ def excess_of_sum(terms: Terms) -> Excess:
     worst = np.max(np.log(sums) + terms.count * log_top[:, None], axis=0)
     bound = float(np.min(worst + 0.5 * (smoothing * theta) ** 2))
     slack = TOLERANCES.cells_round_off * (1.0 + abs(bound))
-    return Excess(bound + slack if math.isfinite(bound) else math.inf, estimate)
+    return Excess(bound + slack if math.isfinite(bound) else math.inf, estimate, theta)
 
 
 def transform_bounds(
@@ -127,15 +145,21 @@ def transform_bounds(
 
     The cells are given by their edges. Valid if 1 + theta lowest > 0.
     """
+    edges, cells = _cells(terms, kind, theta, float(tilting_loss(terms, theta)))
+    return edges, *_moduli(cells, 1.0 + theta * terms.lowest, k)
+
+
+def _cells(
+    terms: Terms, kind: Kind, theta: float, lost: float
+) -> tuple[FloatArray, tuple[FloatArray, ...]]:
+    """Edges of the cells of U, and for each its low end, log M, |E X W|, G_3 and G_4 at most."""
     positive = kind.atoms.values > 0.0
     x, p = theta * kind.atoms.values[positive], kind.atoms.probabilities[positive]
     square = (x / theta) ** 2
     won = float(p @ (square * np.expm1(x)))
     cube = square * (x / theta) * np.exp(x)
-    y, q = terms.deficit.values, terms.deficit.probabilities
-    lost = float(tilting_loss(terms, theta))
-    three = float(p @ cube) + float(q @ y**3) + terms.beyond
-    four = float(p @ (cube * x)) / theta + float(q @ y**4) + terms.beyond
+    three = float(p @ cube) + terms.third
+    four = float(p @ (cube * x)) / theta + terms.fourth
 
     edges = _edges(kind.second, lost, won)
     low, high = edges[:-1], edges[1:]
@@ -151,14 +175,23 @@ def transform_bounds(
     mean = np.maximum(-terms.lowest, terms.highest + 0.5 * theta * (second + high))
     G3 = 2.0 * (top * three + high * np.sqrt(top * high)) + 4.0 * high * mean
     G4 = 2.0 * top * four + 8.0 * three * mean + 6.0 * high * high
+    return edges, (low, log_top, mean, G3, G4)
+
+
+def _moduli(
+    cells: tuple[FloatArray, ...] | FloatArray, least: float, k: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """log M at most [cells], log |M(s)/M|^2 at most [cells, k]; `least` is M at least."""
+    low, log_top, mean, G3, G4 = cells
+    top = np.exp(log_top)
     fall = (low * top - mean * mean) / (top * top)
     rest = np.minimum(
         np.multiply.outer(KAPPA * G3 / (top * top), k),
         np.multiply.outer(G4 / (math.factorial(4) * top * top), k * k),
     )
     change = np.clip(k * k * (rest - fall[:, None]), -1.0 + UNIT, 0.0)
-    change[np.multiply.outer(low, k * k) > 2.0 * (1.0 + theta * terms.lowest)] = 0.0
-    return edges, log_top, np.log1p(change)
+    change[np.multiply.outer(low, k * k) > 2.0 * least] = 0.0
+    return log_top, np.log1p(change)
 
 
 def tilting_loss(terms: Terms, theta: float | FloatArray) -> FloatArray:
@@ -178,14 +211,15 @@ def _edges(second: float, lost: float, won: float) -> FloatArray:
 
 def third_remainder(x: FloatArray) -> FloatArray:
     """At least e^x - 1 - x - x^2/2 for x >= 0."""
+    remainder: FloatArray = (np.expm1(x) - x - 0.5 * x * x) * TOLERANCES.profile_inflation
     small = x < TOLERANCES.cells_series_below
-    near = np.where(small, x, 0.0)
-    series = near**3 / 6.0 * (1.0 + 0.25 * near * (1.0 + 0.2 * near * np.exp(near)))
-    exact = np.expm1(x) - x - 0.5 * x * x
-    return np.where(small, series, exact * TOLERANCES.profile_inflation)
+    near = x[small]
+    cube = near * near * near
+    remainder[small] = cube / 6.0 * (1.0 + 0.25 * near * (1.0 + 0.2 * near * np.exp(near)))
+    return remainder
 
 
-def _tilt(terms: Terms) -> tuple[float, float]:
+def _tilt(terms: Terms, near: float | None) -> tuple[float, float]:
     """Where to put the line, and the logarithm of the result with normal decay: not a bound."""
     second = max(kind.second for kind in terms.kinds)
     sd = math.sqrt(terms.count * second)
@@ -195,11 +229,17 @@ def _tilt(terms: Terms) -> tuple[float, float]:
     theta = np.minimum(theta, TOLERANCES.cells_largest_tilt / largest) if largest > 0.0 else theta
     # The logarithm is convex in theta, nearly: every fourth candidate, then those near the best.
     every = TOLERANCES.cells_tilts_at_once
-    coarse = every * int(np.argmin(_log_at_tilts(terms, theta[::every])[0]))
-    theta = theta[max(0, coarse - every + 1) : coarse + every]
-    logs, estimates = _log_at_tilts(terms, theta)
-    best = int(np.argmin(logs))
-    return float(theta[best]), float(estimates[best])
+    start = 0 if near is None else int(np.argmin(np.abs(theta - near)))
+    while True:
+        if near is None:
+            start = every * int(np.argmin(_log_at_tilts(terms, theta[::every])[0]))
+        first, end = max(0, start - every + 1), min(start + every, theta.size)
+        logs, estimates = _log_at_tilts(terms, theta[first:end])
+        best = int(np.argmin(logs))
+        inside = (first == 0 or best > 0) and (end == theta.size or first + best < end - 1)
+        if near is None or inside:
+            return float(theta[first + best]), float(estimates[best])
+        near = None
 
 
 def _log_at_tilts(terms: Terms, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -210,9 +250,10 @@ def _log_at_tilts(terms: Terms, theta: FloatArray) -> tuple[FloatArray, FloatArr
         rise = np.expm1(np.multiply.outer(theta, values))
         moment = np.maximum(rise @ p, -0.9)
         log = terms.count * np.log1p(moment) - np.log(2.0 * theta)
-        gains = np.multiply.outer(theta, np.maximum(kind.atoms.values, 0.0))
+        positive = kind.atoms.values > 0.0
+        gains = np.multiply.outer(theta, kind.atoms.values[positive])
         by_moments = theta * terms.highest + 0.5 * theta * theta * kind.second
-        by_moments += third_remainder(gains) @ kind.atoms.probabilities
+        by_moments += third_remainder(gains) @ kind.atoms.probabilities[positive]
         least = terms.count * np.log1p(np.clip(by_moments, -0.9, moment)) - np.log(2.0 * theta)
         decay = erfcx(theta * math.sqrt(0.5 * terms.count * kind.second))
         logs = np.maximum(logs, least + np.log(decay))
