@@ -166,6 +166,8 @@ class PartialShuffleTolerances:
     """A form whose estimate times this is above another's result is not computed ..."""
     third_order_no_gain: float = 0.995
     """... and rings whose estimate is above this share of one law's gain too little, ..."""
+    third_order_behind: float = 1.1
+    """... or above this many times it at the first costs, are not tried at others, ..."""
     third_order_doubtful: float = 0.1
     """... nor, where the estimate may be far off, one whose estimate times this is."""
     third_order_slight: float = 0.003

@@ -117,15 +117,17 @@ def third_order_delta(setting: Setting, epsilon: float, *, in_rings: bool = True
     best, close = math.inf, TOLERANCES.third_order_close
     for attempt in range(TOLERANCES.third_order_passes + 1):
         firsts = [swapped.sum_at(form, form.hints, swap, 0) for form in forms]
-        likely = min(
-            swapped.likely(form, swap, first) for form, first in zip(forms, firsts, strict=True)
-        )
+        each = [swapped.likely(form, swap, one) for form, one in zip(forms, firsts, strict=True)]
+        likely = min(each)
         if attempt > 0 or not close * goal < likely < math.inf:
             found, form = swapped.best_form(forms, swap, firsts)
             best = likely = min(best, found)
             forms = [form]
             if best <= close * goal or math.isinf(best):
                 break
+        elif not firsts[0].doubtful and each[-1] > TOLERANCES.third_order_behind * each[0]:
+            # Other costs do not make up for so much.
+            del forms[1:]
         # Costs that suit what was found, for the form that says most.
         goal = 0.5 * likely
         swap = swaps(goal=TOLERANCES.third_order_cost_share * goal)
