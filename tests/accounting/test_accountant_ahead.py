@@ -7,6 +7,7 @@ import pytest
 
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundLibrary
 
 CLASSES = [
     ClientClass("gaussian", 4.0, 1.0, 0.5, 1.0, 1e-5, 4),
@@ -52,4 +53,21 @@ def test_a_round_foreseen_is_not_composed_again(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Accountant, "_listed", refuse)
     assert account.preview(2, MOST).round_number == 2
     with pytest.raises(AssertionError, match="worked out again"):
+        account.preview(2, EVERYBODY)
+
+
+def test_a_single_round_is_accounted_for_without_a_dominating_pair(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pairs are for composition, and dear: the first round shows before they are certified."""
+
+    def refuse(self: RoundLibrary, kind: RoundKind) -> None:
+        raise AssertionError("a pair was asked for")
+
+    monkeypatch.setattr(RoundLibrary, "pair", refuse)
+    account = new_accountant()
+    proven = account.preview(1, EVERYBODY).columns["proven"].epsilon
+    account.commit(1, EVERYBODY)
+    assert max(proven.values()) == pytest.approx(account.client_totals().proven.max())
+    with pytest.raises(AssertionError, match="a pair was asked for"):
         account.preview(2, EVERYBODY)

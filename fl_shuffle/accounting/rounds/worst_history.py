@@ -20,9 +20,12 @@ def largest_epsilon(library: RoundLibrary, spents: Sequence[Spent], delta: float
     out, and so on.
     """
     kinds = list({kind: None for spent in spents for kind in spent})
-    pairs = [pair for pair in map(library.pair, kinds) if pair is not None]
-    credit = any(library.curve(kind).credit for kind in kinds)
-    if len(spents) <= TOLERANCES.few_histories or len(pairs) < len(kinds) or not credit:
+    # A single round's epsilon needs no pair, which is dear: asked for only where it helps.
+    many = len(spents) > TOLERANCES.few_histories and any(
+        library.curve(kind).credit for kind in kinds
+    )
+    pairs = [pair for pair in map(library.pair, kinds) if pair is not None] if many else []
+    if len(pairs) < len(kinds) or not many:
         return max((library.epsilon(spent, delta) for spent in spents), default=0.0)
     times = np.array([[spent.get(kind, 0) for kind in kinds] for spent in spents], dtype=float)
     spread = times @ np.array([pair.moments(0.0)[2] for pair in pairs])
