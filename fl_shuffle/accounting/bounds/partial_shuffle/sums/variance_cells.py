@@ -92,9 +92,7 @@ class Terms:
         return self._moment(4)
 
     def _moment(self, order: int) -> float:
-        y = self.deficit.values
-        power = math.prod([y] * order)
-        return float(self.deficit.probabilities @ power) + self.beyond
+        return float(self.deficit.probabilities @ self.deficit.values**order) + self.beyond
 
 
 @dataclass(frozen=True)
@@ -123,9 +121,7 @@ def excess_of_sum(terms: Terms, near: float | None = None) -> Excess:
     if last > TOLERANCES.cells_max_frequencies * step:
         return Excess(math.inf, estimate, theta)
     k: FloatArray = step * np.arange(max(1, int(last / step)) + 1, dtype=np.float64)
-    lost = float(tilting_loss(terms, theta))
-    cells = np.concatenate([_cells(terms, kind, theta, lost)[1] for kind in terms.kinds], axis=1)
-    log_top, log_decay = _moduli(cells, 1.0 + theta * terms.lowest, k)
+    _, log_top, log_decay = transform_bounds(terms, theta, k)
     end = float(k[-1])
     smoothing = _SMOOTHINGS / end
     weights = np.exp(-0.5 * np.multiply.outer(k * k, smoothing**2))
@@ -139,14 +135,25 @@ def excess_of_sum(terms: Terms, near: float | None = None) -> Excess:
 
 
 def transform_bounds(
-    terms: Terms, kind: Kind, theta: float, k: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+    terms: Terms, theta: float, k: FloatArray
+) -> tuple[list[FloatArray], FloatArray, FloatArray]:
     """Cells of U, log M at most [cells], and log |M(s)/M|^2 at most [cells, k], M that bound.
 
-    The cells are given by their edges. Valid if 1 + theta lowest > 0.
+    The cells are given by their edges for each kind, and are those of all kinds in turn. Valid if
+    1 + theta lowest > 0.
     """
-    edges, cells = _cells(terms, kind, theta, float(tilting_loss(terms, theta)))
-    return edges, *_moduli(cells, 1.0 + theta * terms.lowest, k)
+    lost = float(tilting_loss(terms, theta))
+    found = [_cells(terms, kind, theta, lost) for kind in terms.kinds]
+    low, log_top, mean, G3, G4 = np.concatenate([cells for _, cells in found], axis=1)
+    top = np.exp(log_top)
+    fall = (low * top - mean * mean) / (top * top)
+    rest = np.minimum(
+        np.multiply.outer(KAPPA * G3 / (top * top), k),
+        np.multiply.outer(G4 / (math.factorial(4) * top * top), k * k),
+    )
+    change = np.clip(k * k * (rest - fall[:, None]), -1.0 + UNIT, 0.0)
+    change[np.multiply.outer(low, k * k) > 2.0 * (1.0 + theta * terms.lowest)] = 0.0
+    return [edges for edges, _ in found], log_top, np.log1p(change)
 
 
 def _cells(
@@ -176,22 +183,6 @@ def _cells(
     G3 = 2.0 * (top * three + high * np.sqrt(top * high)) + 4.0 * high * mean
     G4 = 2.0 * top * four + 8.0 * three * mean + 6.0 * high * high
     return edges, (low, log_top, mean, G3, G4)
-
-
-def _moduli(
-    cells: tuple[FloatArray, ...] | FloatArray, least: float, k: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """log M at most [cells], log |M(s)/M|^2 at most [cells, k]; `least` is M at least."""
-    low, log_top, mean, G3, G4 = cells
-    top = np.exp(log_top)
-    fall = (low * top - mean * mean) / (top * top)
-    rest = np.minimum(
-        np.multiply.outer(KAPPA * G3 / (top * top), k),
-        np.multiply.outer(G4 / (math.factorial(4) * top * top), k * k),
-    )
-    change = np.clip(k * k * (rest - fall[:, None]), -1.0 + UNIT, 0.0)
-    change[np.multiply.outer(low, k * k) > 2.0 * least] = 0.0
-    return log_top, np.log1p(change)
 
 
 def tilting_loss(terms: Terms, theta: float | FloatArray) -> FloatArray:
@@ -229,17 +220,17 @@ def _tilt(terms: Terms, near: float | None) -> tuple[float, float]:
     theta = np.minimum(theta, TOLERANCES.cells_largest_tilt / largest) if largest > 0.0 else theta
     # The logarithm is convex in theta, nearly: every fourth candidate, then those near the best.
     every = TOLERANCES.cells_tilts_at_once
-    start = 0 if near is None else int(np.argmin(np.abs(theta - near)))
-    while True:
-        if near is None:
-            start = every * int(np.argmin(_log_at_tilts(terms, theta[::every])[0]))
-        first, end = max(0, start - every + 1), min(start + every, theta.size)
-        logs, estimates = _log_at_tilts(terms, theta[first:end])
-        best = int(np.argmin(logs))
-        inside = (first == 0 or best > 0) and (end == theta.size or first + best < end - 1)
-        if near is None or inside:
-            return float(theta[first + best]), float(estimates[best])
-        near = None
+    if near is None:
+        start = every * int(np.argmin(_log_at_tilts(terms, theta[::every])[0]))
+    else:
+        start = int(np.argmin(np.abs(theta - near)))
+    first, end = max(0, start - every + 1), min(start + every, theta.size)
+    logs, estimates = _log_at_tilts(terms, theta[first:end])
+    best = int(np.argmin(logs))
+    at_edge = (best == 0 and first > 0) or (first + best == end - 1 and end < theta.size)
+    if near is not None and at_edge:
+        return _tilt(terms, None)
+    return float(theta[first + best]), float(estimates[best])
 
 
 def _log_at_tilts(terms: Terms, theta: FloatArray) -> tuple[FloatArray, FloatArray]:

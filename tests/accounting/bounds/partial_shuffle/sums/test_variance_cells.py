@@ -84,7 +84,7 @@ def test_transforms_of_triples_stay_below(mu: float, share: float) -> None:
             theta = theta_sds / math.sqrt(count * kind.second)
             last = TOLERANCES.cells_last_angle / math.sqrt(kind.second)
             k = np.linspace(0.0, last, 7)
-            edges, log_top, log_decay = transform_bounds(terms, kind, theta, k)
+            (edges,), log_top, log_decay = transform_bounds(terms, theta, k)
             for one, two in zip(u, w, strict=True):
                 x = np.exp(nodes @ one - one @ one / 2) - a * np.exp(nodes @ two - two @ two / 2)
                 x = np.minimum(x, cut)
