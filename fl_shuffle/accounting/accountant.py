@@ -362,10 +362,11 @@ class Accountant:
             return Column("proven", Status.PROVEN, self._local_source, local, note, worst)
         histories = self._look_ahead(present).histories
         epsilon = dict(local)
+        candidates = {index: histories.worst_candidates(self._members(index)) for index in local}
+        self._library.certify(spent for those in candidates.values() for spent in those)
         for index, own in local.items():
-            candidates = histories.worst_candidates(self._members(index))
-            if all(candidates):
-                shuffled = largest_epsilon(self._library, candidates, self._delta)
+            if all(candidates[index]):
+                shuffled = largest_epsilon(self._library, candidates[index], self._delta)
                 epsilon[index] = min(own, shuffled)
         worst = None if worst is None else self._worst_proven(present)
         source, note = (DECLARED_SOURCE, DECLARED_NOTE) if self._declared else (SHUFFLED_SOURCE, "")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.errors import PrivacyBudgetError
-from fl_shuffle.randomizers.vector import exact_sum, exact_sum_and_reach, reach_of
+from fl_shuffle.randomizers.vector import exact_sum, exact_sum_within, reach_of, rows_within
 
 
 class ReportBatch:
@@ -51,10 +51,9 @@ class ReportBatch:
         """
         if self._rows is None:
             part = torch.zeros_like(self._sum)
-            reach = exact_sum_and_reach(rows, part, self._group)
-            most = math.inf if largest is None else float(largest.min(initial=math.inf))
+            honest = exact_sum_within(rows, part, largest, self._group)
             # A NaN or an infinity anywhere makes the sum of all coordinates one.
-            if reach <= most and math.isfinite(float(part.sum())):
+            if honest and math.isfinite(float(part.sum())):
                 with self._lock:
                     self._sum += part
                     self.count += rows.shape[0]
@@ -111,9 +110,7 @@ class ReportBatch:
 def within(rows: Tensor, largest: NDArray[np.float64] | None) -> Tensor:
     """Which of the rows [k, dimension] are finite and, if `largest` [k] is given, within it."""
     usable = torch.isfinite(rows).all(dim=1)
-    if largest is not None and rows.shape[1]:
-        usable &= rows.abs().amax(dim=1).double() <= torch.from_numpy(largest)
-    return usable
+    return usable if largest is None else usable & rows_within(rows, largest)
 
 
 class PooledBatch:

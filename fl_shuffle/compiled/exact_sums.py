@@ -1,4 +1,4 @@
-"""Sums of reports and the largest of their numbers, in one pass over them."""
+"""Sums of reports, and whether each stays within its limit, in one pass over them."""
 
 from __future__ import annotations
 
@@ -9,37 +9,33 @@ import numpy as np
 from fl_shuffle.compiled import kernel
 
 COLUMNS = 4096
-"""Columns at a time: their sums and largest numbers stay in the first-level cache."""
+"""Columns at a time: their sums and marks stay in the first-level cache."""
 
 
 @kernel()
-def sum_and_reach(rows: Any, group: int, total: Any) -> Any:
-    """total (float64 [d]) += the sum of `rows` (float32 [K, d]); returns the largest size there is.
+def sum_within(rows: Any, limits: Any, group: int, total: Any) -> bool:
+    """total (float64 [d]) += the sum of `rows` (float32 [K, d]); returns whether no number of a row
+    is larger in size than that row's of `limits` (float32 [K]).
 
     Float32 sums of `group` rows must be exact. NaN shows in the sum alone.
     """
     part = np.empty(COLUMNS, np.float32)
-    top = np.empty(COLUMNS, np.float32)
-    reach = np.float32(0.0)
+    marks = np.empty(COLUMNS, np.int32)
+    marks[:] = 0
     for left in range(0, rows.shape[1], COLUMNS):
         width = min(COLUMNS, rows.shape[1] - left)
-        own, highest, target = part[:width], top[:width], total[left : left + width]
-        highest[:] = np.float32(0.0)
+        own, beyond, target = part[:width], marks[:width], total[left : left + width]
         for first in range(0, rows.shape[0], group):
             last = min(first + group, rows.shape[0])
-            row = rows[first, left : left + width]
+            row, limit = rows[first, left : left + width], limits[first]
             for j in range(width):
                 own[j] = row[j]
-                size = abs(row[j])
-                highest[j] = size if size > highest[j] else highest[j]
+                beyond[j] |= np.int32(abs(row[j]) > limit)
             for r in range(first + 1, last):
-                row = rows[r, left : left + width]
+                row, limit = rows[r, left : left + width], limits[r]
                 for j in range(width):
                     own[j] += row[j]
-                    size = abs(row[j])
-                    highest[j] = size if size > highest[j] else highest[j]
+                    beyond[j] |= np.int32(abs(row[j]) > limit)
             for j in range(width):
                 target[j] += own[j]
-        for j in range(width):
-            reach = highest[j] if highest[j] > reach else reach
-    return reach
+    return not marks.any()

@@ -318,15 +318,35 @@ def exact_sum(reports: torch.Tensor, accumulator: torch.Tensor, group: int = 1) 
         accumulator.add_(reports[whole:].sum(dim=0))
 
 
-def exact_sum_and_reach(reports: torch.Tensor, accumulator: torch.Tensor, group: int = 1) -> float:
-    """`exact_sum`, and the largest absolute value there is; if one is NaN, so is the sum."""
+def exact_sum_within(
+    reports: torch.Tensor,
+    accumulator: torch.Tensor,
+    largest: NDArray[np.float64] | None = None,
+    group: int = 1,
+) -> bool:
+    """`exact_sum`, and whether every number is at most its row's of `largest` [K] in size.
+
+    Where one is NaN the sum is not finite, whatever is returned.
+    """
+    count = reports.shape[0]
+    limits = np.full(count, math.inf) if largest is None else largest
     in_order = reports.device.type == "cpu" and reports.is_contiguous()
     if in_order and _summing.pay(reports.numel()):
-        from fl_shuffle.compiled.exact_sums import sum_and_reach
+        from fl_shuffle.compiled.exact_sums import sum_within
 
-        return float(sum_and_reach(reports.numpy(), group, accumulator.numpy()))
+        rounded = limits.astype(np.float32)
+        below = np.where(rounded > limits, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+        return bool(sum_within(reports.numpy(), below, group, accumulator.numpy()))
     exact_sum(reports, accumulator, group)
-    return reach_of(reports)
+    return bool(rows_within(reports, limits).all())
+
+
+def rows_within(rows: torch.Tensor, largest: NDArray[np.float64]) -> torch.Tensor:
+    """Which rows [K, d] have no number above their own of `largest` [K] in size, and no NaN."""
+    if not rows.numel():
+        return torch.ones(rows.shape[0], dtype=torch.bool)
+    low, high = torch.aminmax(rows, dim=1)
+    return torch.maximum(-low, high).double().cpu() <= torch.from_numpy(largest)
 
 
 def reach_of(rows: torch.Tensor) -> float:

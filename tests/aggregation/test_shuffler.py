@@ -75,6 +75,20 @@ def test_a_row_that_no_honest_client_sends_is_dropped_alone(keep: bool, bad: flo
         batch.require(5)
 
 
+@pytest.mark.usefixtures("loops")
+@pytest.mark.parametrize("keep", [False, True])
+def test_every_report_is_held_to_its_own_client_s_limit(keep: bool) -> None:
+    rows = chunks(1)[0]
+    largest = rows.abs().amax(dim=1).double().numpy() * 8.0 ** np.arange(5)
+    batch = ReportBatch(DIMENSION, keep=keep)
+    # All are honest, the widest of them far beyond the narrowest one's limit.
+    assert batch.add(rows * 8.0 ** torch.arange(5)[:, None], 0, largest).all()
+    beyond = rows.clone()
+    beyond[1] *= 8.0 * (1.0 + 2.0**-20)
+    assert batch.add(beyond, 1, largest).tolist() == [True, False, True, True, True]
+    assert batch.count == 9
+
+
 def test_an_empty_batch_is_an_empty_array() -> None:
     released = ReportBatch(DIMENSION, keep=True).release(np.random.default_rng(0))
     assert released.shape == (0, DIMENSION)

@@ -19,6 +19,7 @@ LAYERS = [
         "fl_shuffle.lazy",
         "fl_shuffle.durable_files",
         "fl_shuffle.interrupts",
+        "fl_shuffle.other_processes",
     ],
     ["fl_shuffle.csv_files", "fl_shuffle.scaffold"],
     [

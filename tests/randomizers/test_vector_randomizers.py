@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_shuffle.compiled.exact_sums import sum_and_reach
+from fl_shuffle.compiled.exact_sums import sum_within
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 from fl_shuffle.randomizers import noise_cpu, vector
 from fl_shuffle.randomizers.noise import NoiseStream
@@ -140,12 +140,17 @@ def test_compiled_sums_have_the_same_bits(rows: int, columns: int, group: int) -
     reports = torch.from_numpy(rng.integers(-4000, 4000, (rows, columns)).astype(np.float32))
     plain, compiled = (torch.full((columns,), 0.5, dtype=torch.float64) for _ in range(2))
     exact_sum(reports, plain, group)
-    reach = sum_and_reach(reports.numpy(), group, compiled.numpy())
+    # Each row is just within its limit.
+    limits = reports.abs().amax(dim=1).numpy() if rows else np.zeros(0, np.float32)
+    assert sum_within(reports.numpy(), limits, group, compiled.numpy())
     assert torch.equal(plain, compiled)
-    assert reach == (float(reports.abs().max()) if rows else 0.0)
+    for row in range(rows):
+        tight = limits.copy()
+        tight[row] = np.nextafter(limits[row], np.float32(-1.0))
+        assert not sum_within(reports.numpy(), tight, group, compiled.numpy())
     if rows > 1:
         reports[1, -1], reports[0, 0] = math.nan, -math.inf
-        assert sum_and_reach(reports.numpy(), group, compiled.numpy()) == math.inf
+        assert not sum_within(reports.numpy(), limits, group, compiled.numpy())
         assert not math.isfinite(float(compiled.sum()))
 
 

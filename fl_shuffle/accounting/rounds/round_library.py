@@ -10,7 +10,7 @@ balls, can only raise the curve.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Union
 
@@ -32,11 +32,15 @@ from fl_shuffle.accounting.rounds.declared_round import (
 from fl_shuffle.accounting.rounds.equal_rounds import shuffled_pair
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import InvalidValueError, require_integer
+from fl_shuffle.other_processes import usable_cores, values_of
 
 FloatArray = NDArray[np.float64]
 
 RoundKind = Union["RoundType", DeclaredRound]
 Spent = Mapping[RoundKind, int]
+
+# A pair takes .2 to .8 s, another process that works pairs out .4 to .7 s to start.
+PAIRS_A_PROCESS = 3
 
 
 @dataclass(frozen=True)
@@ -209,8 +213,7 @@ class RoundLibrary:
         if kind not in self._pairs:
             curve = self.curve(kind)
             if curve.credit:
-                # A curve's values depend on what it was asked before: a fresh one.
-                self._pairs[kind] = shuffled_pair(kind.curve(), per_sd=_nodes_per_sd(kind))
+                self._pairs[kind] = _certified_pair(kind)
             elif isinstance(kind, DeclaredRound):
                 small = kind.epsilon0 <= TOLERANCES.max_local_pair_ratio
                 self._pairs[kind] = kind.local_pair if small else None
@@ -225,6 +228,17 @@ class RoundLibrary:
                     grid, gaussian_profile(grid, kind.own.ratio)
                 )
         return self._pairs[kind]
+
+    def certify(self, spents: Iterable[Spent]) -> None:
+        """Work out the pairs that `epsilon` needs of these histories: many side by side."""
+        needed = dict.fromkeys(
+            kind for spent in spents if not _is_single(spent) for kind in spent if spent[kind] > 0
+        )
+        wanted = [k for k in needed if k not in self._pairs and self.curve(k).credit]
+        processes = min(usable_cores(), len(wanted) // PAIRS_A_PROCESS)
+        if processes > 1:
+            pairs = values_of(_certified_pair, wanted, processes)
+            self._pairs.update(zip(wanted, pairs, strict=True))
 
     def local_epsilon(self, spent: Spent, delta: float) -> float:
         """Exact composition of the client's own noise, the shuffler ignored; rounded up."""
@@ -266,7 +280,7 @@ class RoundLibrary:
             best = self.local_epsilon(spent, delta)
             met = [kind for kind, times in spent.items() if times > 0]
             if any(self.curve(kind).credit for kind in met):
-                if len(met) == 1 and spent[met[0]] == 1:
+                if _is_single(spent):
                     # The curve itself, at the target alone.
                     best = min(best, _alone(met[0]).epsilon(delta))
                 else:
@@ -281,8 +295,8 @@ class RoundLibrary:
         """Upper bounds on delta at each of `epsilons` (>= 0) of a client with this history."""
         grid = np.asarray(epsilons, dtype=np.float64).ravel()
         best = np.array([self._local_delta(spent, float(value)) for value in grid])
-        once = [kind for kind, times in spent.items() if times > 0]
-        if len(once) == 1 and spent[once[0]] == 1:
+        if _is_single(spent):
+            once = [kind for kind, times in spent.items() if times > 0]
             few = grid.size <= TOLERANCES.round_precise_points
             curve = once[0].curve(TOLERANCES.vector_relative_error) if few else once[0].curve()
             return np.array([curve.delta(float(value)) for value in grid])
@@ -308,6 +322,17 @@ class RoundLibrary:
             raise InvalidValueError("type_one", errors.tolist(), "must lie in [0, 1]")
         grid = np.linspace(0.0, min(self.epsilon(spent, 1e-9), 700.0), points)
         return trade_off_from_profile(errors, grid, self.profile(spent, grid))
+
+
+def _is_single(spent: Spent) -> bool:
+    """Whether it is one round in all: its epsilon comes from the curve itself."""
+    return sum(spent.values()) == 1
+
+
+def _certified_pair(kind: RoundKind) -> DominatingPair:
+    """The pair of a shuffled round; a function of the kind alone."""
+    # A curve's values depend on what it was asked before: a fresh one.
+    return shuffled_pair(kind.curve(), per_sd=_nodes_per_sd(kind))
 
 
 def _nodes_per_sd(kind: RoundKind) -> float:

@@ -1,0 +1,107 @@
+"""A function's values at several items, worked out by Python processes beside this one."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import IO, Any, TypeVar
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+# -P: modules of the working directory must not stand before installed ones. The path is this
+# process's own, so that the same code is found.
+_START = """
+import pickle, sys
+sys.path[:] = pickle.load(sys.stdin.buffer)
+from fl_shuffle.other_processes import serve
+serve(sys.stdin.buffer, sys.stdout.buffer)
+"""
+
+
+def usable_cores() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def values_of(
+    function: Callable[[Item], Value], items: Sequence[Item], processes: int
+) -> list[Value]:
+    """`[function(item) for item in items]`, worked out by so many processes: this one is the first.
+
+    `function` is one that a module defines by name, and depends on nothing but its item; items and
+    values can be pickled. What another process leaves undone, whyever, is worked out here, where
+    it may raise. Each of the others computes with one thread.
+    """
+    others = [range(first, len(items), processes) for first in range(1, processes)]
+    values: dict[int, Value] = {}
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        for share in others:
+            child = _started()
+            if child is None:
+                break
+            children.append(child)
+            _hand_over(child, function, [items[at] for at in share])
+        for at in range(0, len(items), processes):
+            values[at] = function(items[at])
+        for child, share in zip(children, others, strict=False):
+            values.update(zip(share, _answers(child), strict=False))
+    finally:
+        for child in children:
+            child.kill()
+            # It also closes the pipes.
+            child.communicate()
+    return [values[at] if at in values else function(item) for at, item in enumerate(items)]
+
+
+def serve(tasks: IO[bytes], answers: IO[bytes]) -> None:
+    """In a process beside: the values of one call's share, one after another."""
+    function, items = pickle.load(tasks)
+    for item in items:
+        pickle.dump(function(item), answers)
+        answers.flush()
+
+
+def _started() -> subprocess.Popen[bytes] | None:
+    """A process, or none where none can be had."""
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", _START],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            # Ctrl-C is for the process that asked, which ends it.
+            start_new_session=True,
+        )
+    except OSError:
+        return None
+
+
+def _hand_over(
+    child: subprocess.Popen[bytes], function: Callable[[Item], Value], items: list[Item]
+) -> None:
+    assert child.stdin is not None
+    try:
+        child.stdin.write(pickle.dumps(sys.path) + pickle.dumps((function, items)))
+        child.stdin.flush()
+    except BrokenPipeError:
+        # It has ended: there will be no answers.
+        pass
+
+
+def _answers(child: subprocess.Popen[bytes]) -> list[Any]:
+    """What it answers before it ends."""
+    assert child.stdout is not None
+    found: list[Any] = []
+    try:
+        while True:
+            found.append(pickle.load(child.stdout))
+    except (EOFError, pickle.UnpicklingError):
+        return found
