@@ -35,7 +35,6 @@ from fl_shuffle.accounting.columns import (
 )
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.rounds.class_table import ClassTable, largest_of_classes
-from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
 from fl_shuffle.accounting.rounds.events import ClientClass, Column, Spend
 from fl_shuffle.accounting.rounds.local_guarantees import (
     accounted_locally,
@@ -48,8 +47,8 @@ from fl_shuffle.accounting.rounds.participation_history import (
     Spent,
     outweighs,
 )
-from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundLibrary, RoundType
-from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView, as_published_type
+from fl_shuffle.accounting.rounds.round_library import RoundLibrary
+from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView, as_published_type, kind_alone
 from fl_shuffle.accounting.rounds.sum_account import SUM_SOURCE, SumAccount
 from fl_shuffle.accounting.rounds.trust import ANALYZED, EVERYBODY_HONEST, Trust
 from fl_shuffle.accounting.rounds.worst_client import WorstClient, WorstInReports, WorstInSums
@@ -117,11 +116,7 @@ class Accountant:
             self._classes, class_of, schedule=schedule, unit=unit, assumed_honest=honest
         )
         self._sums = SumAccount.start(
-            self._classes,
-            class_of,
-            schedule=schedule,
-            assumed_honest=honest,
-            dimension=dimension,
+            self._classes, class_of, schedule=schedule, assumed_honest=honest, dimension=dimension
         )
         self._no_sum = ANALYZED if trust.analyzed else self._sums.reason
         self._no_credit = self._view.no_credit_reason()
@@ -187,24 +182,32 @@ class Accountant:
 
     def commit(self, round_number: int, present: Mask) -> None:
         """Count a round whose reports were released."""
+        after = self._foreseen_after(round_number, present)
         mu = self._gspa.mu(self.class_counts(present))
         self._mu_squared += 0.0 if mu is None else mu * mu
         _, self._histories, self._published, self._sums = self._look_ahead(present)
         self._taken = self._taken + present
-        foreseen, self._foreseen = self._foreseen, None
-        self._memo = self._ahead = self._totals = None
-        if foreseen is None or foreseen[0] != round_number:
-            return
-        if np.array_equal(foreseen[1], present):
-            self._memo, self._ahead = foreseen[2]._memo, foreseen[2]._ahead
+        self._memo = self._ahead = self._totals = self._foreseen = None
+        if after is not None:
+            self._memo, self._ahead, self._foreseen = after._memo, after._ahead, after._foreseen
 
-    def foresee(self, round_number: int, present: Mask, next_present: Mask) -> None:
-        """Work out the preview of the round after this one, should the reports of those `present`
-        be released in this one; kept for when it is asked. Changes nothing else."""
+    def foresee(self, round_number: int, present: Mask, expected: Mask, rounds: int = 1) -> None:
+        """Work out the preview of the round after this one, where `expected` take part, should the
+        reports of those `present` be released in this one; and of so many such rounds in all. Kept
+        for when they are asked. Changes nothing else."""
+        if self._foreseen_after(round_number, present) is not None:
+            return
         after = copy(self)
         after.commit(round_number, present)
-        after.preview(round_number + 1, next_present)
+        after.preview(round_number + 1, expected)
+        if rounds > 1 and round_number + 1 < self._rounds:
+            after.foresee(round_number + 1, expected, expected, rounds - 1)
         self._foreseen = round_number, present.copy(), after
+
+    def _foreseen_after(self, round_number: int, present: Mask) -> Accountant | None:
+        known = self._foreseen
+        alike = known and known[0] == round_number and np.array_equal(known[1], present)
+        return known[2] if known and alike else None
 
     def client_epsilons_after(self, round_number: int, present: Mask) -> Vector:
         """Every client's own headline epsilon [n] if these clients' reports were released."""
@@ -244,12 +247,7 @@ class Accountant:
             return WorstInSums(index, float(totals.headline[index]), self._sums.curve(index))
         spent = self._histories.distinct[self._histories.group_of[index]]
         if not spent:
-            own = self._classes[int(self._class_of[index])]
-            alone: RoundKind = (
-                DeclaredRound(own.epsilon0, own.delta0, 0)
-                if own.noise == "user"
-                else RoundType(own.noise, own.scale, own.radius, own.sensitivity, ())
-            )
+            alone = kind_alone(self._classes[int(self._class_of[index])])
             spent = {alone: int(self._taken[index])}
         return WorstInReports(index, float(proven[index]), spent, self._library)
 

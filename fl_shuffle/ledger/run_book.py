@@ -18,6 +18,10 @@ Mask = NDArray[np.bool_]
 
 # A checkpoint is written at most this often: it only saves time after a crash, never privacy.
 CHECKPOINT_SECONDS = 5.0
+# Accounting that takes less is not worth a thread beside the clients': they would wait for the
+# interpreter oftener than it gains. Where rounds are alike, many are accounted for at one go.
+LONG_SECONDS = 0.005
+ROUNDS_AHEAD = 16
 
 
 class RunBook:
@@ -54,6 +58,7 @@ class RunBook:
         self._last_checkpoint = -np.inf
         self._expected = 0
         self._attempt = 0
+        self._long = True
         self.seconds = 0.0
 
     def reserve(self, round_number: int, participants: Mask) -> Mask | None:
@@ -61,7 +66,9 @@ class RunBook:
         started = time.perf_counter()
         allowed = self._within_lifetime(round_number, participants)
         self._expected = int(allowed.sum())
+        asked = time.perf_counter()
         planned = self._accountant.preview(round_number, allowed)
+        self._long |= time.perf_counter() - asked > LONG_SECONDS
         if self._expected == 0 or self._exceeds(planned):
             self._ledger.note(
                 round_number,
@@ -83,10 +90,17 @@ class RunBook:
     def foresee(self, round_number: int, expected: Mask, next_participants: Mask) -> None:
         """Work ahead while clients compute: what reserving the next round will ask if the reports
         of those `expected` are released in this one. Nothing is booked."""
-        if self._lifetime is None:
-            started = time.perf_counter()
-            self._accountant.foresee(round_number, expected, next_participants)
-            self.seconds += time.perf_counter() - started
+        if self._lifetime is not None:
+            return
+        alike = np.array_equal(expected, next_participants)
+        if not self._long and not alike:
+            return
+        rounds = 1 if self._long else ROUNDS_AHEAD
+        started = time.perf_counter()
+        self._accountant.foresee(round_number, expected, next_participants, rounds)
+        took = time.perf_counter() - started
+        self._long = took > rounds * LONG_SECONDS
+        self.seconds += took
 
     def commit(self, round_number: int, present: Mask, seconds: float) -> Spend | None:
         """See `fl_shuffle.flower.strategy.RoundBook.commit`."""

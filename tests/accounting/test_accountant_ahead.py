@@ -24,14 +24,15 @@ def new_accountant() -> Accountant:
     )
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 16])
 @pytest.mark.parametrize("arrived", [EVERYBODY, MOST], ids=["as foreseen", "fewer"])
-def test_rounds_foreseen_are_the_rounds_counted(arrived: np.ndarray) -> None:
+def test_rounds_foreseen_are_the_rounds_counted(arrived: np.ndarray, rounds: int) -> None:
     plain, ahead = new_accountant(), new_accountant()
     for number in range(1, 6):
         present = arrived if number == 3 else EVERYBODY
         for one in (plain, ahead):
             one.preview(number, EVERYBODY)
-        ahead.foresee(number, EVERYBODY, EVERYBODY)
+        ahead.foresee(number, EVERYBODY, EVERYBODY, rounds)
         # Asked again, before it is committed: nothing of what was foreseen has been counted.
         assert ahead.preview(number, present) == plain.preview(number, present)
         for one in (plain, ahead):
@@ -54,6 +55,25 @@ def test_a_round_foreseen_is_not_composed_again(monkeypatch: pytest.MonkeyPatch)
     assert account.preview(2, MOST).round_number == 2
     with pytest.raises(AssertionError, match="worked out again"):
         account.preview(2, EVERYBODY)
+
+
+def test_rounds_that_are_alike_are_worked_out_at_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    account = new_accountant()
+    account.foresee(1, EVERYBODY, EVERYBODY, 16)
+
+    def refuse(self: Accountant, present: np.ndarray) -> None:
+        raise AssertionError("worked out again")
+
+    monkeypatch.setattr(Accountant, "_listed", refuse)
+    for number in range(1, 9):
+        account.commit(number, EVERYBODY)
+        if number < 8:
+            account.foresee(number + 1, EVERYBODY, EVERYBODY, 16)
+        assert account.preview(number + 1, EVERYBODY).round_number == number + 1
+    # The run has nine rounds: of a tenth nothing was worked out.
+    account.commit(9, EVERYBODY)
+    with pytest.raises(AssertionError, match="worked out again"):
+        account.preview(10, EVERYBODY)
 
 
 def test_a_single_round_is_accounted_for_without_a_dominating_pair(

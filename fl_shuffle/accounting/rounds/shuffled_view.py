@@ -233,6 +233,13 @@ class ShuffledView:
         )
 
 
+def kind_alone(client: ClientClass) -> RoundKind:
+    """A round in which nobody hides this client: what its own noise does, or is declared to do."""
+    if client.noise == "user":
+        return DeclaredRound(client.epsilon0, client.delta0, 0)
+    return RoundType(client.noise, client.scale, client.radius, client.sensitivity, ())
+
+
 def as_published_type(client: ClientClass, count: int) -> RoundType | None:
     """The round as the papers account it: `count` equal randomizers, every input within one unit.
 
