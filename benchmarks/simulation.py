@@ -310,9 +310,9 @@ def measure_job(
 ) -> list[dict[str, object]]:
     """All asked engines on one job, floor and ours in turns, within about `seconds`."""
     bench = Bench(job, unit, mnist, folder / f"{job.name}-{unit}")
-    # The memory job is about its peak: one round of it takes a minute.
+    # A round of the memory job takes longer than a turn: each engine plays a few in one.
     rounds = dict.fromkeys((e for e in engines if e in LIGHT), TRIAL_ROUNDS)
-    turn = TURN_SECONDS
+    turn = TURN_SECONDS if seconds else CHILD_LIMIT
     if seconds:
         for engine in rounds:
             typical = bench.typical(engine)

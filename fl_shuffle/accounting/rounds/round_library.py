@@ -24,6 +24,7 @@ from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair, trade_off_from_profile
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
+from fl_shuffle.accounting.other_processes import usable_cores, values_of
 from fl_shuffle.accounting.rounds.declared_round import (
     DeclaredRound,
     declared_local_delta,
@@ -32,7 +33,6 @@ from fl_shuffle.accounting.rounds.declared_round import (
 from fl_shuffle.accounting.rounds.equal_rounds import shuffled_pair
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import InvalidValueError, require_integer
-from fl_shuffle.other_processes import usable_cores, values_of
 
 FloatArray = NDArray[np.float64]
 

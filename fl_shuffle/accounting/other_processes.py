@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 _START = """
 import pickle, sys
 sys.path[:] = pickle.load(sys.stdin.buffer)
-from fl_shuffle.other_processes import serve
+from fl_shuffle.accounting.other_processes import serve
 serve(sys.stdin.buffer, sys.stdout.buffer)
 """
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_shuffle import other_processes
+from fl_shuffle.accounting import other_processes
 from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.other_processes import values_of
 from fl_shuffle.accounting.rounds import round_library
 from fl_shuffle.accounting.rounds.events import ClientClass
-from fl_shuffle.other_processes import values_of
 
 
 def square(value: int) -> int:
@@ -87,8 +87,8 @@ def test_an_interrupt_leaves_no_process_behind(tmp_path: Path) -> None:
     code = f"""
 import sys
 sys.path[:] = {sys.path!r}
-from fl_shuffle.other_processes import values_of
-from tests.test_other_processes import told_and_slow
+from fl_shuffle.accounting.other_processes import values_of
+from tests.accounting.test_other_processes import told_and_slow
 values_of(told_and_slow, [{str(tmp_path)!r}] * 3, 3)
 """
     caller = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
