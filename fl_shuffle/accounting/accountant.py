@@ -278,6 +278,7 @@ class Accountant:
     ) -> tuple[Vector, Vector]:
         """Every client's proven and local epsilon [n]."""
         local = local_epsilons(self._alone, self._class_of, taken, self._delta)
+        self._library.certify(histories.distinct)
         shuffled = [
             self._library.epsilon(spent, self._delta) if spent else math.inf
             for spent in histories.distinct
