@@ -4,8 +4,9 @@ stock Flower.
 Every engine runs in its own child process. The first three run side by side for a given time, all
 but one of them stopped while that one has its turn of a second or so; the others run after them.
 Rounds that were stalled (three times their engine's median) are left out, and counted. Times are of
-this machine under its load at the time, so read the ratios: each is the median over turns of one
-engine's turn to the other's next to it, with the tenth and ninetieth percentile beside it.
+this machine under its load at the time, so read the ratios: of the mean round of one engine's turn
+(not every round does the same work) to that of the other's next to it, the median over turns, with
+the tenth and ninetieth percentile beside it.
 
   floor   the round's arithmetic alone (benchmarks/simulation_parts/floor.py), 1 or 2 threads
   ours    fl-shuffle simulate CONFIG --json, accountant and ledger on
@@ -278,17 +279,18 @@ def summarize(
 
 
 def ratios(upper: Measurement, lower: Measurement) -> list[float]:
-    """Of the medians of each turn to the other's next to it; of all rounds where there are no turns
+    """Of the means of each turn to the other's next to it; of all rounds where there are no turns
     side by side."""
     pairs = [
-        statistics.median(left) / statistics.median(right)
+        statistics.fmean(left) / statistics.fmean(right)
         for left, right in zip(upper.turns, lower.turns, strict=False)
         if left and right
     ]
     if pairs:
         return sorted(pairs)
-    whole = upper.quantile(0.5), lower.quantile(0.5)
-    return [whole[0] / whole[1]] if whole[0] and whole[1] else []
+    if upper.seconds and lower.seconds:
+        return [statistics.fmean(upper.seconds) / statistics.fmean(lower.seconds)]
+    return []
 
 
 def add_ratios(rows: list[dict[str, object]], found: dict[str, Measurement]) -> None:

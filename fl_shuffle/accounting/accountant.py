@@ -182,32 +182,24 @@ class Accountant:
 
     def commit(self, round_number: int, present: Mask) -> None:
         """Count a round whose reports were released."""
-        after = self._foreseen_after(round_number, present)
         mu = self._gspa.mu(self.class_counts(present))
         self._mu_squared += 0.0 if mu is None else mu * mu
         _, self._histories, self._published, self._sums = self._look_ahead(present)
         self._taken = self._taken + present
-        self._memo = self._ahead = self._totals = self._foreseen = None
-        if after is not None:
-            self._memo, self._ahead, self._foreseen = after._memo, after._ahead, after._foreseen
-
-    def foresee(self, round_number: int, present: Mask, expected: Mask, rounds: int = 1) -> None:
-        """Work out the preview of the round after this one, where `expected` take part, should the
-        reports of those `present` be released in this one; and of so many such rounds in all. Kept
-        for when they are asked. Changes nothing else."""
-        if self._foreseen_after(round_number, present) is not None:
+        foreseen, self._foreseen = self._foreseen, None
+        self._memo = self._ahead = self._totals = None
+        if foreseen is None or foreseen[0] != round_number:
             return
+        if np.array_equal(foreseen[1], present):
+            self._memo, self._ahead = foreseen[2]._memo, foreseen[2]._ahead
+
+    def foresee(self, round_number: int, present: Mask, next_present: Mask) -> None:
+        """Work out the preview of the round after this one, should the reports of those `present`
+        be released in this one; kept for when it is asked. Changes nothing else."""
         after = copy(self)
         after.commit(round_number, present)
-        after.preview(round_number + 1, expected)
-        if rounds > 1 and round_number + 1 < self._rounds:
-            after.foresee(round_number + 1, expected, expected, rounds - 1)
+        after.preview(round_number + 1, next_present)
         self._foreseen = round_number, present.copy(), after
-
-    def _foreseen_after(self, round_number: int, present: Mask) -> Accountant | None:
-        known = self._foreseen
-        alike = known and known[0] == round_number and np.array_equal(known[1], present)
-        return known[2] if known and alike else None
 
     def client_epsilons_after(self, round_number: int, present: Mask) -> Vector:
         """Every client's own headline epsilon [n] if these clients' reports were released."""
@@ -362,7 +354,8 @@ class Accountant:
         histories = self._look_ahead(present).histories
         epsilon = dict(local)
         candidates = {index: histories.worst_candidates(self._members(index)) for index in local}
-        self._library.certify(spent for those in candidates.values() for spent in those)
+        asked = [those for those in candidates.values() if all(those)]
+        self._library.certify(spent for those in asked for spent in those)
         for index, own in local.items():
             if all(candidates[index]):
                 shuffled = largest_epsilon(self._library, candidates[index], self._delta)

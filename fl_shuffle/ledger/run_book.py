@@ -18,10 +18,9 @@ Mask = NDArray[np.bool_]
 
 # A checkpoint is written at most this often: it only saves time after a crash, never privacy.
 CHECKPOINT_SECONDS = 5.0
-# Accounting that takes less is not worth a thread beside the clients': they would wait for the
-# interpreter oftener than it gains. Where rounds are alike, many are accounted for at one go.
+# Accounting that takes less is not done ahead, beside the clients: their threads would wait for the
+# interpreter for longer than is gained.
 LONG_SECONDS = 0.005
-ROUNDS_AHEAD = 16
 
 
 class RunBook:
@@ -88,19 +87,14 @@ class RunBook:
         return allowed
 
     def foresee(self, round_number: int, expected: Mask, next_participants: Mask) -> None:
-        """Work ahead while clients compute: what reserving the next round will ask if the reports
-        of those `expected` are released in this one. Nothing is booked."""
-        if self._lifetime is not None:
-            return
-        alike = np.array_equal(expected, next_participants)
-        if not self._long and not alike:
-            return
-        rounds = 1 if self._long else ROUNDS_AHEAD
-        started = time.perf_counter()
-        self._accountant.foresee(round_number, expected, next_participants, rounds)
-        took = time.perf_counter() - started
-        self._long = took > rounds * LONG_SECONDS
-        self.seconds += took
+        """Work ahead while clients compute, where it takes long: what reserving the next round will
+        ask if the reports of those `expected` are released in this one. Nothing is booked."""
+        if self._lifetime is None and self._long:
+            started = time.perf_counter()
+            self._accountant.foresee(round_number, expected, next_participants)
+            took = time.perf_counter() - started
+            self._long = took > LONG_SECONDS
+            self.seconds += took
 
     def commit(self, round_number: int, present: Mask, seconds: float) -> Spend | None:
         """See `fl_shuffle.flower.strategy.RoundBook.commit`."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundLibrary
+from fl_shuffle.ledger import run_book
+from fl_shuffle.ledger.run_book import RunBook
+from fl_shuffle.ledger.store import Ledger
 
 CLASSES = [
     ClientClass("gaussian", 4.0, 1.0, 0.5, 1.0, 1e-5, 4),
@@ -24,15 +29,14 @@ def new_accountant() -> Accountant:
     )
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 16])
 @pytest.mark.parametrize("arrived", [EVERYBODY, MOST], ids=["as foreseen", "fewer"])
-def test_rounds_foreseen_are_the_rounds_counted(arrived: np.ndarray, rounds: int) -> None:
+def test_rounds_foreseen_are_the_rounds_counted(arrived: np.ndarray) -> None:
     plain, ahead = new_accountant(), new_accountant()
     for number in range(1, 6):
         present = arrived if number == 3 else EVERYBODY
         for one in (plain, ahead):
             one.preview(number, EVERYBODY)
-        ahead.foresee(number, EVERYBODY, EVERYBODY, rounds)
+        ahead.foresee(number, EVERYBODY, EVERYBODY)
         # Asked again, before it is committed: nothing of what was foreseen has been counted.
         assert ahead.preview(number, present) == plain.preview(number, present)
         for one in (plain, ahead):
@@ -57,25 +61,6 @@ def test_a_round_foreseen_is_not_composed_again(monkeypatch: pytest.MonkeyPatch)
         account.preview(2, EVERYBODY)
 
 
-def test_rounds_that_are_alike_are_worked_out_at_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    account = new_accountant()
-    account.foresee(1, EVERYBODY, EVERYBODY, 16)
-
-    def refuse(self: Accountant, present: np.ndarray) -> None:
-        raise AssertionError("worked out again")
-
-    monkeypatch.setattr(Accountant, "_listed", refuse)
-    for number in range(1, 9):
-        account.commit(number, EVERYBODY)
-        if number < 8:
-            account.foresee(number + 1, EVERYBODY, EVERYBODY, 16)
-        assert account.preview(number + 1, EVERYBODY).round_number == number + 1
-    # The run has nine rounds: of a tenth nothing was worked out.
-    account.commit(9, EVERYBODY)
-    with pytest.raises(AssertionError, match="worked out again"):
-        account.preview(10, EVERYBODY)
-
-
 def test_a_single_round_is_accounted_for_without_a_dominating_pair(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -91,3 +76,29 @@ def test_a_single_round_is_accounted_for_without_a_dominating_pair(
     assert max(proven.values()) == pytest.approx(account.client_totals().proven.max())
     with pytest.raises(AssertionError, match="a pair was asked for"):
         account.preview(2, EVERYBODY)
+
+
+@pytest.mark.parametrize("long", [True, False])
+def test_only_long_accounting_is_done_ahead_with_the_same_numbers(
+    long: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, accountant = new_accountant(), new_accountant()
+    ahead: list[int] = []
+    foresee = Accountant.foresee
+
+    def noted(self: Accountant, number: int, *masks: np.ndarray) -> None:
+        ahead.append(number)
+        foresee(self, number, *masks)
+
+    monkeypatch.setattr(Accountant, "foresee", noted)
+    monkeypatch.setattr(run_book, "LONG_SECONDS", 0.0 if long else 1e9)
+    ledger = Ledger.create(tmp_path / "ledger.sqlite", {}, CLASSES, CLASS_OF)
+    book = RunBook(accountant, ledger, target_epsilon=None, lifetime=None, replayable=True)
+    for number in (1, 2, 3, 4):
+        assert book.reserve(number, EVERYBODY) is not None
+        book.foresee(number, EVERYBODY, EVERYBODY)
+        assert book.commit(number, EVERYBODY, 0.1) == plain.preview(number, EVERYBODY)
+        plain.commit(number, EVERYBODY)
+    ledger.close()
+    # Before the first is worked out nobody knows how long it takes.
+    assert ahead == ([1, 2, 3, 4] if long else [1])
