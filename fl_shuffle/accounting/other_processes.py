@@ -6,7 +6,9 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import IO, Any, TypeVar
 
 Item = TypeVar("Item")
@@ -42,22 +44,35 @@ def values_of(
     values: dict[int, Value] = {}
     children: list[subprocess.Popen[bytes]] = []
     try:
-        for share in others:
-            child = _started()
-            if child is None:
-                break
-            children.append(child)
-            _hand_over(child, function, [items[at] for at in share])
-        for at in range(0, len(items), processes):
-            values[at] = function(items[at])
-        for child, share in zip(children, others, strict=False):
-            values.update(zip(share, _answers(child), strict=False))
+        # Threads take the answers in: a process that nobody listens to stops at a full pipe.
+        with ThreadPoolExecutor(max(1, len(others))) as listeners, _killing(children):
+            answers = []
+            for share in others:
+                child = _started()
+                if child is None:
+                    break
+                children.append(child)
+                _hand_over(child, function, [items[at] for at in share])
+                answers.append(listeners.submit(_answers, child))
+            for at in range(0, len(items), processes):
+                values[at] = function(items[at])
+            for share, found in zip(others, answers, strict=False):
+                values.update(zip(share, found.result(), strict=False))
     finally:
         for child in children:
-            child.kill()
             # It also closes the pipes.
             child.communicate()
     return [values[at] if at in values else function(item) for at, item in enumerate(items)]
+
+
+@contextmanager
+def _killing(children: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Whatever happens inside, these do not outlive it."""
+    try:
+        yield
+    finally:
+        for child in children:
+            child.kill()
 
 
 def serve(tasks: IO[bytes], answers: IO[bytes]) -> None:

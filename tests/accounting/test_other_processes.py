@@ -45,6 +45,18 @@ def told_and_slow(folder: str) -> None:
     time.sleep(60)
 
 
+def long_answer(task: tuple[int, str, int]) -> bytes:
+    """Here: once the other process has worked out its last value."""
+    value, folder, parent = task
+    if os.getpid() != parent:
+        Path(folder, str(value)).touch()
+    deadline = time.monotonic() + 60.0
+    while os.getpid() == parent and not Path(folder, "7").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return bytes([value]) * 100_000
+
+
 @pytest.mark.parametrize("processes", [1, 2, 4, 8])
 def test_values_come_in_the_order_of_their_items(processes: int) -> None:
     assert values_of(square, range(7), processes) == [0, 1, 4, 9, 16, 25, 36]
@@ -54,6 +66,11 @@ def test_this_process_and_as_many_others_as_asked_share_the_work() -> None:
     found = values_of(place, range(9), 3)
     assert len(set(found)) == 3
     assert found == [os.getpid(), *found[1:3]] * 3
+
+
+def test_a_process_does_not_wait_until_it_is_listened_to(tmp_path: Path) -> None:
+    tasks = [(value, str(tmp_path), os.getpid()) for value in range(8)]
+    assert values_of(long_answer, tasks, 2) == [bytes([value]) * 100_000 for value in range(8)]
 
 
 def test_what_a_process_leaves_undone_is_worked_out_here(monkeypatch: pytest.MonkeyPatch) -> None:
