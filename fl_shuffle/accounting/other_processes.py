@@ -14,21 +14,24 @@ from typing import IO, Any, TypeVar
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
+MOST_PROCESSES = 8
+"""Containers may be given less than the processors that they see."""
+
 # -P: modules of the working directory must not stand before installed ones. The path is this
 # process's own, so that the same code is found.
 _START = """
 import pickle, sys
 sys.path[:] = pickle.load(sys.stdin.buffer)
 from fl_shuffle.accounting.other_processes import serve
-serve(sys.stdin.buffer, sys.stdout.buffer)
+serve(sys.stdin.buffer, open(int(sys.argv[1]), "wb"))
 """
 
 
-def usable_cores() -> int:
-    """How many processors this process may use."""
+def usable_processes() -> int:
+    """As many as the processors that this process may use, within reason."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
+    return min(MOST_PROCESSES, os.cpu_count() or 1)
 
 
 def values_of(
@@ -48,19 +51,20 @@ def values_of(
         with ThreadPoolExecutor(max(1, len(others))) as listeners, _killing(children):
             answers = []
             for share in others:
-                child = _started()
-                if child is None:
+                started = _started()
+                if started is None:
                     break
+                child, says = started
                 children.append(child)
+                answers.append(listeners.submit(_all_of, says))
                 _hand_over(child, function, [items[at] for at in share])
-                answers.append(listeners.submit(_answers, child))
             for at in range(0, len(items), processes):
                 values[at] = function(items[at])
             for share, found in zip(others, answers, strict=False):
                 values.update(zip(share, found.result(), strict=False))
     finally:
         for child in children:
-            # It also closes the pipes.
+            # It also closes the pipe.
             child.communicate()
     return [values[at] if at in values else function(item) for at, item in enumerate(items)]
 
@@ -83,20 +87,27 @@ def serve(tasks: IO[bytes], answers: IO[bytes]) -> None:
         answers.flush()
 
 
-def _started() -> subprocess.Popen[bytes] | None:
-    """A process, or none where none can be had."""
+def _started() -> tuple[subprocess.Popen[bytes], IO[bytes]] | None:
+    """A process and what it will say, or none where none can be had."""
+    ours, theirs = os.pipe()
     try:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-c", _START],
+        child = subprocess.Popen(
+            [sys.executable or "", "-P", "-c", _START, str(theirs)],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            # Anything may print at a start of Python: answers have a pipe of their own.
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            pass_fds=[theirs],
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             # Ctrl-C is for the process that asked, which ends it.
             start_new_session=True,
         )
     except OSError:
+        os.close(ours)
         return None
+    finally:
+        os.close(theirs)
+    return child, open(ours, "rb")
 
 
 def _hand_over(
@@ -111,12 +122,12 @@ def _hand_over(
         pass
 
 
-def _answers(child: subprocess.Popen[bytes]) -> list[Any]:
-    """What it answers before it ends."""
-    assert child.stdout is not None
+def _all_of(answers: IO[bytes]) -> list[Any]:
+    """What a process says before it ends."""
     found: list[Any] = []
-    try:
-        while True:
-            found.append(pickle.load(child.stdout))
-    except (EOFError, pickle.UnpicklingError):
-        return found
+    with answers:
+        try:
+            while True:
+                found.append(pickle.load(answers))
+        except (EOFError, pickle.UnpicklingError):
+            return found

@@ -63,8 +63,13 @@ def test_values_come_in_the_order_of_their_items(processes: int) -> None:
 
 
 def test_this_process_and_as_many_others_as_asked_share_the_work() -> None:
+    before = os.listdir("/dev/fd")
     found = values_of(place, range(9), 3)
     assert len(set(found)) == 3
+    assert os.listdir("/dev/fd") == before
+    for other in found[1:3]:
+        with pytest.raises(ProcessLookupError):
+            os.kill(other, 0)
     assert found == [os.getpid(), *found[1:3]] * 3
 
 
@@ -83,9 +88,9 @@ def test_what_a_function_raises_is_raised_here() -> None:
         values_of(refused_at_three, range(8), 2)
 
 
-@pytest.mark.parametrize("program", ["/no/such/python", "/bin/true"])
+@pytest.mark.parametrize("program", ["/no/such/python", "/bin/true", "", None])
 def test_without_another_python_everything_is_worked_out_here(
-    program: str, monkeypatch: pytest.MonkeyPatch
+    program: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", program)
     assert values_of(place, range(4), 2) == [os.getpid()] * 4
@@ -98,6 +103,15 @@ def test_modules_of_the_working_directory_are_not_taken(
     monkeypatch.chdir(tmp_path)
     here, there = values_of(place, range(2), 2)
     assert here == os.getpid() != there
+
+
+def test_what_is_printed_at_a_start_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('N.')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    here, there = values_of(place, range(2), 2)
+    assert here == os.getpid() != there and isinstance(there, int)
 
 
 def test_an_interrupt_leaves_no_process_behind(tmp_path: Path) -> None:
@@ -130,7 +144,7 @@ def test_pairs_of_many_kinds_are_certified_beside_with_the_same_numbers(
         return values_of(*arguments)  # type: ignore[arg-type]
 
     def spent(cores: int) -> list[dict[int, float]]:
-        monkeypatch.setattr(round_library, "usable_cores", lambda: cores)
+        monkeypatch.setattr(round_library, "usable_processes", lambda: cores)
         scales = [2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
         classes = [ClientClass("gaussian", scale, 1.0, 2.0, 1.0, 1e-5, 1) for scale in scales]
         of = np.arange(1200) % len(classes)
@@ -151,5 +165,7 @@ def test_pairs_of_many_kinds_are_certified_beside_with_the_same_numbers(
     assert asked == [6]
 
 
-def test_usable_cores_are_at_least_one() -> None:
-    assert other_processes.usable_cores() >= 1
+def test_processes_are_at_least_one_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert other_processes.usable_processes() >= 1
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(256)), raising=False)
+    assert other_processes.usable_processes() == 8

@@ -24,7 +24,7 @@ from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair, trade_off_from_profile
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
-from fl_shuffle.accounting.other_processes import usable_cores, values_of
+from fl_shuffle.accounting.other_processes import usable_processes, values_of
 from fl_shuffle.accounting.rounds.declared_round import (
     DeclaredRound,
     declared_local_delta,
@@ -235,7 +235,7 @@ class RoundLibrary:
             kind for spent in spents if not _is_single(spent) for kind in spent if spent[kind] > 0
         )
         wanted = [k for k in needed if k not in self._pairs and self.curve(k).credit]
-        processes = min(usable_cores(), len(wanted) // PAIRS_A_PROCESS)
+        processes = min(usable_processes(), len(wanted) // PAIRS_A_PROCESS)
         if processes > 1:
             pairs = values_of(_certified_pair, wanted, processes)
             self._pairs.update(zip(wanted, pairs, strict=True))
