@@ -312,7 +312,7 @@ def measure_job(
 ) -> list[dict[str, object]]:
     """All asked engines on one job, floor and ours in turns, within about `seconds`."""
     bench = Bench(job, unit, mnist, folder / f"{job.name}-{unit}")
-    # A round of the memory job takes longer than a turn: each engine plays a few in one.
+    # A round of the memory job takes longer than a turn: each engine plays all of its own in one.
     rounds = dict.fromkeys((e for e in engines if e in LIGHT), TRIAL_ROUNDS)
     turn = TURN_SECONDS if seconds else CHILD_LIMIT
     if seconds:

@@ -201,6 +201,7 @@ class Child:
         while self.runs and time.monotonic() - begun < seconds * (
             10.0 if len(self.arrivals) - count < least else 1.0
         ):
+            self.see_memory([self.pid])
             time.sleep(min(0.05, seconds))
         self.signal(signal.SIGSTOP)
         if not self.runs:

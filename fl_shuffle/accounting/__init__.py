@@ -4,7 +4,8 @@ NumPy and SciPy are all it needs. `laws` says what a report looks like to an acc
 `engine` computes expectations of sums with certified error, `bounds` has one family of bounds a
 module, `rounds` follows clients over many rounds, `attacks` has what is certainly lost, and
 `queries` what can be asked. `guarantee` is the answer, `accountant` keeps a federation"s
-bill, `tolerances` lists every tuning constant with its reason.
+bill, `tolerances` lists every tuning constant with its reason; where many pairs are
+wanted at once, `other_processes` shares the work with other Pythons.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class Accountant:
         self._histories = ParticipationHistory.empty(len(class_of))
         self._published = ParticipationHistory.empty(len(class_of))
         self._local_cache: dict[tuple[int, int], float] = {}
-        self._lower_cache: dict[tuple[int, int], float] = {}
+        self._lower_cache: dict[tuple[int, int, bool], float] = {}
         self._everybody = np.bincount(class_of, minlength=len(self._classes))
         # The members of class c are clients order[start[c]:start[c + 1]].
         self._by_class = np.argsort(class_of, kind="stable")
@@ -169,7 +169,7 @@ class Accountant:
             "proven": proven,
             "sum": sums[0],
             "local": Column("local", Status.PROVEN, self._local_source, local, overall=worst),
-            "lower": self._lower_column(taken, local),
+            "lower": self._lower_column(taken),
             "sum_lower": sums[1],
         }
         if self.trust.discrete:
@@ -377,14 +377,16 @@ class Accountant:
             note = f"not computed for more than {TOLERANCES.published_classes:,} kinds of reports"
         return Column("specific", Status.AS_PUBLISHED, SPECIFIC_SOURCE, epsilon, note)
 
-    def _lower_column(self, taken: dict[int, int], local: dict[int, float]) -> Column:
+    def _lower_column(self, taken: dict[int, int]) -> Column:
         worst = most_exposed(self._classes, taken)
         epsilon = {}
         for index, rounds in taken.items():
-            key = (index, attacked_rounds(rounds, self._rounds))
+            # A function of its key, for a preview that comes to nothing leaves its numbers here.
+            key = (index, attacked_rounds(rounds, self._rounds), index != worst)
             if key not in self._lower_cache:
+                own = self._local(index, key[1])
                 self._lower_cache[key] = self._certain.epsilon(
-                    *key, local=local[index], recognition_only=index != worst
+                    *key[:2], local=own, recognition_only=key[2]
                 )
             if self._lower_cache[key] > 0.0:
                 epsilon[index] = self._lower_cache[key]

@@ -15,9 +15,9 @@ COLUMNS = 4096
 @kernel()
 def sum_within(rows: Any, limits: Any, group: int, total: Any) -> bool:
     """total (float64 [d]) += the sum of `rows` (float32 [K, d]); returns whether no number of a row
-    is larger in size than that row's of `limits` (float32 [K]).
+    is larger in size than that row's of `limits` (float32 [K]), nor NaN.
 
-    Float32 sums of `group` rows must be exact. NaN shows in the sum alone.
+    Float32 sums of `group` rows must be exact.
     """
     part = np.empty(COLUMNS, np.float32)
     marks = np.empty(COLUMNS, np.int32)
@@ -30,12 +30,12 @@ def sum_within(rows: Any, limits: Any, group: int, total: Any) -> bool:
             row, limit = rows[first, left : left + width], limits[first]
             for j in range(width):
                 own[j] = row[j]
-                beyond[j] |= np.int32(abs(row[j]) > limit)
+                beyond[j] |= np.int32(not abs(row[j]) <= limit)
             for r in range(first + 1, last):
                 row, limit = rows[r, left : left + width], limits[r]
                 for j in range(width):
                     own[j] += row[j]
-                    beyond[j] |= np.int32(abs(row[j]) > limit)
+                    beyond[j] |= np.int32(not abs(row[j]) <= limit)
             for j in range(width):
                 target[j] += own[j]
     return not marks.any()

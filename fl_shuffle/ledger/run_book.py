@@ -65,9 +65,9 @@ class RunBook:
         started = time.perf_counter()
         allowed = self._within_lifetime(round_number, participants)
         self._expected = int(allowed.sum())
-        asked = time.perf_counter()
+        asked = time.thread_time()
         planned = self._accountant.preview(round_number, allowed)
-        self._long |= time.perf_counter() - asked > LONG_SECONDS
+        self._long |= time.thread_time() - asked > LONG_SECONDS
         if self._expected == 0 or self._exceeds(planned):
             self._ledger.note(
                 round_number,
@@ -90,11 +90,11 @@ class RunBook:
         """Work ahead while clients compute, where it takes long: what reserving the next round will
         ask if the reports of those `expected` are released in this one. Nothing is booked."""
         if self._lifetime is None and self._long:
-            started = time.perf_counter()
+            # This thread's own time: beside the clients' a short thing may take long.
+            started, busy = time.perf_counter(), time.thread_time()
             self._accountant.foresee(round_number, expected, next_participants)
-            took = time.perf_counter() - started
-            self._long = took > LONG_SECONDS
-            self.seconds += took
+            self._long = time.thread_time() - busy > LONG_SECONDS
+            self.seconds += time.perf_counter() - started
 
     def commit(self, round_number: int, present: Mask, seconds: float) -> Spend | None:
         """See `fl_shuffle.flower.strategy.RoundBook.commit`."""

@@ -326,10 +326,9 @@ def exact_sum_within(
 ) -> bool:
     """`exact_sum`, and whether every number is at most its row's of `largest` [K] in size.
 
-    Where one is NaN the sum is not finite, whatever is returned.
+    NaN is not.
     """
-    count = reports.shape[0]
-    limits = np.full(count, math.inf) if largest is None else largest
+    limits = np.broadcast_to(math.inf if largest is None else largest, reports.shape[:1])
     in_order = reports.device.type == "cpu" and reports.is_contiguous()
     if in_order and _summing.pay(reports.numel()):
         from fl_shuffle.compiled.exact_sums import sum_within
@@ -346,7 +345,7 @@ def rows_within(rows: torch.Tensor, largest: NDArray[np.float64]) -> torch.Tenso
     if not rows.numel():
         return torch.ones(rows.shape[0], dtype=torch.bool)
     low, high = torch.aminmax(rows, dim=1)
-    return torch.maximum(-low, high).double().cpu() <= torch.from_numpy(largest)
+    return torch.maximum(-low, high).cpu().double() <= torch.tensor(largest)
 
 
 def reach_of(rows: torch.Tensor) -> float:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.events import Spend
+from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.configuration.reading import parse_config
@@ -95,6 +96,7 @@ class Run:
             schedule=config.training.schedule,
             delta=config.privacy.target_delta,
             rounds=config.run.rounds,
+            library=RoundLibrary(config.run.jobs),
             dimension=facts.dimension,
             trust=Trust.of(config.to_dict()),
         )

@@ -46,6 +46,24 @@ def test_rounds_foreseen_are_the_rounds_counted(arrived: np.ndarray) -> None:
         np.testing.assert_array_equal(mine, theirs)
 
 
+def test_what_was_foreseen_for_others_leaves_no_numbers_behind() -> None:
+    classes = [ClientClass("gaussian", scale, 1.0, 2.0, 1.0, 1e-5, 1) for scale in (2.0, 2.2)]
+    everybody, most = np.ones(40, dtype=bool), np.arange(40) >= 3
+    plain, ahead = (
+        Accountant(
+            classes, most.astype(np.int64), unit="client", schedule="sequential",
+            delta=1e-5, rounds=9, dimension=3,
+        )
+        for _ in range(2)
+    )  # fmt: skip
+    ahead.foresee(1, everybody, everybody)
+    for one in (plain, ahead):
+        # The class that an attack serves best stays away.
+        one.commit(1, most)
+    assert ahead.preview(2, most) == plain.preview(2, most)
+    assert plain.preview(2, most).columns["lower"].epsilon[1] > 0.5
+
+
 def test_a_round_foreseen_is_not_composed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     account = new_accountant()
     account.preview(1, EVERYBODY)
@@ -99,6 +117,11 @@ def test_only_long_accounting_is_done_ahead_with_the_same_numbers(
         book.foresee(number, EVERYBODY, EVERYBODY)
         assert book.commit(number, EVERYBODY, 0.1) == plain.preview(number, EVERYBODY)
         plain.commit(number, EVERYBODY)
+    # What was not worked out ahead may turn out to take long.
+    monkeypatch.setattr(run_book, "LONG_SECONDS", 0.0)
+    assert book.reserve(5, MOST) is not None
+    book.foresee(5, MOST, EVERYBODY)
+    assert ahead.pop() == 5
     ledger.close()
     # Before the first is worked out nobody knows how long it takes.
     assert ahead == ([1, 2, 3, 4] if long else [1])

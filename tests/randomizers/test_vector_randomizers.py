@@ -24,6 +24,7 @@ from fl_shuffle.randomizers.vector import (
     clip_rows,
     exact_group,
     exact_sum,
+    exact_sum_within,
     grid_step,
     randomize_rows_,
     require_exact,
@@ -152,6 +153,32 @@ def test_compiled_sums_have_the_same_bits(rows: int, columns: int, group: int) -
         reports[1, -1], reports[0, 0] = math.nan, -math.inf
         assert not sum_within(reports.numpy(), limits, group, compiled.numpy())
         assert not math.isfinite(float(compiled.sum()))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("limits", "honest"),
+    [
+        ([5.0, 4.0], True),
+        ([5.0, 4.0 + 1e-10], True),
+        # Nearer to 4 than float32 tells.
+        ([5.0, 4.0 - 1e-10], False),
+        ([1.0, 5.0], False),
+        ([5.0, math.nan], False),
+        (None, True),
+    ],
+)
+def test_limits_are_kept_to_the_last_bit(
+    compiled: bool, limits: list[float] | None, honest: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vector._summing, "_numbers", compiled * noise_cpu.COMPILED_FROM)
+    rows, total = torch.tensor([[1.0, -2.0], [3.0, -4.0]]), torch.zeros(2, dtype=torch.float64)
+    assert exact_sum_within(rows, total, None if limits is None else np.array(limits)) is honest
+    assert total.tolist() == [4.0, -6.0]
+    rows[0, 0] = math.nan
+    assert not exact_sum_within(rows, total)
+    with pytest.raises(ValueError, match="broadcast"):
+        exact_sum_within(rows, total, np.ones(3))
 
 
 def test_exactness_is_refused_where_it_does_not_hold() -> None:
