@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,15 @@ SEGMENT = 256
 """Terms added up in float32, by halving, before float64 takes over."""
 EIGHTH = SEGMENT // 8
 """What is left of a segment after three halvings."""
+
+
+class RowClips(NamedTuple):
+    """Rows are clipped to each of `radii` [s, k] in turn; the rest is as in `clip_rows`."""
+
+    radii: Any
+    norm: int
+    inflation: float
+    least: float
 
 
 @inlined
@@ -50,36 +59,50 @@ _sizes = _sum_by_halving(_size)
 """The same of absolute values."""
 
 
-@kernel()
-def clip_finite_rows(
-    rows: Any, radii: Any, norm: int, inflation: float, least: float, odd: Any
-) -> None:
-    """In place: clip each row of `rows` (float32 [K, d]) whose norm is finite to radii [K].
+@inlined
+def _length(row: Any, norm: Any, rest: Any, sums: Any) -> Any:
+    """The norm of a row, its terms added up in the row's precision; rest [256] and sums [32] are
+    scratch of that precision, of which the rest's numbers beyond the row's are zero."""
+    whole = row.size // SEGMENT * SEGMENT
+    for i in range(row.size - whole):
+        rest[i] = row[whole + i]
+    total = 0.0
+    if norm == 2:
+        for at in range(0, whole, SEGMENT):
+            total += _squares(row, at, sums)
+        total = np.sqrt(total + _squares(rest, 0, sums))
+    else:
+        for at in range(0, whole, SEGMENT):
+            total += _sizes(row, at, sums)
+        total += _sizes(rest, 0, sums)
+    return total
 
-    The norm, 1 or 2, counts `inflation` times what is computed. Factors below `least` multiply in
-    float64. The other rows keep their numbers, and are marked in `odd` [K]. The same operations in
-    the same order as `fl_shuffle.randomizers.vector`: the same bits.
+
+@kernel()
+def clip_rows(
+    rows: Any, radii: Any, norm: int, inflation: float, least: float, invalid: Any
+) -> None:
+    """In place: clip each row of `rows` (float32 [K, d]) to radii [K].
+
+    The norm, 1 or 2, counts `inflation` times what is computed: in float32, or in float64 where
+    that is not finite. Factors below `least` multiply in float64. Rows that hold NaN or an infinity
+    become zero, and are marked in `invalid` [K]. The same operations in the same order as
+    `fl_shuffle.randomizers.vector`: the same bits.
     """
     dimension = rows.shape[1]
-    whole = dimension // SEGMENT * SEGMENT
     rest, sums = np.zeros(SEGMENT, np.float32), np.empty(EIGHTH, np.float32)
     for k in range(rows.shape[0]):
         row = rows[k]
-        for i in range(dimension - whole):
-            rest[i] = row[whole + i]
-        total = 0.0
-        if norm == 2:
-            for at in range(0, whole, SEGMENT):
-                total += _squares(row, at, sums)
-            total = np.sqrt(total + _squares(rest, 0, sums))
-        else:
-            for at in range(0, whole, SEGMENT):
-                total += _sizes(row, at, sums)
-            total += _sizes(rest, 0, sums)
-        length = total * inflation
+        length = _length(row, norm, rest, sums) * inflation
         if not np.isfinite(length):
-            odd[k] = True
-        elif length > radii[k]:
+            # Either truly not finite, or squares beyond float32.
+            wide = row.astype(np.float64)
+            length = _length(wide, norm, np.zeros(SEGMENT), np.empty(EIGHTH)) * inflation
+            if not np.isfinite(length):
+                row[:] = np.float32(0.0)
+                invalid[k] = True
+                continue
+        if length > radii[k]:
             factor = radii[k] / length
             if factor < least:
                 for i in range(dimension):

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,6 +22,9 @@ from torch import Tensor, nn
 from fl_shuffle.gradients.networks.graph import Network, network_of
 from fl_shuffle.gradients.structure import Layer, chain_of, saved_numbers
 from fl_shuffle.gradients.tolerances import TOLERANCES
+
+if TYPE_CHECKING:
+    from fl_shuffle.compiled.row_clipping import RowClips
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,41 @@ def segments_of(sizes: NDArray[np.int64]) -> tuple[list[Segment], NDArray[np.int
         for a, b in pairwise([0, *changes.tolist(), len(sizes)])
     ]
     return found, index
+
+
+@dataclass(frozen=True)
+class SumPlan:
+    """The clients of a sum (`GradientEngine.plan_sum`): where their records begin [k + 1], how many
+    they have [k], to what they are clipped (None: not at all), what each of them counts, where
+    blocks begin [b + 1], the grid of their sums, and to what clients' means are clipped, if they
+    are: then the shares are the means', and `pairs` says whether their lengths may come from scalar
+    products of pairs of records, which pays where these are kept. Nothing hangs on the records."""
+
+    bounds: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    limits: Tensor | None
+    shares: Tensor
+    starts: NDArray[np.int64]
+    grid: float
+    mean_clips: RowClips | None = None
+    pairs: bool = False
+
+    def part(self, first: int, last: int) -> SumPlan:
+        """The blocks first .. last - 1."""
+        starts = self.starts[first : last + 1]
+        some = slice(int(starts[0]), int(starts[-1]))
+        bounds = self.bounds[some.start : some.stop + 1]
+        clips = self.mean_clips
+        return SumPlan(
+            bounds - bounds[0],
+            self.sizes[some],
+            None if self.limits is None else self.limits[some],
+            self.shares[some],
+            starts - starts[0],
+            self.grid,
+            None if clips is None else clips._replace(radii=clips.radii[:, some]),
+            self.pairs,
+        )
 
 
 def equal_pieces(size: int, most: int) -> Iterator[slice]:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,12 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_shuffle.errors import InvalidValueError, require_integer, require_real
-from fl_shuffle.gradients.blocks import Packing, packing_of
+from fl_shuffle.gradients.blocks import Packing, SumPlan, packing_of
 from fl_shuffle.gradients.kernels import steady_arithmetic
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 from fl_shuffle.gradients.rounding import on_grid
 from fl_shuffle.gradients.structure import check_module
 from fl_shuffle.gradients.tolerances import TOLERANCES
+
+if TYPE_CHECKING:
+    from fl_shuffle.compiled.row_clipping import RowClips
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs [N, C], labels) -> losses [N], each depending on its own record only. Labels are int64
@@ -54,20 +58,6 @@ class Batch:
             self.sizes[first:last],
             None if self.limits is None else self.limits[first:last],
         )
-
-
-@dataclass(frozen=True)
-class SumPlan:
-    """The clients of a sum (`GradientEngine.plan_sum`): where their records begin [k + 1], how many
-    they have [k], to what they are clipped, what each of them counts, where blocks begin [b + 1],
-    and the grid of their sums. Nothing of it hangs on the records."""
-
-    bounds: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    limits: Tensor
-    shares: Tensor
-    starts: NDArray[np.int64]
-    grid: float
 
 
 class GradientEngine(ABC):
@@ -138,6 +128,11 @@ class GradientEngine(ABC):
                 self._clip_means(rows, radius, tally)
         return rows
 
+    @property
+    def sums_clipped_means(self) -> bool:
+        """Whether sums of means that are clipped themselves can be planned."""
+        return False
+
     def plan_sum(
         self,
         offsets: Tensor | NDArray[np.int64],
@@ -145,26 +140,35 @@ class GradientEngine(ABC):
         weights: NDArray[np.float64] | float = 1.0,
         *,
         grid: float,
+        mean_clips: RowClips | None = None,
+        pairs: bool = False,
     ) -> SumPlan:
         """What `clipped_sum` needs to know of the clients: offsets [k + 1] and clip_radius as in
-        `client_means`, the weights [k] of their means, and the grid of the blocks' sums
-        (`rounding.sum_grid` of what the whole sum may reach).
+        `client_means`, the weights [k] of their means, the grid of the blocks' sums
+        (`rounding.sum_grid` of what the whole sum may reach), to what the means are clipped, and
+        `pairs` (see `SumPlan`).
 
         Raises `InvalidValueError` for shapes or radii that do not fit.
         """
-        if self.clip != "record":
+        means = mean_clips is not None
+        if not (self.sums_clipped_means if means else self.clip == "record"):
             raise InvalidValueError("clip", self.clip, "must be record: other sums need the rows")
         bounds = self._check_bounds(offsets)
         sizes = np.diff(bounds)
-        limits = self.record_radius(self._radius(clip_radius, len(sizes)), sizes)
-        shares = np.broadcast_to(weights, len(sizes)) / sizes
+        limits = None
+        if self.clip == "record":
+            own = self.record_radius(self._radius(clip_radius, len(sizes)), sizes)
+            limits = torch.from_numpy(own).float().to(self.device)
+        shares = np.broadcast_to(weights, len(sizes)) / (1 if means else sizes)
         return SumPlan(
             bounds,
             sizes,
-            torch.from_numpy(limits).float().to(self.device),
+            limits,
             torch.from_numpy(shares).float().to(self.device),
-            self.sum_packing.starts(sizes),
+            (self.packing if means else self.sum_packing).starts(sizes),
             grid,
+            mean_clips,
+            pairs,
         )
 
     def clipped_sum(
@@ -177,9 +181,9 @@ class GradientEngine(ABC):
     ) -> Tensor:
         """float64 [d]: the sum over clients of each one's weight times its row of `client_means`.
 
-        For clip "record"; equal to that sum up to float32's rounding. Each block's sum
-        (`sum_packing`) is rounded to a multiple of the plan's grid, so that sums of blocks are
-        exact: the bits of a round's sum do not depend on how calls share its blocks.
+        Equal to that sum, its rows clipped if the plan clips means, up to float32's rounding. Each
+        block's sum is rounded to a multiple of the plan's grid, so that sums of blocks are exact:
+        the bits of a round's sum do not depend on how calls share its blocks.
         Raises `InvalidValueError` for shapes or types that do not fit.
         """
         self._check_data(parameters, inputs, labels, plan.bounds)

@@ -75,6 +75,14 @@ class GradientTolerances:
     compiled_stretch_tiles: int = 4
     """Tiles of records that a sum of all clients adds up in float32."""
 
+    compiled_mean_numbers: int = 1 << 15
+    """Numbers of clients' means that are clipped and added up together: they stay in the
+    second-level cache."""
+    compiled_pairs_per_feature: float = 1.0
+    """The length of a mean comes from products of pairs of its records where the square of their
+    number is at most so many times the features: with more of them the mean itself is sooner
+    made. The products take less memory than the records."""
+
     # general
     autograd_records: int = 512
     """Records of a client that go through autograd together, where none is clipped."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from fl_shuffle.accounting.laws.report_grid import grid_steps
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_choice, require_real
 from fl_shuffle.randomizers.noise import NoiseStream, largest_variate
 from fl_shuffle.randomizers.noise_cpu import CompiledLoops
+
+if TYPE_CHECKING:
+    from fl_shuffle.compiled.row_clipping import RowClips
 
 FloatArray = NDArray[np.float64]
 Clients = int | Sequence[int] | NDArray[np.int64]
@@ -225,30 +228,44 @@ def clip_rows(
             "rows", f"{rows.dtype} {list(rows.shape)}", "must be float32 [K, d]"
         )
     count, dimension = rows.shape
-    radii = np.broadcast_to(np.asarray(radius, dtype=np.float64), (count,))
-    if not bool(np.all((radii >= SMALLEST) & (radii <= LARGEST))):
-        raise InvalidValueError("radius", radius, f"must lie in [{SMALLEST:g}, {LARGEST:g}]")
+    radii = _radii(radius, count)
     if rows.device.type != "cpu":
         return _clip_on_device(rows.detach(), radii, norm)
     values = rows.detach().numpy()
-    valid = np.ones(count, dtype=np.bool_)
-    per_block = max(1, _CLIP_BLOCK // max(1, dimension))
-    left = [slice(start, start + per_block) for start in range(0, count, per_block)]
+    invalid = np.zeros(count, dtype=np.bool_)
     if rows.is_contiguous() and _clipping.pay(rows.numel()):
-        from fl_shuffle.compiled.row_clipping import clip_finite_rows
+        from fl_shuffle.compiled import row_clipping
 
-        odd = np.zeros(count, dtype=np.bool_)
-        clip_finite_rows(values, np.array(radii), norm, _NORM_INFLATION, _LEAST_FACTOR, odd)
-        left = [slice(row, row + 1) for row in np.flatnonzero(odd).tolist()]
-    for block in left:
-        valid[block] = _clip_block(values[block], radii[block], norm)
-    return valid
+        own = np.array(radii)
+        row_clipping.clip_rows(values, own, norm, _NORM_INFLATION, _LEAST_FACTOR, invalid)
+        return ~invalid
+    per_block = max(1, _CLIP_BLOCK // max(1, dimension))
+    for start in range(0, count, per_block):
+        block = slice(start, start + per_block)
+        invalid[block] = _clip_block(values[block], radii[block], norm)
+    return ~invalid
+
+
+def row_clips(radii: Sequence[float | NDArray[np.float64]], rows: int, norm: int) -> RowClips:
+    """What compiled loops that clip rows as they make them take, for `rows` of them: each call of
+    `clip_rows` with one of the radii, in turn. Needs numba."""
+    from fl_shuffle.compiled.row_clipping import RowClips
+
+    stages = np.stack([_radii(radius, rows) for radius in radii])
+    return RowClips(stages, norm, _NORM_INFLATION, _LEAST_FACTOR)
+
+
+def _radii(radius: float | NDArray[np.float64], rows: int) -> FloatArray:
+    radii = np.broadcast_to(np.asarray(radius, dtype=np.float64), (rows,))
+    if not bool(np.all((radii >= SMALLEST) & (radii <= LARGEST))):
+        raise InvalidValueError("radius", radius, f"must lie in [{SMALLEST:g}, {LARGEST:g}]")
+    return radii
 
 
 def _clip_block(values: NDArray[np.float32], radii: FloatArray, norm: int) -> NDArray[np.bool_]:
-    """`clip_rows` of few rows, with NumPy."""
+    """`clip_rows` of few rows, with NumPy; marks the invalid ones."""
     lengths = _norms(values, norm) * _NORM_INFLATION
-    valid = np.ones(len(values), dtype=np.bool_)
+    invalid = np.zeros(len(values), dtype=np.bool_)
     for row in np.flatnonzero(~np.isfinite(lengths)):
         # Either truly not finite, or squares beyond float32: decide in float64.
         lengths[row] = _norms(values[row : row + 1].astype(np.float64), norm)[0]
@@ -257,7 +274,7 @@ def _clip_block(values: NDArray[np.float32], radii: FloatArray, norm: int) -> ND
         else:
             values[row] = 0.0
             lengths[row] = 0.0
-            valid[row] = False
+            invalid[row] = True
     long = lengths > radii
     if bool(long.any()):
         factor = np.divide(radii, lengths, out=np.ones_like(lengths), where=long)
@@ -265,7 +282,7 @@ def _clip_block(values: NDArray[np.float32], radii: FloatArray, norm: int) -> ND
         scaled = values[tiny] * factor[tiny, None]
         np.multiply(values, factor.astype(np.float32)[:, None], out=values)
         values[tiny] = scaled
-    return valid
+    return invalid
 
 
 def _clip_on_device(rows: torch.Tensor, radii: FloatArray, norm: int) -> NDArray[np.bool_]:

@@ -18,7 +18,7 @@ from fl_shuffle.gradients import NonfiniteRecords, SumPlan, make_gradient_engine
 from fl_shuffle.gradients.rounding import on_grid, sum_grid
 from fl_shuffle.planned_noise import PlannedNoise, common, consecutive, of
 from fl_shuffle.randomizer_plan import RandomizerPlan
-from fl_shuffle.randomizers.vector import clip_rows
+from fl_shuffle.randomizers.vector import clip_rows, row_clips
 from fl_shuffle.tasks.task import Task, load_task
 
 log = logging.getLogger("fl_shuffle.client")
@@ -151,13 +151,10 @@ class Worker:
         sizes = np.diff(self._task.offsets)[clients]
         packing = self._engine.packing if self._by_rows else self._engine.sum_packing
         blocks = packing.starts(sizes)
-        if self._by_rows:
-            starts = self._held_at_a_time(blocks)
-        else:
-            starts = blocks if request.bitmap else blocks[[0, -1]]
+        starts = blocks if request.bitmap else blocks[[0, -1]]
         parts = [
             self._part(clients[a:b], sizes[a:b], blocks[(blocks >= a) & (blocks <= b)] - a)
-            for a, b in pairwise(np.unique(starts).tolist())
+            for a, b in pairwise(starts.tolist())
         ]
         if not request.bitmap and len(self._whole_parts) < MOST_KEPT:
             self._whole_parts[place] = parts
@@ -166,25 +163,46 @@ class Worker:
     def _part(
         self, clients: NDArray[np.int64], sizes: NDArray[np.int64], blocks: NDArray[np.int64]
     ) -> _Part:
-        if self._by_rows:
+        radii = self._mean_radii(clients)
+        able = not self._by_rows or (bool(radii) and self._engine.sums_clipped_means)
+        if self._config.training.local_steps > 1 or not able:
             return _Part(clients, None, blocks)
         bounds = np.concatenate([[0], np.cumsum(sizes)])
-        radius, weights = of(self._clip, clients), of(self._weight, clients)
-        plan = self._engine.plan_sum(bounds, radius, weights, grid=self._sum_grid)
+        plan = self._engine.plan_sum(
+            bounds,
+            of(self._clip, clients),
+            of(self._weight, clients),
+            grid=self._sum_grid,
+            mean_clips=row_clips(radii, len(clients), self.plan.norm) if radii else None,
+            # Their records are then a view of those that the engine keeps.
+            pairs=consecutive(clients),
+        )
         return _Part(clients, plan, blocks)
+
+    def _mean_radii(self, clients: NDArray[np.int64]) -> list[float | NDArray[np.float64]]:
+        """To what the clients' means are clipped, one after the other."""
+        plan = self._task.plan
+        radii: list[float | NDArray[np.float64]] = []
+        if self._config.clip == "update":
+            radii.append(plan.clip[clients])
+        if plan.client_clip is not None:
+            radii.append(plan.client_clip)
+        return radii
 
     def _sum_of(self, part: _Part, parameters: Tensor, nonfinite: NonfiniteRecords) -> Tensor:
         if part.plan is not None:
             inputs, labels, _ = self._records(part.clients)
             return self._engine.clipped_sum(parameters, inputs, labels, part.plan, nonfinite)
-        rows, found = self.means(part.clients, parameters)
-        nonfinite.add_all(found)
-        self._noise.weigh_(rows, part.clients)
-        total = torch.zeros(rows.shape[1], dtype=torch.float64)
-        values = rows.cpu().numpy()
-        for first, last in pairwise(part.blocks.tolist()):
-            own = np.add.reduce(values[first:last], axis=0, dtype=np.float64)
-            total += on_grid(torch.from_numpy(own), self._sum_grid)
+        total = torch.zeros(self._engine.dimension, dtype=torch.float64)
+        for a, b in pairwise(self._held_at_a_time(part.blocks).tolist()):
+            rows, found = self.means(part.clients[a:b], parameters)
+            nonfinite.add_all(found)
+            self._noise.weigh_(rows, part.clients[a:b])
+            values = rows.cpu().numpy()
+            blocks = part.blocks[(part.blocks >= a) & (part.blocks <= b)] - a
+            for first, last in pairwise(blocks.tolist()):
+                own = np.add.reduce(values[first:last], axis=0, dtype=np.float64)
+                total += on_grid(torch.from_numpy(own), self._sum_grid)
         return total.to(self._device)
 
     def randomize_(self, rows: Tensor, clients: NDArray[np.int64], round_number: int) -> None:
@@ -247,9 +265,7 @@ class Worker:
             rows = self._engine.client_means(
                 parameters, inputs, labels, offsets, radius, nonfinite=nonfinite
             )
-        if self._config.clip == "update":
-            valid = clip_rows(rows, plan.clip[clients], plan.norm)
+        for radii in self._mean_radii(clients):
+            valid = clip_rows(rows, radii, plan.norm)
             nonfinite.add_clients(int((~valid).sum()))
-        if plan.client_clip is not None:
-            clip_rows(rows, plan.client_clip, plan.norm)
         return rows, nonfinite

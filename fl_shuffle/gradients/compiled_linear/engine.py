@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fl_shuffle.gradients.blocks import SumPlan
 from fl_shuffle.gradients.chain import ChainEngine
-from fl_shuffle.gradients.engine import Batch, Loss, SumPlan
+from fl_shuffle.gradients.engine import Batch, Loss
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 from fl_shuffle.gradients.rounding import move_error_float32
 from fl_shuffle.gradients.structure import Layer
@@ -18,7 +20,9 @@ from fl_shuffle.gradients.tolerances import TOLERANCES
 from fl_shuffle.plugins import installed
 
 if TYPE_CHECKING:
+    from fl_shuffle.compiled.row_clipping import RowClips
     from fl_shuffle.gradients.compiled_linear.kernel import Clips, Model, Records, Tile
+    from fl_shuffle.gradients.compiled_linear.sums import MeanClips
 
 
 def compiles(
@@ -54,6 +58,7 @@ class CompiledLinear(ChainEngine):
 
     _kept: Tensor | None = None
     _kept_powers: NDArray[np.float32] | None = None
+    _kept_products: NDArray[np.float64] | None = None
 
     @property
     def path(self) -> str:
@@ -81,40 +86,122 @@ class CompiledLinear(ChainEngine):
         )
         _count(clips, batch, tally)
 
+    @property
+    def sums_clipped_means(self) -> bool:
+        return self.clip != "average"
+
     def _sum(
         self, parameters: Tensor, batch: Batch, plan: SumPlan, tally: NonfiniteRecords
     ) -> Tensor:
-        from fl_shuffle.gradients.compiled_linear.kernel import linear_sum
+        if plan.mean_clips is None:
+            return self._sum_of_records(parameters, batch, plan, None, tally)
+        total = torch.zeros(self.dimension, dtype=torch.float64)
+        # Which way a block goes hangs on the block alone, and so do its bits.
+        ways = self._short(batch, plan)
+        changes = (np.flatnonzero(np.diff(ways)) + 1).tolist()
+        for first, last in pairwise([0, *changes, len(ways)]):
+            part = plan.part(first, last)
+            some = plan.starts[[first, last]].tolist()
+            own = batch.part(*some, *plan.bounds[some].tolist())
+            if ways[first]:
+                products = self._products(own.inputs, int(part.sizes.max()))
+                total += self._sum_of_records(parameters, own, part, products, tally)
+            else:
+                total += self._sum_by_rows(parameters, own, part, tally)
+        return total
+
+    def _short(self, batch: Batch, plan: SumPlan) -> NDArray[np.bool_]:
+        """In which blocks [b] the lengths of clients' means come from `input_products`: where that
+        pays, and every record is well within float32's range."""
+        from fl_shuffle.compiled.softmax import TILE
+
+        if not plan.pairs or plan.mean_clips is None or plan.mean_clips.norm != 2:
+            return np.zeros(len(plan.starts) - 1, np.bool_)
+        largest = np.maximum.reduceat(plan.sizes, plan.starts[:-1])
+        most = TOLERANCES.compiled_pairs_per_feature * self._layers[0].fan_in
+        few = (largest <= TILE) & (largest * largest <= most)
+        powers = self._powers(batch.inputs.contiguous())
+        starts = plan.bounds[plan.starts[:-1]]
+        return few & np.isfinite(np.maximum.reduceat(powers, starts))
+
+    def _sum_of_records(
+        self,
+        parameters: Tensor,
+        batch: Batch,
+        plan: SumPlan,
+        products: NDArray[np.float64] | None,
+        tally: NonfiniteRecords,
+    ) -> Tensor:
+        from fl_shuffle.gradients.compiled_linear.sums import linear_sum
 
         sums = np.empty((2, self.dimension))
-        clips = self._clips(batch)
+        clips, invalid = self._clips(batch), np.zeros(len(batch.sizes), np.bool_)
         linear_sum(
             self._records(batch, plan.bounds),
             self._model(parameters),
             clips,
+            self._mean_clips(plan.mean_clips, products, invalid),
             self._tile(),
             plan.starts,
             plan.shares.numpy(),
             plan.grid,
             sums,
         )
+        if batch.limits is not None:
+            _count(clips, batch, tally)
+        tally.add_clients(int(np.count_nonzero(invalid)))
+        return torch.from_numpy(sums[0])
+
+    def _sum_by_rows(
+        self,
+        parameters: Tensor,
+        batch: Batch,
+        plan: SumPlan,
+        tally: NonfiniteRecords,
+    ) -> Tensor:
+        from fl_shuffle.gradients.compiled_linear.sums_of_means import linear_sum_of_clipped_means
+
+        sums = np.empty((3, self.dimension))
+        clips, invalid = self._clips(batch), np.zeros(len(batch.sizes), np.bool_)
+        together = max(1, TOLERANCES.compiled_mean_numbers // self.dimension)
+        linear_sum_of_clipped_means(
+            self._records(batch, plan.bounds),
+            self._model(parameters),
+            clips,
+            self._tile(),
+            plan.mean_clips,
+            plan.shares.numpy(),
+            plan.starts,
+            plan.grid,
+            self._sums.buffer("means", together, self.dimension).numpy(),
+            invalid,
+            sums,
+        )
         _count(clips, batch, tally)
+        tally.add_clients(int(np.count_nonzero(invalid)))
         return torch.from_numpy(sums[0])
 
     def keep(self, inputs: Tensor) -> None:
         self._kept = inputs.reshape(len(inputs), self._layers[0].fan_in).contiguous()
-        self._kept_powers = None
+        self._kept_powers = self._kept_products = None
+
+    def _place(self, inputs: Tensor) -> slice | None:
+        """Where these records lie among the kept ones, if they do."""
+        kept = self._kept
+        if kept is None or not len(kept):
+            return None
+        first, rest = divmod(inputs.data_ptr() - kept.data_ptr(), kept[0].nbytes)
+        inside = rest == 0 and 0 <= first <= len(kept) - len(inputs)
+        return slice(first, first + len(inputs)) if inside else None
 
     def _powers(self, inputs: Tensor) -> NDArray[np.float32]:
         """Each record's `input_powers`: of kept records, computed once."""
-        kept = self._kept
-        if kept is not None and len(kept):
-            first, rest = divmod(inputs.data_ptr() - kept.data_ptr(), kept[0].nbytes)
-            if rest == 0 and 0 <= first <= len(kept) - len(inputs):
-                if self._kept_powers is None:
-                    self._kept_powers = self._new_powers(kept)
-                return self._kept_powers[first : first + len(inputs)]
-        return self._new_powers(inputs)
+        place = self._place(inputs)
+        if place is None or self._kept is None:
+            return self._new_powers(inputs)
+        if self._kept_powers is None:
+            self._kept_powers = self._new_powers(self._kept)
+        return self._kept_powers[place]
 
     def _new_powers(self, inputs: Tensor) -> NDArray[np.float32]:
         from fl_shuffle.gradients.compiled_linear.kernel import input_powers
@@ -123,6 +210,24 @@ class CompiledLinear(ChainEngine):
         biased = self._layers[0].bias is not None
         input_powers(inputs.numpy(), self.norm, biased, powers)
         return powers
+
+    def _products(self, inputs: Tensor, most: int) -> NDArray[np.float64]:
+        """`input_products` [most, n]: of kept records, computed once."""
+        place = self._place(inputs)
+        if place is None or self._kept is None:
+            return self._new_products(inputs, most)
+        products = self._kept_products
+        if products is None or len(products) < most:
+            products = self._kept_products = self._new_products(self._kept, most)
+        return products[:most, place]
+
+    def _new_products(self, inputs: Tensor, most: int) -> NDArray[np.float64]:
+        from fl_shuffle.gradients.compiled_linear.sums import input_products
+
+        products = np.empty((most, len(inputs)))
+        flat = inputs.reshape(len(inputs), -1).contiguous()
+        input_products(flat.numpy(), self._layers[0].bias is not None, products)
+        return products
 
     # What the compiled loops take: see `kernel`. Loading numba takes most of a second: only a run
     # that computes with it pays.
@@ -153,6 +258,32 @@ class CompiledLinear(ChainEngine):
             np.ones(len(batch.sizes), np.float32) if limits is None else limits.numpy(),
             np.zeros(len(batch.labels), np.bool_),
             np.zeros(1, np.int64),
+        )
+
+    def _mean_clips(
+        self,
+        clips: RowClips | None,
+        products: NDArray[np.float64] | None,
+        invalid: NDArray[np.bool_],
+    ) -> MeanClips:
+        from fl_shuffle.compiled.softmax import TILE
+        from fl_shuffle.gradients.compiled_linear.sums import MeanClips
+
+        if clips is None or products is None:
+            products, radii, inflation = np.empty((0, 0)), np.empty(0), 1.0
+        else:
+            # Clipped to one after the other they are clipped to the smallest.
+            radii, inflation = clips.radii.min(axis=0), clips.inflation
+        shape = self._layers[0].fan_out, TILE + len(products)
+        return MeanClips(
+            products,
+            radii,
+            inflation,
+            invalid,
+            np.zeros(shape if len(products) else (0, 0)),
+            np.empty(TILE),
+            np.empty(TILE),
+            np.empty(TILE, np.int64),
         )
 
     def _tile(self) -> Tile:

@@ -23,7 +23,6 @@ from fl_shuffle.gradients import kernels, tolerances
 from fl_shuffle.gradients.tolerances import TOLERANCES
 
 CHAIN, UNCLIPPED_CHAIN = TOLERANCES.compiled_chain, TOLERANCES.compiled_unclipped_chain
-STRETCH = TOLERANCES.compiled_stretch_tiles * TILE
 
 _real = np.float32
 NOT_A_NUMBER = _real(np.nan)
@@ -76,7 +75,7 @@ class Tile(NamedTuple):
 
 
 @inlined
-def _add_product(
+def add_product(
     error: Any,
     classes: Any,
     column: Any,
@@ -95,6 +94,10 @@ def _add_product(
         while f + 16 <= features:
             outer_16x5(error, c, column, count, x, row, f, out, at, fresh)
             f += 16
+        if fresh != 0 and LANES <= f < features:
+            # Some numbers are made again, of the same bits: sooner done than a few lanes at a time.
+            outer_16x5(error, c, column, count, x, row, features - 16, out, at, fresh)
+            f = features
         while f + 4 <= features:
             outer_4x5(error, c, column, count, x, row, f, out, at, fresh)
             f += 4
@@ -218,9 +221,7 @@ def _clip_tile(powers: Any, start: Any, count: Any, classes: Any, clips: Any, ti
 
 
 @inlined
-def _weighted_errors(
-    records: Any, start: Any, count: Any, model: Any, clips: Any, tile: Any
-) -> Any:
+def weighted_errors(records: Any, start: Any, count: Any, model: Any, clips: Any, tile: Any) -> Any:
     """`_tile_errors` of records clipped to the tile's limits, times the tile's factors."""
     _tile_errors(records, start, count, model, tile)
     if clips.norm != 0:
@@ -268,7 +269,7 @@ def linear_means(
                 limit[r] = limits[owner]
             done = stop
             owner += 1
-        _weighted_errors(records, start, count, model, clips, tile)
+        weighted_errors(records, start, count, model, clips, tile)
         done = 0
         while done < count:
             begin, end = offsets[client], offsets[client + 1]
@@ -284,87 +285,13 @@ def linear_means(
                 stop = max(done + 1, done + added)
             fresh = 1 if before % chain == 0 else 0
             at, row = client * stride, start + done
-            _add_product(error, classes, done, added, x, row, features, out, at, fresh)
+            add_product(error, classes, done, added, x, row, features, out, at, fresh)
             if model.biased:
                 bias_at = at + classes * features
-                _add_product(error, classes, done, added, ones, 0, 1, out, bias_at, fresh)
+                add_product(error, classes, done, added, ones, 0, 1, out, bias_at, fresh)
             after, size = before + stop - done, end - begin
             if size > chain and (after % chain == 0 or after == size):
                 _close_chain(out, total, at, after <= chain, after == size)
             done = stop
             if after == size:
                 client += 1
-
-
-@kernel(matrix_products, softmax, kernels, tolerances)
-def linear_sum(
-    records: Records,
-    model: Model,
-    clips: Clips,
-    tile: Tile,
-    blocks: Any,
-    shares: Any,
-    grid: float,
-    sums: Any,
-) -> None:
-    """The sum of all records' clipped gradients, each times its client's share.
-
-    As `linear_means`, but for: blocks [b + 1], the first client of each block, and the end; shares
-    [k]; grid, to whose multiples a block's sum is rounded; sums, float64 [2, d]: the first row gets
-    the sum of the blocks, the other is working memory.
-    """
-    x, offsets, classes = records.x, records.offsets, model.classes
-    features, error, zeros, marked = x.shape[1], tile.error, clips.zeros, clips.marked
-    limits, factor, limit = clips.limits, tile.factor, tile.limit
-    ones = np.ones((TILE, 1), np.float32)
-    total, own = sums[0], sums[1]
-    # The last 16 features overlap those before: they have a part of their own.
-    part, tail = np.zeros(total.size, np.float32), np.zeros(total.size, np.float32)
-    whole = features // LANES * LANES if features >= LANES and classes % 5 == 0 else 0
-    bias_at = classes * features
-    client = 0
-    total[:] = 0.0
-    for block in range(blocks.size - 1):
-        own[:] = 0.0
-        first, end = offsets[blocks[block]], offsets[blocks[block + 1]]
-        for start in range(first, end, TILE):
-            count = min(TILE, end - start)
-            for r in range(count):
-                while start + r >= offsets[client + 1]:
-                    client += 1
-                factor[r] = shares[client]
-                limit[r] = limits[client]
-            before = marked[0]
-            _weighted_errors(records, start, count, model, clips, tile)
-            fresh = 1 if (start - first) % STRETCH == 0 else 0
-            done = 0
-            while done < count:
-                # All of the tile; where records count as zero, the stretches between them.
-                stop = count
-                if marked[0] > before:
-                    stop = done
-                    while stop < count and not zeros[start + stop]:
-                        stop += 1
-                row, added = start + done, stop - done
-                if whole > 0:
-                    for c in range(0, classes, 5):
-                        for f in range(0, whole, LANES):
-                            outer_16x5(error, c, done, added, x, row, f, part, 0, fresh)
-                        last = features - LANES
-                        if whole < features:
-                            outer_16x5(error, c, done, added, x, row, last, tail, 0, fresh)
-                else:
-                    _add_product(error, classes, done, added, x, row, features, part, 0, fresh)
-                if model.biased:
-                    _add_product(error, classes, done, added, ones, 0, 1, part, bias_at, fresh)
-                fresh = 0
-                done = stop + 1
-            if (start + count - first) % STRETCH == 0 or start + count == end:
-                if 0 < whole < features:
-                    for c in range(classes):
-                        for i in range(c * features + whole, (c + 1) * features):
-                            part[i] = tail[i]
-                for i in range(own.size):
-                    own[i] += part[i]
-        for i in range(own.size):
-            total[i] += np.rint(own[i] / grid) * grid

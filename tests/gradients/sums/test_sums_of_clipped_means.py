@@ -1,0 +1,225 @@
+"""A sum of means that are clipped themselves, without their rows: what these add up to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.gradients import NonfiniteRecords, Packing, make_gradient_engine
+from fl_shuffle.gradients.compiled_linear import engine as compiled
+from fl_shuffle.gradients.compiled_linear.engine import CompiledLinear
+from fl_shuffle.gradients.rounding import sum_grid
+from fl_shuffle.gradients.tolerances import TOLERANCES
+from fl_shuffle.randomizers.vector import clip_rows, row_clips
+from tests.gradients.gradient_modules import records_of
+from tests.gradients.gradient_oracle import flat, offsets_of
+
+torch.manual_seed(11)
+MODELS: dict[str, nn.Module] = {
+    "biased": nn.Linear(13, 5),
+    "unbiased": nn.Linear(13, 23, bias=False),
+    "many features": nn.Linear(70, 10),
+}
+SIZES = [1, 3, 2, 3, 3, 1, 2, 3, 3, 2, 1, 1, 3, 40, 3, 1, 1, 200, 2, 3, 1, 3, 2, 2, 3, 1, 90, 3]
+"""Clients of few records, the lengths of whose means come from pairs, and some of many."""
+CLOSE = 2e-6
+"""Of the sum of the clients' weighted radii, in every coordinate."""
+
+
+def engine_of(name: str, clip: str = "none", norm: int = 2, clients: int = 5) -> CompiledLinear:
+    engine = make_gradient_engine(
+        MODELS[name], clip=clip, norm=norm, records=records_of("compiled")
+    )
+    assert isinstance(engine, CompiledLinear)
+    # Small enough that the test's few clients are several blocks, of either kind.
+    engine.packing = Packing(100, clients)
+    return engine
+
+
+class Federation:
+    """Clients' records, radii and weights."""
+
+    def __init__(self, name: str, sizes: list[int] = SIZES) -> None:
+        generator = torch.Generator().manual_seed(5)
+        model = MODELS[name]
+        self.sizes, self.offsets = np.array(sizes), offsets_of(sizes)
+        features = model.in_features
+        assert isinstance(features, int)
+        self.x = torch.randn(int(self.offsets[-1]), features, generator=generator)
+        self.y = torch.randint(0, 5, (len(self.x),), generator=generator)
+        drawn = np.random.default_rng(4)
+        self.first = drawn.uniform(0.3, 4.0, len(sizes))
+        self.second = 1.5
+        self.weights = drawn.uniform(0.2, 3.0, len(sizes))
+        self.reach = float(np.sum(self.weights * np.minimum(self.first, self.second)))
+        self.parameters = flat(model)
+
+    def by_rows(self, engine: CompiledLinear, tally: NonfiniteRecords) -> Tensor:
+        """What the rows give."""
+        rows = engine.client_means(
+            self.parameters, self.x, self.y, self.offsets, self.first, nonfinite=tally
+        )
+        for radii in (self.first, self.second):
+            tally.add_clients(int((~clip_rows(rows, radii, engine.norm)).sum()))
+        return (torch.from_numpy(self.weights)[:, None] * rows.double()).sum(0)
+
+    def summed(
+        self,
+        engine: CompiledLinear,
+        tally: NonfiniteRecords | None = None,
+        first: int = 0,
+        last: int | None = None,
+        pairs: bool = True,
+    ) -> Tensor:
+        some = slice(first, len(self.sizes) if last is None else last)
+        records = slice(int(self.offsets[some.start]), int(self.offsets[some.stop]))
+        radii = [self.first[some], self.second]
+        plan = engine.plan_sum(
+            self.offsets[some.start : some.stop + 1] - self.offsets[some.start],
+            self.first[some],
+            self.weights[some],
+            grid=sum_grid(self.reach),
+            mean_clips=row_clips(radii, some.stop - some.start, engine.norm),
+            pairs=pairs,
+        )
+        return engine.clipped_sum(self.parameters, self.x[records], self.y[records], plan, tally)
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+@pytest.mark.parametrize("norm", [1, 2])
+@pytest.mark.parametrize("clip", ["none", "record"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_sum_is_that_of_the_clipped_rows(name: str, clip: str, norm: int, pairs: bool) -> None:
+    engine, federation = engine_of(name, clip, norm), Federation(name)
+    bounds = federation.offsets
+    # In clients of one record, of a few, and of many: no class, not finite, beyond float32.
+    federation.y[bounds[1] + 1], federation.y[bounds[10]] = 77, -3
+    federation.x[bounds[5], 3] = torch.nan
+    federation.x[bounds[9], 0] = torch.inf
+    federation.x[bounds[13] + 7, 2] = -torch.inf
+    federation.x[bounds[24] + 1, 1] = 3e38
+    expected_tally, tally = NonfiniteRecords(), NonfiniteRecords()
+    expected = federation.by_rows(engine, expected_tally)
+    found = federation.summed(engine, tally, pairs=pairs)
+    assert float((found - expected).abs().max()) <= CLOSE * federation.reach
+    assert float(found.abs().max()) > 1e3 * CLOSE * federation.reach
+    assert not np.mod(found.numpy(), sum_grid(federation.reach)).any()
+    assert (tally.clients, tally.records) == (expected_tally.clients, expected_tally.records)
+    assert tally.clients >= 5
+
+
+def test_both_ways_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the other tests compare: blocks of short clients go by pairs, all others by rows."""
+    engine, federation = engine_of("biased"), Federation("biased")
+    taken: dict[str, int] = {}
+    for way in ("_sum_of_records", "_sum_by_rows"):
+        original = getattr(engine, way)
+
+        def counted(*given: object, way: str = way, original: object = original) -> Tensor:
+            taken[way] = taken.get(way, 0) + 1
+            assert callable(original)
+            result = original(*given)
+            assert isinstance(result, Tensor)
+            return result
+
+        monkeypatch.setattr(engine, way, counted)
+    federation.summed(engine)
+    assert min(taken["_sum_of_records"], taken["_sum_by_rows"]) > 1
+    taken.clear()
+    federation.summed(engine, pairs=False)
+    assert taken == {"_sum_by_rows": 1}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_sums_of_whole_blocks_are_exact(name: str) -> None:
+    """Kept records, and where they lie, change no bit."""
+    engine, federation = engine_of(name), Federation(name)
+    together = federation.summed(engine)
+    starts = engine.packing.starts(federation.sizes).tolist()
+    parts = [federation.summed(engine, None, a, b) for a, b in pairwise(starts)]
+    assert len(parts) > 5
+    assert torch.equal(sum(parts), together)
+    assert torch.equal(sum(parts[::-1]), together)
+    engine.keep(federation.x)
+    assert torch.equal(federation.summed(engine), together)
+    middle = starts[len(starts) // 2]
+    halves = federation.summed(engine, None, 0, middle), federation.summed(engine, None, middle)
+    assert torch.equal(halves[0] + halves[1], together)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e6])
+def test_records_that_nearly_cancel(scale: float) -> None:
+    """A mean is much shorter than its records: it is not taken for longer than it is by more than
+    their rounding, and never for shorter."""
+    classes, model = 4, nn.Linear(40, 4)
+    generator = torch.Generator().manual_seed(2)
+    clients = 60
+    inputs = scale * torch.randn(clients, 40, generator=generator)
+    # One input under every label: errors p - e_y add up to zero where every p is 1/4.
+    x = inputs.repeat_interleave(classes, 0)
+    y = torch.arange(classes).repeat(clients)
+    # Of a few clients one record is another one's neighbour: the mean is what they are apart.
+    x[classes * 5] *= 1.0 + 2.0**-12
+    offsets, parameters = offsets_of([classes] * clients), torch.zeros(164)
+    engine = make_gradient_engine(model, clip="none", records=1 << 40)
+    for radius in (1e-9 * scale, 1e-5 * scale, scale):
+        rows = engine.client_means(parameters, x, y, offsets)
+        exact = rows.double().numpy().copy()
+        clip_rows(rows, radius, 2)
+        for client in (5, 7):
+            weights = (np.arange(clients) == client).astype(float)
+            plan = engine.plan_sum(
+                offsets,
+                1.0,
+                weights,
+                grid=sum_grid(radius),
+                mean_clips=row_clips([radius], clients, 2),
+                pairs=True,
+            )
+            found = engine.clipped_sum(parameters, x, y, plan).numpy()
+            length = float(np.linalg.norm(found))
+            records = float(np.linalg.norm(inputs[client].double().numpy()))
+            # Float32 sums of errors that cancel: a last place of the records is what they leave.
+            assert length <= radius * (1 + 1e-6) + 1e-7 * records
+            wanted = min(float(np.linalg.norm(exact[client])), radius)
+            assert length >= wanted * (1 - 1e-4) - 1e-7 * records
+
+
+def test_means_are_clipped_to_the_last_digits() -> None:
+    """Each client by itself: clipped ones have their radius, but for the allowance of clipping."""
+    engine, federation = engine_of("many features"), Federation("many features", [7, 1, 4, 8, 2])
+    federation.first[:] = 0.01
+    federation.weights[:] = 1.0
+    for client in range(5):
+        found = federation.summed(engine, None, client, client + 1).numpy()
+        length = float(np.linalg.norm(found))
+        assert 0.01 * (1 - 2.0**-14) < length <= 0.01
+
+
+def test_the_rule_is_a_blocks_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another rule other blocks go by pairs, and the sum is the same but for rounding."""
+    engine, federation = engine_of("biased"), Federation("biased")
+    usual = federation.summed(engine)
+    for share in (0.0, 200.0):
+        monkeypatch.setattr(
+            compiled, "TOLERANCES", replace(TOLERANCES, compiled_pairs_per_feature=share)
+        )
+        other = federation.summed(engine)
+        assert not torch.equal(other, usual)
+        assert float((other - usual).abs().max()) <= CLOSE * federation.reach
+
+
+def test_only_engines_that_can_plan_it() -> None:
+    clips = row_clips([1.0], 2, 2)
+    deep = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    for model, clip in ((nn.Linear(3, 2), "average"), (deep, "none")):
+        engine = make_gradient_engine(model, clip=clip, records=1 << 40)
+        assert not engine.sums_clipped_means
+        with pytest.raises(InvalidValueError, match="need the rows"):
+            engine.plan_sum(offsets_of([1, 2]), grid=1.0, mean_clips=clips)
