@@ -25,9 +25,9 @@ NO_TEST = "no test on the sums that we compute is certain enough here"
 
 Vector = NDArray[np.float64]
 
-_BELOW = np.append(1.0 - 1e-6 * 2.0 ** np.arange(20), 0.0)
+_AROUND = np.concatenate([[1.0 + 8e-7, 1.0 + 4e-7, 1.0], 1.0 - 4e-7 * 2.0 ** np.arange(21), [0.0]])
 _BETWEEN = np.arange(1, 64) / 64.0
-"""Where a root is looked for, at one go: below a number, and between two."""
+"""Where a root is looked for, at one go: around a number, and between two."""
 
 
 def sum_attack_delta(epsilon: float, mu: float, coarsest: float) -> float:
@@ -42,11 +42,12 @@ def sum_attack_delta(epsilon: float, mu: float, coarsest: float) -> float:
     """
     if mu <= 0.0 or coarsest > TOLERANCES.sum_attack_coarsest:
         return 0.0
-    return float(_certain(np.array([epsilon]), mu, coarsest)[0])
+    return max(0.0, float(_certain(np.array([epsilon]), mu, coarsest)[0]))
 
 
 def _certain(epsilon: Vector, mu: float, coarsest: float) -> Vector:
-    """What is left of the test's divergence at each epsilon, for the best `missed`; 0 if nothing.
+    """What is left of the test's divergence at each epsilon, for the best `missed`; nothing if it
+    is negative.
 
     `missed` is e^(allowed - epsilon).
     """
@@ -56,7 +57,7 @@ def _certain(epsilon: Vector, mu: float, coarsest: float) -> Vector:
     hit = ndtr(0.5 * mu - epsilon / mu - moved)
     false = np.exp(epsilon + log_ndtr(-0.5 * mu - epsilon / mu + moved))
     error = np.exp(log_missed) + np.exp(allowed) + 1e-13 * hit
-    left: Vector = np.maximum(0.0, np.max(hit - false - error, axis=0))
+    left: Vector = (hit - false - error).max(axis=0)
     return left
 
 
@@ -68,8 +69,17 @@ def sum_attack_epsilon(delta: float, mu: float, coarsest: float) -> float:
     if mu <= 0.0 or coarsest > TOLERANCES.sum_attack_coarsest:
         return 0.0
     exact = gaussian_epsilon(delta, mu)
-    # The rounding of reports costs the test little: closest to the exact number from above first.
-    points = exact * _BELOW
+    # The rounding of reports costs the test little. What it does at the exact number is made up for
+    # a little below, about where the divergence, of this slope and curvature, has risen by as much;
+    # what is lost grows meanwhile, as a normal density does.
+    lost = delta - float(_certain(np.array([exact]), mu, coarsest)[0])
+    middle = exact / mu - 0.5 * mu
+    slope = math.exp(exact + float(log_ndtr(-0.5 * mu - exact / mu)))
+    curvature = math.exp(-0.5 * middle * middle) / (mu * math.sqrt(2.0 * math.pi)) - slope
+    slope -= lost * middle / mu
+    root = math.sqrt(max(0.0, slope * slope + 2.0 * curvature * lost))
+    step = 2.0 * lost / max(slope + root, 1e-300)
+    points = np.minimum(max(exact - step, 0.5 * exact) * _AROUND, exact)
     good, bad = 0.0, exact
     while bad - good > 1e-6 * bad:
         reached = np.flatnonzero(_certain(points, mu, coarsest) > delta)

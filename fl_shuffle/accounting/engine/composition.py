@@ -210,8 +210,7 @@ class Composition:
     def _delta_at(self, budget: float, tilt: float) -> float:
         losses, masses, above = self._law(tilt)
         gain = np.where(losses > budget, -np.expm1(np.minimum(budget - losses, 0.0)), 0.0)
-        total = float(masses @ gain) + above
-        first = float(losses[0])
+        total, first = float(masses @ gain) + above, float(losses[0])
         if first > budget:
             # What lies below the window wraps to its top, where a tilted law weighs it too lightly.
             step = float(losses[1] - losses[0])
@@ -246,28 +245,29 @@ class Composition:
         step, bad, last = tails.step, max(tails.first, 0), max(tails.last, tails.first + 1, 1)
         if tails.logs(bad)[0] <= goal:
             return bad * step
-        guess = math.ceil((self._moments(tilt)[0] - math.log(target)) / (tilt * step))
-        good = min(max(guess, bad + 1), last)
-        gained, discounted = tails.logs(good)
-        if gained > goal:
-            bad, good = good, last
-            gained, discounted = tails.logs(good)
-            if gained > goal:
-                return math.inf
-        at, height, fall, turns = good, gained - goal, step * math.exp(discounted - gained), 0
-        while good - bad > 1:
-            # Newton's method: a step further out what is gained falls by step times what is
-            # discounted. Halved now and then, so that it ends whatever the law.
-            turns += 1
-            halved = turns % 6 == 0 or fall == 0.0
-            middle = (good + bad) // 2 if halved else at + round(height / fall)
-            at = min(max(middle, bad + 1), good - 1)
+        # Markov's inequality, sharpened as for normal losses: about where the answer is.
+        log_moment, _, variance = self._moments(tilt)
+        sharper = math.log(max(1.0, tilt * (1.0 + tilt) * math.sqrt(2.0 * math.pi * variance)))
+        guess = math.ceil((log_moment - math.log(target) - sharper) / (tilt * step))
+        good, values, turns = last, None, 0
+        at = min(max(guess, bad + 1), last)
+        while good > bad:
             found = tails.logs(at)
-            height, fall = found[0] - goal, step * math.exp(found[1] - found[0])
-            if height > 0.0:
+            if found[0] > goal:
                 bad = at
             else:
-                good, (gained, discounted) = at, found
+                good, values = at, found
+            if good - bad <= 1:
+                break
+            # Newton's method: a step further out what is gained falls by step times what is
+            # discounted. Halved now and then, so that it ends whatever the law.
+            turns, fall = turns + 1, step * math.exp(found[1] - found[0])
+            halved = turns % 6 == 0 or fall < 1e-300
+            middle = (good + bad) // 2 if halved else at + round((found[0] - goal) / fall)
+            at = min(max(middle, bad + 1), good - 1)
+        gained, discounted = values or tails.logs(last)
+        if gained > goal:
+            return math.inf
         # At eps between losses j - 1 and j only what lies from j on counts: A_j - e^(eps - loss j)
         # B_j, with A and B the masses above, plain and discounted, and A - B what is gained.
         share = 1.0 - (allowed - math.exp(gained)) / math.exp(discounted)
@@ -277,8 +277,7 @@ class Composition:
     def _tails(self, tilt: float) -> Tails:
         step, size = self._window(tilt)
         exponent, log_scale = self._log_transform(step, size, tilt)
-        first = self._first(tilt, step, size)
-        roundoff = mass_roundoff(size, self.rounds)
+        first, roundoff = self._first(tilt, step, size), mass_roundoff(size, self.rounds)
         return Tails.of(exponent, log_scale, step, size, tilt, first, roundoff)
 
     def profile(self, epsilons: ArrayLike) -> FloatArray:

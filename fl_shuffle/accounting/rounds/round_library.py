@@ -254,7 +254,11 @@ class RoundLibrary:
         # Several kinds of reports in one history: equal shares of delta, plain addition.
         delta /= max(1, bool(gaussian) + bool(laplace) + len(declared))
         epsilons += [declared_local_epsilon(*own, t, delta) for own, t in declared.items()]
-        if gaussian:
+        if len(gaussian) == 1:
+            # The same number as `local_epsilon` of the client's class.
+            (ratio, times), *_ = gaussian.items()
+            epsilons.append(gaussian_epsilon(delta, ratio * math.sqrt(times)))
+        elif gaussian:
             mu = math.sqrt(math.fsum(times * ratio * ratio for ratio, times in gaussian.items()))
             epsilons.append(gaussian_epsilon(delta, mu))
         if len(laplace) == 1:
