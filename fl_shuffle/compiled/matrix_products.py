@@ -193,8 +193,8 @@ outer_1x1 = _outer(1, 1)
 """The same for one class and one feature."""
 
 
-WIDE_LANES = 32
-"""Columns that `column_products` multiplies at a time."""
+WIDE_LANES, APART = 16, 3
+"""Columns that `column_products` multiplies at a time, each by so many others."""
 
 
 def _column_products() -> Any:
@@ -204,16 +204,21 @@ def _column_products() -> Any:
             _, classes, apart, _ = arguments
             vectors = _Vectors(builder, WIDE_LANES, _DOUBLE)
             size = classes.type
-            zero, lanes = ir.Constant(size, 0), ir.Constant(size, WIDE_LANES)
-            total = cgutils.alloca_once_value(builder, vectors.zero)
+            lanes = ir.Constant(size, WIDE_LANES)
+            steps = [ir.Constant(size, i) for i in range(APART)]
+            totals = [cgutils.alloca_once_value(builder, vectors.zero) for _ in steps]
             with cgutils.for_range(builder, builder.sdiv(out.width, lanes)) as tile:
                 first = builder.mul(tile.index, lanes)
-                builder.store(vectors.zero, total)
+                for total in totals:
+                    builder.store(vectors.zero, total)
                 with cgutils.for_range(builder, classes) as loop:
                     own = vectors.load(left.at(loop.index, first))
-                    other = vectors.load(left.at(loop.index, builder.add(first, apart)))
-                    builder.store(vectors.multiply_add(own, other, builder.load(total)), total)
-                vectors.store(builder.load(total), out.at(zero, first))
+                    for step, total in zip(steps, totals, strict=True):
+                        column = builder.add(builder.add(first, apart), step)
+                        other = vectors.load(left.at(loop.index, column))
+                        builder.store(vectors.multiply_add(own, other, builder.load(total)), total)
+                for step, total in zip(steps, totals, strict=True):
+                    vectors.store(builder.load(total), out.at(step, first))
             return context.get_dummy_value()
 
         return _signature((left, classes, apart, out)), generate
@@ -222,5 +227,6 @@ def _column_products() -> Any:
 
 
 column_products = _column_products()
-"""(left [c, t + m], classes, apart, out [t]), all float64, t a multiple of 32: out[i] becomes the
-scalar product of the first `classes` numbers of the columns i and i + apart."""
+"""(left [c, t + m], classes, apart, out [3, t]), all float64, t a multiple of 16: out[j, i] becomes
+the scalar product of the first `classes` numbers of the columns i and i + apart + j; m is at least
+apart + 2."""

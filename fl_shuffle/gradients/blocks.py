@@ -11,8 +11,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -134,8 +135,8 @@ class SumPlan:
     """The clients of a sum (`GradientEngine.plan_sum`): where their records begin [k + 1], how many
     they have [k], to what they are clipped (None: not at all), what each of them counts, where
     blocks begin [b + 1], the grid of their sums, and to what clients' means are clipped, if they
-    are: then the shares are the means', and `pairs` says whether their lengths may come from scalar
-    products of pairs of records, which pays where these are kept. Nothing hangs on the records."""
+    are: then the shares are the means', and `pairs` [b] says in which blocks their lengths come
+    from scalar products of pairs of records (None: in none)."""
 
     bounds: NDArray[np.int64]
     sizes: NDArray[np.int64]
@@ -144,9 +145,26 @@ class SumPlan:
     starts: NDArray[np.int64]
     grid: float
     mean_clips: RowClips | None = None
-    pairs: bool = False
+    pairs: NDArray[np.bool_] | None = None
 
-    def part(self, first: int, last: int) -> SumPlan:
+    @cached_property
+    def stretches(self) -> list[Stretch]:
+        """The plan's blocks, as many at a time as are done in one way."""
+        if self.pairs is None or len(np.unique(self.pairs)) < 2:
+            return [Stretch(self, 0, len(self.sizes), 0, int(self.bounds[-1]))]
+        changes = (np.flatnonzero(np.diff(self.pairs)) + 1).tolist()
+        found = []
+        for a, b in pairwise([0, *changes, len(self.pairs)]):
+            clients = self.starts[[a, b]].tolist()
+            found.append(Stretch(self._part(a, b), *clients, *self.bounds[clients].tolist()))
+        return found
+
+    @property
+    def by_pairs(self) -> bool:
+        """Whether the first block, of a stretch every one, goes by pairs."""
+        return self.pairs is not None and bool(self.pairs[0])
+
+    def _part(self, first: int, last: int) -> SumPlan:
         """The blocks first .. last - 1."""
         starts = self.starts[first : last + 1]
         some = slice(int(starts[0]), int(starts[-1]))
@@ -160,8 +178,19 @@ class SumPlan:
             starts - starts[0],
             self.grid,
             None if clips is None else clips._replace(radii=clips.radii[:, some]),
-            self.pairs,
+            None if self.pairs is None else self.pairs[first:last],
         )
+
+
+class Stretch(NamedTuple):
+    """Successive blocks of a sum that are done in one way: their plan, and which of the whole
+    plan's they are: the clients first .. last - 1, whose records are start .. stop - 1."""
+
+    plan: SumPlan
+    first: int
+    last: int
+    start: int
+    stop: int
 
 
 def equal_pieces(size: int, most: int) -> Iterator[slice]:

@@ -141,12 +141,13 @@ class GradientEngine(ABC):
         *,
         grid: float,
         mean_clips: RowClips | None = None,
-        pairs: bool = False,
+        inputs: Tensor | None = None,
     ) -> SumPlan:
         """What `clipped_sum` needs to know of the clients: offsets [k + 1] and clip_radius as in
         `client_means`, the weights [k] of their means, the grid of the blocks' sums
-        (`rounding.sum_grid` of what the whole sum may reach), to what the means are clipped, and
-        `pairs` (see `SumPlan`).
+        (`rounding.sum_grid` of what the whole sum may reach), and to what the means are clipped.
+
+        `inputs`: their records', if the plan is for these alone and something may be kept of them.
 
         Raises `InvalidValueError` for shapes or radii that do not fit.
         """
@@ -160,16 +161,14 @@ class GradientEngine(ABC):
             own = self.record_radius(self._radius(clip_radius, len(sizes)), sizes)
             limits = torch.from_numpy(own).float().to(self.device)
         shares = np.broadcast_to(weights, len(sizes)) / (1 if means else sizes)
-        return SumPlan(
-            bounds,
-            sizes,
-            limits,
-            torch.from_numpy(shares).float().to(self.device),
-            (self.packing if means else self.sum_packing).starts(sizes),
-            grid,
-            mean_clips,
-            pairs,
-        )
+        parts = torch.from_numpy(shares).float().to(self.device)
+        starts = (self.packing if means else self.sum_packing).starts(sizes)
+        plan = SumPlan(bounds, sizes, limits, parts, starts, grid, mean_clips)
+        return plan if inputs is None else replace(plan, pairs=self._by_pairs(inputs, plan))
+
+    def _by_pairs(self, inputs: Tensor, plan: SumPlan) -> NDArray[np.bool_] | None:
+        """What `SumPlan.pairs` are."""
+        return None
 
     def clipped_sum(
         self,

@@ -174,8 +174,8 @@ class Worker:
             of(self._weight, clients),
             grid=self._sum_grid,
             mean_clips=row_clips(radii, len(clients), self.plan.norm) if radii else None,
-            # Their records are then a view of those that the engine keeps.
-            pairs=consecutive(clients),
+            # A view of those that the engine keeps.
+            inputs=self._records(clients)[0] if consecutive(clients) else None,
         )
         return _Part(clients, plan, blocks)
 

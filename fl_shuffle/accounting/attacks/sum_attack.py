@@ -55,7 +55,8 @@ def _certain(epsilon: Vector, mu: float, coarsest: float) -> Vector:
     log_missed = allowed - epsilon
     moved = coarsest * (np.sqrt(0.5 * (math.log(2.0) - log_missed)) + 1e-9)
     hit = ndtr(0.5 * mu - epsilon / mu - moved)
-    false = np.exp(epsilon + log_ndtr(-0.5 * mu - epsilon / mu + moved))
+    # Above 1 nothing is left, however far.
+    false = np.exp(np.minimum(epsilon + log_ndtr(-0.5 * mu - epsilon / mu + moved), 1.0))
     error = np.exp(log_missed) + np.exp(allowed) + 1e-13 * hit
     left: Vector = (hit - false - error).max(axis=0)
     return left
@@ -74,7 +75,7 @@ def sum_attack_epsilon(delta: float, mu: float, coarsest: float) -> float:
     # what is lost grows meanwhile, as a normal density does.
     lost = delta - float(_certain(np.array([exact]), mu, coarsest)[0])
     middle = exact / mu - 0.5 * mu
-    slope = math.exp(exact + float(log_ndtr(-0.5 * mu - exact / mu)))
+    slope = math.exp(min(0.0, exact + float(log_ndtr(-0.5 * mu - exact / mu))))
     curvature = math.exp(-0.5 * middle * middle) / (mu * math.sqrt(2.0 * math.pi)) - slope
     slope -= lost * middle / mu
     root = math.sqrt(max(0.0, slope * slope + 2.0 * curvature * lost))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -90,46 +89,41 @@ class CompiledLinear(ChainEngine):
     def sums_clipped_means(self) -> bool:
         return self.clip != "average"
 
+    def _by_pairs(self, inputs: Tensor, plan: SumPlan) -> NDArray[np.bool_] | None:
+        """Where it pays that the lengths of clients' means come from `input_products`, and no
+        record is so long that what rounding leaves where records cancel would show. Which way a
+        block goes hangs on the block alone, and so do its bits."""
+        from fl_shuffle.compiled.softmax import TILE
+
+        clips, first = plan.mean_clips, plan.starts[:-1]
+        if clips is None or clips.norm != 2:
+            return None
+        largest = np.maximum.reduceat(plan.sizes, first)
+        most = TOLERANCES.compiled_pairs_per_feature * self._layers[0].fan_in
+        few = (largest <= TILE) & (largest * largest <= most)
+        longest = np.sqrt(
+            np.maximum.reduceat(self._powers(inputs.contiguous()), plan.bounds[first])
+        )
+        radii = np.minimum.reduceat(clips.radii.min(axis=0), first)
+        near = np.isfinite(longest) & (longest <= TOLERANCES.compiled_pairs_reach * radii)
+        return np.asarray(few & near)
+
     def _sum(
         self, parameters: Tensor, batch: Batch, plan: SumPlan, tally: NonfiniteRecords
     ) -> Tensor:
-        if plan.mean_clips is None:
-            return self._sum_of_records(parameters, batch, plan, None, tally)
         total = torch.zeros(self.dimension, dtype=torch.float64)
-        # Which way a block goes hangs on the block alone, and so do its bits.
-        ways = self._short(batch, plan)
-        changes = (np.flatnonzero(np.diff(ways)) + 1).tolist()
-        for first, last in pairwise([0, *changes, len(ways)]):
-            part = plan.part(first, last)
-            some = plan.starts[[first, last]].tolist()
-            own = batch.part(*some, *plan.bounds[some].tolist())
-            if ways[first]:
-                products = self._products(own.inputs, int(part.sizes.max()))
-                total += self._sum_of_records(parameters, own, part, products, tally)
-            else:
-                total += self._sum_by_rows(parameters, own, part, tally)
+        for part, *place in plan.stretches:
+            own = batch if part is plan else batch.part(*place)
+            rows = part.mean_clips is not None and not part.by_pairs
+            summed = self._sum_by_rows if rows else self._sum_of_records
+            total += summed(parameters, own, part, tally)
         return total
-
-    def _short(self, batch: Batch, plan: SumPlan) -> NDArray[np.bool_]:
-        """In which blocks [b] the lengths of clients' means come from `input_products`: where that
-        pays, and every record is well within float32's range."""
-        from fl_shuffle.compiled.softmax import TILE
-
-        if not plan.pairs or plan.mean_clips is None or plan.mean_clips.norm != 2:
-            return np.zeros(len(plan.starts) - 1, np.bool_)
-        largest = np.maximum.reduceat(plan.sizes, plan.starts[:-1])
-        most = TOLERANCES.compiled_pairs_per_feature * self._layers[0].fan_in
-        few = (largest <= TILE) & (largest * largest <= most)
-        powers = self._powers(batch.inputs.contiguous())
-        starts = plan.bounds[plan.starts[:-1]]
-        return few & np.isfinite(np.maximum.reduceat(powers, starts))
 
     def _sum_of_records(
         self,
         parameters: Tensor,
         batch: Batch,
         plan: SumPlan,
-        products: NDArray[np.float64] | None,
         tally: NonfiniteRecords,
     ) -> Tensor:
         from fl_shuffle.gradients.compiled_linear.sums import linear_sum
@@ -140,7 +134,7 @@ class CompiledLinear(ChainEngine):
             self._records(batch, plan.bounds),
             self._model(parameters),
             clips,
-            self._mean_clips(plan.mean_clips, products, invalid),
+            self._mean_clips(batch, plan.mean_clips, invalid),
             self._tile(),
             plan.starts,
             plan.shares.numpy(),
@@ -211,20 +205,23 @@ class CompiledLinear(ChainEngine):
         input_powers(inputs.numpy(), self.norm, biased, powers)
         return powers
 
-    def _products(self, inputs: Tensor, most: int) -> NDArray[np.float64]:
-        """`input_products` [most, n]: of kept records, computed once."""
+    def _products(self, inputs: Tensor, most: int) -> tuple[NDArray[np.float64], int]:
+        """`input_products` of these records, and where they begin: of all that are kept, computed
+        once."""
         place = self._place(inputs)
         if place is None or self._kept is None:
-            return self._new_products(inputs, most)
+            return self._new_products(inputs, most), 0
         products = self._kept_products
         if products is None or len(products) < most:
             products = self._kept_products = self._new_products(self._kept, most)
-        return products[:most, place]
+        return products[:most], place.start
 
     def _new_products(self, inputs: Tensor, most: int) -> NDArray[np.float64]:
+        from fl_shuffle.compiled.softmax import TILE
         from fl_shuffle.gradients.compiled_linear.sums import input_products
 
-        products = np.empty((most, len(inputs)))
+        # Whole tiles are worked on, to the end of the last one.
+        products = np.zeros((most, len(inputs) + TILE))
         flat = inputs.reshape(len(inputs), -1).contiguous()
         input_products(flat.numpy(), self._layers[0].bias is not None, products)
         return products
@@ -261,28 +258,29 @@ class CompiledLinear(ChainEngine):
         )
 
     def _mean_clips(
-        self,
-        clips: RowClips | None,
-        products: NDArray[np.float64] | None,
-        invalid: NDArray[np.bool_],
+        self, batch: Batch, clips: RowClips | None, invalid: NDArray[np.bool_]
     ) -> MeanClips:
+        from fl_shuffle.compiled.matrix_products import APART
         from fl_shuffle.compiled.softmax import TILE
         from fl_shuffle.gradients.compiled_linear.sums import MeanClips
 
-        if clips is None or products is None:
-            products, radii, inflation = np.empty((0, 0)), np.empty(0), 1.0
-        else:
+        products, first, radii, inflation = np.empty((0, 0)), 0, np.empty(0), 1.0
+        if clips is not None:
+            products, first = self._products(batch.inputs, int(batch.sizes.max()))
             # Clipped to one after the other they are clipped to the smallest.
             radii, inflation = clips.radii.min(axis=0), clips.inflation
-        shape = self._layers[0].fan_out, TILE + len(products)
+        # torch's memory is aligned to cache lines, and so are rows of whole ones.
+        beyond = -(-(len(products) + APART - 1) // 8) * 8
+        classes = self._layers[0].fan_out if len(products) else 0
         return MeanClips(
             products,
+            first,
             radii,
             inflation,
             invalid,
-            np.zeros(shape if len(products) else (0, 0)),
-            np.empty(TILE),
-            np.empty(TILE),
+            torch.zeros((classes, TILE + beyond), dtype=torch.float64).numpy(),
+            torch.empty((APART, TILE), dtype=torch.float64).numpy(),
+            torch.empty(TILE, dtype=torch.float64).numpy(),
             np.empty(TILE, np.int64),
         )
 

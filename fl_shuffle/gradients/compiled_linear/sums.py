@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fl_shuffle.compiled import inlined, kernel, matrix_products, softmax
-from fl_shuffle.compiled.matrix_products import LANES, column_products, outer_16x5
+from fl_shuffle.compiled.matrix_products import APART, LANES, column_products, outer_16x5
 from fl_shuffle.compiled.softmax import ONE, TILE, ZERO
 from fl_shuffle.gradients import kernels, tolerances
 from fl_shuffle.gradients.compiled_linear import kernel as means
@@ -30,12 +30,14 @@ class MeanClips(NamedTuple):
     """Clients' means are clipped in the l2 norm to their `radii` [k] (`input_products` [0, n]: not
     at all), `inflation` times what is computed counting as their lengths.
 
-    `input_products` [m, n] as the function of that name makes them, for clients of m records at
-    most. Those whose mean is not finite count as zero, and are marked in `invalid` [k]. `errors`
-    [classes, TILE + m], zero at first, `products`, `squares` and `left` [TILE] are scratch.
+    `input_products` as the function of that name makes them, for clients of m records at most;
+    those of the first record are at `first`. Clients whose mean is not finite count as zero, and
+    are marked in `invalid` [k]. `errors` [classes, TILE + m + 2] at least, zero at first,
+    `products` [3, TILE], `squares` and `left` [TILE] are scratch.
     """
 
     input_products: Any
+    first: int
     radii: Any
     inflation: float
     invalid: Any
@@ -47,8 +49,8 @@ class MeanClips(NamedTuple):
 
 @kernel()
 def input_products(x: Any, biased: bool, products: Any) -> None:
-    """products [m, n], float64: the scalar product of each record's input and the one that comes
-    so many records after it, and one for a bias; zero beyond the last."""
+    """products [m, n + TILE], float64, zero at first: the scalar product of each record's input and
+    the one that comes so many records after it, and one for a bias; zero beyond the last."""
     count, features = x.shape
     for apart in range(products.shape[0]):
         for row in range(count):
@@ -68,7 +70,7 @@ def input_products(x: Any, biased: bool, products: Any) -> None:
 
 @inlined
 def _clip_means(
-    records: Any,
+    error: Any,
     start: Any,
     count: Any,
     client: Any,
@@ -76,32 +78,30 @@ def _clip_means(
     clips: Any,
     mean: Any,
     weights: Any,
-    tile: Any,
+    share: Any,
 ) -> Any:
     """The errors of whole clients, from `client` on, whose columns times inputs add up to their
-    means: to those that add up to their clipped means, times their weights.
+    sums: to those that add up to their clipped means, times their weights. share [TILE]: scratch.
 
-    A mean's squared length is the sum, over pairs of its records, of the products of their errors
+    A sum's squared length is the sum, over pairs of its records, of the products of their errors
     times those of their inputs. They may cancel, so they are float64: what round-off is left then
     is far below that of the float32 sum of the same errors times inputs.
     """
-    error, factor, zeros = tile.error, tile.factor, clips.zeros
-    known, errors, left = mean.input_products, mean.errors, mean.left
-    products, squares = mean.products, mean.squares
-    most = known.shape[0]
+    zeros, marked, known, first = clips.zeros, clips.marked, mean.input_products, mean.first + start
+    radii, invalid, inflation = mean.radii, mean.invalid, mean.inflation
+    errors, left, products, squares = mean.errors, mean.left, mean.products, mean.squares
     for c in range(classes):
-        own, wide = error[c], errors[c]
         for r in range(TILE):
-            wide[r] = own[r]
-    for apart in range(most):
-        column_products(errors, classes, apart, products)
-        own = known[apart, start : start + count]
-        if apart == 0:
-            for r in range(count):
-                squares[r] = products[r] * own[r]
-        else:
-            for r in range(count):
-                both = 2.0 * products[r] * own[r]
+            errors[c, r] = error[c, r]
+    for r in range(TILE):
+        squares[r] = 0.0
+    for first_apart in range(0, known.shape[0], APART):
+        column_products(errors, classes, first_apart, products)
+        for apart in range(first_apart, min(first_apart + APART, known.shape[0])):
+            # Each pair of different records counts twice.
+            times = 1.0 if apart == 0 else 2.0
+            for r in range(TILE):
+                both = times * products[apart - first_apart, r] * known[apart, first + r]
                 squares[r] += both if left[r] > apart else 0.0
     done, owner = 0, client
     while done < count:
@@ -109,22 +109,22 @@ def _clip_means(
         total = 0.0
         for r in range(done, stop):
             total += squares[r]
-        share = weights[owner]
-        length = np.sqrt(max(total, 0.0)) * mean.inflation
         if not np.isfinite(total):
-            mean.invalid[owner] = True
-            zeros[start + done : start + stop] = True
-            clips.marked[0] += stop - done
-        elif length > mean.radii[owner]:
-            share = _real(share * (mean.radii[owner] / length))
+            invalid[owner] = True
+            for r in range(start + done, start + stop):
+                zeros[r] = True
+            marked[0] += stop - done
+        size = np.float64(stop - done)
+        # Of the length of a mean that is zero this is infinity.
+        inside = radii[owner] * size / (np.sqrt(max(total, 0.0)) * inflation)
+        own = _real(weights[owner] * (inside if inside < 1.0 else 1.0) / size)
         for r in range(done, stop):
-            factor[r] = share
+            share[r] = own
         done = stop
         owner += 1
     for c in range(classes):
-        own = error[c]
         for r in range(TILE):
-            own[r] *= factor[r]
+            error[c, r] *= share[r]
 
 
 @kernel(means, matrix_products, softmax, kernels, tolerances)
@@ -155,7 +155,9 @@ def linear_sum(
     part, tail = np.zeros(total.size, np.float32), np.zeros(total.size, np.float32)
     whole = features // LANES * LANES if features >= LANES and classes % 5 == 0 else 0
     bias_at = classes * features
-    of_means = mean.input_products.shape[0] > 0
+    of_means, left = mean.input_products.shape[0] > 0, mean.left
+    of_records = clips.norm != 0 or not of_means
+    factor[:] = ONE
     client = 0
     total[:] = 0.0
     for block in range(blocks.size - 1):
@@ -173,13 +175,14 @@ def linear_sum(
                     # Whole clients only.
                     count = done
                     break
-                share = ONE / _real(size) if of_means else shares[owner]
-                for r in range(done, stop):
-                    factor[r] = share
-                    limit[r] = limits[owner]
                 if of_means:
                     for r in range(done, stop):
-                        mean.left[r] = stop - r
+                        left[r] = stop - r
+                if of_records:
+                    share, longest = ONE if of_means else shares[owner], limits[owner]
+                    for r in range(done, stop):
+                        factor[r] = share
+                        limit[r] = longest
                 done = stop
                 owner += 1
             before = marked[0]
@@ -189,7 +192,7 @@ def linear_sum(
                     for r in range(count):
                         if zeros[start + r]:
                             error[:classes, r] = ZERO
-                _clip_means(records, start, count, client, classes, clips, mean, shares, tile)
+                _clip_means(error, start, count, client, classes, clips, mean, shares, tile.sums)
             fresh = 1 if tiles % STRETCH_TILES == 0 else 0
             done = 0
             while done < count:

@@ -86,7 +86,7 @@ class Federation:
             self.weights[some],
             grid=sum_grid(self.reach),
             mean_clips=row_clips(radii, some.stop - some.start, engine.norm),
-            pairs=pairs,
+            inputs=self.x[records] if pairs else None,
         )
         return engine.clipped_sum(self.parameters, self.x[records], self.y[records], plan, tally)
 
@@ -180,7 +180,7 @@ def test_records_that_nearly_cancel(scale: float) -> None:
                 weights,
                 grid=sum_grid(radius),
                 mean_clips=row_clips([radius], clients, 2),
-                pairs=True,
+                inputs=x,
             )
             found = engine.clipped_sum(parameters, x, y, plan).numpy()
             length = float(np.linalg.norm(found))
@@ -189,6 +189,32 @@ def test_records_that_nearly_cancel(scale: float) -> None:
             assert length <= radius * (1 + 1e-6) + 1e-7 * records
             wanted = min(float(np.linalg.norm(exact[client])), radius)
             assert length >= wanted * (1 - 1e-4) - 1e-7 * records
+
+
+@pytest.mark.parametrize("longest", [10.0, 90.0, 1e6, 1e12, 1e16])
+def test_what_rounding_leaves_of_records_that_cancel_is_clipped(longest: float) -> None:
+    """No length worked out from errors and inputs tells of it. Records so long that it would show
+    go by rows, and so others' sums, and those of blocks in any order, are what they are."""
+    engine, federation = engine_of("many features"), Federation("many features", [4] * 60)
+    radius = 1.0
+    federation.first[:], federation.weights[:] = radius, 1.0
+    federation.reach = 60 * radius
+    federation.parameters = torch.zeros_like(federation.parameters)
+    # Errors 0.1 - e_y of one input under four labels, and what undoes them in the others.
+    x = federation.x.reshape(60, 4, -1)
+    x *= 0.5 / x.norm(dim=2, keepdim=True)
+    for client in (0, 7, 31):
+        x[client, :] = x[client, 0] / x[client, 0].norm() * longest * radius
+        federation.y[4 * client : 4 * client + 4] = torch.tensor([3, 3, 3, 3])
+        x[client, 2:] *= -1.0
+    together = federation.summed(engine)
+    own = [federation.summed(engine, None, k, k + 1) for k in range(60)]
+    assert max(float(part.norm()) for part in own) <= radius * (1 + 1e-6)
+    exact = federation.by_rows(engine, NonfiniteRecords())
+    assert float((together - exact).abs().max()) <= CLOSE * federation.reach
+    starts = engine.packing.starts(federation.sizes).tolist()
+    parts = [federation.summed(engine, None, a, b) for a, b in pairwise(starts)]
+    assert torch.equal(sum(parts[::-1]), together)
 
 
 def test_means_are_clipped_to_the_last_digits() -> None:
