@@ -56,6 +56,7 @@ from fl_shuffle.planned_noise import PlannedNoise
 from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
 from fl_shuffle.randomizers.noise import NoiseStream
 from fl_shuffle.randomizers.vector import NORMS, VectorRandomizer, clip_rows
+from fl_shuffle.threads import keep_one_thread
 
 log = logging.getLogger("fl_shuffle.client")
 
@@ -105,11 +106,17 @@ _lock = Lock()
 
 
 def plan_of(context: Context, beside: str | Path | None) -> ClientPlan:
-    """The plan of the run that a context belongs to; kept for its next message."""
+    """The plan of the run that a context belongs to; kept for its next message.
+
+    Of a seeded run the app, too, computes with one thread in this process: its last bits hang on
+    their number, and are to be the same on every engine.
+    """
     config = config_of(context, beside)
     with _lock:
         if not _plans or _plans[0][0] != config:
             _plans[:] = [(config, ClientPlan.of(config))]
+            if config.run.entropy == "seeded":
+                keep_one_thread()
         return _plans[0][1]
 
 

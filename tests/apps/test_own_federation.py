@@ -30,7 +30,7 @@ from fl_shuffle.apps.federation import arrays_of
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import FlShuffleError, InvalidValueError
-from fl_shuffle.flower import ShuffleClientApp
+from fl_shuffle.flower import ShuffleClientApp, mod
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.mod import ClientPlan
 from fl_shuffle.flower.records import Layout, TrainRequest, reports_of
@@ -117,6 +117,33 @@ def test_the_bits_do_not_hang_on_the_number_of_nodes(tmp_path: Path) -> None:
         fs.simulate(settings(jobs=jobs), out=out)
         models.append((out / "model.safetensors").read_bytes())
     assert models[0] == models[1]
+
+
+@pytest.mark.parametrize(("entropy", "threads"), [("seeded", 1), ("system", 2)])
+def test_a_nodes_threads_change_no_bit_of_a_seeded_run(
+    entropy: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process of another engine, which gives apps as many as it likes."""
+    used: list[int] = []
+
+    def counting(message: Message, context: Context) -> Message:
+        used.append(torch.get_num_threads())
+        return train(message, context)
+
+    own = ShuffleClientApp()
+    own.train()(counting)
+    monkeypatch.setattr(mod, "_plans", [])
+    layout = Layout.of(arrays_of(model()))
+    start = layout.record(np.zeros(DIMENSION, np.float32))
+    grid = InProcessGrid(own, {RESOLVED: json.dumps(settings(entropy=entropy))}, nodes=1)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        own(TrainRequest(1, 4, 2).message(start, 2, clients=CLIENTS), grid._contexts[2])
+    finally:
+        torch.set_num_threads(before)
+        grid.close()
+    assert used == [threads, threads]
 
 
 def test_where_nobody_watches_flowers_log_is_told(
