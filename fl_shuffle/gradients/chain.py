@@ -93,12 +93,16 @@ class ChainEngine(GradientEngine):
     def _batch(
         self, parameters: Tensor, inputs: Tensor, labels: Tensor, sizes: NDArray[np.int64]
     ) -> Batch:
+        return super()._batch(parameters, self._flat(inputs), labels, sizes)
+
+    def _flat(self, inputs: Tensor) -> Tensor:
+        """Records of any shape as rows. Raises `InvalidValueError` for others than the model's."""
         width = self._layers[0].fan_in
         if inputs.dtype != torch.float32 or inputs[0].numel() != width:
             raise InvalidValueError(
                 "inputs", f"{inputs.dtype} {list(inputs.shape)}", f"must be float32 [N, {width}]"
             )
-        return super()._batch(parameters, inputs.reshape(len(inputs), width), labels, sizes)
+        return inputs.reshape(len(inputs), width)
 
     def _block_means(
         self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords

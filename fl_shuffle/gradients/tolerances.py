@@ -81,7 +81,7 @@ class GradientTolerances:
     compiled_pairs_per_feature: float = 1.0
     """The length of a mean comes from products of pairs of its records where the square of their
     number is at most so many times the features: with more of them the mean itself is sooner
-    made. The products take little more memory than the records, or less ..."""
+    made. The products take as much memory as the records, or less, from four features on ..."""
     compiled_pairs_reach: float = 100.0
     """... and where no record is longer than so many times the radius its client's mean is clipped
     to: where records cancel rounding leaves 2^-24 of them or so, and no length tells of it."""

@@ -145,7 +145,8 @@ def _vectors(section: DataSection, features: Features, images: NDArray[Any]) -> 
             f"data.features = {section.features!r}: transform returned {found}; it must return a "
             f"float32 NumPy array with {len(images)} rows"
         )
-    return torch.from_numpy(vectors)
+    # Where they lie as they are read, engines need no copy of their own.
+    return torch.from_numpy(np.ascontiguousarray(vectors))
 
 
 @dataclass(frozen=True)

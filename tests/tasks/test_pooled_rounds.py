@@ -18,6 +18,8 @@ from fl_shuffle.aggregation.shuffler import ReportBatch
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.records import TrainRequest
+from fl_shuffle.gradients.compiled_linear import engine as compiled
+from fl_shuffle.gradients.compiled_linear.engine import CompiledLinear
 from fl_shuffle.randomizers.pooled import PooledNoise
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.tasks.worker import Worker
@@ -193,6 +195,34 @@ def test_without_noise_the_sums_are_equal(
     whole = player.sum_of_means(TrainRequest(1, 0, 4), parameters)
     assert np.abs(whole - expected).max() <= 1e-6 * reach
     assert np.abs(whole).max() > 1e-3 * reach
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_sums_by_pairs_of_records_are_those_of_the_reports(
+    turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of records that do not lie as they are read."""
+    choose_path(monkeypatch, compiled=True)
+    always = replace(compiled.TOLERANCES, compiled_pairs_per_feature=1e3)
+    monkeypatch.setattr(compiled, "TOLERANCES", always)
+    by_pairs = []
+    summed = CompiledLinear._sum_of_records
+
+    def counted(self: CompiledLinear, *given: Any) -> Tensor:
+        by_pairs.append(self)
+        return summed(self, *given)
+
+    monkeypatch.setattr(CompiledLinear, "_sum_of_records", counted)
+    config = personal("gaussian", "linear", "pooled", unit="client", client_clip=0.05)
+    task = task_of(config)
+    if turned:
+        task = replace(task, inputs=task.inputs.t().contiguous().t())
+    player, parameters = _NoNoise(config, task), parameters_of(config)
+    found = player.sum_of_means(TrainRequest(1, 0, 4), parameters)
+    assert len(by_pairs) == 1
+    assert np.abs(found - player.reports_sum(parameters)).max() <= 1e-6 * np.sum(
+        task.plan.weight * task.plan.radius
+    )
 
 
 def test_a_clients_part_does_not_hang_on_who_else_is_asked() -> None:

@@ -92,7 +92,7 @@ def sum_attack_epsilon(delta: float, mu: float, coarsest: float) -> float:
         else:
             bad = float(points[-1])
         points = bad + (good - bad) * _BETWEEN
-    return good
+    return good * (1.0 - TOLERANCES.inverse_safety)
 
 
 def laplace_sum_test(

@@ -9,9 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients.blocks import SumPlan
 from fl_shuffle.gradients.chain import ChainEngine
 from fl_shuffle.gradients.engine import Batch, Loss
+from fl_shuffle.gradients.kernels import steady_arithmetic
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 from fl_shuffle.gradients.rounding import move_error_float32
 from fl_shuffle.gradients.structure import Layer
@@ -98,12 +100,15 @@ class CompiledLinear(ChainEngine):
         clips, first = plan.mean_clips, plan.starts[:-1]
         if clips is None or clips.norm != 2:
             return None
+        if len(inputs) != plan.bounds[-1]:
+            raise InvalidValueError("inputs", list(inputs.shape), f"must be {plan.bounds[-1]} rows")
+        records = self._flat(inputs.detach()).contiguous()
         largest = np.maximum.reduceat(plan.sizes, first)
         most = TOLERANCES.compiled_pairs_per_feature * self._layers[0].fan_in
         few = (largest <= TILE) & (largest * largest <= most)
-        longest = np.sqrt(
-            np.maximum.reduceat(self._powers(inputs.contiguous()), plan.bounds[first])
-        )
+        with steady_arithmetic(self.device):
+            powers = self._powers(records)
+        longest = np.sqrt(np.maximum.reduceat(powers, plan.bounds[first]))
         radii = np.minimum.reduceat(clips.radii.min(axis=0), first)
         near = np.isfinite(longest) & (longest <= TOLERANCES.compiled_pairs_reach * radii)
         return np.asarray(few & near)
@@ -182,7 +187,7 @@ class CompiledLinear(ChainEngine):
     def _place(self, inputs: Tensor) -> slice | None:
         """Where these records lie among the kept ones, if they do."""
         kept = self._kept
-        if kept is None or not len(kept):
+        if kept is None or not len(kept) or not inputs.is_contiguous():
             return None
         first, rest = divmod(inputs.data_ptr() - kept.data_ptr(), kept[0].nbytes)
         inside = rest == 0 and 0 <= first <= len(kept) - len(inputs)

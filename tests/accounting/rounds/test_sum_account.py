@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -165,13 +166,27 @@ def test_lower_bound_lies_just_below() -> None:
 @pytest.mark.parametrize("coarsest", [0.0, 2.0**-16, 1e-3, 0.1])
 def test_the_tests_epsilon_is_found_however_large_it_is(coarsest: float, delta: float) -> None:
     """The rounding of reports may cost the test most of the exact epsilon, and errors overflow."""
-    for mu in (0.01, 1.0, 30.0, 300.0, 1e4, 3e10, 1e100):
+    # The last but one: where the exact epsilon's slope would overflow.
+    for mu in (0.01, 1.0, 30.0, 300.0, 1e4, 3e10, 4656909407.272426, 1e100):
         epsilon = sum_attack_epsilon(delta, mu, coarsest)
         assert epsilon <= gaussian_epsilon(delta, mu)
         if epsilon > 0.0:
             assert sum_attack_delta(epsilon, mu, coarsest) > delta
         assert sum_attack_delta(epsilon * (1 + 1e-5) + 1e-12, mu, coarsest) <= delta
         assert epsilon > 0.0 or mu <= 1.0
+
+
+def test_the_tests_epsilon_is_not_rounded_up() -> None:
+    """Of sums whose rounding costs nothing its number is next to the exact one; in 40 digits."""
+    drawn = np.random.default_rng(1)
+    for _ in range(100):
+        mu, delta = math.exp(drawn.uniform(1.0, 12.0)), math.exp(drawn.uniform(-34.0, -0.3))
+        epsilon = sum_attack_epsilon(delta, mu, 0.0)
+        with mpmath.workdps(40):
+            size, middle = mpmath.mpf(epsilon), mpmath.mpf(epsilon) / mpmath.mpf(mu)
+            missed = mpmath.exp(size) * mpmath.ncdf(-mpmath.mpf(mu) / 2 - middle)
+            assert mpmath.ncdf(mpmath.mpf(mu) / 2 - middle) - missed > delta
+        assert epsilon > (1 - 1e-5) * gaussian_epsilon(delta, mu)
 
 
 def weighted_plan(clients: int) -> RandomizerPlan:

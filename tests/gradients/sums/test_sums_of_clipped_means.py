@@ -217,6 +217,41 @@ def test_what_rounding_leaves_of_records_that_cancel_is_clipped(longest: float) 
     assert torch.equal(sum(parts[::-1]), together)
 
 
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("view", ["every other", "one for all", "images", "turned", "watched"])
+def test_records_that_lie_otherwise_are_the_same_records(view: str, kept: bool) -> None:
+    """Views of kept records that are not rows of theirs, and records that are no rows at all."""
+    engine = engine_of("many features")
+    federation = Federation("many features", [3, 2, 1, 2])
+    federation.first[:] = 0.5
+    given = torch.randn(16, 7, 10, generator=torch.Generator().manual_seed(3))
+    given[1::2] *= 1e-3
+    x = {
+        "every other": given.flatten(1)[::2],
+        "one for all": given.flatten(1)[:1].expand(8, 70),
+        "images": given[:8],
+        "turned": given.reshape(16, 10, 7)[:8].transpose(1, 2),
+        "watched": given.flatten(1)[:8].clone().requires_grad_(),
+    }[view]
+    federation.x = x.detach().reshape(8, 70).clone()
+    expected = federation.summed(engine)
+    assert float((expected - federation.by_rows(engine, NonfiniteRecords())).abs().max()) < 1e-5
+    if kept:
+        engine.keep(given.flatten(1) if x.dim() == 2 else given)
+    federation.x = x
+    assert torch.equal(federation.summed(engine), expected)
+
+
+@pytest.mark.parametrize(
+    "records", [torch.zeros(7, 70), torch.zeros(8, 69), torch.zeros(8, 70).double()]
+)
+def test_records_that_do_not_fit_are_refused_when_sums_are_planned(records: Tensor) -> None:
+    federation = Federation("many features", [3, 2, 1, 2])
+    federation.x = records
+    with pytest.raises(InvalidValueError, match="inputs"):
+        federation.summed(engine_of("many features"))
+
+
 def test_means_are_clipped_to_the_last_digits() -> None:
     """Each client by itself: clipped ones have their radius, but for the allowance of clipping."""
     engine, federation = engine_of("many features"), Federation("many features", [7, 1, 4, 8, 2])
