@@ -164,7 +164,10 @@ class GradientEngine(ABC):
         parts = torch.from_numpy(shares).float().to(self.device)
         starts = (self.packing if means else self.sum_packing).starts(sizes)
         plan = SumPlan(bounds, sizes, limits, parts, starts, grid, mean_clips)
-        return plan if inputs is None else replace(plan, pairs=self._by_pairs(inputs, plan))
+        if inputs is None:
+            return plan
+        with steady_arithmetic(self.device), torch.no_grad():
+            return replace(plan, pairs=self._by_pairs(inputs, plan))
 
     def _by_pairs(self, inputs: Tensor, plan: SumPlan) -> NDArray[np.bool_] | None:
         """What `SumPlan.pairs` are."""

@@ -13,7 +13,6 @@ from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients.blocks import SumPlan
 from fl_shuffle.gradients.chain import ChainEngine
 from fl_shuffle.gradients.engine import Batch, Loss
-from fl_shuffle.gradients.kernels import steady_arithmetic
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 from fl_shuffle.gradients.rounding import move_error_float32
 from fl_shuffle.gradients.structure import Layer
@@ -65,6 +64,10 @@ class CompiledLinear(ChainEngine):
     def path(self) -> str:
         return "closed-form linear, compiled"
 
+    def _flat(self, inputs: Tensor) -> Tensor:
+        # As the loops read them, and as kept records are found by where they begin.
+        return super()._flat(inputs).contiguous()
+
     def _move_error(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         return move_error_float32(sizes, TOLERANCES.compiled_chain)
 
@@ -102,13 +105,13 @@ class CompiledLinear(ChainEngine):
             return None
         if len(inputs) != plan.bounds[-1]:
             raise InvalidValueError("inputs", list(inputs.shape), f"must be {plan.bounds[-1]} rows")
-        records = self._flat(inputs.detach()).contiguous()
+        records = self._flat(inputs)
         largest = np.maximum.reduceat(plan.sizes, first)
         most = TOLERANCES.compiled_pairs_per_feature * self._layers[0].fan_in
         few = (largest <= TILE) & (largest * largest <= most)
-        with steady_arithmetic(self.device):
-            powers = self._powers(records)
-        longest = np.sqrt(np.maximum.reduceat(powers, plan.bounds[first]))
+        if not few.any():
+            return np.asarray(few)
+        longest = np.sqrt(np.maximum.reduceat(self._powers(records), plan.bounds[first]))
         radii = np.minimum.reduceat(clips.radii.min(axis=0), first)
         near = np.isfinite(longest) & (longest <= TOLERANCES.compiled_pairs_reach * radii)
         return np.asarray(few & near)
@@ -187,7 +190,7 @@ class CompiledLinear(ChainEngine):
     def _place(self, inputs: Tensor) -> slice | None:
         """Where these records lie among the kept ones, if they do."""
         kept = self._kept
-        if kept is None or not len(kept) or not inputs.is_contiguous():
+        if kept is None or not len(kept):
             return None
         first, rest = divmod(inputs.data_ptr() - kept.data_ptr(), kept[0].nbytes)
         inside = rest == 0 and 0 <= first <= len(kept) - len(inputs)
@@ -227,8 +230,7 @@ class CompiledLinear(ChainEngine):
 
         # Whole tiles are worked on, to the end of the last one.
         products = np.zeros((most, len(inputs) + TILE))
-        flat = inputs.reshape(len(inputs), -1).contiguous()
-        input_products(flat.numpy(), self._layers[0].bias is not None, products)
+        input_products(inputs.numpy(), self._layers[0].bias is not None, products)
         return products
 
     # What the compiled loops take: see `kernel`. Loading numba takes most of a second: only a run
@@ -237,7 +239,7 @@ class CompiledLinear(ChainEngine):
     def _records(self, batch: Batch, bounds: NDArray[np.int64]) -> Records:
         from fl_shuffle.gradients.compiled_linear.kernel import Records
 
-        inputs, labels = batch.inputs.contiguous(), batch.labels
+        inputs, labels = batch.inputs, batch.labels
         if batch.unusable is not None:
             labels = labels.masked_fill(batch.unusable, -1)
         powers = np.empty(0, np.float32) if batch.limits is None else self._powers(inputs)
