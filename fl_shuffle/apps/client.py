@@ -73,7 +73,7 @@ def train(message: Message, context: Context) -> Message:
     values = float32_array(model[PARAMETERS])
     if values is None:
         raise InvalidValueError("model", "its bytes", "must be one whole float32 array")
-    parameters = torch.tensor(values)
+    parameters = torch.from_numpy(values)
     pooled = config.run.noise == "pooled"
     if pooled or request.summed:
         require_simulated(context)

@@ -24,11 +24,13 @@ from fl_shuffle.gradients.blocks import (
     segments_of,
 )
 from fl_shuffle.gradients.client_sums import ClientSums, add_product, longest_sum, narrow
-from fl_shuffle.gradients.engine import Batch, GradientEngine, Loss, aligned, clip_factor
+from fl_shuffle.gradients.engine import Batch, GradientEngine, Loss
 from fl_shuffle.gradients.kernels import (
     Views,
     activate,
     affine,
+    aligned,
+    clip_factor,
     column_powers,
     powers_of,
     times_slope,

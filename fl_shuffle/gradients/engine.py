@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fl_shuffle.errors import InvalidValueError, require_integer, require_real
 from fl_shuffle.gradients.blocks import Packing, SumPlan, packing_of
-from fl_shuffle.gradients.kernels import steady_arithmetic
+from fl_shuffle.gradients.kernels import aligned, steady_arithmetic
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 from fl_shuffle.gradients.rounding import on_grid
 from fl_shuffle.gradients.structure import check_module
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs [N, C], labels) -> losses [N], each depending on its own record only. Labels are int64
 [N] (classes) or float32 [N, k] (numbers to predict)."""
+
+
+PreparedSum = Callable[[Tensor, NonfiniteRecords], Tensor]
+"""(parameters [d], tally) -> sum [d]: `GradientEngine.clipped_sum` of certain clients."""
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -141,13 +145,10 @@ class GradientEngine(ABC):
         *,
         grid: float,
         mean_clips: RowClips | None = None,
-        inputs: Tensor | None = None,
     ) -> SumPlan:
         """What `clipped_sum` needs to know of the clients: offsets [k + 1] and clip_radius as in
         `client_means`, the weights [k] of their means, the grid of the blocks' sums
         (`rounding.sum_grid` of what the whole sum may reach), and to what the means are clipped.
-
-        `inputs`: their records', if the plan is for these alone and something may be kept of them.
 
         Raises `InvalidValueError` for shapes or radii that do not fit.
         """
@@ -163,15 +164,7 @@ class GradientEngine(ABC):
         shares = np.broadcast_to(weights, len(sizes)) / (1 if means else sizes)
         parts = torch.from_numpy(shares).float().to(self.device)
         starts = (self.packing if means else self.sum_packing).starts(sizes)
-        plan = SumPlan(bounds, sizes, limits, parts, starts, grid, mean_clips)
-        if inputs is None:
-            return plan
-        with steady_arithmetic(self.device), torch.no_grad():
-            return replace(plan, pairs=self._by_pairs(inputs, plan))
-
-    def _by_pairs(self, inputs: Tensor, plan: SumPlan) -> NDArray[np.bool_] | None:
-        """What `SumPlan.pairs` are."""
-        return None
+        return SumPlan(bounds, sizes, limits, parts, starts, grid, mean_clips)
 
     def clipped_sum(
         self,
@@ -188,11 +181,24 @@ class GradientEngine(ABC):
         the bits of a round's sum do not depend on how calls share its blocks.
         Raises `InvalidValueError` for shapes or types that do not fit.
         """
-        self._check_data(parameters, inputs, labels, plan.bounds)
-        with steady_arithmetic(self.device), torch.no_grad():
-            batch = self._batch(parameters, inputs, labels, plan.sizes)
-            batch = replace(batch, limits=plan.limits)
-            return self._sum(aligned(parameters), batch, plan, nonfinite or NonfiniteRecords())
+        return self.prepared_sum(inputs, labels, plan)(parameters, nonfinite or NonfiniteRecords())
+
+    def prepared_sum(self, inputs: Tensor, labels: Tensor, plan: SumPlan) -> PreparedSum:
+        """`clipped_sum` of records that stay as they are, for any parameters: what follows from the
+        records alone may be worked out here, once. Several threads may call what this returns.
+
+        It and this raise `InvalidValueError` for shapes or types that do not fit.
+        """
+        self._check_records(inputs, labels, plan.bounds)
+
+        def sum_at(parameters: Tensor, nonfinite: NonfiniteRecords) -> Tensor:
+            self.check_parameters(parameters)
+            with steady_arithmetic(self.device), torch.no_grad():
+                batch = self._batch(parameters, inputs, labels, plan.sizes)
+                batch = replace(batch, limits=plan.limits)
+                return self._sum(aligned(parameters), batch, plan, nonfinite)
+
+        return sum_at
 
     def local_update(
         self,
@@ -329,7 +335,8 @@ class GradientEngine(ABC):
         offsets: Tensor | NDArray[np.int64],
     ) -> NDArray[np.int64]:
         bounds = self._check_bounds(offsets)
-        self._check_data(parameters, inputs, labels, bounds)
+        self.check_parameters(parameters)
+        self._check_records(inputs, labels, bounds)
         return bounds
 
     def _check_bounds(self, offsets: Tensor | NDArray[np.int64]) -> NDArray[np.int64]:
@@ -340,15 +347,16 @@ class GradientEngine(ABC):
             raise InvalidValueError("offsets", bounds, "every client needs at least one record")
         return bounds
 
-    def _check_data(
-        self, parameters: Tensor, inputs: Tensor, labels: Tensor, bounds: NDArray[np.int64]
-    ) -> None:
+    def check_parameters(self, parameters: Tensor) -> None:
+        """Raises `InvalidValueError` for others than float32 [d]."""
         if parameters.dtype != torch.float32 or tuple(parameters.shape) != (self.dimension,):
             raise InvalidValueError(
                 "parameters",
                 f"{parameters.dtype} {list(parameters.shape)}",
                 f"must be float32 [{self.dimension}]",
             )
+
+    def _check_records(self, inputs: Tensor, labels: Tensor, bounds: NDArray[np.int64]) -> None:
         records = len(inputs)
         if bounds[-1] != records:
             raise InvalidValueError(
@@ -387,14 +395,3 @@ class GradientEngine(ABC):
         if not bool(((values >= low) & (values <= high)).all()):
             raise InvalidValueError("clip_radius", radius, f"must lie in [{low:g}, {high:g}]")
         return values if values.ndim else float(values)
-
-
-def clip_factor(lengths: Tensor, limit: Tensor) -> Tensor:
-    """min(1, limit / length), NaN where the length is not finite."""
-    factor = torch.div(limit, lengths).clamp_(max=1.0)
-    return factor.add_(lengths, alpha=0.0)
-
-
-def aligned(values: Tensor) -> Tensor:
-    """A fresh copy: some kernels round by the address of what they read."""
-    return values.clone(memory_format=torch.contiguous_format)

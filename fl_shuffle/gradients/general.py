@@ -16,14 +16,8 @@ from torch.func import functional_call, grad, vmap
 
 from fl_shuffle.errors import FlShuffleError, InvalidValueError
 from fl_shuffle.gradients.blocks import equal_pieces
-from fl_shuffle.gradients.engine import (
-    Batch,
-    GradientEngine,
-    Loss,
-    aligned,
-    clip_factor,
-    cross_entropy,
-)
+from fl_shuffle.gradients.engine import Batch, GradientEngine, Loss, cross_entropy
+from fl_shuffle.gradients.kernels import aligned, clip_factor
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords, without_nonfinite_
 from fl_shuffle.gradients.rounding import HALF_ULP_64, move_error_float64
 from fl_shuffle.gradients.tolerances import TOLERANCES

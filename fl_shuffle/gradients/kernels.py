@@ -115,6 +115,17 @@ def times_slope(
         torch.ops.aten.sigmoid_backward.grad_input(error, outputs, grad_input=error)
 
 
+def clip_factor(lengths: Tensor, limit: Tensor) -> Tensor:
+    """min(1, limit / length), NaN where the length is not finite."""
+    factor = torch.div(limit, lengths).clamp_(max=1.0)
+    return factor.add_(lengths, alpha=0.0)
+
+
+def aligned(values: Tensor) -> Tensor:
+    """A fresh copy: some kernels round by the address of what they read."""
+    return values.clone(memory_format=torch.contiguous_format)
+
+
 @contextmanager
 def steady_arithmetic(device: torch.device) -> Iterator[None]:
     """One thread, and no denormal numbers, until the end.

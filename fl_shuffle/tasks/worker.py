@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from fl_shuffle.aggregation.shuffler import ReportBatch
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.records import TrainRequest
-from fl_shuffle.gradients import NonfiniteRecords, SumPlan, make_gradient_engine
+from fl_shuffle.gradients import NonfiniteRecords, PreparedSum, make_gradient_engine
 from fl_shuffle.gradients.rounding import on_grid, sum_grid
 from fl_shuffle.planned_noise import PlannedNoise, common, consecutive, of
 from fl_shuffle.randomizer_plan import RandomizerPlan
@@ -33,10 +34,10 @@ HELD_NUMBERS = 1 << 20
 
 
 class _Part(NamedTuple):
-    """Clients whose means are added up in one call: as planned, or by their rows."""
+    """Clients whose means are added up in one call: as prepared, or by their rows."""
 
     clients: NDArray[np.int64]
-    plan: SumPlan | None
+    prepared: PreparedSum | None
     blocks: NDArray[np.int64]
 
 
@@ -133,17 +134,21 @@ class Worker:
 
         A multiple of a public grid so fine that it does not show: sums over requests are exact.
         """
-        parameters = parameters.to(self._device)
-        total = torch.zeros(self._engine.dimension, dtype=torch.float64, device=self._device)
+        if parameters.device != self._device:
+            parameters = parameters.to(self._device)
+        total: Tensor | None = None
         nonfinite = NonfiniteRecords()
         for part in self._parts(request):
-            total += self._sum_of(part, parameters, nonfinite)
+            own = self._sum_of(part, parameters, nonfinite)
+            total = own if total is None else total + own
+        assert total is not None
         self._note(request, nonfinite)
-        return total.cpu().numpy()
+        return total.numpy(force=total.device.type != "cpu")
 
-    def _parts(self, request: TrainRequest) -> list[_Part]:
+    def _parts(self, request: TrainRequest) -> Iterable[_Part]:
         """The request's clients, whole blocks in a part: all of them if their records are a view;
-        else one by one. Kept for the next round, if that asks all clients, too."""
+        else one by one, made as they are asked for. Kept for the next round, if that asks all
+        clients, too."""
         place = request.first, request.span
         if not request.bitmap and place in self._whole_parts:
             return self._whole_parts[place]
@@ -152,13 +157,13 @@ class Worker:
         packing = self._engine.packing if self._by_rows else self._engine.sum_packing
         blocks = packing.starts(sizes)
         starts = blocks if request.bitmap else blocks[[0, -1]]
-        parts = [
+        parts = (
             self._part(clients[a:b], sizes[a:b], blocks[(blocks >= a) & (blocks <= b)] - a)
             for a, b in pairwise(starts.tolist())
-        ]
-        if not request.bitmap and len(self._whole_parts) < MOST_KEPT:
-            self._whole_parts[place] = parts
-        return parts
+        )
+        if request.bitmap or len(self._whole_parts) >= MOST_KEPT:
+            return parts
+        return self._whole_parts.setdefault(place, list(parts))
 
     def _part(
         self, clients: NDArray[np.int64], sizes: NDArray[np.int64], blocks: NDArray[np.int64]
@@ -167,17 +172,15 @@ class Worker:
         able = not self._by_rows or (bool(radii) and self._engine.sums_clipped_means)
         if self._config.training.local_steps > 1 or not able:
             return _Part(clients, None, blocks)
-        bounds = np.concatenate([[0], np.cumsum(sizes)])
+        inputs, labels, bounds = self._records(clients)
         plan = self._engine.plan_sum(
             bounds,
             of(self._clip, clients),
             of(self._weight, clients),
             grid=self._sum_grid,
             mean_clips=row_clips(radii, len(clients), self.plan.norm) if radii else None,
-            # A view of those that the engine keeps.
-            inputs=self._records(clients)[0] if consecutive(clients) else None,
         )
-        return _Part(clients, plan, blocks)
+        return _Part(clients, self._engine.prepared_sum(inputs, labels, plan), blocks)
 
     def _mean_radii(self, clients: NDArray[np.int64]) -> list[float | NDArray[np.float64]]:
         """To what the clients' means are clipped, one after the other."""
@@ -190,9 +193,8 @@ class Worker:
         return radii
 
     def _sum_of(self, part: _Part, parameters: Tensor, nonfinite: NonfiniteRecords) -> Tensor:
-        if part.plan is not None:
-            inputs, labels, _ = self._records(part.clients)
-            return self._engine.clipped_sum(parameters, inputs, labels, part.plan, nonfinite)
+        if part.prepared is not None:
+            return part.prepared(parameters, nonfinite)
         total = torch.zeros(self._engine.dimension, dtype=torch.float64)
         for a, b in pairwise(self._held_at_a_time(part.blocks).tolist()):
             rows, found = self.means(part.clients[a:b], parameters)

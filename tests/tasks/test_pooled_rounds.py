@@ -19,7 +19,7 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.records import TrainRequest
 from fl_shuffle.gradients.compiled_linear import engine as compiled
-from fl_shuffle.gradients.compiled_linear.engine import CompiledLinear
+from fl_shuffle.gradients.compiled_linear import prepared_sum
 from fl_shuffle.randomizers.pooled import PooledNoise
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.tasks.worker import Worker
@@ -206,13 +206,13 @@ def test_sums_by_pairs_of_records_are_those_of_the_reports(
     always = replace(compiled.TOLERANCES, compiled_pairs_per_feature=1e3)
     monkeypatch.setattr(compiled, "TOLERANCES", always)
     by_pairs = []
-    summed = CompiledLinear._sum_of_records
+    loop = prepared_sum.linear_sum
 
-    def counted(self: CompiledLinear, *given: Any) -> Tensor:
-        by_pairs.append(self)
-        return summed(self, *given)
+    def counted(*given: Any) -> None:
+        by_pairs.append(given)
+        loop(*given)
 
-    monkeypatch.setattr(CompiledLinear, "_sum_of_records", counted)
+    monkeypatch.setattr(prepared_sum, "linear_sum", counted)
     config = personal("gaussian", "linear", "pooled", unit="client", client_clip=0.05)
     task = task_of(config)
     if turned:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients.blocks import SumPlan
 from fl_shuffle.gradients.chain import ChainEngine
-from fl_shuffle.gradients.engine import Batch, Loss
+from fl_shuffle.gradients.engine import Batch, Loss, PreparedSum
+from fl_shuffle.gradients.kernels import steady_arithmetic
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 from fl_shuffle.gradients.rounding import move_error_float32
 from fl_shuffle.gradients.structure import Layer
@@ -20,9 +21,7 @@ from fl_shuffle.gradients.tolerances import TOLERANCES
 from fl_shuffle.plugins import installed
 
 if TYPE_CHECKING:
-    from fl_shuffle.compiled.row_clipping import RowClips
     from fl_shuffle.gradients.compiled_linear.kernel import Clips, Model, Records, Tile
-    from fl_shuffle.gradients.compiled_linear.sums import MeanClips
 
 
 def compiles(
@@ -75,26 +74,27 @@ class CompiledLinear(ChainEngine):
         self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
         from fl_shuffle.gradients.compiled_linear.kernel import linear_means
+        from fl_shuffle.gradients.compiled_linear.prepared_sum import count_marked
 
         span = (len(rows) - 1) * rows.stride(0) + self.dimension
         bounds = np.concatenate([[0], np.cumsum(batch.sizes)])
-        clips = self._clips(batch)
+        clips = self.clips(batch)
         linear_means(
-            self._records(batch, bounds),
-            self._model(parameters),
+            self.records_of(batch, bounds),
+            self.model()._replace(parameters=parameters.numpy()),
             clips,
-            self._tile(),
+            self.tile(),
             self._sums.buffer("total", self.dimension, dtype=torch.float64).numpy(),
             torch.as_strided(rows, (span,), (1,)).numpy(),
             rows.stride(0),
         )
-        _count(clips, batch, tally)
+        count_marked(clips, batch, tally)
 
     @property
     def sums_clipped_means(self) -> bool:
         return self.clip != "average"
 
-    def _by_pairs(self, inputs: Tensor, plan: SumPlan) -> NDArray[np.bool_] | None:
+    def _by_pairs(self, records: Tensor, plan: SumPlan) -> NDArray[np.bool_] | None:
         """Where it pays that the lengths of clients' means come from `input_products`, and no
         record is so long that what rounding leaves where records cancel would show. Which way a
         block goes hangs on the block alone, and so do its bits."""
@@ -103,9 +103,6 @@ class CompiledLinear(ChainEngine):
         clips, first = plan.mean_clips, plan.starts[:-1]
         if clips is None or clips.norm != 2:
             return None
-        if len(inputs) != plan.bounds[-1]:
-            raise InvalidValueError("inputs", list(inputs.shape), f"must be {plan.bounds[-1]} rows")
-        records = self._flat(inputs)
         largest = np.maximum.reduceat(plan.sizes, first)
         most = TOLERANCES.compiled_pairs_per_feature * self._layers[0].fan_in
         few = (largest <= TILE) & (largest * largest <= most)
@@ -116,72 +113,24 @@ class CompiledLinear(ChainEngine):
         near = np.isfinite(longest) & (longest <= TOLERANCES.compiled_pairs_reach * radii)
         return np.asarray(few & near)
 
-    def _sum(
-        self, parameters: Tensor, batch: Batch, plan: SumPlan, tally: NonfiniteRecords
-    ) -> Tensor:
-        total = torch.zeros(self.dimension, dtype=torch.float64)
-        for part, *place in plan.stretches:
-            own = batch if part is plan else batch.part(*place)
-            rows = part.mean_clips is not None and not part.by_pairs
-            summed = self._sum_by_rows if rows else self._sum_of_records
-            total += summed(parameters, own, part, tally)
-        return total
+    def prepared_sum(self, inputs: Tensor, labels: Tensor, plan: SumPlan) -> PreparedSum:
+        from fl_shuffle.gradients.compiled_linear.prepared_sum import LinearSum, Part
 
-    def _sum_of_records(
-        self,
-        parameters: Tensor,
-        batch: Batch,
-        plan: SumPlan,
-        tally: NonfiniteRecords,
-    ) -> Tensor:
-        from fl_shuffle.gradients.compiled_linear.sums import linear_sum
-
-        sums = np.empty((2, self.dimension))
-        clips, invalid = self._clips(batch), np.zeros(len(batch.sizes), np.bool_)
-        linear_sum(
-            self._records(batch, plan.bounds),
-            self._model(parameters),
-            clips,
-            self._mean_clips(batch, plan.mean_clips, invalid),
-            self._tile(),
-            plan.starts,
-            plan.shares.numpy(),
-            plan.grid,
-            sums,
-        )
-        if batch.limits is not None:
-            _count(clips, batch, tally)
-        tally.add_clients(int(np.count_nonzero(invalid)))
-        return torch.from_numpy(sums[0])
-
-    def _sum_by_rows(
-        self,
-        parameters: Tensor,
-        batch: Batch,
-        plan: SumPlan,
-        tally: NonfiniteRecords,
-    ) -> Tensor:
-        from fl_shuffle.gradients.compiled_linear.sums_of_means import linear_sum_of_clipped_means
-
-        sums = np.empty((3, self.dimension))
-        clips, invalid = self._clips(batch), np.zeros(len(batch.sizes), np.bool_)
-        together = max(1, TOLERANCES.compiled_mean_numbers // self.dimension)
-        linear_sum_of_clipped_means(
-            self._records(batch, plan.bounds),
-            self._model(parameters),
-            clips,
-            self._tile(),
-            plan.mean_clips,
-            plan.shares.numpy(),
-            plan.starts,
-            plan.grid,
-            self._sums.buffer("means", together, self.dimension).numpy(),
-            invalid,
-            sums,
-        )
-        _count(clips, batch, tally)
-        tally.add_clients(int(np.count_nonzero(invalid)))
-        return torch.from_numpy(sums[0])
+        self._check_records(inputs, labels, plan.bounds)
+        with steady_arithmetic(self.device), torch.no_grad():
+            # Closed forms know their classes without parameters.
+            batch = self._batch(torch.empty(0), inputs, labels, plan.sizes)
+            batch = replace(batch, limits=plan.limits)
+            plan = replace(plan, pairs=self._by_pairs(batch.inputs, plan))
+            parts = []
+            for part, *place in plan.stretches:
+                own = batch if part is plan else batch.part(*place)
+                products, first = np.empty((0, 0)), 0
+                if part.by_pairs:
+                    products, first = self._products(own.inputs, int(own.sizes.max()))
+                records = self.records_of(own, part.bounds)
+                parts.append(Part(own, part, records, products, first))
+        return LinearSum(self, parts)
 
     def keep(self, inputs: Tensor) -> None:
         self._kept = inputs.reshape(len(inputs), self._layers[0].fan_in).contiguous()
@@ -236,7 +185,8 @@ class CompiledLinear(ChainEngine):
     # What the compiled loops take: see `kernel`. Loading numba takes most of a second: only a run
     # that computes with it pays.
 
-    def _records(self, batch: Batch, bounds: NDArray[np.int64]) -> Records:
+    def records_of(self, batch: Batch, bounds: NDArray[np.int64]) -> Records:
+        """Its records, client k's from bounds[k] on."""
         from fl_shuffle.gradients.compiled_linear.kernel import Records
 
         inputs, labels = batch.inputs, batch.labels
@@ -245,59 +195,35 @@ class CompiledLinear(ChainEngine):
         powers = np.empty(0, np.float32) if batch.limits is None else self._powers(inputs)
         return Records(inputs.numpy(), powers, labels.contiguous().numpy(), bounds)
 
-    def _model(self, parameters: Tensor) -> Model:
+    def model(self) -> Model:
+        """The model, its parameters left out, with memory to be laid out in."""
         from fl_shuffle.compiled.matrix_products import LANES
         from fl_shuffle.gradients.compiled_linear.kernel import Model
 
         layer = self._layers[0]
-        panels = self._panels(parameters.numpy(), LANES)
-        return Model(panels, layer.fan_out, layer.bias is not None)
+        weights = torch.empty(self._panels() * (layer.fan_in + 1), LANES).numpy()
+        return Model(np.empty(0, np.float32), weights, layer.fan_out, layer.bias is not None)
 
-    def _clips(self, batch: Batch) -> Clips:
+    def clips(self, batch: Batch) -> Clips:
+        """To what its records are clipped, with room for marks."""
         from fl_shuffle.gradients.compiled_linear.kernel import Clips
 
         limits = batch.limits
         return Clips(
             0 if limits is None else self.norm,
             np.ones(len(batch.sizes), np.float32) if limits is None else limits.numpy(),
-            np.zeros(len(batch.labels), np.bool_),
-            np.zeros(1, np.int64),
+            np.empty(len(batch.labels), np.bool_),
+            np.empty(1, np.int64),
         )
 
-    def _mean_clips(
-        self, batch: Batch, clips: RowClips | None, invalid: NDArray[np.bool_]
-    ) -> MeanClips:
-        from fl_shuffle.compiled.matrix_products import APART
-        from fl_shuffle.compiled.softmax import TILE
-        from fl_shuffle.gradients.compiled_linear.sums import MeanClips
-
-        products, first, radii, inflation = np.empty((0, 0)), 0, np.empty(0), 1.0
-        if clips is not None:
-            products, first = self._products(batch.inputs, int(batch.sizes.max()))
-            # Clipped to one after the other they are clipped to the smallest.
-            radii, inflation = clips.radii.min(axis=0), clips.inflation
-        # torch's memory is aligned to cache lines, and so are rows of whole ones.
-        beyond = -(-(len(products) + APART - 1) // 8) * 8
-        classes = self._layers[0].fan_out if len(products) else 0
-        return MeanClips(
-            products,
-            first,
-            radii,
-            inflation,
-            invalid,
-            torch.zeros((classes, TILE + beyond), dtype=torch.float64).numpy(),
-            torch.empty((APART, TILE), dtype=torch.float64).numpy(),
-            torch.empty(TILE, dtype=torch.float64).numpy(),
-            np.empty(TILE, np.int64),
-        )
-
-    def _tile(self) -> Tile:
+    def tile(self) -> Tile:
+        """A tile to work on; contents arbitrary."""
         from fl_shuffle.compiled.matrix_products import LANES
         from fl_shuffle.compiled.softmax import TILE
         from fl_shuffle.gradients.compiled_linear.kernel import Tile
 
-        classes = -(-self._layers[0].fan_out // LANES) * LANES
-        tile = self._sums.buffer("tile", classes + 4, TILE).zero_().numpy()
+        # torch's memory is aligned to cache lines.
+        tile = torch.empty(self._panels() * LANES + 4, TILE).numpy()
         return Tile(tile[:-4], tile[-4], tile[-3], tile[-2], tile[-1])
 
     def _block_means(
@@ -305,19 +231,7 @@ class CompiledLinear(ChainEngine):
     ) -> None:
         self._means(parameters, batch, rows, tally)
 
-    def _panels(self, parameters: NDArray[np.float32], lanes: int) -> NDArray[np.float32]:
-        """Weights of `lanes` classes each, turned round, and biases, as the loop wants them."""
-        layer = self._layers[0]
-        panels = -(-layer.fan_out // lanes)
-        laid = np.zeros((panels * lanes, layer.fan_in + 1), np.float32)
-        end = layer.fan_out * layer.fan_in
-        laid[: layer.fan_out, :-1] = parameters[:end].reshape(layer.fan_out, layer.fan_in)
-        if layer.bias is not None:
-            laid[: layer.fan_out, -1] = parameters[end:]
-        turned = laid.reshape(panels, lanes, -1).transpose(0, 2, 1)
-        return np.ascontiguousarray(turned).reshape(-1, lanes)
+    def _panels(self) -> int:
+        from fl_shuffle.compiled.matrix_products import LANES
 
-
-def _count(clips: Clips, batch: Batch, tally: NonfiniteRecords) -> None:
-    if clips.marked[0]:
-        tally.add(torch.from_numpy(clips.zeros), batch.sizes)
+        return -(-self._layers[0].fan_out // LANES)

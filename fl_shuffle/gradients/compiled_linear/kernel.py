@@ -43,9 +43,10 @@ class Records(NamedTuple):
 
 
 class Model(NamedTuple):
-    """`weights` [panels * (f + 1), 16]: see `matrix_products.affine_4`; how many `classes` it
-    tells apart, and whether it has biases: they follow the weights in a row."""
+    """`parameters` [d]: weights [classes, f], and biases behind them if it is `biased`. `weights`
+    [panels * (f + 1), 16], working memory: the same laid out for `matrix_products.affine_4`."""
 
+    parameters: Any
     weights: Any
     classes: int
     biased: bool
@@ -54,7 +55,7 @@ class Model(NamedTuple):
 class Clips(NamedTuple):
     """Records are clipped in the l1 or l2 `norm` (0: not at all) to their client's limits [k].
 
-    Those that count as zero are marked in `zeros` [n], and counted in marked[0].
+    Those that count as zero are marked in `zeros` [n], and counted in marked[0]: results, both.
     """
 
     norm: int
@@ -65,13 +66,39 @@ class Clips(NamedTuple):
 
 class Tile(NamedTuple):
     """What a tile of records is worked on in: `error` [panels * 16, TILE], a column a record; its
-    `length`, its clip `limit`, its `factor`; `sums` is scratch. Finite at first."""
+    `length`, its clip `limit`, its `factor`; `sums` is scratch."""
 
     error: Any
     length: Any
     sums: Any
     factor: Any
     limit: Any
+
+
+@inlined
+def begin(model: Any, features: Any, clips: Any, tile: Any) -> Any:
+    """Lay out the model's weights; let nothing be marked, and all that a tile holds be finite."""
+    parameters, weights, classes = model.parameters, model.weights, model.classes
+    error, length, sums = tile.error, tile.length, tile.sums
+    factor, limit = tile.factor, tile.limit
+    clips.zeros[:] = False
+    clips.marked[0] = 0
+    biases = classes * features
+    for panel in range(error.shape[0] // LANES):
+        first, row = panel * LANES, panel * (features + 1)
+        for lane in range(LANES):
+            c = first + lane
+            for f in range(features):
+                weights[row + f, lane] = parameters[c * features + f] if c < classes else ZERO
+            has_bias = model.biased and c < classes
+            weights[row + features, lane] = parameters[biases + c] if has_bias else ZERO
+    for r in range(TILE):
+        length[r] = ZERO
+        sums[r] = ZERO
+        factor[r] = ZERO
+        limit[r] = ZERO
+        for c in range(error.shape[0]):
+            error[c, r] = ZERO
 
 
 @inlined
@@ -242,15 +269,10 @@ def input_powers(x: Any, norm: int, biased: bool, powers: Any) -> None:
 
 
 @kernel(matrix_products, softmax, kernels, tolerances)
-def linear_means(
+def means_of_clients(
     records: Records, model: Model, clips: Clips, tile: Tile, total: Any, out: Any, stride: int
 ) -> None:
-    """Client rows of the flat `out`, one each `stride`: weights [classes, f], then biases.
-
-    total [d] is working memory, finite at first. A record to be clipped whose errors are NaN, whose
-    label is no class, or whose gradient is too long for float32 counts as zero, and is marked; if
-    nothing is clipped, its client's row has entries that are not finite.
-    """
+    """`linear_means`, of a model that is laid out, on a tile that is finite."""
     x, offsets, classes = records.x, records.offsets, model.classes
     features, error, zeros, marked = x.shape[1], tile.error, clips.zeros, clips.marked
     limits, factor, limit = clips.limits, tile.factor, tile.limit
@@ -295,3 +317,17 @@ def linear_means(
             done = stop
             if after == size:
                 client += 1
+
+
+@kernel(matrix_products, softmax, kernels, tolerances)
+def linear_means(
+    records: Records, model: Model, clips: Clips, tile: Tile, total: Any, out: Any, stride: int
+) -> None:
+    """Client rows of the flat `out`, one each `stride`: weights [classes, f], then biases.
+
+    total [d] is working memory. A record to be clipped whose errors are NaN, whose
+    label is no class, or whose gradient is too long for float32 counts as zero, and is marked; if
+    nothing is clipped, its client's row has entries that are not finite.
+    """
+    begin(model, records.x.shape[1], clips, tile)
+    means_of_clients(records, model, clips, tile, total, out, stride)

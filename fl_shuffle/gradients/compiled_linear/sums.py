@@ -17,6 +17,7 @@ from fl_shuffle.gradients.compiled_linear.kernel import (
     Records,
     Tile,
     add_product,
+    begin,
     weighted_errors,
 )
 from fl_shuffle.gradients.tolerances import TOLERANCES
@@ -32,7 +33,7 @@ class MeanClips(NamedTuple):
 
     `input_products` as the function of that name makes them, for clients of m records at most;
     those of the first record are at `first`. Clients whose mean is not finite count as zero, and
-    are marked in `invalid` [k]. `errors` [classes, TILE + m + 2] at least, zero at first,
+    are marked in `invalid` [k]. `errors` [classes, TILE + m + 2] at least,
     `products` [3, TILE], `squares` and `left` [TILE] are scratch.
     """
 
@@ -157,6 +158,9 @@ def linear_sum(
     bias_at = classes * features
     of_means, left = mean.input_products.shape[0] > 0, mean.left
     of_records = clips.norm != 0 or not of_means
+    begin(model, features, clips, tile)
+    mean.invalid[:] = False
+    mean.errors[:, TILE:] = 0.0
     factor[:] = ONE
     client = 0
     total[:] = 0.0

@@ -10,7 +10,14 @@ from fl_shuffle.compiled import kernel, matrix_products, row_clipping, softmax
 from fl_shuffle.compiled.row_clipping import RowClips, clip_rows
 from fl_shuffle.gradients import kernels, tolerances
 from fl_shuffle.gradients.compiled_linear import kernel as means
-from fl_shuffle.gradients.compiled_linear.kernel import Clips, Model, Records, Tile, linear_means
+from fl_shuffle.gradients.compiled_linear.kernel import (
+    Clips,
+    Model,
+    Records,
+    Tile,
+    begin,
+    means_of_clients,
+)
 
 
 @kernel(means, row_clipping, matrix_products, softmax, kernels, tolerances)
@@ -41,6 +48,8 @@ def linear_sum_of_clipped_means(
     together, dimension = rows.shape
     flat = rows.reshape(-1)
     total, own, chain = sums[0], sums[1], sums[2]
+    begin(model, x.shape[1], clips, tile)
+    invalid[:] = False
     total[:] = 0.0
     chain[:] = 0.0
     for block in range(blocks.size - 1):
@@ -55,7 +64,7 @@ def linear_sum_of_clipped_means(
                 offsets[first : last + 1] - start,
             )
             few_clips = Clips(clips.norm, limits[first:last], zeros[start:stop], clips.marked)
-            linear_means(few, model, few_clips, tile, chain, flat, dimension)
+            means_of_clients(few, model, few_clips, tile, chain, flat, dimension)
             for stage in range(radii.shape[0]):
                 clip_rows(
                     rows[: last - first],

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients.blocks import packing_of_network
 from fl_shuffle.gradients.chain import ChainEngine, Pass
-from fl_shuffle.gradients.engine import Batch, GradientEngine, Loss, clip_factor, cross_entropy
+from fl_shuffle.gradients.engine import Batch, GradientEngine, Loss, cross_entropy
 from fl_shuffle.gradients.general import GeneralEngine
-from fl_shuffle.gradients.kernels import FLUSHED, Views, powers_of
+from fl_shuffle.gradients.kernels import FLUSHED, Views, clip_factor, powers_of
 from fl_shuffle.gradients.networks.graph import Network
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords, without_nonfinite_
 from fl_shuffle.gradients.rounding import length_error

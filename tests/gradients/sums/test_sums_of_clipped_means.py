@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients import NonfiniteRecords, Packing, make_gradient_engine
 from fl_shuffle.gradients.compiled_linear import engine as compiled
+from fl_shuffle.gradients.compiled_linear import prepared_sum
 from fl_shuffle.gradients.compiled_linear.engine import CompiledLinear
 from fl_shuffle.gradients.rounding import sum_grid
 from fl_shuffle.gradients.tolerances import TOLERANCES
@@ -40,6 +43,12 @@ def engine_of(name: str, clip: str = "none", norm: int = 2, clients: int = 5) ->
     # Small enough that the test's few clients are several blocks, of either kind.
     engine.packing = Packing(100, clients)
     return engine
+
+
+def let_pairs(monkeypatch: pytest.MonkeyPatch, per_feature: float) -> None:
+    """Let that many pairs of records for each feature pay."""
+    given = replace(TOLERANCES, compiled_pairs_per_feature=per_feature)
+    monkeypatch.setattr(compiled, "TOLERANCES", given)
 
 
 class Federation:
@@ -75,7 +84,6 @@ class Federation:
         tally: NonfiniteRecords | None = None,
         first: int = 0,
         last: int | None = None,
-        pairs: bool = True,
     ) -> Tensor:
         some = slice(first, len(self.sizes) if last is None else last)
         records = slice(int(self.offsets[some.start]), int(self.offsets[some.stop]))
@@ -86,7 +94,6 @@ class Federation:
             self.weights[some],
             grid=sum_grid(self.reach),
             mean_clips=row_clips(radii, some.stop - some.start, engine.norm),
-            inputs=self.x[records] if pairs else None,
         )
         return engine.clipped_sum(self.parameters, self.x[records], self.y[records], plan, tally)
 
@@ -95,7 +102,11 @@ class Federation:
 @pytest.mark.parametrize("norm", [1, 2])
 @pytest.mark.parametrize("clip", ["none", "record"])
 @pytest.mark.parametrize("name", MODELS)
-def test_the_sum_is_that_of_the_clipped_rows(name: str, clip: str, norm: int, pairs: bool) -> None:
+def test_the_sum_is_that_of_the_clipped_rows(
+    name: str, clip: str, norm: int, pairs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not pairs:
+        let_pairs(monkeypatch, 0.0)
     engine, federation = engine_of(name, clip, norm), Federation(name)
     bounds = federation.offsets
     # In clients of one record, of a few, and of many: no class, not finite, beyond float32.
@@ -106,7 +117,7 @@ def test_the_sum_is_that_of_the_clipped_rows(name: str, clip: str, norm: int, pa
     federation.x[bounds[24] + 1, 1] = 3e38
     expected_tally, tally = NonfiniteRecords(), NonfiniteRecords()
     expected = federation.by_rows(engine, expected_tally)
-    found = federation.summed(engine, tally, pairs=pairs)
+    found = federation.summed(engine, tally)
     assert float((found - expected).abs().max()) <= CLOSE * federation.reach
     assert float(found.abs().max()) > 1e3 * CLOSE * federation.reach
     assert not np.mod(found.numpy(), sum_grid(federation.reach)).any()
@@ -117,23 +128,21 @@ def test_the_sum_is_that_of_the_clipped_rows(name: str, clip: str, norm: int, pa
 def test_both_ways_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the other tests compare: blocks of short clients go by pairs, all others by rows."""
     engine, federation = engine_of("biased"), Federation("biased")
-    taken: dict[str, int] = {}
-    for way in ("_sum_of_records", "_sum_by_rows"):
-        original = getattr(engine, way)
+    taken = []
+    for way in ("linear_sum", "linear_sum_of_clipped_means"):
+        loop = getattr(prepared_sum, way)
 
-        def counted(*given: object, way: str = way, original: object = original) -> Tensor:
-            taken[way] = taken.get(way, 0) + 1
-            assert callable(original)
-            result = original(*given)
-            assert isinstance(result, Tensor)
-            return result
+        def counted(*given: object, way: str = way, loop: Any = loop) -> None:
+            taken.append(way)
+            loop(*given)
 
-        monkeypatch.setattr(engine, way, counted)
+        monkeypatch.setattr(prepared_sum, way, counted)
     federation.summed(engine)
-    assert min(taken["_sum_of_records"], taken["_sum_by_rows"]) > 1
+    assert min(taken.count("linear_sum"), taken.count("linear_sum_of_clipped_means")) > 1
     taken.clear()
-    federation.summed(engine, pairs=False)
-    assert taken == {"_sum_by_rows": 1}
+    let_pairs(monkeypatch, 0.0)
+    federation.summed(engine)
+    assert taken == ["linear_sum_of_clipped_means"]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -180,7 +189,6 @@ def test_records_that_nearly_cancel(scale: float) -> None:
                 weights,
                 grid=sum_grid(radius),
                 mean_clips=row_clips([radius], clients, 2),
-                inputs=x,
             )
             found = engine.clipped_sum(parameters, x, y, plan).numpy()
             length = float(np.linalg.norm(found))
@@ -243,12 +251,17 @@ def test_records_that_lie_otherwise_are_the_same_records(view: str, kept: bool) 
 
 
 @pytest.mark.parametrize(
-    "records", [torch.zeros(7, 70), torch.zeros(8, 69), torch.zeros(8, 70).double()]
+    ("records", "field"),
+    [
+        (torch.zeros(7, 70), "offsets"),
+        (torch.zeros(8, 69), "inputs"),
+        (torch.zeros(8, 70).double(), "inputs"),
+    ],
 )
-def test_records_that_do_not_fit_are_refused_when_sums_are_planned(records: Tensor) -> None:
+def test_records_that_do_not_fit_are_refused(records: Tensor, field: str) -> None:
     federation = Federation("many features", [3, 2, 1, 2])
     federation.x = records
-    with pytest.raises(InvalidValueError, match="inputs"):
+    with pytest.raises(InvalidValueError, match=field):
         federation.summed(engine_of("many features"))
 
 
@@ -268,9 +281,7 @@ def test_the_rule_is_a_blocks_own(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, federation = engine_of("biased"), Federation("biased")
     usual = federation.summed(engine)
     for share in (0.0, 200.0):
-        monkeypatch.setattr(
-            compiled, "TOLERANCES", replace(TOLERANCES, compiled_pairs_per_feature=share)
-        )
+        let_pairs(monkeypatch, share)
         other = federation.summed(engine)
         assert not torch.equal(other, usual)
         assert float((other - usual).abs().max()) <= CLOSE * federation.reach
@@ -284,3 +295,33 @@ def test_only_engines_that_can_plan_it() -> None:
         assert not engine.sums_clipped_means
         with pytest.raises(InvalidValueError, match="need the rows"):
             engine.plan_sum(offsets_of([1, 2]), grid=1.0, mean_clips=clips)
+
+
+def test_prepared_sums_are_called_from_several_threads_again_and_again() -> None:
+    """What one call leaves behind changes no other: neither marks, nor what is not finite."""
+    engine, federation = engine_of("biased", "record"), Federation("biased")
+    federation.x[federation.offsets[5], 3] = torch.nan
+    clips = row_clips([federation.first, federation.second], len(SIZES), 2)
+    plan = engine.plan_sum(
+        federation.offsets, federation.first, federation.weights,
+        grid=sum_grid(federation.reach), mean_clips=clips,
+    )  # fmt: skip
+    prepared = engine.prepared_sum(federation.x, federation.y, plan)
+    generator = torch.Generator().manual_seed(8)
+    models = [torch.randn(engine.dimension, generator=generator) for _ in range(5)]
+    models[2][0] = torch.inf
+    expected = []
+    for parameters in models:
+        tally = NonfiniteRecords()
+        fresh = engine.clipped_sum(parameters, federation.x, federation.y, plan, tally)
+        expected.append((fresh, tally.clients, tally.records))
+    assert expected[2][2] > expected[0][2] > 0
+
+    def again(number: int) -> bool:
+        fresh, clients, records = expected[number % 5]
+        tally = NonfiniteRecords()
+        found = prepared(models[number % 5], tally)
+        return torch.equal(found, fresh) and (tally.clients, tally.records) == (clients, records)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(again, range(100)))
