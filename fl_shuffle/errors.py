@@ -77,6 +77,8 @@ def require_real(
 
     Finiteness is checked first: NaN passes every inverted comparison.
     """
+    if type(value) is float and minimum < value < maximum:
+        return value  # Nearly always: nobody needs to be told what is allowed.
     low = "-inf" if minimum == -math.inf else f"{minimum:g}"
     high = "inf" if maximum == math.inf else f"{maximum:g}"
     left = "(" if exclusive_minimum or minimum == -math.inf else "["
@@ -106,6 +108,8 @@ def require_open_unit(field: str, value: object) -> float:
 
 def require_integer(field: str, value: object, *, minimum: int, maximum: int | None = None) -> int:
     """Return `value` as an int (integral floats are refused, they hide mistakes), or raise."""
+    if type(value) is int and minimum <= value and (maximum is None or value <= maximum):
+        return value
     allowed = f"must be a whole number >= {minimum}"
     if maximum is not None:
         allowed = f"must be a whole number in [{minimum}, {maximum}]"

@@ -122,11 +122,11 @@ class PooledBatch:
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
-        self._sum = torch.zeros(dimension, dtype=torch.float64)
+        self._sum = np.zeros(dimension)
         self._lock = Lock()
         self.count = 0
 
-    def add(self, part: Tensor, clients: int) -> bool:
+    def add(self, part: NDArray[np.float64], clients: int) -> bool:
         """Take in the sum [dimension] over so many clients; returns whether it was usable."""
         if not math.isfinite(float(part.sum())):
             return False
@@ -141,7 +141,7 @@ class PooledBatch:
 
     def release_sum(self) -> Tensor:
         """The sum of all means, float64 [dimension], without noise."""
-        return self._sum
+        return torch.from_numpy(self._sum)
 
 
 def require_reports(count: int, minimum: int) -> None:

@@ -25,6 +25,7 @@ from fl_shuffle.flower.records import (
     MODEL_RECORD,
     PARAMETERS,
     TrainRequest,
+    arrays_in,
     expired,
     float32_array,
     reply_with_reports,
@@ -69,8 +70,8 @@ def train(message: Message, context: Context) -> Message:
     require_protecting(context, config)
     sender = sender_of(config, context.node_config)
     run = None if sender is None else run_named_in(message)
-    model = message.content.array_records[MODEL_RECORD]
-    values = float32_array(model[PARAMETERS])
+    model = arrays_in(message.content, MODEL_RECORD)
+    values = None if model is None else float32_array(model[PARAMETERS])
     if values is None:
         raise InvalidValueError("model", "its bytes", "must be one whole float32 array")
     parameters = torch.from_numpy(values)

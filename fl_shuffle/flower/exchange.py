@@ -165,7 +165,7 @@ def taking_sums(turns: Turns, batch: PooledBatch, present: Mask) -> Take:
         places, total = turns[position][0].places, sum_of(reply)
         if total is not None and len(total) == batch.dimension:
             clients = len(present[places])
-            present[places] = batch.add(torch.from_numpy(total), clients)
+            present[places] = batch.add(total, clients)
 
     return take
 

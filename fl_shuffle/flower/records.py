@@ -12,7 +12,9 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from io import BytesIO
+from itertools import accumulate
 from threading import Lock
 from typing import Any
 
@@ -41,6 +43,11 @@ REPORT_RECORD = "report"
 _loading = Lock()
 
 
+@lru_cache(maxsize=16)
+def _name_of(dtype: np.dtype[Any]) -> str:
+    return str(dtype)
+
+
 class _LocalArray(Array):
     """An `Array` that holds a NumPy array and serializes it only if its bytes are asked for.
 
@@ -51,7 +58,7 @@ class _LocalArray(Array):
     """
 
     def __init__(self, values: NDArray[Any], *, shared: bool) -> None:
-        self.dtype = str(values.dtype)
+        self.dtype = _name_of(values.dtype)
         self.shape = tuple(values.shape)
         self.stype = "numpy.ndarray"
         self._values = values
@@ -151,10 +158,16 @@ class Layout:
 
     def record(self, vector: NDArray[np.float32]) -> ArrayRecord:
         """A record that holds a copy of the vector, cut into the layout's arrays."""
-        sizes = [math.prod(shape) for shape in self.shapes]
-        parts = np.split(vector.copy(), np.cumsum(sizes)[:-1])
-        shaped = (part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True))
-        return array_record(dict(zip(self.names, shaped, strict=True)), shared=True)
+        copied = vector.copy()
+        arrays = {name: copied[part].reshape(shape) for name, part, shape in self._parts}
+        return array_record(arrays, shared=True)
+
+    @cached_property
+    def _parts(self) -> list[tuple[str, slice, tuple[int, ...]]]:
+        """Every array's name, where in the vector it lies, and its shape."""
+        ends = list(accumulate(map(math.prod, self.shapes), initial=0))
+        parts = map(slice, ends[:-1], ends[1:])
+        return list(zip(self.names, parts, self.shapes, strict=True))
 
 
 @dataclass(frozen=True)
@@ -225,7 +238,8 @@ class TrainRequest:
         Raises `InvalidValueError` for one that names no clients, or others than the run's
         `clients`: nothing of its size is made before that is known.
         """
-        record = message.content.config_records.get(REQUEST_RECORD, ConfigRecord())
+        record = message.content.get(REQUEST_RECORD)
+        record = record if isinstance(record, ConfigRecord) else ConfigRecord()
         number, first, span = (record.get(key) for key in ("round", "first", "span"))
         bitmap = record.get("bitmap")
         require_integer("requested round", number, minimum=1)
@@ -236,6 +250,12 @@ class TrainRequest:
             raise InvalidValueError("bitmap of requested clients", bitmap, "has the wrong size")
         summed = record.get("summed") is True
         return cls(int(number), int(first), int(span), bitmap, summed)  # type: ignore[arg-type]
+
+
+def arrays_in(content: RecordDict, name: str) -> ArrayRecord | None:
+    """The arrays of that name; None if there are none."""
+    record = content.get(name)
+    return record if isinstance(record, ArrayRecord) else None
 
 
 def expired(message: Message) -> bool:
@@ -269,9 +289,9 @@ def sum_of_reports(
     reply: Message, clients: int, dimension: int
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:
     """(sum, of which clients) in a simulated node's reply; None if it holds no such pair."""
-    if reply.has_error() or REPORT_RECORD not in reply.content.array_records:
+    record = None if reply.has_error() else arrays_in(reply.content, REPORT_RECORD)
+    if record is None:
         return None
-    record = reply.content.array_records[REPORT_RECORD]
     if SUM_OF_REPORTS not in record or USABLE not in record:
         return None
     total, usable = record[SUM_OF_REPORTS].numpy(), record[USABLE].numpy()
@@ -285,9 +305,9 @@ def sum_of(reply: Message) -> NDArray[np.float64] | None:
 
     Raises `ConfigError` for a reply with reports: its client app makes some, whatever it is asked.
     """
-    if reply.has_error() or REPORT_RECORD not in reply.content.array_records:
+    record = None if reply.has_error() else arrays_in(reply.content, REPORT_RECORD)
+    if record is None:
         return None
-    record = reply.content.array_records[REPORT_RECORD]
     if REPORTS in record:
         raise ConfigError(
             "run.noise = 'pooled': the client app sends reports, so the noise is in them; set "
@@ -322,8 +342,8 @@ def _reports_or_cause(
     if reply.has_error():
         # What a client in this process raised is the user's to know; others' text stays out.
         return None, reply.error.cause if isinstance(reply.error, NamedError) else "failed"
-    records = reply.content.array_records if reply.has_content() else {}
-    array = records[REPORT_RECORD].get(REPORTS) if REPORT_RECORD in records else None
+    record = arrays_in(reply.content, REPORT_RECORD) if reply.has_content() else None
+    array = None if record is None else record.get(REPORTS)
     if array is None:
         return None, "sent no report"
     if shape is not None and tuple(array.shape) != shape:

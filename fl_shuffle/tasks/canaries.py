@@ -157,7 +157,7 @@ class Canaries:
         """See `SumSource.pooled`."""
         plan, scene = self.plan, self.scene
         batch = PooledBatch(self.dimension)
-        part = torch.zeros(self.dimension, dtype=torch.float64)
+        part = np.zeros(self.dimension)
         rest = float(np.sum(np.delete(scene.others, scene.target)))
         part[0] = rest + (scene.one if one else scene.zero)
         batch.add(part, len(plan))
