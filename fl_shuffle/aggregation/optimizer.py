@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
@@ -35,6 +36,10 @@ class ServerOptimizer:
     def current(self) -> Tensor:
         """The parameters that are broadcast, float32 [d]."""
         return self._theta
+
+    def is_finite(self) -> bool:
+        """Whether every broadcast parameter is: a float64 sum of finite ones cannot overflow."""
+        return math.isfinite(self._theta.numpy().sum(dtype=np.float64))
 
     def released(self) -> Tensor:
         """The parameters that are evaluated and saved: the averaged ones if averaging is on."""

@@ -177,7 +177,7 @@ class ShuffleStrategy(Strategy):
                 self.stopped_early = f"stopped before round {number}: it would exceed the budget"
                 self.failed = number == 1
                 break
-            if not self.failed and not bool(torch.isfinite(self._optimizer.current()).all()):
+            if not self.failed and not self._optimizer.is_finite():
                 self._fail(number, "the model is no longer finite; lower server.learning_rate")
             last = number == self._schedule.rounds
             due = last or number % self._schedule.evaluate_every == 0
@@ -188,7 +188,7 @@ class ShuffleStrategy(Strategy):
                 self._book.checkpoint(number, self._optimizer.state())
             if self._on_round:
                 # A shuffler apart may have closed the round before it was reserved anew.
-                dropped = max(0, int(allowed.sum()) - spend.n_reports)
+                dropped = max(0, int(np.count_nonzero(allowed)) - spend.n_reports)
                 seconds = time.perf_counter() - started
                 self._on_round(RoundOutcome(number, spend, dropped, seconds, metrics))
             if self.failed:
@@ -215,7 +215,7 @@ class ShuffleStrategy(Strategy):
     def _drawn(self, number: int) -> Mask:
         """The round's participants; raises `PrivacyBudgetError` if they are too few to report."""
         participants = self._participants(number)
-        count = int(participants.sum())
+        count = int(np.count_nonzero(participants))
         if count < self._min_reports:
             remedy = "raise it, or " if self._schedule.participation < 1.0 else "raise "
             raise PrivacyBudgetError(
@@ -348,7 +348,7 @@ class ShuffleStrategy(Strategy):
                 present[client] = True
             else:
                 self._causes[BEYOND] += 1
-        self._require(number, int(present.sum()), grid)
+        self._require(number, int(np.count_nonzero(present)), grid)
         return self._book.commit(number, present, time.perf_counter() - started)
 
     # Flower's per-phase hooks: `run` drives the rounds itself, and `start` is the public way in.

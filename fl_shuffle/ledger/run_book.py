@@ -64,7 +64,7 @@ class RunBook:
         """See `fl_shuffle.flower.strategy.RoundBook.reserve`."""
         started = time.perf_counter()
         allowed = self._within_lifetime(round_number, participants)
-        self._expected = int(allowed.sum())
+        self._expected = int(np.count_nonzero(allowed))
         asked = time.thread_time()
         planned = self._accountant.preview(round_number, allowed)
         self._long |= time.thread_time() - asked > LONG_SECONDS
@@ -99,7 +99,7 @@ class RunBook:
     def commit(self, round_number: int, present: Mask, seconds: float) -> Spend | None:
         """See `fl_shuffle.flower.strategy.RoundBook.commit`."""
         started = time.perf_counter()
-        self._accountant.trust.require(round_number, int(present.sum()))
+        self._accountant.trust.require(round_number, int(np.count_nonzero(present)))
         spend = self._accountant.preview(round_number, present)
         if self._exceeds(spend):
             self._ledger.note(

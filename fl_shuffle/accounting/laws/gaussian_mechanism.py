@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import erfcx, ndtr
+from scipy.special import erfcx, ndtr, ndtri
 
 from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_open_unit, require_real
@@ -169,7 +169,8 @@ def _gaussian_epsilon(delta: float, mu: float) -> float:
 
 def _newton_epsilon(delta: float, mu: float, high: float) -> float | None:
     """About where the profile is `delta`, by Newton's method on its logarithm from above."""
-    target, epsilon = math.log(delta), high
+    # The profile is below its first term, Phi(mu/2 - eps/mu).
+    target, epsilon = math.log(delta), min(high, mu * (0.5 * mu - float(ndtri(delta))))
     for _ in range(TOLERANCES.newton_steps):
         value = _profile(epsilon, mu)
         slope = _lesser_tail(epsilon / mu - 0.5 * mu, mu)  # minus d delta / d eps
@@ -179,7 +180,7 @@ def _newton_epsilon(delta: float, mu: float, high: float) -> float | None:
         epsilon += step
         if not 0.0 < epsilon < math.inf:
             return None
-        if abs(step) <= 1e-13 * epsilon:
+        if abs(step) <= TOLERANCES.newton_last_step * epsilon:
             return epsilon
     return None
 

@@ -189,7 +189,7 @@ class ShuffledView:
         """
         if not self._creditable:
             return {}
-        counts, lost = self._counts(present), self._lost(int(present.sum()))
+        counts, lost = self._counts(present), self._lost(int(np.count_nonzero(present)))
         if self._last is not None and self._last[:2] == (counts, lost):
             return self._last[2]
         types: dict[int, RoundKind] = {}
