@@ -145,6 +145,8 @@ class SumAccount:
     found: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False)
     """Attacks on these sums that were worked out; an account that follows keeps them."""
     _table: _Table | None = field(default=None, repr=False)
+    _everybody: NDArray[np.int64] | None = field(default=None, repr=False)
+    """So many clients each class [classes] has."""
 
     @classmethod
     def start(
@@ -172,13 +174,16 @@ class SumAccount:
         if reason is not None:
             return cls(class_of, reason, assumed_honest, none, none, never)
         table = _Table.of(classes, dimension)
+        everybody = np.bincount(class_of, minlength=len(table.scale))
         if table.laplace:
-            everybody = np.bincount(class_of, minlength=len(table.scale))
             honest = honest_reports(assumed_honest, len(class_of))
             if not np.isfinite(table.mu(everybody, honest)).any():
                 return cls(class_of, FEW_LAPLACE, assumed_honest, none, none, never)
         coarsest = float(np.max(table.grid / table.scale, initial=0.0))
-        return cls(class_of, None, assumed_honest, none, none, never, coarsest, _table=table)
+        return cls(
+            class_of, None, assumed_honest, none, none, never, coarsest,
+            _table=table, _everybody=everybody,
+        )  # fmt: skip
 
     def after(self, present: Mask) -> SumAccount:
         """One more sum, of the reports of these clients [n]."""
@@ -187,7 +192,9 @@ class SumAccount:
             return self
         everybody = bool(present.all())
         taking = self.class_of if everybody else self.class_of[present]
-        counts = np.bincount(taking, minlength=len(table.scale))
+        counts = self._everybody if everybody else None
+        if counts is None:
+            counts = np.bincount(taking, minlength=len(table.scale))
         cost = table.cost(counts, honest_reports(self.assumed_honest, int(counts.sum())))
         taken = self.taken + present
         # What one class costs is one number for all.
