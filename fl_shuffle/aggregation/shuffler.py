@@ -139,9 +139,9 @@ class PooledBatch:
         """See `ReportBatch.require`."""
         require_reports(self.count, minimum)
 
-    def release_sum(self) -> Tensor:
+    def release_sum(self) -> NDArray[np.float64]:
         """The sum of all means, float64 [dimension], without noise."""
-        return torch.from_numpy(self._sum)
+        return self._sum
 
 
 def require_reports(count: int, minimum: int) -> None:

@@ -288,7 +288,8 @@ class ShuffleStrategy(Strategy):
         if isinstance(batch, PooledBatch):
             assert self._pooled is not None
             generator = self._seeds.numpy_generator(number, "pooled noise")
-            return self._pooled.add_to(batch.release_sum(), present, generator) / batch.count
+            total = self._pooled.add_to(batch.release_sum(), present, generator)
+            return torch.from_numpy((total / batch.count).astype(np.float32))
         if self._analyzer is None:
             return batch.release_sum() / batch.count
         order = self._seeds.numpy_generator(number, "permutation")

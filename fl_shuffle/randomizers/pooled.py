@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fl_shuffle.errors import require_choice
@@ -59,8 +58,8 @@ class PooledNoise:
         self._of = inverse.reshape(-1)
 
     def add_to(
-        self, total: torch.Tensor, present: NDArray[np.bool_], generator: np.random.Generator
-    ) -> torch.Tensor:
+        self, total: FloatArray, present: NDArray[np.bool_], generator: np.random.Generator
+    ) -> FloatArray:
         """What the sum of the reports of the clients in `present` [clients] would be.
 
         `total` [d] is the sum of their weighted means. The result, float64 [d], lies on the finest
@@ -71,7 +70,7 @@ class PooledNoise:
         counts = self._counts(present)
         noise = pooled_noise(self._noise, self._scales, counts, len(total), generator)
         step = float(self._steps[counts > 0].min())
-        return torch.from_numpy(np.rint((total.numpy() + noise) / step) * step)
+        return np.asarray(np.rint((total + noise) / step) * step)
 
     def _counts(self, present: NDArray[np.bool_]) -> NDArray[np.int64]:
         """How many of these clients have each scale."""

@@ -163,7 +163,7 @@ class Canaries:
         batch.add(part, len(plan))
         noise = PooledNoise(plan.noise, plan.weight * plan.scale, plan.step)
         everyone = np.ones(len(plan), dtype=bool)
-        return noise.add_to(batch.release_sum(), everyone, generator).numpy()
+        return noise.add_to(batch.release_sum(), everyone, generator)
 
     def orders(self) -> SeenOrders | None:
         """See `CanarySource.orders`."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
@@ -76,15 +75,15 @@ def pooled_sums(
 ) -> NDArray[np.float64]:
     """The same of rounds in which noise is pooled."""
     player = Worker(config, task_of(config))
-    total = torch.zeros(27, dtype=torch.float64)
+    total = np.zeros(27)
     for client in EVERYBODY[present].tolist():
         part = player.sum_of_means(TrainRequest(1, client, 1), parameters_of(config))
-        total += torch.from_numpy(part)
+        total += part
     seeds = SeedTree(12)
     noise = noise or noise_of(config)
     return np.stack(
         [
-            noise.add_to(total, present, seeds.numpy_generator(number, "pooled noise")).numpy()
+            noise.add_to(total, present, seeds.numpy_generator(number, "pooled noise"))
             for number in range(ROUNDS)
         ]
     )
