@@ -39,7 +39,8 @@ class ServerOptimizer:
 
     def is_finite(self) -> bool:
         """Whether every broadcast parameter is: a float64 sum of finite ones cannot overflow."""
-        return math.isfinite(self._theta.numpy().sum(dtype=np.float64))
+        with np.errstate(invalid="ignore"):
+            return math.isfinite(self._theta.numpy().sum(dtype=np.float64))
 
     def released(self) -> Tensor:
         """The parameters that are evaluated and saved: the averaged ones if averaging is on."""

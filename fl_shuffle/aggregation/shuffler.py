@@ -128,8 +128,9 @@ class PooledBatch:
 
     def add(self, part: NDArray[np.float64], clients: int) -> bool:
         """Take in the sum [dimension] over so many clients; returns whether it was usable."""
-        if not math.isfinite(float(part.sum())):
-            return False
+        with np.errstate(over="ignore", invalid="ignore"):
+            if not math.isfinite(part.sum()):
+                return False
         with self._lock:
             self._sum += part
             self.count += clients

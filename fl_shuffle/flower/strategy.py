@@ -289,7 +289,7 @@ class ShuffleStrategy(Strategy):
             assert self._pooled is not None
             generator = self._seeds.numpy_generator(number, "pooled noise")
             total = self._pooled.add_to(batch.release_sum(), present, generator)
-            return torch.from_numpy((total / batch.count).astype(np.float32))
+            return torch.from_numpy(total / batch.count)
         if self._analyzer is None:
             return batch.release_sum() / batch.count
         order = self._seeds.numpy_generator(number, "permutation")

@@ -63,6 +63,14 @@ def test_a_step_leaves_the_broadcast_model_alone() -> None:
     assert optimizer.current().tolist() == [-1.0] * 3
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_model_that_is_not_finite_is_known_without_a_warning() -> None:
+    largest = float(torch.finfo(torch.float32).max)
+    for bad in ([], [math.nan], [math.inf], [-math.inf], [math.inf, -math.inf]):
+        theta = torch.tensor([largest] * 1000 + bad)
+        assert ServerOptimizer(ServerSection(), theta).is_finite() == (not bad)
+
+
 def test_starting_up_does_not_load_the_compiler() -> None:
     code = (
         "import sys, torch\n"

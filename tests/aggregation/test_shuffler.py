@@ -12,7 +12,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from fl_shuffle.aggregation.shuffler import ReportBatch
+from fl_shuffle.aggregation.shuffler import PooledBatch, ReportBatch
 from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.randomizers import noise_cpu, vector
@@ -87,6 +87,16 @@ def test_every_report_is_held_to_its_own_client_s_limit(keep: bool) -> None:
     beyond[1] *= 8.0 * (1.0 + 2.0**-20)
     assert batch.add(beyond, 1, largest).tolist() == [True, False, True, True, True]
     assert batch.count == 9
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_pooled_sum_that_is_not_finite_is_left_out_without_a_warning() -> None:
+    batch, good = PooledBatch(3), np.array([1.0, 2.0, 3.0])
+    for bad in ([np.nan, 0.0, 0.0], [np.inf, -np.inf, 0.0], [1e308, 1e308, 0.0]):
+        assert not batch.add(np.array(bad), 5)
+    assert batch.add(good, 2) and batch.add(good, 1)
+    assert batch.count == 3
+    assert batch.release_sum().tolist() == [2.0, 4.0, 6.0]
 
 
 def test_an_empty_batch_is_an_empty_array() -> None:
