@@ -4,8 +4,8 @@ Times are CPU seconds of this process (median of repeated calls). The reference 
 literal implementation of Algorithm 4 of Su, Cheng and Wang 2025: values rounded up to the grid
 l = (e^eps0 - 1)/1200, one FFT over the full length of the n-fold sum, no tilting, no window.
 
-    scripts/bench_accounting            # everything, about a minute
-    scripts/bench_accounting --smoke    # small sizes only, a few seconds
+    scripts/bench accounting            # everything, about a minute
+    scripts/bench accounting --smoke    # small sizes only, a few seconds
 """
 
 from __future__ import annotations

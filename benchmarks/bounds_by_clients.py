@@ -13,7 +13,8 @@ import math
 import sys
 from typing import Any
 
-from fl_shuffle.accounting.bounds.clones import clone_curve, solve
+from fl_shuffle.accounting.bounds.clones import clone_curve
+from fl_shuffle.accounting.engine.monotone_search import solve
 from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.errors import FlShuffleError
@@ -21,6 +22,7 @@ from fl_shuffle.errors import FlShuffleError
 CLIENTS = tuple(10**power for power in range(2, 9))
 COMMON: dict[str, Any] = {"epsilon0": 1.0, "delta": 1e-6}
 GAUSSIAN = {**COMMON, "randomizer": "gaussian", "delta0": 1e-5, "unit": "client"}
+GAUSSIAN["calibration"] = "classical"  # the noise that the papers compare at
 WITHDRAWN = "FMT 2023, Wang et al. (proof withdrawn)"
 COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
     "GSPA, as published": ({**COMMON, "method": "gspa"}, "x:"),

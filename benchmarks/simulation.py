@@ -12,7 +12,7 @@ the tenth and ninetieth percentile beside it.
   ours    fl-shuffle simulate CONFIG --json, accountant and ledger on
   pooled  the same with run.noise = "pooled"
   ray     ours with --engine ray
-  stock   plain Flower on Ray, one client per node, Opacus (scripts/bench_stock_flower)
+  stock   plain Flower on Ray, one client per node, Opacus (benchmarks/stock_flower)
 
 The test set is not evaluated between rounds in any of them. MNIST (60 principal components) is
 used where --data or FL_SHUFFLE_DATA names it; synthetic features of the same shape otherwise.
@@ -101,7 +101,7 @@ class Bench:
     def _export(self) -> None:
         """Inputs and labels in client order, and the noise scale, as the product derives them."""
         from fl_shuffle.configuration.reading import load_config
-        from fl_shuffle.tasks.task import load_task
+        from fl_shuffle.data.task import load_task
 
         task = load_task(load_config(self.config(1, "in-process", "export")))
         inputs, labels = task.inputs.numpy(), task.labels.numpy()

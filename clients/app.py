@@ -1,7 +1,9 @@
-"""The ClientApp that `flwr run .` starts. Copy it and edit it.
+"""The clients of a federation in the shuffle model: clip, randomize, answer.
 
-It runs unchanged on the in-process, Simulation and Deployment Engines. Only randomized reports
-leave a node: `client.train` clips, randomizes and packs them.
+`fl-shuffle simulate`, Ray and `flwr run .` all run this file. A node plays one client or thousands,
+and each of them adds noise for its own budget before anything leaves. What else must be true of a
+node (which clients' records it holds, that failures tell nothing, a budget record of its own, a
+shuffler of its own) hangs on `request`, `answer` and the mod; none of it is asked about here.
 """
 
 from __future__ import annotations
@@ -9,18 +11,28 @@ from __future__ import annotations
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fl_shuffle.apps import client
+from fl_shuffle.federation import Federation
+from fl_shuffle.flower.answers import redact_errors
 
-app = ClientApp()
+app = ClientApp(mods=[redact_errors])
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """The requested clients' reports, computed from the broadcast model."""
-    return client.train(message, context)
+    """One randomized report for each client that the server asks for, and nothing else."""
+    federation = Federation.of(context)  # records, model and budgets: put together once, then kept
+    request = federation.request(message, context)  # the round, its model, whose reports
+    answer = federation.answer(request)  # reports one by one, or in a simulation their exact sum
+    clip, randomize = federation.clipper, federation.randomizer
+
+    for clients in answer.blocks:  # a few thousand at a time, by their numbers
+        means = clip(request.model, clients)  # one row a client, no longer than its clip
+        reports = randomize(means, clients, request.round)  # each with its own client's noise
+        answer.add(reports, clients)
+    return answer.message()
 
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Which clients this node plays."""
-    return client.query(message, context)
+    """Which clients this node plays: it is asked for nobody else's reports."""
+    return Federation.of(context).holding(message, context)

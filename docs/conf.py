@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
+from pathlib import Path
 from typing import ClassVar
 
 from docutils import nodes
@@ -10,7 +13,13 @@ from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
 
 from fl_shuffle.cli import SUBCOMMANDS, build_parser
+from fl_shuffle.configuration.reading import SECTIONS
+from fl_shuffle.declare import reference
 from fl_shuffle.version import __version__
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for the page of reproductions
+
+from benchmarks.reproduction.page import sections
 
 project = "fl-shuffle"
 author = "The fl-shuffle authors"
@@ -22,12 +31,15 @@ exclude_patterns = ["reproduction/*/*"]
 # Handed out beside the page it is made of.
 html_extra_path = ["tutorial.ipynb"]
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["own.css"]
 html_title = "fl-shuffle"
 # Docstrings and pages write code in single backticks.
 default_role = "code"
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
 myst_links_external_new_tab = False
 suppress_warnings = ["misc.highlighting_failure"]
 
@@ -53,5 +65,52 @@ class AllCommands(Directive):
         return found
 
 
+class AllSettings(Directive):
+    """`{all-settings}`: what `fl_shuffle.configuration.sections` declares, a table a section."""
+
+    option_spec: ClassVar = {}
+
+    def run(self) -> list[nodes.Node]:
+        found: list[nodes.Node] = []
+        for name, rows in reference(SECTIONS).items():
+            section = nodes.section(ids=[name])
+            section += nodes.title(text=name)
+            section += _table([("key", "default", "what"), *rows])
+            found.append(section)
+        return found
+
+
+def _table(rows: list[tuple[str, str, str]]) -> nodes.table:
+    group = nodes.tgroup(cols=3)
+    group += [nodes.colspec(colwidth=width) for width in (20, 20, 60)]
+    bodies = nodes.thead(), nodes.tbody()
+    for number, row in enumerate(rows):
+        line = nodes.row()
+        for column, text in enumerate(row):
+            paragraph = nodes.paragraph()
+            parts = ["", text] if number and column < 2 else text.split("`")
+            for place, part in enumerate(parts):
+                paragraph += (nodes.literal if place % 2 else nodes.inline)(part, part)
+            cell = nodes.entry()
+            cell += paragraph
+            line += cell
+        bodies[min(number, 1)].append(line)
+    group += list(bodies)
+    table = nodes.table()
+    table += group
+    return table
+
+
+def with_reproductions(app: Sphinx, name: str, source: list[str]) -> None:
+    """Below the list of targets, what each of them found."""
+    if name == "reproduction/README":
+        folder = Path(app.srcdir) / "reproduction"
+        listed = [line for line in source[0].splitlines() if line.startswith("| [")]
+        names = [line[3 : line.index("]")] for line in listed]
+        source[0] += sections([json.loads((folder / n / "entry.json").read_text()) for n in names])
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("source-read", with_reproductions)
     app.add_directive("all-commands", AllCommands)
+    app.add_directive("all-settings", AllSettings)

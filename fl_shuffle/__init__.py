@@ -19,29 +19,36 @@ from fl_shuffle.version import __version__
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.guarantee import Guarantee
-    from fl_shuffle.api.audits import audit
-    from fl_shuffle.api.bounds import bound, compare, to_dp_accounting
-    from fl_shuffle.api.plans import plan
+    from fl_shuffle.accounting.queries.bound_query import BoundQuery
+    from fl_shuffle.api.bounds import Solved, bound, compare, solve, to_dp_accounting
+    from fl_shuffle.api.certificates import certify
+    from fl_shuffle.api.costs import Cost, cost
     from fl_shuffle.api.results import Result
     from fl_shuffle.api.runs import resume, simulate
     from fl_shuffle.api.sweeps import sweep
+    from fl_shuffle.auditing.audit import audit
     from fl_shuffle.configuration.sections import Config
     from fl_shuffle.errors import FlShuffleError
     from fl_shuffle.sweeps.results import SweepResult
 
 __all__ = [
+    "BoundQuery",
     "Config",
+    "Cost",
     "FlShuffleError",
     "Guarantee",
     "Result",
+    "Solved",
     "SweepResult",
     "__version__",
     "audit",
     "bound",
+    "certify",
     "compare",
-    "plan",
+    "cost",
     "resume",
     "simulate",
+    "solve",
     "sweep",
     "to_dp_accounting",
 ]
@@ -50,9 +57,11 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "fl_shuffle.accounting.guarantee": ("Guarantee",),
-        "fl_shuffle.api.audits": ("audit",),
-        "fl_shuffle.api.bounds": ("bound", "compare", "to_dp_accounting"),
-        "fl_shuffle.api.plans": ("plan",),
+        "fl_shuffle.accounting.queries.bound_query": ("BoundQuery",),
+        "fl_shuffle.auditing.audit": ("audit",),
+        "fl_shuffle.api.bounds": ("Solved", "bound", "compare", "solve", "to_dp_accounting"),
+        "fl_shuffle.api.certificates": ("certify",),
+        "fl_shuffle.api.costs": ("Cost", "cost"),
         "fl_shuffle.api.results": ("Result",),
         "fl_shuffle.api.runs": ("resume", "simulate"),
         "fl_shuffle.api.sweeps": ("sweep",),

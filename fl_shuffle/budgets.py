@@ -65,6 +65,15 @@ def _bad(name: str, client: int, value: float, allowed: str) -> InvalidValueErro
     return InvalidValueError(f"budget {name} of client {client}", float(value), allowed)
 
 
+def require_file(section: BudgetsSection) -> None:
+    """Raise `ConfigError` if the section names a file that is not there."""
+    if section.distribution == "file" and not Path(section.file).exists():
+        raise ConfigError(
+            f"budgets file {section.file} does not exist; `flwr run` packs no .csv: name it by its "
+            "absolute path there, or write budgets.epsilons with budgets.distribution = 'listed'"
+        )
+
+
 def make_budgets(
     section: BudgetsSection, clients: int, names: Sequence[str] | None = None
 ) -> Budgets:
@@ -76,8 +85,11 @@ def make_budgets(
     generator = np.random.Generator(np.random.Philox(key=[section.seed, 0x42554447]))
     delta = np.full(clients, section.delta)
     name = section.distribution
+    require_file(section)
     if name == "file":
         budgets = read_budgets(section.file, clients, names)
+    elif name == "listed":
+        budgets = Budgets(np.array(section.epsilons), delta)
     elif name == "constant":
         budgets = Budgets(np.full(clients, section.epsilon), delta)
     elif name in UNIFORM_RANGES or name == "uniform":

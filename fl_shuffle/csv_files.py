@@ -19,6 +19,8 @@ def read_rows(path: Path, what: str, error: type[FlShuffleError]) -> list[list[s
 
     Raises `error`, naming `what` it is and the file, where there is none, or it is no text.
     """
+    if "\0" in str(path):
+        raise error(f"{what} {str(path)!r}: no file's name holds the NUL character")
     try:
         content = content_of(path)
     except FileNotFoundError:

@@ -30,8 +30,12 @@ def replace_file(path: Path, write: Callable[[Path], None]) -> None:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
         raise
-    # The name, too, must outlive the machine.
-    _sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Have the names in a folder outlive the machine; raises `OSError`."""
+    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def replace_text(path: Path, text: str) -> None:

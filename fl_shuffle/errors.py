@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -55,13 +56,21 @@ class RunError(FlShuffleError):
     """A run cannot start, resume or finish."""
 
 
+class ProgramError(RunError):
+    """A user's own app fails on every client that is asked first, at the same line."""
+
+
 class RunInterrupted(KeyboardInterrupt):
     """Ctrl-C during a run or a sweep; what was released is on record, and the `command` of the
     same name can go on from `directory`."""
 
-    def __init__(self, directory: Path, command: str = "simulate") -> None:
+    def __init__(self, directory: Path, command: str = "simulate", note: str = "") -> None:
         self.directory = directory
-        super().__init__(f"interrupted; go on with: fl-shuffle {command} --resume {directory}")
+        note = f" ({note})" if note else ""
+        super().__init__(
+            f"interrupted; go on with: fl-shuffle {command} --resume "
+            f"{shlex.quote(str(directory))}{note}"
+        )
 
 
 def require_real(
@@ -104,6 +113,14 @@ def require_open_unit(field: str, value: object) -> float:
     return require_real(
         field, value, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
     )
+
+
+def text_of(told: object) -> str:
+    """What a user's exception or error says: asking it may fail in its turn."""
+    try:
+        return str(told)
+    except Exception:
+        return "no text"
 
 
 def require_integer(field: str, value: object, *, minimum: int, maximum: int | None = None) -> int:

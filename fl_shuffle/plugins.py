@@ -6,7 +6,6 @@ from __future__ import annotations
 import inspect
 import sys
 from importlib import import_module
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -82,6 +81,8 @@ def registered(group: str) -> dict[str, str]:
 
     and its users write `model.kind = "resnet"`. A name offered twice raises `ConfigError`.
     """
+    from importlib.metadata import entry_points  # slow to load, and seldom needed
+
     found: dict[str, str] = {}
     for entry in entry_points(group=f"fl_shuffle.{group}"):
         path = f"{entry.module}:{entry.attr}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,21 +23,19 @@ from fl_shuffle.accounting.laws.gaussian_inverses import (
     gaussian_mus,
     sigmas_of,
 )
-from fl_shuffle.accounting.laws.report_grid import grid_steps
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.laws.report_grid import grid_steps, report_grids
 from fl_shuffle.accounting.rounds.class_table import NOISE_KINDS, ClassTable, distinct_rows
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.budgets import Budgets
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import InvalidValueError
-from fl_shuffle.randomizers.discrete.reports import LARGEST as DISCRETE_LARGEST
-from fl_shuffle.randomizers.discrete.reports import SAMPLERS as DISCRETE
-from fl_shuffle.randomizers.noise import largest_variate
-from fl_shuffle.randomizers.vector import (
-    NOISES,
-    exact_group,
-    largest_reports,
-    require_exact,
-)
+from fl_shuffle.randomizers.additive import NOISES, largest_reports
+from fl_shuffle.randomizers.base import LocalRandomizer, load_randomizer
+from fl_shuffle.randomizers.declared import REACH, Declared, declared_sensitivity
+from fl_shuffle.randomizers.discrete import DISCRETE
+from fl_shuffle.randomizers.discrete import LARGEST as DISCRETE_LARGEST
+from fl_shuffle.shuffler.exact_sums import exact_group, require_exact
 
 Vector = NDArray[np.float64]
 
@@ -49,7 +47,9 @@ class RandomizerPlan:
     A client's report is `weight * (mean + noise)`, rounded to a public grid of step `step`: `mean`
     has norm at most `radius` after clipping each record (or the average, or the update) to `clip`,
     `noise` has scale `scale` per coordinate. `sensitivity` bounds the change of `mean` when one
-    unit of privacy is replaced. Any `group` reports have an exact float32 sum.
+    unit of privacy is replaced. Any `group` reports have an exact float32 sum. A user's own
+    randomizer is `custom`, and makes reports of means as they are. In a round a client sends
+    `reports_per_round` reports of one mean, each with noise of its own.
     """
 
     noise: str
@@ -65,35 +65,49 @@ class RandomizerPlan:
     classes: ClassTable
     class_of: NDArray[np.int64]
     labelled_private: bool
+    custom: LocalRandomizer | None = None
+    reports_per_round: int = 1
 
     def __len__(self) -> int:
         return int(self.scale.size)
+
+    @cached_property
+    def local(self) -> LocalRandomizer:
+        """The clients' local randomizer."""
+        if self.custom is not None:
+            return self.custom
+        epsilon, delta = self.classes.epsilon0[self.class_of], self.classes.delta0[self.class_of]
+        own = epsilon, delta, self.radius, self.scale
+        if self.noise in DISCRETE:
+            return DISCRETE[self.noise](*own, step=self.step)
+        return NOISES[self.noise](*own, weight=self.weight, step=self.step)
 
     @property
     def largest(self) -> Vector:
         """No coordinate of an honest client's report exceeds this in absolute value [clients].
 
-        Noise from 64-bit words ends there (from 32-bit words earlier); ideal Gaussian or Laplace
-        noise goes beyond with probability below 1e-12 in any of 10^7 coordinates.
+        Clients draw no noise that goes beyond (`noise_exact.REACH`): a report that does, and is
+        left out, is nobody's honest one.
         """
-        rounded = 1.0 + 2.0**-20  # float32
-        if self.noise in DISCRETE:
-            return np.asarray(rounded * DISCRETE_LARGEST * self.step, dtype=np.float64)
-        if self.noise not in NOISES:
-            return np.full(len(self), rounded * self.user_bound)
-        reach = self.radius + self.scale * largest_variate(NOISES[self.noise], 64)
-        return np.asarray(rounded * (self.weight * reach + self.step), dtype=np.float64)
+        return self.local.largest()
+
+    def noise_of_mean(self, dimension: int, share: float = 1.0) -> float | None:
+        """The noise of a round's mean report of `dimension` numbers, as a multiple of what a client
+        can add to it without: its root mean square length (l2) over the mean radius, where `share`
+        of the clients report. None for a user's own randomizer, whose law is not known.
+        """
+        if self.custom is not None:
+            return None
+        # Variance of a coordinate: b^2 + b^2 for Laplace noise of scale b.
+        variance = (2.0 if self.norm == 1 else 1.0) * np.mean((self.weight * self.scale) ** 2)
+        length = np.sqrt(dimension * variance / (share * len(self) * self.reports_per_round))
+        return float(length / np.mean(self.weight * self.radius))
 
     def classes_of_each(self, clients: NDArray[np.int64]) -> list[ClientClass]:
         """What one report of each of these clients is to an accountant."""
         distinct, index = np.unique(self.class_of[clients], return_inverse=True)
         made = [self.classes[each] for each in distinct.tolist()]
         return [made[each] for each in index.tolist()]
-
-    @property
-    def user_bound(self) -> float:
-        """Reports of a user's own randomizer are clamped to this many times the clip."""
-        return 1e3 * float(self.clip.max())
 
 
 def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> RandomizerPlan:
@@ -105,34 +119,46 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
     `calibration = "as-published"` uses 2C/B whatever the clipping is, as the papers do, while the
     class keeps the true sensitivity.
 
-    Raises `InvalidValueError` where a budget has no such calibration.
+    Raises `InvalidValueError` where a budget has no such calibration, `ConfigError` where the
+    settings name a randomizer that cannot be one.
     """
     privacy = config.privacy
     noise = privacy.randomizer
-    norm = 1 if noise in ("laplace", "discrete-laplace") else 2
+    own, kind = None, NOISES.get(noise) or DISCRETE.get(noise)
+    if noise == "declared":
+        return _declared_plan(config, budgets, records)
+    if kind is None:
+        own, norm = load_randomizer(noise)
+    else:
+        norm = kind.norm
     # A million of them take seconds: once, and only where they are needed.
     mus = cache(lambda: gaussian_mus(budgets.epsilon, budgets.delta))
     clip = privacy.clip_norm * _clip_share(config, budgets, mus)
     batch = records.astype(np.float64) if privacy.unit == "record" else np.ones(len(budgets))
-    sensitivity = 2.0 * clip / (batch if config.clip == "record" else 1.0)
-    radius = clip.copy()
-    if privacy.client_clip is not None:
-        # Scaling into a ball is 1-Lipschitz in l2, but where it acts only 2-Lipschitz in l1.
-        stretch = np.where((norm == 1) & (privacy.client_clip < clip), 2.0, 1.0)
-        sensitivity = stretch * sensitivity
-        radius = np.minimum(radius, privacy.client_clip)
-        sensitivity = np.minimum(sensitivity, 2.0 * privacy.client_clip)
+    radius, sensitivity = _radii(config, norm, clip, batch)
     calibrated_for = 2.0 * clip / batch if privacy.calibration == "as-published" else sensitivity
     scale = _scales(config, budgets, calibrated_for, mus)
     weight = np.ones(len(budgets))
     if config.server.weights == "inverse-variance":
         weight = scale**-2.0 / np.mean(scale**-2.0)
+    known, reach = weight * scale, weight * radius
+    custom, group = None, 1
     if noise in DISCRETE:
-        return _discrete_plan(noise, norm, clip, privacy.client_clip, radius, budgets, records)
-    classes, class_of = _classes(
-        noise, weight * scale, weight * radius, weight * sensitivity, budgets, records
-    )
-    step, group = _grids(noise, weight * scale, weight * radius, noise_bits(config))
+        # Cut to the grid towards zero means stay in their ball, and two of them are at most twice
+        # its radius apart, in whole steps as well.
+        sensitivity = calibrated_for = 2.0 * radius
+        scale, step, budgets = _discrete_noise(noise, radius, budgets)
+        largest = DISCRETE_LARGEST * step
+    elif own is not None:
+        custom = own(budgets.epsilon, budgets.delta, radius)
+        step, largest = custom.grid(), custom.bound()
+    else:
+        step = report_grids(known, reach)
+        largest = largest_reports(NOISES[noise].law, known, reach, step, noise_bits(config))
+    require_exact(len(step) * privacy.reports_per_round, float(largest.max()), float(step.min()))
+    if own is None:
+        group = exact_group(float(step.min()), float(largest.max()))
+    classes, class_of = _classes(noise, known, reach, weight * sensitivity, budgets, records)
     return RandomizerPlan(
         noise=noise,
         norm=norm,
@@ -147,20 +173,44 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
         classes=classes,
         class_of=class_of,
         labelled_private=bool((calibrated_for >= sensitivity * (1 - 1e-12)).all()),
+        custom=custom,
+        reports_per_round=privacy.reports_per_round,
     )
 
 
-def _discrete_plan(
-    noise: str,
-    norm: int,
-    clip: Vector,
-    client_clip: float | None,
-    radius: Vector,
-    budgets: Budgets,
-    records: NDArray[np.int64],
-) -> RandomizerPlan:
-    """Discrete noise for means in a ball of `radius`, cut to the grid towards zero: they stay in
-    it, and two of them are at most twice the radius apart, in whole steps as well.
+def _declared_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> RandomizerPlan:
+    """What clients' own training does to their records, as the configuration declares for all."""
+    privacy, ones = config.privacy, np.ones(len(budgets))
+    assert privacy.declared_sigma is not None
+    clip, scale = privacy.clip_norm * ones, privacy.declared_sigma * ones
+    sensitivity = declared_sensitivity(privacy.clip_norm, privacy.declared_steps) * ones
+    longest = privacy.client_clip or REACH * privacy.clip_norm
+    delta = privacy.target_delta * ones
+    epsilon = gaussian_epsilon(privacy.target_delta, float(sensitivity[0] / scale[0])) * ones
+    custom = Declared(epsilon, delta, longest * ones)
+    step, largest = custom.grid(), custom.largest()
+    require_exact(len(step), float(largest.max()), float(step.min()))
+    own = Budgets(epsilon, delta)
+    classes, class_of = _classes("declared", scale, sensitivity / 2.0, sensitivity, own, records)
+    return RandomizerPlan(
+        "declared", 2, clip, longest, longest * ones, sensitivity, scale, ones, step, 1,
+        classes, class_of, labelled_private=True, custom=custom,
+    )  # fmt: skip
+
+
+def _radii(config: Config, norm: int, clip: Vector, batch: Vector) -> tuple[Vector, Vector]:
+    """What bounds the norm of each client's mean, and how far replacing one unit moves it."""
+    sensitivity = 2.0 * clip / (batch if config.clip == "record" else 1.0)
+    second = config.privacy.client_clip
+    if second is None:
+        return clip.copy(), sensitivity
+    # Scaling into a ball is 1-Lipschitz in l2, but where it acts only 2-Lipschitz in l1.
+    stretch = np.where((norm == 1) & (second < clip), 2.0, 1.0)
+    return np.minimum(clip, second), np.minimum(stretch * sensitivity, 2.0 * second)
+
+
+def _discrete_noise(noise: str, radius: Vector, budgets: Budgets) -> tuple[Vector, Vector, Budgets]:
+    """Scale, step and budgets of each client's discrete noise on means in a ball of `radius`.
 
     A report is (epsilon, delta)-DP by the law of the noise (`laws.discrete_noise`), and accounted
     as any local randomizer of that budget is: theorems for continuous noise do not speak of it.
@@ -173,41 +223,17 @@ def _discrete_plan(
         near = sensitivity * analytic_sigmas(budgets.epsilon, delta)
     step = grid_steps(near, radius)
     rows = distinct_rows(budgets.epsilon, delta, sensitivity, step)
+    columns = (budgets.epsilon, delta, sensitivity / step)
     wanted = np.array(
         [
             discrete_laplace_scale(epsilon, width)
             if noise == "discrete-laplace"
             else discrete_gaussian_scale(epsilon, own, width)
-            for epsilon, own, width in zip(
-                budgets.epsilon[rows.first],
-                delta[rows.first],
-                (sensitivity / step)[rows.first],
-                strict=True,
-            )
+            for epsilon, own, width in zip(*(each[rows.first] for each in columns), strict=True)
         ],
         dtype=np.float64,
     )
-    largest, finest = DISCRETE_LARGEST * float(step.max()), float(step.min())
-    require_exact(len(step), largest, finest)
-    zeros = np.zeros(len(budgets))
-    classes, class_of = _classes(
-        noise, zeros, radius, sensitivity, Budgets(budgets.epsilon, delta), records
-    )
-    return RandomizerPlan(
-        noise=noise,
-        norm=norm,
-        clip=clip,
-        client_clip=client_clip,
-        radius=radius,
-        sensitivity=sensitivity,
-        scale=wanted[rows.inverse] * step,
-        weight=np.ones(len(budgets)),
-        step=step,
-        group=exact_group(finest, largest),
-        classes=classes,
-        class_of=class_of,
-        labelled_private=True,
-    )
+    return wanted[rows.inverse] * step, step, Budgets(budgets.epsilon, delta)
 
 
 def _clip_share(config: Config, budgets: Budgets, mus: Callable[[], Vector]) -> Vector:
@@ -247,26 +273,6 @@ def noise_bits(config: Config) -> int:
     return 64 if config.run.entropy == "system" else 32
 
 
-def _grids(noise: str, scale: Vector, radius: Vector, bits: int) -> tuple[Vector, int]:
-    """Each client's public grid, one for all clients with the same noise scale; and the group.
-
-    A grid of its own would mark a report as coming from a client with that radius, and clients with
-    equal noise would no longer hide one another. Raises `NotApplicableError` if sums of reports on
-    these grids would not be exact.
-    """
-    if noise not in NOISES:
-        return np.ones(len(scale)), 1
-    scales, inverse = np.unique(scale, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    reach = np.zeros(len(scales))
-    np.maximum.at(reach, inverse, radius)
-    largest = float(largest_reports(noise, scales, reach, bits).max())
-    steps = grid_steps(scales, reach)
-    finest = float(steps.min())
-    require_exact(len(scale), largest, finest)
-    return np.asarray(steps[inverse], dtype=np.float64), exact_group(finest, largest)
-
-
 def _classes(
     noise: str,
     scale: Vector,
@@ -277,7 +283,7 @@ def _classes(
 ) -> tuple[ClassTable, NDArray[np.int64]]:
     columns = (scale, radius, sensitivity, budgets.epsilon, budgets.delta)
     rows = distinct_rows(*columns, records)
-    kind = NOISE_KINDS.index(noise if noise in NOISES else "user")
+    kind = NOISE_KINDS.index(noise if noise in (*NOISES, "declared") else "user")
     classes = ClassTable.of_columns(
         np.full(len(rows.first), kind, dtype=np.int8),
         [column[rows.first] for column in columns],

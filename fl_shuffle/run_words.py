@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from fl_shuffle.configuration.sections import Config
-    from fl_shuffle.flower.strategy import RoundOutcome
+    from fl_shuffle.runs.outcome import RoundOutcome
 
-HEADINGS = ("round", "reports", "accuracy", "loss", "GSPA eps", "proven eps", "sum eps", "left")
-WIDTHS = (9, 7, 8, 7, 8, 10, 7, 7)
+HEADINGS = ("round", "reports", "accuracy", "loss", "GSPA", "proven", "sum")
+WIDTHS = (9, 8, 9, 8, 8, 8, 8)
 """Of the columns: a row fits into 80 characters."""
+HOPELESS = 10.0
+"""More clips of noise than this are a warning: hundreds of rounds would hardly show a direction."""
+MOST_ROWS = 20
+"""Rounds that are printed where nothing is rewritten in place: the first three, and the last."""
 NARROWEST = 40
 """Lines are not wrapped for terminals below this width: nothing would be left of them."""
+ENTRIES = ("accuracy", "epsilon", "sums", "reports", "local", "attack", "GSPA")
+"""What the final lines begin with; what does not fit stands below their third column."""
 SAME = 0.02
 """A bound that is smaller by less than this share is no gain worth a word."""
 
@@ -33,34 +42,52 @@ def plain_words(
     alone, bound = epsilons.get("local"), epsilons[headline]
     attack = epsilons.get("sum_lower" if summed else "lower")
     over = "1 round" if rounds == 1 else f"{rounds:,} rounds"
+    if headline == "local":
+        return f"as clients declare their own training, {over}: epsilon {number(alone)}"
     how = "adding up" if summed else "shuffling"
     said = (
-        f"a client's own reports, {over}: epsilon {number(alone)}; after {how} {reports:,} of them "
-        f"in every round: {number(bound)}"
+        f"a client's own reports, {over}: epsilon {number(alone)}; after {how} at least "
+        f"{reports:,} of them in every round: {number(bound)}"
     )
-    if alone is not None and bound is not None and float(bound) >= (1.0 - SAME) * float(alone):
+    if hides_nobody(bound, alone):
         said += ", so that hides nobody"
     return said if attack is None else f"{said}; an attack reaches {number(attack)}"
 
 
-def header(config: Config, directory: Path, warnings: Iterable[str]) -> list[str]:
+def header(config: Config, directory: Path, warnings: Iterable[str], noise: str = "") -> list[str]:
     """What is about to run, and what the numbers will not cover."""
-    # Inside: `fl-shuffle --help` reads this module, and shall not wait for NumPy.
-    from fl_shuffle.accounting.rounds.trust import towards
-
+    times = config.privacy.reports_per_round
+    each = f" of {times:,} reports a client" if times > 1 else ""
     lines = [
-        f"{config.data.clients} clients, {config.run.rounds} rounds, {config.training.schedule}; "
+        f"{config.data.clients} clients, {config.run.rounds} rounds{each}, "
+        f"{config.training.schedule}; "
         f"{config.privacy.randomizer} reports, unit of privacy = {config.privacy.unit}, "
         f"delta = {config.privacy.target_delta:g}",
-        f"the guarantee is towards {towards(config.privacy.release, config.privacy.shuffler)}",
         f"run directory: {directory}",
     ]
-    return lines + [f"note: {text}" for text in warnings]
+    return lines + [noise] * bool(noise) + [f"note: {text}" for text in warnings]
 
 
-def cells(outcome: RoundOutcome, rounds: int, seconds: float | None) -> tuple[str, ...]:
-    """One round's cells under `HEADINGS`, of so many rounds; `seconds` is what one takes, None
-    where no times are told."""
+def noise_words(clips: float, clients: int) -> str:
+    """How much noise the mean report of so many clients has, in clips
+    (`RandomizerPlan.noise_of_mean`)."""
+    said = f"noise of the mean: {number(clips)} clips"
+    if clips > 1.0:
+        enough = float(f"{clients * clips**2:.3g}")
+        said += f"; about {enough:,.0f} clients would make it 1"
+    return said
+
+
+def is_shown(number: int, rounds: int) -> bool:
+    """Whether this round of so many is among the `MOST_ROWS` that are printed."""
+    if rounds <= MOST_ROWS or number <= 3:
+        return True
+    even = MOST_ROWS - 3
+    return number in {3 + round(step * (rounds - 3) / even) for step in range(1, even + 1)}
+
+
+def cells(outcome: RoundOutcome, rounds: int) -> tuple[str, ...]:
+    """One round's cells under `HEADINGS`, of so many rounds."""
     columns = outcome.spend.columns
     accuracy, loss = outcome.metrics.get("accuracy"), outcome.metrics.get("loss")
     return (
@@ -71,7 +98,6 @@ def cells(outcome: RoundOutcome, rounds: int, seconds: float | None) -> tuple[st
         number(columns["gspa"].worst),
         number(columns["proven"].worst),
         number(columns["sum"].worst),
-        "" if seconds is None else f"{(rounds - outcome.round_number) * seconds:.0f} s",
     )
 
 
@@ -80,53 +106,107 @@ def row(texts: Iterable[str]) -> str:
     return "  ".join(text.rjust(width) for text, width in zip(texts, WIDTHS, strict=True)).rstrip()
 
 
-def footer(summary: Mapping[str, Any]) -> list[str]:
-    """The final numbers, each with its name and standing."""
-    from fl_shuffle.accounting.guarantee import ratio_line
-    from fl_shuffle.accounting.rounds.trust import towards
+def footer(summary: Mapping[str, Any], place: Path | str | None = None) -> list[str]:
+    """The final numbers, each with its standing: at most eight lines but for what went wrong.
 
-    accuracy = summary["accuracy"]
-    lines = [""]
-    if summary["stopped_early"]:
-        lines.append(summary["stopped_early"])
-    if accuracy is not None:
-        lines.append(
-            f"test accuracy {accuracy:.2%} after {summary['rounds']} rounds "
-            f"(test records: {summary['test_data']})"
-        )
-    if summary["in_plain_words"] is not None:
-        lines.append(f"in plain words: {summary['in_plain_words']}")
-    lines.append(
-        f"privacy: epsilon <= {number(summary['epsilon'])} at delta = {summary['delta']:g} for the "
-        f"worst client (column {summary['headline'] or '-'}: proven, unit = {summary['unit']}, "
-        f"{summary['relation']})"
-    )
-    lines.append(f"         towards {towards(summary['release'], summary['shuffler'])}")
-    if summary["shuffler"] == "in-server" and summary["columns"]:
-        local = number(summary["columns"]["local"]["epsilon"])
-        lines.append(
-            f"         towards the operator of the server, which shuffles, too: {local} "
-            "(column local)"
-        )
+    `place` is what the run's folder is called, by default its whole path.
+    """
+    folder = shlex.quote(str(place or summary["run_directory"]))
+    lines = [f"! {summary['stopped_early']}"] if summary["stopped_early"] else []
+    if summary["accuracy"] is not None:
+        lines.append(_entry("accuracy", f"{summary['accuracy']:.2%}", _tested(summary)))
+    if summary["columns"]:
+        lines += _epsilons(summary)
     if summary["records_not_covered"]:
         lines.append(
-            f"         NOT COVERED: {summary['records_not_covered']} private records "
-            "(see the notes above)"
+            f"! NOT COVERED: {summary['records_not_covered']} private records, whose use no "
+            "epsilon counts (the notes say which)"
         )
-    for name, quantiles in summary["epsilon_quantiles"].items():
-        if quantiles is not None:
-            shares = ", ".join(f"{level} {number(value)}" for level, value in quantiles.items())
-            lines.append(f"         over all clients, {name}: {shares}")
-    for name, column in summary["columns"].items():
-        shown = number(column["epsilon"])
-        lines.append(f"  {name:<9} epsilon {shown:>10}  {column['status']}; {column['source']}")
-        if column["note"]:
-            lines.append(f"            {column['note']}")
-        if name == "lower" and summary["proven_over_lower"] is not None:
-            lines.append(f"            {ratio_line(summary['proven_over_lower'])}")
-    lines += [f"assumed: {text}" for text in summary["assumptions"]]
-    lines.append(f"run directory: {summary['run_directory']}")
+    seeded = "simulation: noise is seeded, no guarantee for real data (run.entropy)"
+    notes = f"{len(summary['assumptions'])} assumptions: fl-shuffle ledger {folder} --notes"
+    lines.append(f"! {seeded}; {notes}" if summary["seeded"] else notes)
+    lines.append(f"next: fl-shuffle report {folder}")
     return lines
+
+
+def one_line(summary: Mapping[str, Any], place: Path | str) -> str:
+    """The run in one line: `--quiet`."""
+    accuracy = summary["accuracy"]
+    shown = "" if accuracy is None else f"  accuracy {accuracy:.2%}"
+    return (
+        f"{place}{shown}  epsilon {number(summary['epsilon'])} {_claim(summary)}, delta "
+        f"{summary['delta']:g}, unit {summary['unit']}"
+    )
+
+
+def _claim(summary: Mapping[str, Any]) -> str:
+    """What the reported epsilon may claim."""
+    column = summary["columns"].get(summary["headline"])
+    return "proven" if column is None else str(column["status"])
+
+
+def _entry(name: str, value: str, text: str) -> str:
+    return f"{name:<11}{value:<9}{text}"
+
+
+def _tested(summary: Mapping[str, Any]) -> str:
+    count = f"{summary['test_records']} " if summary["test_records"] is not None else ""
+    return f"on {count}{summary['test_data']} test records, after {summary['rounds']} rounds"
+
+
+def _epsilons(summary: Mapping[str, Any]) -> list[str]:
+    """The reported epsilon, what others see, what an attack reaches, what was published."""
+    # Inside: `fl-shuffle --help` reads this module, and shall not wait for NumPy.
+    from fl_shuffle.accounting.guarantee import proof_over_attack
+    from fl_shuffle.accounting.rounds.trust import towards
+
+    summed = summary["release"] == "sum"
+    columns = {name: column["epsilon"] for name, column in summary["columns"].items()}
+    reported, local = summary["epsilon"], columns["local"]
+    median = (summary["epsilon_quantiles"][summary["headline"]] or {}).get("p50")
+    middle = f" (median {number(median)})" if median is not None else ""
+    whom = f"whoever sees {'only sums of reports' if summed else 'the shuffled reports'}"
+    if summary["shuffler"] != "in-server":
+        whom = towards(summary["release"], summary["shuffler"])
+    lines = [
+        _entry(
+            "epsilon",
+            number(reported),
+            f"{_claim(summary)} at delta {summary['delta']:g}, most exposed of "
+            f"{summary['clients']} clients{middle}, against {whom}",
+        )
+    ]
+    other, setting = ("proven", "reports") if summed else ("sum", "sum")
+    seen = "single reports are seen, shuffled" if summed else "only sums of reports are seen"
+    if columns[other] is not None and summary["headline"] != "local":
+        name = "  reports" if summed else "  sums"
+        text = f'proven, if {seen} (privacy.release = "{setting}")'
+        lines.append(_entry(name, number(columns[other]), text))
+    if summary["headline"] == "local":
+        lines.append(_entry("  proven", "-", "nothing: nobody checks what clients' training adds"))
+    elif hides_nobody(reported, local):
+        text = "a client's own noise alone: here shuffling hides nobody (too many noise scales or"
+        remedy = 'too few clients: budgets.levels, privacy.personalization = "clipping")'
+        lines.append(_entry("  local", number(local), f"{text} {remedy}"))
+    elif summary["shuffler"] == "in-server":
+        text = "proven, against whoever runs the server, which shuffles (privacy.shuffler)"
+        lines.append(_entry("  local", number(local), text))
+    attack = columns["sum_lower" if summed else "lower"]
+    if attack is not None:
+        ratio = proof_over_attack(None if reported is None else float(reported), float(attack))
+        gain = "" if ratio is None else f": a better proof gains at most {ratio:.3g} times"
+        lines.append(_entry("  attack", number(attack), f"reached for certain{gain}"))
+    if columns["gspa"] is not None:
+        text = "as published, sqrt(T) composition: no guarantee"
+        lines.append(_entry("  GSPA", number(columns["gspa"]), text))
+    return lines
+
+
+def hides_nobody(epsilon: float | str | None, local: float | str | None) -> bool:
+    """Whether the reported epsilon is no smaller, worth a word, than a client's own noise gives."""
+    if epsilon is None or local is None:
+        return False
+    return float(epsilon) >= (1.0 - SAME) * float(local)
 
 
 def wrapped(lines: Iterable[str], width: int | None) -> list[str]:
@@ -140,7 +220,8 @@ def wrapped(lines: Iterable[str], width: int | None) -> list[str]:
     for line in lines:
         # What is said of a column stands below what its notes say.
         margin = len(line) - len(line.lstrip())
-        indent = " " * (12 if margin else 4)
+        entry = line[:11].strip() in ENTRIES
+        indent = " " * (20 if entry else 12 if margin else 4)
         found += textwrap.wrap(
             line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
         ) or [""]  # fmt: skip
@@ -150,3 +231,20 @@ def wrapped(lines: Iterable[str], width: int | None) -> list[str]:
 def number(value: float | str | None) -> str:
     """Four significant digits; `-` for a number that does not exist."""
     return "-" if value is None else f"{float(value):.4g}"
+
+
+def say(*lines: str, out: TextIO | None = None) -> None:
+    """Print lines of text (to stdout), wrapped between words where a terminal shows them."""
+    out = sys.stdout if out is None else out
+    print("\n".join(wrapped(lines, terminal_width(out))), file=out, flush=True)
+
+
+def terminal_width(out: TextIO) -> int | None:
+    """Characters in a line of the terminal behind `out`; None if there is none."""
+    return shutil.get_terminal_size().columns if out.isatty() else None
+
+
+def tell(text: str) -> None:
+    """Say what is being done to whoever waits at the terminal; nothing of it is a result."""
+    if text and sys.stderr.isatty():
+        say(f"{text} ...", out=sys.stderr)

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fl_shuffle.errors import InvalidValueError, require_integer
-
-if TYPE_CHECKING:
-    import torch
 
 KEY_BYTES = 32
 """256 bits: the digest of BLAKE2b, and more than anybody can guess of a root."""
@@ -26,7 +22,6 @@ _ROOT = b"fl-shuffle root"
 _NODE = b"fl-shuffle node"
 _CHILD = b"fl-shuffle child"
 _NUMPY = b"fl-shuffle numpy"
-_TORCH = b"fl-shuffle torch"
 
 
 class SeedTree:
@@ -64,11 +59,6 @@ class SeedTree:
     def __repr__(self) -> str:
         return f"SeedTree(seed={self.seed})"
 
-    @property
-    def reproducible(self) -> bool:
-        """True when the keys follow from a known seed (simulation), False for OS entropy."""
-        return self.seed is not None
-
     def key(self, *path: int | str) -> bytes:
         """The 256-bit key of `path`. Raises `InvalidValueError` on an empty or ill-typed path."""
         return self._derive(_NODE, path)
@@ -89,14 +79,6 @@ class SeedTree:
         """A fresh PCG64 generator seeded by the 256-bit key of `path`."""
         entropy = int.from_bytes(self._derive(_NUMPY, path), "big")
         return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
-
-    def torch_generator(self, *path: int | str, device: str = "cpu") -> torch.Generator:
-        """A fresh torch generator on `device`, seeded by 63 bits of the key of `path`."""
-        import torch
-
-        generator = torch.Generator(device=device)
-        generator.manual_seed(int.from_bytes(self._derive(_TORCH, path)[:8], "big") >> 1)
-        return generator
 
 
 def _blake2b(data: bytes, *, person: bytes, key: bytes = b"") -> bytes:

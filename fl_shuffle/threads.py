@@ -7,7 +7,9 @@ the midst of a product of several threads, as Ray's start does beside a ServerAp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from importlib import import_module
@@ -16,6 +18,7 @@ from typing import ParamSpec, TypeVar
 from fl_shuffle.plugins import installed
 
 P = ParamSpec("P")
+T = TypeVar("T")
 R = TypeVar("R")
 
 
@@ -39,6 +42,33 @@ def keep_one_thread() -> None:
 
     torch.set_num_threads(1)
     _one_blas_thread()
+
+
+@contextmanager
+def kept_default_dtype() -> Iterator[None]:
+    """torch's default dtype as before once this is left: it is the whole process's, and a user's
+    code that changes it would have everybody else compute in it."""
+    import torch
+
+    before = torch.get_default_dtype()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def on_all_cores(work: Callable[[T], R], parts: Iterable[T]) -> list[R]:
+    """`[work(part) for part in parts]`, in that order, one thread per core.
+
+    Each thread computes with one torch thread, so that a part's result has the same bits on every
+    machine. The first part that raises ends it with that error.
+    """
+    import torch
+
+    with ThreadPoolExecutor(
+        os.cpu_count(), initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
+        return list(pool.map(work, parts))
 
 
 def with_one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:

@@ -3,14 +3,20 @@ runs."""
 
 from __future__ import annotations
 
+import os
 import signal
+from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.small_federation import launch, small
 
 __all__ = ["launch", "small"]
+
+SLOW = 2.0
+"""Seconds from which on a case is to be marked slow."""
 
 
 def pytest_configure() -> None:
@@ -19,9 +25,23 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Cases that are not marked slow, and are."""
+    seconds: dict[str, float] = defaultdict(float)
+    for report in (each for kind in terminalreporter.stats.values() for each in kind):
+        if hasattr(report, "duration") and "slow" not in report.keywords:
+            seconds[report.nodeid] += report.duration
+    for name, spent in sorted(seconds.items(), key=lambda item: -item[1]):
+        if spent > SLOW:
+            terminalreporter.write_line(f"{spent:5.1f} s, not marked slow: {name}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FL_SHUFFLE_STATE", str(tmp_path_factory.mktemp("state")))
-        patch.setenv("FL_SHUFFLE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        # One for all of a session's processes: each little federation is certified once.
+        base = tmp_path_factory.getbasetemp()
+        shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+        patch.setenv("FL_SHUFFLE_CACHE", str(shared / "kept"))
         yield

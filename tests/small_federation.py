@@ -44,8 +44,9 @@ def small(tmp_path: Path) -> Path:
 def launch(small: Path, tmp_path: Path) -> Launch:
     """Run the small federation into `tmp_path/NAME` with overrides; returns the exit code."""
 
-    def run(name: str, *settings: str, options: tuple[str, ...] = ()) -> int:
-        arguments = ["simulate", str(small), "--quiet", "--out", str(tmp_path / name), *options]
+    def run(name: str, *settings: str, options: tuple[str, ...] = (), quiet: bool = True) -> int:
+        arguments = ["simulate", str(small), "--out", str(tmp_path / name), *options]
+        arguments += ["--quiet"] if quiet else []
         for setting in settings:
             arguments += ["--set", setting]
         return main(arguments)

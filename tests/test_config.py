@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fl_shuffle.configuration.reading import SECTIONS, load_config, parse_config
+from fl_shuffle.configuration.reading import SECTIONS, load_config, parse_config, shipped
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.declare import settings_of
+from fl_shuffle.errors import ConfigError, FlShuffleError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -35,8 +36,8 @@ def test_every_shipped_configuration_is_valid(path: Path) -> None:
 def test_every_field_has_a_check_and_a_valid_default() -> None:
     for name, section in SECTIONS.items():
         for field in dataclasses.fields(section):
-            check = field.metadata["check"]
             default = getattr(section(), field.name)
+            check = settings_of(section)[field.name].check
             assert check(f"{name}.{field.name}", default) == default
 
 
@@ -146,3 +147,13 @@ def test_malformed_overrides(tmp_path: Path, override: str) -> None:
 def test_automatic_clip_follows_the_unit() -> None:
     assert parse_config({"privacy": {"unit": "record"}}).clip == "record"
     assert parse_config({"privacy": {"unit": "client"}}).clip == "update"
+
+
+def test_every_shipped_configuration_is_called_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, path in shipped().items():
+        assert load_config(name) == load_config(path) == load_config(f"configs/{name}.toml"), name
+    with pytest.raises(ConfigError, match=r"did you mean 'mnist_clients_local_0.5'"):
+        load_config("mnist_clients_local_0.55")

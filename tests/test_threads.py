@@ -11,7 +11,6 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from fl_shuffle.api import bounds, plans
 from fl_shuffle.cli import main
 from fl_shuffle.threads import one_thread, with_one_blas_thread
 
@@ -37,50 +36,6 @@ def test_the_callers_own_numbers_come_back() -> None:
             assert blas_threads() == own
         finally:
             torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("asked", [bounds.bound, bounds.compare, plans.noise_for, plans._cost])
-def test_questions_are_answered_in_one_thread(asked: object) -> None:
-    assert getattr(asked, "__wrapped__", None) is not None
-
-
-PRODUCTS_WHILE_IT_FORKS = """
-import os, subprocess, threading
-import numpy as np
-from fl_shuffle.threads import keep_one_thread
-
-keep_one_thread()
-a = np.ones((60, 300), dtype=complex)
-made = 0
-
-def work():
-    global made
-    while True:
-        a @ a.T
-        made += 1
-
-threading.Thread(target=work, daemon=True).start()
-for _ in range(30):
-    subprocess.run(["true"], preexec_fn=lambda: None, check=True)
-    before = made
-    while made < before + 2:
-        pass
-print("done", flush=True)
-os._exit(0)
-"""
-
-
-def test_products_go_on_while_the_process_forks() -> None:
-    # As a ServerApp's accountant beside the start of Ray: with two threads it waits for ever.
-    found = subprocess.run(
-        [sys.executable, "-c", PRODUCTS_WHILE_IT_FORKS],
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "2"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert found.stdout == "done\n", found.stderr
 
 
 def test_the_command_says_so_before_numpy_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from benchmarks.chaos.children import Fault, begin, command, end
 from benchmarks.chaos.federation import Federation
 from benchmarks.chaos.tally import Tally
 from fl_shuffle.cli import main
-from fl_shuffle.ledger.reader import read_ledger
+from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.report.record import read_run
 
 EVENTS = 130
@@ -88,7 +88,7 @@ def crashed(place: Federation, rounds: int) -> None:
     for event in range(20, EVENTS, 5):
         command(place.go_on(), place.said, Fault(folder=place.run, event=event))
         path = place.run / "ledger.sqlite"
-        if path.exists() and len(read_ledger(path).attempts) > rounds:
+        if path.exists() and len(LedgerRecord(path).attempts) > rounds:
             return
 
 

@@ -15,7 +15,7 @@ from benchmarks.chaos.children import command
 from benchmarks.chaos.crashes import crashed
 from benchmarks.chaos.federation import Federation
 from benchmarks.chaos.tally import Tally
-from fl_shuffle.ledger.reader import read_ledger
+from fl_shuffle.ledger.reader import LedgerRecord
 
 Damage = Callable[[Path, Path], object]
 """Does something to a run directory, given an older copy of it."""
@@ -104,7 +104,7 @@ def damages(folder: Path, names: Sequence[str] = tuple(DAMAGES)) -> Tally:
     whole = Federation(folder / "whole", "system")
     crashed(whole, 1)
     shutil.copytree(whole.run, whole.folder / "older")
-    crashed(whole, len(read_ledger(whole.run / "ledger.sqlite").attempts))
+    crashed(whole, len(LedgerRecord(whole.run / "ledger.sqlite").attempts))
     shutil.copytree(whole.run, whole.folder / "kept")
     kept_witness = (whole.folder / "witness").read_bytes()
     # What is known of the data is forgotten when the run finishes for the first time.
@@ -176,7 +176,7 @@ def cells(ledger: Path, folder: Path, seconds: float) -> Tally:
 
 
 def _key(table: str) -> str:
-    return "round" if table == "round_classes" else "rowid"
+    return "round" if table in ("round_classes", "metrics") else "rowid"
 
 
 def _places(ledger: Path) -> list[tuple[str, str, int, Any]]:

@@ -13,13 +13,14 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import torch
 from flwr.app import Context, Message
 
-from fl_shuffle.apps.client import app as honest
+from clients.app import app as honest
 from fl_shuffle.cli import main
-from fl_shuffle.flower.records import MODEL_RECORD, PARAMETERS, TrainRequest
-from fl_shuffle.ledger.reader import read_ledger
+from fl_shuffle.flower.messages import MODEL_RECORD
+from fl_shuffle.ledger.reader import LedgerRecord
 
 CLIENTS, ROUNDS = 8, 5
 WITNESS = "FL_SHUFFLE_CHAOS_WITNESS"
@@ -54,8 +55,9 @@ def witness(message: Message, context: Context) -> Message:
 def note_model(message: Message, path: Path) -> None:
     """Add a digest of the model in a request, if there is one, to a file."""
     if MODEL_RECORD in message.content.array_records:
-        model = message.content.array_records[MODEL_RECORD][PARAMETERS].numpy()
-        note(path, hashlib.sha256(model.tobytes()).hexdigest())
+        arrays = message.content.array_records[MODEL_RECORD].values()
+        model = b"".join(array.numpy().tobytes() for array in arrays)
+        note(path, hashlib.sha256(model).hexdigest())
 
 
 def note(path: Path, line: str) -> None:
@@ -69,20 +71,21 @@ def note(path: Path, line: str) -> None:
 def warm() -> None:
     """Load everything that a run needs, and play one, so that forked children begin at once and
     know what it costs."""
-    for name in ("apps.server", "report.page", "simulation.launch", "simulation.progress"):
+    for name in ("pages.server.app", "report.page", "simulation.launch", "runs.display"):
         import_module(f"fl_shuffle.{name}")
+
     from fl_shuffle.configuration.reading import parse_config
-    from fl_shuffle.tasks.models import flatten_parameters
-    from fl_shuffle.tasks.task import load_task
-    from fl_shuffle.tasks.worker import Worker
+    from fl_shuffle.data.models import flatten_parameters
+    from fl_shuffle.federation import Federation as Parts
 
     torch.set_num_threads(1)
     for entropy in ("system", "seeded"):
         tables = tomllib.loads(CONFIG)
         tables["run"]["entropy"] = entropy
         config = parse_config(tables)
-        model = flatten_parameters(load_task(config).model(config))
-        Worker(config).reports(TrainRequest(1, 0, CLIENTS), model)
+        parts, clients = Parts.made_of(config), np.arange(CLIENTS)
+        means = parts.clipper(flatten_parameters(parts.model()), clients)
+        parts.randomizer(means, clients, 1)
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
         first = Federation(Path(folder) / "first", "system")
         if main(first.start()):
@@ -122,7 +125,7 @@ class Federation:
     def finished(self) -> bool:
         """Whether the ledger says so."""
         path = self.run / "ledger.sqlite"
-        return path.exists() and read_ledger(path).finished
+        return path.exists() and LedgerRecord(path).finished
 
     def uncounted(self) -> int:
         """Models the clients were shown that no release in the ledger accounts for (the first one
@@ -131,12 +134,12 @@ class Federation:
             return 0
         shown = len(set(self._witness.read_text(encoding="utf-8").split())) - 1
         path = self.run / "ledger.sqlite"
-        counted = len(read_ledger(path).attempts) if path.exists() else 0
+        counted = len(LedgerRecord(path).attempts) if path.exists() else 0
         return max(0, shown - counted)
 
     def lost(self) -> int:
         """Rounds that the finished run should have and has not, in ledger and metrics."""
-        known = read_ledger(self.run / "ledger.sqlite")
+        known = LedgerRecord(self.run / "ledger.sqlite")
         lines = (self.run / "metrics.csv").read_text(encoding="utf-8").splitlines()[1:]
         summary = json.loads((self.run / "summary.json").read_text(encoding="utf-8"))
         held = (len(known.rounds), len(lines), int(summary["rounds"]))

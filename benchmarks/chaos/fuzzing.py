@@ -37,9 +37,8 @@ from fl_shuffle.configuration.reading import apply_override, load_config, parse_
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.configuration.supernodes import read_supernodes
 from fl_shuffle.errors import FlShuffleError
-from fl_shuffle.estimators.tables import as_numbers, read_values
 from fl_shuffle.flower.grid import adopt_task_identity, stamp
-from fl_shuffle.flower.records import (
+from fl_shuffle.flower.messages import (
     REPORT_RECORD,
     REPORTS,
     REQUEST_RECORD,
@@ -48,16 +47,15 @@ from fl_shuffle.flower.records import (
     float32_array,
     reports_of,
 )
-from fl_shuffle.flower.roster import HOLDING_RECORD, holding_in
-from fl_shuffle.ledger.reader import read_ledger
+from fl_shuffle.flower.node_registry import HOLDING_RECORD, holding_in
+from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.plugins import registered
-from fl_shuffle.runs.metrics import read_lines
-from fl_shuffle.shuffling import wire
-from fl_shuffle.shuffling.agreement import Agreement, report_of_bytes
-from fl_shuffle.shuffling.credentials import Pass
-from fl_shuffle.shuffling.sealing import KEY_BYTES, open_sealed, public_key, seal
+from fl_shuffle.shuffler.remote import wire
+from fl_shuffle.shuffler.remote.agreement import Agreement, report_of_bytes
+from fl_shuffle.shuffler.remote.credentials import Pass
+from fl_shuffle.shuffler.remote.sealing import KEY_BYTES, open_sealed, public_key, seal
 
-CONFIGS = Path(__file__).parents[2] / "fl_shuffle" / "configs" / "quickstart.toml"
+CONFIGS = Path(__file__).parents[2] / "configs" / "quickstart.toml"
 BITS = (
     b"=", b"[", b"]", b'"', b"\n", b",", b"nan", b"inf", b"-", b"1e999", b"\0", b"\xff", b"9" * 99,
     b"true", b"1_0", b"\xef\xbb\xbf", b"0x1f", b"2026-01-01", b"{", b"'''", b"run.", b"#",
@@ -115,7 +113,6 @@ def kinds(folder: Path, ledger: Path | None = None) -> list[Kind]:
 
     rows = [f"{i},1.5,1e-5\n".encode() for i in range(6)]
     budgets = b"client_id,epsilon,delta\n" + b"".join(rows)
-    values = b"client_id,value\n" + b"".join(b"%d,%d\n" % (i, i) for i in range(6))
     nodes = b"supernode,partition-id,num-partitions\n7,0,2\nSHA256:" + b"a" * 43 + b",1,2\n"
     query = b'{"randomizer": "krr", "k": 4, "epsilon0": 1.0, "clients": 50, "delta": 1e-3}'
     tables = Config().to_dict()
@@ -125,7 +122,6 @@ def kinds(folder: Path, ledger: Path | None = None) -> list[Kind]:
         Kind("configured values", lambda draw: _tables(tables, draw), parse_config, 0.15),
         Kind("overrides", lambda draw: mutated(b"run.seed=[1, 2]", draw), _override, 0.12),
         text("budgets", budgets, lambda path: read_budgets(path, 6), 0.08),
-        text("values to estimate", values, lambda path: as_numbers(read_values(path)[0]), 0.06),
         text("SuperNode files", nodes, lambda path: read_supernodes(path, 6), 0.05),
         Kind("queries", lambda draw: mutated(query, draw), _query, 0.005),
         Kind("arrays on the wire", lambda draw: mutated(array.data, draw), _array, 0.25),
@@ -135,11 +131,7 @@ def kinds(folder: Path, ledger: Path | None = None) -> list[Kind]:
     ]
     if ledger is not None:
         content = ledger.read_bytes()
-        lines = (ledger.parent / "metrics.csv").read_bytes()
-        found += [
-            text("ledger files", content, read_ledger, 0.015),
-            text("metrics files", lines, read_lines, 0.005),
-        ]
+        found.append(text("ledger files", content, LedgerRecord, 0.02))
     return found
 
 
@@ -278,7 +270,7 @@ def fuzz(
 ) -> Iterator[Tally]:
     """`inputs` of all kinds together by their shares, or as many as the time allows."""
     adopt_task_identity(1)
-    with mock.patch("fl_shuffle.configuration.checks.registered", _registered):
+    with mock.patch("fl_shuffle.plugins.registered", _registered):
         yield from _fuzz(kinds(folder, ledger), inputs, seconds, seed, outcomes)
 
 

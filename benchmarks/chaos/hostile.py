@@ -13,9 +13,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from benchmarks.chaos.children import command
 from benchmarks.chaos.federation import CLIENTS, Federation
 from benchmarks.chaos.tally import Tally
-from fl_shuffle.apps.client import app as honest
-from fl_shuffle.flower.records import REPORT_RECORD, REPORTS, TrainRequest
-from fl_shuffle.ledger.reader import read_ledger
+from clients.app import app as honest
+from fl_shuffle.errors import ConfigError
+from fl_shuffle.flower.messages import REPORT_RECORD, REPORTS, TrainRequest
+from fl_shuffle.ledger.reader import LedgerRecord
 
 KIND = "FL_SHUFFLE_CHAOS_KIND"
 
@@ -62,6 +63,13 @@ def _first_row(value: float) -> Callable[[np.ndarray], np.ndarray]:
     return change
 
 
+class Silent(Exception):
+    """It cannot be printed."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
 KINDS: dict[str, Callable[[np.ndarray], Any]] = {
     "another stype": _array(stype="torch.Tensor"),
     "no stype": _array(stype=""),
@@ -103,6 +111,8 @@ KINDS: dict[str, Callable[[np.ndarray], Any]] = {
     "a text": lambda reports: "report",
     "a number": lambda reports: 17,
     "an exception": _raise(ValueError("a client's own mistake")),
+    "an exception without a text": _raise(Silent()),
+    "the framework's own exception": _raise(ConfigError("a setting of the client's")),
     "SystemExit": _raise(SystemExit(3)),
     "KeyboardInterrupt": _raise(KeyboardInterrupt()),
     "GeneratorExit": _raise(GeneratorExit()),
@@ -146,7 +156,7 @@ def replies(folder: Path, kinds: list[str] | None = None) -> Tally:
             model = load_file(place.run / "model.safetensors")
             if not all(np.isfinite(values).all() for values in model.values()):
                 problem = problem or "the model is not finite"
-            reports = read_ledger(place.run / "ledger.sqlite").reports
+            reports = LedgerRecord(place.run / "ledger.sqlite").reports
             if not (reports == CLIENTS - 1).all():
                 problem = problem or f"{reports.tolist()} reports were counted"
         tally.add(kind, problem=problem)

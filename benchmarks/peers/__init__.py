@@ -1,1 +1,1 @@
-"""Against other simulators of private federated learning: `scripts/bench_peers`."""
+"""Against other simulators of private federated learning: `scripts/bench peers`."""

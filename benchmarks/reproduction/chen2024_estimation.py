@@ -20,10 +20,12 @@ from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
 from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
 from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
-from fl_shuffle.estimators.frequency import estimate_frequency
-from fl_shuffle.estimators.mean import estimate_mean
-from fl_shuffle.randomizers.bounded import BoundedRandomizer
-from fl_shuffle.randomizers.categorical import categorical_randomizer
+from fl_shuffle.estimators import (
+    BoundedRandomizer,
+    categorical_randomizer,
+    estimate_frequency,
+    estimate_mean,
+)
 
 PAPER = "Chen, Cao, Ge 2024 (GSPA)"
 CLIENTS = 10_000

@@ -10,35 +10,43 @@ from typing import Any
 from benchmarks.reproduction.core import ENTRY, write_atomically
 
 
-def write_page(out: Path, order: Sequence[str]) -> Path:
-    """Write OUT/README.md from every entry under OUT; targets in `order`, others after them."""
+def write_page(out: Path, order: Sequence[str], *, whole: bool = True) -> Path:
+    """Write OUT/README.md from every entry under OUT; targets in `order`, others after them.
+
+    Not `whole`: the list alone, to which the site adds the sections when it is built.
+    """
     entries = {path.parent.name: json.loads(path.read_text()) for path in out.glob(f"*/{ENTRY}")}
     names = [name for name in order if name in entries]
     names += sorted(set(entries) - set(names))
     path = out / "README.md"
-    write_atomically(path, page([entries[name] for name in names]))
+    shown = [entries[name] for name in names]
+    write_atomically(path, page(shown) + (sections(shown) if whole else ""))
     return path
 
 
 def page(entries: Sequence[dict[str, Any]]) -> str:
-    """The page: a list of all targets, then one section each with figures and data."""
+    """The list of all targets."""
     total = sum(entry["seconds"] for entry in entries)
     lines = [
         "# The papers, reproduced and put right",
         "",
         "Made by `scripts/reproduce` from the entries beside it; do not edit. "
-        f"{len(entries)} targets, {_duration(total)} in all.",
+        f"{len(entries)} targets, {_duration(total)} in all. What each paper claims, what "
+        "came out, and what holds: on the site's page, or `entry.json` of each folder.",
         "",
         "| target | what | paper | time |",
         "|---|---|---|---|",
     ]
     for entry in entries:
-        link = f"[{entry['name']}](#{entry['name']})"
+        link = f"[{entry['name']}]({entry['name']}/{(entry['figures'] + entry['tables'])[0]})"
         cells = [link, _cell(entry["title"]), entry["paper"], _duration(entry["seconds"])]
         lines.append(f"| {' | '.join(cells)} |")
-    for entry in entries:
-        lines += _section(entry)
     return "\n".join(lines) + "\n"
+
+
+def sections(entries: Sequence[dict[str, Any]]) -> str:
+    """One section a target, with claims, figures and data."""
+    return "\n".join(line for entry in entries for line in _section(entry)) + "\n"
 
 
 def _section(entry: dict[str, Any]) -> list[str]:

@@ -86,7 +86,7 @@ def overrides_for(options: Options, name: str, overrides: Sequence[str]) -> list
 def train(options: Options, name: str, *overrides: str) -> Outcome:
     """Run configs/NAME.toml with `section.key=value` overrides, or read its finished run."""
     from fl_shuffle.configuration.reading import load_config
-    from fl_shuffle.runs import RunPlace
+    from fl_shuffle.runs.place import RunPlace
     from fl_shuffle.simulation.launch import simulate
 
     config = load_config(CONFIGS / f"{name}.toml", overrides_for(options, name, overrides))
@@ -161,13 +161,14 @@ def accounted_epsilons(options: Options, name: str, *overrides: str) -> dict[str
     plan = make_plan(config, budgets, np.full(clients, config.data.records, dtype=np.int64))
     accountant = Accountant(
         plan.classes, plan.class_of, unit=config.privacy.unit, schedule=config.training.schedule,
-        delta=config.privacy.target_delta, rounds=rounds,
-        trust=Trust.of(config.to_dict()),
+        delta=config.privacy.target_delta, trust=Trust.of(config.to_dict()),
     )  # fmt: skip
     everyone = np.ones(clients, dtype=bool)
     for number in range(1, rounds):
         accountant.commit(number, everyone)
-    columns = accountant.preview(rounds, everyone).columns
+    columns = dict(accountant.preview(rounds, everyone).columns)
+    accountant.commit(rounds, everyone)
+    columns |= accountant.lower_columns()
     found = {}
     for key in ACCOUNTED:
         worst = columns[key].worst if key in columns else None

@@ -94,7 +94,7 @@ class Floor:
         for first, last in blocks:
             rows = self._buffer("rows", last - first, self._dimension)
             self._means(first, last, rows)
-            stream.add_("normal", rows, first, self._scale, STEP * self._scale)
+            stream.add_("normal", rows, np.arange(first, last), self._scale, STEP * self._scale)
             total += rows.sum(dim=0)
         return total
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.simulation_parts.jobs import CLASSES, FEATURES
 from fl_shuffle.configuration.sections import DataSection
-from fl_shuffle.tasks.data import Records
+from fl_shuffle.data import Records
 
 TEST = 200
 

@@ -3,9 +3,8 @@
 NumPy and SciPy are all it needs. `laws` says what a report looks like to an accountant,
 `engine` computes expectations of sums with certified error, `bounds` has one family of bounds a
 module, `rounds` follows clients over many rounds, `attacks` has what is certainly lost, and
-`queries` what can be asked. `guarantee` is the answer, `accountant` keeps a federation"s
-bill, `tolerances` lists every tuning constant with its reason; where many pairs are
-wanted at once, `other_processes` shares the work with other Pythons.
+`queries` what can be asked. `guarantee` is the answer, `accountant` keeps a federation's
+bill.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from fl_shuffle.accounting.queries.bound_query import BoundQuery
     from fl_shuffle.accounting.queries.methods import applicable_methods, bound, compare
     from fl_shuffle.accounting.queries.planned_cost import plan_cost
-    from fl_shuffle.accounting.queries.planned_noise import plan_noise
     from fl_shuffle.accounting.rounds.events import ClientClass
 
 __all__ = [
@@ -35,7 +33,6 @@ __all__ = [
     "bound",
     "compare",
     "plan_cost",
-    "plan_noise",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -47,7 +44,6 @@ __getattr__, __dir__ = lazy_names(
         "fl_shuffle.accounting.queries.methods": ("applicable_methods", "bound", "compare"),
         "fl_shuffle.accounting.rounds.events": ("ClientClass",),
         "fl_shuffle.accounting.queries.planned_cost": ("plan_cost",),
-        "fl_shuffle.accounting.queries.planned_noise": ("plan_noise",),
         "fl_shuffle.accounting.bounds.personal_budgets": ("LocalBudget",),
     },
 )

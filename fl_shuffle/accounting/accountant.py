@@ -7,17 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from copy import copy
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.attacks.certain_loss import (
-    CertainLoss,
-    attacked_rounds,
-    most_exposed,
-)
+from fl_shuffle.accounting.attacks.certain_loss import CertainLoss, most_exposed
 from fl_shuffle.accounting.attacks.sum_attack import SUM_LOWER_SOURCE, sum_lower_column
 from fl_shuffle.accounting.columns import (
     DECLARED_LOCAL_SOURCE,
@@ -30,6 +25,7 @@ from fl_shuffle.accounting.columns import (
     ClientTotals,
     GspaRounds,
     gspa_column,
+    of_declared_training,
     of_discrete_noise,
     smaller_column,
 )
@@ -53,13 +49,21 @@ from fl_shuffle.accounting.rounds.sum_account import SUM_SOURCE, SumAccount
 from fl_shuffle.accounting.rounds.trust import ANALYZED, EVERYBODY_HONEST, Trust
 from fl_shuffle.accounting.rounds.worst_client import WorstClient, WorstInReports, WorstInSums
 from fl_shuffle.accounting.rounds.worst_history import largest_epsilon
-from fl_shuffle.accounting.tolerances import TOLERANCES
+
+LISTED_CLASSES = 64
+"""With more classes than this a round lists only some of the most exposed; the worst client's
+epsilon and the totals are over every client."""
+KEPT_ROUNDS = 8
+"""So many rounds' numbers of every listed class are remembered: a round is asked about as it is
+reserved and as it is committed."""
+PUBLISHED_CLASSES = 1000
+"""For more kinds of Laplace reports than this the published column is not computed."""
 
 Mask = NDArray[np.bool_]
 Vector = NDArray[np.float64]
 
 
-class _Ahead(NamedTuple):
+class _After(NamedTuple):
     """What is counted if the reports of those `present` [n] are released, too."""
 
     present: Mask
@@ -75,8 +79,9 @@ class Accountant:
     `specific`: the blanket bound of the randomizer (Su, Cheng, Wang 2025), as the papers apply it.
     `local`: the exact guarantee of the client's own noise, whatever the shuffler does; proven.
     `proven`: the smallest proven number: local, or the shuffled bound where the theorem gives one.
-    `sum`: proven towards whoever sees sums of reports alone; `sum_lower`: what these give away.
-    `lower`: what a known attack certainly achieves on the worst data, for the most exposed class.
+    `sum`: proven towards whoever sees sums of reports alone.
+    `lower`, `sum_lower`: what a known attack on the reports, or on their sums, certainly achieves
+    on the worst data; not a part of a round's spend, worked out when asked for.
 
     Relation: replace-one of one `unit`. Epsilons are in nats at the target `delta`, cumulative over
     the rounds a client's report was released in, with the number of reports that really arrived.
@@ -93,7 +98,6 @@ class Accountant:
         unit: str,
         schedule: str,
         delta: float,
-        rounds: int,
         library: RoundLibrary | None = None,
         dimension: int | None = None,
         trust: Trust = EVERYBODY_HONEST,
@@ -103,15 +107,16 @@ class Accountant:
         self._class_of = class_of
         self._unit = unit
         self._delta = delta
-        self._rounds = rounds
         self._taken = np.zeros(len(class_of), dtype=np.int64)
         self._mu_squared = 0.0
         self._library = RoundLibrary() if library is None else library
         # One run has one randomizer.
         self._declared = bool(self._classes.is_noise("user").any())
+        self._trained_privately = bool(self._classes.is_noise("declared").any())
         self._local_source = DECLARED_LOCAL_SOURCE if self._declared else LOCAL_SOURCE
         honest = trust.assumed_honest
         self.trust = trust
+        self._times = trust.reports_per_round
         self._view = ShuffledView(
             self._classes, class_of, schedule=schedule, unit=unit, assumed_honest=honest
         )
@@ -126,18 +131,16 @@ class Accountant:
         self._histories = ParticipationHistory.empty(len(class_of))
         self._published = ParticipationHistory.empty(len(class_of))
         self._local_cache: dict[tuple[int, int], float] = {}
-        self._lower_cache: dict[tuple[int, int, bool], float] = {}
         self._everybody = np.bincount(class_of, minlength=len(self._classes))
         # The members of class c are clients order[start[c]:start[c + 1]].
         self._by_class = np.argsort(class_of, kind="stable")
         self._class_starts = np.concatenate([[0], np.cumsum(self._everybody)])
         self._certain = CertainLoss(self._classes, self._everybody, dimension, delta)
         self._gspa = GspaRounds(self._classes)
-        self._publishable = 0 < int(laplace.sum()) <= TOLERANCES.published_classes
+        self._publishable = 0 < int(laplace.sum()) <= PUBLISHED_CLASSES
         self._memo: tuple[int, Mask, Spend] | None = None
         self._totals: ClientTotals | None = None
-        self._ahead: _Ahead | None = None
-        self._foreseen: tuple[int, Mask, Accountant] | None = None
+        self._after: _After | None = None
 
     def class_counts(self, present: Mask) -> NDArray[np.int64]:
         """How many of each class's reports [classes] a mask of clients [n] holds."""
@@ -155,25 +158,24 @@ class Accountant:
         if memo is not None and memo[0] == round_number and np.array_equal(memo[1], present):
             return memo[2]
         counts = self.class_counts(present)
-        mu = self._gspa.mu(counts)
+        mu = self._published_mu(counts)
         total = None if mu is None else math.sqrt(self._mu_squared + mu * mu)
         taken = self._listed(present)
         local = {index: self._local(index, rounds) for index, rounds in taken.items()}
         # Where every class is listed, the worst of them is the worst client.
-        worst = self._worst_local(present) if len(taken) == TOLERANCES.listed_classes else None
+        worst = self._worst_local(present) if len(taken) == LISTED_CLASSES else None
         proven = self._proven_column(present, local, worst)
-        sums = self._sum_columns(present, taken, proven)
         columns = {
             "gspa": gspa_column(total, self._delta, taken),
             "specific": self._specific_column(present, taken),
             "proven": proven,
-            "sum": sums[0],
+            "sum": self._sum_column(present, taken, proven),
             "local": Column("local", Status.PROVEN, self._local_source, local, overall=worst),
-            "lower": self._lower_column(taken),
-            "sum_lower": sums[1],
         }
         if self.trust.discrete:
             columns = of_discrete_noise(columns)
+        if self._trained_privately:
+            columns, mu, total = of_declared_training(columns), None, None
         reports, release = int(counts.sum()), self.trust.release
         spend = Spend(round_number, reports, self._delta, mu, total, columns, release=release)
         # A round is asked about when it is reserved and again when it is committed.
@@ -182,32 +184,29 @@ class Accountant:
 
     def commit(self, round_number: int, present: Mask) -> None:
         """Count a round whose reports were released."""
-        mu = self._gspa.mu(self.class_counts(present))
+        mu = self._published_mu(self.class_counts(present))
         self._mu_squared += 0.0 if mu is None else mu * mu
-        _, self._histories, self._published, self._sums = self._look_ahead(present)
-        self._taken = self._taken + present
-        foreseen, self._foreseen = self._foreseen, None
-        self._memo = self._ahead = self._totals = None
-        if foreseen is None or foreseen[0] != round_number:
-            return
-        if np.array_equal(foreseen[1], present):
-            self._memo, self._ahead = foreseen[2]._memo, foreseen[2]._ahead
+        _, self._histories, self._published, self._sums = self._counting(present)
+        self._taken = self._with(present)
+        self._memo = self._after = self._totals = None
 
-    def foresee(self, round_number: int, present: Mask, next_present: Mask) -> None:
-        """Work out the preview of the round after this one, should the reports of those `present`
-        be released in this one; kept for when it is asked. Changes nothing else."""
-        after = copy(self)
-        after.commit(round_number, present)
-        after.preview(round_number + 1, next_present)
-        self._foreseen = round_number, present.copy(), after
+    def lower_columns(self) -> dict[str, Column]:
+        """What known attacks certainly achieve on all that was released so far: the columns `lower`
+        and `sum_lower`."""
+        taken = self._listed(np.zeros(len(self._taken), dtype=bool))
+        sums = Column("sum_lower", Status.LOWER_BOUND, SUM_LOWER_SOURCE, note=self._no_sum or "")
+        if self._no_sum is None:
+            sums = sum_lower_column(self._sums, self._delta, taken)
+        columns = {"lower": self._lower_column(taken), "sum_lower": sums}
+        return of_discrete_noise(columns) if self.trust.discrete else columns
 
     def client_epsilons_after(self, round_number: int, present: Mask) -> Vector:
         """Every client's own headline epsilon [n] if these clients' reports were released."""
         if self._sums_count:
-            sums = self._look_ahead(present).sums.epsilons(self._delta)
+            sums = self._counting(present).sums.epsilons(self._delta)
             if not self._smaller:
                 return sums
-        proven = self._each(self._taken + present, self._look_ahead(present).histories)[0]
+        proven = self._each(self._with(present), self._counting(present).histories)[0]
         return np.minimum(sums, proven) if self._sums_count else proven
 
     def client_totals(self) -> ClientTotals:
@@ -218,7 +217,9 @@ class Accountant:
             sums = none if self._no_sum is not None else self._sums.epsilons(self._delta)
             sums = np.minimum(sums, proven) if self._smaller else sums
             headline = sums if self._sums_count else proven
-            self._totals = ClientTotals(self._taken, proven, local, sums, headline)
+            if self._trained_privately:
+                proven, headline = none, local
+            self._totals = ClientTotals(self._taken // self._times, proven, local, sums, headline)
         return self._totals
 
     def worst_client(self) -> WorstClient | None:
@@ -233,54 +234,54 @@ class Accountant:
             if client is not None:
                 epsilon = self._sums.worst_epsilon(self._delta)
                 return WorstInSums(client, epsilon, self._sums.curve(client))
+        return self.of_client(int(np.argmax(self.client_totals().headline)))
+
+    def of_client(self, index: int) -> WorstClient | None:
+        """The same of client `index`; None where none of its reports was released."""
         totals = self.client_totals()
-        index, proven = int(np.argmax(totals.headline)), totals.proven
-        if totals.headline[index] < proven[index]:
-            return WorstInSums(index, float(totals.headline[index]), self._sums.curve(index))
+        if not totals.rounds[index]:
+            return None
+        headline, proven = float(totals.headline[index]), totals.proven
+        if self._sums_count and (headline < proven[index] or not self._smaller):
+            return WorstInSums(index, headline, self._sums.curve(index))
         spent = self._histories.distinct[self._histories.group_of[index]]
         if not spent:
             alone = kind_alone(self._classes[int(self._class_of[index])])
             spent = {alone: int(self._taken[index])}
-        return WorstInReports(index, float(proven[index]), spent, self._library)
+        return WorstInReports(index, headline, spent, self._library)
 
     @property
     def _sums_count(self) -> bool:
         """Whether the column `sum` is the headline."""
         return self.trust.release == "sum" and self._no_sum is None
 
-    def _sum_columns(
-        self, present: Mask, taken: dict[int, int], proven: Column
-    ) -> tuple[Column, Column]:
+    def _sum_column(self, present: Mask, taken: dict[int, int], proven: Column) -> Column:
         if self._no_sum is not None:
-            return (
-                Column("sum", Status.PROVEN, SUM_SOURCE, note=self._no_sum),
-                Column("sum_lower", Status.LOWER_BOUND, SUM_LOWER_SOURCE, note=self._no_sum),
-            )
-        after = self._look_ahead(present).sums
+            return Column("sum", Status.PROVEN, SUM_SOURCE, note=self._no_sum)
+        after = self._counting(present).sums
         column = after.column(self._delta, taken, overall=proven.overall is not None)
         if self._smaller:
             worst = None
             if proven.overall is not None:
                 worst = self._worst_proven(present, after.epsilons(self._delta))
             column = smaller_column(column, proven, worst)
-        return column, sum_lower_column(after, self._delta, taken, self._rounds)
+        return column
 
     def _each(
         self, taken: NDArray[np.int64], histories: ParticipationHistory
     ) -> tuple[Vector, Vector]:
         """Every client's proven and local epsilon [n]."""
         local = local_epsilons(self._alone, self._class_of, taken, self._delta)
-        self._library.certify(histories.distinct)
         shuffled = [
             self._library.epsilon(spent, self._delta) if spent else math.inf
             for spent in histories.distinct
         ]
         return np.minimum(local, np.array(shuffled)[histories.group_of]), local
 
-    def _look_ahead(self, present: Mask) -> _Ahead:
+    def _counting(self, present: Mask) -> _After:
         """Everything with this round added; kept, since preview and commit ask alike."""
-        ahead = self._ahead
-        if ahead is None or not np.array_equal(ahead.present, present):
+        after = self._after
+        if after is None or not np.array_equal(after.present, present):
             types = self._view.round_types(present)
             published = {}
             if self._publishable:
@@ -289,40 +290,52 @@ class Accountant:
                     kind = as_published_type(self._classes[index], int(counts[index]))
                     if kind is not None:
                         published[index] = kind
-            ahead = self._ahead = _Ahead(
+            after = self._after = _After(
                 present.copy(),
-                self._histories.after(types, self._view.account_of, present),
-                self._published.after(published, self._class_of, present),
-                self._sums.after(present),
+                self._histories.after(types, self._view.account_of, present, self._times),
+                self._published.after(published, self._class_of, present, self._times),
+                self._sums.after(present, self._times),
             )
-        return ahead
+        return after
+
+    def _published_mu(self, counts: NDArray[np.int64]) -> float | None:
+        """The published parameter of a round whose batches hold `counts` [classes]."""
+        mu = self._gspa.mu(counts)
+        return None if mu is None else math.sqrt(self._times) * mu
+
+    def _with(self, present: Mask) -> NDArray[np.int64]:
+        """How many reports of each client [n] are released if those of this round are, too."""
+        return np.asarray(self._taken + self._times * present)
 
     def _listed(self, present: Mask) -> dict[int, int]:
-        """Class -> the most rounds any of its clients has taken part in, this one included."""
-        most = largest_of_classes(self._taken + present, self._class_of, len(self._classes))
+        """Class -> the most reports that any of its clients has sent, this round's included."""
+        most = largest_of_classes(self._with(present), self._class_of, len(self._classes))
         listed = np.flatnonzero(most)
-        if len(listed) > TOLERANCES.listed_classes:
+        if len(listed) > LISTED_CLASSES:
             exposure = self._classes.exposure[listed] * np.sqrt(most[listed])
-            last = np.argpartition(exposure, -TOLERANCES.listed_classes)
-            listed = np.sort(listed[last[-TOLERANCES.listed_classes :]])
+            last = np.argpartition(exposure, -LISTED_CLASSES)
+            listed = np.sort(listed[last[-LISTED_CLASSES:]])
         return {int(index): int(most[index]) for index in listed}
 
     def _local(self, index: int, rounds: int) -> float:
         key = (index, rounds)
         if key not in self._local_cache:
             self._local_cache[key] = local_epsilon(self._alone[index], rounds, self._delta)
+            # The numbers of rounds only grow: no other comes back.
+            while len(self._local_cache) > KEPT_ROUNDS * LISTED_CLASSES:
+                del self._local_cache[next(iter(self._local_cache))]
         return self._local_cache[key]
 
     def _worst_local(self, present: Mask) -> float:
-        taken, everybody = self._taken + present, np.zeros_like(self._class_of)
+        taken, everybody = self._with(present), np.zeros_like(self._class_of)
         worst = worst_local_epsilons(self._alone, self._class_of, taken, everybody, 1, self._delta)
         return float(worst[0])
 
     def _worst_proven(self, present: Mask, sums: Vector | None = None) -> float:
         """The largest proven epsilon of all clients: max over histories of min(local, shuffled),
         or of the smaller of that and the client's own in `sums` [n]."""
-        histories = self._look_ahead(present).histories
-        groups, taken = len(histories.distinct), self._taken + present
+        histories = self._counting(present).histories
+        groups, taken = len(histories.distinct), self._with(present)
         if sums is None:
             local = worst_local_epsilons(
                 self._alone, self._class_of, taken, histories.group_of, groups, self._delta
@@ -351,11 +364,9 @@ class Accountant:
         note = self._no_credit
         if note is not None:
             return Column("proven", Status.PROVEN, self._local_source, local, note, worst)
-        histories = self._look_ahead(present).histories
+        histories = self._counting(present).histories
         epsilon = dict(local)
         candidates = {index: histories.worst_candidates(self._members(index)) for index in local}
-        asked = [those for those in candidates.values() if all(those)]
-        self._library.certify(spent for those in asked for spent in those)
         for index, own in local.items():
             if all(candidates[index]):
                 shuffled = largest_epsilon(self._library, candidates[index], self._delta)
@@ -365,7 +376,7 @@ class Accountant:
         return Column("proven", Status.PROVEN, source, epsilon, note, worst)
 
     def _specific_column(self, present: Mask, taken: dict[int, int]) -> Column:
-        histories = self._look_ahead(present).published
+        histories = self._counting(present).published
         epsilon = {}
         for index in taken:
             candidates = histories.worst_candidates(self._members(index))
@@ -374,21 +385,17 @@ class Accountant:
                 epsilon[index] = largest_epsilon(self._library, met, self._delta)
         note = "" if epsilon else "it is published for Laplace reports, not for these"
         if not epsilon and self._classes.is_noise("laplace").any():
-            note = f"not computed for more than {TOLERANCES.published_classes:,} kinds of reports"
+            note = f"not computed for more than {PUBLISHED_CLASSES:,} kinds of reports"
         return Column("specific", Status.AS_PUBLISHED, SPECIFIC_SOURCE, epsilon, note)
 
     def _lower_column(self, taken: dict[int, int]) -> Column:
         worst = most_exposed(self._classes, taken)
-        epsilon = {}
-        for index, rounds in taken.items():
-            # A function of its key, for a preview that comes to nothing leaves its numbers here.
-            key = (index, attacked_rounds(rounds, self._rounds), index != worst)
-            if key not in self._lower_cache:
-                own = self._local(index, key[1])
-                self._lower_cache[key] = self._certain.epsilon(
-                    *key[:2], local=own, recognition_only=key[2]
-                )
-            if self._lower_cache[key] > 0.0:
-                epsilon[index] = self._lower_cache[key]
+        found = {
+            index: self._certain.epsilon(
+                index, rounds, local=self._local(index, rounds), recognition_only=index != worst
+            )
+            for index, rounds in taken.items()
+        }
+        epsilon = {index: value for index, value in found.items() if value > 0.0}
         note = "" if epsilon else "no known attack is certain enough here"
         return Column("lower", Status.LOWER_BOUND, LOWER_SOURCE, epsilon, note)

@@ -26,6 +26,12 @@ UNKNOWN_LAW = (
     "the user's randomizer has the local budget it declares, for any two inputs of the unit of "
     "privacy, and its law depends on nothing but the input and the budget"
 )
+DECLARED_TRAINING = (
+    "every client's training did what the configuration declares (privacy.declared_sigma, "
+    "clip_norm, declared_steps), with fresh secret noise each time, and whether it fails, and what "
+    "it does between its steps, hangs on no record. Nobody checks that: these epsilons are the "
+    "clients' own, and no guarantee of this framework"
+)
 
 
 def run_assumptions(
@@ -36,12 +42,16 @@ def run_assumptions(
     sums: bool,
     noise: str = "per-report",
     discrete: bool = False,
+    declared: bool = False,
 ) -> tuple[str, ...]:
     """The sentences that belong to a run with this `run.entropy`, trust and `run.noise`; `sums`:
-    its column `sum` says something; `discrete`: its noise is discrete."""
+    its column `sum` says something; `discrete`: its noise is discrete; `declared`: clients
+    declare what their own training adds."""
     law = UNKNOWN_LAW if not known_law else SEEDED if entropy == "seeded" else SYSTEM
     if noise == "pooled":
         law = POOLED
     if discrete:
         law = DISCRETE
+    if declared:
+        law = DECLARED_TRAINING
     return ARRIVALS, law, *trust.sentences(sums=sums)

@@ -14,7 +14,11 @@ from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.events import Column
-from fl_shuffle.accounting.rounds.shuffled_view import ONE_OF_SEVERAL, TOO_FEW_DECLARED
+from fl_shuffle.accounting.rounds.shuffled_view import (
+    DECLARED_MECHANISM,
+    ONE_OF_SEVERAL,
+    TOO_FEW_DECLARED,
+)
 from fl_shuffle.accounting.rounds.sum_account import UNKNOWN_SUM
 
 Vector = NDArray[np.float64]
@@ -34,6 +38,9 @@ DECLARED_NOTE = (
     "randomizer, which treats clients of one budget alike"
 )
 DECLARED_LOCAL_SOURCE = "exact composition of the declared budget (Kairouz, Oh, Viswanath 2015)"
+DECLARED_TRAINING_SOURCE = (
+    "exact composition of the Gaussian steps that clients declare (Dong, Roth, Su 2022)"
+)
 DISCRETE_WORDS = {
     DECLARED_SOURCE: (
         "partial shuffles by a random swap for the local profile that is proven of the discrete "
@@ -122,6 +129,18 @@ def smaller_column(sums: Column, proven: Column, overall: float | None) -> Colum
     epsilon = {**sums.epsilon, **{index: proven.epsilon[index] for index in smaller}}
     source = f"{sums.source}; or {proven.source}"
     return replace(sums, source=source, epsilon=epsilon, note=SMALLER_NOTE, overall=overall)
+
+
+def of_declared_training(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """The columns of a run whose clients train privately themselves, as they declare: nothing is
+    proven, and what their own noise does stands in `local`."""
+    found = {
+        name: replace(column, epsilon={}, note=DECLARED_MECHANISM, overall=None)
+        for name, column in columns.items()
+    }
+    local = columns["local"]
+    found["local"] = replace(local, status=Status.DECLARED, source=DECLARED_TRAINING_SOURCE)
+    return found
 
 
 def of_discrete_noise(columns: Mapping[str, Column]) -> dict[str, Column]:

@@ -22,6 +22,7 @@ class Status(StrEnum):
     ASYMPTOTIC = "asymptotic"
     AS_PUBLISHED = "as published"
     LOWER_BOUND = "lower bound"
+    DECLARED = "as declared by the clients"
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,13 @@ class Guarantee:
         return self.status is Status.PROVEN
 
     def __str__(self) -> str:
+        how = "; ".join(
+            dict.fromkeys((str(self.status), self.method))
+        )  # a method is called "proven"
         word = "not below" if self.status is Status.LOWER_BOUND else "<="
         return (
             f"epsilon {word} {self.epsilon:.6g} at delta = {self.delta:.6g} "
-            f"[{self.status}; {self.method}; {self.relation}, unit = {self.unit}; {self.source}]"
+            f"[{how}; {self.relation}, unit = {self.unit}; {self.source}]"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""What happens to a round's reports after they arrived: shuffled, averaged, stepped along.
+"""What the server makes of a round's shuffled reports, at no privacy cost.
 
-`shuffler` is where a report's sender is forgotten and where their exact sum is formed; `optimizer`
-turns the average into the next model.
+`robust` estimates their mean where some of them may be hostile; `optimizer` turns the mean into the
+next model.
 """

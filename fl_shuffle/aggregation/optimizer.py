@@ -28,9 +28,9 @@ class ServerOptimizer:
         self._section = section
         self._theta = parameters.detach().clone().to(torch.float32)
         self._momentum: list[Tensor | None] = [None]
-        self._moments = (torch.zeros_like(self._theta), torch.zeros_like(self._theta))
+        self._moments: tuple[Tensor, ...] = ()
         self._steps = torch.zeros(())
-        self._averaged = torch.zeros_like(self._theta, dtype=torch.float64)
+        self._averaged: Tensor | None = None
         self._count = 0
 
     def current(self) -> Tensor:
@@ -44,7 +44,7 @@ class ServerOptimizer:
 
     def released(self) -> Tensor:
         """The parameters that are evaluated and saved: the averaged ones if averaging is on."""
-        if not self._count:
+        if self._averaged is None:
             return self.current()
         return (self._averaged / self._count).to(torch.float32)
 
@@ -58,6 +58,7 @@ class ServerOptimizer:
         # A step makes a new vector: what was broadcast stays what it was.
         theta = self._theta.clone()
         if self._section.optimizer == "adam":
+            self._moments = self._moments or (torch.zeros_like(theta), torch.zeros_like(theta))
             adam(
                 [theta],
                 [gradient],
@@ -87,15 +88,18 @@ class ServerOptimizer:
             )
         self._theta = theta
         if self._section.averaging and round_number > (1 - self._section.averaging) * rounds:
-            self._averaged += self._theta
+            if self._averaged is None:
+                self._averaged = torch.zeros_like(theta, dtype=torch.float64)
+            self._averaged += theta
             self._count += 1
 
     def _decay(self, progress: float) -> float:
-        if self._section.decay == "linear":
-            return 1.0 - progress
-        if self._section.decay == "cosine":
-            return 0.5 * (1.0 + math.cos(math.pi * progress))
-        return 1.0
+        left = {
+            "constant": 1.0,
+            "linear": 1.0 - progress,
+            "cosine": 0.5 * (1.0 + math.cos(math.pi * progress)),
+        }[self._section.decay]
+        return self._section.decay_to + (1.0 - self._section.decay_to) * left
 
     def state(self) -> dict[str, Any]:
         """Everything needed to go on: parameters, optimizer moments, running average."""

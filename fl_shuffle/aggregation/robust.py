@@ -9,14 +9,19 @@ larger than the mean's by a factor of about 1.25 for Gaussian reports.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from fl_shuffle.aggregation.shuffler import Analyzer
 from fl_shuffle.configuration.sections import ServerSection
-from fl_shuffle.errors import PrivacyBudgetError
+from fl_shuffle.errors import ConfigError, FlShuffleError, PrivacyBudgetError, text_of
 from fl_shuffle.plugins import load_function
+
+MADE_UP = 1 << 20
+"""Numbers in all of the reports that an analyzer of the user's own is tried on."""
+Analyzer = Callable[[Tensor], Tensor]
+"""Reports [n, d], in random order -> an estimate of their mean [d]."""
 
 
 def coordinate_median(reports: Tensor) -> Tensor:
@@ -51,3 +56,33 @@ def analyzer_of(section: ServerSection) -> Analyzer | None:
         return lambda reports: trimmed_mean(reports, section.trim)
     own: Analyzer = load_function(section.analyzer, "reports", field="server.analyzer")
     return own
+
+
+def mistake_in(found: object, dimension: int) -> str:
+    """What is wrong with an analyzer's answer; nothing with a finite vector [dimension]."""
+    if not isinstance(found, Tensor) or tuple(found.shape) != (dimension,):
+        shape = f" of shape {tuple(found.shape)}" if isinstance(found, Tensor) else ""
+        what = f"{type(found).__name__}{shape}"
+        return f"returned {what}, no torch.Tensor of shape {(dimension,)}"
+    return "" if bool(torch.isfinite(found).all()) else "returned numbers that are not finite"
+
+
+def try_analyzer(section: ServerSection, dimension: int, clients: int) -> None:
+    """Ask an analyzer of the user's own for the mean of made-up reports, before a round is paid
+    for. Raises `ConfigError` where it fails, or returns no finite vector [dimension]."""
+    own = analyzer_of(section)
+    if own is None or ":" not in section.analyzer:
+        return
+    count = max(1, min(clients, MADE_UP // dimension))
+    try:
+        made_up = torch.randn(count, dimension, generator=torch.Generator().manual_seed(0))
+        mistake = mistake_in(own(made_up), dimension)
+    except FlShuffleError:
+        return  # so few are not enough for it
+    except Exception as error:  # whatever the user's own code raises
+        mistake = f"raises {type(error).__name__}: {text_of(error)}"
+    if mistake:
+        raise ConfigError(
+            f"server.analyzer = {section.analyzer!r} {mistake}; it was tried on {count:,} made-up "
+            f"reports of {dimension:,} numbers, and nothing is spent"
+        )

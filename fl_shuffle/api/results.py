@@ -1,9 +1,7 @@
-"""What a finished run left behind, read from its folder when it is asked for."""
+"""What a finished run left behind, read from its ledger when it is asked for."""
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,16 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import RunError, require_integer
-from fl_shuffle.runs.finished import read_summary
+from fl_shuffle.runs.views import RunView
 from fl_shuffle.threads import with_one_blas_thread
 
 if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
     from torch import nn
 
     from fl_shuffle.report.record import RunRecord
@@ -105,55 +103,52 @@ class ClientLedger:
 
 
 class Result:
-    """A finished run. `directory` is its folder; everything else is read from there.
+    """A finished run. `directory` is its folder; everything else is read from its ledger.
 
     Raises `RunError` if the folder holds no finished run.
     """
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
-        self._final = read_summary(self.directory)
+        self._view = RunView(self.directory)
+        self.summary: dict[str, Any] = self._view.summary()
+        """The whole of the run's summary.json."""
 
     def __repr__(self) -> str:
         accuracy = "-" if self.accuracy is None else f"{self.accuracy:.2%}"
         return (
-            f"<Result of {self._final.rounds} rounds: accuracy {accuracy}, epsilon <= "
+            f"<Result of {self._view.last_round} rounds: accuracy {accuracy}, epsilon <= "
             f"{self.epsilon:.4g} at delta = {self.delta:g} for the worst client, in "
             f"{self.directory}>"
         )
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """The whole of the run's summary.json."""
-        return self._final.data
-
-    @property
     def accuracy(self) -> float | None:
         """Test accuracy of the final model (0 to 1); None if it was not measured."""
-        return self._final.accuracy
+        return self._view.measured("accuracy")
 
     @property
     def epsilon(self) -> float:
         """The proven epsilon (nats, at `delta`) of the worst client, in the column that matches
         what the run releases (`headline`); NaN if nothing was released."""
-        return _known(self._final.epsilon)
+        return _known(self._view.epsilon)
 
     @property
     def headline(self) -> str | None:
         """The column of `epsilon`: `proven` where shuffled reports are seen, `sum` where only sums
         are; None if nothing was released."""
-        return self._final.headline
+        return self._view.headline if self._view.last_round else None
 
     @property
     def sum_epsilon(self) -> float:
         """The proven epsilon of the worst client towards whoever sees sums of reports alone; NaN
         where nothing is proven of them."""
-        return _known(self._final.columns.get("sum"))
+        return _known(self._view.spent("sum"))
 
     @property
     def delta(self) -> float:
         """The delta of every epsilon of this run."""
-        return self._final.delta
+        return self._view.delta
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -163,26 +158,35 @@ class Result:
     @cached_property
     def config(self) -> Config:
         """The configuration as resolved."""
-        text = (self.directory / "config.json").read_text(encoding="utf-8")
-        return parse_config(json.loads(text))
+        return parse_config(self._view.config)
 
     @cached_property
     def metrics(self) -> Columns:
         """One row per round; `round` and `n_reports` are whole numbers, the rest float64."""
-        path = self.directory / "metrics.csv"
-        with path.open(newline="", encoding="utf-8") as file:
-            header, *rows = list(csv.reader(file)) or [[]]
-        columns: dict[str, NDArray[Any]] = {}
-        for name, cells in zip(header, zip(*rows, strict=True), strict=True):
-            values = np.array([float(cell) if cell else math.nan for cell in cells])
-            whole = name in ("round", "n_reports")
-            columns[name] = values.astype(np.int64) if whole else values
-        return Columns(columns)
+        return Columns(self._view.table())
 
     @cached_property
     def ledger(self) -> ClientLedger:
         """Every client's bill: `ledger.client(17)`."""
         return ClientLedger(self.directory)
+
+    @with_one_blas_thread
+    def to_dp_accounting(
+        self, *, client: int, discretization: float = 1e-4
+    ) -> PrivacyLossDistribution:
+        """What the run has cost this client, as a privacy loss distribution of Google's
+        dp-accounting, to compose with whatever else it takes part in: of the rounds in which its
+        reports were released, among those that arrived, in the column of `headline`.
+
+        The relation is REPLACE_ONE. Raises as `fl_shuffle.to_dp_accounting`, and
+        `InvalidValueError` for a client that there is not.
+        """
+        from fl_shuffle.accounting.engine import dp_accounting_export as export
+
+        require_integer("client", client, minimum=0, maximum=len(self.ledger) - 1)
+        spent = self.ledger.record.recount.accountant.of_client(client)
+        law = (lambda epsilons: 0.0 * epsilons) if spent is None else spent.profile
+        return export.to_dp_accounting(law, discretization=discretization)
 
     @property
     def model(self) -> nn.Module:
@@ -192,10 +196,9 @@ class Result:
         """
         from safetensors.torch import load_file
 
-        from fl_shuffle.configuration.sections import AppSection
-        from fl_shuffle.tasks.task import load_task
+        from fl_shuffle.data.task import load_task
 
-        if self.config.app.server != AppSection().server:
+        if self.config.app.custom_server:
             raise RunError(
                 f"the model of a run with app.server = {self.config.app.server!r} is your own: "
                 "build it and load_state_dict(safetensors.torch.load_file(directory / "

@@ -12,8 +12,9 @@ from fl_shuffle.errors import RunError
 
 if TYPE_CHECKING:
     from fl_shuffle.configuration.sections import Config
-    from fl_shuffle.flower.strategy import RoundOutcome
-    from fl_shuffle.runs import RunEvent, RunPlace
+    from fl_shuffle.runs.events import RunEvent
+    from fl_shuffle.runs.outcome import RoundOutcome
+    from fl_shuffle.runs.place import RunPlace
 
 OnRound = Callable[["RoundOutcome"], None]
 OnEvent = Callable[["RunEvent"], None]
@@ -41,8 +42,8 @@ def simulate(
     ...     len(result.metrics["round"])
     2
     """
-    from fl_shuffle.runs import RunPlace
     from fl_shuffle.runs.directory import require_free
+    from fl_shuffle.runs.place import RunPlace
 
     resolved = resolve_config(config, overrides)
     directory = None if out is None else Path(out).resolve()
@@ -66,7 +67,8 @@ def resume(
     and where nobody can tell whether the data are still the same, unless `data_unchanged` vouches
     for them. The callbacks are those of `simulate`.
     """
-    from fl_shuffle.runs import RunPlace, unfinished_config
+    from fl_shuffle.runs.place import RunPlace
+    from fl_shuffle.runs.resume import unfinished_config
 
     path = Path(directory).resolve()
     place = RunPlace(path, "data-unchanged" if data_unchanged else "yes")
@@ -76,7 +78,7 @@ def resume(
 def _play(
     config: Config, place: RunPlace, on_round: OnRound | None, on_event: OnEvent | None
 ) -> Result:
-    from fl_shuffle.runs import RoundFinished, RunFinished
+    from fl_shuffle.runs.events import RoundFinished, RunFinished
     from fl_shuffle.simulation.launch import simulate as launch
     from fl_shuffle.threads import one_thread
 

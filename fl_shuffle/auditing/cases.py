@@ -11,43 +11,63 @@ from fl_shuffle.configuration.sections import Config
 
 DIMENSION = 60
 """Parameters of a canned case's model."""
+FEW_TRIALS, MANY_TRIALS = 40, 2_000
+"""Rounds of 10,000 clients, and of 1,000."""
+SMALL_EPSILON = 0.01
+"""The budget of a mix's other clients."""
+# (share of the clients, their epsilon, how many clients, noise, whether the published mu breaks)
+MIXES = (
+    (0.01, 2.0, 1_000, "laplace", True),
+    (0.01, 0.5, 10_000, "laplace", True),
+    (0.5, 2.0, 10_000, "laplace", True),
+    (0.1, 2.0, 10_000, "laplace", True),
+    (0.01, 2.0, 10_000, "laplace", True),
+    (0.5, 4.0, 10_000, "laplace", True),
+    (0.5, 0.5, 10_000, "laplace", False),
+    (0.01, 2.0, 10_000, "gaussian", True),
+)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One configuration with canaries of `dimension` parameters, and what theory expects of it."""
+    """One configuration with canaries of `DIMENSION` parameters, and what theory expects of it."""
 
     name: str
     config: Config
     published_breaks: bool
     trials: int
     reports: int
-    dimension: int = DIMENSION
 
 
-def _mix(
-    share: float, epsilon: float, *, clients: int, noise: str, delta: float = 0.0
-) -> Mapping[str, Any]:
-    """A share of clients at `epsilon`, all others at 0.01; noise personal, unit = client."""
-    return {
+def _mix(share: float, epsilon: float, clients: int, noise: str, breaks: bool) -> Case:
+    """A share of clients at `epsilon`, all others at `SMALL_EPSILON`; unit = client."""
+    tables = {
         "run": {"rounds": 1},
         "data": {"clients": clients},
         "privacy": {"unit": "client", "randomizer": noise, "target_delta": 1e-5},
         "budgets": {
             "distribution": "groups",
-            "conservative": 0.01,
-            "moderate": 0.01,
+            "conservative": SMALL_EPSILON,
+            "moderate": SMALL_EPSILON,
             "liberal": epsilon,
             "conservative_fraction": 1.0 - share,
             "moderate_fraction": 0.0,
-            "delta": delta,
+            "delta": 0.0 if noise == "laplace" else 1e-5,
         },
     }
+    name = (
+        f"{share:.0%} of {clients:,} clients at {epsilon:g}, the rest at {SMALL_EPSILON:g} "
+        f"({noise.title()})"
+    )
+    trials = FEW_TRIALS if clients == 10_000 else MANY_TRIALS
+    # The least gap between what is published and what an attack reaches wants the most reports.
+    reports = 1_000_000 if (share, epsilon) == (0.5, 2.0) else 400_000
+    return Case(name, parse_config(tables), breaks, trials, reports)
 
 
-def _record(clients: int) -> Mapping[str, Any]:
+def _record(clients: int, breaks: bool) -> Case:
     """Noise calibrated to one record of 600 at the classical (0.5, 1e-5)."""
-    return {
+    tables: Mapping[str, Any] = {
         "run": {"rounds": 50},
         "data": {"clients": clients, "records": 600},
         "privacy": {
@@ -58,47 +78,10 @@ def _record(clients: int) -> Mapping[str, Any]:
         },
         "budgets": {"distribution": "constant", "epsilon": 0.5, "delta": 1e-5},
     }
-
-
-def _case(
-    name: str, tables: Mapping[str, Any], breaks: bool, trials: int, reports: int = 400_000
-) -> Case:
-    return Case(name, parse_config(tables), breaks, trials, reports)
+    name = f"{clients:,} clients of 600 records at 0.5 (Gaussian)"
+    return Case(name, parse_config(tables), breaks, MANY_TRIALS, 400_000)
 
 
 def canned_cases() -> tuple[Case, ...]:
     """The cases of `fl-shuffle audit --cases`, under two minutes on two cores."""
-    mix = [(0.01, 0.5), (0.5, 2.0), (0.1, 2.0), (0.01, 2.0), (0.5, 4.0)]
-    laplace = [
-        _case(
-            f"{share:.0%} of 10,000 clients at {epsilon:g}, the rest at 0.01 (Laplace)",
-            _mix(share, epsilon, clients=10_000, noise="laplace"),
-            True,
-            40,
-            1_000_000 if share == 0.5 else 400_000,
-        )
-        for share, epsilon in mix
-    ]
-    return (
-        _case(
-            "1% of 1,000 clients at 2, the rest at 0.01 (Laplace)",
-            _mix(0.01, 2.0, clients=1_000, noise="laplace"),
-            True,
-            2_000,
-        ),
-        *laplace,
-        _case(
-            "50% of 10,000 clients at 0.5, the rest at 0.01 (Laplace)",
-            _mix(0.5, 0.5, clients=10_000, noise="laplace"),
-            False,
-            40,
-        ),
-        _case(
-            "1% of 10,000 clients at 2, the rest at 0.01 (Gaussian)",
-            _mix(0.01, 2.0, clients=10_000, noise="gaussian", delta=1e-5),
-            True,
-            40,
-        ),
-        _case("1,000 clients of 600 records at 0.5 (Gaussian)", _record(1_000), True, 2_000),
-        _case("100 clients of 600 records at 0.5 (Gaussian)", _record(100), False, 2_000),
-    )
+    return (*(_mix(*mix) for mix in MIXES), _record(1_000, True), _record(100, False))

@@ -2,81 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.accounting.rounds.trust import ANALYZED, Trust
+from fl_shuffle.auditing.findings import Point
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.randomizer_plan import RandomizerPlan
 
 
-@dataclass(frozen=True)
-class Claim:
-    """Epsilon after some rounds at one delta, for the target: None where a column is empty."""
+class Claims:
+    """What is claimed of client `target`: (column, rounds, delta) -> epsilon, None where empty.
 
-    proven: float | None
-    published: float | None
-    local: float | None
-
-
-ClaimBook = Callable[[int, float], Claim]
-"""(rounds, delta) -> claim."""
-
-
-def accountant_claims(config: Config, plan: RandomizerPlan, target: int) -> ClaimBook:
-    """The claims for client `target` when all clients report in every round."""
-    own = int(plan.class_of[target])
-    everyone = np.ones(len(plan), dtype=bool)
-    known: dict[tuple[int, float], Claim] = {}
-    library = RoundLibrary()
-
-    def claim(rounds: int, delta: float) -> Claim:
-        if (rounds, delta) not in known:
-            accountant = Accountant(
-                plan.classes,
-                plan.class_of,
-                unit=config.privacy.unit,
-                schedule=config.training.schedule,
-                delta=delta,
-                rounds=rounds,
-                library=library,
-                trust=Trust.of(config.to_dict()),
-            )
-            for number in range(1, rounds):
-                accountant.commit(number, everyone)
-            columns = accountant.preview(rounds, everyone).columns
-            found = [columns[name].epsilon.get(own) for name in ("proven", "gspa", "local")]
-            known[rounds, delta] = Claim(*found)
-        return known[rounds, delta]
-
-    return claim
-
-
-class SumClaims:
-    """Column `sum` for client `target` when all clients report in every round: (rounds, delta) ->
-    epsilon. `reason` says why it says nothing, None where it does."""
+    All clients report in every round; for the column `sum`, those of `present` [clients] where
+    given, and `no_sum` says why that column says nothing (None where it does).
+    """
 
     def __init__(
-        self, config: Config, plan: RandomizerPlan, target: int, dimension: int | None = None
+        self,
+        config: Config,
+        plan: RandomizerPlan,
+        target: int,
+        dimension: int | None = None,
+        present: NDArray[np.bool_] | None = None,
     ) -> None:
-        trust = Trust.of(config.to_dict())
-        self._account = SumAccount.start(
+        self._config, self._plan, self._target = config, plan, target
+        # What is played, and counted, are batches: a round may have several.
+        self._trust = replace(Trust.of(config.to_dict()), reports_per_round=1)
+        self._library = RoundLibrary()
+        self._known: dict[tuple[int, float], dict[str, float | None]] = {}
+        self._sums = SumAccount.start(
             plan.classes,
             plan.class_of,
             schedule=config.training.schedule,
-            assumed_honest=trust.assumed_honest,
+            assumed_honest=self._trust.assumed_honest,
             dimension=dimension,
         )
-        self._target = target
-        self.reason = ANALYZED if trust.analyzed else self._account.reason
+        self._everyone = np.ones(len(plan), dtype=bool)
+        self._present = self._everyone if present is None else present
+        self.no_sum = ANALYZED if self._trust.analyzed else self._sums.reason
 
-    def __call__(self, rounds: int, delta: float) -> float:
-        account, everyone = self._account, np.ones(len(self._account.class_of), dtype=bool)
-        for _ in range(rounds):
-            account = account.after(everyone)
-        return account.curve(self._target).epsilon(delta)
+    def __call__(self, column: str, rounds: int, delta: float) -> float | None:
+        """After so many rounds."""
+        if column == "sum":
+            account = self._sums
+            for _ in range(rounds):
+                account = account.after(self._present)
+            return account.curve(self._target).epsilon(delta)
+        if (rounds, delta) not in self._known:
+            self._known[rounds, delta] = self._counted(rounds, delta)
+        return self._known[rounds, delta][column]
+
+    def held_against(self, column: str, rounds: int, delta: float, lower: float) -> Point:
+        """A lower bound beside this column; for shuffled batches the published number, too."""
+        published = self("gspa", rounds, delta) if column == "proven" else None
+        return Point(delta, lower, self(column, rounds, delta), published)
+
+    def _counted(self, rounds: int, delta: float) -> dict[str, float | None]:
+        accountant = Accountant(
+            self._plan.classes,
+            self._plan.class_of,
+            unit=self._config.privacy.unit,
+            schedule=self._config.training.schedule,
+            delta=delta,
+            library=self._library,
+            trust=self._trust,
+        )
+        for number in range(1, rounds):
+            accountant.commit(number, self._everyone)
+        columns = accountant.preview(rounds, self._everyone).columns
+        own = int(self._plan.class_of[self._target])
+        return {name: columns[name].epsilon.get(own) for name in ("proven", "gspa", "local")}

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import betainccinv, betaincinv
 
+from fl_shuffle.accounting.bisection import bisected
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.errors import InvalidValueError, require_integer, require_open_unit
 
 Vector = NDArray[np.float64]
 
-SEARCH_STEPS = 28
-"""Halvings of the interval: an epsilon is found to 2e-7."""
+PRECISION = 1e-6
+"""Relative, of an epsilon that is searched for."""
 LARGEST_EPSILON = 40.0
 """No number of reports that can be drawn proves more."""
 ENGINE_ERROR = 1e-3
@@ -49,66 +49,59 @@ def _check_counts(hits: int, trials: int, alpha: float) -> None:
     require_open_unit("alpha", alpha)
 
 
-def event_epsilon(
-    hits_one: int, trials_one: int, hits_zero: int, trials_zero: int, delta: float, alpha: float
-) -> float:
-    """Epsilon >= ln((P1(S) - delta)/P0(S)), from how often S was seen on each side.
+def event_epsilon(hits_one: int, hits_zero: int, trials: int, delta: float, alpha: float) -> float:
+    """Epsilon >= ln((P1(S) - delta)/P0(S)), from how often S was seen in `trials` on each side.
 
     Holds with confidence 1 - alpha: each of the two probabilities may miss with alpha/2. Zero if
     the counts prove nothing.
     """
-    gain = proportion_lower(hits_one, trials_one, alpha / 2.0) - delta
-    base = proportion_upper(hits_zero, trials_zero, alpha / 2.0)
+    gain = proportion_lower(hits_one, trials, alpha / 2.0) - delta
+    base = proportion_upper(hits_zero, trials, alpha / 2.0)
     return math.log(gain / base) if gain > base else 0.0
 
 
 def ceiling_epsilon(trials: int, delta: float, alpha: float) -> float:
     """The largest epsilon that `trials` plays on each side could ever prove: a perfect attack."""
-    return event_epsilon(trials, trials, 0, trials, delta, alpha)
+    return event_epsilon(trials, 0, trials, delta, alpha)
 
 
 def game_epsilon(
     scores_zero: Vector, scores_one: Vector, delta: float, alpha: float
-) -> tuple[float, float, int]:
-    """The event "score beyond t" as an attack: (epsilon, threshold, plays per side it rests on).
+) -> tuple[float, int]:
+    """The event "score beyond t" as an attack: (epsilon, plays per side it rests on).
 
-    t and the direction (above t speaks for dataset one, or below t for dataset zero) are chosen on
-    the first half of the plays; the bound is computed on the second, independent half.
+    t and the direction (above t speaks for dataset one, or not above t for dataset zero) are chosen
+    on the first half of the plays; the bound is computed on the second, independent half.
     """
     half = min(len(scores_zero), len(scores_one)) // 2
     if half < 1:
         raise InvalidValueError("trials", half, "needs at least two plays on each side")
-    train = scores_zero[:half], scores_one[:half]
-    held = scores_zero[half : 2 * half], scores_one[half : 2 * half]
-    candidates = np.unique(np.quantile(np.concatenate(train), _levels(half)))
-    above = [_above(scores, candidates) for scores in train]
-    best, choice = -math.inf, (float(candidates[0]), True)
-    for index, threshold in enumerate(candidates.tolist()):
-        zero, one = int(above[0][index]), int(above[1][index])
-        for upper in (True, False):
-            merit = _event(zero, one, half, upper, delta, alpha)
-            if merit == 0.0:
-                # Where nothing is proven yet, the largest gap is the most promising event.
-                merit = (one - zero if upper else zero - one) / half - 2.0
-            if merit > best:
-                best, choice = merit, (threshold, upper)
-    counts = [int((scores > choice[0]).sum()) for scores in held]
-    return _event(counts[0], counts[1], half, choice[1], delta, alpha), choice[0], half
-
-
-def _levels(half: int) -> Vector:
-    """Quantiles worth trying: dense in the middle and far into both tails."""
+    first, held = ((scores_zero[part], scores_one[part])
+                   for part in (slice(half), slice(half, 2 * half)))  # fmt: skip
+    # Dense in the middle and far into both tails.
     tail = np.geomspace(max(1.0 / half, 1e-6), 0.5, 24)
-    return np.unique(np.concatenate([tail, 1.0 - tail]))
+    levels = np.unique(np.concatenate([tail, 1.0 - tail]))
+    candidates = np.unique(np.quantile(np.concatenate(first), levels))
+
+    def events(plays: tuple[Vector, Vector]) -> list[tuple[int, int]]:
+        """(hits in dataset one, in dataset zero), or the other way round, of every event."""
+        zero, one = (above(scores, candidates).tolist() for scores in plays)
+        upper = list(zip(one, zero, strict=True))
+        return upper + [(half - z, half - o) for o, z in upper]
+
+    def merit(hits: tuple[int, int]) -> float:
+        # Where nothing is proven yet, the largest gap is the most promising event.
+        return event_epsilon(*hits, half, delta, alpha) or (hits[0] - hits[1]) / half - 2.0
+
+    known = events(first)
+    chosen = max(range(len(known)), key=lambda event: merit(known[event]))
+    return event_epsilon(*events(held)[chosen], half, delta, alpha), half
 
 
-def _event(
-    above_zero: int, above_one: int, plays: int, upper: bool, delta: float, alpha: float
-) -> float:
-    """Epsilon from the event "above" (for dataset one), or "not above" (for dataset zero)."""
-    if upper:
-        return event_epsilon(above_one, plays, above_zero, plays, delta, alpha)
-    return event_epsilon(plays - above_zero, plays, plays - above_one, plays, delta, alpha)
+def above(sample: Vector, thresholds: Vector) -> NDArray[np.int64]:
+    """How many of a sample lie above each threshold."""
+    found = len(sample) - np.searchsorted(np.sort(sample), thresholds, side="right")
+    return np.asarray(found, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -124,36 +117,27 @@ class Dichotomy:
     one: Vector
 
     @classmethod
-    def from_samples(cls, zero: Vector, one: Vector, thresholds: Vector, alpha: float) -> Dichotomy:
-        """From samples of one report's score under each dataset; thresholds fixed beforehand.
+    def from_counts(
+        cls, above_zero: NDArray[np.int64], above_one: NDArray[np.int64], trials: int, alpha: float
+    ) -> Dichotomy:
+        """From the numbers of scores above each threshold, in as many reports' scores under each
+        dataset; thresholds fixed beforehand.
 
         For every t, P0(score > t) is bounded from above and P1(score > t) from below, all of them
         together with confidence 1 - alpha. The concave hull of these points, (0, 0) and (1, 1) lies
         below the true power curve.
         """
-        counts = [_above(sample, thresholds) for sample in (zero, one)]
-        return cls.from_counts(counts[0], len(zero), counts[1], len(one), alpha)
-
-    @classmethod
-    def from_counts(
-        cls,
-        above_zero: NDArray[np.int64],
-        trials_zero: int,
-        above_one: NDArray[np.int64],
-        trials_one: int,
-        alpha: float,
-    ) -> Dichotomy:
-        """As `from_samples`, from the numbers of scores above each threshold."""
         share = alpha / (2.0 * len(above_zero))
-        points = {(0.0, 0.0), (1.0, 1.0)}
-        for lower_hits, upper_hits in zip(above_one.tolist(), above_zero.tolist(), strict=True):
-            points.add(
-                (
-                    proportion_upper(int(upper_hits), trials_zero, share),
-                    proportion_lower(int(lower_hits), trials_one, share),
-                )
-            )
-        hull = _concave_hull(sorted(points))
+        points = {
+            (proportion_upper(zero, trials, share), proportion_lower(one, trials, share))
+            for zero, one in zip(above_zero.tolist(), above_one.tolist(), strict=True)
+        }
+        hull: list[tuple[float, float]] = []
+        for x, y in sorted(points | {(0.0, 0.0), (1.0, 1.0)}):
+            while len(hull) > 1 and _turns_up(hull[-2], hull[-1], (x, y)):
+                hull.pop()
+            if not hull or x > hull[-1][0]:
+                hull.append((x, y))
         return cls(np.diff([x for x, _ in hull]), np.diff([y for _, y in hull]))
 
     def delta(self, epsilon: float, n: int) -> float:
@@ -192,37 +176,18 @@ class Dichotomy:
 
     def epsilon(self, delta: float, n: int, *, error: float = 0.0) -> float:
         """The largest epsilon found that these reports refute at `delta`; 0 if none."""
-        if not self.refutes(0.0, delta, n, error=error):
+
+        def refuted(epsilon: float) -> bool:
+            return self.refutes(epsilon, delta, n, error=error)
+
+        if not refuted(0.0):
             return 0.0
-        low, high = 0.0, LARGEST_EPSILON
-        for _ in range(SEARCH_STEPS):
-            middle = 0.5 * (low + high)
-            refuted = self.refutes(middle, delta, n, error=error)
-            low, high = (middle, high) if refuted else (low, middle)
-        return low
+        return bisected(refuted, 0.0, LARGEST_EPSILON, PRECISION)[0]
 
 
-def _above(sample: Vector, thresholds: Vector) -> NDArray[np.int64]:
-    ordered = np.sort(sample)
-    found = len(sample) - np.searchsorted(ordered, thresholds, side="right")
-    return np.asarray(found, dtype=np.int64)
-
-
-def _concave_hull(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The upper concave hull from (0, 0) to (1, 1) of points sorted by their first coordinate."""
-    hull: list[tuple[float, float]] = []
-    for x, y in points:
-        while hull and hull[-1][0] == x and hull[-1][1] <= y and len(hull) > 1:
-            hull.pop()
-        while len(hull) >= 2 and _slope(hull[-2], hull[-1]) <= _slope(hull[-2], (x, y)):
-            hull.pop()
-        if not hull or x > hull[-1][0]:
-            hull.append((x, y))
-    return hull
-
-
-def _slope(a: tuple[float, float], b: tuple[float, float]) -> float:
-    return (b[1] - a[1]) / (b[0] - a[0])
+def _turns_up(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
+    """Whether b lies on or below the line from a to c."""
+    return (b[1] - a[1]) * (c[0] - b[0]) <= (c[1] - b[1]) * (b[0] - a[0])
 
 
 def mu_lower(zero: Vector, one: Vector, alpha: float) -> float:
@@ -250,8 +215,3 @@ def smallest_detectable_mu(claimed: float, trials: int, alpha: float, power: flo
     high = float(stats.chi2.ppf(power, trials - 1))
     low = float(stats.chi2.ppf(alpha / 3.0, trials - 1))
     return claimed * math.sqrt(high / low)
-
-
-def mu_epsilon(mu: float, delta: float) -> float:
-    """Epsilon at `delta` of a Gaussian pair at distance `mu`."""
-    return gaussian_epsilon(delta, mu)

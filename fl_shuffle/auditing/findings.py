@@ -1,127 +1,110 @@
-"""What an audit found: empirical lower bounds beside the claims they test."""
+"""What an audit found: empirical lower bounds beside the claims they test, as text and as JSON."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
-from fl_shuffle.auditing.published import Published
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 ROUNDING = 1e-3
 """A float32 mean of 10,000 records may be off by this share of one record's effect."""
 MARGIN = 1e-6
 """A lower bound must exceed a claim by this relative margin: both carry round-off."""
+SHOWN = 60
+"""Letters of a differing value that are printed."""
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
 class Point:
-    """At one delta: epsilon is at least `lower` (with the audit's confidence); what is claimed.
-
-    `proven` is the claim under test: the finding's `column`.
-    """
+    """At one delta: epsilon is at least `epsilon_lower` (with the audit's confidence), and at most
+    `proven_epsilon` by the claim under test: the finding's `column`."""
 
     delta: float
-    lower: float
-    proven: float | None
-    published: float | None
+    epsilon_lower: float
+    proven_epsilon: float | None
+    published_epsilon: float | None = None
 
-    @property
-    def breaks_proven(self) -> bool:
-        return self.proven is not None and self.lower > self.proven * (1.0 + MARGIN)
-
-    @property
-    def breaks_published(self) -> bool:
-        return self.published is not None and self.lower > self.published * (1.0 + MARGIN)
+    def breaks(self, claim: float | None) -> bool:
+        """Whether the lower bound refutes this claim."""
+        return claim is not None and self.epsilon_lower > claim * (1.0 + MARGIN)
 
 
 @dataclass(frozen=True)
 class Finding:
     """One attack: its lower bounds at several deltas (the run's own first), and its power.
 
-    `ceiling` is the largest epsilon that this many plays could ever prove at the run's delta.
-    `detectable` is how many times too small the target's noise would have to be for this attack to
-    contradict the proven bound with probability 95% (None where no law predicts it). `column` is
-    the accountant's column under test: `local`, `proven` (an adversary who sees the shuffled
-    reports) or `sum` (one who sees sums of reports alone).
+    `largest_provable_epsilon` is what so many plays could ever prove at the run's delta.
+    `detectable_noise_factor` is how many times too small the target's noise would have to be for
+    this attack to contradict the proven bound with probability 95% (None where no law predicts it).
+    `column` is the accountant's column under test: `local`, `proven` (an adversary who sees the
+    shuffled reports) or `sum` (one who sees sums of reports alone).
     """
+
+    JSON: ClassVar = ("breaks_published", "breaks_proven", "verdict")
 
     game: str
     method: str
     rounds: int
     plays: int
     points: tuple[Point, ...]
-    ceiling: float
-    detectable: float | None = None
+    largest_provable_epsilon: float
+    detectable_noise_factor: float | None = None
     note: str = ""
     column: str = "proven"
 
     @property
     def breaks_proven(self) -> bool:
-        return any(point.breaks_proven for point in self.points)
+        return any(point.breaks(point.proven_epsilon) for point in self.points)
 
     @property
     def breaks_published(self) -> bool:
-        return any(point.breaks_published for point in self.points)
+        return any(point.breaks(point.published_epsilon) for point in self.points)
 
     @property
     def witness(self) -> Point:
         """The point to show: a broken proven bound, else a broken published one, else the run's
         delta."""
-        for broken in (
-            [point for point in self.points if point.breaks_proven],
-            [point for point in self.points if point.breaks_published],
-        ):
-            if broken:
-                return broken[0]
-        return self.points[0]
+        return max(
+            self.points,
+            key=lambda one: (one.breaks(one.proven_epsilon), one.breaks(one.published_epsilon)),
+        )
 
     @property
     def verdict(self) -> str:
         if self.breaks_proven:
             return f"CONTRADICTS THE PROVEN BOUND of column {self.column}"
-        if self.breaks_published:
-            return "breaks the published mu"
-        return "does not contradict the proven bound"
+        published = self.breaks_published
+        return "breaks the published mu" if published else "does not contradict the proven bound"
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready; infinite numbers are written as text."""
-        return {
-            "game": self.game,
-            "column": self.column,
-            "method": self.method,
-            "rounds": self.rounds,
-            "plays": self.plays,
-            "points": [
-                {
-                    "delta": point.delta,
-                    "epsilon_lower": _number(point.lower),
-                    "proven_epsilon": _number(point.proven),
-                    "published_epsilon": _number(point.published),
-                }
-                for point in self.points
-            ],
-            "largest_provable_epsilon": _number(self.ceiling),
-            "detectable_noise_factor": _number(self.detectable),
-            "breaks_published": self.breaks_published,
-            "breaks_proven": self.breaks_proven,
-            "verdict": self.verdict,
-            "note": self.note,
-        }
+    @property
+    def power(self) -> str:
+        """What these plays could have shown."""
+        factor = self.detectable_noise_factor
+        if factor is None:
+            most = four_digits(self.largest_provable_epsilon)
+            return f"these plays could prove at most epsilon {most}"
+        if factor < math.inf:
+            return f"would have caught noise {four_digits(factor)} times too small"
+        return "none against the proven bound, which is far above what these plays can prove"
 
 
 @dataclass(frozen=True)
 class Check:
     """One test of what every guarantee takes for granted; it refutes it if `p_value` <= `level`.
 
-    `level` is this test's share of the audit's error probability. `power` says in words what it
-    would have caught with probability 95%.
+    `level` is this test's share of the audit's error probability, `plays` how many rounds were
+    looked at. `power` says in words what it would have caught with probability 95%.
     """
+
+    JSON: ClassVar = ("refuted",)
 
     game: str
     method: str
-    rounds: int
     plays: int
     p_value: float
     level: float
@@ -132,42 +115,53 @@ class Check:
     def refuted(self) -> bool:
         return self.p_value <= self.level
 
-    @property
-    def verdict(self) -> str:
-        return "REFUTED: the proven bound does not apply" if self.refuted else "not refuted"
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {
-            "game": self.game,
-            "method": self.method,
-            "rounds": self.rounds,
-            "plays": self.plays,
-            "p_value": self.p_value,
-            "level": self.level,
-            "refuted": self.refuted,
-            "power": self.power,
-            "note": self.note,
-        }
-
 
 @dataclass(frozen=True)
 class Clipping:
     """The run's own gradient code on hostile records: its largest mean as a share of the radius the
     accountant assumes, and the largest change by one unit as a share of the sensitivity."""
 
-    radius: float
-    move: float
+    radius_share: float
+    sensitivity_share: float
 
     @property
     def holds(self) -> bool:
         """Whether both stay within what is assumed, up to float32 rounding of the means."""
-        return self.radius <= 1.0 + ROUNDING and self.move <= 1.0 + ROUNDING
+        return max(self.radius_share, self.sensitivity_share) <= 1.0 + ROUNDING
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What stands at a place of what neighbouring runs published; None where one has no such."""
+
+    neighbour: str
+    where: str
+    first: str | None
+    second: str | None
+
+    def text(self) -> str:
+        """One line for the reader."""
+        both = (self.first, self.second)
+        said = ("absent" if value is None else value[:SHOWN] for value in both)
+        return f"{self.neighbour}: {self.where}: {' / '.join(said)}"
+
+
+@dataclass(frozen=True)
+class Published:
+    """What was compared: `fields` of the first run, against runs on these `neighbours`."""
+
+    neighbours: tuple[str, ...]
+    fields: int
+    messages: int
+    differences: tuple[Difference, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class AuditReport:
     """All findings of one audit; together they hold with the stated confidence."""
+
+    JSON: ClassVar = ("relation", "breaks_published", "breaks_proven")
 
     name: str
     unit: str
@@ -177,11 +171,11 @@ class AuditReport:
     confidence: float
     findings: tuple[Finding, ...]
     checks: tuple[Check, ...] = ()
-    recognition: Mapping[str, Any] = field(default_factory=dict)
     clipping: Clipping | None = None
     published: Published | None = None
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    relation: ClassVar = "replace-one"
 
     @property
     def breaks_proven(self) -> bool:
@@ -190,36 +184,45 @@ class AuditReport:
         unclipped = self.clipping is not None and not self.clipping.holds
         leaking = self.published is not None and bool(self.published.differences)
         refuted = any(check.refuted for check in self.checks)
-        broken = any(finding.breaks_proven for finding in self.findings)
-        return unclipped or leaking or refuted or broken
+        return unclipped or leaking or refuted or any(f.breaks_proven for f in self.findings)
 
     @property
     def breaks_published(self) -> bool:
         return any(finding.breaks_published for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {
-            "name": self.name,
-            "unit": self.unit,
-            "relation": "replace-one",
-            "clients": self.clients,
-            "dimension": self.dimension,
-            "noise": self.noise,
-            "confidence": self.confidence,
-            "findings": [finding.to_dict() for finding in self.findings],
-            "checks": [check.to_dict() for check in self.checks],
-            "recognition": dict(self.recognition),
-            "clipping": None
-            if self.clipping is None
-            else {"radius_share": self.clipping.radius, "sensitivity_share": self.clipping.move},
-            "published": None if self.published is None else self.published.to_dict(),
-            "notes": list(self.notes),
-            "breaks_published": self.breaks_published,
-            "breaks_proven": self.breaks_proven,
-            "seconds": self.seconds,
-        }
+        """JSON-ready; infinite numbers are written as text."""
+        found: dict[str, Any] = _plain(self)
+        return found
+
+    def text(self, *, short: bool = False) -> str:
+        """For the reader; if `short`, of what holds only the attack that comes nearest to the
+        published number."""
+        pages = Environment(
+            loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined,
+            trim_blocks=True, lstrip_blocks=True,
+        )  # fmt: skip
+        pages.filters["four"] = four_digits
+        nearest = max(self.findings, key=_closeness, default=None)
+        names = [each.name for each in dataclasses.fields(self)]
+        said = {name: getattr(self, name) for name in (*names, *self.JSON)}
+        return pages.get_template("audit.txt.j2").render(said, short=short, nearest=nearest)
 
 
-def _number(value: float | None) -> float | str | None:
-    return str(value) if value is not None and not math.isfinite(value) else value
+def four_digits(value: float | None) -> str:
+    """Four digits."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _closeness(finding: Finding) -> float:
+    point = finding.points[0]
+    return point.epsilon_lower / point.published_epsilon if point.published_epsilon else -1.0
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        names = [*(each.name for each in dataclasses.fields(value)), *getattr(value, "JSON", ())]
+        return {name: _plain(getattr(value, name)) for name in names}
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,78 +8,34 @@ look like what they are.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
-import io
 import json
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from fl_shuffle.auditing.findings import Difference
 
 Fields = Mapping[str, str]
 """Where -> what stands there."""
 
-VOLATILE = ("seconds", "accounting_seconds", "started", "finished")
-"""Names of fields that hold a time: of day as ISO text, or seconds."""
-CLOCKED = "a time"
-IDENTIFIER = "run"
-"""The name of the field that holds a run's random identifier."""
-TIME_OF_DAY = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?([.,]\d+)?([+-]\d\d:\d\d| UTC)?")
-SHOWN = 60
-"""Letters of a differing value that are printed."""
+MOMENT = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?([.,]\d+)?([+-]\d\d:\d\d| UTC)?"
+NUMBER = r"-?\d+(\.\d+)?(e[+-]?\d+)?"
+TIMED = re.compile(
+    rf'("(?:seconds|accounting_seconds|started|finished)": )(?:{NUMBER}|"(?:{MOMENT}|{NUMBER})")'
+    r"(?=[,}\]]|$)"
+)
+"""Fields that hold a time: of day as ISO text, or seconds."""
+NAMED = re.compile(r'("run": )"[0-9a-f]{32}"')
+"""The field that holds a run's random identifier."""
 MESSAGE = "message"
 ERROR = "the run ends with an error"
 # A checkpoint is written when the clock says so: of two runs the same rounds' are compared.
 CHECKPOINT = "checkpoint of round"
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A published field that differs between neighbouring data sets; None where it is absent."""
-
-    neighbour: str
-    where: str
-    first: str | None
-    second: str | None
-
-    def text(self) -> str:
-        """One line for the reader."""
-        first, second = (
-            "absent" if value is None else value[:SHOWN] for value in (self.first, self.second)
-        )
-        return f"{self.neighbour}: {self.where}: {first} / {second}"
-
-
-@dataclass(frozen=True)
-class Published:
-    """What was compared: `fields` of the first run, against runs on these `neighbours`."""
-
-    neighbours: tuple[str, ...]
-    fields: int
-    messages: int
-    differences: tuple[Difference, ...]
-    notes: tuple[str, ...] = field(default=())
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {
-            "neighbours": list(self.neighbours),
-            "fields": self.fields,
-            "messages": self.messages,
-            "differences": [
-                {
-                    "neighbour": found.neighbour,
-                    "where": found.where,
-                    "first": found.first,
-                    "second": found.second,
-                }
-                for found in self.differences
-            ],
-            "notes": list(self.notes),
-        }
 
 
 def compare(neighbour: str, first: Fields, second: Fields) -> list[Difference]:
@@ -99,106 +55,63 @@ def compare(neighbour: str, first: Fields, second: Fields) -> list[Difference]:
 
 
 def fields_of(directory: Path) -> dict[str, str]:
-    """Everything in a run directory, as fields."""
+    """Everything in a run directory: a file's mode, and its content by places."""
     found: dict[str, str] = {}
     for path in sorted(directory.rglob("*")):
         name = str(path.relative_to(directory))
         found[f"{name}: mode"] = oct(path.lstat().st_mode)
         if path.is_file():
-            found.update((f"{name}: {where}", value) for where, value in _fields_in(path))
+            found |= {f"{name}: {where}": text for where, text in _content(path)}
     return found
 
 
-def _fields_in(path: Path) -> Iterator[tuple[str, str]]:
+def _content(path: Path) -> Iterator[tuple[str, str]]:
+    """A file's rows or lines, or a digest of its bytes."""
     if path.suffix == ".sqlite":
         yield from _database(path)
-    elif path.suffix == ".json":
-        yield from leaves(json.loads(path.read_text(encoding="utf-8")))
     elif path.suffix == ".csv":
-        rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
-        for number, row in enumerate(rows):
-            for name, value in zip(rows[0], row, strict=False):
-                yield f"line {number}, {name}", masked(name, value) if number else value
-            yield f"line {number}: cells", str(len(row))
-    elif path.suffix in (".log", ".html", ".txt"):
-        yield from lines(path.read_text(encoding="utf-8", errors="backslashreplace"))
+        with path.open(newline="", encoding="utf-8", errors="backslashreplace") as file:
+            head, *rows = list(csv.reader(file)) or [[]]
+        yield "heads", json.dumps(head)
+        for number, row in enumerate(rows, 1):
+            yield f"line {number}", without_times([len(row), dict(zip(head, row, strict=False))])
+    elif path.suffix in (".json", ".log", ".html", ".txt"):
+        text = path.read_text(encoding="utf-8", errors="backslashreplace")
+        for number, line in enumerate(text.splitlines(), 1):
+            timed = path.suffix == ".log"
+            yield f"line {number}", re.sub(MOMENT, "a time", line) if timed else without_times(line)
     else:
-        content = path.read_bytes()
-        yield "bytes", str(len(content))
-        yield "digest", hashlib.sha256(content).hexdigest()
-
-
-def lines(text: str) -> Iterator[tuple[str, str]]:
-    """A text's lines, without the times of day in them."""
-    for number, line in enumerate(text.splitlines(), 1):
-        yield f"line {number}", TIME_OF_DAY.sub(CLOCKED, line)
-
-
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Every leaf of a JSON value, with its path."""
-    if isinstance(value, dict):
-        yield f"{path} keys", json.dumps(list(value))
-        for key, inner in value.items():
-            yield from leaves(inner, f"{path}.{key}" if path else key)
-    elif isinstance(value, list):
-        yield f"{path} length", str(len(value))
-        for number, inner in enumerate(value):
-            yield from leaves(inner, f"{path}[{number}]")
-    else:
-        yield path, masked(path.rpartition(".")[2], value)
-
-
-def masked(name: str, value: Any) -> str:
-    """The value as text; a time or a run's identifier as the word for it, if its field may hold
-    one."""
-    text = value if isinstance(value, str) else repr(value)
-    if name == IDENTIFIER and re.fullmatch("[0-9a-f]{32}", text):
-        return "an identifier"
-    if name not in VOLATILE:
-        return text
-    if TIME_OF_DAY.fullmatch(text):
-        return CLOCKED
-    try:
-        float(text)
-    except ValueError:
-        return text
-    return CLOCKED
+        yield "content", _shown(path.read_bytes())
 
 
 def _database(path: Path) -> Iterator[tuple[str, str]]:
-    """Every cell of every table, the schema, and how many pages hold what is in no table (how large
+    """Every row of every table, the schema, and how many pages hold what is in no table (how large
     the file is follows from these, and from how long its times are as text)."""
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    try:
+    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        database.row_factory = sqlite3.Row
+        schema = database.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name")
+        yield "schema", repr([tuple(row) for row in schema])
         for pragma in ("freelist_count", "user_version"):
-            yield pragma, str(connection.execute(f"PRAGMA {pragma}").fetchone()[0])
-        schema = connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name")
-        yield "schema", repr(schema.fetchall())
-        names = [
-            name
-            for (name,) in connection.execute(
-                "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
-            )
-        ]
-        for name in names:
-            cursor = connection.execute(f'SELECT * FROM "{name}"')
-            columns = [column[0] for column in cursor.description]
-            for number, row in enumerate(cursor):
-                yield from _row(name, number, dict(zip(columns, row, strict=True)))
-    finally:
-        connection.close()
+            yield pragma, repr(database.execute(f"PRAGMA {pragma}").fetchone()[0])
+        names = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        for (name,) in names:
+            for number, row in enumerate(database.execute(f'SELECT * FROM "{name}"')):
+                cells = dict(row)
+                place = f"{name}[{number}]"
+                if name == "meta":
+                    place = cells.pop("key")
+                    cells = {place: json.loads(cells["value"])}
+                elif name == "checkpoint":
+                    place = f"{CHECKPOINT} {cells.pop('round')}"
+                yield place, without_times(cells)
 
 
-def _row(table: str, number: int, row: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if table == "meta":
-        yield from leaves(json.loads(row["value"]), str(row["key"]))
-        return
-    place = f"{table}[{number}]"
-    if table == "checkpoint":
-        place = f"{CHECKPOINT} {row['round']}"
-    for column, value in row.items():
-        where = f"{place}.{column}"
-        if isinstance(value, bytes):
-            yield where, f"{len(value)} bytes, {hashlib.sha256(value).hexdigest()}"
-        else:
-            yield where, masked(column, value)
+def without_times(line: Any) -> str:
+    """A line, or values as JSON, with words for the times and the identifier of a run, in fields
+    that may hold one."""
+    text = line if isinstance(line, str) else json.dumps(line, default=_shown)
+    return NAMED.sub(r"\1an identifier", TIMED.sub(r"\1a time", text))
+
+
+def _shown(value: bytes) -> str:
+    return f"{len(value)} bytes, {hashlib.sha256(value).hexdigest()}"

@@ -17,37 +17,80 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
-from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.cli.renamed import renamed
+from fl_shuffle.errors import FlShuffleError, suggestion
 from fl_shuffle.interrupts import INTERRUPTED
 from fl_shuffle.interrupts.callbacks import interrupts_kept
-from fl_shuffle.simulation.progress import say
+from fl_shuffle.run_words import say
 from fl_shuffle.version import __version__
 
-SUBCOMMANDS = (
-    "new",
-    "simulate",
-    "sweep",
-    "runs",
-    "ledger",
-    "report",
-    "export",
-    "estimate",
-    "bound",
-    "compare",
-    "plan",
-    "audit",
-    "shuffler",
+COMMANDS = {
+    "run": {
+        "new": ("fl_shuffle.scaffold.command", "write a Flower app of your own that runs"),
+        "simulate": (
+            "fl_shuffle.cli.simulate",
+            "run a federation and account for its privacy, round by round",
+        ),
+        "sweep": ("fl_shuffle.cli.sweep", "the same over a grid of settings and seeds"),
+    },
+    "read": {
+        "runs": (
+            "fl_shuffle.cli.runs",
+            "which runs there are, what they cost, how they differ",
+        ),
+        "ledger": (
+            "fl_shuffle.cli.ledger",
+            "what every round and client cost; CSV, JSON, Parquet",
+        ),
+        "report": (
+            "fl_shuffle.cli.report",
+            "one page about a run, or several; figures for papers",
+        ),
+    },
+    "privacy": {
+        "bound": (
+            "fl_shuffle.cli.bound",
+            "what shuffled reports cost, or what a configuration will",
+        ),
+        "certify": ("fl_shuffle.cli.certify", "a certificate of a run's epsilon"),
+        "verify": ("fl_shuffle.cli.verify", "check a certificate without any of our accounting"),
+        "audit": ("fl_shuffle.cli.audit", "try to break the privacy claims"),
+        "settings": (
+            "fl_shuffle.cli.settings",
+            "every setting of a configuration: default, range, meaning",
+        ),
+    },
+    "deploy": {
+        "shuffler": ("fl_shuffle.cli.shuffler", "the shuffler as a party of its own"),
+    },
+}
+"""Group -> command -> its module, and what it does. Only the module of the command that is asked
+for is loaded."""
+SUBCOMMANDS = tuple(name for group in COMMANDS.values() for name in group)
+FIRST_STEPS = (
+    "fl-shuffle simulate runs the quickstart; then fl-shuffle report with the folder it names. "
+    "What a command takes: fl-shuffle COMMAND --help."
 )
-ELSEWHERE = {"new": "fl_shuffle.scaffold.command"}
-"""Subcommands that live with what they do."""
-REQUIRED = ("torch", "flwr", "opacus", "cryptography", "mpmath", "rich", "safetensors", "scipy")
+REQUIRED = (
+    "torch", "flwr", "numba", "cryptography", "mpmath", "rich", "safetensors", "scipy",
+    "matplotlib", "jinja2",
+)  # fmt: skip
 
 TYPES = {
     "int": "a whole number",
     "float": "a number",
-    "count_or_share": "a count or a share, as 500 or 0.8",
+    "int | float": "a count or a share, as 500 or 0.8",
 }
 """What `argparse` calls by the name of a function."""
+MACHINE = {
+    "null byte": "a file's name holds the NUL character, which no name has: leave it out",
+    "null character": "a file's name holds the NUL character, which no name has: leave it out",
+    "can't start new thread": (
+        "the machine starts no more threads: raise its limits of memory (ulimit -v) or processes "
+        "(ulimit -u), or lower run.jobs"
+    ),
+}
+"""What Python says of a name or of threads, and what to do about it."""
 CLIENT_LOG = "fl_shuffle.client"
 """What clients say, exceptions among it, is logged below this name."""
 
@@ -73,22 +116,56 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         for type_name, wanted in TYPES.items():
             message = message.replace(f"invalid {type_name} value:", f"must be {wanted}, not")
+        if message.startswith("argument COMMAND: invalid choice: "):
+            name = message.split("'")[1]
+            hint = suggestion(name, SUBCOMMANDS) or f"there are {', '.join(SUBCOMMANDS)}"
+            message = f"no command {name!r}; {hint}"
+        if message == "the following arguments are required: COMMAND":
+            message = "no command is given"
         self.exit(2, f"fl-shuffle: error: {message}; see {self.prog} --help\n")
 
+    def parse_args(self, *given: Any, **named: Any) -> Any:
+        """As `argparse` does; of an option that there is not, the nearest that there is."""
+        parsed, rest = self.parse_known_args(*given, **named)
+        if not rest:
+            return parsed
+        command = self._command(parsed)
+        options = [name for name in command._option_string_actions if name.startswith("--")]
+        hint = suggestion(rest[0].partition("=")[0], options) if rest[0].startswith("-") else ""
+        hint = f"; {hint}" if hint else ""
+        return command.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="fl-shuffle",
-        description="Federated learning in the shuffle model of differential privacy: "
-        "simulate and sweep federations, read their ledgers, ask for a privacy bound, plan, audit.",
-        epilog="To begin: fl-shuffle simulate, then fl-shuffle report RUN with the run directory "
-        "that it names. What a command takes: fl-shuffle COMMAND --help.",
-    )
+    def _command(self, parsed: argparse.Namespace) -> argparse.ArgumentParser:
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                found: argparse.ArgumentParser = action.choices[parsed.command]
+                return found
+        return self
+
+    def format_help(self) -> str:
+        """The first screen has its commands in groups."""
+        if not any(isinstance(action, argparse._SubParsersAction) for action in self._actions):
+            return super().format_help()
+        width = max(len(name) for name in SUBCOMMANDS)
+        lines = ["usage: fl-shuffle COMMAND ...", ""]
+        for group, commands in COMMANDS.items():
+            heads = [group, *[""] * (len(commands) - 1)]
+            for head, (name, (_, summary)) in zip(heads, commands.items(), strict=True):
+                lines.append(f"{head:<8} {name:<{width}}  {summary}")
+        return "\n".join([*lines, "", *textwrap.wrap(FIRST_STEPS, 80), ""])
+
+
+def build_parser(asked: str | None = None) -> argparse.ArgumentParser:
+    """The command line; with `asked` the options of that command alone."""
+    parser = _Parser(prog="fl-shuffle", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"fl-shuffle {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in SUBCOMMANDS:
-        module = import_module(ELSEWHERE.get(name, f"fl_shuffle.cli.{name}"))
-        sub = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
+    for name, (path, summary) in (each for group in COMMANDS.values() for each in group.items()):
+        if asked is not None and name != asked:
+            commands.add_parser(name)
+            continue
+        module = import_module(path)
+        sub = commands.add_parser(name, help=summary, description=module.SUMMARY)
         module.configure(sub)
         sub.add_argument(
             "--verbose", action="store_true", help="show where an error comes from, and its causes"
@@ -110,7 +187,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         with interrupts_kept():
-            return _answered(build_parser().parse_args(arguments))
+            try:
+                words, note = renamed(sys.argv[1:] if arguments is None else arguments)
+            except FlShuffleError as error:
+                return _said(str(error), error.exit_code)
+            if note:
+                say(note, out=sys.stderr)
+            parser = build_parser(words[0] if words else "")
+            if not words:
+                parser.print_help()
+                return 0
+            if words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
+                parser.error(f"no option {words[0]!r} without a command")
+            return _answered(parser.parse_args(words))
     except KeyboardInterrupt as interrupt:
         return _said(str(interrupt) or "interrupted", INTERRUPTED)
     finally:
@@ -142,6 +231,12 @@ def _answered(parsed: argparse.Namespace) -> int:
         return _said("the input is nested too deeply", 2, verbose=parsed.verbose)
     except MemoryError as error:
         return _said(f"not enough memory: {error}", 2, verbose=parsed.verbose)
+    except (ValueError, RuntimeError) as error:
+        # Python's own, of names and threads; anything else of these kinds is a defect.
+        for text, line in MACHINE.items():
+            if text in str(error):
+                return _said(line, 2, verbose=parsed.verbose)
+        raise
     return code
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from fl_shuffle.simulation.progress import terminal_width
+from fl_shuffle.run_words import terminal_width
 
 SUMMARY = "List runs: what they were, how far they came, what they cost."
 
@@ -26,9 +26,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.report.formats import as_text
-    from fl_shuffle.runs.listing import find_runs, runs_table
+    from fl_shuffle.report.many import find_runs, runs_table
 
     found = find_runs([Path(name) for name in arguments.directory])
-    table = runs_table(found, differences=arguments.differences)
+    table = runs_table(found, with_settings=arguments.differences)
     print(as_text(table, arguments.format, terminal_width(sys.stdout)))
     return 0

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
+from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fl_shuffle.cli.overrides import add_overrides
+from fl_shuffle.cli.overrides import add_overrides, add_short_options, short_options
+
+if TYPE_CHECKING:
+    from fl_shuffle.configuration.sections import Config
 
 SUMMARY = "Run a simulated federation and account for its privacy, round by round."
 
@@ -14,24 +18,14 @@ SUMMARY = "Run a simulated federation and account for its privacy, round by roun
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "config",
-        metavar="CONFIG.toml",
+        metavar="CONFIG|RUN",
         nargs="?",
-        help="what to run: a file, or a run's folder to run its configuration anew "
-        "(default: the quickstart)",
+        help="what to run: a file, the name of a shipped one, or a run's folder to run its "
+        "configuration anew (default: quickstart)",
     )
     add_overrides(parser)
-    parser.add_argument("--rounds", type=int, metavar="N", help="number of rounds")
-    parser.add_argument("--clients", type=int, metavar="N", help="number of clients")
-    parser.add_argument(
-        "--budgets", metavar="FILE.csv", help="personal budgets: client_id,epsilon,delta"
-    )
-    parser.add_argument("--data", metavar="DIR", help="folder that holds the data (MNIST/raw)")
-    parser.add_argument(
-        "--engine", metavar="NAME", help="what plays the clients: in-process (default) or ray"
-    )
-    parser.add_argument("--seed", type=int, metavar="N", help="seed of everything random")
-    parser.add_argument("--jobs", type=int, metavar="N", help="worker threads (0: as many as pay)")
-    parser.add_argument("--device", metavar="NAME", help="where clients compute: cpu or cuda")
+    add_short_options(parser)
+    parser.add_argument("--list", action="store_true", help="which configurations are shipped")
     parser.add_argument("--out", metavar="DIR", help="run directory (default: runs/DATE-TIME)")
     parser.add_argument("--resume", metavar="DIR", help="go on with an unfinished run")
     parser.add_argument(
@@ -47,13 +41,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="tell tensorboard, mlflow, wandb, or what your module:function returns (repeatable)",
     )
     parser.add_argument(
-        "--tensorboard",
-        action="append_const",
-        const="tensorboard",
-        dest="track",
-        help="the same as --track tensorboard: a folder tensorboard/RUN here",
+        "--dry-run", action="store_true",
+        help="run nothing: say what it will cost, and how long it will take here",
+    )  # fmt: skip
+    parser.add_argument(
+        "--quiet",
+        action="store_true",
+        help="print one line: where the run is, its accuracy and its epsilon",
     )
-    parser.add_argument("--quiet", action="store_true", help="print only the final summary")
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object per round and a final one"
     )
@@ -63,20 +58,26 @@ def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.api.configs import QUICKSTART, configured
     from fl_shuffle.errors import ConfigError
     from fl_shuffle.interrupts import load
-    from fl_shuffle.simulation.progress import tell
+    from fl_shuffle.run_words import say, tell
 
+    if arguments.list:
+        say(*_shipped())
+        return 0
     if arguments.data_unchanged and not arguments.resume:
         raise ConfigError("--data-unchanged goes with --resume DIR")
     if arguments.resume and (arguments.config or arguments.out):
         raise ConfigError("--resume DIR takes its configuration from DIR; give no other")
-    settings = [*arguments.set, *_overrides(arguments)]
+    settings = [*arguments.set, *short_options(arguments)]
     # What is wrong with a configuration is said before PyTorch is loaded.
     config = None if arguments.resume else configured(arguments.config or QUICKSTART, settings)
+    _require_files(config, arguments)
     tell("" if arguments.quiet or arguments.json else "loading PyTorch and Flower")
     load("fl_shuffle.simulation.launch", "fl_shuffle.trackers")
+    if arguments.dry_run:
+        return _dry_run(config, arguments)
 
     from fl_shuffle.api.runs import resume, simulate
-    from fl_shuffle.simulation.progress import make_display
+    from fl_shuffle.runs.display import make_display
     from fl_shuffle.trackers import tracking
 
     display = make_display(quiet=arguments.quiet, as_json=arguments.json)
@@ -94,28 +95,45 @@ def run(arguments: argparse.Namespace) -> int:
     return int(result.summary["failed"])
 
 
-def _overrides(arguments: argparse.Namespace) -> list[str]:
-    """The short options as the `section.key=value` they stand for; none may be set twice."""
+def _require_files(config: Config | None, arguments: argparse.Namespace) -> None:
+    """What can be said without PyTorch: a folder that is taken or no run's, files that are not
+    there."""
+    from fl_shuffle.budgets import require_file
+    from fl_shuffle.errors import DataError
+    from fl_shuffle.runs.directory import require_begun, require_free
+
+    if config is None:
+        require_begun(Path(arguments.resume).resolve())
+        return
+    if arguments.out:
+        require_free(Path(arguments.out).resolve())
+    require_file(config.budgets)
+    root = config.data.root
+    if config.data.source == "files" and root and not Path(root).exists():
+        raise DataError(f"{root} does not exist")
+
+
+def _shipped() -> list[str]:
+    """Each shipped configuration, and what it says of itself."""
+    from fl_shuffle.configuration.reading import shipped
+
+    lines = []
+    for name, path in shipped().items():
+        text = path.read_text(encoding="utf-8").splitlines()
+        said = [line.removeprefix("#").strip() for line in takewhile(_is_comment, text)]
+        lines += [name, f"    {' '.join(said)}"]
+    return lines
+
+
+def _is_comment(line: str) -> bool:
+    return line.startswith("#")
+
+
+def _dry_run(config: Config | None, arguments: argparse.Namespace) -> int:
+    from fl_shuffle.cli.cost import show_cost
     from fl_shuffle.errors import ConfigError
 
-    data, budgets = (
-        None if path is None else str(Path(path).resolve())
-        for path in (arguments.data, arguments.budgets)
-    )
-    options = {
-        "run.rounds": ("--rounds", arguments.rounds),
-        "data.clients": ("--clients", arguments.clients),
-        "run.seed": ("--seed", arguments.seed),
-        "run.jobs": ("--jobs", arguments.jobs),
-        "run.engine": ("--engine", arguments.engine),
-        "run.device": ("--device", arguments.device),
-        "data.root": ("--data", data),
-        "budgets.file": ("--budgets", budgets),
-        "budgets.distribution": ("--budgets", None if budgets is None else "file"),
-    }
-    given = {key: option for key, option in options.items() if option[1] is not None}
-    for setting in arguments.set:
-        key = setting.partition("=")[0].strip()
-        if key in given:
-            raise ConfigError(f"--set {setting}: {given[key][0]} says the same; drop one of them")
-    return [f"{key}={json.dumps(value)}" for key, (_, value) in given.items()]
+    if config is None:
+        raise ConfigError("--dry-run is about a configuration; leave out --resume")
+    show_cost(config, as_json=arguments.json, time_too=True)
+    return 0

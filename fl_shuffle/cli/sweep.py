@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_shuffle.cli.overrides import add_overrides
-from fl_shuffle.simulation.progress import say, terminal_width
+from fl_shuffle.run_words import say, terminal_width
 
 if TYPE_CHECKING:
     from fl_shuffle.sweeps import Sweep, SweepResult
@@ -86,7 +87,7 @@ def _planned(arguments: argparse.Namespace) -> tuple[Sweep, Path]:
     """What is to be swept, found valid, and its folder."""
     from fl_shuffle.api.configs import QUICKSTART
     from fl_shuffle.configuration.reading import load_config
-    from fl_shuffle.runs import new_directory
+    from fl_shuffle.runs.directory import new_directory
     from fl_shuffle.sweeps import Sweep, parse_axis
 
     base = load_config(arguments.config or QUICKSTART, arguments.set)
@@ -111,9 +112,11 @@ def _progress(
     total = sum(point.config.run.rounds for point in plan.points)
     done: dict[str, int] = {}
     ended = 0
+    # How long rounds take may hang on private records.
+    timed = all(point.config.run.entropy == "seeded" for point in plan.points)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"),
-        TimeRemainingColumn(), console=console, disable=quiet or not console.is_terminal,
+        *[TimeRemainingColumn()] * timed, console=console, disable=quiet or not console.is_terminal,
     )  # fmt: skip
     task = bar.add_task(f"0/{len(plan.points)} runs", total=total)
 
@@ -147,13 +150,13 @@ def _named(settings: Mapping[str, Any], seed: int) -> str:
 
 def _lines(result: SweepResult, failures: Sequence[str]) -> list[str]:
     """The table, what failed, and where everything is."""
-    from fl_shuffle.report.formats import aligned
+    from fl_shuffle.report.formats import aligned, short
+    from fl_shuffle.report.many import EACH_ALONE
     from fl_shuffle.sweeps.results import PAGE
-    from fl_shuffle.sweeps.tables import EACH_ALONE, shown
 
     cells = [[_head(name) for name in result.table]]
     cells += [
-        [f"{100.0 * cell:.2f}%" if _is_share(name) and cell is not None else shown(cell)
+        [f"{100.0 * cell:.2f}%" if _is_share(name) and cell is not None else short(cell)
          for name, cell in zip(result.table, row, strict=True)]
         for row in zip(*result.table.values(), strict=True)
     ]  # fmt: skip
@@ -161,7 +164,7 @@ def _lines(result: SweepResult, failures: Sequence[str]) -> list[str]:
     lines += ["", f"epsilon: the largest over a combination's runs; {EACH_ALONE}"]
     lines += [f"failed: {text}" for text in failures]
     if failures:
-        lines.append(f"go on with: fl-shuffle sweep --resume {result.directory}")
+        lines.append(f"go on with: fl-shuffle sweep --resume {shlex.quote(str(result.directory))}")
     lines.append(f"page: {result.directory / PAGE}")
     return lines
 

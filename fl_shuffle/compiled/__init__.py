@@ -1,13 +1,12 @@
 """Loops compiled for this machine by numba, and kept for the next process.
 
 For arithmetic that the product lives by and that NumPy and torch can only do in many passes over
-memory. The first use on a machine compiles (a second or two); later processes load what was kept
+memory. The first use on a machine compiles (3 to 15 s); later processes load what was kept
 beside the source, or in the user's cache directory where that cannot be written. Importing this
 package and loading a kernel costs about 0.7 s: import it where it is used.
 
-No contraction to fused multiply-adds and no reordering: what a kernel computes has the bits that
-the same operations have in NumPy, on every processor. Where a fused multiply-add is wanted it is
-written (`matrix_products`).
+No contraction to fused multiply-adds and no reordering, unless a piece says so: what a kernel
+computes has the same bits on every processor.
 """
 
 from __future__ import annotations
@@ -48,6 +47,16 @@ def kernel(*ingredients: ModuleType) -> Callable[[Function], Function]:
             return njit(function, nogil=True, error_model="numpy")
 
     return compiled
+
+
+def piece(function: Function) -> Function:
+    """A piece of kernels whose bits are those of one machine: multiply-adds may be fused."""
+    return njit(function, nogil=True, error_model="numpy", fastmath={"contract"})
+
+
+def reordered(function: Function) -> Function:
+    """The same, whose sums may be taken in any order."""
+    return njit(function, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
 
 
 def inlined(function: Function) -> Function:

@@ -4,44 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fl_shuffle.configuration.checks import (
-    Check,
-)
-from fl_shuffle.configuration.effects import require_effect
-from fl_shuffle.configuration.sections import (
-    AppSection,
-    BudgetsSection,
-    Config,
-    DataSection,
-    ModelSection,
-    PrivacySection,
-    RunSection,
-    ServerSection,
-    TrainingSection,
-)
-from fl_shuffle.errors import (
-    ConfigError,
-    InvalidValueError,
-    suggestion,
-)
+from fl_shuffle import declare
+from fl_shuffle.configuration.sections import AppSection, Config
+from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError, suggestion
 
 LARGEST_FILE = 1 << 20
 """Bytes. A configuration is written by hand."""
 
-SECTIONS: dict[str, type] = {
-    "run": RunSection,
-    "data": DataSection,
-    "model": ModelSection,
-    "training": TrainingSection,
-    "server": ServerSection,
-    "privacy": PrivacySection,
-    "budgets": BudgetsSection,
-    "app": AppSection,
+RENAMED_APPS = {
+    "fl_shuffle.apps.server:app": AppSection().server,
+    "fl_shuffle.apps.client:app": AppSection().client,
 }
+"""What version 0.1 called the framework's own apps, in configurations and ledgers."""
+
+SECTIONS: dict[str, Any] = {spec.name: spec.default_factory for spec in dataclasses.fields(Config)}
 
 
 def parse_config(tables: Mapping[str, Any]) -> Config:
@@ -54,112 +34,163 @@ def parse_config(tables: Mapping[str, Any]) -> Config:
         raise ConfigError(f"a configuration is a table of sections, got {type(tables).__name__}")
     sections: dict[str, Any] = {}
     for name, table in tables.items():
-        if name not in SECTIONS:
-            raise ConfigError(_unknown("section", name, SECTIONS))
+        declare.require_known("section", name, SECTIONS)
         if not isinstance(table, Mapping):
             raise ConfigError(f"[{name}] must be a table of keys, got {table!r}")
-        sections[name] = _section(name, table)
+        known = _renamed(table) if name == "app" else table
+        sections[name] = declare.read(SECTIONS[name], known, f"{name}.", f"key in [{name}]")
     config = Config(**sections)
-    _check_together(config)
+    for conflict in _conflicts(config):
+        raise conflict
     return config
 
 
-def _section(name: str, table: Mapping[str, Any]) -> Any:
-    specifications = {spec.name: spec for spec in dataclasses.fields(SECTIONS[name])}
-    values = {}
-    for key, value in table.items():
-        if key not in specifications:
-            raise ConfigError(_unknown(f"key in [{name}]", key, specifications))
-        check: Check = specifications[key].metadata["check"]
-        values[key] = check(f"{name}.{key}", value)
-    return SECTIONS[name](**values)
+def _renamed(apps: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: RENAMED_APPS.get(value, value) if isinstance(value, str) else value
+        for key, value in apps.items()
+    }
 
 
-def _unknown(what: str, key: str, options: Mapping[str, Any]) -> str:
-    hint = suggestion(key, options) or f"valid ones: {', '.join(options)}"
-    return f"unknown {what}: {key!r}; {hint}"
+def _conflicts(config: Config) -> Iterator[FlShuffleError]:
+    """What does not go together, in the order in which a user is told: the first is raised."""
+    yield from _noise_conflicts(config)
+    yield from _trust_conflicts(config)
+    yield from _schedule_conflicts(config)
+    if config.app.config and not config.app.custom:
+        yield _wrong(config, "app.config", "is for apps of your own (app.server, app.client)")
 
 
-def _check_together(config: Config) -> None:
+def _wrong(config: Config, key: str, reason: str, remedy: str = "") -> InvalidValueError:
+    return InvalidValueError(key, value_of(config, key), reason, remedy)
+
+
+def _noise_conflicts(config: Config) -> Iterator[FlShuffleError]:
     privacy, budgets = config.privacy, config.budgets
-    allowed = ("update",) if privacy.unit == "client" else ("record", "average")
-    if config.clip not in allowed:
-        raise InvalidValueError(
-            "privacy.clip",
-            privacy.clip,
-            f"with privacy.unit = {privacy.unit!r} must be auto or {' or '.join(allowed)}",
-        )
-    if privacy.randomizer == "laplace" and privacy.calibration != "analytic":
-        if privacy.calibration == "classical":
-            raise InvalidValueError(
-                "privacy.calibration", "classical", "is a Gaussian formula; use analytic"
-            )
-    elif privacy.randomizer in ("gaussian", "discrete-gaussian") and budgets.delta == 0.0:
-        raise InvalidValueError(
-            "budgets.delta", 0.0, "the Gaussian randomizer needs a value in (0, 1)"
-        )
+    clips = ("update",) if privacy.unit == "client" else ("record", "average")
+    if config.clip not in clips:
+        allowed = f"must be auto or {' or '.join(clips)}"
+        yield _wrong(config, "privacy.clip", f"with privacy.unit = {privacy.unit!r} {allowed}")
+    if privacy.randomizer == "laplace" and privacy.calibration == "classical":
+        yield _wrong(config, "privacy.calibration", "is a Gaussian formula; use analytic")
+    if privacy.randomizer in ("gaussian", "discrete-gaussian") and budgets.delta == 0.0:
+        yield _wrong(config, "budgets.delta", "the Gaussian randomizer needs a value in (0, 1)")
     if budgets.distribution == "file" and not budgets.file:
-        raise ConfigError("budgets.file is missing: budgets.distribution = 'file' reads a CSV")
+        yield ConfigError("budgets.file is missing: budgets.distribution = 'file' reads a CSV")
+    listed = len(budgets.epsilons)
+    if budgets.distribution == "listed" and listed != config.data.clients:
+        yield ConfigError(
+            f"budgets.epsilons holds {listed} numbers, and data.clients is {config.data.clients}: "
+            "budgets.distribution = 'listed' takes one a client"
+        )
     if budgets.distribution == "uniform" and not budgets.low <= budgets.high:
-        raise InvalidValueError("budgets.low", budgets.low, f"must be <= high = {budgets.high:g}")
-    if budgets.conservative_fraction + budgets.moderate_fraction > 1.0 + 1e-12:
-        raise InvalidValueError(
+        yield _wrong(config, "budgets.low", f"must be <= high = {budgets.high:g}")
+    both = budgets.conservative_fraction + budgets.moderate_fraction
+    if both > 1.0 + 1e-12:
+        yield InvalidValueError(
             "budgets.conservative_fraction + budgets.moderate_fraction",
-            budgets.conservative_fraction + budgets.moderate_fraction,
+            both,
             "must be at most 1 (the liberal group is the rest)",
         )
     if privacy.calibration == "as-published" and privacy.unit == "client":
-        raise InvalidValueError(
-            "privacy.calibration",
-            "as-published",
-            "the papers publish a record-level formula; set privacy.unit = 'record'",
-        )
-    if privacy.randomizer.startswith("discrete-"):
-        _check_discrete(config)
-    _check_trust(config)
-    _check_natural(config.data)
-    if config.training.schedule == "sequential" and config.server.weights != "uniform":
-        raise InvalidValueError(
-            "server.weights",
-            config.server.weights,
-            "a sequential schedule applies reports one by one; use uniform",
-        )
-    if config.run.ray_address and config.run.engine != "ray":
-        raise InvalidValueError(
-            "run.ray_address",
-            config.run.ray_address,
-            f"is for run.engine = 'ray'; it is {config.run.engine!r}",
-        )
-    if config.run.noise == "pooled":
-        _check_pooled(config)
-    if config.training.local_steps > 1 and privacy.unit != "client":
-        raise InvalidValueError(
-            "training.local_steps",
-            config.training.local_steps,
-            "several local steps have no per-record sensitivity; set privacy.unit = 'client'",
-        )
+        published = "the papers publish a record-level formula; set privacy.unit = 'record'"
+        yield _wrong(config, "privacy.calibration", published)
+    for reason, holds in (_not_discrete(config) | _not_declared(config)).items():
+        if holds:
+            yield _wrong(config, "privacy.randomizer", reason)
 
 
-def _check_natural(data: DataSection) -> None:
-    """Natural clients have the records they have."""
-    if data.partition != "natural":
+def _trust_conflicts(config: Config) -> Iterator[FlShuffleError]:
+    """What leaves the shuffler, and who is honest, must fit who gets what."""
+    privacy, clients = config.privacy, config.data.clients
+    sequential, summed = config.training.schedule == "sequential", privacy.release == "sum"
+    if isinstance(privacy.assumed_honest, int) and privacy.assumed_honest > clients:
+        most = f"must be at most the number of clients, {clients}"
+        yield _wrong(config, "privacy.assumed_honest", most)
+    if privacy.min_reports > clients:
+        remedy = "raise data.clients"
+        if clients > 1:
+            remedy += f", or lower privacy.min_reports to at most {clients}"
+        elif not summed:
+            remedy += ", or set privacy.min_reports = 1: one client's reports, which nothing hides"
+        least = f"is below privacy.min_reports = {privacy.min_reports}"
+        yield _wrong(config, "data.clients", f"{least}, so no round could be released", remedy)
+    if privacy.assumed_honest is not None and sequential:
+        yield _wrong(
+            config,
+            "privacy.assumed_honest",
+            "changes nothing in a sequential schedule: only `local` holds there, and it counts on "
+            "nobody else; leave it out",
+        )
+    for reason, holds in _not_apart(config).items():
+        if holds:
+            yield _wrong(config, "privacy.shuffler", reason)
+    if privacy.reports_per_round > 1:
+        for reason, holds in {
+            "must be 1 in a sequential schedule: each report meets the model alone": sequential,
+            "must be 1 with privacy.shuffler = 'apart': it takes one report a client and round": (
+                privacy.shuffler == "apart"
+            ),
+        }.items():
+            if holds:
+                yield _wrong(config, "privacy.reports_per_round", reason)
+    if not summed:
         return
-    default = DataSection()
-    for name in ("records", "sizes"):
-        value = getattr(data, name)
-        if value != getattr(default, name):
-            raise InvalidValueError(
-                f"data.{name}",
-                value,
-                "changes nothing with data.partition = 'natural': every client has its own records",
-                "leave it out",
-            )
+    if sequential:
+        yield _wrong(
+            config,
+            "training.schedule",
+            "with privacy.release = 'sum' must be aggregate: in a sequential schedule each report "
+            "meets the model alone, and only `local` holds",
+            "or set privacy.release = 'reports'",
+        )
+    if config.server.analyzer != "mean":
+        yield _wrong(
+            config,
+            "server.analyzer",
+            "with privacy.release = 'sum' must be mean: an analyzer gets single reports, and only "
+            "sums leave",
+            "or set privacy.release = 'reports'",
+        )
+    if privacy.min_reports < 2:
+        yield _wrong(
+            config,
+            "privacy.min_reports",
+            "with privacy.release = 'sum' must be at least 2: a sum of one report is that report",
+        )
 
 
-def _check_discrete(config: Config) -> None:
+def _schedule_conflicts(config: Config) -> Iterator[FlShuffleError]:
+    run, data, training = config.run, config.data, config.training
+    if data.partition == "natural":
+        for name in ("records", "sizes"):
+            if getattr(data, name) != getattr(type(data)(), name):
+                yield _wrong(
+                    config,
+                    f"data.{name}",
+                    "changes nothing with data.partition = 'natural': every client has its own "
+                    "records",
+                    "leave it out",
+                )
+    if training.schedule == "sequential" and config.server.weights != "uniform":
+        one_by_one = "a sequential schedule applies reports one by one; use uniform"
+        yield _wrong(config, "server.weights", one_by_one)
+    if run.ray_address and run.engine == "in-process":
+        yield _wrong(config, "run.ray_address", f"is for run.engine = 'ray'; it is {run.engine!r}")
+    for reason, holds in _not_pooled(config).items():
+        if holds:
+            yield _wrong(config, "run.noise", f"makes no reports, and {reason}", "use per-report")
+    if training.local_steps > 1 and config.privacy.unit != "client":
+        unbounded = "several local steps have no per-record sensitivity"
+        yield _wrong(config, "training.local_steps", f"{unbounded}; set privacy.unit = 'client'")
+
+
+def _not_discrete(config: Config) -> dict[str, bool]:
     """Discrete noise is offered where its guarantee is proven, and where its law matters."""
     privacy = config.privacy
-    reasons = {
+    if not privacy.randomizer.startswith("discrete-"):
+        return {}
+    return {
         "run.entropy = 'seeded' draws noise that is no secret; use system, or continuous noise": (
             config.run.entropy != "system"
         ),
@@ -177,15 +208,33 @@ def _check_discrete(config: Config) -> None:
         ),
         "run.device = 'cuda' has no such sampler; use cpu": config.run.device == "cuda",
     }
-    for reason, holds in reasons.items():
-        if holds:
-            raise InvalidValueError("privacy.randomizer", privacy.randomizer, reason)
 
 
-def _check_pooled(config: Config) -> None:
-    """Pooled noise stands for reports that nobody sees: refuse it where somebody does."""
+def _not_declared(config: Config) -> dict[str, bool]:
+    """A mechanism that clients declare is their own training, which nothing else may change."""
     privacy = config.privacy
-    reasons = {
+    if privacy.randomizer != "declared":
+        return {}
+    return {
+        "needs privacy.declared_sigma, the noise that a client adds to each step's sum": (
+            privacy.declared_sigma is None
+        ),
+        "is what clients of an app of your own do (app.client)": not config.app.custom_client,
+        "is noise for single records; set privacy.unit = 'record'": privacy.unit != "record",
+        "clips each record; leave privacy.clip out": config.clip != "record",
+        "has one noise for all; set privacy.personalization = 'noise'": (
+            privacy.personalization != "noise"
+        ),
+        "is not calibrated here; leave privacy.calibration out": privacy.calibration != "analytic",
+        "has no weights; set server.weights = 'uniform'": config.server.weights != "uniform",
+    }
+
+
+def _not_pooled(config: Config) -> dict[str, bool]:
+    """Pooled noise stands for reports that nobody sees: refuse it where somebody does."""
+    if config.run.noise != "pooled":
+        return {}
+    return {
         "training.schedule = 'sequential' applies every report by itself": (
             config.training.schedule == "sequential"
         ),
@@ -193,83 +242,22 @@ def _check_pooled(config: Config) -> None:
             config.server.analyzer != "mean"
         ),
         f"app.server = {config.app.server!r} is your own and expects reports": (
-            config.app.server != AppSection().server
+            config.app.custom_server
         ),
         "run.entropy = 'system' is for noise that protects somebody: each client draws its own": (
             config.run.entropy == "system"
         ),
-        f"privacy.randomizer = {privacy.randomizer!r} has no known law of a sum": (
-            privacy.randomizer not in ("gaussian", "laplace")
+        f"privacy.randomizer = {config.privacy.randomizer!r} has no known law of a sum": (
+            config.privacy.randomizer not in ("gaussian", "laplace")
         ),
     }
-    for reason, holds in reasons.items():
-        if holds:
-            raise InvalidValueError(
-                "run.noise", "pooled", f"makes no reports, and {reason}", "use per-report"
-            )
 
 
-def _check_trust(config: Config) -> None:
-    """What leaves the shuffler, and who is honest, must fit who gets what."""
-    privacy = config.privacy
-    honest = privacy.assumed_honest
-    if isinstance(honest, int) and honest > config.data.clients:
-        raise InvalidValueError(
-            "privacy.assumed_honest",
-            honest,
-            f"must be at most the number of clients, {config.data.clients}",
-        )
-    if privacy.min_reports > config.data.clients:
-        clients = config.data.clients
-        remedy = "raise data.clients"
-        if clients > 1:
-            remedy += f", or lower privacy.min_reports to at most {clients}"
-        elif privacy.release == "reports":
-            remedy += ", or set privacy.min_reports = 1: one client's reports, which nothing hides"
-        raise InvalidValueError(
-            "data.clients",
-            clients,
-            f"is below privacy.min_reports = {privacy.min_reports}, so no round could be released",
-            remedy,
-        )
-    if honest is not None and config.training.schedule == "sequential":
-        raise InvalidValueError(
-            "privacy.assumed_honest",
-            honest,
-            "changes nothing in a sequential schedule: only `local` holds there, and it counts on "
-            "nobody else; leave it out",
-        )
-    if privacy.shuffler == "apart":
-        _check_apart(config)
-    if privacy.release == "reports":
-        return
-    if config.training.schedule == "sequential":
-        raise InvalidValueError(
-            "training.schedule",
-            "sequential",
-            "with privacy.release = 'sum' must be aggregate: in a sequential schedule each report "
-            "meets the model alone, and only `local` holds",
-            "or set privacy.release = 'reports'",
-        )
-    if config.server.analyzer != "mean":
-        raise InvalidValueError(
-            "server.analyzer",
-            config.server.analyzer,
-            "with privacy.release = 'sum' must be mean: an analyzer gets single reports, and only "
-            "sums leave",
-            "or set privacy.release = 'reports'",
-        )
-    if privacy.min_reports < 2:
-        raise InvalidValueError(
-            "privacy.min_reports",
-            privacy.min_reports,
-            "with privacy.release = 'sum' must be at least 2: a sum of one report is that report",
-        )
-
-
-def _check_apart(config: Config) -> None:
+def _not_apart(config: Config) -> dict[str, bool]:
     """A shuffler of its own is for a deployment, in rounds that are batches."""
-    reasons = {
+    if config.privacy.shuffler != "apart":
+        return {}
+    return {
         "training.schedule = 'sequential' has no batch to shuffle; use aggregate": (
             config.training.schedule == "sequential"
         ),
@@ -281,9 +269,46 @@ def _check_apart(config: Config) -> None:
             config.privacy.release == "sum" and ":" in config.privacy.randomizer
         ),
     }
-    for reason, holds in reasons.items():
-        if holds:
-            raise InvalidValueError("privacy.shuffler", "apart", reason)
+
+
+def without_effect(config: Config) -> dict[str, str]:
+    """`section.key` of what nothing reads, each with the setting that has it so.
+
+    Nothing is said of runs with apps of the user's own, which may read anything.
+    """
+    if config.app.custom:
+        return {}
+    found: dict[str, str] = {}
+    for name in SECTIONS:
+        found |= declare.idle(getattr(config, name), name)
+    return found
+
+
+def idle_settings(config: Config) -> tuple[str, ...]:
+    """One line for every setting that is not at its default and changes nothing."""
+    return tuple(
+        f"{key} = {value_of(config, key)!r} has no effect with {reason}"
+        for key, reason in without_effect(config).items()
+        if value_of(config, key) != value_of(Config(), key)
+    )
+
+
+def require_effect(config: Config, keys: Iterable[str]) -> None:
+    """Raise `ConfigError` for these `section.key`, which a user asked for by name, where they
+    change nothing."""
+    idle = without_effect(config)
+    for key in keys:
+        if key in idle:
+            raise ConfigError(
+                f"{key} = {value_of(config, key)!r} has no effect with {idle[key]}; "
+                "leave it out, or change that"
+            )
+
+
+def value_of(config: Config, key: str) -> object:
+    """The value of `section.key`."""
+    section, _, name = key.partition(".")
+    return getattr(getattr(config, section), name)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -326,11 +351,29 @@ def overridden(tables: dict[str, Any], overrides: Sequence[str]) -> Config:
     return config
 
 
+def shipped() -> dict[str, Path]:
+    """Name -> file of the configurations that come with the package."""
+    package = Path(__file__).resolve().parents[1]
+    # A wheel has them in the package, a clone and a Flower app beside it.
+    folders = (package / "configs", package.parent / "configs")
+    files = [path for folder in folders for path in sorted(folder.glob("*.toml"))]
+    return {path.stem: path for path in files}
+
+
 def shipped_or_own(path: Path) -> Path:
-    """The path itself, or the shipped file of this name where there is none, as in
-    `configs/quickstart.toml`."""
-    shipped = Path(__file__).resolve().parents[1] / path
-    return shipped if not path.exists() and shipped.is_file() else path
+    """The path itself, or the shipped file of this name where there is none: `quickstart`, or
+    `configs/quickstart.toml`. Raises `ConfigError` for a name that is neither."""
+    if path.exists():
+        return path
+    named = path.name if str(path.parent) == "." else str(path)
+    known = shipped()
+    name = path.name.removesuffix(".toml")  # and no other: some names have dots
+    if name in known and path.parts in ((path.name,), ("configs", path.name)):
+        return known[name]
+    if path.suffix == ".toml" or str(path.parent) != ".":
+        return path  # whoever reads it says that it does not exist
+    hint = suggestion(named, known) or f"there are {', '.join(known)}"
+    raise ConfigError(f"configuration {named!r} is neither a file nor shipped; {hint}")
 
 
 def apply_override(tables: dict[str, Any], override: str) -> str:

@@ -1,8 +1,8 @@
-"""TOML -> a frozen, validated configuration.
+"""The configuration: every setting once, with its type, default, range and meaning.
 
-Every field states what it allows; an unknown key, a wrong type or a value out of range raises
-`ConfigError` or `InvalidValueError` with one line that names `section.key`, the value and what is
-allowed. Nothing is guessed: a field has the default written here or the value in the file.
+An unknown key, a wrong type or a value out of range raises `ConfigError` or `InvalidValueError`
+with one line that names `section.key`, the value and what is allowed. Nothing is guessed: a field
+has the default written here or the value in the file.
 """
 
 from __future__ import annotations
@@ -12,65 +12,95 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from fl_shuffle.configuration.checks import (
-    choice_field,
-    choice_or_path_field,
-    count_or_share_field,
-    flag_field,
-    integer_field,
-    integers_field,
-    optional_real_field,
-    real_field,
-    table_field,
-    text_field,
-)
+from fl_shuffle.declare import setting
 
 TORCHVISION_SOURCES = (
-    "fashion-mnist", "kmnist", "qmnist", "emnist", "usps", "svhn", "cifar10", "cifar100", "stl10",
-    "country211", "dtd", "fer2013", "fgvc-aircraft", "flowers102", "food101", "gtsrb", "imagenette",
-    "oxford-iiit-pet", "pcam", "rendered-sst2", "stanford-cars",
+    "mnist", "fashion-mnist", "kmnist", "qmnist", "emnist", "usps", "svhn", "cifar10", "cifar100",
+    "stl10", "country211", "dtd", "fer2013", "fgvc-aircraft", "flowers102", "food101", "gtsrb",
+    "imagenette", "oxford-iiit-pet", "pcam", "rendered-sst2", "stanford-cars",
 )  # fmt: skip
-"""Data sets of torchvision.datasets that a configuration names (`tasks/sources/named_images`)."""
-SOURCES = ("digits", "mnist", "gapminder", "files", "huggingface", *TORCHVISION_SOURCES)
+"""Data sets of torchvision.datasets that a configuration names (`data/sources/image_sets`)."""
+SOURCES = ("digits", "gapminder", "files", "huggingface", *TORCHVISION_SOURCES)
 
 
 @dataclass(frozen=True)
 class RunSection:
     """How long, how seeded, on what."""
 
-    rounds: int = integer_field(10, minimum=1, maximum=1_000_000)
-    seed: int = integer_field(0, minimum=0, maximum=2**63 - 1)
-    entropy: str = choice_field("seeded", "seeded", "system")
-    engine: str = choice_field("in-process", "in-process", "ray")
-    ray_address: str = text_field("")
-    noise: str = choice_field("per-report", "per-report", "pooled")
-    out: str = text_field("runs", allow_empty=False)
-    device: str = choice_field("cpu", "cpu", "cuda")
-    jobs: int = integer_field(0, minimum=0, maximum=1024)
-    evaluate_every: int = integer_field(1, minimum=1)
-    timeout: float = real_field(3600.0, minimum=0.0, exclusive_minimum=True)
-    supernodes: str = text_field("")
+    rounds: int = setting(10, "rounds to play", low=1, high=1_000_000, flag="--rounds", metavar="N")
+    seed: int = setting(
+        0, "root of all randomness of a seeded run", high=2**63 - 1, flag="--seed", metavar="N"
+    )
+    entropy: str = setting(
+        "seeded",
+        "`system`: noise and permutations from the operating system",
+        choices=("seeded", "system"),
+    )
+    engine: str = setting(
+        "in-process",
+        "what plays the clients: `in-process`, `ray` (Flower's simulation engine), or `flwr`: the "
+        "same by `flwr run .`, the app of this folder",
+        choices=("in-process", "ray", "flwr"),
+        flag="--engine",
+        metavar="NAME",
+    )
+    ray_address: str = setting("", "a Ray cluster to join; empty: this machine, or `$RAY_ADDRESS`")
+    noise: str = setting(
+        "per-report",
+        "`pooled`: one vector of noise a round, of the same law (simulation)",
+        choices=("per-report", "pooled"),
+    )
+    out: str = setting("runs", "folder below which run directories are made", empty=False)
+    device: str = setting(
+        "cpu", "where gradients are computed", choices=("cpu", "cuda"), flag="--device",
+        metavar="NAME",
+    )  # fmt: skip
+    jobs: int = setting(
+        0, "threads or processes; 0: as many as pay; changes no result", high=1024, flag="--jobs",
+        metavar="N",
+    )  # fmt: skip
+    evaluate_every: int = setting(1, "rounds between two evaluations on the test records", low=1)
+    timeout: float = setting(3600.0, "seconds a round waits for reports", above=0.0)
+    supernodes: str = setting("", "deployments: CSV file that ties SuperNodes' keys to clients")
 
 
 @dataclass(frozen=True)
 class DataSection:
     """Which records, cut into which clients, seen through which features."""
 
-    source: str = choice_or_path_field("digits", *SOURCES, group="data_sources")
-    source_options: dict[str, Any] = table_field()
-    root: str = text_field("")
-    clients: int = integer_field(50, minimum=1, maximum=100_000_000)
-    records: int = integer_field(0, minimum=0)
-    partition: str = choice_field("iid", "iid", "dirichlet", "shards", "ordered", "natural")
-    alpha: float = real_field(0.5, minimum=0.0, exclusive_minimum=True)
-    shards_per_client: int = integer_field(2, minimum=1)
-    sizes: str = choice_field("equal", "equal", "unequal")
-    features: str = choice_or_path_field(
-        "raw", "raw", "pca", "hog", "pixels", "none", group="features"
+    source: str = setting(
+        "digits", "`digits` and `gapminder` are shipped", choices=SOURCES, own="data_sources"
     )
-    feature_options: dict[str, Any] = table_field()
-    validation: float = real_field(0.0, minimum=0.0, maximum=0.5)
-    seed: int = integer_field(0, minimum=0)
+    source_options: dict[str, Any] = setting({}, "options of the source")
+    root: str = setting(
+        "", "folder that holds the data (MNIST/raw); for MNIST then `$FL_SHUFFLE_DATA`",
+        flag="--data", metavar="DIR",
+    )  # fmt: skip
+    clients: int = setting(
+        50, "number of clients", low=1, high=100_000_000, flag="--clients", metavar="N"
+    )
+    records: int = setting(0, "records a client; 0: all records are dealt out", low=0)
+    partition: str = setting(
+        "iid",
+        "`dirichlet` and `shards` go by label; `natural`: the source's own clients",
+        choices=("iid", "dirichlet", "shards", "ordered", "natural"),
+    )
+    alpha: float = setting(
+        0.5, "concentration of `dirichlet`", above=0.0, needs=("partition", ("dirichlet",))
+    )
+    shards_per_client: int = setting(2, "of `shards`", low=1, needs=("partition", ("shards",)))
+    sizes: str = setting("equal", "how many records clients have", choices=("equal", "unequal"))
+    features: str = setting(
+        "raw",
+        "`pca` is fitted on private records: not covered",
+        choices=("raw", "pca", "hog", "pixels", "none"),
+        own="features",
+    )
+    feature_options: dict[str, Any] = setting({}, "options of the features")
+    validation: float = setting(
+        0.0, "share of private training records to evaluate on: not covered", low=0.0, high=0.5
+    )
+    seed: int = setting(0, "seed of the partition", low=0)
 
     @property
     def dealt_by_label(self) -> bool:
@@ -82,105 +112,215 @@ class DataSection:
 class ModelSection:
     """What is trained."""
 
-    kind: str = choice_or_path_field("linear", "linear", "mlp", group="models")
-    hidden: tuple[int, ...] = integers_field((), minimum=1)
-    init: str = choice_field("default", "default", "zeros")
-    bias: bool = flag_field(True)
-    loss: str = choice_or_path_field(
-        "cross-entropy", "cross-entropy", "squared-error", group="losses"
+    kind: str = setting("linear", "the model", choices=("linear", "mlp"), own="models")
+    hidden: tuple[int, ...] = setting(
+        (), "widths of the hidden layers of `mlp`", low=1, needs=("kind", ("linear", "mlp"))
     )
-    metrics: str = choice_or_path_field("default", "default", group="metrics")
+    init: str = setting(
+        "default", "first weights", choices=("default", "zeros"), needs=("kind", ("linear", "mlp"))
+    )
+    bias: bool = setting(True, "whether layers have one", needs=("kind", ("linear", "mlp")))
+    loss: str = setting(
+        "cross-entropy", "one number a record", choices=("cross-entropy", "squared-error"),
+        own="losses",
+    )  # fmt: skip
+    metrics: str = setting(
+        "default", "accuracy, or errors in regression", choices=("default",), own="metrics"
+    )
 
 
 @dataclass(frozen=True)
 class TrainingSection:
     """What a client computes, and who takes part."""
 
-    schedule: str = choice_field("aggregate", "aggregate", "sequential")
-    participation: float = real_field(1.0, minimum=0.0, maximum=1.0, exclusive_minimum=True)
-    local_steps: int = integer_field(1, minimum=1)
-    local_learning_rate: float = real_field(0.1, minimum=0.0, exclusive_minimum=True)
+    schedule: str = setting(
+        "aggregate",
+        "the mean of a round's reports, or one report after another in random order",
+        choices=("aggregate", "sequential"),
+    )
+    participation: float = setting(
+        1.0, "share of the clients that is asked each round", above=0.0, high=1.0
+    )
+    local_steps: int = setting(1, "gradient steps of a client before it reports", low=1)
+    local_learning_rate: float = setting(
+        0.1, "of these steps", above=0.0, unless=("local_steps", (1,))
+    )
 
 
 @dataclass(frozen=True)
 class ServerSection:
     """What the server does with the mean of the shuffled reports."""
 
-    optimizer: str = choice_field("sgd", "sgd", "momentum", "adam")
-    learning_rate: float = real_field(1.0, minimum=0.0, exclusive_minimum=True)
-    momentum: float = real_field(0.9, minimum=0.0, maximum=1.0, exclusive_maximum=True)
-    beta2: float = real_field(0.999, minimum=0.0, maximum=1.0, exclusive_maximum=True)
-    decay: str = choice_field("constant", "constant", "linear", "cosine")
-    averaging: float = real_field(0.0, minimum=0.0, maximum=1.0)
-    weights: str = choice_field("uniform", "uniform", "inverse-variance")
-    analyzer: str = choice_or_path_field(
-        "mean", "mean", "coordinate-median", "trimmed-mean", group="analyzers"
+    optimizer: str = setting("sgd", "of the model", choices=("sgd", "momentum", "adam"))
+    learning_rate: float = setting(1.0, "of the step on the mean report", above=0.0)
+    momentum: float = setting(
+        0.9, "of `momentum`; the first moment of `adam`", low=0.0, below=1.0,
+        needs=("optimizer", ("momentum", "adam")),
+    )  # fmt: skip
+    beta2: float = setting(
+        0.999, "the second moment of `adam`", low=0.0, below=1.0, needs=("optimizer", ("adam",))
     )
-    trim: float = real_field(0.1, minimum=0.0, maximum=0.5, exclusive_maximum=True)
+    decay: str = setting(
+        "constant", "of the learning rate", choices=("constant", "linear", "cosine")
+    )
+    decay_to: float = setting(
+        0.0, "share of the learning rate that is left at the end", low=0.0, below=1.0,
+        unless=("decay", ("constant",)),
+    )  # fmt: skip
+    averaging: float = setting(
+        0.0, "weight of the past in the published running average; 0: none", low=0.0, high=1.0
+    )
+    weights: str = setting(
+        "uniform", "of reports; `inverse-variance`: by noise scale",
+        choices=("uniform", "inverse-variance"),
+    )  # fmt: skip
+    analyzer: str = setting(
+        "mean",
+        "what makes one update of the reports",
+        choices=("mean", "coordinate-median", "trimmed-mean"),
+        own="analyzers",
+    )
+    trim: float = setting(
+        0.1, "share cut off on each side by `trimmed-mean`", low=0.0, below=0.5,
+        needs=("analyzer", ("trimmed-mean",)),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class PrivacySection:
     """Unit of privacy, clipping, local randomizer, and what the run may spend."""
 
-    unit: str = choice_field("record", "record", "client")
-    clip: str = choice_field("auto", "auto", "record", "average", "update")
+    unit: str = setting(
+        "record",
+        "what is protected: one record of one client, or all a client holds",
+        choices=("record", "client"),
+    )
+    clip: str = setting(
+        "auto", "what is clipped; `auto`: by the unit",
+        choices=("auto", "record", "average", "update"),
+    )  # fmt: skip
     # Beyond these, noise scales leave what randomizers allow, and squares the range of float32.
-    clip_norm: float = real_field(1.0, minimum=1e-10, maximum=1e10)
-    client_clip: float | None = optional_real_field(minimum=1e-10, maximum=1e10)
-    randomizer: str = choice_or_path_field(
+    clip_norm: float = setting(1.0, "the radius", low=1e-10, high=1e10)
+    client_clip: float | None = setting(
+        None, "a second radius, for a client's mean", low=1e-10, high=1e10
+    )
+    randomizer: str = setting(
         "gaussian",
-        *("gaussian", "laplace", "discrete-gaussian", "discrete-laplace"),
-        group="randomizers",
+        "noise of a report; `declared`: clients of an own app add it themselves",
+        choices=("gaussian", "laplace", "discrete-gaussian", "discrete-laplace", "declared"),
+        own="randomizers",
     )
-    calibration: str = choice_field("analytic", "analytic", "classical", "as-published")
-    personalization: str = choice_field("noise", "noise", "clipping")
-    target_delta: float = real_field(
-        1e-5, minimum=0.0, maximum=1.0, exclusive_minimum=True, exclusive_maximum=True
+    declared_sigma: float | None = setting(
+        None, "noise that clients add to each step's sum of gradients, clipped to `clip_norm`",
+        above=0.0, needs=("randomizer", ("declared",)),
+    )  # fmt: skip
+    declared_steps: int = setting(
+        1, "such steps of a client in a round", low=1, high=1_000_000,
+        needs=("randomizer", ("declared",)),
+    )  # fmt: skip
+    calibration: str = setting(
+        "analytic", "Gaussian noise from (epsilon0, delta0)",
+        choices=("analytic", "classical", "as-published"),
+    )  # fmt: skip
+    personalization: str = setting(
+        "noise",
+        "what budgets decide: the noise scale, or the clipping radius at equal noise",
+        choices=("noise", "clipping"),
     )
-    target_epsilon: float | None = optional_real_field(minimum=0.0, exclusive_minimum=True)
-    client_epsilon: float | None = optional_real_field(minimum=0.0, exclusive_minimum=True)
-    min_reports: int = integer_field(2, minimum=1)
-    release: str = choice_field("reports", "reports", "sum")
-    shuffler: str = choice_field("in-server", "in-server", "apart")
-    assumed_honest: int | float | None = count_or_share_field()
+    target_delta: float = setting(1e-5, "the delta of every epsilon of the run", above=0.0, below=1)
+    target_epsilon: float | None = setting(
+        None, "the run stops before the round that would exceed it", above=0.0
+    )
+    client_epsilon: float | None = setting(
+        None, "a client stops before the report that would take it beyond", above=0.0
+    )
+    min_reports: int = setting(
+        2, "a round with fewer reports is not released; at most `data.clients`", low=1
+    )
+    reports_per_round: int = setting(
+        1, "so many reports a client and round, each in a batch of its own", low=1, high=10_000
+    )
+    release: str = setting(
+        "reports",
+        "who is feared: a reader of shuffled reports, or of their sum alone",
+        choices=("reports", "sum"),
+    )
+    shuffler: str = setting(
+        "in-server", "`apart`: a process of its own in deployments", choices=("in-server", "apart")
+    )
+    assumed_honest: int | float | None = setting(
+        None, "count, or share, of a round's reports that hide others; not set: all"
+    )
+
+
+_GROUPS = ("distribution", ("groups",))
 
 
 @dataclass(frozen=True)
 class BudgetsSection:
     """Who has which local (epsilon0, delta0)."""
 
-    distribution: str = choice_or_path_field(
+    distribution: str = setting(
         "constant",
-        "constant",
-        "uniform",
-        "unif1",
-        "unif2",
-        "unif3",
-        "mixed",
-        "groups",
-        "file",
+        "of the clients' budgets",
+        choices=(
+            "constant", "uniform", "unif1", "unif2", "unif3", "mixed", "groups", "listed", "file",
+        ),
+        own="module",
+    )  # fmt: skip
+    epsilon: float = setting(
+        0.5, "of `constant`, per report", above=0.0, needs=("distribution", ("constant",))
     )
-    epsilon: float = real_field(0.5, minimum=0.0, exclusive_minimum=True)
-    low: float = real_field(0.01, minimum=0.0, exclusive_minimum=True)
-    high: float = real_field(1.0, minimum=0.0, exclusive_minimum=True)
-    delta: float = real_field(1e-5, minimum=0.0, maximum=1.0, exclusive_maximum=True)
-    file: str = text_field("")
-    levels: int = integer_field(0, minimum=0, maximum=10_000)
-    conservative: float = real_field(0.1, minimum=0.0, exclusive_minimum=True)
-    moderate: float = real_field(0.5, minimum=0.0, exclusive_minimum=True)
-    liberal: float = real_field(1.0, minimum=0.0, exclusive_minimum=True)
-    conservative_fraction: float = real_field(0.54, minimum=0.0, maximum=1.0)
-    moderate_fraction: float = real_field(0.37, minimum=0.0, maximum=1.0)
-    seed: int = integer_field(0, minimum=0)
+    low: float = setting(0.01, "of `uniform`", above=0.0, needs=("distribution", ("uniform",)))
+    high: float = setting(1.0, "of `uniform`", above=0.0, needs=("distribution", ("uniform",)))
+    delta: float = setting(
+        1e-5, "of a report", low=0.0, below=1.0, unless=("distribution", ("file",))
+    )
+    file: str = setting(
+        "", "personal budgets: client_id,epsilon,delta and, if wanted, lifetime_epsilon",
+        flag="--budgets", metavar="FILE.csv", needs=("distribution", ("file",)),
+    )  # fmt: skip
+    epsilons: tuple[float, ...] = setting(
+        (), "of `listed`: one a client, client 0 first", above=0.0,
+        needs=("distribution", ("listed",)),
+    )  # fmt: skip
+    levels: int = setting(0, "round budgets down to so many values; 0: as drawn", high=10_000)
+    conservative: float = setting(0.1, "of `groups`", above=0.0, needs=_GROUPS)
+    moderate: float = setting(0.5, "of `groups`", above=0.0, needs=_GROUPS)
+    liberal: float = setting(1.0, "of `groups`", above=0.0, needs=_GROUPS)
+    conservative_fraction: float = setting(
+        0.54, "share of conservative clients", low=0.0, high=1.0, needs=_GROUPS
+    )
+    moderate_fraction: float = setting(
+        0.37, "share of moderate clients", low=0.0, high=1.0, needs=_GROUPS
+    )
+    seed: int = setting(0, "seed of the draw", low=0)
 
 
 @dataclass(frozen=True)
 class AppSection:
     """The Flower apps that play the two sides; a user's own go here."""
 
-    server: str = choice_or_path_field("fl_shuffle.apps.server:app")
-    client: str = choice_or_path_field("fl_shuffle.apps.client:app")
+    server: str = setting("fl_shuffle.pages.server.app:app", "the Flower ServerApp", own="module")
+    client: str = setting("fl_shuffle.pages.clients.app:app", "the Flower ClientApp", own="module")
+    config: dict[str, Any] = setting(
+        {}, "what an app of your own reads in context.run_config; beside [tool.flwr.app.config]"
+    )
+
+    @property
+    def custom_server(self) -> bool:
+        """Whether the ServerApp is a user's own."""
+        return self.server != AppSection().server
+
+    @property
+    def custom_client(self) -> bool:
+        """Whether the ClientApp is a user's own."""
+        return self.client != AppSection().client
+
+    @property
+    def custom(self) -> bool:
+        """Whether either is."""
+        return self.custom_server or self.custom_client
 
 
 @dataclass(frozen=True)
@@ -202,12 +342,6 @@ class Config:
         if self.privacy.clip != "auto":
             return self.privacy.clip
         return "record" if self.privacy.unit == "record" else "update"
-
-    @property
-    def sums_need_rows(self) -> bool:
-        """Whether a sum of clipped means takes every client's own mean: it does where these are
-        clipped, and not where single records are and nothing else."""
-        return self.clip != "record" or self.privacy.client_clip is not None
 
     @property
     def relation(self) -> str:

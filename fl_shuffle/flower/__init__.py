@@ -1,6 +1,19 @@
-"""The Flower side: the only place in the framework that imports flwr."""
+"""The Flower side: the strategy, and what a user's own apps need."""
 
-from fl_shuffle.flower.mod import LocalRandomizerMod, ShuffleClientApp
-from fl_shuffle.flower.strategy import RoundBook, Schedule, ShuffleStrategy
+from typing import TYPE_CHECKING
 
-__all__ = ["LocalRandomizerMod", "RoundBook", "Schedule", "ShuffleClientApp", "ShuffleStrategy"]
+from fl_shuffle.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from fl_shuffle.flower.mods import LocalRandomizerMod, ShuffleClientApp, ShuffleMod
+    from fl_shuffle.flower.strategy import ShuffleStrategy
+
+__all__ = ["LocalRandomizerMod", "ShuffleClientApp", "ShuffleMod", "ShuffleStrategy"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "fl_shuffle.flower.mods": ("LocalRandomizerMod", "ShuffleClientApp", "ShuffleMod"),
+        "fl_shuffle.flower.strategy": ("ShuffleStrategy",),
+    },
+)

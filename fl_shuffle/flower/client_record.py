@@ -14,15 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from flwr.app import Context
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.events import ClientClass
-from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError, require_open_unit, require_real
-from fl_shuffle.flower.records import TrainRequest
-from fl_shuffle.randomizer_plan import RandomizerPlan
 
 RECORD = "record"
 LIFETIME_EPSILON = "lifetime-epsilon"
@@ -71,8 +67,9 @@ class ClientRecord:
         round_number: int,
         clients: NDArray[np.int64],
         classes: Sequence[ClientClass],
+        times: int = 1,
     ) -> NDArray[np.bool_]:
-        """Write down one report each for these clients; returns whose report may be sent.
+        """Write down a round's `times` reports of each of these clients; returns whose may be sent.
 
         Not those whose limit it would exceed, and not those that have reported on this round of
         this run before: a second report with the same noise would reveal the first one.
@@ -86,7 +83,7 @@ class ClientRecord:
                 database.execute(SCHEMA)
                 database.execute("BEGIN IMMEDIATE")
                 sent = [
-                    self._report(database, client, run, round_number, kind)
+                    self._report(database, client, run, round_number, _cost(kind, times))
                     for client, kind in zip(clients.tolist(), classes, strict=True)
                 ]
                 database.execute("COMMIT")
@@ -95,9 +92,14 @@ class ClientRecord:
         return np.array(sent, dtype=bool)
 
     def _report(
-        self, database: sqlite3.Connection, client: int, run: str, number: int, kind: ClientClass
+        self,
+        database: sqlite3.Connection,
+        client: int,
+        run: str,
+        number: int,
+        cost: tuple[float, float, float],
     ) -> bool:
-        mu, epsilon, delta = _cost(kind)
+        mu, epsilon, delta = cost
         squares, epsilons, deltas, repeated = database.execute(
             "SELECT total(mu * mu), total(epsilon), total(delta), total(run = ? AND round = ?) "
             "FROM reports WHERE client = ?",
@@ -116,34 +118,10 @@ class ClientRecord:
         return True
 
 
-def require_protecting(context: Context, config: Config) -> None:
-    """Refuse seeded noise on a node that keeps a record; raises `ConfigError`."""
-    if ClientRecord.of(context.node_config) is not None and config.run.entropy == "seeded":
-        raise ConfigError(
-            "run.entropy = 'seeded': this node keeps a record of its budget and sends no noise "
-            "that the server can remove; use 'system'"
-        )
-
-
-def allowed_by_record(
-    request: TrainRequest, context: Context, config: Config, plan: RandomizerPlan
-) -> NDArray[np.bool_]:
-    """Whose report [k] may leave: all, unless this node keeps a record; it is then written down.
-
-    `plan` says what one report of each of the request's clients is.
-    """
-    require_protecting(context, config)
-    record = ClientRecord.of(context.node_config)
-    if record is None:
-        return np.ones(len(request.clients), dtype=bool)
-    classes = plan.classes_of_each(request.clients)
-    return record.debit(str(context.run_id), request.round_number, request.clients, classes)
-
-
-def _cost(kind: ClientClass) -> tuple[float, float, float]:
-    """(mu, epsilon, delta) of one report: a Gaussian part and a part that just adds up."""
+def _cost(kind: ClientClass, times: int) -> tuple[float, float, float]:
+    """(mu, epsilon, delta) of so many reports: a Gaussian part and a part that just adds up."""
     if kind.noise == "gaussian":
-        return kind.exposure, 0.0, 0.0
+        return kind.exposure * math.sqrt(times), 0.0, 0.0
     if kind.noise == "laplace":
-        return 0.0, kind.exposure, 0.0
-    return 0.0, kind.epsilon0, kind.delta0
+        return 0.0, kind.exposure * times, 0.0
+    return 0.0, kind.epsilon0 * times, kind.delta0 * times

@@ -6,19 +6,48 @@ publish, so it is never put into the run directory.
 
 from __future__ import annotations
 
+import fcntl
 import pickle
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-EVENTS = "events"
-"""The key of Flower's run configuration that names the file."""
+from fl_shuffle.errors import RunError
 
+EVENTS = "FL_SHUFFLE_EVENTS"
+"""The variable that names the file to the processes of a run; nobody who submits one can set it."""
 _LENGTH = struct.Struct("<Q")
 
 
+LEASE = "lease"
+"""The file beside it whose lock the reader holds as long as it lives."""
+
+
+@contextmanager
+def lease(folder: Path) -> Iterator[None]:
+    """Hold the lease of the folder: who appends events there stops when nobody has it."""
+    with (folder / LEASE).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def require_reader(path: Path) -> None:
+    """Raise `RunError` if nobody holds the lease beside this file any more."""
+    try:
+        with path.with_name(LEASE).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    except FileNotFoundError:
+        pass  # removed, with the folder, behind a reader that is gone
+    raise RunError("the command that started this run has ended, and the run with it")
+
+
 def append_event(path: Path, event: object) -> None:
-    """Write one event behind the others."""
+    """Write one event behind the others. Raises `RunError` if its reader is gone."""
+    require_reader(path)
     body = pickle.dumps(event)
     with path.open("ab") as file:
         file.write(_LENGTH.pack(len(body)) + body)

@@ -24,9 +24,10 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.errors import FlShuffleError, text_of
 from fl_shuffle.flower.node_threads import Gate, NodeThreads
 from fl_shuffle.flower.settings import SIMULATED
+from fl_shuffle.threads import kept_default_dtype
 
 log = logging.getLogger("fl_shuffle.client.engine")
 
@@ -44,7 +45,7 @@ SWITCH_SECONDS = 5e-4
 
 
 class NamedError(Error):
-    """The error reply of a client in this process, with its cause, which goes to the user alone."""
+    """The error reply of an app in this process, with its cause, which goes to the user alone."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(code=CLIENT_APP_RAISED)
@@ -72,8 +73,9 @@ class InProcessGrid(Grid):
     Each worker thread computes with one torch thread: results then do not depend on the number of
     workers. A ClientApp that raises (or exits, or returns what is no message) yields an error reply
     without text, but for the cause that a `NamedError` tells the user's own terminal; the exception
-    goes to this process's client log only. One that hangs is given up after the exchange's timeout,
-    and `hanging` counts the requests. A `FlShuffleError` is the user's to see and is raised here.
+    goes to this process's client log only. One that hangs is given up after the exchange's timeout.
+    Of the framework's own app (`trusted`) a `FlShuffleError` is about the run's settings: it is
+    raised here, for the user to see.
 
     `observer` is who watches the run: the ServerApp finds it here and tells it what happens.
     """
@@ -84,10 +86,11 @@ class InProcessGrid(Grid):
         run_config: Mapping[str, object],
         nodes: int,
         *,
+        trusted: bool = True,
         observer: Callable[[Any], None] | None = None,
     ) -> None:
+        self._trusted = trusted
         self.observer = observer
-        self.hanging = 0
         self._app = client_app
         self._run = Run.create_empty(run_id=secrets.randbits(62))
         adopt_task_identity(self._run.run_id)
@@ -161,13 +164,11 @@ class InProcessGrid(Grid):
         take: Take,
         *,
         timeout: float | None = None,
-        meanwhile: Callable[[], None] | None = None,
     ) -> None:
         """Have every message answered and taken, on the threads of the nodes.
 
         Few are in flight at a time. The first exception of a ClientApp or of `take` is raised here.
         What is not answered within `timeout` seconds is given up: nothing is taken any more.
-        `meanwhile` is called once, when the first are in flight.
         """
         gate = Gate()
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -179,7 +180,7 @@ class InProcessGrid(Grid):
                     take(position, reply)
 
         try:
-            self._play_all(messages, play, deadline, meanwhile)
+            self._play_all(messages, play, deadline)
         finally:
             gate.shut()
 
@@ -188,7 +189,6 @@ class InProcessGrid(Grid):
         messages: Iterable[Message],
         play: Callable[[int, Message], None],
         deadline: float | None,
-        meanwhile: Callable[[], None] | None,
     ) -> None:
         waiting: set[Future[None]] = set()
         source = enumerate(messages)
@@ -198,15 +198,10 @@ class InProcessGrid(Grid):
         for position, message in itertools.chain(first, source):
             waiting.add(self._threads.submit(partial(play, position, stamp(message))))
             if len(waiting) > len(self._contexts):
-                if meanwhile is not None:
-                    meanwhile()
-                    meanwhile = None
                 rest = self._finished(waiting, FIRST_COMPLETED, deadline)
                 if rest is None:
                     return
                 waiting = rest
-        if meanwhile is not None:
-            meanwhile()
         self._finished(waiting, ALL_COMPLETED, deadline)
 
     def _finished(
@@ -219,7 +214,6 @@ class InProcessGrid(Grid):
             future.result()
         if rest and (not done or until == ALL_COMPLETED):
             hanging = self._threads.give_up(rest)
-            self.hanging += hanging
             log.error("%d requests were not answered in time and are given up", hanging)
             return None
         return rest
@@ -228,18 +222,19 @@ class InProcessGrid(Grid):
         context = self._contexts[message.metadata.dst_node_id]
         try:
             # Whatever the type says: a user's app may return anything.
-            reply: Any = self._app(message, context)
+            with kept_default_dtype():
+                reply: Any = self._app(message, context)
             if isinstance(reply, Message) and (reply.has_error() or reply.has_content()):
                 return reply
             cause = f"returned {type(reply).__name__}, no message"
-            log.error("a client failed in round %s: it %s", message.metadata.group_id, cause)
-        except FlShuffleError:
-            raise
+            log.error("a request failed in round %s: its app %s", message.metadata.group_id, cause)
         except BaseException as error:
+            if self._trusted and isinstance(error, FlShuffleError):
+                raise
             if isinstance(error, KeyboardInterrupt) and _in_main_thread():
                 raise
-            cause = f"raised {type(error).__name__}" + (f" {error}" if str(error) else "")
-            log.exception("a client failed in round %s", message.metadata.group_id)
+            cause = f"raised {type(error).__name__} {text_of(error)}".rstrip()
+            log.exception("a request failed in round %s", message.metadata.group_id)
         return Message(NamedError(cause[:SHOWN]), reply_to=message)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import wraps
 from queue import SimpleQueue
-from threading import Condition, Lock, Thread
+from threading import Condition, Lock, RLock, Thread
+from typing import Any
 
 Call = Callable[[], None]
 Job = tuple["Future[None]", Call]
@@ -29,6 +33,7 @@ class NodeThreads:
         self._lock = Lock()
         self._given_up: set[Future[None]] = set()
         self._threads: list[Thread] = []
+        parse_one_at_a_time()
         for _ in range(count):
             self._start()
 
@@ -66,8 +71,8 @@ class NodeThreads:
 
     def _start(self) -> None:
         thread = Thread(target=self._work, daemon=True)
+        thread.start()  # May raise, where the machine has no room for one.
         self._threads.append(thread)
-        thread.start()
 
     def _work(self) -> None:
         self._prepare()
@@ -118,3 +123,21 @@ class Gate:
         with self._changed:
             self._open = False
             self._changed.wait_for(lambda: self._inside == 0)
+
+
+def parse_one_at_a_time() -> None:
+    """Have threads take turns in `ast.parse` from now on, where CPython is older than 3.11.8.
+
+    It counts the depth of all threads' parsing together there, and raises `SystemError` in one of
+    them where the collection of garbage lets two meet. NumPy reads the header of every array so.
+    """
+    if sys.version_info >= (3, 11, 8) or hasattr(ast.parse, "__wrapped__"):
+        return
+    parse, turn = ast.parse, RLock()
+
+    @wraps(parse)
+    def parse_in_turn(*arguments: Any, **options: Any) -> Any:
+        with turn:
+            return parse(*arguments, **options)
+
+    ast.parse = parse_in_turn

@@ -7,21 +7,29 @@ a TOML file (looked up beside the app when the path is relative) and `;`-separat
 from __future__ import annotations
 
 import json
+import math
 import os
+import tomllib
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Context
 
 from fl_shuffle.configuration.reading import load_config, parse_config
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.errors import ConfigError
+from fl_shuffle.errors import ConfigError, InvalidValueError
 
 RESOLVED = "resolved"
 CONFIG_FILE = "config"
 OVERRIDES = "overrides"
 DATA = "data"
+RESERVED = (
+    RESOLVED, CONFIG_FILE, OVERRIDES, DATA, "run-directory", "resume", "shuffler", "analyzer-key",
+)  # fmt: skip
+"""What of Flower's run configuration is the run's, and no setting of a user's own app."""
 SIMULATED = "fl-shuffle-simulation"
 """In the configuration of simulated nodes. Whoever starts a SuperNode writes its configuration, and
 the server cannot."""
@@ -47,6 +55,64 @@ def config_of(context: Context, beside: str | Path | None = None) -> Config:
     root = str(context.run_config.get(DATA, ""))
     folder = None if beside is None else str(Path(beside).resolve().parent)
     return _loaded(values[CONFIG_FILE], overrides, root, folder)
+
+
+def with_app_config(config: Config, folder: Path) -> Config:
+    """The configuration with what `[tool.flwr.app.config]` of the app in `folder` says beside it:
+    `flwr run` would hand that to the apps. `[app.config]` comes first.
+
+    Raises `ConfigError` for a file that cannot be read, and for values that Flower has not.
+    """
+    if not config.app.custom:
+        return config
+    tables = app_tables(folder).get("config", {})
+    beside = {key: each for key, each in _flat(tables).items() if key not in RESERVED}
+    values = {**beside, **_flat(config.app.config)}
+    for key, value in values.items():
+        if key in RESERVED:
+            raise ConfigError(f"app.config: {key!r} is the run's own and reaches no app; rename it")
+        finite = not isinstance(value, float) or math.isfinite(value)
+        if not isinstance(value, bool | int | float | str) or not finite:
+            raise InvalidValueError(
+                f"app.config.{key}", value, "must be a text, a boolean or a finite number"
+            )
+    return replace(config, app=replace(config.app, config=values))
+
+
+def app_tables(folder: Path) -> dict[str, Any]:
+    """`[tool.flwr.app]` of the folder's pyproject.toml; empty without. Raises `ConfigError` for a
+    file that cannot be read."""
+    try:
+        tables: Any = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder / 'pyproject.toml'} cannot be read: {error}") from None
+    for name in ("tool", "flwr", "app"):
+        tables = tables.get(name, {}) if isinstance(tables, dict) else {}
+    return tables if isinstance(tables, dict) else {}
+
+
+def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Tables in tables as Flower hands them to apps: `{"a": {"b": 1}}` as `{"a.b": 1}`."""
+    found: dict[str, Any] = {}
+    for key, value in tables.items():
+        deeper = isinstance(value, dict)
+        found |= _flat(value, f"{prefix}{key}.") if deeper else {prefix + key: value}
+    return found
+
+
+def require_same_app_config(context: Context, config: Config) -> None:
+    """Raise `ConfigError` where `[app.config]` says what apps do not read: `flwr run` hands them
+    its own run configuration."""
+    for key, value in _flat(config.app.config).items():
+        found = context.run_config.get(key)
+        if found != value:
+            raise ConfigError(
+                f"app.config.{key} = {value!r}, and the apps would read {found!r}: `flwr run` "
+                "takes it from [tool.flwr.app.config] of pyproject.toml; say the same there, or: "
+                f"--run-config '{key}={json.dumps(value)}'"
+            )
 
 
 @lru_cache(maxsize=4)

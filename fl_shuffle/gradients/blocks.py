@@ -8,12 +8,9 @@ aligned addresses. Requests are made of whole blocks.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -21,11 +18,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_shuffle.gradients.networks.graph import Network, network_of
-from fl_shuffle.gradients.structure import Layer, chain_of, saved_numbers
-from fl_shuffle.gradients.tolerances import TOLERANCES
+from fl_shuffle.gradients.structure import saved_numbers
 
-if TYPE_CHECKING:
-    from fl_shuffle.compiled.row_clipping import RowClips
+ROW_NUMBERS = 1 << 22
+"""Numbers in one block's rows: they are one reply at least."""
+NETWORK_NUMBERS = 1 << 23
+"""Numbers in one block of a network: its layers' inputs as patches, results, and gradients by
+both."""
+LINEAR_NUMBERS = 1 << 19
+"""Without hidden layers a block of that size would be a large part of a round, and cores would
+wait."""
+GENERAL_NUMBERS = 1 << 22
+"""Gradients of single records held at once, and what autograd keeps: with fewer numbers the fixed
+cost of vmap shows, more of them leave the caches."""
+GENERAL_RECORDS = 512
+"""Beyond so many records in a block the fixed cost does not show."""
 
 
 @dataclass(frozen=True)
@@ -51,47 +58,23 @@ class Packing:
         return np.array(starts, dtype=np.int64)
 
 
-def packing_of(
-    module: nn.Module, shape: tuple[int, ...] | None = None, *, rows: bool = True
+def packing_of(module: nn.Module, shape: tuple[int, ...]) -> Packing:
+    """The packing of a model's clients; `shape` of one record."""
+    return packing_of_network(module, shape, network_of(module, shape))
+
+
+def packing_of_network(
+    module: nn.Module, shape: tuple[int, ...], network: Network | None
 ) -> Packing:
-    """The packing of a model's clients; `shape` of one record, if it is known.
-
-    rows: False for sums alone (`GradientEngine.clipped_sum`): closed forms of chains then hold no
-    client's row, and any number of clients fits into a block.
-    """
-    layers = chain_of(module)
+    """The same for a module that was read already."""
     dimension = sum(parameter.numel() for parameter in module.parameters())
-    if layers is None:
-        network = None if shape is None else network_of(module, shape)
-        if network is not None:
-            return packing_of_network(network, dimension)
-        saved = None if shape is None else saved_numbers(module, shape)
-        most = TOLERANCES.written_records_unknown if saved is None else TOLERANCES.written_records
-        records = min(most, TOLERANCES.written_numbers // (dimension + (saved or 0)))
+    if network is None:
+        saved = saved_numbers(module, shape)
+        records = min(GENERAL_RECORDS, GENERAL_NUMBERS // (dimension + saved))
     else:
-        linear = len(layers) == 1
-        most = TOLERANCES.linear_block_numbers if linear else TOLERANCES.block_numbers
-        records = most // activations_of(layers)
-        if not rows:
-            records *= 1 if linear else TOLERANCES.sum_passes
-            # No limit: a client has at least one record.
-            return Packing(max(1, records), sys.maxsize)
-    return Packing(max(1, records), _with_rows(dimension))
-
-
-def packing_of_network(network: Network, dimension: int) -> Packing:
-    """The packing of a network's clients."""
-    records = max(1, TOLERANCES.network_numbers // network.numbers)
-    return Packing(records, _with_rows(dimension))
-
-
-def _with_rows(dimension: int) -> int:
-    return max(1, TOLERANCES.row_numbers // dimension)
-
-
-def activations_of(layers: tuple[Layer, ...]) -> int:
-    """Numbers that one record takes on its way forth and back."""
-    return layers[0].fan_in + 2 * sum(layer.fan_out for layer in layers)
+        most = LINEAR_NUMBERS if network.linear else NETWORK_NUMBERS
+        records = most // network.numbers
+    return Packing(max(1, records), max(1, ROW_NUMBERS // dimension))
 
 
 @dataclass(frozen=True)
@@ -128,69 +111,6 @@ def segments_of(sizes: NDArray[np.int64]) -> tuple[list[Segment], NDArray[np.int
         for a, b in pairwise([0, *changes.tolist(), len(sizes)])
     ]
     return found, index
-
-
-@dataclass(frozen=True)
-class SumPlan:
-    """The clients of a sum (`GradientEngine.plan_sum`): where their records begin [k + 1], how many
-    they have [k], to what they are clipped (None: not at all), what each of them counts, where
-    blocks begin [b + 1], the grid of their sums, and to what clients' means are clipped, if they
-    are: then the shares are the means', and `pairs` [b] says in which blocks their lengths come
-    from scalar products of pairs of records (None: in none)."""
-
-    bounds: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    limits: Tensor | None
-    shares: Tensor
-    starts: NDArray[np.int64]
-    grid: float
-    mean_clips: RowClips | None = None
-    pairs: NDArray[np.bool_] | None = None
-
-    @cached_property
-    def stretches(self) -> list[Stretch]:
-        """The plan's blocks, as many at a time as are done in one way."""
-        if self.pairs is None or len(np.unique(self.pairs)) < 2:
-            return [Stretch(self, 0, len(self.sizes), 0, int(self.bounds[-1]))]
-        changes = (np.flatnonzero(np.diff(self.pairs)) + 1).tolist()
-        found = []
-        for a, b in pairwise([0, *changes, len(self.pairs)]):
-            clients = self.starts[[a, b]].tolist()
-            found.append(Stretch(self._part(a, b), *clients, *self.bounds[clients].tolist()))
-        return found
-
-    @property
-    def by_pairs(self) -> bool:
-        """Whether the first block, of a stretch every one, goes by pairs."""
-        return self.pairs is not None and bool(self.pairs[0])
-
-    def _part(self, first: int, last: int) -> SumPlan:
-        """The blocks first .. last - 1."""
-        starts = self.starts[first : last + 1]
-        some = slice(int(starts[0]), int(starts[-1]))
-        bounds = self.bounds[some.start : some.stop + 1]
-        clips = self.mean_clips
-        return SumPlan(
-            bounds - bounds[0],
-            self.sizes[some],
-            None if self.limits is None else self.limits[some],
-            self.shares[some],
-            starts - starts[0],
-            self.grid,
-            None if clips is None else clips._replace(radii=clips.radii[:, some]),
-            None if self.pairs is None else self.pairs[first:last],
-        )
-
-
-class Stretch(NamedTuple):
-    """Successive blocks of a sum that are done in one way: their plan, and which of the whole
-    plan's they are: the clients first .. last - 1, whose records are start .. stop - 1."""
-
-    plan: SumPlan
-    first: int
-    last: int
-    start: int
-    stop: int
 
 
 def equal_pieces(size: int, most: int) -> Iterator[slice]:

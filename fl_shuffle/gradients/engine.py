@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,23 +13,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_shuffle.errors import InvalidValueError, require_integer, require_real
-from fl_shuffle.gradients.blocks import Packing, SumPlan, packing_of
+from fl_shuffle.gradients.blocks import Packing
 from fl_shuffle.gradients.kernels import aligned, steady_arithmetic
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
-from fl_shuffle.gradients.rounding import on_grid
 from fl_shuffle.gradients.structure import check_module
-from fl_shuffle.gradients.tolerances import TOLERANCES
 
-if TYPE_CHECKING:
-    from fl_shuffle.compiled.row_clipping import RowClips
+RADII = 1e-12, 1e12
+"""Clip radii allowed, so that float32 arithmetic on clipped gradients neither overflows nor
+vanishes."""
+OTHER_ROUNDINGS = 1.0 + 2.0**-20
+"""Covers a handful of single roundings (a quotient, a product, the radius itself, 1/B), what counts
+as zero below float32's range, and terms of second order: less than sixteen half ulps together. May
+be raised, never lowered."""
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs [N, C], labels) -> losses [N], each depending on its own record only. Labels are int64
 [N] (classes) or float32 [N, k] (numbers to predict)."""
-
-
-PreparedSum = Callable[[Tensor, NonfiniteRecords], Tensor]
-"""(parameters [d], tally) -> sum [d]: `GradientEngine.clipped_sum` of certain clients."""
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -73,11 +71,17 @@ class GradientEngine(ABC):
     """
 
     def __init__(
-        self, module: nn.Module, *, clip: str, norm: int, device: torch.device, loss: Loss | None
+        self,
+        module: nn.Module,
+        packing: Packing,
+        *,
+        clip: str,
+        norm: int,
+        device: torch.device,
+        loss: Loss | None,
     ) -> None:
         self.dimension = check_module(module)
-        self.packing = packing_of(module)
-        self.sum_packing = packing_of(module, rows=False)
+        self.packing = packing
         self.clip = clip
         self.norm = norm
         self.device = device
@@ -88,10 +92,6 @@ class GradientEngine(ABC):
     def path(self) -> str:
         """How gradients are computed, for the log."""
 
-    def keep(self, inputs: Tensor) -> None:  # noqa: B027
-        """Records [N, ...] that calls will have views of, and that never change: what follows from
-        them alone is then computed once. No bit of a result changes."""
-
     def client_means(
         self,
         parameters: Tensor,
@@ -99,7 +99,6 @@ class GradientEngine(ABC):
         labels: Tensor,
         offsets: Tensor | NDArray[np.int64],
         clip_radius: Tensor | NDArray[np.float64] | float = 1.0,
-        out: Tensor | None = None,
         nonfinite: NonfiniteRecords | None = None,
     ) -> Tensor:
         """float32 [K, d]: row k is client k's mean gradient over its records.
@@ -108,97 +107,21 @@ class GradientEngine(ABC):
         client k owns rows offsets[k]:offsets[k+1], at least one. clip_radius: one number or [K],
         unused for clip "none". Clip "record" clips every record's whole gradient to
         `record_radius` before averaging, so that replacing one of B records moves the row by at
-        most 2 clip_radius / B, rounding included; "average" clips the mean. Pass `out` [K, d] to
-        reuse memory. A call that begins where a block begins, and ends where one ends, gives its
-        clients the bits that a call with all of them does.
+        most 2 clip_radius / B, rounding included. A call that begins where a block begins, and
+        ends where one ends, gives its clients the bits that a call with all of them does.
 
         A record whose gradient is NaN, infinite, or too long for float32, or whose label is no
-        class, counts as zero with clip "record"; its client's mean is zero with clip "average";
-        with clip "none" some entry of the row is not finite. Other rows are untouched, and
-        `nonfinite` counts them, for the client's own log.
+        class, counts as zero with clip "record", and `nonfinite` counts it, for the client's own
+        log; with clip "none" some entry of its client's row is not finite. Other rows are as ever.
         Raises `InvalidValueError` for shapes, types or radii that do not fit.
         """
         bounds = self._check(parameters, inputs, labels, offsets)
-        rows = self._rows(len(bounds) - 1, out)
-        radius = self._radius(clip_radius, len(bounds) - 1)
+        rows = torch.empty(len(bounds) - 1, self.dimension, device=self.device)
         with steady_arithmetic(self.device), torch.no_grad():
             batch = self._batch(parameters, inputs, labels, np.diff(bounds))
-            if self.clip == "record":
-                limits = torch.from_numpy(self.record_radius(radius, batch.sizes)).float()
-                batch = replace(batch, limits=limits.to(self.device))
-            tally = nonfinite or NonfiniteRecords()
-            self._means(aligned(parameters), batch, rows, tally)
-            if self.clip == "average":
-                self._clip_means(rows, radius, tally)
+            batch = replace(batch, limits=self._limits(clip_radius, batch.sizes))
+            self._means(aligned(parameters), batch, rows, nonfinite or NonfiniteRecords())
         return rows
-
-    @property
-    def sums_clipped_means(self) -> bool:
-        """Whether sums of means that are clipped themselves can be planned."""
-        return False
-
-    def plan_sum(
-        self,
-        offsets: Tensor | NDArray[np.int64],
-        clip_radius: Tensor | NDArray[np.float64] | float = 1.0,
-        weights: NDArray[np.float64] | float = 1.0,
-        *,
-        grid: float,
-        mean_clips: RowClips | None = None,
-    ) -> SumPlan:
-        """What `clipped_sum` needs to know of the clients: offsets [k + 1] and clip_radius as in
-        `client_means`, the weights [k] of their means, the grid of the blocks' sums
-        (`rounding.sum_grid` of what the whole sum may reach), and to what the means are clipped.
-
-        Raises `InvalidValueError` for shapes or radii that do not fit.
-        """
-        means = mean_clips is not None
-        if not (self.sums_clipped_means if means else self.clip == "record"):
-            raise InvalidValueError("clip", self.clip, "must be record: other sums need the rows")
-        bounds = self._check_bounds(offsets)
-        sizes = np.diff(bounds)
-        limits = None
-        if self.clip == "record":
-            own = self.record_radius(self._radius(clip_radius, len(sizes)), sizes)
-            limits = torch.from_numpy(own).float().to(self.device)
-        shares = np.broadcast_to(weights, len(sizes)) / (1 if means else sizes)
-        parts = torch.from_numpy(shares).float().to(self.device)
-        starts = (self.packing if means else self.sum_packing).starts(sizes)
-        return SumPlan(bounds, sizes, limits, parts, starts, grid, mean_clips)
-
-    def clipped_sum(
-        self,
-        parameters: Tensor,
-        inputs: Tensor,
-        labels: Tensor,
-        plan: SumPlan,
-        nonfinite: NonfiniteRecords | None = None,
-    ) -> Tensor:
-        """float64 [d]: the sum over clients of each one's weight times its row of `client_means`.
-
-        Equal to that sum, its rows clipped if the plan clips means, up to float32's rounding. Each
-        block's sum is rounded to a multiple of the plan's grid, so that sums of blocks are exact:
-        the bits of a round's sum do not depend on how calls share its blocks.
-        Raises `InvalidValueError` for shapes or types that do not fit.
-        """
-        return self.prepared_sum(inputs, labels, plan)(parameters, nonfinite or NonfiniteRecords())
-
-    def prepared_sum(self, inputs: Tensor, labels: Tensor, plan: SumPlan) -> PreparedSum:
-        """`clipped_sum` of records that stay as they are, for any parameters: what follows from the
-        records alone may be worked out here, once. Several threads may call what this returns.
-
-        It and this raise `InvalidValueError` for shapes or types that do not fit.
-        """
-        self._check_records(inputs, labels, plan.bounds)
-
-        def sum_at(parameters: Tensor, nonfinite: NonfiniteRecords) -> Tensor:
-            self.check_parameters(parameters)
-            with steady_arithmetic(self.device), torch.no_grad():
-                batch = self._batch(parameters, inputs, labels, plan.sizes)
-                batch = replace(batch, limits=plan.limits)
-                return self._sum(aligned(parameters), batch, plan, nonfinite)
-
-        return sum_at
 
     def local_update(
         self,
@@ -209,7 +132,6 @@ class GradientEngine(ABC):
         *,
         steps: int,
         learning_rate: float,
-        out: Tensor | None = None,
     ) -> Tensor:
         """float32 [K, d]: how far `steps` full-batch gradient steps carry each client.
 
@@ -220,11 +142,11 @@ class GradientEngine(ABC):
         require_integer("steps", steps, minimum=1)
         require_real("learning_rate", learning_rate, minimum=0.0, exclusive_minimum=True)
         bounds = self._check(parameters, inputs, labels, offsets)
-        rows = self._rows(len(bounds) - 1, out)
+        rows = torch.empty(len(bounds) - 1, self.dimension, device=self.device)
         with steady_arithmetic(self.device), torch.no_grad():
             batch = self._batch(parameters, inputs, labels, np.diff(bounds))
             theta = aligned(parameters)
-            for part, first, last in self._blocks(batch, self.packing):
+            for part, first, last in self._blocks(batch):
                 self._block_update(theta, part, steps, learning_rate, rows[first:last])
         return rows
 
@@ -237,8 +159,7 @@ class GradientEngine(ABC):
         to the move of its mean (`rounding`, docs/gradients.md).
         """
         allowance = (1.0 + self._length_error()) * (1.0 + self._move_error(sizes))
-        whole = allowance * TOLERANCES.other_roundings
-        return np.asarray(clip_radius / whole, dtype=np.float64)
+        return np.asarray(clip_radius / (allowance * OTHER_ROUNDINGS), dtype=np.float64)
 
     @abstractmethod
     def _length_error(self) -> float:
@@ -271,32 +192,13 @@ class GradientEngine(ABC):
         self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
         """Write the means of a call, block by block."""
-        for part, first, last in self._blocks(batch, self.packing):
+        for part, first, last in self._blocks(batch):
             self._block_means(parameters, part, rows[first:last], tally)
 
-    def _sum(
-        self, parameters: Tensor, batch: Batch, plan: SumPlan, tally: NonfiniteRecords
-    ) -> Tensor:
-        """The sum of a call, block by block."""
-        total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
-        for part, first, last in self._blocks(batch, self.sum_packing):
-            own = self._block_sum(parameters, part, plan.shares[first:last], tally)
-            total += on_grid(own, plan.grid)
-        return total
-
-    def _block_sum(
-        self, parameters: Tensor, batch: Batch, shares: Tensor, tally: NonfiniteRecords
-    ) -> Tensor:
-        """A block's sum, float64 [d]; by its rows, where a path has no better way."""
-        rows = torch.empty(len(shares), self.dimension, device=self.device)
-        self._block_means(parameters, batch, rows, tally)
-        rows *= (shares * torch.from_numpy(batch.sizes).to(self.device)).float()[:, None]
-        return rows.sum(0, dtype=torch.float64)
-
-    def _blocks(self, batch: Batch, packing: Packing) -> Iterator[tuple[Batch, int, int]]:
+    def _blocks(self, batch: Batch) -> Iterator[tuple[Batch, int, int]]:
         """The call's blocks, each with its first and last + 1 client."""
         bounds = np.concatenate([[0], np.cumsum(batch.sizes)])
-        for first, last in pairwise(packing.starts(batch.sizes).tolist()):
+        for first, last in pairwise(self.packing.starts(batch.sizes).tolist()):
             yield batch.part(first, last, int(bounds[first]), int(bounds[last])), first, last
 
     def _batch(
@@ -310,22 +212,6 @@ class GradientEngine(ABC):
                 unusable = (labels < 0) | (labels >= classes)
                 labels = labels.masked_fill(unusable, 0)
         return Batch(inputs, labels, unusable, sizes)
-
-    def _clip_means(
-        self, rows: Tensor, radius: NDArray[np.float64] | float, tally: NonfiniteRecords
-    ) -> None:
-        longest = radius / TOLERANCES.mean_roundings
-        limits = torch.as_tensor(longest, dtype=torch.float64, device=self.device)
-        # A row at a time: a float64 copy of all would be as large as two requests.
-        for k, row in enumerate(rows):
-            length = torch.linalg.vector_norm(row, self.norm, dtype=torch.float64)
-            if not bool(torch.isfinite(length)):
-                row.zero_()
-                tally.add_clients(1)
-                continue
-            limit = limits[k] if limits.dim() else limits
-            if bool(length > limit):
-                row.mul_(float(limit / length))
 
     def _check(
         self,
@@ -370,28 +256,18 @@ class GradientEngine(ABC):
                 "labels", f"{labels.dtype} {list(labels.shape)}", f"must be int64 [{records}]"
             )
 
-    def _rows(self, clients: int, out: Tensor | None) -> Tensor:
-        if out is None:
-            return torch.empty(clients, self.dimension, device=self.device)
-        shape = (clients, self.dimension)
-        if out.dtype != torch.float32 or tuple(out.shape) != shape or out.stride(1) != 1:
+    def _limits(
+        self, radius: Tensor | NDArray[np.float64] | float, sizes: NDArray[np.int64]
+    ) -> Tensor | None:
+        """To what each client's records are clipped [K]; None where none is."""
+        values = np.asarray(radius.detach().cpu() if isinstance(radius, Tensor) else radius, float)
+        if values.ndim != 0 and values.shape != sizes.shape:
             raise InvalidValueError(
-                "out", f"{out.dtype} {list(out.shape)}", f"must be float32 {list(shape)}"
+                "clip_radius", list(values.shape), f"must be one number or [{len(sizes)}]"
             )
-        return out
-
-    def _radius(
-        self, radius: Tensor | NDArray[np.float64] | float, clients: int
-    ) -> NDArray[np.float64] | float:
-        """float64, one number or [K]."""
-        if isinstance(radius, Tensor):
-            radius = radius.detach().cpu().numpy()
-        values = np.asarray(radius, dtype=np.float64)
-        if values.ndim != 0 and values.shape != (clients,):
-            raise InvalidValueError(
-                "clip_radius", list(values.shape), f"must be one number or [{clients}]"
-            )
-        low, high = TOLERANCES.radius_range
+        low, high = RADII
         if not bool(((values >= low) & (values <= high)).all()):
             raise InvalidValueError("clip_radius", radius, f"must lie in [{low:g}, {high:g}]")
-        return values if values.ndim else float(values)
+        if self.clip == "none":
+            return None
+        return torch.from_numpy(self.record_radius(values, sizes)).float().to(self.device)

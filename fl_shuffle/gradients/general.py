@@ -1,4 +1,4 @@
-"""Any other module: per-record gradients from torch.func, Opacus, or one record at a time."""
+"""Any other module: per-record gradients from torch.func, or one record at a time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fl_shuffle.errors import FlShuffleError, InvalidValueError
-from fl_shuffle.gradients.blocks import equal_pieces
+from fl_shuffle.gradients.blocks import Packing, equal_pieces
 from fl_shuffle.gradients.engine import Batch, GradientEngine, Loss, cross_entropy
 from fl_shuffle.gradients.kernels import aligned, clip_factor
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords, without_nonfinite_
 from fl_shuffle.gradients.rounding import HALF_ULP_64, move_error_float64
-from fl_shuffle.gradients.tolerances import TOLERANCES
 
 log = logging.getLogger(__name__)
 client_log = logging.getLogger("fl_shuffle.client.gradients")
@@ -28,6 +27,10 @@ client_log = logging.getLogger("fl_shuffle.client.gradients")
 RecordGradients = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(parameters [d], inputs [R, ...], labels [R]) -> gradients [R, d]."""
 
+AUTOGRAD_RECORDS = 512
+"""Records of a client that go through autograd together, where none is clipped."""
+AGREEMENT = 1e-4, 1e-5
+"""A path is taken if its gradients are autograd's to so much, of each number and of the largest."""
 # What a module may raise on a record: exiting is no better than failing.
 RAISED = (Exception, SystemExit)
 UNDECIDED = "to be chosen with the first parameters"
@@ -36,8 +39,8 @@ UNDECIDED = "to be chosen with the first parameters"
 class GeneralEngine(GradientEngine):
     """Materialises per-record gradients, one block of records at a time.
 
-    The path is the first of torch.func (vmap), Opacus and a loop over records that runs on made-up
-    records and agrees there with autograd, one record at a time: it does not depend on the data.
+    By torch.func (vmap) if that runs on made-up records and agrees there with autograd, one record
+    at a time; else by a loop over records. The choice does not depend on the data.
     Every thread works on its own copy of the module.
 
     A record on which the module raises counts as zero, as one whose gradient is not finite: only
@@ -46,9 +49,16 @@ class GeneralEngine(GradientEngine):
     """
 
     def __init__(
-        self, module: nn.Module, *, clip: str, norm: int, device: torch.device, loss: Loss | None
+        self,
+        module: nn.Module,
+        packing: Packing,
+        *,
+        clip: str,
+        norm: int,
+        device: torch.device,
+        loss: Loss | None,
     ) -> None:
-        super().__init__(module, clip=clip, norm=norm, device=device, loss=loss)
+        super().__init__(module, packing, clip=clip, norm=norm, device=device, loss=loss)
         self._module = copy.deepcopy(module).to(device).float()
         self._shapes = {name: value.shape for name, value in self._module.named_parameters()}
         self._outputs: int | None = None
@@ -120,7 +130,7 @@ class GeneralEngine(GradientEngine):
                 except RAISED:
                     raising[i] = True
             if not bool(raising.any()):
-                # No record's doing: memory, or a module that mixes records.
+                # No record's doing: a lack of memory.
                 raise
             self._tell(error)
             inputs, labels = inputs.clone(), labels.clone()
@@ -178,15 +188,14 @@ class GeneralEngine(GradientEngine):
         labels = labels.new_zeros((2, *labels.shape[1:]))
         inputs = _made_up(inputs)
         expected = self._by_loop(parameters, inputs, labels)
-        for name, gradients_of in (("torch.func", self._by_vmap), ("opacus", self._by_opacus)):
-            try:
-                found = gradients_of(parameters, inputs, labels)
-            except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as e:
-                log.info("%s cannot differentiate this module per record: %s", name, e)
-                continue
-            if _agree(found, expected):
-                return name
-            log.info("%s disagrees with autograd on this module", name)
+        try:
+            found = self._by_vmap(parameters, inputs, labels)
+        except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
+            log.info("torch.func cannot differentiate this module per record: %s", error)
+            return "functional loop"
+        if _agree(found, expected):
+            return "torch.func"
+        log.info("torch.func disagrees with autograd on this module")
         return "functional loop"
 
     def _record_gradients(self, parameters: Tensor, batch: Batch) -> RecordGradients:
@@ -195,9 +204,7 @@ class GeneralEngine(GradientEngine):
             if self._path == UNDECIDED:
                 self._path = self._choose(parameters, batch.inputs, batch.labels)
                 log.info("per-record gradients by %s", self._path)
-        if self._path == "torch.func":
-            return self._by_vmap
-        return self._by_opacus if self._path == "opacus" else self._by_loop
+        return self._by_vmap if self._path == "torch.func" else self._by_loop
 
     def _own_module(self) -> nn.Module:
         """This thread's copy: functional calls lend it other parameters for their duration."""
@@ -228,7 +235,7 @@ class GeneralEngine(GradientEngine):
             return torch.full_like(parameters, torch.nan)
         size = len(batch.labels)
         total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
-        for piece in equal_pieces(size, TOLERANCES.autograd_records):
+        for piece in equal_pieces(size, AUTOGRAD_RECORDS):
             inputs, labels = aligned(batch.inputs[piece]), aligned(batch.labels[piece])
             try:
                 total += self._gradient(parameters, inputs, labels, size)
@@ -264,37 +271,6 @@ class GeneralEngine(GradientEngine):
         gradients: Tensor = vmap(grad(of_record), in_dims=(None, 0, 0))(parameters, inputs, labels)
         return gradients
 
-    def _by_opacus(self, parameters: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
-        from opacus.grad_sample import GradSampleModule
-
-        if not hasattr(self._local, "sampled"):
-            self._local.sampled = GradSampleModule(
-                copy.deepcopy(self._module), loss_reduction="sum"
-            )
-        sampled = self._local.sampled
-        trained = list(sampled._module.parameters())
-        nn.utils.vector_to_parameters(parameters, trained)
-        loss = self.loss or cross_entropy
-        try:
-            with torch.enable_grad():
-                torch.autograd.backward(loss(sampled(inputs), labels).sum())
-        except RAISED:
-            # It keeps what layers saw until the way back, which this time did not come.
-            del self._local.sampled
-            raise
-        # A parameter that no record reached has no sample.
-        gradients = torch.cat(
-            [
-                parameters.new_zeros(len(inputs), p.numel())
-                if p.grad_sample is None
-                else p.grad_sample.reshape(len(inputs), -1)
-                for p in trained
-            ],
-            dim=1,
-        )
-        sampled.zero_grad()
-        return gradients
-
 
 def _agree(found: Tensor, expected: Tensor) -> bool:
     """Whether gradients [R, d] agree: to rounding where finite, and on which are not finite.
@@ -310,7 +286,7 @@ def _agree(found: Tensor, expected: Tensor) -> bool:
     if not bool(finite.any()):
         return True
     truth = expected[finite]
-    relative, of_largest = TOLERANCES.agreement
+    relative, of_largest = AGREEMENT
     atol = of_largest * float(truth.abs().max())
     return torch.allclose(found[finite], truth, rtol=relative, atol=atol)
 

@@ -35,12 +35,6 @@ class NonfiniteRecords:
             self.clients += len(np.unique(found))
             self.records += len(found)
 
-    def add_all(self, other: NonfiniteRecords) -> None:
-        """Count what another tally did."""
-        with self._lock:
-            self.clients += other.clients
-            self.records += other.records
-
     def add_clients(self, count: int) -> None:
         """Count clients whose whole mean is zero."""
         with self._lock:

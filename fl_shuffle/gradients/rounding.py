@@ -26,21 +26,16 @@ def length_error(terms: int, norm: int) -> float:
     return (terms + 8) * HALF_ULP * (0.5 if norm == 2 else 1.0)
 
 
-def move_error_float32(
-    records: NDArray[np.int64], tile: int, tiles: int = 1
-) -> NDArray[np.float64]:
-    """Sums of `tile` records in float32, of `tiles` such sums in float32, of these in float64; the
-    mean float32.
+def move_error_float32(records: NDArray[np.int64], tile: int) -> NDArray[np.float64]:
+    """Sums of `tile` records in float32, of these in float64; the mean float32.
 
     A record replaced changes the roundings of its own tile, at most 1 + 2 + ... + t units of the
-    longest record's last place in whatever order, and t for the products; of the float32 sums that
-    its tile goes into, each of as many records as there are; of the float64 sum and of its
-    conversion.
+    longest record's last place in whatever order, and t for the products; of the float64 sum and of
+    its conversion.
     """
     inside = np.minimum(records, tile).astype(np.float64)
     own = np.where(inside > 1, inside * (inside + 3.0) / 2.0, 0.0)
-    together = (tiles - 1.0) * np.minimum(records, tile * tiles)
-    further = np.where(records > tile, together * HALF_ULP + move_error_float64(records), 0.0)
+    further = np.where(records > tile, move_error_float64(records), 0.0)
     return np.asarray(own * HALF_ULP + further)
 
 
@@ -48,6 +43,30 @@ def move_error_float64(records: NDArray[np.int64]) -> NDArray[np.float64]:
     """Sums of all records in float64, the mean float32."""
     count = records.astype(np.float64)
     return np.asarray(np.where(count > 1, count * (HALF_ULP + (count + 3.0) * HALF_ULP_64), 0.0))
+
+
+def move_error_behind(
+    records: NDArray[np.int64], norm: int, *, clipped: bool, weighted: bool
+) -> NDArray[np.float64]:
+    """By what factor (1 or more) float32 steps that follow a mean of so many records stretch the
+    move of one.
+
+    Each errs by a share of the whole mean, in both neighbours, where one record moves it by two
+    records' share of it. `clipped`: to a length that is a float32 sum of 256 squares by halving, 9
+    half ulps, halved by the root (of 8 absolute values), then a float32 factor and a product.
+    `weighted`: a product, with a weight that is rounded itself. In l1, where scaling is no
+    contraction, a second clip no shorter than the first one must not act at all: `clip_rows` acts
+    from 1 - 2^-15 of a radius on.
+    """
+    units = np.zeros(len(records))
+    still = 1.0
+    if clipped:
+        units += 7.0 if norm == 2 else 10.0
+        still += 2.0**-14 if norm == 1 else 0.0
+    if weighted:
+        units += 1.0
+        still *= 1.0 + 4.0 * HALF_ULP
+    return np.asarray(still * (1.0 + records * units * HALF_ULP))
 
 
 def sum_grid(largest: float) -> float:

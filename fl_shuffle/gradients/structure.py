@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from fl_shuffle.errors import InvalidValueError
+
+UNKNOWN_NUMBERS = 1 << 17
+"""Numbers that a module is taken to keep of a record where that cannot be tried: blocks are small
+then."""
 
 # Parameter-free maps that act on each number by itself.
 ELEMENTWISE = (
@@ -32,7 +34,7 @@ ELEMENTWISE = (
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear map [.., fan_in] -> [.., fan_out] and the activation behind it, if any.
+    """A linear map [.., fan_in] -> [.., fan_out].
 
     `weight` and `bias` are positions in the flat parameter vector; `bias` is None without one.
     """
@@ -41,7 +43,6 @@ class Layer:
     fan_out: int
     weight: int
     bias: int | None
-    activation: nn.Module | None
 
 
 def check_module(module: nn.Module) -> int:
@@ -95,44 +96,9 @@ def require_no_batch_statistics(module: nn.Module) -> None:
             )
 
 
-def chain_of(module: nn.Module) -> tuple[Layer, ...] | None:
-    """The layers of a chain Flatten? (Linear activation*)* Linear, or None for anything else.
-
-    Exact types only, without hooks: a subclass may compute something else. An activation after the
-    last layer, two in a row, or a layer used twice are left to the general paths.
-    """
-    layers: list[Layer] = []
-    position = 0
-    seen: set[int] = set()
-    for part in _parts(module):
-        if part is None or has_hooks(part):
-            return None
-        if type(part) is nn.Linear:
-            if any(id(parameter) in seen for parameter in part.parameters()):
-                return None
-            seen.update(id(parameter) for parameter in part.parameters())
-            bias = None if part.bias is None else position + part.weight.numel()
-            layers.append(Layer(part.in_features, part.out_features, position, bias, None))
-            position += sum(parameter.numel() for parameter in part.parameters())
-        elif type(part) in ELEMENTWISE:
-            if not layers or layers[-1].activation is not None:
-                return None
-            last = layers.pop()
-            layers.append(Layer(last.fan_in, last.fan_out, last.weight, last.bias, part))
-        elif type(part) is nn.Flatten:
-            if layers or (part.start_dim, part.end_dim) != (1, -1):
-                return None
-        elif type(part) is not nn.Identity:
-            return None
-    if not layers or layers[-1].activation is not None:
-        return None
-    chained = all(a.fan_out == b.fan_in for a, b in pairwise(layers))
-    return tuple(layers) if chained else None
-
-
-def saved_numbers(module: nn.Module, shape: tuple[int, ...]) -> int | None:
-    """So many numbers autograd keeps of one record of `shape` on the way forth; None if `module`
-    does not take float32 records of zeros."""
+def saved_numbers(module: nn.Module, shape: tuple[int, ...]) -> int:
+    """So many numbers autograd keeps of one record of `shape` on the way forth: by a guess, if
+    `module` does not take float32 records of zeros."""
     module = copy.deepcopy(module).float().cpu()
     own = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
     count = 0
@@ -148,20 +114,8 @@ def saved_numbers(module: nn.Module, shape: tuple[int, ...]) -> int | None:
             module(torch.zeros(1, *shape))
     except Exception:
         # A module's own code: it will raise again, where it is heard, if records are no better.
-        return None
+        return UNKNOWN_NUMBERS
     return count
-
-
-def _parts(module: nn.Module) -> Iterator[nn.Module | None]:
-    """The modules of nested Sequentials in order; None where a Sequential is not a plain one."""
-    if isinstance(module, nn.Sequential):
-        if type(module) is not nn.Sequential or has_hooks(module):
-            yield None
-            return
-        for child in module:
-            yield from _parts(child)
-    else:
-        yield module
 
 
 def has_hooks(module: nn.Module) -> bool:

@@ -1,5 +1,5 @@
 """The durable record of a run, an SQLite file written before anything is released.
 
-`store` writes it, `reader` reads it without disturbing a run, and `run_book` keeps a run's
+`store` writes it, `reader` reads it without disturbing a run, and `writer` keeps a run's
 accountant and its ledger in step.
 """

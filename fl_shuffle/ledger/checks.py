@@ -142,11 +142,13 @@ FACTS = (
 )
 FINISHED = Cell("finished", lambda value: value is None or _is_stamp(value), "a date or nothing")
 SUMMARY = Cell("summary", lambda value: isinstance(value, dict), "a table")
+"""Of version 0.1."""
+OUTCOME = Cell("outcome", lambda value: isinstance(value, dict), "a table")
 
 
 def require_facts(path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
     """The facts with their configuration made whole; raises `RunError` for one that is no fact."""
-    optional = [cell for cell in (FINISHED, SUMMARY) if cell.name in meta]
+    optional = [cell for cell in (FINISHED, SUMMARY, OUTCOME) if cell.name in meta]
     for cell in (*FACTS, *optional):
         if not cell.holds(meta.get(cell.name)):
             raise damaged(path, f"{cell.name} of meta", meta.get(cell.name), cell.allowed)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_shuffle.accounting.rounds.class_table import COLUMNS, NOISE_KINDS, ClassTable
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.chain import first_link, next_link
 from fl_shuffle.ledger.checks import (
+    Cell,
     bitmap,
     client_classes,
+    damaged,
     real,
     require_facts,
     require_links,
@@ -27,31 +27,58 @@ from fl_shuffle.ledger.checks import (
 )
 from fl_shuffle.ledger.store import COLUMN_NAMES, SCHEMA_VERSION, Ledger
 
-_LEDGER_COLUMN = {"specific": "gspa_specific"}
+_STORED = {"specific": "gspa_specific"}
+EPSILONS = {name: f"{name}_epsilon" for name in COLUMN_NAMES}
+"""What a column's epsilon is called in metrics.csv and in tables of rounds."""
+NUMBER = Cell("value", lambda value: isinstance(value, int | float), "a number")
 
 
-@dataclass(frozen=True)
-class LedgerRecord:
-    """What a ledger holds.
+class LedgerView:
+    """A ledger, read-only: cheap to open, and a run under way is not disturbed.
 
-    `class_of` [clients] indexes `classes`. `rounds`, `reports` and each of `epsilon[name]` have one
-    entry per committed round; epsilons are cumulative, for the worst client, NaN where a column
-    does not apply. `attempts` lists (round, mask of clients) per release, in order; `notes` lists
-    (round, kind, text). `spend` is every client's (rounds, proven, sum, local) [clients, 4] as
-    recorded at the run's end, NaN where a column says nothing, None before that. `link` is the last
-    link of its attempts (see `chain`).
+    `rows` are the committed rounds in order, each by the columns of metrics.csv: epsilons are
+    cumulative, for the worst client, None where a column does not apply. `metrics` maps a round to
+    what was measured after it; version 0.1 has none. `notes` lists (round, kind, text), `link` is
+    the newest of its attempts' (see `chain`). Raises `RunError` if there is no readable ledger at
+    `path`, and if a cell holds what no run writes.
     """
 
-    meta: dict[str, Any]
-    classes: ClassTable
-    class_of: NDArray[np.int64]
-    rounds: NDArray[np.int64]
-    reports: NDArray[np.int64]
-    epsilon: dict[str, NDArray[np.float64]]
-    attempts: tuple[tuple[int, NDArray[np.bool_]], ...]
-    notes: tuple[tuple[int, str, str], ...]
-    spend: NDArray[np.float64] | None
-    link: str
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with reading(path) as database:
+            written = Ledger(database, path).meta()
+            require_readable(path, written)
+            self.meta = require_facts(path, written)
+            self._read(database)
+
+    def _read(self, database: sqlite3.Connection) -> None:
+        path, select = self.path, database.execute
+        names = ["round", "n_reports", "gspa_mu", *EPSILONS.values(), "seconds"]
+        stored = [_STORED.get(name, name) for name in COLUMN_NAMES]
+        columns = ", ".join(["round", "n_reports", "gspa_mu_total", *stored, "seconds"])
+        table = select(f"SELECT {columns} FROM rounds ORDER BY round").fetchall()
+        require_rows(path, "rounds", table, (
+            whole("round", 1), whole("n_reports"), real("gspa_mu_total", optional=True),
+            *(real(name, optional=True) for name in (*stored, "seconds")),
+        ))  # fmt: skip
+        self.rows = [dict(zip(names, row, strict=True)) for row in table]
+        self.metrics: dict[int, dict[str, float]] = {}
+        old = self.meta["schema"] != SCHEMA_VERSION
+        measured = [] if old else select("SELECT round, name, value FROM metrics").fetchall()
+        require_rows(path, "metrics", measured, (whole("round"), text("name"), NUMBER))
+        for number, name, value in measured:
+            self.metrics.setdefault(number, {})[name] = float(value)
+        notes = select("SELECT round, kind, text FROM notes ORDER BY rowid").fetchall()
+        require_rows(path, "notes", notes, (whole("round"), text("kind"), text("text")))
+        self.notes: list[tuple[int, str, str]] = notes
+        newest = select("SELECT link FROM reservations ORDER BY attempt DESC LIMIT 1")
+        self.link = str((newest.fetchone() or (self.meta["link"],))[0])
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration as resolved, in tables."""
+        found: dict[str, Any] = self.meta["config"]
+        return found
 
     @property
     def finished(self) -> bool:
@@ -59,72 +86,74 @@ class LedgerRecord:
         return "finished" in self.meta
 
 
-def read_ledger(path: Path) -> LedgerRecord:
-    """Everything a reviewer needs.
+class LedgerRecord(LedgerView):
+    """All that a reviewer needs of a ledger, whose links are checked.
 
-    Raises `RunError` if there is no readable ledger at `path`, if a cell holds what no run writes,
-    and if the plan or the attempts are no longer what was written (see `chain`).
+    `class_of` [clients] indexes `classes`. `rounds`, `reports` and each of `epsilon[name]` have one
+    entry per committed round, NaN where a column does not apply. `attempts` lists (round, mask of
+    clients) per release, in order. `spend` is every client's (rounds, proven, sum, local)
+    [clients, 4] as recorded at the run's end, NaN where a column says nothing, None before that.
+    `entries` says how much was written of its attempts (`Ledger.entries`).
+
+    Raises `RunError` also if the plan or the attempts are no longer what was written (see `chain`).
     """
-    with _reading(path) as database:
-        ledger = Ledger(database, path)
-        written = ledger.meta()
-        if written.get("schema") != SCHEMA_VERSION:
-            raise RunError(
-                f"{path} has ledger schema {written.get('schema')!r}; this version reads "
-                f"{SCHEMA_VERSION}"
-            )
-        meta = require_facts(path, written)
-        select = database.execute
-        classes = _classes(path, database)
-        class_of = client_classes(
+
+    def _read(self, database: sqlite3.Connection) -> None:
+        super()._read(database)
+        path, select, ledger = self.path, database.execute, Ledger(database, self.path)
+        self.classes = _classes(path, database)
+        self.class_of = client_classes(
             path,
             select("SELECT client_id, class_id FROM clients ORDER BY client_id").fetchall(),
-            len(classes),
+            len(self.classes),
         )
-        clients = len(class_of)
+        clients = len(self.class_of)
         tried = select("SELECT * FROM reservations ORDER BY attempt").fetchall()
         require_rows(path, "reservations", tried, (
             whole("attempt", 1), whole("round", 1), whole("expected_reports", 0, clients),
             real("epsilon", optional=True), whole("released", 0, 1), bitmap("present", clients),
             text("link"),
         ))  # fmt: skip
-        first = first_link(written, classes, class_of)
-        if first != meta["link"]:
+        first = first_link(ledger.meta(), self.classes, self.class_of)
+        if first != self.meta["link"]:
             raise RunError(
                 f"{path} was changed: configuration, classes or clients are not what the run was "
                 "started with; put the run's own ledger back"
             )
-        link = require_links(path, first, tried, next_link)
-        names = ", ".join(_LEDGER_COLUMN.get(name, name) for name in COLUMN_NAMES)
-        table = select(f"SELECT round, n_reports, {names} FROM rounds ORDER BY round").fetchall()
-        require_rows(path, "rounds", table, (
-            whole("round", 1), whole("n_reports", 0, clients),
-            *(real(name, optional=True) for name in COLUMN_NAMES),
-        ))  # fmt: skip
-        values = np.array(table, dtype=np.float64).reshape(len(table), 2 + len(COLUMN_NAMES))
-        attempts = ledger.presence(clients)
-        if meta["config"]["run"]["entropy"] == "seeded":
+        self.link = require_links(path, first, tried, next_link)
+        self.rounds = np.array([row["round"] for row in self.rows], dtype=np.int64)
+        self.reports = np.array([row["n_reports"] for row in self.rows], dtype=np.int64)
+        if self.reports.max(initial=0) > clients:
+            most = f"a whole number in [0, {clients}]"
+            raise damaged(path, "n_reports of rounds", int(self.reports.max()), most)
+        self.epsilon = {
+            name: np.array([row[key] for row in self.rows], dtype=np.float64)
+            for name, key in EPSILONS.items()
+        }
+        self.attempts = ledger.presence(clients)
+        if self.config["run"]["entropy"] == "seeded":
             # A repeated attempt releases the same bits again: it counts once.
-            attempts = list(dict(attempts).items())
+            self.attempts = list(dict(self.attempts).items())
         spend = select(
             "SELECT rounds, proven, sum, local FROM client_spend ORDER BY client_id"
         ).fetchall()
         require_rows(path, "client_spend", spend, (
             whole("rounds"), *(real(name, optional=True) for name in ("proven", "sum", "local")),
         ))  # fmt: skip
-        notes = select("SELECT round, kind, text FROM notes ORDER BY rowid").fetchall()
-        require_rows(path, "notes", notes, (whole("round"), text("kind"), text("text")))
-        return LedgerRecord(
-            meta=meta,
-            classes=classes,
-            class_of=class_of,
-            rounds=values[:, 0].astype(np.int64),
-            reports=values[:, 1].astype(np.int64),
-            epsilon={name: values[:, 2 + i] for i, name in enumerate(COLUMN_NAMES)},
-            attempts=tuple(attempts),
-            notes=tuple(notes),
-            spend=np.array(spend, dtype=np.float64) if spend else None,
-            link=link,
+        self.spend = np.array(spend, dtype=np.float64) if spend else None
+        self.entries = ledger.entries
+
+
+READABLE = (5, SCHEMA_VERSION)
+"""Schemas: version 0.1 wrote 5, without metrics and outcome."""
+
+
+def require_readable(path: Path, meta: Mapping[str, Any]) -> None:
+    """Raise `RunError` for a ledger of another version's."""
+    if meta.get("schema") not in READABLE:
+        raise RunError(
+            f"{path} has ledger schema {meta.get('schema')!r}; this version reads "
+            f"{' and '.join(map(str, READABLE))}"
         )
 
 
@@ -152,7 +181,8 @@ def _classes(path: Path, database: sqlite3.Connection) -> ClassTable:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """A ledger's tables, read-only. Raises `RunError` for what cannot be read as one."""
     if not path.is_file():
         raise RunError(f"{path} does not exist: this is not a run directory")
     database = None

@@ -13,7 +13,9 @@ file whenever that is made durable: a copy of the one file is enough for a repor
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -28,12 +30,14 @@ from fl_shuffle.accounting.rounds.events import ClientClass, Spend
 from fl_shuffle.durable_files import replace_file
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.chain import first_link, next_link
-from fl_shuffle.ledger.long_tables import fill_table
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.columns import ClientTotals
+    from fl_shuffle.accounting.rounds.events import Column
 
-SCHEMA_VERSION = 5
+STATE = "state-"
+"""Begins the name of a file beside the ledger with a large model's state; its digest ends it."""
+SCHEMA_VERSION = 6
 """Raised whenever a table changes: another version's ledger is refused, not misread."""
 
 SCHEMA = """
@@ -54,6 +58,9 @@ CREATE TABLE round_classes (
     round INTEGER NOT NULL, class_id INTEGER NOT NULL, n_reports INTEGER NOT NULL, gspa REAL,
     specific REAL, proven REAL, sum REAL, local REAL, lower REAL, sum_lower REAL,
     PRIMARY KEY (round, class_id)) WITHOUT ROWID;
+CREATE TABLE metrics (
+    round INTEGER NOT NULL, name TEXT NOT NULL, value REAL NOT NULL, PRIMARY KEY (round, name))
+    WITHOUT ROWID;
 CREATE TABLE notes (round INTEGER NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL);
 CREATE TABLE client_spend (
     client_id INTEGER PRIMARY KEY, rounds INTEGER NOT NULL, proven REAL, sum REAL, local REAL);
@@ -65,12 +72,17 @@ CREATE VIEW attendance AS
         instr('123456789ABCDEF', substr(hex(substr(present, client_id / 8 + 1, 1)),
             client_id % 8 / 4 + 1, 1)) >> (3 - client_id % 4)));
 """
-# The view unpacks `present`: one row for each report that was released.
+# The view unpacks `present`: one row for each report that was released. Client k is bit 7 - k % 8
+# (of value 128 >> k % 8) of byte k // 8, as numpy.packbits has it; NULL is everybody.
+# A checkpoint's state is a text where it lies in a file: that file's digest (see `state_file`).
+# A metric that is NaN has no row in `metrics`.
 # round_classes speaks of the most exposed client of each listed class (a few dozen of the most
 # exposed classes, see the accountant); how many of any class reported follows from attendance and
 # clients. A client's own numbers: client_spend.
 
-COLUMN_NAMES = ("gspa", "specific", "proven", "sum", "local", "lower", "sum_lower")
+LOWER_NAMES = ("lower", "sum_lower")
+"""Columns of attacks: of the last round alone, written when the run is over."""
+COLUMN_NAMES = ("gspa", "specific", "proven", "sum", "local", *LOWER_NAMES)
 
 
 class Ledger:
@@ -83,6 +95,7 @@ class Ledger:
         # The attempt that may be released: its row before that, and the link before it.
         self._attempt: tuple[tuple[Any, ...], str] | None = None
         self._first = self._link = ""
+        self._new_state = False
 
     @classmethod
     def create(
@@ -112,14 +125,14 @@ class Ledger:
                     "INSERT INTO meta VALUES (?, ?)",
                     [(key, json.dumps(value)) for key, value in facts.items()],
                 )
-                fill_table(
+                _fill(
                     database,
                     "classes",
                     np.array(NOISE_KINDS)[kinds.noise],
                     *(getattr(kinds, name) for name in (*COLUMNS, "records")),
                     np.bincount(class_of, minlength=len(kinds)),
                 )
-                fill_table(database, "clients", class_of)
+                _fill(database, "clients", class_of)
                 database.commit()
             finally:
                 database.close()
@@ -140,7 +153,8 @@ class Ledger:
         version = meta.get("schema")
         if version != SCHEMA_VERSION and not any_schema:
             raise RunError(
-                f"{path} has ledger schema {version!r}; this version reads {SCHEMA_VERSION}"
+                f"{path} has ledger schema {version!r}, and this version goes on with runs of "
+                f"schema {SCHEMA_VERSION} alone; go on with the version that began it"
             )
         ledger._first = str(meta.get("link", ""))
         ledger._link = ledger._newest()[1]
@@ -166,21 +180,34 @@ class Ledger:
         self._db.commit()
         if self._merges:
             self._merge()
+            if self._new_state:
+                self._forget_states()
 
     def finish(self) -> None:
         """Make everything durable, and leave nothing in the file that is in no table.
 
         Pages of replaced rows would tell when checkpoints were written, so how fast rounds were.
         """
-        self.flush()
+        self._db.execute("DELETE FROM checkpoint WHERE typeof(state) = 'text'")
+        self._db.commit()
+        self._merge()
         self._db.execute("VACUUM")
         # Whoever reads the file later needs no side files. A reader that has it open now keeps it
         # from changing its mode: it is complete all the same.
         with suppress(sqlite3.OperationalError):
             self._db.execute("PRAGMA journal_mode = DELETE")
+        self._forget_states()
 
     def _merge(self) -> None:
         self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def _forget_states(self, *new: str) -> None:
+        """The state that is recorded is durable: remove the files of all but it and a new one."""
+        kept = {f"{STATE}{digest}" for digest in (*new, *(self.load_checkpoint() or ())[1:])}
+        for path in self.path.parent.glob(f"{STATE}*"):
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
+        self._new_state = False
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -253,12 +280,14 @@ class Ledger:
         reserved, before = self._attempt
         row = (*reserved[:4], 1, _bitmap(present))
         link = next_link(before, row)
-        worst = [_real(spend.columns[name].worst) for name in COLUMN_NAMES]
+        spent = [spend.columns[name] for name in COLUMN_NAMES if name not in LOWER_NAMES]
         with self._all_or_nothing():
             self._db.execute(
-                "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL,"
+                " ?)",
                 (spend.round_number, spend.n_reports, expected_reports, spend.delta,
-                 spend.mu_round, spend.mu_total, *worst, seconds),
+                 spend.mu_round, spend.mu_total, *(_real(column.worst) for column in spent),
+                 seconds),
             )  # fmt: skip
             changed = self._db.execute(
                 "UPDATE reservations SET released = 1, present = ?, link = ? "
@@ -271,10 +300,10 @@ class Ledger:
                     "as it was reserved: another process writes there; nothing is released"
                 )
             self._db.executemany(
-                "INSERT OR REPLACE INTO round_classes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO round_classes VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)",
                 [
                     (spend.round_number, index, count,
-                     *(_real(spend.columns[name].epsilon.get(index)) for name in COLUMN_NAMES))
+                     *(_real(column.epsilon.get(index)) for column in spent))
                     for index, count in counts.items()
                 ],
             )  # fmt: skip
@@ -288,30 +317,63 @@ class Ledger:
         return (0, self._first) if row is None else (int(row[0]), str(row[1]))
 
     @property
-    def link(self) -> str:
-        """The link after the newest attempt (see `chain`)."""
-        return self._link
+    def entries(self) -> int:
+        """Two for each attempt, less one for a newest one that is not released yet: this number
+        rises with everything that is written down before a release."""
+        row = self._db.execute(
+            "SELECT attempt, released FROM reservations ORDER BY attempt DESC LIMIT 1"
+        ).fetchone()
+        return 0 if row is None else 2 * int(row[0]) - (not row[1])
 
     def note(self, round_number: int, kind: str, text: str) -> None:
-        """Stage a remark that a reviewer should see."""
+        """Stage a note that a reviewer should see."""
         self._db.execute("INSERT INTO notes VALUES (?, ?, ?)", (round_number, kind, text))
 
-    def checkpoint(self, round_number: int, state: bytes) -> None:
-        """Stage what is needed to go on after `round_number` if the process dies.
+    def record_metrics(
+        self, round_number: int, metrics: Mapping[str, float], seconds: float | None
+    ) -> None:
+        """Stage what was measured after a round, and how long all of it took (None where times are
+        not published); durable together with its checkpoint."""
+        self._db.executemany(
+            "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?)",
+            [(round_number, n, value) for n, value in metrics.items() if not math.isnan(value)],
+        )
+        self._db.execute("UPDATE rounds SET seconds = ? WHERE round = ?", (seconds, round_number))
+
+    def record_attacks(self, round_number: int, columns: Mapping[str, Column]) -> None:
+        """Stage what attacks on all rounds up to this last one reach: the columns `LOWER_NAMES`."""
+        for name in LOWER_NAMES:
+            column = columns[name]
+            self._db.execute(
+                f"UPDATE rounds SET {name} = ? WHERE round = ?", (_real(column.worst), round_number)
+            )
+            self._db.executemany(
+                f"UPDATE round_classes SET {name} = ? WHERE round = ? AND class_id = ?",
+                [(_real(value), round_number, index) for index, value in column.epsilon.items()],
+            )
+
+    def checkpoint(self, round_number: int, state: bytes | str) -> None:
+        """Stage what is needed to go on after `round_number` if the process dies: itself, or the
+        digest of the file that it is in, durably.
 
         Where the log is not merged at every flush, what was flushed before is merged here.
         """
         if not self._merges:
             self._db.commit()
             self._merge()
+        if isinstance(state, str):
+            if not self._merges:
+                self._forget_states(state)
+            self._new_state = True
         self._db.execute(
             "INSERT OR REPLACE INTO checkpoint VALUES (0, ?, ?)", (round_number, state)
         )
 
-    def load_checkpoint(self) -> tuple[int, bytes] | None:
-        """The latest (round, state), or None for a run that never got that far."""
+    def load_checkpoint(self) -> tuple[int, bytes | str] | None:
+        """The latest (round, state or its file's digest), or None for a run that never got that
+        far."""
         row = self._db.execute("SELECT round, state FROM checkpoint").fetchone()
-        return None if row is None else (int(row[0]), bytes(row[1]))
+        return None if row is None else (int(row[0]), row[1])
 
     def presence(self, clients: int) -> list[tuple[int, NDArray[np.bool_]]]:
         """Whose reports were released, as (round, mask) per attempt at a round, in order.
@@ -332,11 +394,6 @@ class Ledger:
             for number, bitmap in rows
         ]
 
-    def fewest_reports(self) -> int:
-        """So many reports the smallest recorded round had; 0 before there is one."""
-        (fewest,) = self._db.execute("SELECT min(n_reports) FROM rounds").fetchone()
-        return int(fewest or 0)
-
     def set_meta(self, key: str, value: Any) -> None:
         """Add or change one fact."""
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
@@ -345,7 +402,7 @@ class Ledger:
         """Stage every client's own totals: rounds taken part in, and its epsilons."""
         columns = (totals.rounds, totals.proven, totals.sum, totals.local)
         # A column that says nothing is NaN, which SQLite keeps as NULL.
-        fill_table(self._db, "client_spend", *columns)
+        _fill(self._db, "client_spend", *columns)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -356,6 +413,14 @@ def _connect(path: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         raise RunError(f"{path} cannot be opened as a ledger: {error}") from None
     return connection
+
+
+def _fill(database: sqlite3.Connection, table: str, *columns: NDArray[Any]) -> None:
+    """Make these columns [rows] a table's whole content; its key, before them, counts from 0."""
+    database.execute(f"DELETE FROM {table}")
+    cells = ", ".join("?" * (1 + len(columns)))
+    rows = zip(itertools.count(), *(column.tolist() for column in columns), strict=False)
+    database.executemany(f"INSERT INTO {table} VALUES ({cells})", rows)
 
 
 def _bitmap(present: NDArray[np.bool_]) -> bytes | None:

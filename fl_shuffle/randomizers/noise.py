@@ -4,9 +4,9 @@ Client i's row of `dimension` variates comes from counter blocks [i*B, (i+1)*B) 
 pseudo-random function, so a run of neighbouring clients is one call, any client can be drawn alone,
 and the bits are the same whatever the batch, order, thread or process.
 
-On the CPU the bits are AES-128 in counter mode (OpenSSL). On other devices, or with
-`generator="philox"`, they are Philox4x32-10 (Salmon et al. 2011) in integer tensor operations:
-reproducible in the same way, statistically strong, but not cryptographic.
+On the CPU the bits are AES-128 in counter mode (OpenSSL). Another device draws with its own
+generator (`torch.Generator`), seeded for each client from the same key: reproducible on that
+device, and the same however clients are batched, but not cryptographic: for simulation only.
 
 The laws, from signed words W of `bits` bits and U = |W + 1/2| 2^(1 - bits) in (0, 1):
 
@@ -14,6 +14,9 @@ The laws, from signed words W of `bits` bits and U = |W + 1/2| 2^(1 - bits) in (
   variates R cos V and R sin V. The largest |variate| is sqrt(64 ln 2) = 6.66 for 32 bits (float32
   arithmetic) and sqrt(128 ln 2) = 9.42 for 64 bits (float64).
 * laplace: -ln U with the sign of W; at most 32 ln 2 = 22.2 (64 ln 2 = 44.4).
+
+Reports on a grid with 64-bit noise have further bits where a word says too little: up to 14.3 and
+104 (`noise_exact.REACH`).
 """
 
 from __future__ import annotations
@@ -21,18 +24,24 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_shuffle.errors import InvalidValueError, require_choice, require_integer, require_real
-from fl_shuffle.randomizers.noise_cpu import BLOCK_BYTES, AesWords, Layout, draw_cpu
-from fl_shuffle.randomizers.noise_device import draw_device
+from fl_shuffle.errors import InvalidValueError, require_choice, require_integer
+from fl_shuffle.randomizers.noise_exact import ADD_64, Source
+from fl_shuffle.randomizers.noise_words import (
+    BLOCK_BYTES,
+    WORDS_PER_BLOCK,
+    AesWords,
+    Layout,
+    Scratch,
+)
 
 FloatArray = NDArray[np.float64]
 LAWS = ("normal", "laplace")
-GENERATORS = ("aes", "philox")
 _COUNTER_LIMIT = 1 << 62
 """Counters stay below this, so that they fit signed 64-bit arithmetic."""
 
@@ -51,7 +60,7 @@ class NoiseStream:
     `key` is at least 16 secret or seed-derived bytes; distinct laws, dimensions and word sizes of
     one key are independent streams. `bits` is 32 (simulation) or 64 (deployment: twice the bits and
     float64 arithmetic before the result is cast to float32). `device` is where the result lives;
-    `generator` defaults to AES on the CPU and Philox elsewhere.
+    other devices than the CPU draw float32 variates whatever the bits.
 
     All methods may be called from several threads at once; results never depend on it. Raises
     `InvalidValueError` for a bad argument, and for a client id whose counters would pass 2^62.
@@ -64,7 +73,6 @@ class NoiseStream:
         *,
         bits: int = 32,
         device: str | torch.device = "cpu",
-        generator: str | None = None,
     ) -> None:
         if not isinstance(key, bytes) or len(key) < 16:
             raise InvalidValueError(
@@ -73,73 +81,64 @@ class NoiseStream:
         self.dimension = require_integer("dimension", dimension, minimum=1)
         self.bits = _require_bits(bits)
         self.device = torch.device(device)
-        on_cpu = self.device.type == "cpu"
-        self.generator = require_choice(
-            "generator", generator or ("aes" if on_cpu else "philox"), GENERATORS
-        )
-        if self.generator == "aes" and not on_cpu:
-            raise InvalidValueError("generator", generator, f"aes runs on the CPU, not {device}")
         self._key = key
         self._layout = Layout.of(self.dimension, self.bits)
 
-    def normal(
-        self, first_client: int, count: int, out: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Standard normals for clients first_client .. first_client+count-1, float32 [count, d]."""
-        return self._fresh("normal", self._range(first_client, count), out)
+    def rows(self, law: str, client_ids: Sequence[int] | NDArray[np.int64]) -> FloatArray:
+        """Standard variates of any clients, in their order, float64 [len(client_ids), d]."""
+        require_choice("law", law, LAWS)
+        ids = self._ids(client_ids)
+        drawn = torch.zeros((len(ids), self.dimension), device=self.device)
+        self._draw(law, ids, drawn, 1.0, None)
+        return np.asarray(drawn.cpu().double().numpy())
 
-    def laplace(
-        self, first_client: int, count: int, out: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Standard Laplace (scale 1, variance 2) rows for a run of clients, float32 [count, d]."""
-        return self._fresh("laplace", self._range(first_client, count), out)
+    def uniform(self, client_ids: Sequence[int] | NDArray[np.int64], count: int) -> FloatArray:
+        """`count` numbers in (0, 1) for each client, float64 [len(client_ids), count].
 
-    def normal_rows(self, client_ids: Sequence[int] | NDArray[np.int64]) -> torch.Tensor:
-        """Standard normals for any client ids, in their order, float32 [len(client_ids), d]."""
-        return self._fresh("normal", self._ids(client_ids), None)
-
-    def laplace_rows(self, client_ids: Sequence[int] | NDArray[np.int64]) -> torch.Tensor:
-        """Standard Laplace rows for any client ids, in order, float32 [len(client_ids), d]."""
-        return self._fresh("laplace", self._ids(client_ids), None)
+        Odd multiples of 2^-54, from AES on the processor; a stream of its own for each count.
+        """
+        layout = Layout.of(require_integer("count", count, minimum=1), 64)
+        ids = self._ids(client_ids)
+        words = AesWords(self._derive(f"uniform {count}"), layout)
+        found = np.empty((len(ids), layout.tiles * layout.width), np.uint64)
+        raw = np.empty(8 * layout.width + BLOCK_BYTES, np.uint8)
+        for row, client in enumerate(ids.tolist()):
+            for tile in range(layout.tiles):
+                words.fill(range(client, client + 1), tile, raw)
+                own = slice(tile * layout.width, (tile + 1) * layout.width)
+                found[row, own] = raw[: 8 * layout.width].view(np.uint64)
+        places = (found[:, :count] >> np.uint64(11)).astype(np.float64)
+        return np.asarray((places + 0.5) * 2.0**-53)
 
     def add_(
         self,
         law: str,
         values: torch.Tensor,
-        clients: int | Sequence[int] | NDArray[np.int64],
+        clients: Sequence[int] | NDArray[np.int64],
         scale: float | NDArray[np.float64],
         step: float | NDArray[np.float64],
     ) -> torch.Tensor:
         """In place: values <- round_to_multiple(values + scale * noise, step), rowwise.
 
-        `values` is float32 [K, d]; `clients` is the first id of a run of K clients, or the K ids.
-        `scale` and `step` are numbers or arrays [K]; each step is a power of two (see
-        `vector.grid_step`) and `|values + scale*noise| <= 2^22 step`, which the caller ensures.
-        Ties go to even multiples.
+        `values` is float32 [K, d], of K `clients`.
+        `scale` and `step` are numbers or arrays [K]; each step is a power of two
+        (`additive.grid_step`) and `|values + scale*noise|` below 2^22 steps (2^24 with 64-bit
+        words), which the caller ensures. Ties go to even multiples.
         """
         require_choice("law", law, LAWS)
-        self._check(values, "values")
-        rows = values.shape[0]
-        ids = self._range(clients, rows) if isinstance(clients, int) else self._ids(clients)
-        if len(ids) != rows:
-            raise InvalidValueError("clients", len(ids), f"must name the {rows} rows of values")
-        self._draw(law, ids, values, _per_row("scale", scale, rows), _per_row("step", step, rows))
+        ids = self._ids(clients)
+        fits = values.dtype == torch.float32 and tuple(values.shape) == (len(ids), self.dimension)
+        if not fits or (values.stride(1) != 1 and self.dimension > 1):
+            raise InvalidValueError(
+                "values",
+                f"{values.dtype} {list(values.shape)}",
+                f"must be float32 [{len(ids)}, {self.dimension}], row after row",
+            )
+        for field, value in (("scale", scale), ("step", step)):
+            if not (np.isfinite(value) & (np.asarray(value) > 0)).all():
+                raise InvalidValueError(field, value, "must be finite numbers > 0")
+        self._draw(law, ids, values, scale, step)
         return values
-
-    def uniform_rows(self, client_ids: Sequence[int] | NDArray[np.int64], count: int) -> FloatArray:
-        """`count` uniforms in (0, 1) for each client id, float64 [len(client_ids), count].
-
-        Odd multiples of 2^-54, from AES on the CPU whatever the device; a stream of its own.
-        """
-        layout = Layout.of(require_integer("count", count, minimum=1, maximum=64), 64)
-        ids = self._ids(client_ids)
-        words = AesWords(self._derive(f"uniform {count}"), layout)
-        size = len(ids) * layout.width
-        raw = np.empty(8 * size + BLOCK_BYTES, np.uint8)
-        if len(ids):
-            words.fill(ids, 0, raw)
-        table = raw[: 8 * size].view(np.uint64).reshape(len(ids), layout.width)[:, :count]
-        return np.asarray(((table >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
 
     def numpy_generator(self, client: int) -> np.random.Generator:
         """A generator of this key and client alone, for randomizers that are not plain noise."""
@@ -147,43 +146,8 @@ class NoiseStream:
         return np.random.Generator(np.random.PCG64(int.from_bytes(entropy, "big")))
 
     def words_key(self, client: int) -> bytes:
-        """16 bytes of this key and client alone, for exact samplers (`discrete.words.Words`)."""
+        """16 bytes of this key and client alone, for exact samplers (`samplers.Words`)."""
         return self._derive(f"words {require_integer('client', client, minimum=0)}")
-
-    def _fresh(
-        self, law: str, ids: range | NDArray[np.int64], out: torch.Tensor | None
-    ) -> torch.Tensor:
-        if out is None:
-            out = torch.empty((len(ids), self.dimension), device=self.device)
-        self._check(out, "out")
-        if out.shape[0] != len(ids):
-            raise InvalidValueError("out", tuple(out.shape), f"must have {len(ids)} rows")
-        self._draw(law, ids, out, 1.0, None)
-        return out
-
-    def _check(self, tensor: torch.Tensor, field: str) -> None:
-        """Refuse anything but a float32 [*, d] tensor on this device with unit-stride rows."""
-        shape = tuple(tensor.shape)
-        good = (
-            tensor.dtype == torch.float32
-            and tensor.device.type == self.device.type
-            and len(shape) == 2
-            and shape[1] == self.dimension
-            and (tensor.stride(1) == 1 or shape[1] == 1)
-            and not tensor.requires_grad
-        )
-        if not good:
-            raise InvalidValueError(
-                field,
-                f"{tensor.dtype} {list(shape)} on {tensor.device}",
-                f"must be a plain float32 tensor [*, {self.dimension}] on {self.device.type}",
-            )
-
-    def _range(self, first_client: int, count: int) -> range:
-        first = require_integer("first_client", first_client, minimum=0)
-        rows = require_integer("count", count, minimum=0)
-        self._check_counter(first + rows)
-        return range(first, first + rows)
 
     def _ids(self, client_ids: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         ids = np.asarray(client_ids)
@@ -191,15 +155,13 @@ class NoiseStream:
             return np.empty(0, np.int64)
         if ids.ndim != 1 or ids.dtype.kind not in "iu" or int(ids.min()) < 0:
             raise InvalidValueError("client_ids", client_ids, "must be whole numbers >= 0, a list")
-        self._check_counter(int(ids.max()) + 1)
+        if (int(ids.max()) + 1) * self._layout.blocks_per_client > _COUNTER_LIMIT:
+            raise InvalidValueError("client id", ids.max(), "is too large for this dimension")
         return ids.astype(np.int64)
 
-    def _check_counter(self, end_client: int) -> None:
-        if end_client * self._layout.blocks_per_client > _COUNTER_LIMIT:
-            raise InvalidValueError("client id", end_client - 1, "is too large for this dimension")
-
     def _derive(self, purpose: str) -> bytes:
-        domain = f"{purpose} {self.dimension} {self.bits} {self.generator}".encode()
+        generator = "aes" if self.device.type == "cpu" else self.device.type
+        domain = f"{purpose} {self.dimension} {self.bits} {generator}".encode()
         return hashlib.blake2b(
             domain, digest_size=16, key=self._key[:64], person=b"fl-shuffle noise"
         ).digest()
@@ -212,31 +174,79 @@ class NoiseStream:
         scale: float | NDArray[np.float64],
         step: float | NDArray[np.float64] | None,
     ) -> None:
-        """Write noise into `target` (step None), or add it there and round to the step."""
-        layout = self._layout
+        """Add noise to `target`, and round to the step unless it is None."""
         if len(ids) == 0:
             return
         if isinstance(ids, np.ndarray) and bool(np.all(np.diff(ids) == 1)):
             ids = range(int(ids[0]), int(ids[0]) + len(ids))
-        key = self._derive(law)
-        if self.generator == "aes":
-            words = AesWords(key, layout)
-            draw_cpu(law, words, ids, target.numpy(), scale=scale, step=step)
+        scales = np.broadcast_to(np.asarray(scale), len(ids)).astype(np.float64)
+        steps = np.broadcast_to(0.0 if step is None else np.asarray(step), len(ids))
+        steps = steps.astype(np.float64)
+        if self.device.type == "cpu":
+            words = AesWords(self._derive(law), self._layout)
+            _draw_on_cpu(law, words, ids, target.numpy(), scales, steps)
         else:
-            draw_device(law, layout, key, ids, target, scale=scale, step=step)
+            seeds = [int.from_bytes(self._derive(f"{law} {client}")[:8]) >> 1 for client in ids]
+            draw_on_device(law, seeds, target, scales, steps)
+
+
+_scratch = Scratch()
+_MAGIC = 1.5 * 2.0**23
+"""Adding and taking away this many steps rounds to a multiple of the step in float32."""
+
+
+def _draw_on_cpu(
+    law: str,
+    words: AesWords,
+    ids: range | NDArray[np.int64],
+    target: NDArray[np.float32],
+    scales: FloatArray,
+    steps: FloatArray,
+) -> None:
+    """target <- round(target + scale * noise, step), not rounded where steps are zero."""
+    from fl_shuffle.randomizers import noise_loops
+
+    layout = words.layout
+    wide = layout.word_bytes == 8
+    sizes, magic = scales.astype(np.float32), (_MAGIC * steps).astype(np.float32)
+    rows_per_block = max(1, WORDS_PER_BLOCK // layout.width)
+    scratch = _scratch.raw[: rows_per_block * layout.width * layout.word_bytes]
+    drawn: NDArray[Any] = scratch.view(np.int64 if wide else np.int32).reshape(
+        rows_per_block, layout.width
+    )
+    for start in range(0, len(ids), rows_per_block):
+        rows = slice(start, min(start + rows_per_block, len(ids)))
+        for tile in range(layout.tiles):
+            words.fill(ids[rows], tile, _scratch.raw)
+            block, part = drawn[: rows.stop - start], target[rows, layout.columns(tile)]
+            if wide:
+                source = Source(words.key, np.asarray(ids[rows], np.int64), tile, block)
+                ADD_64[law](source, part, scales[rows], steps[rows])
+            else:
+                noise_loops.add(law, block, part, sizes[rows], magic[rows])
+
+
+def draw_on_device(
+    law: str, seeds: Sequence[int], target: torch.Tensor, scales: FloatArray, steps: FloatArray
+) -> None:
+    """The same with the device's own generator, seeded for each row, cut at what 32-bit words
+    reach."""
+    generator, limit = torch.Generator(target.device), largest_variate(law)
+    for row, seed, scale, step in zip(target, seeds, scales.tolist(), steps.tolist(), strict=True):
+        generator.manual_seed(seed)
+        noise = torch.empty_like(row)
+        if law == "normal":
+            noise.normal_(generator=generator)
+        else:
+            noise.exponential_(generator=generator)
+            signs = torch.empty_like(row).uniform_(-1.0, 1.0, generator=generator)
+            noise.copysign_(signs)
+        row.add_(noise.clamp_(-limit, limit), alpha=scale)
+        if step > 0.0:
+            row.div_(step).round_().mul_(step)
 
 
 def _require_bits(bits: int) -> int:
     if bits not in (32, 64):
         raise InvalidValueError("bits", bits, "must be 32 (simulation) or 64 (deployment)")
     return bits
-
-
-def _per_row(
-    field: str, value: float | NDArray[np.float64], rows: int
-) -> float | NDArray[np.float64]:
-    if isinstance(value, np.ndarray):
-        if value.shape != (rows,) or not bool(np.all(np.isfinite(value) & (value > 0))):
-            raise InvalidValueError(field, value, f"must hold {rows} finite numbers > 0")
-        return value.astype(np.float64)
-    return require_real(field, value, minimum=0.0, exclusive_minimum=True)

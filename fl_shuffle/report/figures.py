@@ -1,15 +1,13 @@
-"""What the figures show: lines of numbers, to be drawn (`drawing`), printed or tabulated."""
+"""What the figures show: lines of numbers, to be drawn (`draw`) or tabulated."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr, ndtri
 
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
 from fl_shuffle.report.record import RunRecord
 
 Vector = NDArray[np.float64]
@@ -24,9 +22,15 @@ LABELS = {
     "sum_lower": "attack on sums (lower bound)",
 }
 """Column -> what its line is called."""
-DASHED = ("gspa", "specific")
-"""Lines that are no guarantee."""
-DOTTED = ("lower", "sum_lower")
+
+
+def _labels(run: RunRecord) -> dict[str, str]:
+    """The same of a run: what clients declare is no proof."""
+    if run.config["privacy"]["randomizer"] != "declared":
+        return LABELS
+    return {**LABELS, "local": "local, as declared by the clients"}
+
+
 SMALLEST_DELTA = 1e-12
 """Curves of delta end here: smaller ones mean nothing to a reader."""
 POINTS = 61
@@ -35,6 +39,10 @@ MOST_POINTS = 400
 """Of a line over rounds or clients; of longer ones every k-th point is shown, and the last."""
 WIDE = 20.0
 """Values that differ by more than this factor are drawn on a logarithmic axis."""
+FEW_POINTS = 3
+"""A line of fewer points is drawn with dots."""
+STYLES = 8
+"""Runs side by side are told apart by so many colours and dashes."""
 COINCIDENT = 0.01
 """Lines nowhere further apart than this share of the larger would hide one another."""
 
@@ -53,6 +61,11 @@ class Line:
     spread: Vector | None = None
     steps: bool = False
 
+    @property
+    def few(self) -> bool:
+        """Whether its points are drawn as dots: a single round is no line."""
+        return len(self.x) < FEW_POINTS and not self.steps and self.kind != "target"
+
     @classmethod
     def of(cls, kind: str, label: str, x: ArrayLike, y: ArrayLike, *, steps: bool = False) -> Line:
         """Without the points that are not finite."""
@@ -65,8 +78,7 @@ class Line:
 class Figure:
     """Lines on two axes. `name` is its file's, `caption` says in a sentence what to see in it.
 
-    `low` and `high` are the ends of the y axis, where None what the lines need. `scattered` points
-    keep off the frame on every side.
+    `low` and `high` are the ends of the y axis, where None what the lines need.
     """
 
     name: str
@@ -79,7 +91,6 @@ class Figure:
     log_y: bool = False
     low: float | None = None
     high: float | None = None
-    scattered: bool = False
 
     def shown(self) -> list[Line]:
         """The lines to draw: those that coincide as one with all their names; highest first, by
@@ -94,18 +105,17 @@ class Figure:
                     break
             else:
                 found.append([line])
-        merged = [
-            Line(
-                each[0].kind,
-                " = ".join(line.label for line in each),
-                each[0].x,
-                each[0].y,
-                each[0].spread,
-                each[0].steps,
-            )
-            for each in found
-        ]
+        merged = [replace(each[0], label=" = ".join(line.label for line in each)) for each in found]
         return sorted(merged, key=lambda line: -float(line.y[-1]))
+
+    def described(self) -> str:
+        """The figure in words, for who does not see it."""
+        ends = "; ".join(
+            f"{line.label}: from {line.y[0]:.4g} at {line.x[0]:.4g} to {line.y[-1]:.4g} at "
+            f"{line.x[-1]:.4g}"
+            for line in self.shown()
+        )
+        return f"{self.y_label} against {self.x_label}. {ends}. All numbers: the table below it."
 
     @property
     def counts(self) -> bool:
@@ -170,7 +180,8 @@ def spend_over_rounds(run: RunRecord) -> Figure:
     """Cumulative epsilon of the worst client after every round, in each column."""
     at = thinned(len(run.ledger.rounds))
     lines = []
-    for name, label in LABELS.items():
+    labels = _labels(run)
+    for name, label in labels.items():
         values = run.ledger.epsilon[name][at]
         values = np.where(values > 0.0, values, np.nan)
         lines.append(Line.of(name, label, run.ledger.rounds[at], values))
@@ -181,8 +192,11 @@ def spend_over_rounds(run: RunRecord) -> Figure:
     return Figure(
         name="spend",
         title="Privacy spent, round by round",
-        caption="Cumulative epsilon of the most exposed client. Solid lines are guarantees, dotted "
-        "ones what an attack achieves, dashed ones published formulas that guarantee nothing.",
+        caption="Cumulative epsilon of the most exposed client. Solid lines are guarantees, dashed "
+        "ones published formulas that guarantee nothing; what an attack on all rounds achieves "
+        "stands at the last."
+        if labels is LABELS
+        else "Cumulative epsilon of the most exposed client, as the clients declare.",
         x_label="round",
         y_label=f"epsilon at delta = {run.delta:g}",
         lines=lines,
@@ -202,7 +216,7 @@ def clients_distribution(run: RunRecord) -> Figure:
         levels, counts = np.unique(own, return_counts=True)
         share = 100.0 * np.cumsum(counts) / len(values)
         at = thinned(len(levels))
-        lines.append(Line.of(name, LABELS[name], levels[at], share[at], steps=True))
+        lines.append(Line.of(name, _labels(run)[name], levels[at], share[at], steps=True))
     return Figure(
         name="clients",
         title="How exposed the clients are",
@@ -219,23 +233,26 @@ def clients_distribution(run: RunRecord) -> Figure:
 
 def privacy_profile(run: RunRecord) -> Figure:
     """delta against epsilon for the worst client: the headline's, and the published GSPA mu."""
+    from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
+
     worst, spend = run.worst, run.spend
     assert worst is not None and spend is not None
     top = 1.5 * worst.epsilon if np.isfinite(worst.epsilon) else 1.0
     grid = np.linspace(0.0, max(top, 1e-6), POINTS)
     curves = [(spend.headline_column, worst.profile(grid))]
+    published = spend.mu_total is not None
     if spend.mu_total is not None:
         curves.append(("gspa", gaussian_profile(grid, spend.mu_total)))
     lines = [
-        Line.of(name, LABELS[name], grid, np.where(curve > SMALLEST_DELTA, curve, np.nan))
+        Line.of(name, _labels(run)[name], grid, np.where(curve > SMALLEST_DELTA, curve, np.nan))
         for name, curve in curves
     ]
     lines.append(Line.of("target", "the run's delta", grid[[0, -1]], [run.delta, run.delta]))
     return Figure(
         name="profile",
         title="Privacy profile",
-        caption=f"Every (epsilon, delta) that holds for client {worst.client}, the most exposed. "
-        "A dashed curve below the solid one promises more than is proven.",
+        caption=f"Every (epsilon, delta) that holds for client {worst.client}, the most exposed."
+        + " A dashed curve below the solid one promises more than is proven." * published,
         x_label="epsilon",
         y_label="delta",
         lines=lines,
@@ -245,14 +262,17 @@ def privacy_profile(run: RunRecord) -> Figure:
 
 def trade_off(run: RunRecord) -> Figure:
     """Type II error that every test of the worst client must have, against its type I error."""
+    from scipy.special import ndtr, ndtri
+
     worst, spend = run.worst, run.spend
     assert worst is not None and spend is not None
     first = np.linspace(0.0, 1.0, POINTS)
     second = worst.trade_off(first)
     lines = [
         Line.of("guessing", "guessing", first, 1.0 - first),
-        Line.of(spend.headline_column, LABELS[spend.headline_column], first, second),
+        Line.of(spend.headline_column, _labels(run)[spend.headline_column], first, second),
     ]
+    published = spend.mu_total is not None
     if spend.mu_total is not None:
         claimed = ndtr(ndtri(1.0 - first) - spend.mu_total)
         lines.append(Line.of("gspa", LABELS["gspa"], first, claimed))
@@ -260,8 +280,12 @@ def trade_off(run: RunRecord) -> Figure:
         name="trade-off",
         title="Trade-off curve (f-DP)",
         caption=f"Whoever tests for the data of client {worst.client} and accepts this share of "
-        "false alarms misses at least this share of hits. Nearer to guessing is more private; a "
-        "dashed curve above the solid one promises more than is proven.",
+        "false alarms misses at least this share of hits. Nearer to guessing is more private"
+        + (
+            "; a dashed curve above the solid one promises more than is proven."
+            if published
+            else "."
+        ),
         x_label="false alarms (type I error)",
         y_label="misses (type II error)",
         lines=lines,

@@ -7,9 +7,13 @@ import io
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fl_shuffle.errors import RunError
 from fl_shuffle.plugins import require_extra
@@ -21,24 +25,64 @@ TEXT_FORMATS = ("table", "csv", "json")
 FORMATS = (*TEXT_FORMATS, "parquet")
 
 
+@dataclass(frozen=True)
+class Grid:
+    """A table of a page: numbers (None: there is none) stand right, with all their digits kept.
+
+    The first column names its rows. `cards`: a row becomes a block on narrow screens; other tables
+    scroll there, as a region called `label` (or `caption`).
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    caption: str = ""
+    label: str = ""
+    cards: bool = False
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Which columns hold numbers alone."""
+        if not self.rows:
+            return [False] * len(self.heads)
+        columns = zip(*self.rows, strict=True)
+        return [all(not isinstance(cell, str) for cell in column) for column in columns]
+
+
 def as_text(table: Table, form: str, width: int | None = None) -> str:
     """The table as `table` (aligned columns, see `aligned`), `csv` or `json` (a list of objects).
 
     Numbers that do not exist are `-`, empty, and null; infinity is the text `inf`.
     """
-    rows = _rows(table)
     if form == "json":
-        named = [dict(zip(table, map(_json, row), strict=True)) for row in rows]
-        return json.dumps(named, indent=1)
+        return _as_json(table)
     if form == "csv":
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(table)
-        writer.writerows([["" if _missing(cell) else cell for cell in row] for row in rows])
+        writer.writerows(_rows(table, missing=""))
         return text.getvalue().rstrip("\n")
-    return "\n".join(
-        aligned([list(table), *([_shown(cell) for cell in row] for row in rows)], width)
-    )
+    shown = [[short(cell) for cell in row] for row in _rows(table, missing=math.nan)]
+    return "\n".join(aligned([list(table), *shown], width))
+
+
+def _as_json(table: Table) -> str:
+    """A line an object: `json` itself lays texts out a cell at a time, seconds for a million."""
+    heads = (json.dumps(name).replace("%", "%%") for name in table)
+    line = " {" + ", ".join(f"{head}: %s" for head in heads) + "}"
+    columns = [_json_cells(values) for values in table.values()]
+    lines = [line % row for row in zip(*columns, strict=True)]
+    return "[\n" + ",\n".join(lines) + "\n]" if lines else "[]"
+
+
+def _json_cells(values: NDArray[Any]) -> list[str]:
+    if values.dtype.kind in "iu":
+        return [str(cell) for cell in values.tolist()]
+    if values.dtype.kind != "f":
+        return [json.dumps(cell) for cell in values.tolist()]
+    return [
+        repr(cell) if math.isfinite(cell) else "null" if math.isnan(cell) else f'"{cell}"'
+        for cell in values.tolist()
+    ]
 
 
 def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
@@ -87,21 +131,23 @@ def _private(name: str, flags: int) -> int:
     return os.open(name, flags, 0o600)
 
 
-def _rows(table: Table) -> list[tuple[Any, ...]]:
-    return list(zip(*(values.tolist() for values in table.values()), strict=True))
+def _rows(table: Table, *, missing: Any) -> Iterator[tuple[Any, ...]]:
+    """The rows, with `missing` for numbers that do not exist."""
+    return zip(*(_cells(values, missing) for values in table.values()), strict=True)
 
 
-def _missing(cell: Any) -> bool:
-    return isinstance(cell, float) and math.isnan(cell)
+def _cells(values: NDArray[Any], missing: Any) -> list[Any]:
+    cells: list[Any] = values.tolist()
+    if values.dtype.kind == "f":
+        for place in np.flatnonzero(np.isnan(values)):
+            cells[place] = missing
+    return cells
 
 
-def _json(cell: Any) -> Any:
-    if _missing(cell):
-        return None
-    return str(cell) if isinstance(cell, float) and math.isinf(cell) else cell
-
-
-def _shown(cell: Any) -> str:
-    if _missing(cell):
+def short(value: Any) -> str:
+    """Numbers that are not whole with four significant digits; `-` for what does not exist."""
+    if value is None:
         return "-"
-    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+    if not isinstance(value, float):
+        return str(value)
+    return "-" if math.isnan(value) else f"{value:.4g}"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from fl_shuffle.accounting.guarantee import Status, proof_over_attack
+from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.accounting.rounds.trust import towards
 from fl_shuffle.accounting.rounds.worst_client import WorstClient
 from fl_shuffle.errors import InvalidValueError
-from fl_shuffle.report.markup import short
+from fl_shuffle.report.formats import short
 from fl_shuffle.report.record import RunRecord
+from fl_shuffle.run_words import plain_words
 
 NOISES = {
     "gaussian": "Gaussian",
@@ -77,6 +80,8 @@ def done(run: RunRecord) -> str:
     noise = config["privacy"]["randomizer"]
     own = "with noise of its own budget" if len(run.ledger.classes) > 1 else "with noise"
     kinds = f" ({NOISES[noise]})" if noise in NOISES else ""
+    seeded = config["run"]["entropy"] == "seeded"
+    shuffler = "the simulation shuffled them itself, and" if seeded else "a shuffler"
     # The server of somebody's own app knows neither data nor model.
     holding, model = "", "a model"
     if data["records"]:
@@ -86,7 +91,7 @@ def done(run: RunRecord) -> str:
     return (
         f"{config['data']['clients']:,} clients {holding}trained {model} "
         f"together, in {rounds:,} rounds. In a round every client that took part computed one "
-        f"update on its own records, clipped it and sent it {own}{kinds}; a shuffler took names, "
+        f"update on its own records, clipped it and sent it {own}{kinds}; {shuffler} took names, "
         "order and times off the reports before they were used."
     )
 
@@ -113,6 +118,68 @@ def against(run: RunRecord) -> str:
     return f"{whom}; towards the operator of the server, which shuffles, too, epsilon is {local}"
 
 
+def lead(run: RunRecord) -> list[str]:
+    """What stands below the number: at which delta, for whom, against whom; what that limits."""
+    spend = run.spend
+    assert spend is not None
+    privacy = run.config["privacy"]
+    # The setting's name stands below, where who it holds against is told in full.
+    whom = towards(privacy["release"], privacy.get("shuffler", "in-server")).partition(" (")[0]
+    clients = f"{run.config['data']['clients']:,}"
+    status = spend.columns[spend.headline_column].status
+    said = (
+        f"at delta = {run.delta:g}, {status}, for the most exposed of {clients} clients, against "
+        f"{whom}."
+    )
+    factor = odds_factor(spend.headline, run.delta)
+    if factor > NO_LIMIT:
+        return [said, "That limits no attacker in any useful sense."]
+    if run.worst is None:
+        return [said]
+    return [
+        said,
+        f"{'If so, the' if status is Status.DECLARED else 'The'} strongest evidence that it can "
+        "see raises the odds between two guesses about a client "
+        f"by a factor of at most {short(factor)}; over all that it sees, strong or weak, its best "
+        f"guess is right in at most {best_guess(run.worst):.1%} of cases, where guessing is right "
+        "in 50%.",
+    ]
+
+
+def attacked(spend: Spend) -> tuple[float | None, float | None]:
+    """What an attack certainly reaches against what the headline is about, and how many times the
+    headline exceeds it."""
+    lower = spend.columns["sum_lower" if spend.headline_column == "sum" else "lower"].worst
+    return lower, proof_over_attack(spend.headline, lower)
+
+
+def chain(run: RunRecord) -> list[tuple[float, str, str]]:
+    """(epsilon, against whom, its kind) from the weakest adversary to what was published."""
+    spend = run.spend
+    assert spend is not None
+    shuffler = run.config["privacy"].get("shuffler", "in-server")
+    trusted = (
+        "if the shuffler cannot be trusted: who runs this server (proven)"
+        if shuffler == "in-server"
+        else "if the shuffler cannot be trusted (proven)"
+    )
+    if spend.headline_column == "local":
+        trusted = "against anybody, as declared by the clients, not proven"
+    said = {
+        "sum": "if only sums of reports are seen (proven)",
+        "proven": "if the shuffled reports are seen (proven)",
+        "local": trusted,
+        "gspa": "what the founding paper's formula says: no guarantee",
+    }
+    found = []
+    for name, text in said.items():
+        value = spend.columns[name].worst
+        if value is not None:
+            here = ": the number above" if name == spend.headline_column else ""
+            found.append((value, f"{text}{here}", name))
+    return found
+
+
 def odds_factor(epsilon: float, delta: float) -> float:
     """How much evidence that chance brings with probability `RARE` or more can raise odds: from
     P(A) <= e^epsilon P(B) + delta."""
@@ -137,13 +204,14 @@ def meaning(run: RunRecord) -> list[str]:
         "every model, and wonders which of two things a client holds. "
         f"What it sees can raise the odds by at most {limit} (any evidence that would turn up by "
         f"chance once in {1 / RARE:.0f} cases or more often). That is for the most exposed client; "
-        "for all others it is no more."
+        "no other client's epsilon is larger."
     ]
     if worst is not None:
-        right = best_guess(worst)
         found.append(
-            f"If both were equally likely, its best decision is right in at most {right:.1%} of "
-            "cases, where guessing is right in 50%."
+            f"If both were equally likely, its best decision is right in at most "
+            f"{best_guess(worst):.1%} of cases. Both hold at once: the factor limits the strongest "
+            "piece of evidence, the share of right decisions counts each piece by how often it is "
+            "seen."
         )
     return found
 
@@ -168,3 +236,16 @@ def _without_shuffler(run: RunRecord) -> str:
     assert run.spend is not None
     worst = run.spend.columns["local"].worst
     return "" if worst is None else f": towards them epsilon is {short(worst)} (column local)"
+
+
+def in_words(run: RunRecord) -> str:
+    """What the run did for its most exposed client, in the words of its summary."""
+    spend = run.spend
+    assert spend is not None
+    words = plain_words(
+        {name: each.worst for name, each in spend.columns.items()},
+        headline=spend.headline_column,
+        reports=int(run.ledger.reports.min(initial=spend.n_reports)),
+        rounds=spend.round_number,
+    )
+    return words[0].upper() + words[1:]

@@ -1,17 +1,70 @@
-"""The report page: what ran, what it cost whom, and which of the numbers are guarantees."""
+"""The report page: what ran, what it cost whom, and which of the numbers are guarantees.
+
+Here is what the templates (`templates`) show of a run, as plain values; the words are `meaning`'s.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from html import escape
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
+from typing import Any, Final
 
-from fl_shuffle.errors import ConfigError
-from fl_shuffle.report import sections
-from fl_shuffle.report.comparison import side_by_side
-from fl_shuffle.report.markup import page, write_page
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from fl_shuffle.accounting.guarantee import Status, ratio_line
+from fl_shuffle.accounting.rounds.class_table import distinct_rows
+from fl_shuffle.accounting.rounds.events import Column
+from fl_shuffle.certificates.verdicts import certificate_line
+from fl_shuffle.errors import ConfigError, RunError
+from fl_shuffle.report import meaning
+from fl_shuffle.report.draw import STROKES, inline
+from fl_shuffle.report.figures import (
+    Figure,
+    accuracy_over_rounds,
+    clients_distribution,
+    privacy_profile,
+    spend_over_rounds,
+    thinned,
+    trade_off,
+)
+from fl_shuffle.report.formats import Grid, short
+from fl_shuffle.report.many import SweepTables, runs_view, sweep_view
 from fl_shuffle.report.meaning import Policy
 from fl_shuffle.report.record import RunRecord, read_run
+from fl_shuffle.report.tables import clients_table, rounds_table
+
+TEMPLATES: Final = Path(__file__).parent / "templates"
+LEVELS: Final = (0.1, 0.5, 0.9, 0.99, 1.0)
+"""Quantiles over the clients that the page shows."""
+PAGE_ROWS: Final = 50
+"""Clients that are shown at a time: a sheet of paper."""
+CLIENT_BYTES: Final = 1_300_000
+"""What the table of clients may take in the page; the least exposed clients beyond that are in the
+ledger's export alone."""
+LISTED_NOTES: Final = 50
+"""Notes of the ledger on the page, which says how many more there are."""
+
+EXPLAINED: Final = {
+    "gspa": "The founding paper's mu, added up by the square root of T. Not a guarantee.",
+    "specific": "The FFT bound of the randomizer as its paper applies it. Not a guarantee.",
+    "proven": "A guarantee: no attack on the shuffled reports can exceed it.",
+    "sum": "A guarantee towards whoever sees sums of reports alone, and no single report.",
+    "sum_lower": "What a test on these sums achieves: no proof of `sum` can go below this.",
+    "local": "A guarantee of the client's own noise, even if the shuffler is dishonest.",
+    "lower": "What a known attack achieves: no proof can go below this.",
+}
+
+
+def _explained(name: str, column: Column) -> str:
+    if column.status is Status.DECLARED:
+        return "What clients declare of their own training, which nobody checks."
+    return EXPLAINED[name] + (f" Here: {column.note}." if column.note else "")
 
 
 def write_report(
@@ -45,39 +98,282 @@ def render(
     runs: Sequence[RunRecord], *, policy: Policy | None = None, purpose: str | None = None
 ) -> str:
     """The whole page as text."""
-    if len(runs) == 1:
-        name = runs[0].name
-        head = f"<h1>Privacy report: {escape(name)}</h1>"
-        body = [head, *_one(runs[0], "", policy, purpose)]
-        title = f"Privacy report: {name}"
-    else:
-        title = f"Privacy report: {len(runs)} runs"
-        body = [f"<h1>{title}</h1>", side_by_side(runs, policy)]
-        for number, run in enumerate(runs, start=1):
-            parts = "\n".join(_one(run, f"run{number}-", policy, purpose))
-            body.append(
-                f'<details class="printed" id="run{number}"><summary>Run {number}: '
-                f"{escape(run.name)}</summary>\n{parts}</details>"
-            )
-    return page(title, [*body, sections.signature(list(runs))])
+    one = len(runs) == 1
+    views = [
+        _view(run, "" if one else f"run{number}-", policy, purpose)
+        for number, run in enumerate(runs, start=1)
+    ]
+    return template("report.html.j2").render(
+        title=f"Privacy report: {runs[0].name if one else f'{len(runs)} runs'}",
+        views=views,
+        together=None if one else runs_view(runs, policy),
+        signed=[] if any(map(is_seeded, runs)) else [(r.name, r.ledger.link[:16]) for r in runs],
+    )
 
 
-def _one(run: RunRecord, prefix: str, policy: Policy | None, purpose: str | None) -> list[str]:
-    parts = [sections.what_was_done(run, purpose)]
-    if run.spend is None:
-        parts += [
-            "<p>No round has been released: nothing has been spent.</p>",
-            *(f'<p class="warning">{escape(text)}</p>' for text in sections.disagreements(run)),
-            sections.not_covered(run),
-        ]
-    else:
-        parts += [
-            sections.headline(run, policy),
-            sections.not_covered(run),
-            sections.spend_section(run, prefix),
-            sections.bounds(run, prefix),
-            sections.clients(run, prefix),
-            sections.curves(run, prefix),
-            sections.accuracy(run, prefix),
-        ]
-    return [*parts, sections.remarks(run), sections.again(run)]
+def template(name: str) -> Template:
+    """A page's template; what it shows is escaped, and nothing that it names may be missing."""
+    pages = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    pages.filters |= {"short": short, "exact": exact}
+    pages.globals |= {"drawn": _drawn, "strokes": STROKES, "numbers": figure_numbers}
+    return pages.get_template(name)
+
+
+def exact(value: Any) -> str:
+    """All digits of a number, as they are read back; empty for one that does not exist."""
+    return "" if value is None or math.isnan(value) else repr(value)
+
+
+def figure_numbers(figure: Figure, prefix: str) -> Grid:
+    """The numbers behind a figure."""
+    columns = [values.tolist() for values in figure.table().values()]
+    rows = list(zip(*columns, strict=True))
+    return Grid(list(figure.table()), rows, label=f"numbers of {figure.title} {prefix}")
+
+
+def write_page(text: str, path: Path) -> Path:
+    """Write a page that its owner alone may read, as private as the runs it tells of; returns
+    where it is. Raises `RunError` if it cannot be written."""
+    try:
+        with open(path, "w", encoding="utf-8", opener=_private) as file:
+            file.write(text)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}") from None
+    return path
+
+
+def _private(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
+
+
+def _drawn(figure: Figure, name: str) -> Any:
+    """The inside of its SVG element: matplotlib's own output, in which text is escaped."""
+    drawn = inline(figure, name)
+    return drawn._replace(body=Markup(drawn.body))
+
+
+def is_seeded(run: RunRecord) -> bool:
+    """Whether noise and permutations came from a seed: a simulation."""
+    return bool(run.config["run"]["entropy"] == "seeded")
+
+
+def _view(
+    run: RunRecord, prefix: str, policy: Policy | None, purpose: str | None
+) -> dict[str, Any]:
+    """What the template shows of a run."""
+    meta, config, spend = run.ledger.meta, run.config, run.spend
+    facts = [
+        ("data", _data(meta["data"])),
+        ("protected", meaning.protected(run)),
+        ("against", meaning.against(run)),
+        ("when", f"started {_time(meta['started'])}, {_finished(meta)}"),
+        ("certificate", certificate_line(run.directory, config["privacy"]["randomizer"])),
+    ]
+    versions = {
+        "fl-shuffle": meta["code_version"], "python": meta["python"], **meta["libraries"],
+        "seed": meta["seed"], "ledger digest": run.ledger.link,
+    }  # fmt: skip
+    remarks = [
+        (number, kind, text)
+        for number, kind, text in run.ledger.notes
+        if kind not in ("warning", "assumption")
+    ]
+    view: dict[str, Any] = {
+        "name": run.name,
+        "prefix": prefix,
+        "directory": str(run.directory),
+        "seeded": is_seeded(run),
+        "released": spend is not None,
+        "started": _time(meta["started"]),
+        "rounds": config["run"]["rounds"],
+        "unit": config["privacy"]["unit"],
+        "done": meaning.done(run),
+        "facts": Grid(("", ""), [*([("purpose", purpose)] if purpose else []), *facts], cards=True),
+        "wrong": disagreements(run),
+        "not_covered": meaning.not_covered(run),
+        "remarks": Grid(("round", "kind", "remark"), remarks[:LISTED_NOTES], cards=True),
+        "more_remarks": max(0, len(remarks) - LISTED_NOTES),
+        "versions": Grid(("", ""), [(k, str(v)) for k, v in versions.items()], cards=True),
+        "config": json.dumps(config, indent=2),
+    }
+    return view if spend is None else view | _spent(run, prefix, policy)
+
+
+def _spent(run: RunRecord, prefix: str, policy: Policy | None) -> dict[str, Any]:
+    """What there is to show of a run that released something."""
+    spend = run.spend
+    assert spend is not None
+    first, clients = [spend_over_rounds(run)], [clients_distribution(run)]
+    if len(run.accuracy) > 1:
+        first.append(accuracy_over_rounds(run))
+    bounds = [
+        (name, column.worst, str(column.status),
+         _explained(name, column), column.source)
+        for name, column in spend.columns.items()
+    ]  # fmt: skip
+    ratio = spend.proven_over_lower
+    return {
+        "headline": spend.headline,
+        "round": spend.round_number,
+        "lead": meaning.lead(run),
+        "tiles": _tiles(run),
+        "chain": meaning.chain(run),
+        "first_figures": first,
+        "words": meaning.in_words(run),
+        "meaning": meaning.meaning(run),
+        "grade": None if policy is None else policy.grade(spend.headline),
+        "graded": None if policy is None else policy.sentence(spend.headline),
+        "counted": f"{len(run.totals.rounds):,}",
+        "compared": run.ledger.spend is not None,
+        "rounds_table": _rounds(run, prefix),
+        "all_rounds": len(run.ledger.rounds),
+        "bounds": Grid(("column", "epsilon", "status", "what it is", "source"), bounds, cards=True),
+        "gain": "" if ratio is None else f"{ratio_line(ratio)}.",
+        "clients_figures": clients,
+        "quantiles": _quantiles(run, prefix),
+        "clients": _clients(run),
+        "curves": [] if run.worst is None else [privacy_profile(run), trade_off(run)],
+    }
+
+
+def disagreements(run: RunRecord) -> list[str]:
+    """Where the ledger says something else than its own rounds, counted again."""
+    changed = "it was changed, or written by another version of the accountant"
+    found = []
+    if run.differing.size:
+        found.append(
+            f"{run.differing.size:,} clients, counted again, spent something else than the ledger "
+            f"says (the first is client {run.differing[0]}): {changed}"
+        )
+    if not run.agrees:
+        found.append(
+            f"the ledger says epsilon {short(run.recorded)}, but its rounds, counted again, give "
+            f"{short(run.recounted)}: {changed}"
+        )
+    return found
+
+
+def _tiles(run: RunRecord) -> list[dict[str, Any]]:
+    """Name, text, what it is; and, of a number that is read back, its key and value."""
+    found: list[dict[str, Any]] = []
+    if run.accuracy:
+        last = max(run.accuracy)
+        tested = f"after round {last}, on {run.ledger.meta['test_data']} test records"
+        value = run.accuracy[last]
+        found.append({"name": "accuracy", "text": f"{value:.2%}", "what": tested,
+                      "key": "accuracy", "value": value})  # fmt: skip
+    clients, unit = f"{run.config['data']['clients']:,}", run.config["privacy"]["unit"]
+    held = "everything that it holds" if unit == "client" else "each record, replaced by any other"
+    found += [
+        {"name": "clients", "text": clients, "what": "epsilon is that of the most exposed one"},
+        {"name": "protected", "text": f"one {unit}", "what": held},
+    ]
+    attack, ratio = (None, None) if run.spend is None else meaning.attacked(run.spend)
+    if attack is not None and ratio is not None:
+        gap = f"reached for certain: a better proof gains at most {ratio:.3g} times"
+        found.append({"name": "an attack", "text": short(attack), "what": gap})
+    return found
+
+
+def _rounds(run: RunRecord, prefix: str) -> Grid:
+    table = rounds_table(run)
+    at = thinned(len(run.ledger.rounds))
+    heads = ["round", "reports", *(name for name in table if name.endswith("_epsilon"))]
+    rows = list(zip(*(table[name][at].tolist() for name in heads), strict=True))
+    return Grid(
+        [head.removesuffix("_epsilon") for head in heads], rows,
+        caption="Cumulative epsilon of the most exposed client, as recorded",
+        label=f"epsilon by round {prefix}",
+    )  # fmt: skip
+
+
+def _proven_columns(run: RunRecord) -> dict[str, Any]:
+    totals = run.totals
+    every = {"proven": totals.proven, "sum": totals.sum, "local": totals.local}
+    return {name: values for name, values in every.items() if not np.isnan(values).any()}
+
+
+def _quantiles(run: RunRecord, prefix: str) -> Grid:
+    heads = ("column", *(f"{level:.0%}" if level < 1.0 else "worst" for level in LEVELS))
+    rows = [
+        (name, *(float(np.quantile(values, level)) for level in LEVELS))
+        for name, values in _proven_columns(run).items()
+    ]
+    return Grid(heads, rows, "Quantiles over the clients of their own epsilon",
+                f"quantiles over the clients {prefix}")  # fmt: skip
+
+
+def _clients(run: RunRecord) -> dict[str, Any]:
+    """Every client, the most exposed first, grouped by what is the same for many of them.
+
+    `groups` are the distinct rows, `clients` who has them; `first` are the rows of the first page.
+    """
+    table, shown = clients_table(run), list(_proven_columns(run))
+    heads = {
+        "rounds": "rounds", **{f"{name}_epsilon": name for name in shown},
+        "epsilon0": "budget epsilon", "delta0": "budget delta", "scale": "noise", "radius": "clip",
+        "records": "records",
+    }  # fmt: skip
+    columns = [table[name] for name in heads]
+    alike = distinct_rows(-run.totals.headline, *columns)
+    order = np.argsort(alike.inverse, kind="stable")
+    rows = list(zip(*(_cells(values[alike.first]) for values in columns), strict=True))
+    members = np.split(order, np.cumsum(np.bincount(alike.inverse))[:-1])
+    groups, clients, left = [], [], CLIENT_BYTES
+    for row, own in zip(rows, members, strict=True):
+        left -= len(json.dumps(row)) + 2
+        fitting = own[: max(0, left) // (len(str(len(order))) + 2)].tolist()
+        if not fitting:
+            break
+        left -= len(json.dumps(fitting)) + 2
+        groups.append(row)
+        clients.append(fitting)
+    listed = sum(map(len, clients))
+    pairs = ((client, row) for row, own in zip(groups, clients, strict=True) for client in own)
+    first = [(client, *row) for (client, row), _ in zip(pairs, range(PAGE_ROWS), strict=False)]
+    return {
+        "heads": ["client", *heads.values()],
+        "rows": {"groups": groups, "clients": clients},
+        "first": first,
+        "listed": f"{listed:,}",
+        "all": f"{len(order):,}",
+        "hidden": len(order) - listed,
+        "later": max(0, listed - PAGE_ROWS),
+    }
+
+
+def _cells(values: Any) -> list[Any]:
+    """JSON has no infinity: it is the text "inf" there."""
+    cells: list[Any] = values.tolist()
+    return [str(cell) if isinstance(cell, float) and math.isinf(cell) else cell for cell in cells]
+
+
+def _finished(meta: Mapping[str, Any]) -> str:
+    if "finished" not in meta:
+        return "not finished"
+    return "finished" if meta["finished"] is None else f"finished {_time(meta['finished'])}"
+
+
+def _data(facts: Mapping[str, Any]) -> str:
+    if not facts["records"]:
+        return f"{facts['source']}: the server knows nothing else of them"
+    shape = " x ".join(map(str, facts["shape"]))
+    what = "numbers to predict" if facts.get("regression") else "classes"
+    return (
+        f"{facts['source']}: {facts['records']:,} records of {shape}, {facts['classes']} {what}, "
+        f"{facts['test_records']:,} test records"
+    )
+
+
+def _time(stamp: str) -> str:
+    if len(stamp) == len("2026-01-01"):
+        return f"on {stamp}"
+    return f"{datetime.fromisoformat(stamp):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def sweep_page(sweep: SweepTables) -> str:
+    """A sweep's page as text: figure, table, every run."""
+    return template("sweep.html.j2").render(sweep_view(sweep))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.errors import RunError
-from fl_shuffle.ledger.reader import LedgerRecord, read_ledger
+from fl_shuffle.ledger.reader import LedgerRecord
+from fl_shuffle.runs.views import RunView
 
 if TYPE_CHECKING:
+    from fl_shuffle.accounting.accountant import Accountant
     from fl_shuffle.accounting.columns import ClientTotals
     from fl_shuffle.accounting.rounds.events import Spend
     from fl_shuffle.accounting.rounds.worst_client import WorstClient
@@ -31,11 +31,21 @@ class Recount(NamedTuple):
     recounted: float | None
     totals: ClientTotals
     worst: WorstClient | None
+    accountant: Accountant
+
+
+class Written(NamedTuple):
+    """Every client's rounds and epsilons, as the ledger has them."""
+
+    rounds: NDArray[np.int64]
+    proven: NDArray[np.float64]
+    sum: NDArray[np.float64]
+    local: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run for a reader: its ledger and its metrics; `accuracy` maps a round to the test accuracy
+    """A run for a reader: its ledger; `accuracy` maps a round to the test accuracy
     measured after it.
 
     What is counted again from the ledger (`recount`) is counted when first asked for: whoever wants
@@ -59,7 +69,6 @@ class RunRecord:
             unit=config["privacy"]["unit"],
             schedule=config["training"]["schedule"],
             delta=self.delta,
-            rounds=config["run"]["rounds"],
             dimension=ledger.meta["dimension"],
             trust=Trust.of(config),
         )
@@ -70,7 +79,10 @@ class RunRecord:
                 spend = accountant.preview(number, present)
                 recounted = spend.headline if number in ledger.rounds else recounted
             accountant.commit(number, present)
-        return Recount(spend, recounted, accountant.client_totals(), accountant.worst_client())
+        if spend is not None:
+            spend = replace(spend, columns={**spend.columns, **accountant.lower_columns()})
+        totals, worst = accountant.client_totals(), accountant.worst_client()
+        return Recount(spend, recounted, totals, worst, accountant)
 
     @property
     def spend(self) -> Spend | None:
@@ -88,6 +100,14 @@ class RunRecord:
     def totals(self) -> ClientTotals:
         """Every client's rounds and epsilons."""
         return self.recount.totals
+
+    @property
+    def written(self) -> Written | None:
+        """The same as the run wrote it down at its end; None before that."""
+        if self.ledger.spend is None:
+            return None
+        rounds, *columns = self.ledger.spend.T
+        return Written(rounds.astype(np.int64), *columns)
 
     @property
     def worst(self) -> WorstClient | None:
@@ -137,19 +157,7 @@ class RunRecord:
 
 def read_run(directory: Path) -> RunRecord:
     """Raises `RunError` if `directory` is not a run's, or what is in it cannot be read."""
-    ledger = read_ledger(directory / "ledger.sqlite")
-    return RunRecord(directory, ledger, _accuracy(directory / "metrics.csv"))
-
-
-def _accuracy(path: Path) -> dict[int, float]:
-    if not path.is_file():
-        return {}
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return {
-                int(row["round"]): float(row["accuracy"])
-                for row in csv.DictReader(file)
-                if row["accuracy"]
-            }
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path} is not a run's metrics: {error}") from None
+    ledger = LedgerRecord(directory / "ledger.sqlite")
+    metrics = RunView(directory).metrics
+    accuracy = {n: each["accuracy"] for n, each in metrics.items() if "accuracy" in each}
+    return RunRecord(directory, ledger, accuracy)

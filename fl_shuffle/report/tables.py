@@ -6,13 +6,16 @@ Epsilons are nats at the run's delta, cumulative, NaN where a column says nothin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.errors import require_integer
-from fl_shuffle.report.record import RunRecord
+from fl_shuffle.report.record import RunRecord, Written
+
+if TYPE_CHECKING:
+    from fl_shuffle.accounting.columns import ClientTotals
 
 Table = Mapping[str, NDArray[Any]]
 
@@ -30,8 +33,18 @@ def rounds_table(run: RunRecord) -> Table:
 
 
 def clients_table(run: RunRecord) -> Table:
-    """One row a client: the budget it asked for, its randomizer, its rounds and what they cost."""
-    classes, class_of, totals = run.ledger.classes, run.ledger.class_of, run.totals
+    """One row a client: the budget it asked for, its randomizer, its rounds and what they cost, as
+    written at the run's end; of a run that has none, counted."""
+    return _clients(run, run.written or run.totals)
+
+
+def recounted_clients_table(run: RunRecord) -> Table:
+    """The same, counted again from the rounds."""
+    return _clients(run, run.totals)
+
+
+def _clients(run: RunRecord, totals: ClientTotals | Written) -> Table:
+    classes, class_of = run.ledger.classes, run.ledger.class_of
 
     def of_class(name: str, kind: Any) -> NDArray[Any]:
         return np.array([getattr(each, name) for each in classes], dtype=kind)[class_of]

@@ -30,6 +30,10 @@ SUMMARY = "summary.json"
 LOG = "run.log"
 LOCK = "lock"
 
+# The lock file: who has the directory, how many entries its ledger has, and of which run it is; a
+# line each.
+HOLDER_BYTES = WITNESS_BYTES = 21
+"""Twenty digits hold any number of a process or of entries."""
 PRIVATE_FOLDER = 0o700
 """Only the owner reads or enters."""
 
@@ -76,7 +80,7 @@ class RunDirectory:
                     if entry.name != LOCK:
                         entry.unlink()  # of a process that died before its run began
         except RunError:
-            os.close(lock)
+            unlock(lock)
             raise
         return cls(path, lock)
 
@@ -99,12 +103,37 @@ class RunDirectory:
         replace_file(self.path / name, write)
 
     def append(self, name: str) -> IO[str]:
-        """Open a file to write at its end."""
-        return open_private(self.path / name, "a")
+        """Open a file to write at its end. Raises `RunError` where there can be none."""
+        path = self.path / name
+        try:
+            return open_private(path, "a")
+        except OSError as error:
+            raise RunError(f"{path} cannot be written: {error.strerror}") from None
+
+    def witness(self, run: str, entries: int) -> None:
+        """Write down, beside the ledger, which run's it is and how many entries it has
+        (`Ledger.entries`): one that is put back later, and has fewer, is older than the run.
+
+        Raises `OSError` where that cannot be written.
+        """
+        told = f"{entries:{WITNESS_BYTES - 1}d}\n{run}\n"
+        os.pwrite(self._lock, told.encode("ascii"), HOLDER_BYTES)
+
+    def no_witness(self) -> None:
+        """Take that back: a run that is finished is not gone on with."""
+        os.ftruncate(self._lock, HOLDER_BYTES)
+
+    @property
+    def witnessed(self) -> tuple[str, int]:
+        """(run, entries) as `witness` was last told them; ("", 0) if it never was."""
+        told = os.pread(self._lock, WITNESS_BYTES + 64, HOLDER_BYTES).split()
+        if len(told) != 2 or not told[0].isdigit():
+            return "", 0
+        return told[1].decode("ascii", errors="replace"), int(told[0])
 
     def close(self) -> None:
         """Give the directory back."""
-        os.close(self._lock)
+        unlock(self._lock)
 
 
 def new_directory(out: Path) -> Path:
@@ -191,12 +220,37 @@ def locked(path: Path) -> int:
         os.close(lock)
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             raise RunError(
-                f"{path} is in use by another process; wait for it, or choose another folder"
+                f"{path} is in use by {_holder(path)}; wait for it or end it, or choose another "
+                "folder"
             ) from None
         raise RunError(
             f"{path} cannot be locked ({error.strerror}); choose a folder on another file system"
         ) from None
+    with suppress(OSError):  # a disk that is full: who is refused then learns no number
+        os.pwrite(lock, b"%*d\n" % (HOLDER_BYTES - 1, os.getpid()), 0)
     return lock
+
+
+def unlock(lock: int) -> None:
+    """Give a folder back whose lock this descriptor holds."""
+    with suppress(OSError):
+        os.pwrite(lock, b" " * (HOLDER_BYTES - 1) + b"\n", 0)
+    os.close(lock)
+
+
+def require_unlocked(path: Path) -> None:
+    """Raise `RunError`, with its number, if another process has this folder."""
+    unlock(locked(path))
+
+
+def _holder(path: Path) -> str:
+    """Which process has the lock, where it is written there."""
+    try:
+        with (path / LOCK).open(encoding="ascii") as file:
+            text = file.read(HOLDER_BYTES).strip()
+    except (OSError, ValueError):
+        text = ""
+    return f"process {text}" if text.isdecimal() else "another process"
 
 
 @contextmanager

@@ -3,12 +3,13 @@
 In this process the grid carries the observer to the ServerApp. Where Flower's Ray engine plays a
 simulation the ServerApp runs in another process and appends its events to a file, which whoever
 started the engine reads (`flower/event_file.py`). Elsewhere it tells Flower's log
-(`apps/flower_log.py`).
+(`runs/display.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.flower.event_file import EVENTS, append_event
-from fl_shuffle.flower.strategy import RoundOutcome
+from fl_shuffle.runs.outcome import RoundOutcome
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,13 @@ class Preparing:
 
 @dataclass(frozen=True)
 class RunStarted:
-    """The run directory is open; `warnings` are what a reader of its numbers must know."""
+    """The run directory is open; `warnings` are what a reader of its numbers must know, `noise` is
+    how much of it a round's mean has, unless a warning says so."""
 
     directory: Path
     config: Config
     warnings: tuple[str, ...]
+    noise: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,13 +63,10 @@ def unobserved(event: RunEvent) -> None:
     """Nobody watches."""
 
 
-def observer_of(
-    grid: object, run_config: Mapping[str, object], otherwise: Observer = unobserved
-) -> Observer:
-    """Who watches the run that this grid plays with this run configuration of Flower's; `otherwise`
-    where nobody does."""
+def observer_of(grid: object, otherwise: Observer = unobserved) -> Observer:
+    """Who watches the run that this grid plays; `otherwise` where nobody does."""
     found: Observer | None = getattr(grid, "observer", None)
     if found is not None:
         return found
-    file = str(run_config.get(EVENTS, ""))
+    file = os.environ.get(EVENTS, "")
     return partial(append_event, Path(file)) if file else otherwise

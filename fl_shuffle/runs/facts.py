@@ -20,18 +20,24 @@ from fl_shuffle.accounting.assumptions import run_assumptions
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.budgets import BY_PLACE
-from fl_shuffle.configuration.effects import idle_settings
+from fl_shuffle.configuration.reading import idle_settings
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.ledger.store import SCHEMA_VERSION
 from fl_shuffle.randomizer_plan import RandomizerPlan
+from fl_shuffle.run_words import HOPELESS, noise_words
 from fl_shuffle.runs.metrics import own_columns
+from fl_shuffle.runs.outcome import publishes_times
 from fl_shuffle.version import __version__
 
 POOLED = (
     "noise pooled: same law, no reports were made (simulation only); every number is that of the "
     "reports that the sums stand for"
 )
-LIBRARIES = ("flwr", "torch", "numpy", "numba", "scipy", "dp-accounting", "opacus")
+DECLARED = (
+    "NOTHING IS PROVEN: no noise is added to what clients send; the epsilons are as the clients "
+    "declare their own training (privacy.declared_sigma, clip_norm, declared_steps)"
+)
+LIBRARIES = ("flwr", "torch", "numpy", "numba", "scipy", "dp-accounting")
 
 
 @dataclass(frozen=True)
@@ -85,11 +91,6 @@ class RunFacts:
         return self.data.held_out + (self.data.records if self.features_use_data else 0)
 
 
-def publishes_times(config: Config) -> bool:
-    """Whether a run writes down times: how long a client computes may depend on its records."""
-    return config.run.entropy == "seeded"
-
-
 def started_at(config: Config) -> str:
     """Now, in UTC: to the microsecond, or only the day where times are not published."""
     now = datetime.now(UTC)
@@ -126,9 +127,38 @@ def assumptions_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
         known_law=known,
         noise=config.run.noise,
         discrete=config.privacy.randomizer.startswith("discrete-"),
+        declared=config.privacy.randomizer == "declared",
         trust=trust,
         sums=reason is None and not trust.analyzed,
     )
+
+
+def noise_of(config: Config, facts: RunFacts) -> tuple[str, bool]:
+    """How much noise a round's mean report has, in words, and whether that is a warning; empty
+    where nobody knows, or there is no mean."""
+    share = config.training.participation
+    clips = facts.plan.noise_of_mean(facts.dimension, share)
+    if clips is None or config.training.schedule == "sequential":
+        return "", False
+    said = noise_words(clips, round(share * len(facts.plan)))
+    if clips <= HOPELESS:
+        return said, False
+    return (
+        f"{said}; fewer parameters, larger budgets or the record unit make it less "
+        "(docs/own-app.md)",
+        True,
+    )
+
+
+def _budgets_idle(config: Config, facts: RunFacts) -> bool:
+    """Whether clients have budgets of several sizes, and the epsilons of a sum know nothing of it:
+    Gaussian noise of all together hides whoever has the same clip equally well."""
+    kinds, privacy = facts.plan.classes, config.privacy
+    several = len(np.unique(np.stack([kinds.epsilon0, kinds.delta0]), axis=1).T) > 1
+    clips = {(int(n), float(c)) for n, c in zip(kinds.records, kinds.sensitivity, strict=True)}
+    alike = len(clips) == len(np.unique(kinds.records)) and privacy.assumed_honest is None
+    gaussian = privacy.randomizer == "gaussian"
+    return privacy.release == "sum" and gaussian and several and alike
 
 
 def warnings_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
@@ -153,6 +183,22 @@ def warnings_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
             "the guarantee is for one unit replaced after that partition, and what the partition "
             "itself tells of labels is not covered"
         )
+    if config.app.custom_client:
+        found.append(
+            "metrics that clients return, and their evaluations, stay with them: they are exact "
+            "numbers about private records"
+        )
+    noise, hopeless = noise_of(config, facts)
+    if hopeless:
+        found.append(noise)
+    if _budgets_idle(config, facts):
+        found.append(
+            "budgets do not act: what leaves is sums of reports with equal clips, and every "
+            "client's epsilon is the same whatever its budget; with privacy.personalization = "
+            "'clipping' who has half the budget is clipped to half, and has about half the epsilon"
+        )
+    if config.privacy.randomizer == "declared":
+        found.append(DECLARED)
     failing = _declared_delta_spent(config, facts)
     if failing:
         found.append(failing)
@@ -180,18 +226,35 @@ def _declared_delta_spent(config: Config, facts: RunFacts) -> str:
         return ""
     # 1 - (1 - delta0)^k <= target for the first k reports of a client.
     covered = int(np.log1p(-target) / np.log1p(-largest) * (1.0 + 1e-12))
-    if covered >= config.run.rounds:
+    reports = config.run.rounds * config.privacy.reports_per_round
+    if covered >= reports:
         return ""
     return (
         f"no finite epsilon holds at privacy.target_delta = {target:g} for a client that reports "
         f"more than {covered} times: a report of its randomizer has delta = {largest:g}; "
-        f"{config.run.rounds} rounds need budgets of delta below {target / config.run.rounds:.2g}"
+        f"{reports} reports need budgets of delta below {target / reports:.2g}"
     )
 
 
 def test_data_of(facts: RunFacts) -> str:
     """What the records are that accuracy and loss are measured on."""
+    if not facts.data.records and not facts.data.test_records:
+        return "the app's own"
     return "held out of the private records" if facts.data.held_out else "public"
+
+
+def _for_verifiers(config: Config, facts: RunFacts) -> dict[str, Any]:
+    """What somebody needs beside classes and attempts who works the epsilons out again: on which
+    grids reports lie (powers of two, the finest and the coarsest), and what is claimed."""
+    privacy, step = config.privacy, facts.plan.step
+    return {
+        "report_grid": {"finest": float(step.min()), "coarsest": float(step.max())},
+        "unit": privacy.unit,
+        "release": privacy.release,
+        "assumed_honest": privacy.assumed_honest,
+        "delta": privacy.target_delta,
+        "reports_per_round": privacy.reports_per_round,
+    }
 
 
 def ledger_meta(config: Config, facts: RunFacts) -> dict[str, Any]:
@@ -214,5 +277,7 @@ def ledger_meta(config: Config, facts: RunFacts) -> dict[str, Any]:
         "relation": config.relation,
         "dimension": facts.dimension,
         "labelled_private": facts.plan.labelled_private,
+        "metrics": list(facts.metrics),
+        **_for_verifiers(config, facts),
         "started": started_at(config),
     }

@@ -1,16 +1,13 @@
 """Going on with an unfinished run: what must be as it was, and where to start.
 
-Its files must tell the same story before anything more is released: a ledger that is older than the
-run would leave releases off the bill. metrics.csv is the witness: a round's line is written after
-the ledger knows of its release.
+A ledger that is older than the run would leave releases off the bill. The lock file is the witness:
+how much the ledger has written of attempts stands there, too.
 """
 
 from __future__ import annotations
 
-import io
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,24 +24,21 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.durable_files import replace_text
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.chain import CHANGEABLE, settings_of
-from fl_shuffle.ledger.reader import LedgerRecord, read_ledger
-from fl_shuffle.ledger.store import COLUMN_NAMES, Ledger
+from fl_shuffle.ledger.reader import LedgerRecord, reading
+from fl_shuffle.ledger.state_file import load_state
+from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data, state_folder
-from fl_shuffle.runs.directory import CONFIG, LEDGER, METRICS, SUMMARY, require_begun
+from fl_shuffle.runs.directory import LEDGER, LOCK, SUMMARY, RunDirectory, require_begun
 from fl_shuffle.runs.facts import RunFacts
-from fl_shuffle.runs.metrics import Line, cell, line_of
+from fl_shuffle.runs.views import RunView
 
 UNCHECKED = (
     "resumed without a check that the data are those it was started with: the user vouched for them"
 )
 
 
-SAME = 1e-6
-"""Numbers may differ by this, relatively (they are written with ten digits)."""
-
-
 @dataclass(frozen=True)
-class Standing:
+class ResumePoint:
     """Where a run goes on: its first round, and the spend of everything released before.
 
     `committed`: whose reports on the first round were counted already, if its step is not yet taken
@@ -59,24 +53,10 @@ class Standing:
 def unfinished_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """The configuration of the unfinished run in `path`, as its ledger has it, with `overrides`.
 
-    Raises `RunError` if there is none, if config.json says something else, and for an override of
-    what a run keeps to its end.
+    Raises `RunError` if there is none, and for an override of what a run keeps to its end.
     """
     require_begun(path)
-    known = unfinished_ledger(path)
-    tables = known.meta["config"]
-    try:
-        written = settings_of(json.loads((path / CONFIG).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        pass  # The ledger has it; open_run writes the file again.
-    else:
-        for key, value in settings_of(tables).items():
-            if written.get(key, value) != value:
-                raise RunError(
-                    f"--resume {path}: {CONFIG} says {key} = {written[key]!r}, the run was started "
-                    f"with {value!r}; put that back (or delete {CONFIG}), and change with --set "
-                    f"what may change: {', '.join(CHANGEABLE)}"
-                )
+    tables = unfinished_ledger(path).meta["config"]
     before = parse_config(tables)
     for override in overrides:
         apply_override(tables, override)
@@ -91,16 +71,15 @@ def unfinished_ledger(path: Path) -> LedgerRecord:
     Raises `RunError` if it says that the run is finished; a summary.json that was lost when the
     process died is then written from the ledger.
     """
-    known = read_ledger(path / LEDGER)
+    known = LedgerRecord(path / LEDGER)
     if not known.finished:
         return known
     mended = ""
     try:
         json.loads((path / SUMMARY).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        if "summary" in known.meta:
-            replace_text(path / SUMMARY, as_text(known.meta["summary"]))
-            mended = f"; its {SUMMARY} was lost and has been written again"
+        replace_text(path / SUMMARY, as_text(RunView(path).summary()))
+        mended = f"; its {SUMMARY} was lost and has been written again"
     raise RunError(f"--resume {path}: that run is finished{mended}")
 
 
@@ -170,9 +149,23 @@ def require_same(path: Path, known: LedgerRecord, facts: RunFacts, *, vouched: b
     return fingerprint is not None
 
 
+def replays(directory: Path) -> str:
+    """Which rounds of a seeded run that was stopped are played again when it goes on: those after
+    the state that was kept last. Empty where there are none."""
+    view = RunView(directory)
+    with reading(directory / LEDGER) as database:
+        kept = database.execute("SELECT round FROM checkpoint").fetchone()
+    first = 1 + (kept[0] if kept else 0)
+    if view.meta["config"]["run"]["entropy"] != "seeded" or view.last_round < first:
+        return ""
+    rounds = f"rounds {first} to {view.last_round} are" if view.last_round > first else (
+        f"round {first} is")  # fmt: skip
+    return f"{rounds} played again from the seed, with the same bits, and counted once"
+
+
 def restore(
     config: Config, ledger: Ledger, accountant: Accountant, optimizer: ServerOptimizer
-) -> Standing:
+) -> ResumePoint:
     """Put optimizer and accountant where the ledger says.
 
     Rounds after the last checkpoint may have been released. A seeded run releases the same bits
@@ -193,15 +186,17 @@ def restore(
             spend = accountant.preview(number, present)
         accountant.commit(number, present)
     last = attempts[-1] if attempts else (0, None)
-    return Standing(first, spend, last[1] if last[0] == first else None)
+    return ResumePoint(first, spend, last[1] if last[0] == first else None)
 
 
-def _restore_state(path: Path, saved: bytes, optimizer: ServerOptimizer) -> None:
+def _restore_state(path: Path, saved: bytes | str, optimizer: ServerOptimizer) -> None:
     size = optimizer.current().shape
     try:
-        state = torch.load(io.BytesIO(saved), weights_only=True)
+        state = load_state(path.parent, saved)
         optimizer.restore(state)
         usable = optimizer.current().shape == size and bool(torch.isfinite(state["theta"]).all())
+    except RunError:
+        raise
     except Exception as error:  # torch promises none in particular
         raise RunError(
             f"{path}: the state to go on from cannot be read ({type(error).__name__}); put an "
@@ -211,66 +206,35 @@ def _restore_state(path: Path, saved: bytes, optimizer: ServerOptimizer) -> None
         raise RunError(f"{path}: the state to go on from is not one of this model")
 
 
-def require_agreement(
-    path: Path, known: LedgerRecord, lines: Mapping[int, Line], checkpoint: int
-) -> str | None:
-    """Raise `RunError`, naming the difference, if ledger, metrics and checkpoint do not agree.
+def require_newest(directory: RunDirectory, known: LedgerRecord, checkpoint: int) -> str | None:
+    """Raise `RunError` for a ledger that is another run's, or does not know all of this one.
 
-    `checkpoint` is the round of the state to go on from, 0 without one. Returns a remark for the
-    ledger where metrics.csv is ahead of it and that is no harm: a seeded run plays those rounds
-    again, to the same bits. (By one round it always may be: what was recorded becomes durable with
-    the next reservation.)
+    `checkpoint` is the round of the state to go on from, 0 without one: the ledger knows all rounds
+    up to it. A ledger with fewer entries than its directory was told of is older than the run, and
+    what was released since would not be counted. A seeded run plays it again, to the same bits:
+    that is returned, for the ledger. (What was recorded last becomes durable with the next
+    reservation, so that one entry may always be missing.)
     """
-    rounds = {int(number): place for place, number in enumerate(known.rounds)}
+    path, rounds = directory.path, set(known.rounds.tolist())
     missing = next((n for n in range(1, checkpoint + 1) if n not in rounds), None)
     if missing is not None:
         raise RunError(
             f"{path}: the state to go on from is that after round {checkpoint}, and the ledger "
             f"knows nothing of round {missing}; put the run's own ledger back"
         )
-    for number, line in lines.items():
-        if number not in rounds:
-            continue
-        place = rounds[number]
-        for column, told, counted in (
-            ("n_reports", line["n_reports"], float(known.reports[place])),
-            ("proven_epsilon", line["proven_epsilon"], float(known.epsilon["proven"][place])),
-        ):
-            if not _same(told, counted):
-                raise RunError(
-                    f"{path}: in round {number} {METRICS} says {column} = {told}, the ledger "
-                    f"{counted:.10g}: they are not of one run; put the run's own files back"
-                )
-    newest, last = max(lines, default=0), max(rounds, default=0)
-    if newest <= last:
-        return None
-    difference = f"{METRICS} tells of round {newest}, the ledger ends at round {last}"
-    if known.meta["config"]["run"]["entropy"] != "seeded":
+    run, entries = directory.witnessed
+    if run not in ("", known.meta["run"]):
         raise RunError(
-            f"{path}: {difference}: the ledger is older than the run, and what was released since "
-            "would not be counted; put the newer one back"
+            f"{path}: the ledger is another run's than the one that {LOCK} tells of; put the run's "
+            "own ledger back"
         )
-    if newest == last + 1:
-        return None
-    return f"{difference}: these rounds are played again, to the same bits"
-
-
-def lines_to_keep(known: LedgerRecord, lines: Mapping[int, Line], first: int) -> dict[int, Line]:
-    """The lines of the rounds before `first`; those that are lost as the ledger has them, without
-    accuracy and loss."""
-    kept = {number: line for number, line in lines.items() if number < first}
-    for place, number in enumerate(known.rounds.tolist()):
-        if number < first and number not in kept:
-            epsilons = (_number(known.epsilon[name][place]) for name in COLUMN_NAMES)
-            kept[number] = line_of(number, int(known.reports[place]), {}, None, epsilons, None)
-    return kept
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
-
-
-def _same(told: str, counted: float) -> bool:
-    if not told or math.isnan(counted):
-        return told == cell(_number(counted))
-    return math.isclose(float(told), counted, rel_tol=SAME)
+    if known.meta["config"]["run"]["entropy"] == "seeded":
+        if entries <= known.entries + 1:
+            return None
+        return f"{LOCK} tells of later rounds, which are played again, to the same bits"
+    if entries > known.entries:
+        raise RunError(
+            f"{path}: the ledger is older than the run, as {LOCK} tells, and what was released "
+            "since would not be counted; put the newer one back"
+        )
+    return None

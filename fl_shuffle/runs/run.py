@@ -1,30 +1,29 @@
-"""An open run: its ledger, accountant and files, from the first round to the summary."""
+"""An open run: what its strategy asks and tells of every round, its ledger and other files."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.rounds.events import Spend
-from fl_shuffle.accounting.rounds.round_library import RoundLibrary
-from fl_shuffle.accounting.rounds.trust import Trust
+from fl_shuffle.accounting.rounds.events import Column, Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import PrivacyBudgetError, RunError, RunInterrupted
-from fl_shuffle.flower.strategy import RoundOutcome
 from fl_shuffle.ledger.reader import LedgerRecord
-from fl_shuffle.ledger.run_book import RunBook
 from fl_shuffle.ledger.store import Ledger
+from fl_shuffle.ledger.writer import LedgerWriter
 from fl_shuffle.runs.data_check import (
     STATE_VARIABLE,
     forget_data,
@@ -34,13 +33,14 @@ from fl_shuffle.runs.data_check import (
 from fl_shuffle.runs.directory import (
     CONFIG,
     LEDGER,
-    METRICS,
     MODEL,
     SUMMARY,
     RunDirectory,
 )
+from fl_shuffle.runs.display import FlowerLog
 from fl_shuffle.runs.events import (
     Observer,
+    Preparing,
     RoundFinished,
     RunFinished,
     RunStarted,
@@ -52,27 +52,30 @@ from fl_shuffle.runs.facts import (
     finished_at,
     ledger_meta,
     lifetimes,
-    publishes_times,
+    noise_of,
     warnings_of,
 )
 from fl_shuffle.runs.log import log, logging_to
-from fl_shuffle.runs.metrics import ALWAYS, MetricsFile, read_lines
+from fl_shuffle.runs.metrics import MetricsFile
+from fl_shuffle.runs.outcome import RoundOutcome, publishes_times
 from fl_shuffle.runs.place import RunPlace
 from fl_shuffle.runs.resume import (
     UNCHECKED,
     as_text,
     changes_of,
-    lines_to_keep,
-    require_agreement,
+    replays,
+    require_newest,
     require_same,
     restore,
     unfinished_ledger,
 )
-from fl_shuffle.runs.summary import summarize
+from fl_shuffle.runs.views import RunView, quantiles_of
+
+Mask = NDArray[np.bool_]
 
 
 class Run:
-    """An open run directory. Build with `open_run`."""
+    """An open run directory: the `RoundLedger` of a `ShuffleStrategy`. Build with `open_run`."""
 
     def __init__(
         self,
@@ -80,6 +83,7 @@ class Run:
         config: Config,
         facts: RunFacts,
         ledger: Ledger,
+        accountant: Accountant,
         *,
         known: LedgerRecord | None,
         observer: Observer,
@@ -89,71 +93,94 @@ class Run:
         self.facts = facts
         self.ledger = ledger
         self.warnings = warnings_of(config, facts)
-        self.accountant = Accountant(
-            facts.plan.classes,
-            facts.plan.class_of,
-            unit=config.privacy.unit,
-            schedule=config.training.schedule,
-            delta=config.privacy.target_delta,
-            rounds=config.run.rounds,
-            library=RoundLibrary(config.run.jobs),
-            dimension=facts.dimension,
-            trust=Trust.of(config.to_dict()),
-        )
-        self.book = RunBook(
+        self.accountant = accountant
+        self._times = publishes_times(config)
+        self._writer = LedgerWriter(
             self.accountant,
             ledger,
             target_epsilon=config.privacy.target_epsilon,
             lifetime=lifetimes(config, facts),
             replayable=config.run.entropy == "seeded",
             sequential=config.training.schedule == "sequential",
-            times=publishes_times(config),
+            times=self._times,
         )
         self._directory = directory
         self._known = known
         self._observer = observer
         self._started = time.time()
-        self._metrics = MetricsFile(directory, facts.metrics, times=publishes_times(config))
+        self._metrics = MetricsFile(directory, facts.metrics, times=self._times)
         self._last: RoundOutcome | None = None
-        self.committed: tuple[int, NDArray[np.bool_], Spend] | None = None
-
-    @property
-    def identifier(self) -> str:
+        self._counted: tuple[int, Mask, Spend] | None = None
+        self.run = str(ledger.meta()["run"])
         """The run's random identifier, the same when it goes on."""
-        return str(self.ledger.meta()["run"])
 
     @property
     def rounds(self) -> int:
         """The number of the last round that was played; 0 before there is one."""
         return 0 if self._last is None else self._last.round_number
 
-    def restore(self, optimizer: ServerOptimizer) -> int:
-        """The round to start with; a resumed run's optimizer and accountant are put back.
+    @property
+    def counted(self) -> int | None:
+        """The round, if any, whose reports were counted before the run was stopped, and from which
+        no step was taken: it is neither reserved nor counted again."""
+        return None if self._counted is None else self._counted[0]
 
-        `committed` is then that round, if its reports were counted and no step was taken: (round,
-        whose reports, spend).
-        """
+    def reserve(self, round_number: int, participants: Mask) -> Mask | None:
+        """See `fl_shuffle.flower.strategy.RoundLedger.reserve`."""
+        if self._counted is not None and round_number == self._counted[0]:
+            return self._counted[1].copy()
+        allowed = self._writer.reserve(round_number, participants)
+        self._directory.witness(self.run, self.ledger.entries)
+        return allowed
+
+    def commit(self, round_number: int, present: Mask, seconds: float) -> Spend | None:
+        """See `fl_shuffle.flower.strategy.RoundLedger.commit`. Raises `RunError` for a counted
+        round that has other reports now."""
+        if self._counted is None or round_number != self._counted[0]:
+            spend = self._writer.commit(round_number, present, seconds)
+            self._directory.witness(self.run, self.ledger.entries)
+            return spend
+        if not np.array_equal(present, self._counted[1]):
+            raise RunError(
+                f"the shuffler's batch of round {round_number} holds other clients' reports than "
+                "the ledger has counted; put the run's own ledger back"
+            )
+        return self._counted[2]
+
+    def record(self, outcome: RoundOutcome, state: dict[str, Any] | None) -> None:
+        """See `fl_shuffle.flower.strategy.RoundLedger.record`; tells whoever watches."""
+        seconds = outcome.seconds if self._times else None
+        self.ledger.record_metrics(outcome.round_number, outcome.metrics, seconds)
+        if state is not None:
+            self._writer.checkpoint(outcome.round_number, state)
+        self._metrics.write(outcome)
+        self._last = outcome
+        self._observer(RoundFinished(outcome))
+
+    def restore(self, optimizer: ServerOptimizer) -> int:
+        """The round to start with; a resumed run's optimizer and accountant are put back, and
+        `counted` is known from here on."""
         if self._known is None:
             return 1
-        lines = read_lines(self._directory.path / METRICS)
         saved = self.ledger.load_checkpoint()
-        remark = require_agreement(
-            self._directory.path, self._known, lines, 0 if saved is None else saved[0]
-        )
-        if remark:
-            self.ledger.note(0, "resumed", remark)
-        standing = restore(self.config, self.ledger, self.accountant, optimizer)
-        kept = lines_to_keep(self._known, lines, standing.first)
-        self._metrics.rewrite(kept)
-        if standing.spend is not None:
-            measured = kept.get(standing.first - 1, {})
-            names = (*ALWAYS, *self.facts.metrics)
-            metrics = {name: float(measured[name]) for name in names if measured.get(name)}
-            self._last = RoundOutcome(standing.first - 1, standing.spend, 0, 0.0, metrics)
-            if standing.committed is not None:
-                self.committed = (standing.first, standing.committed, standing.spend)
-        log.info("resuming at round %d", standing.first)
-        return standing.first
+        note = require_newest(self._directory, self._known, 0 if saved is None else saved[0])
+        if note:
+            self.ledger.note(0, "resumed", note)
+        point = restore(self.config, self.ledger, self.accountant, optimizer)
+        view = RunView(self._directory.path)
+        self._metrics.rewrite(view.metrics_text(before=point.first))
+        if point.spend is not None:
+            metrics = view.metrics.get(point.first - 1, {})
+            self._last = RoundOutcome(point.first - 1, point.spend, 0, 0.0, metrics)
+            # A batch that waits at a remote shuffler is the one that was counted; any other is
+            # lost, and the round is reserved and counted anew.
+            if point.committed is not None and self.config.privacy.shuffler == "apart":
+                self._counted = (point.first, point.committed, point.spend)
+        said = replays(self._directory.path)
+        log.info("resuming at round %d%s", point.first, f": {said}" if said else "")
+        if said:
+            self._observer(Preparing(f"going on at round {point.first}: {said}"))
+        return point.first
 
     def announce(self, *, new: bool, checked: bool) -> None:
         """The warnings, in the log and once in the ledger; then tell whoever watches."""
@@ -167,13 +194,11 @@ class Run:
             self.ledger.note(0, "warning", text)
         for text in assumptions_of(self.config, self.facts) if new else ():
             self.ledger.note(0, "assumption", text)
-        self._observer(RunStarted(self._directory.path, self.config, self.warnings))
-
-    def on_round(self, outcome: RoundOutcome) -> None:
-        """Write the round's line and tell whoever watches."""
-        self._metrics.write(outcome)
-        self._last = outcome
-        self._observer(RoundFinished(outcome))
+        noise, warned = noise_of(self.config, self.facts)
+        noise = "" if warned else noise
+        if new and noise:
+            self.ledger.note(0, "noise", noise)
+        self._observer(RunStarted(self._directory.path, self.config, self.warnings, noise))
 
     def finish(
         self, model: Mapping[str, Tensor], stopped_early: str | None, *, failed: bool = False
@@ -186,27 +211,36 @@ class Run:
 
         tensors = {name: tensor.contiguous() for name, tensor in model.items()}
         self._directory.replace(MODEL, lambda path: save_file(tensors, path))
-        self.book.finish()
-        summary = summarize(
-            self._directory.path,
-            self.config,
-            self.facts,
-            self.accountant,
-            self._last,
-            warnings=self.warnings,
-            stopped_early=stopped_early,
-            failed=failed,
-            started=self._started,
-            accounting_seconds=self.book.seconds,
-            link=self.ledger.link,
-            reports=self.ledger.fewest_reports(),
-        )
-        self.ledger.set_meta("summary", summary)
+        attacks = self._writer.finish(self.rounds)
+        self.ledger.set_meta("outcome", self._outcome(stopped_early, failed, attacks))
         self.ledger.set_meta("finished", finished_at(self.config))
         self.ledger.finish()
+        view = RunView(self._directory.path)
+        summary = view.summary()
+        self._metrics.rewrite(view.metrics_text())
         self._directory.write(SUMMARY, as_text(summary))
-        forget_data(str(self.ledger.meta()["run"]))
+        forget_data(self.run)
+        self._directory.no_witness()
         self._observer(RunFinished(summary))
+
+    def _outcome(
+        self, stopped_early: str | None, failed: bool, attacks: Mapping[str, Column]
+    ) -> dict[str, Any]:
+        """What the ledger's other tables do not say of a run that is over."""
+        totals, times = self.accountant.client_totals(), self._times
+        each = {"proven": totals.proven, "sum": totals.sum, "local": totals.local}
+        columns = {} if self._last is None else {**self._last.spend.columns, **attacks}
+        return {
+            "stopped_early": stopped_early,
+            "failed": failed,
+            "epsilon_quantiles": quantiles_of(each),
+            "columns": {
+                name: {"status": str(column.status), "source": column.source, "note": column.note}
+                for name, column in columns.items()
+            },
+            "accounting_seconds": self._writer.seconds if times else None,
+            "seconds": time.time() - self._started if times else None,
+        }
 
     def close(self) -> None:
         """Flush and close every file."""
@@ -218,7 +252,11 @@ class Run:
 
 @contextmanager
 def open_run(
-    config: Config, facts: RunFacts, place: RunPlace, observer: Observer = unobserved
+    config: Config,
+    facts: RunFacts,
+    place: RunPlace,
+    accountant: Accountant,
+    observer: Observer = unobserved,
 ) -> Iterator[Run]:
     """Create the run's directory, or go on with the unfinished run in it, and open it.
 
@@ -240,8 +278,8 @@ def open_run(
         with logging_to(directory, times=publishes_times(config)):
             if config.run.entropy == "seeded":
                 ledger.outlive_the_process_only()
-            run = Run(directory, config, facts, ledger, known=known, observer=observer)
-            with _can_go_on(directory.path):
+            run = Run(directory, config, facts, ledger, accountant, known=known, observer=observer)
+            with _can_go_on(_resuming(directory.path, facts, observer)):
                 try:
                     run.announce(new=not place.goes_on, checked=checked)
                     yield run
@@ -251,25 +289,32 @@ def open_run(
         # Also while the accounting is set up: the run has begun once its ledger is there.
         if not (directory.path / LEDGER).exists():
             raise
-        raise RunInterrupted(directory.path) from None
+        raise RunInterrupted(directory.path, note=replays(directory.path)) from None
     finally:
         directory.close()
 
 
 @contextmanager
-def _can_go_on(path: Path) -> Iterator[None]:
+def _can_go_on(command: str) -> Iterator[None]:
     """Say how, when a run may not go on or a file of it cannot be written."""
     try:
         yield
     except PrivacyBudgetError as error:
-        raise PrivacyBudgetError(
-            f"{error}; go on with: fl-shuffle simulate --resume {path}"
-        ) from None
+        raise PrivacyBudgetError(f"{error}; go on with: {command}") from None
     except (OSError, sqlite3.Error) as error:
         raise RunError(
-            f"the run stopped: {error}; when that is mended go on with: fl-shuffle simulate "
-            f"--resume {path}"
+            f"the run stopped: {error}; when that is mended go on with: {command}"
         ) from error
+
+
+def _resuming(path: Path, facts: RunFacts, observer: Observer) -> str:
+    """The command that goes on with the run, where it is played; data that the server does not
+    have cannot be compared."""
+    vouched = facts.fingerprint is None
+    if isinstance(observer, FlowerLog):
+        how = "data-unchanged" if vouched else "yes"
+        return f"""flwr run . --run-config "run-directory='{path}' resume='{how}'\""""
+    return f"fl-shuffle simulate --resume {shlex.quote(str(path))}" + " --data-unchanged" * vouched
 
 
 def _directory(config: Config, place: RunPlace) -> RunDirectory:

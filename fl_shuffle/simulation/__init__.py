@@ -1,4 +1,4 @@
-"""Playing a whole federation on this machine: `launch` starts a run, `progress` shows it.
+"""Playing a whole federation on this machine: `launch` starts a run.
 
 The apps of the configuration run unchanged, in this process or on Flower's Ray engine.
 """

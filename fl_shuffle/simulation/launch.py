@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fl_shuffle.configuration.sections import AppSection, Config
+from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.plugins import load_function, require_extra
-from fl_shuffle.runs import Observer, Preparing, RunPlace, new_directory, unobserved
-from fl_shuffle.runs.directory import discard_unused
+from fl_shuffle.runs.directory import discard_unused, new_directory, require_unlocked
+from fl_shuffle.runs.events import Observer, Preparing, unobserved
+from fl_shuffle.runs.place import RunPlace
 
 
 def simulate(
@@ -42,10 +43,12 @@ def simulate(
             "privacy.shuffler = 'apart': in a simulation one process plays all parties; use "
             "'in-server', or deploy it (docs/deployment.md)"
         )
+    from fl_shuffle.flower.settings import with_app_config
+
     place = place or RunPlace()
-    config = _absolute_paths(config)
-    if config.run.engine == "ray":
-        require_extra("ray", "ray", "run.engine = 'ray'")
+    config = with_app_config(_absolute_paths(config), Path.cwd())
+    if config.run.engine != "in-process":
+        require_extra("ray", "ray", f"run.engine = {config.run.engine!r}")
         _simulate_on_ray(config, place, observer)
     else:
         _simulate_in_process(config, place, observer)
@@ -59,8 +62,16 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
 
     server_app = load_function(config.app.server, "grid", "context", field="app.server")
     client_app = load_function(config.app.client, "message", "context", field="app.client")
-    run_config: dict[str, Any] = {RESOLVED: config.to_json(), **place.run_config()}
-    grid = InProcessGrid(client_app, run_config, nodes=worker_count(config), observer=observer)
+    run_config: dict[str, Any] = {
+        **config.app.config, RESOLVED: config.to_json(), **place.run_config()
+    }  # fmt: skip
+    grid = InProcessGrid(
+        client_app,
+        run_config,
+        nodes=worker_count(config),
+        trusted=not config.app.custom_client,
+        observer=observer,
+    )
     context = Context(
         run_id=grid.run.run_id,
         node_id=1,
@@ -111,17 +122,21 @@ def _clients_heard() -> Iterator[None]:
 
 
 def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> None:
-    from fl_shuffle.flower.on_ray.engine import ray_address, run_on_ray
-    from fl_shuffle.tasks.task import load_task
+    from fl_shuffle.data.task import load_task
+    from fl_shuffle.flower.on_ray.engine import ray_address, require_app, run_on_ray
 
+    if config.run.engine == "flwr":
+        require_app(Path.cwd())
     if ray_address(config) and not config.run.jobs:
         raise ConfigError(
             "run.jobs is missing: on a Ray cluster say how many workers shall play the clients, "
             "e.g. as many as it has processors"
         )
-    if config.app == AppSection():
+    if not config.app.custom:
         # Whatever the user can put right is said here, not in a worker's log.
         load_task(config, lambda text: observer(Preparing(text)))
+    if place.goes_on and place.directory is not None:
+        require_unlocked(place.directory)  # here, and not in the log of an engine that starts first
     directory = place.directory or new_directory(Path(config.run.out))
     place = RunPlace(directory, place.resume)
     observer(Preparing("starting Flower's Simulation Engine, which takes a while"))

@@ -10,13 +10,13 @@ from fl_shuffle.errors import ConfigError, RunError
 from fl_shuffle.runs.directory import (
     LEDGER,
     PRIVATE_FOLDER,
-    SUMMARY,
     discard_unused,
     locked,
     new_directory,
     open_private,
     require_free,
 )
+from fl_shuffle.runs.views import RunView
 from fl_shuffle.sweeps.points import Point, Sweep
 
 DESCRIPTION = "sweep.json"
@@ -44,16 +44,13 @@ class SweepDirectory:
             if (path / DESCRIPTION).exists():
                 raise RunError(f"{path} already holds a sweep; choose another, or --resume it")
             require_free(path)
-        try:
-            path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-            path.chmod(PRIVATE_FOLDER)
-        except OSError as error:
-            raise RunError(f"{path} cannot be used as a folder: {error.strerror}") from None
+        _make_private(path)
         lock = locked(path)
         try:
             if (path / DESCRIPTION).exists():
                 raise RunError(f"{path} already holds a sweep; choose another folder")
             written = path / f"{DESCRIPTION}.new"
+            _make_private(path / RUNS)
             with open_private(written, "w") as file:
                 json.dump(sweep.to_json(), file, indent=2)
                 file.flush()
@@ -72,7 +69,13 @@ class SweepDirectory:
         """One that is there. Raises `RunError` if it is not, or another process works on it."""
         path = path.resolve()
         sweep = read_sweep(path)
-        return cls(path, sweep, locked(path))
+        lock = locked(path)
+        try:
+            _make_private(path / RUNS)
+        except RunError:
+            os.close(lock)
+            raise
+        return cls(path, sweep, lock)
 
     def run_path(self, point: Point) -> Path:
         """Where this point's run is, or will be."""
@@ -81,6 +84,15 @@ class SweepDirectory:
     def close(self) -> None:
         """Give the folder back."""
         os.close(self._lock)
+
+
+def _make_private(path: Path) -> None:
+    """Make the folder its owner's alone, whatever the umask; raises `RunError`."""
+    try:
+        path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        path.chmod(PRIVATE_FOLDER)
+    except OSError as error:
+        raise RunError(f"{path} cannot be used as a folder: {error.strerror}") from None
 
 
 def holds_sweep(path: Path) -> bool:
@@ -105,9 +117,7 @@ def run_path(sweep: Path, point: Point) -> Path:
 
 def state_of(path: Path) -> str:
     """ "finished", "unfinished" (it can be resumed) or "new"."""
-    if (path / SUMMARY).exists():
-        return "finished"
     if (path / LEDGER).exists():
-        return "unfinished"
+        return "finished" if RunView(path).finished else "unfinished"
     discard_unused(path)
     return "new"

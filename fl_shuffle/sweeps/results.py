@@ -9,9 +9,10 @@ from typing import Any
 
 from fl_shuffle.errors import RunError
 from fl_shuffle.plugins import require_extra
-from fl_shuffle.report.plots import write_picture
+from fl_shuffle.report.draw import write_picture
+from fl_shuffle.report.many import accuracy_against_epsilon
+from fl_shuffle.report.page import sweep_page
 from fl_shuffle.runs.directory import open_private
-from fl_shuffle.sweeps.page import accuracy_against_epsilon, render
 from fl_shuffle.sweeps.tables import SweepTables
 
 RUNS_TABLE = "runs.csv"
@@ -39,16 +40,14 @@ class SweepResult(SweepTables):
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the table and the figure as one HTML page (default SWEEP/sweep.html)."""
-        return _write(self.directory / PAGE if path is None else Path(path), render(self))
+        return _write(self.directory / PAGE if path is None else Path(path), sweep_page(self))
 
     def figure(self, path: str | Path) -> Path:
         """Write accuracy against epsilon, with error bars over the seeds, as the picture that the
         file's ending names (svg, png, pdf).
 
-        Raises `ConfigError` where matplotlib is not installed, `RunError` if no run has both
-        numbers.
+        Raises `RunError` if no run has both numbers.
         """
-        require_extra("matplotlib", "report", "a sweep's figure")
         figure = accuracy_against_epsilon(self)
         if figure is None:
             raise RunError(f"{self.directory}: no run has an accuracy and a finite epsilon yet")

@@ -1,23 +1,46 @@
-"""Handing the points of a sweep to worker processes."""
+"""Playing the points of a sweep, each in a process that is not this one.
+
+As many pools as runs go on at once, and one process a pool: one that dies takes its own point with
+it and no other, and libraries and data are loaded once a pool.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
+import multiprocessing
 import os
 import queue
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import (
+    FIRST_EXCEPTION,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from fl_shuffle.errors import ConfigError, RunError, require_integer
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.errors import ConfigError, FlShuffleError, RunError, require_integer
+from fl_shuffle.ledger.reader import reading
+from fl_shuffle.runs.directory import LEDGER
 from fl_shuffle.sweeps.directory import SweepDirectory, state_of
 from fl_shuffle.sweeps.points import Point
+
+LOOK_SECONDS = 0.5
+"""Pause between two looks at how far a run is."""
+PATIENCE_SECONDS = 20.0
+"""A run that was asked to stop and has not by then is killed; its ledger stays whole."""
 
 
 @dataclass(frozen=True)
@@ -75,115 +98,86 @@ def run_sweep(
             tell(PointFinished(point, kept=True))
         else:
             waiting.put(point)
-    teams = [_Team(directory, waiting, tell, jobs) for _ in range(min(jobs, waiting.qsize()))]
-    try:
-        for team in teams:
-            team.start()
-        for team in teams:
-            while team.is_alive():
-                # A join without a limit would not let Ctrl-C through.
-                team.join(0.2)
-    finally:
-        for team in teams:
-            team.stop()
-    for team in teams:
-        if team.broken is not None:
-            raise team.broken
+    threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
+    stopped = threading.Event()
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            players = [
+                pool.submit(_play_all, directory, waiting, threads, tell, stopped)
+                for _ in range(min(jobs, waiting.qsize()))
+            ]
+            wait(players, return_when=FIRST_EXCEPTION)
+        finally:
+            stopped.set()
+    for player in players:
+        player.result()
     return failed
 
 
-class _Team(threading.Thread):
-    """One worker process and the thread that feeds it."""
-
-    def __init__(
-        self,
-        directory: SweepDirectory,
-        waiting: queue.SimpleQueue[Point],
-        tell: Callable[[SweepEvent], None],
-        jobs: int,
-    ) -> None:
-        super().__init__(daemon=True)
-        self.broken: BaseException | None = None
-        self._directory = directory
-        self._waiting = waiting
-        self._tell = tell
-        self._threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
-        self._process: subprocess.Popen[str] | None = None
-        self._stopped = False
-
-    def run(self) -> None:
-        try:
-            while not self._stopped:
-                try:
-                    point = self._waiting.get_nowait()
-                except queue.Empty:
-                    break
-                self._play(point)
-        except BaseException as error:  # the caller's own, from `observe`: raised there
-            self.broken = error
-        finally:
-            self.stop()
-
-    def stop(self) -> None:
-        """End the worker, as Ctrl-C would."""
-        self._stopped = True
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(signal.SIGINT)
-        with contextlib.suppress(OSError):
-            assert process.stdin is not None
-            process.stdin.close()
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    def _play(self, point: Point) -> None:
-        process = self._process = self._process or _worker()
-        assert process.stdin is not None and process.stdout is not None
-        task = {
-            "run": str(self._directory.run_path(point)),
-            "config": _tables(point, self._threads),
-        }
-        try:
-            process.stdin.write(json.dumps(task) + "\n")
-            process.stdin.flush()
-            for line in process.stdout:
-                answer = json.loads(line)
-                if answer["event"] == "round":
-                    self._tell(PointRound(point, int(answer["round"])))
-                    continue
-                if answer["event"] == "finished":
-                    self._tell(PointFinished(point, kept=False))
-                else:
-                    self._tell(PointFailed(point, str(answer["error"])))
+def _play_all(
+    directory: SweepDirectory,
+    waiting: queue.SimpleQueue[Point],
+    threads: int,
+    tell: Callable[[SweepEvent], None],
+    stopped: threading.Event,
+) -> None:
+    """Play one point after another until none is left, or `stopped`."""
+    with contextlib.ExitStack() as pools:
+        pool = None
+        while not stopped.is_set():
+            try:
+                point = waiting.get_nowait()
+            except queue.Empty:
                 return
-        except BrokenPipeError:
-            pass
-        if self._stopped:
+            if pool is None:
+                pool = pools.enter_context(ProcessPoolExecutor(1, _Apart(), _begin))
+                process = _process_of(pool)
+            path = directory.run_path(point)
+            played = pool.submit(_play, path, _tables(point, threads))
+            with _ended(played, process):
+                for number in _rounds(path, played, stopped):
+                    tell(PointRound(point, number))
+            try:
+                error = played.result()
+            except BrokenProcessPool:
+                error, pool = "its process died: it was killed, or memory ran out", None
+            if not stopped.is_set():
+                tell(PointFailed(point, error) if error else PointFinished(point, kept=False))
+
+
+def _rounds(path: Path, played: Future[str], stopped: threading.Event) -> Iterator[int]:
+    """The number of every round as it appears in the run's ledger, until it is played."""
+    told = _last_round(path)
+    while not stopped.is_set():
+        over = played.done()  # before the look: no round is missed
+        last = _last_round(path)
+        yield from range(told + 1, last + 1)
+        told = max(told, last)
+        if over:
             return
-        code = process.wait()
-        self._process = None
-        self._tell(PointFailed(point, f"its process ended with {_meaning(code)}"))
+        wait([played], LOOK_SECONDS)
 
 
-def _worker() -> subprocess.Popen[str]:
-    # -P: modules of the working directory must not stand before installed ones.
-    command = [sys.executable, "-P", "-m", "fl_shuffle.sweeps.worker"]
-    # The worker inherits it and lets signals through once it can end without a traceback.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _last_round(path: Path) -> int:
     try:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            encoding="utf-8",
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise RunError(f"a worker process cannot be started: {error}") from None
+        with reading(path / LEDGER) as ledger:
+            found = ledger.execute("SELECT coalesce(max(round), 0) FROM rounds").fetchone()
+    except RunError:
+        return 0  # not there yet; who plays the run says what is wrong with it
+    return int(found[0])
+
+
+@contextlib.contextmanager
+def _ended(played: Future[str], process: int) -> Iterator[None]:
+    """What is still being played when this is left is stopped as Ctrl-C would."""
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGKILL):
+            if not played.done():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, number)
+                wait([played], PATIENCE_SECONDS)
 
 
 def _tables(point: Point, threads: int) -> dict[str, Any]:
@@ -195,5 +189,74 @@ def _tables(point: Point, threads: int) -> dict[str, Any]:
     return config.to_dict()
 
 
-def _meaning(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+# The pool's process: how it begins, and what it does there.
+
+
+class _Process(SpawnProcess):
+    """One that does not run the caller's script: that may start this very sweep."""
+
+    _hidden = threading.Lock()
+
+    @staticmethod
+    def _Popen(process_obj: BaseProcess) -> Any:
+        with _Process._hidden:
+            script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+            try:
+                return SpawnProcess._Popen(process_obj)
+            finally:
+                sys.modules["__main__"] = script
+
+
+class _Apart(SpawnContext):
+    Process = _Process
+
+
+def _process_of(pool: ProcessPoolExecutor) -> int:
+    """Start the pool's process; Ctrl-C does not reach it before it can end without a traceback."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return pool.submit(os.getpid).result()
+    except (OSError, BrokenProcessPool) as error:
+        raise RunError(f"a worker process cannot be started: {error}") from None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _begin() -> None:
+    os.setsid()  # what the terminal sends is for who started it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    sys.stdout = sys.stderr  # what a user's module prints is no result
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+
+
+def _end_with_the_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _play(path: Path, tables: dict[str, Any]) -> str:
+    """Run the point to its end; returns what went wrong, in one line."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        from fl_shuffle.runs.place import RunPlace
+        from fl_shuffle.runs.resume import unfinished_config
+        from fl_shuffle.simulation.launch import simulate
+        from fl_shuffle.threads import one_thread
+
+        resumed = state_of(path) == "unfinished"
+        config = unfinished_config(path) if resumed else parse_config(tables)
+        with one_thread():
+            simulate(config, RunPlace(path, "yes" if resumed else "no"))
+        over = state_of(path) == "finished"
+        return "" if over else "the run ended without a result; see its run.log"
+    except FlShuffleError as error:
+        return " ".join(str(error).split())
+    except KeyboardInterrupt:
+        return "interrupted"
+    except Exception as error:  # a user's module may raise anything; the other points go on
+        return f"{type(error).__name__}: {error}"
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -17,13 +17,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.attacks.vector_data_sets import cell_probabilities
-from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.attacks.vector_data_sets import (
+    ATTACK_MAX_SHIFT,
+    ATTACK_REACH,
+    cell_probabilities,
+)
+from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
-from fl_shuffle.accounting.rounds.round_library import RoundType
-from fl_shuffle.accounting.tolerances import TOLERANCES
+from fl_shuffle.accounting.reports import ReportClass, RoundType
 from fl_shuffle.errors import NotApplicableError, PrecisionError, require_real
 
 FloatArray = NDArray[np.float64]
@@ -57,7 +60,7 @@ def vector_lower_epsilon(classes: Sequence[ReportClass], index: int, delta: floa
     )
     kind = RoundType.of(classes, index)
     best = 0.0
-    upper = kind.curve().epsilon(target)
+    upper = VectorCurve(kind).epsilon(target)
     for scene in scenes(kind):
         if _divergence(kind, scene, best) <= target:
             continue
@@ -87,7 +90,7 @@ def scenes(kind: RoundType) -> list[tuple[float, float]]:
     """Signed distances of x0 and x1 from the others' common mean, in noise widths."""
     own = kind.radius / kind.scale
     move = kind.own.ratio
-    if max(own + own, move) > 2.0 * TOLERANCES.attack_max_shift:
+    if max(own + own, move) > 2.0 * ATTACK_MAX_SHIFT:
         raise NotApplicableError(
             "reports lie up to "
             f"{2.0 * own:.3g} noise widths apart: this one gives itself away, and the local "
@@ -99,7 +102,7 @@ def scenes(kind: RoundType) -> list[tuple[float, float]]:
 
 
 def _divergence(kind: RoundType, scene: tuple[float, float], epsilon: float) -> float:
-    span = TOLERANCES.attack_reach + max(abs(scene[0]), abs(scene[1]))
+    span = ATTACK_REACH + max(abs(scene[0]), abs(scene[1]))
     edges = np.linspace(-span, span, CELLS + 1)
     base, p, q = (cell_probabilities(kind.noise, edges - at) for at in (0.0, *scene))
     kept = base > 1e-300

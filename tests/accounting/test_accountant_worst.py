@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,16 +11,16 @@ from scipy.stats import chi2
 import fl_shuffle.accounting.accountant as module
 import fl_shuffle.accounting.rounds.round_library as library_module
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.attacks import recognition
+from fl_shuffle.accounting.attacks.likelihood_ratio import attack_epsilon
 from fl_shuffle.accounting.attacks.recognition import Recognition
+from fl_shuffle.accounting.reports import ReportClass, RoundType
+from fl_shuffle.accounting.rounds.equal_rounds import shuffled_pair
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.local_guarantees import worst_local_epsilons
 
 
-def make(classes: list[ClientClass], class_of: np.ndarray, rounds: int = 6) -> Accountant:
-    return Accountant(
-        classes, class_of, unit="client", schedule="aggregate", delta=1e-5, rounds=rounds
-    )
+def make(classes: list[ClientClass], class_of: np.ndarray) -> Accountant:
+    return Accountant(classes, class_of, unit="client", schedule="aggregate", delta=1e-5)
 
 
 def some_class(rng: np.random.Generator, noise: str, scale: float) -> ClientClass:
@@ -33,9 +33,8 @@ def test_the_headline_covers_clients_that_are_not_listed(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Coarse curves: what is compared comes from the same ones.
-    few = dataclasses.replace(module.TOLERANCES, listed_classes=3, round_nodes_per_sd=3.0)
-    monkeypatch.setattr(module, "TOLERANCES", few)
-    monkeypatch.setattr(library_module, "TOLERANCES", few)
+    monkeypatch.setattr(module, "LISTED_CLASSES", 3)
+    monkeypatch.setattr(library_module, "shuffled_pair", partial(shuffled_pair, per_sd=3.0))
     rng = np.random.default_rng(seed)
     scales = [1.0, 1.3, 0.2 if seed % 2 else 1.0]
     noises = [["gaussian"], ["laplace"], ["gaussian", "laplace", "user"]][seed % 3]
@@ -52,6 +51,18 @@ def test_the_headline_covers_clients_that_are_not_listed(
         accountant.commit(number, present)
         local = accountant.client_totals().local
         assert spend.columns["local"].worst == pytest.approx(local.max(), rel=1e-9)
+
+
+def test_the_attack_column_is_what_the_attack_reaches_and_no_more() -> None:
+    own = ClientClass("gaussian", 1.0, 0.5, 1.0, 1.0, 1e-5, 1)
+    accountant = make([own], np.zeros(50, dtype=np.int64))
+    everybody = np.ones(50, dtype=bool)
+    kind = RoundType.of([ReportClass("gaussian", 1.0, 0.5, 1.0, 50)], 0)
+    for number in (1, 2):
+        reached = attack_epsilon(kind, number, 1e-5)
+        accountant.commit(number, everybody)
+        found = accountant.lower_columns()["lower"].worst
+        assert found == pytest.approx(reached, rel=1e-6) and found > 0.0
 
 
 def test_a_small_cohort_decides_whatever_the_local_order_says() -> None:
@@ -124,22 +135,3 @@ def test_where_recognition_is_claimed_the_attacker_picks_the_right_report(
         rival = -6.0 + scale * rng.standard_normal(others)
         short = scale**2 * rng.chisquare(dimension - 1, others) <= tau
         assert not np.any(short & (rival >= along[index]))
-
-
-def test_recognition_among_many_classes_is_claimed_as_among_each() -> None:
-    """Bins of near scales and radii claim no more than the classes themselves, and hardly less."""
-    rng = np.random.default_rng(2)
-    scales = np.sort(rng.uniform(0.5, 5.0, 400))
-    classes = [ClientClass("gaussian", float(scale), 6.0, 0.3, 1.0, 1e-5, 1) for scale in scales]
-    counts = np.ones(400, dtype=np.int64)
-    for dimension in (None, 2, 600):
-        binned = Recognition(classes, counts, 1e-2, dimension)
-        with pytest.MonkeyPatch.context() as patch:
-            exact = dataclasses.replace(module.TOLERANCES, recognition_classes=1000)
-            patch.setattr(recognition, "TOLERANCES", exact)
-            each = Recognition(classes, counts, 1e-2, dimension)
-        assert len(binned._others) < 300 and len(each._others) == 400
-        claims = [(binned.epsilon(index, 1), each.epsilon(index, 1)) for index in range(400)]
-        assert all(a in (None, b) for a, b in claims)
-        assert sum(b is not None for _, b in claims) - sum(a is not None for a, _ in claims) <= 8
-    assert any(b is not None for _, b in claims) and any(b is None for _, b in claims)

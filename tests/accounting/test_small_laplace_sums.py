@@ -22,7 +22,6 @@ def accountant(clients: int, release: str = "sum") -> Accountant:
         unit="client",
         schedule="aggregate",
         delta=DELTA,
-        rounds=5,
         dimension=10,
         trust=Trust(release=release),
     )

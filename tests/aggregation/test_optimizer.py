@@ -81,3 +81,16 @@ def test_starting_up_does_not_load_the_compiler() -> None:
         "assert 'torch._dynamo' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("decay", "half"), [("linear", 0.55), ("cosine", 0.55), ("constant", 1.0)])
+def test_a_decay_ends_where_it_is_told_to(decay: str, half: float) -> None:
+    told = 0.0 if decay == "constant" else 0.1
+    section = ServerSection(learning_rate=1.0, decay=decay, decay_to=told)
+    optimizer, steps = ServerOptimizer(section, torch.zeros(1)), []
+    for number in range(1, 1001):
+        before = optimizer.current().clone()
+        optimizer.step(torch.ones(1), number, 1000)
+        steps.append(float(before - optimizer.current()))
+    assert steps[0] == 1.0 and steps[500] == pytest.approx(half, rel=1e-3)
+    assert steps[-1] == pytest.approx(1.0 if decay == "constant" else 0.1, abs=1e-3)

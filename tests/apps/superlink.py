@@ -119,8 +119,11 @@ class Federation:
         return (self.home / f"{name}.log").read_text(errors="replace")
 
     def flwr(self, *arguments: str) -> str:
+        return self.flwr_prints(*arguments, "--format", "json")
+
+    def flwr_prints(self, *arguments: str) -> str:
         done = subprocess.run(
-            [_program("flwr"), *arguments, "--format", "json"],
+            [_program("flwr"), *arguments],
             env=self.environment("flwr"),
             cwd=self.home,
             capture_output=True,

@@ -14,7 +14,7 @@ import pytest
 
 from fl_shuffle.flower.on_ray.engine import OFFLINE, _program
 from tests.apps.superlink import app_folder
-from tests.architecture.test_limits import FILES, ROOT
+from tests.repository import FILES, ROOT
 
 pytestmark = pytest.mark.skipif(
     shutil.which(_program("flwr")) is None, reason="Flower's programs are not installed"
@@ -27,7 +27,7 @@ from pathlib import Path
 from server.app import app as server
 from clients.app import app as client
 from fl_shuffle.configuration.reading import load_config
-from fl_shuffle.tasks.task import load_task
+from fl_shuffle.data.task import load_task
 import clients, fl_shuffle, server as servers
 
 bundle = Path(sys.argv[1])
@@ -68,7 +68,7 @@ def test_every_module_and_every_data_file_is_in_it(bundle: Path) -> None:
         for path in (ROOT / "fl_shuffle").glob(pattern)
         if path.name != "py.typed"
     }
-    assert "fl_shuffle/tasks/sources/digits.json" in data and len(needed) > 100
+    assert "fl_shuffle/data/sources/digits.json" in data and len(needed) > 100
     assert needed | data <= held
     assert not {name for name in held if name.startswith(("tests/", "benchmarks/", ".venv/"))}
 

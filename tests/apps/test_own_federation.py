@@ -6,6 +6,7 @@ import csv
 import json
 import logging
 from collections.abc import Mapping
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +23,26 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import Result
 from torch import nn
 
 import fl_shuffle as fs
-from fl_shuffle.apps import FederationSettings
-from fl_shuffle.apps.federation import arrays_of
+from fl_shuffle import federation
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
-from fl_shuffle.errors import FlShuffleError, InvalidValueError
-from fl_shuffle.flower import ShuffleClientApp, mod
+from fl_shuffle.errors import FlShuffleError, InvalidValueError, PrivacyBudgetError
+from fl_shuffle.federation import RunParts
+from fl_shuffle.flower import ShuffleClientApp, ShuffleStrategy
 from fl_shuffle.flower.grid import InProcessGrid
-from fl_shuffle.flower.mod import ClientPlan
-from fl_shuffle.flower.records import Layout, TrainRequest, reports_of
+from fl_shuffle.flower.messages import Layout, TrainRequest, reports_of
 from fl_shuffle.flower.settings import RESOLVED
+from fl_shuffle.runs.events import unobserved
 
 CLIENTS, DIMENSION = 24, 6
 GOAL = torch.linspace(-1.0, 1.0, DIMENSION)
 
 server, client = ServerApp(), ShuffleClientApp()
+results: list[Result] = []
 seen: list[tuple[int, int, int]] = []
 """(client, clients, how often it was asked before, by its own state) of every training."""
 
@@ -57,7 +60,9 @@ def distance(number: int, arrays: ArrayRecord) -> dict[str, float]:
 
 @server.main()
 def serve(grid: Grid, context: Context) -> None:
-    FederationSettings.of(context).run(grid, model(), evaluate=distance)
+    strategy = ShuffleStrategy.of(context)
+    initial = ArrayRecord(model().state_dict())
+    results.append(strategy.start(grid=grid, initial_arrays=initial, evaluate_fn=distance))
 
 
 @client.train()
@@ -71,7 +76,9 @@ def train(message: Message, context: Context) -> Message:
     arrays = message.content.array_records["arrays"]
     weight = arrays["weight"].numpy()
     trained = weight + 0.5 * (GOAL.numpy() - weight)
-    content = RecordDict({"arrays": ArrayRecord({"weight": Array(trained)})})
+    # As under Flower's own strategies, which read metrics; here they stay on the node.
+    metrics = MetricRecord({"num-examples": 7, "loss": float(np.sum(weight))})
+    content = RecordDict({"arrays": ArrayRecord({"weight": Array(trained)}), "metrics": metrics})
     return Message(content, reply_to=message)
 
 
@@ -101,8 +108,15 @@ def test_a_run_of_own_apps_is_a_run_like_any_other(
     spend = result.ledger.client(7)
     assert spend.rounds == 4 and 40.0 <= spend.epsilon0 <= 90.0
     assert spend.epsilon <= spend.local_epsilon
-    page = result.report(tmp_path / "page.html").read_text()
-    assert "the clients&#x27; own" in page or "the clients' own" in page
+    # Flower's own result, with what was measured of the initial model.
+    measured = results[-1].evaluate_metrics_serverapp
+    assert sorted(measured) == [0, 1, 2, 3, 4]
+    assert measured[0]["loss"] == pytest.approx(float((GOAL**2).sum()))
+    assert measured[4]["largest"] == pytest.approx(result.metrics["largest"][-1])
+    weight = results[-1].arrays["weight"].numpy()
+    assert weight.shape == (1, DIMENSION) and distance(4, results[-1].arrays) == dict(measured[4])
+    page = unescape(result.report(tmp_path / "page.html").read_text())
+    assert "the clients' own" in page
     assert main(["ledger", str(tmp_path / "run"), "--client", "7"]) == 0
     assert "7" in capsys.readouterr().out
     assert main(["runs", str(tmp_path)]) == 0
@@ -132,8 +146,8 @@ def test_a_nodes_threads_change_no_bit_of_a_seeded_run(
 
     own = ShuffleClientApp()
     own.train()(counting)
-    monkeypatch.setattr(mod, "_plans", [])
-    layout = Layout.of(arrays_of(model()))
+    monkeypatch.setattr(federation, "_kept", [])
+    layout = Layout.of(ArrayRecord(model().state_dict()))
     start = layout.record(np.zeros(DIMENSION, np.float32))
     grid = InProcessGrid(own, {RESOLVED: json.dumps(settings(entropy=entropy))}, nodes=1)
     before = torch.get_num_threads()
@@ -164,25 +178,29 @@ def test_where_nobody_watches_flowers_log_is_told(
     logged = [record.getMessage() for record in caplog.records if record.name == "flwr"]
     assert f"run directory: {tmp_path / 'run'}" in logged
     assert any(line.split()[:2] == ["2/2", str(CLIENTS)] for line in logged)
-    assert any(line.startswith("privacy: epsilon <= ") for line in logged)
+    assert any(line.startswith("epsilon    ") for line in logged)
 
 
-def test_going_on_takes_somebody_who_vouches_for_the_data(tmp_path: Path) -> None:
-    stop = RuntimeError("enough")
-
-    def after(outcome: Any) -> None:
-        if outcome.round_number == 2:
-            raise stop
-
-    out = tmp_path / "run"
-    with pytest.raises(RuntimeError, match="enough"):
-        fs.simulate(settings(), out=out, on_round=after)
-    with pytest.raises(FlShuffleError, match="data-unchanged"):
-        fs.resume(out)
-    fs.resume(out, data_unchanged=True)
-    fs.simulate(settings(), out=tmp_path / "whole")
-    ours, theirs = (folder / "model.safetensors" for folder in (out, tmp_path / "whole"))
-    assert ours.read_bytes() == theirs.read_bytes()
+@pytest.mark.parametrize("engine", ["here", "flwr run"])
+def test_how_to_go_on_is_said_for_the_engine_that_plays(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    run_config = {RESOLVED: json.dumps(settings()), "run-directory": str(run)}
+    empty = ShuffleClientApp()  # whose nodes are nobody's: a query is answered, training is not
+    grid = InProcessGrid(empty, run_config, nodes=1)
+    monkeypatch.setattr(grid, "observer", None if engine == "flwr run" else unobserved)
+    context = Context(1, 1, {}, RecordDict(), dict(run_config))
+    expected = {
+        "here": f"fl-shuffle simulate --resume {run} --data-unchanged",
+        "flwr run": f"flwr run . --run-config \"run-directory='{run}' resume='data-unchanged'\"",
+    }
+    try:
+        with pytest.raises(PrivacyBudgetError) as raised:
+            server(grid, context)
+    finally:
+        grid.close()
+    assert str(raised.value).endswith(f"go on with: {expected[engine]}")
 
 
 def asked(
@@ -192,7 +210,7 @@ def asked(
     run_config = {RESOLVED: json.dumps(settings()), **more}
     grid = InProcessGrid(client, run_config, nodes=1)
     grid._contexts[2].node_config = dict(node_config)
-    layout = Layout.of(arrays_of(model()))
+    layout = Layout.of(ArrayRecord(model().state_dict()))
     request = TrainRequest(1, first, span).message(
         layout.record(np.zeros(DIMENSION, np.float32)), 2, clients=CLIENTS
     )
@@ -218,20 +236,48 @@ def test_a_node_is_as_many_clients_as_it_says() -> None:
         asked(third, first=7)
 
 
-def test_who_fails_is_absent_and_nobody_else() -> None:
-    reports = reports_of(asked({}, fails="yes"))
-    assert reports is not None
-    assert np.isfinite(reports).all(axis=1).tolist() == [True, False, True]
-    assert asked({}, first=5, span=1, fails="yes").has_error()
+def test_a_deployed_node_tells_nobody_that_all_its_clients_fail() -> None:
+    """With noise of its own, and unless whoever started the node says that it is a simulation."""
+    run_config = {RESOLVED: json.dumps(settings(entropy="system")), "fails": "yes"}
+    failing = ShuffleClientApp()
+
+    @failing.train()
+    def fail(message: Message, context: Context) -> Message:
+        raise RuntimeError("a secret")
+
+    layout = Layout.of(ArrayRecord(model().state_dict()))
+    start = layout.record(np.zeros(DIMENSION, np.float32))
+    for simulated in (False, True):
+        grid = InProcessGrid(failing, run_config, nodes=1)
+        if not simulated:
+            grid._contexts[2].node_config = {}
+        try:
+            request = TrainRequest(1, 0, 5).message(start, 2, clients=CLIENTS)
+            reply = next(iter(grid.send_and_receive([request])))
+        finally:
+            grid.close()
+        assert reply.has_error() is simulated
+        assert simulated or reports_of(reply).shape == (5, DIMENSION)  # type: ignore[union-attr]
 
 
-def test_noise_is_each_clients_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_but_reports_leaves_a_node() -> None:
+    reply = asked({})
+    assert list(reply.content) == ["report"]
+    (values,) = reply.content.array_records["report"].values()
+    assert values.numpy().shape == (3, DIMENSION)
+
+
+@pytest.mark.parametrize("client_clip", [None, 0.05])
+def test_noise_is_each_clients_own(client_clip: float | None) -> None:
     """Reports of many rounds: centred on the clipped update, as wide as the client's plan says."""
-    config = parse_config(settings())
-    plan = ClientPlan.of(config).plan
-    layout = Layout.of(arrays_of(model()))
+    tables = settings()
+    if client_clip is not None:
+        tables["privacy"]["client_clip"] = client_clip
+    config = parse_config(tables)
+    plan = RunParts.made_of(config).randomizers
+    layout = Layout.of(ArrayRecord(model().state_dict()))
     start = layout.record(np.full(DIMENSION, 1000.0, np.float32))
-    grid = InProcessGrid(client, {RESOLVED: json.dumps(settings())}, nodes=1)
+    grid = InProcessGrid(client, {RESOLVED: json.dumps(tables)}, nodes=1)
     rounds = 400
     try:
         messages = [
@@ -243,7 +289,9 @@ def test_noise_is_each_clients_own(monkeypatch: pytest.MonkeyPatch) -> None:
         grid.close()
     values = np.array(replies)  # [rounds, 2, d]
     update = 0.5 * (1000.0 - GOAL.numpy())
-    clipped = update / np.linalg.norm(update)
+    clipped = (client_clip or 1.0) * update / np.linalg.norm(update)
+    # The second clip makes noise that much smaller; a mean that were not clipped would stand out.
+    assert plan.radius[4] == plan.sensitivity[4] / 2.0 == (client_clip or 1.0)
     for row, number in enumerate((4, 5)):
         noise = (values[:, row] - clipped) / plan.scale[number]
         # 2,400 standard normals: mean within 5 / sqrt(2400), spread within 5 / sqrt(4800).
@@ -262,20 +310,15 @@ def test_what_own_apps_cannot_have_is_one_line(tables: dict[str, Any], field: st
     base = settings()
     del base["app"]
     with pytest.raises(InvalidValueError, match=field):
-        ClientPlan.of(parse_config({**base, **{k: {**base[k], **v} for k, v in tables.items()}}))
+        RunParts.made_of(parse_config({**base, **{k: {**base[k], **v} for k, v in tables.items()}}))
 
 
 def test_batch_statistics_get_advice() -> None:
     batch = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
-    with pytest.raises(InvalidValueError, match=r"GroupNorm.*ModuleValidator"):
-        arrays_of(batch)
     with pytest.raises(InvalidValueError, match=r"num_batches_tracked.*GroupNorm.*ModuleValidator"):
         Layout.of(ArrayRecord(batch.state_dict()))
     grouped = nn.Sequential(nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2))
-    assert list(arrays_of(grouped)) == ["0.weight", "0.bias", "1.weight", "1.bias"]
-    grouped.register_buffer("constant", torch.ones(2))
-    with pytest.raises(InvalidValueError, match="persistent=False"):
-        arrays_of(grouped)
+    assert list(Layout.of(ArrayRecord(grouped.state_dict())).names) == list(grouped.state_dict())
 
 
 def test_metrics_must_be_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,14 @@ import pytest
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fl_shuffle.apps import client, server
+from clients.app import app as client_app
+from fl_shuffle import federation
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.flower.grid import InProcessGrid
-from fl_shuffle.flower.records import TrainRequest, array_record, reply_with_reports
+from fl_shuffle.flower.messages import TrainRequest, array_record, reply_with_reports
 from fl_shuffle.flower.settings import RESOLVED, SIMULATION_VARIABLE
+from server.app import app as server_app
 from tests.apps.test_same_bits import KINDS
 from tests.gradients.tuning import choose_path
 from tests.small_federation import Launch, model_bytes, summary
@@ -55,23 +55,6 @@ def test_flowers_ray_engine_gives_the_same_bits(launch: Launch, tmp_path: Path) 
     assert launch("here", *kind, POOLED, "run.jobs=1") == 0
     assert launch("ray", *kind, POOLED, options=("--engine", "ray", "--jobs", "2")) == 0
     assert model_bytes(tmp_path / "here") == model_bytes(tmp_path / "ray")
-
-
-def test_a_run_says_so_everywhere(
-    launch: Launch, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = "noise pooled: same law, no reports were made"
-    assert launch("run", POOLED) == 0
-    assert said in capsys.readouterr().out
-    folder = tmp_path / "run"
-    assert any(said in text for text in summary(folder)["warnings"])  # type: ignore[attr-defined]
-    with sqlite3.connect(folder / "ledger.sqlite") as ledger:
-        notes = [row[0] for row in ledger.execute("SELECT text FROM notes")]
-    assert sum(said in text for text in notes) == 2
-    assert json.loads((folder / "config.json").read_text())["run"]["noise"] == "pooled"
-    from fl_shuffle.report import write_report
-
-    assert said in write_report(folder).read_text()
 
 
 @pytest.mark.parametrize(
@@ -129,13 +112,13 @@ def test_a_deployed_node_sends_no_sum_without_noise(monkeypatch: pytest.MonkeyPa
     model: ArrayRecord = array_record({"parameters": np.zeros(650, np.float32)}, shared=True)
     message = TrainRequest(1, 0, 4).message(model, 3)
     played = []
-    monkeypatch.setattr(client, "worker_for", played.append)
+    monkeypatch.setattr(federation, "load_task", lambda *_: played.append(1))
     for node_config in ({}, {"partition-id": 0, "num-partitions": 1}):
         with pytest.raises(ConfigError, match="fl-shuffle simulate"):
-            client.app(message, a_node(monkeypatch, **node_config))
+            client_app(message, a_node(monkeypatch, **node_config))
     assert not played
 
 
 def test_a_deployed_server_starts_no_such_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="fl-shuffle simulate"):
-        server.main(None, a_node(monkeypatch))  # type: ignore[arg-type]
+        server_app(None, a_node(monkeypatch))  # type: ignore[arg-type]

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl_shuffle.flower import strategy
-from fl_shuffle.randomizers import noise_cpu
+from fl_shuffle.flower import nodes
 from tests.gradients.tuning import choose_path
 from tests.small_federation import Launch, model_bytes, summary
 
@@ -82,23 +81,11 @@ def test_packing_jobs_and_chunks_do_not_matter(
     assert launch("one", *KINDS[kind], "run.jobs=1") == 0
     assert launch("two", *KINDS[kind], "run.jobs=2") == 0
     assert launch("many", *KINDS[kind], "run.jobs=4") == 0
-    monkeypatch.setattr(strategy, "CHUNK_BYTES", 1)  # one block per message
+    monkeypatch.setattr(nodes, "HELD_NUMBERS", 1)  # one block per message
     assert launch("single", *KINDS[kind], "run.jobs=2") == 0
     first = model_bytes(tmp_path / "one")
     for name in ("two", "many", "single"):
         assert model_bytes(tmp_path / name) == first, name
-
-
-def test_compiled_noise_gives_the_same_bits(
-    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for noise in ("gaussian", "laplace"):
-        models = []
-        for limit in (0, 1 << 62):
-            monkeypatch.setattr(noise_cpu, "COMPILED_FROM", limit)
-            assert launch(f"{noise} {limit}", f"privacy.randomizer={noise}") == 0
-            models.append(model_bytes(tmp_path / f"{noise} {limit}"))
-        assert models[0] == models[1]
 
 
 def test_another_seed_gives_another_model(launch: Launch, tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ FOLDER = Path({folder!r})
 
 
 def mean(reports):
+    if float(reports.std()) > 0.5:  # made-up ones, on which it is tried before the run
+        return reports.double().mean(dim=0)
     number = len(list(FOLDER.glob("batch-*.npy"))) + 1
     np.save(FOLDER / "unfinished.npy", reports.numpy())
     os.replace(FOLDER / "unfinished.npy", FOLDER / f"batch-{{number}}.npy")
@@ -109,6 +111,7 @@ def test_nobody_sees_what_is_not_theirs_and_kills_lose_no_round(
     address = f"127.0.0.1:{_free_port()}"
     assert main(["shuffler", "key", str(key)]) == 0
     made = ["--passes", str(passes), "--address", address, "--clients", str(CLIENTS)]
+    made += ["--min-reports", "4"]
     assert main(["shuffler", "init", str(store), *made, "--sites", str(NODES)]) == 0
     run, files = tmp_path / "run", {"shuffler": str(passes / "analyzer.json")}
     with federation(tmp_path / "flower", ready=True) as flower:

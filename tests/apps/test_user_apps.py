@@ -18,47 +18,47 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import Strategy
 
-from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta
-from fl_shuffle.accounting.rounds.events import Column, Spend
-from fl_shuffle.aggregation.optimizer import ServerOptimizer
-from fl_shuffle.configuration.sections import ServerSection
-from fl_shuffle.errors import InvalidValueError, PrivacyBudgetError
-from fl_shuffle.flower import LocalRandomizerMod, Schedule, ShuffleStrategy
+from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
+from fl_shuffle.flower import LocalRandomizerMod, ShuffleStrategy
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED, InProcessGrid
-from fl_shuffle.flower.records import reports_of
-from fl_shuffle.seeds import SeedTree
+from fl_shuffle.flower.messages import Layout
+from tests.flower.small_rounds import OpenLedger, small_strategy
 
+
+def test_an_evaluation_request_does_not_reach_the_app() -> None:
+    app, reached = ClientApp(mods=[LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)]), []
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        reached.append(message)
+        return Message(RecordDict(), reply_to=message)
+
+    grid = InProcessGrid(app, {}, nodes=1)
+    try:
+        message = grid.create_message(RecordDict({"arrays": initial()}), "evaluate", 2, "1")
+        assert next(iter(grid.send_and_receive([message]))).has_error()
+    finally:
+        grid.close()
+    assert not reached
+
+
+SECRET = "a secret in a record"
 TARGET = np.array([[0.5, -0.25], [1.0, 0.0]], dtype=np.float32)
 
 
-class OpenBook:
-    """A book that lets everything pass and remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.reports: list[int] = []
-
-    def reserve(self, round_number: int, participants: np.ndarray) -> np.ndarray:
-        return participants
-
-    def commit(self, round_number: int, present: np.ndarray, seconds: float) -> Spend:
-        self.reports.append(int(present.sum()))
-        columns = {"proven": Column("proven", Status.PROVEN, "", {0: 1.0})}
-        return Spend(round_number, int(present.sum()), 1e-5, None, None, columns)
-
-    def checkpoint(self, round_number: int, state: dict[str, Any]) -> None:
-        pass
-
-
-def user_app(mod: LocalRandomizerMod, *, fails: bool = False, nan: bool = False) -> ClientApp:
+def user_app(
+    mod: LocalRandomizerMod, *, fails: BaseException | None = None, nan: bool = False
+) -> ClientApp:
     """A ClientApp as written for Flower's own strategies: arrays in, arrays and metrics out."""
     app = ClientApp()
 
     @app.train(mods=[mod])
     def train(message: Message, context: Context) -> Message:
         if fails:
-            raise RuntimeError("a secret in an exception text")
+            raise fails
         arrays = message.content.array_records["arrays"]
         weight = arrays["w"].numpy() + 0.5 * (TARGET - arrays["w"].numpy())
         trained = {"w": Array(weight * (np.nan if nan else 1.0)), "b": Array(arrays["b"].numpy())}
@@ -75,25 +75,28 @@ def initial() -> ArrayRecord:
     )
 
 
-def strategy(clients: int, book: OpenBook, rounds: int = 6) -> ShuffleStrategy:
-    return ShuffleStrategy(
-        clients=clients,
-        schedule=Schedule(rounds=rounds),
-        optimizer=ServerOptimizer(ServerSection(learning_rate=1.0), torch.zeros(7)),
-        book=book,
-        seeds=SeedTree(1),
-    )
+def report_in(reply: Message) -> np.ndarray:
+    """The report [7] in an answer to a stock strategy, whose model was zero; nothing else is."""
+    assert list(reply.content) == ["arrays", "metrics"]
+    assert dict(reply.content.metric_records["metrics"]) == {"num-examples": 1}
+    arrays = reply.content.array_records["arrays"]
+    assert Layout.of(arrays) == Layout.of(initial())
+    return -Layout.of(arrays).flatten(arrays)
+
+
+def strategy(clients: int, ledger: OpenLedger) -> ShuffleStrategy:
+    return small_strategy(clients, 7, ledger)
 
 
 def test_an_app_for_stock_flower_works_behind_the_mod() -> None:
     mod = LocalRandomizerMod(randomizer="gaussian", epsilon0=50.0, delta0=1e-5, clip_norm=2.0)
-    book = OpenBook()
+    ledger = OpenLedger()
     grid = InProcessGrid(user_app(mod), {}, nodes=40)
     try:
-        result = strategy(40, book).start(grid, initial())
+        result = strategy(40, ledger).start(grid, initial(), num_rounds=6)
     finally:
         grid.close()
-    assert book.reports == [40] * 6
+    assert ledger.reports == [40] * 6
     learnt = result.arrays["w"].numpy()
     # Noise of one report is about 0.3 a coordinate, of the mean of 40 about 0.05 a round.
     assert np.abs(learnt - TARGET).max() < 0.4
@@ -108,51 +111,81 @@ def test_nothing_but_the_report_leaves() -> None:
         first, second = (next(iter(grid.send_and_receive([message]))) for _ in range(2))
     finally:
         grid.close()
-    assert list(first.content) == ["report"]
-    reports = [reports_of(reply) for reply in (first, second)]
-    assert all(report is not None and report.shape == (1, 7) for report in reports)
-    assert not np.array_equal(reports[0], reports[1])  # type: ignore[arg-type]
+    reports = [report_in(reply) for reply in (first, second)]
+    assert all(report.shape == (7,) for report in reports)
+    assert not np.array_equal(reports[0], reports[1])
 
 
-def test_a_failing_client_sends_no_text() -> None:
-    mod = LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)
-    grid = InProcessGrid(user_app(mod, fails=True), {}, nodes=1)
-    try:
-        message = grid.create_message(RecordDict({"arrays": initial()}), "train", 2, "1")
-        reply = next(iter(grid.send_and_receive([message])))
-        assert reply.has_error() and not reply.error.reason and reports_of(reply) is None
-        with pytest.raises(PrivacyBudgetError, match="0 usable reports"):
-            strategy(2, OpenBook()).start(grid, initial())
-    finally:
-        grid.close()
+class Silent(RuntimeError):
+    """An exception whose own text fails."""
+
+    def __str__(self) -> str:
+        raise ValueError(SECRET)
 
 
-def test_a_client_with_nan_sends_a_report_like_any_other(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    "raised",
+    [
+        RuntimeError("a secret in an exception text"),
+        ConfigError("a secret"),
+        Silent(),
+        SystemExit(3),
+    ],
+    ids=lambda raised: type(raised).__name__,
+)
+def test_a_client_that_fails_sends_zero_and_noise(
+    raised: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its mean is zero, the noise is there, and only its own log tells."""
-    mod = LocalRandomizerMod(randomizer="gaussian", epsilon0=1.0, delta0=1e-5)
-    grid = InProcessGrid(user_app(mod, nan=True), {}, nodes=1)
+    """That it fails may hang on one record: who is absent is public, and what it says, too."""
+    mod = LocalRandomizerMod(randomizer="laplace", epsilon0=1.0, clip_norm=1.0)
+    grid = InProcessGrid(user_app(mod, fails=raised), {}, nodes=1)
     try:
         message = grid.create_message(RecordDict({"arrays": initial()}), "train", 2, "1")
-        replies = [next(iter(grid.send_and_receive([message]))) for _ in range(40)]
+        replies = [next(iter(grid.send_and_receive([message]))) for _ in range(100)]
     finally:
         grid.close()
-    assert all(list(reply.content) == ["report"] for reply in replies)
-    reports = np.array([reports_of(reply) for reply in replies]).reshape(40, 7)
-    assert np.isfinite(reports).all()
-    noise = reports / mod.randomizer.scale
-    assert 0.7 < noise.std() < 1.3 and abs(noise.mean()) < 0.4
-    assert [record.name for record in caplog.records].count("fl_shuffle.client") == 40
+    noise = np.array([report_in(reply) for reply in replies]).reshape(-1) / mod.scale
+    # 700 Laplace variates: |x| has mean 1 and deviation 1, x has deviation sqrt(2).
+    assert abs(np.abs(noise).mean() - 1.0) < 0.2 and abs(noise.mean()) < 0.27
+    assert all("counts as zero" in record.getMessage() for record in caplog.records)
+    assert len(caplog.records) == 100
+
+
+class RefusingLedger(OpenLedger):
+    """A ledger in which there is no budget left."""
+
+    def reserve(self, round_number: int, participants: np.ndarray) -> None:  # type: ignore[override]
+        return None
+
+    def commit(self, round_number: int, present: np.ndarray, seconds: float) -> None:  # type: ignore[override]
+        raise AssertionError("nothing was reserved")
+
+
+@pytest.mark.parametrize("way", ["stock loop", "replies"])
+def test_no_round_is_played_without_its_ledger(way: str) -> None:
+    """The ledger refuses every round; whoever drives the strategy, the model stays as it is."""
+    mod = LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)
+    grid = InProcessGrid(user_app(mod), {}, nodes=4)
+    ours = strategy(4, RefusingLedger())
+    before = ours._optimizer.current().clone()
+    try:
+        with pytest.raises(RunError, match=r"plays its rounds itself.*call its start"):
+            if way == "stock loop":
+                Strategy.start(ours, grid, initial(), num_rounds=3)
+            else:
+                ours.aggregate_train(1, [])
+        assert torch.equal(ours._optimizer.current(), before)
+        ours.start(grid, initial(), num_rounds=6)
+        assert ours.stopped is not None and torch.equal(ours._optimizer.current(), before)
+    finally:
+        grid.close()
 
 
 def test_the_mod_calibrates_to_the_whole_clients_sensitivity() -> None:
     mod = LocalRandomizerMod(randomizer="gaussian", epsilon0=1.0, delta0=1e-5, clip_norm=0.5)
-    assert gaussian_delta(1.0, 1.0 / mod.randomizer.scale) <= 1e-5
-    assert gaussian_delta(1.0, 1.001 / mod.randomizer.scale) > 1e-5
-    assert (
-        LocalRandomizerMod(randomizer="laplace", epsilon0=2.0, clip_norm=3.0).randomizer.scale == 3
-    )
+    assert gaussian_delta(1.0, 1.0 / mod.scale) <= 1e-5
+    assert gaussian_delta(1.0, 1.001 / mod.scale) > 1e-5
+    assert LocalRandomizerMod(randomizer="laplace", epsilon0=2.0, clip_norm=3.0).scale == 3
     for bad in ({"randomizer": "gauss"}, {"epsilon0": 0.0}, {"epsilon0": float("nan")},
                 {"delta0": 0.0}, {"clip_norm": -1.0}):  # fmt: skip
         options: dict[str, Any] = {"randomizer": "gaussian", "epsilon0": 1.0, "delta0": 1e-5}
@@ -167,12 +200,9 @@ def test_arrays_that_are_not_floating_are_refused() -> None:
     record = ArrayRecord({"w": Array(np.zeros(3, np.int64))})
     try:
         with pytest.raises(InvalidValueError, match="int64"):
-            strategy(1, OpenBook()).start(grid, record)
+            strategy(1, OpenLedger()).start(grid, record)
     finally:
         grid.close()
-
-
-SECRET = "a secret in a record"
 
 
 def talking_app(mod: LocalRandomizerMod) -> ClientApp:
@@ -209,9 +239,19 @@ def talking_app(mod: LocalRandomizerMod) -> ClientApp:
     return app
 
 
-@pytest.mark.parametrize(
-    "kind", ["train", "train.raising", "train.empty", "evaluate", "query.raising", "query.none"]
-)
+@pytest.mark.parametrize("kind", ["train", "train.raising", "train.empty"])
+def test_whatever_training_tells_the_mod_sends_a_report_alone(kind: str) -> None:
+    mod = LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)
+    grid = InProcessGrid(talking_app(mod), {}, nodes=1)
+    try:
+        message = grid.create_message(RecordDict({"arrays": initial()}), kind, 2, "1")
+        reply = next(iter(grid.send_and_receive([message])))
+    finally:
+        grid.close()
+    assert report_in(reply).shape == (7,)
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "query.raising", "query.none"])
 def test_the_mod_lets_no_error_and_no_other_record_through(kind: str) -> None:
     mod = LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)
     grid = InProcessGrid(talking_app(mod), {}, nodes=1)
@@ -222,15 +262,3 @@ def test_the_mod_lets_no_error_and_no_other_record_through(kind: str) -> None:
         grid.close()
     assert reply.has_error()
     assert reply.error.code == CLIENT_APP_RAISED and not reply.error.reason
-
-
-def test_of_a_query_the_mod_passes_the_clients_range_only() -> None:
-    mod = LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)
-    grid = InProcessGrid(talking_app(mod), {}, nodes=1)
-    try:
-        message = grid.create_message(RecordDict(), "query", 2, "holdings")
-        reply = next(iter(grid.send_and_receive([message])))
-    finally:
-        grid.close()
-    assert list(reply.content) == ["holding"]
-    assert dict(reply.content.config_records["holding"]) == {"first": 2, "count": 3}

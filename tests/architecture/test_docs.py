@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
-from pathlib import Path
 
-import pytest
-
-from tests.architecture.test_limits import FILES, ROOT
+from tests.repository import FILES, ROOT
 
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "configs").glob("*.md")]
@@ -25,7 +22,7 @@ def missing_files(text: str) -> list[str]:
     return [
         name
         for name in dict.fromkeys(FILE.findall(text))
-        if not any(path.endswith("/" + name) for path in PATHS)
+        if not any(path.endswith("/" + name.removeprefix("../")) for path in PATHS)
     ]
 
 
@@ -45,22 +42,14 @@ def resolves(name: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
-def test_named_files_and_modules_exist(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    if page.name == "CHANGELOG.md":  # it also speaks of what is gone
-        text = ""
-    assert missing_files(text) == []
-    assert [
-        name for name in sorted(set(DOTTED.findall(text)) - LOGGERS) if not resolves(name)
-    ] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
-def test_named_scripts_exist(page: Path) -> None:
-    named = set(SCRIPT.findall(page.read_text(encoding="utf-8")))
-    patterns = {"bench_"}  # as in `scripts/bench_*`
-    assert not {name for name in named - patterns if not (ROOT / "scripts" / name).is_file()}
+def test_named_files_modules_and_scripts_exist() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert not {n for n in SCRIPT.findall(text) if not (ROOT / "scripts" / n).is_file()}, page
+        if page.name == "CHANGELOG.md":  # it also speaks of what is gone
+            continue
+        assert missing_files(text) == [], page
+        assert not {n for n in set(DOTTED.findall(text)) - LOGGERS if not resolves(n)}, page
 
 
 def test_a_missing_name_would_be_seen() -> None:

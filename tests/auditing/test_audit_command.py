@@ -24,7 +24,7 @@ randomizer = "laplace"
 epsilon = 2.0
 delta = 0.0
 """
-QUICK = ["--trials", "20", "--reports", "2000", "--seconds", "600"]
+QUICK = ["--trials", "40", "--reports", "2000", "--seconds", "600"]
 
 
 def too_quiet(
@@ -55,21 +55,6 @@ def test_a_configuration_is_audited(small: Path, capsys: pytest.CaptureFixture[s
         assert finding["largest_provable_epsilon"] != 0
         for point in finding["points"]:
             assert 0.0 <= point["epsilon_lower"] <= point["proven_epsilon"]
-
-
-def test_the_text_names_bound_claims_and_power(
-    small: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["audit", str(small), *QUICK]) == 0
-    text = capsys.readouterr().out
-    for words in (
-        "measured, proven <=",
-        "published",
-        "power:",
-        "confidence 95%",
-        "not contradicted",
-    ):
-        assert words in text
 
 
 def test_the_same_seed_gives_the_same_audit(
@@ -134,11 +119,3 @@ def test_bad_input_is_one_line_and_exit_code_two(
     assert error.startswith("fl-shuffle: error: ")
     assert words in error
     assert error.count("\n") == 1
-
-
-def test_a_damaged_run_directory_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "config.json").write_text("{", encoding="utf-8")
-    assert main(["audit", str(tmp_path)]) == 2
-    assert "cannot be read" in capsys.readouterr().err

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
 
-from fl_shuffle.auditing.audit import AuditSettings, run_audit
-from fl_shuffle.auditing.claims import Claim, accountant_claims
+from fl_shuffle.auditing.canaries import Canaries
+from fl_shuffle.auditing.claims import Claims
+from fl_shuffle.auditing.effort import AuditSettings
 from fl_shuffle.auditing.findings import Finding, Point
 from fl_shuffle.errors import InvalidValueError
-from fl_shuffle.tasks.canaries import Canaries
-from tests.auditing.audit_settings import QUICK, config
+from tests.auditing.audit_settings import config, played
 
 
 def finding(*points: Point) -> Finding:
@@ -34,16 +33,14 @@ def test_a_claim_that_is_too_small_is_contradicted() -> None:
     """The accountant's own number divided by two: an accountant that wrong is found out."""
     settings = config(8, privacy={"randomizer": "laplace"}, budgets={"delta": 0.0})
     canaries = Canaries(settings, dimension=3)
-    right = accountant_claims(settings, canaries.plan, canaries.scene.target)
 
-    def wrong(rounds: int, delta: float) -> Claim:
-        claim = right(rounds, delta)
-        assert claim.local is not None
-        return dataclasses.replace(claim, local=0.5 * claim.local)
+    class Wrong(Claims):
+        def __call__(self, column: str, rounds: int, delta: float) -> float | None:
+            found = super().__call__(column, rounds, delta)
+            assert found is not None
+            return 0.5 * found if column == "local" else found
 
-    report = run_audit(
-        "wrong", canaries, wrong, unit="client", delta=1e-5, rounds=1, settings=QUICK
-    )
+    report = played(settings, canaries, Wrong(settings, *canaries.claimant))
     assert report.findings[0].breaks_proven
 
 

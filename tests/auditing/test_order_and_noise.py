@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from fl_shuffle.auditing.independence import (
+from fl_shuffle.auditing.findings import Check
+from fl_shuffle.auditing.noise import (
+    AGREEING,
     POWER_SPREAD,
     Residuals,
-    closest_pair,
     detectable_correlation,
-    noise_checks,
+    reports_check,
+    sign_checks,
     sign_p_value,
+    stretches_check,
 )
-from fl_shuffle.auditing.order import (
+from fl_shuffle.auditing.orders import (
     STATISTICS,
     TARGET_STAYS,
     TESTS,
@@ -63,10 +68,6 @@ def test_the_stated_power_of_the_order_test() -> None:
     assert caught >= 8
 
 
-def test_too_few_rounds_have_no_power() -> None:
-    assert rounds_to_catch(1, 1e-4, 0.95) is None
-
-
 def noise(seed: int, *, law: str = "gaussian", clients: int = 40, width: int = 12) -> np.ndarray:
     generator = np.random.default_rng(seed)
     shape = (4, clients, width)
@@ -78,13 +79,20 @@ def residuals(values: np.ndarray, law: str = "gaussian") -> Residuals:
     return Residuals(values, np.full(values.shape[1], 2.0**-17), law)
 
 
+def all_checks(values: Residuals, level: float) -> list[Check]:
+    """Of an audit whose short reports are looked at in full."""
+    equal = reports_check(values, level), stretches_check(values, level)
+    return sign_checks(values, level) + [check for check in equal if check is not None]
+
+
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
 def test_checks_of_fresh_noise_keep_their_level(law: str) -> None:
-    """240 checks at level 0.02: no more than 14 refuted (mean 4.8; chance of more below 2e-4)."""
+    """320 checks at level 0.02, a quarter of which nearly never refutes: no more than 14 refuted
+    (mean 4.8; chance of more below 2e-4)."""
     refuted = sum(
         check.refuted
         for seed in range(80)
-        for check in noise_checks(residuals(noise(seed, law=law), law), 0.02)
+        for check in all_checks(residuals(noise(seed, law=law), law), 0.02)
     )
     assert refuted <= 14
 
@@ -106,35 +114,58 @@ def test_the_stated_power_against_a_common_part() -> None:
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("where", [range(12), (0, 3, 7, 11), (1, 2, 5, 6, 10)])
 @pytest.mark.parametrize(
-    ("first", "second", "same_round"),
-    [((2, 5), (2, 31), True), ((0, 7), (3, 7), False), ((1, 4), (2, 9), False)],
+    ("first", "second"), [((2, 5), (2, 31)), ((0, 7), (3, 7)), ((1, 4), (2, 9))]
 )
 def test_one_pair_with_the_same_noise_is_found(
-    first: tuple[int, int], second: tuple[int, int], same_round: bool, sign: float
+    first: tuple[int, int], second: tuple[int, int], where: Sequence[int], sign: float
 ) -> None:
-    values = noise(3)
-    values[second] = sign * values[first] + 2.0**-17
-    pair = closest_pair(residuals(values), same_round=same_round)
-    assert pair is not None
-    assert {pair.first, pair.second} == {first, second}
-    assert pair.equal == 12
-    assert pair.p_value < 1e-30
-    other = closest_pair(residuals(values), same_round=not same_round)
-    assert other is not None
-    assert other.p_value > 1e-3
+    """In all coordinates or in a few, scattered over the report."""
+    values, at = noise(3), list(where)
+    values[second][at] = sign * values[first][at] + 2.0**-17
+    pair = reports_check(residuals(values), UNLIKELY)
+    assert pair is not None and pair.refuted and pair.p_value < 1e-8
+    for number, client in (first, second):
+        assert f"round {number + 1}, client {client}," in pair.note
+    assert f"in {len(at)} coordinates" in pair.note
 
 
-def test_noise_that_is_missing_is_found() -> None:
-    """Reports whose other coordinates bear no noise at all agree there."""
-    values = noise(4)
-    values[:, :, 1:] = 0.0
-    pair = closest_pair(residuals(values), same_round=True)
-    assert pair is not None
-    assert pair.p_value < 1e-20
+def test_of_very_many_reports_more_values_must_agree() -> None:
+    """Where four agree by chance, so many are asked for that they do not, and then found."""
+    generator = np.random.default_rng(6)
+    values = np.rint(generator.normal(size=(2, 400, 32)) * 256.0) / 256.0
+    coarse = Residuals(values, np.full(400, 2.0**-9), "gaussian")
+    fresh = reports_check(coarse, UNLIKELY)
+    assert fresh is not None and not fresh.refuted and fresh.power.startswith("would have caught")
+    assert int(fresh.method.split()[0]) > AGREEING
+    values[1, 17, 4:20] = values[0, 3, 4:20]
+    found = reports_check(coarse, UNLIKELY)
+    assert found is not None and found.refuted and "client 17" in found.note
 
 
-def test_the_same_noise_in_all_coordinates_is_found() -> None:
-    values = np.repeat(noise(5)[:, :, :1], 12, axis=2)
-    games = {check.game: check for check in noise_checks(residuals(values), 1e-4)}
-    assert games["two coordinates of one report, subtracted"].refuted
+def places(values: np.ndarray, law: str = "gaussian") -> Residuals:
+    return Residuals(values, np.full(values.shape[1], 2.0**-17), law)
+
+
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+def test_fresh_noise_has_no_stretch_that_occurs_again(law: str) -> None:
+    for seed in range(10):
+        values = noise(seed, law=law, width=100)
+        values[:, ::7, 50] = 0.0  # The middle of the grid has no sign.
+        found = stretches_check(places(values, law), UNLIKELY)
+        assert found is not None and not found.refuted
+        assert found.power.startswith("would have caught")
+
+
+@pytest.mark.parametrize("turned", [1.0, -1.0])
+@pytest.mark.parametrize(("first", "length"), [(0, 100), (64, 36), (40, AGREEING)])
+def test_a_stretch_that_occurs_again_is_found_wherever_it_lies(
+    first: int, length: int, turned: float
+) -> None:
+    values = noise(1, width=100)
+    copied = turned * values[0, 3, first : first + length]
+    values[2, 17] = np.roll(np.concatenate([copied, values[2, 17, length:]]), 11)
+    found = stretches_check(places(values), UNLIKELY)
+    assert found is not None and found.refuted and found.p_value < 1e-6
+    assert "client 3" in found.note and "client 17" in found.note

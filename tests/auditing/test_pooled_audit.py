@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fl_shuffle.tasks.canaries
+import fl_shuffle.auditing.canaries
+from fl_shuffle.auditing.audit import NO_REPORTS, audit_configuration
+from fl_shuffle.auditing.effort import Clock
 from fl_shuffle.auditing.findings import AuditReport
-from fl_shuffle.auditing.games import Clock
-from fl_shuffle.auditing.sums import GAME, NO_REPORTS, ONE_LAW
-from fl_shuffle.randomizers.pooled import PooledNoise
-from fl_shuffle.simulation.audit import audit_configuration
-from fl_shuffle.simulation.twin_runs import NEIGHBOURS, audit_published
+from fl_shuffle.auditing.games import ABSENT_SUMS, SUMS
+from fl_shuffle.auditing.noise import ONE_LAW
+from fl_shuffle.auditing.twin_runs import NEIGHBOURS, audit_published
+from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
 from tests.auditing.audit_settings import QUICK, config
 
 
@@ -36,15 +37,16 @@ def test_the_sums_of_rounds_are_attacked_and_nothing_else(randomizer: str) -> No
     assert not report.breaks_proven
     assert NO_REPORTS in report.notes
     assert [check.game for check in report.checks] == [ONE_LAW]
-    assert {finding.game for finding in report.findings} == {GAME}
+    assert {finding.game for finding in report.findings} == {SUMS, ABSENT_SUMS}
     for finding in report.findings:
         for point in finding.points:
-            assert point.proven is not None and 0.0 <= point.lower <= point.proven
+            assert point.proven_epsilon is not None
+            assert 0.0 <= point.epsilon_lower <= point.proven_epsilon
 
 
 @pytest.mark.parametrize("wrong", ["weights forgotten", "a tenth too little", "no noise"])
 def test_noise_of_another_law_is_refuted(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Mutant(PooledNoise):
+    class Mutant(AggregateNoise):
         def __init__(self, noise: str, scale: np.ndarray, step: np.ndarray) -> None:
             factor = {"a tenth too little": 0.9, "no noise": 1e-3}.get(wrong, 1.0)
             if wrong == "weights forgotten":
@@ -52,7 +54,7 @@ def test_noise_of_another_law_is_refuted(wrong: str, monkeypatch: pytest.MonkeyP
                 scale = np.mean(scale**2) / scale
             super().__init__(noise, factor * scale, step)
 
-    monkeypatch.setattr(fl_shuffle.tasks.canaries, "PooledNoise", Mutant)
+    monkeypatch.setattr(fl_shuffle.auditing.canaries, "AggregateNoise", Mutant)
     report = audited()
     assert report.breaks_proven
     assert report.checks[0].refuted

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_shuffle.auditing.games import composed
-from fl_shuffle.auditing.score import BatchScore, View, length_rule, position_error
-from fl_shuffle.tasks.canaries import Canaries
+from fl_shuffle.auditing.canaries import Canaries
+from fl_shuffle.auditing.scores import BatchScore, LengthRule, View, position_error
 from tests.auditing.audit_settings import config
 
 
@@ -44,25 +43,20 @@ def test_the_score_is_the_exact_likelihood_ratio_for_equal_others(noise: str) ->
         shuffled_density(rows.double().numpy(), part, canaries.plan.scale[:, None], noise)
         for part in means
     ]
-    score = BatchScore(canaries, use_length=False)(View.of(rows, noise)).sum()
+    score = BatchScore(canaries.scene, use_length=False)(View.of(rows, noise)).sum()
     assert 1.0 + score == pytest.approx(densities[1] / densities[0], rel=1e-6)
 
 
 def test_the_score_is_the_exact_likelihood_ratio_for_a_recognised_target() -> None:
     settings = config(4, privacy={"unit": "record"}, data={"records": 400})
     canaries = Canaries(settings, dimension=1)
-    assert position_error(canaries) < 1e-8
+    assert position_error(canaries.scene) < 1e-8
     rows, _ = canaries.play(3)
     axis = float(rows[canaries.scene.target, 0])
     scene, scale = canaries.scene, float(canaries.plan.scale[0])
     ratio = stats.norm.pdf(axis, scene.one, scale) / stats.norm.pdf(axis, scene.zero, scale)
-    score = BatchScore(canaries, use_length=False)(View.of(rows, "gaussian")).sum()
+    score = BatchScore(canaries.scene, use_length=False)(View.of(rows, "gaussian")).sum()
     assert 1.0 + score == pytest.approx(ratio, rel=1e-9)
-
-
-def test_rounds_compose_by_their_log_likelihoods() -> None:
-    scores = np.array([1.0, 3.0, -0.5, 1.0, 7.0])
-    assert composed(scores, 2) == pytest.approx([math.log(8.0), math.log(1.0)])
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
@@ -82,7 +76,7 @@ def test_the_stated_error_of_recognition_is_true(noise: str) -> None:
         },
     )
     canaries = Canaries(settings, dimension=9)
-    rule = length_rule(canaries)
+    rule = LengthRule.of(canaries.scene)
     same = canaries.plan.scale == canaries.plan.scale[canaries.scene.target]
     rounds = 400
     wrong = sum(

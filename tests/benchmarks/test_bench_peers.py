@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.peers.__main__ import missing
 from benchmarks.peers.client_gradients import CLASSES, NumpyGradients, TorchGradients
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,14 +21,6 @@ def test_without_the_peer_it_says_so_and_ends_well(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stdout.startswith("skipped: pfl is not installed")
     assert not table.exists()
-
-
-def test_a_python_that_cannot_play_it_is_named() -> None:
-    assert (
-        missing("/no/such/python") == "/no/such/python cannot be started: No such file or directory"
-    )
-    if importlib.util.find_spec("pfl") is None:
-        assert missing(sys.executable).startswith(f"{sys.executable} has no pfl: ")
 
 
 @pytest.mark.parametrize("hidden", [0, 7])

@@ -14,6 +14,7 @@ from benchmarks import simulation
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_smoke_form_measures_the_floor_and_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""`fl-shuffle bound` and `fl-shuffle compare` as a user meets them."""
+"""`fl-shuffle bound` as a user meets it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import pytest
 from fl_shuffle.cli import main
 
 QUERY = ["--epsilon0", "1", "--clients", "1000"]
+GAUSSIAN = ["--randomizer", "gaussian", "--epsilon0", "2", "--delta0", "1e-5"]
+SUMS = [*GAUSSIAN, "--release", "sum", "--delta", "1e-6"]
 KRR = ["--randomizer", "krr", "--k", "10"]
 
 
@@ -28,16 +30,6 @@ def test_json_is_exactly_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0.0792072 < value["epsilon"] < 0.081
 
 
-def test_asking_for_delta_and_the_readable_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bound", *KRR, *QUERY, "--epsilon", "0.0792072", "--json"]) == 0
-    value = json.loads(capsys.readouterr().out)
-    assert 1.18721307e-6 <= value["delta"] <= 1.18721308e-6 * 1.001
-    assert main(["bound", *QUERY, "--delta", "1e-6"]) == 0
-    line = capsys.readouterr().out
-    assert line.startswith("epsilon <= 0.18")
-    assert "proven; clone" in line
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -49,6 +41,13 @@ def test_asking_for_delta_and_the_readable_line(capsys: pytest.CaptureFixture[st
         ([*QUERY, "--delta", "1e-6", "--method", "erlingsson2019"], "epsilon0 < 0.5"),
         ([*QUERY, "--delta", "1e-6", "--budgets", "/no/such.csv"], "does not exist"),
         (["--jsonl", "/no/such.jsonl"], "does not exist"),
+        ([*SUMS, "--clients", "1000", "--assumed-honest", "1000000"], "number of reports, 1000"),
+        ([*SUMS, "--clients", "1000", "--assumed-honest", "1001"], "number of reports, 1000"),
+        ([*SUMS, "--epsilon", "1", "--solve-for", "clients", "--assumed-honest", "9"], "a share"),
+        (
+            [*KRR, "--epsilon", "1", "--solve-for", "delta"],
+            "--epsilon without --delta",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_code_two(
@@ -61,19 +60,25 @@ def test_bad_input_is_one_line_and_code_two(
     assert message in captured.err
 
 
-def test_solving_for_clients_and_for_the_local_budget(capsys: pytest.CaptureFixture[str]) -> None:
-    target = [*KRR, "--epsilon", "0.1", "--delta", "1e-6", "--json"]
-    assert main(["bound", *target, "--epsilon0", "1", "--solve-for", "clients"]) == 0
-    fewest = json.loads(capsys.readouterr().out)
-    assert fewest["clients"] == fewest["details"]["clients"] > 100 and fewest["delta"] <= 1e-6
-    few = ["--epsilon0", "1", "--clients", str(fewest["clients"] - 1), "--epsilon", "0.1"]
-    assert main(["bound", *KRR, *few, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["delta"] > 1e-6
-    assert main(["bound", *target, "--clients", "10000", "--solve-for", "epsilon0"]) == 0
-    largest = json.loads(capsys.readouterr().out)
-    assert 1.0 < largest["epsilon0"] < 10.0 and largest["delta"] <= 1e-6
-    assert main(["bound", *target, "--clients", "9", "--solve-for", "clients"]) == 2
-    assert "leave it out" in capsys.readouterr().err
+@pytest.mark.parametrize("method", ["proven", "attack", "clone", "sum", "sum-attack"])
+def test_every_answer_says_what_it_assumes(method: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = SUMS if method.startswith("sum") else [*GAUSSIAN, "--delta", "1e-6"]
+    flags = [*asked, "--clients", "200", "--method", method]
+    assert main(["bound", *flags]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert main(["bound", *flags, "--json"]) == 0
+    assumed = json.loads(capsys.readouterr().out)["assumptions"]
+    assert assumed and all(f"assumes {each}" in shown for each in assumed)
+
+
+def test_a_plan_refuses_more_honest_reports_than_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    target = ["--release", "sum", "--clients", "100", "--epsilon", "1", "--delta", "1e-6"]
+    assert main(["plan", *target, "--rounds", "2", "--assumed-honest", "101"]) == 2
+    assert "assumed_honest = 101: must be at most the number of reports, 100" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_secret_check_in_states_its_assumption(capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,15 +134,6 @@ def test_stream_answers_every_line_and_survives_bad_ones(
     assert results[0]["epsilon"] < results[-1]["epsilon"]
 
 
-def test_stream_takes_defaults_from_the_flags(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = "\n".join(json.dumps({"clients": n}) for n in (100, 1000, 10_000))
-    results = _stream(lines, monkeypatch, capsys, "--epsilon0", "0.5", "--delta", "1e-6")
-    epsilons = [result["epsilon"] for result in results]
-    assert epsilons == sorted(epsilons, reverse=True)
-
-
 def test_stream_answers_a_line_before_the_next_arrives() -> None:
     """A dialogue over pipes: each answer must be flushed."""
     process = subprocess.Popen(
@@ -167,7 +163,9 @@ def test_personal_budgets_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["bound", *flags, "--randomizer", "krr", "--k", "2"]) == 0
     proven = json.loads(capsys.readouterr().out)
     assert proven["status"] == "proven"
-    assert main(["bound", *flags]) == 0
+    assert main(["bound", *flags]) == 2
+    assert "no bound for this question is proven" in capsys.readouterr().err
+    assert main(["bound", *flags, "--method", "gspa-exact"]) == 0
     reduction = json.loads(capsys.readouterr().out)
     assert reduction["method"] == "gspa-exact"
     assert reduction["status"] == "as published"
@@ -180,13 +178,15 @@ def test_compare_prints_a_table_and_a_figure(
 ) -> None:
     figure = tmp_path / "bounds.png"
     flags = [*KRR, *QUERY, "--delta", "1e-6"]
-    assert main(["compare", *flags, "--why", "--plot", str(figure)]) == 0
+    assert main(["bound", "--all", *flags, "--why", "--plot", str(figure)]) == 0
     out = capsys.readouterr().out
     assert out.index("blanket") < out.index("gspa ") < out.index("lower bound")
     assert "not applicable" in out
+    (proofs,) = [line.removeprefix("proofs: ") for line in out.splitlines() if "proofs: " in line]
+    assert Path(proofs).read_text(encoding="utf-8").startswith("# ")
     assert figure.read_bytes().startswith(b"\x89PNG")
     assert figure.stat().st_size > 20_000
-    assert main(["compare", *flags, "--json"]) == 0
+    assert main(["bound", "--all", *flags, "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     assert value["results"][0]["method"] == "blanket"
     assert "echo" in value["not_applicable"]
@@ -197,9 +197,9 @@ def test_compare_refuses_a_figure_it_cannot_write_before_it_computes(
 ) -> None:
     monkeypatch.setattr("fl_shuffle.accounting.queries.methods.compare", pytest.fail)
     flags = [*QUERY, "--delta", "1e-6"]
-    assert main(["compare", *flags, "--plot", "bounds.txt"]) == 2
+    assert main(["bound", "--all", *flags, "--plot", "bounds.txt"]) == 2
     assert "png" in capsys.readouterr().err
-    assert main(["compare", *flags, "--plot", "/no/such/dir/bounds.png"]) == 2
+    assert main(["bound", "--all", *flags, "--plot", "/no/such/dir/bounds.png"]) == 2
     assert "cannot be written" in capsys.readouterr().err
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fl_shuffle.interrupts import LeavingAtOnce, load
-from tests.architecture.test_limits import ROOT
+from tests.repository import ROOT
 
 INTERRUPTED_AT = """
 import importlib.abc, os, signal, sys
@@ -43,7 +43,14 @@ def interrupted_at(
 
 @pytest.mark.parametrize(
     "name",
-    ["fl_shuffle.cli", "sqlite3", "fl_shuffle.run_words", "fl_shuffle.cli.sweep", "torch", "flwr"],
+    [
+        "fl_shuffle.cli",
+        "sqlite3",
+        "fl_shuffle.run_words",
+        "fl_shuffle.cli.simulate",
+        "torch",
+        "flwr",
+    ],
 )
 def test_ctrl_c_while_something_is_imported(name: str, tmp_path: Path) -> None:
     done = interrupted_at(name, tmp_path, "simulate", "--out", "run")

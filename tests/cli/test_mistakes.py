@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
+import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+import fl_shuffle as fs
 from fl_shuffle import cli
 from fl_shuffle.cli import main
-from fl_shuffle.configuration.effects import idle_settings, without_effect
-from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.configuration.reading import idle_settings, parse_config, without_effect
 from fl_shuffle.configuration.sections import Config
+from fl_shuffle.errors import RunError
+from tests.cli import own_parts
+from tests.repository import ROOT
 from tests.small_federation import Launch, launch, small, summary
 
 __all__ = ["launch", "small"]
@@ -110,7 +114,7 @@ def test_verbose_shows_where_an_error_comes_from(capsys: pytest.CaptureFixture[s
 def test_ctrl_c_while_the_command_starts_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted() -> None:
+    def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "build_parser", interrupted)
@@ -146,7 +150,7 @@ def test_ctrl_c_while_a_run_is_set_up_says_how_to_go_on(
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fl_shuffle.runs.run.Accountant", interrupted)
+        patch.setattr("fl_shuffle.runs.run.Run", interrupted)
         assert launch("run") == 130
     run = tmp_path / "run"
     assert said(capsys) == f"interrupted; go on with: fl-shuffle simulate --resume {run}"
@@ -165,24 +169,65 @@ def test_what_is_no_number_is_said_in_words(capsys: pytest.CaptureFixture[str]) 
         assert said(capsys) == f"argument {option}: {words}; see fl-shuffle bound --help"
 
 
-@pytest.mark.parametrize("width", [60, 80])
-def test_help_breaks_no_word(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No line ends in the middle of `inverse-variance`, `DATE-TIME` or `num-partitions`."""
-    monkeypatch.setenv("COLUMNS", str(width))
-    waiting: list[argparse.ArgumentParser] = [cli.build_parser()]
-    while waiting:
-        parser = waiting.pop()
-        text = parser.format_help()
-        assert not [line for line in text.splitlines() if line.endswith("-")], parser.prog
-        if width == 80:
-            assert all(len(line) <= width for line in text.splitlines()), parser.prog
-        for action in parser._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                waiting += action.choices.values()
+WITHOUT_TORCH = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class NotHere(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "flwr", "numba"):
+            raise RuntimeError(f"{name} is asked for")
+
+sys.meta_path.insert(0, NotHere())
+from fl_shuffle.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
 
 
-def test_an_analyzer_that_returns_no_step_fails_the_run(launch: Launch, tmp_path: Path) -> None:
-    assert launch("run", f"server.analyzer={OWN}:text_analyzer") == 1
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "privacy.clip_nrom=1"], "clip_nrom"),
+        (["--out", "taken"], "is not empty"),
+        (["--resume", "nowhere"], "nowhere"),
+        (["--budgets", "nobody.csv"], "nobody.csv does not exist"),
+        (["--set", "data.source=files", "--data", "nothing"], "nothing does not exist"),
+    ],
+)
+def test_what_needs_no_pytorch_is_said_without_it(
+    arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "mine").write_text("x")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, "simulate", *arguments],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 2 and words in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("text_analyzer", "returned str, no torch.Tensor of shape (650,)"),
+        ("raising_analyzer", "raises KeyError: 'my own mistake'"),
+        ("nan_analyzer", "returned numbers that are not finite"),
+    ],
+)
+def test_an_analyzer_is_tried_before_a_round_is_paid_for(
+    name: str, words: str, launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch("run", f"server.analyzer={OWN}:{name}") == 2
+    error = capsys.readouterr().err
+    assert words in error and "made-up reports" in error
+    assert not (tmp_path / "run" / "ledger.sqlite").exists()
+
+
+def test_an_analyzer_that_fails_later_fails_the_run(launch: Launch, tmp_path: Path) -> None:
+    own_parts.asked.clear()
+    assert launch("run", f"server.analyzer={OWN}:later_analyzer") == 1
     assert "server.analyzer returned str" in str(summary(tmp_path / "run")["stopped_early"])
 
 
@@ -253,10 +298,108 @@ def test_defaults_have_no_idle_setting_and_own_apps_may_read_any() -> None:
     assert without_effect(own) == {}
 
 
-def test_a_tiny_plan_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tiny_target_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = "--clients 10 --rounds 5 --epsilon 1e-9 --delta 1e-6 --json"
-    code = main(["plan", *arguments.split()])
+    kind = "--randomizer gaussian --solve-for sigma"
+    code = main(["bound", *arguments.split(), *kind.split()])
     output = capsys.readouterr()
     assert "Traceback" not in output.err
     assert code == 0, output.err
     json.loads(output.out)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["simulat"], "no command 'simulat'; did you mean 'simulate'?; see fl-shuffle --help"),
+        (["zzz"], "no command 'zzz'; there are new, simulate, sweep"),
+        (
+            ["simulate", "--ronds", "3"],
+            "unrecognized arguments: --ronds; did you mean '--rounds'?",
+        ),
+        (
+            ["bound", "--epsilon_0=1"],
+            "--epsilon_0=1; did you mean '--epsilon0'?; see fl-shuffle bound",
+        ),
+        (["--quick"], "no option '--quick' without a command; see fl-shuffle --help"),
+        (["settings", "run.ronds"], "unknown setting: 'run.ronds'; did you mean 'run.rounds'?"),
+        (["settings", "privcy"], "unknown setting: 'privcy'; did you mean 'privacy'?"),
+    ],
+    ids=lambda value: "_".join(value) if isinstance(value, list) else "",
+)
+def test_the_nearest_command_option_or_setting_is_named(
+    capsys: pytest.CaptureFixture[str], words: list[str], line: str
+) -> None:
+    try:
+        code = main(words)
+    except SystemExit as left:
+        code = int(str(left.code))
+    assert code == 2
+    assert line in said(capsys)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["bound", "--jsonl", "a\0b"],
+        ["bound", "--budgets", "a\0b", "--delta", "1e-6"],
+        ["simulate", "a\0b"],
+        ["simulate", "--out", "a\0b"],
+        ["simulate", "--resume", "a\0b"],
+        ["simulate", "--set", "data.source=files", "--set", "data.root='a\\u0000b'"],
+        ["simulate", "--set", "run.out='a\\u0000b'"],
+        ["simulate", "--set", "budgets.distribution=file", "--set", "budgets.file='a\\u0000b'"],
+        ["report", "a\0b"],
+        ["ledger", "a\0b"],
+        ["runs", "a\0b"],
+        ["sweep", "--resume", "a\0b"],
+        ["audit", "a\0b"],
+        ["estimate", "frequency", "--data", "a\0b"],
+        ["shuffler", "key", "a\0b"],
+        ["shuffler", "serve", "a\0b"],
+        ["verify", "a\0b"],
+        ["new", "a\0b"],
+    ],
+    ids=lambda words: " ".join(words).replace("\0", "NUL").replace("\\u0000", "NUL"),
+)
+def test_a_name_with_a_nul_character_is_one_line(
+    words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main([word.replace("\\u0000", "\0") for word in words])
+    except SystemExit as ended:
+        code = ended.code  # type: ignore[assignment]
+    assert code == 2
+    assert said(capsys)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_machine_without_room_for_a_thread_is_one_line(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none)
+    assert launch("run") == 2
+    assert "starts no more threads: raise its limits" in said(capsys)
+
+
+def test_metrics_that_are_a_folder_are_one_line(
+    launch: Launch, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(_outcome: object) -> None:
+        raise RunError("enough")
+
+    run = tmp_path / "run"
+    with pytest.raises(RunError, match="enough"):
+        fs.simulate(small, out=run, on_round=stop)
+    (run / "metrics.csv").unlink()
+    (run / "metrics.csv").mkdir()
+    capsys.readouterr()
+    assert main(["simulate", "--resume", str(run), "--quiet"]) == 2
+    assert said(capsys) == f"{run / 'metrics.csv'} cannot be written: Is a directory"
+    for words in (["report", str(run)], ["ledger", str(run)]):
+        assert main(words) == 0  # the ledger is all that they read

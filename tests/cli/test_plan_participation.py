@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.queries.planned_cost import cost_over_attack
+from fl_shuffle.accounting.reports import ReportClass
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.planner.cost import cost_of, drawn_batch, rounds_taken
 from fl_shuffle.randomizer_plan import make_plan
-from fl_shuffle.tasks.cost import cost_of, drawn_batch, rounds_taken
 
 CLIENTS, ROUNDS, SHARE = 300, 4, 0.3
 
@@ -37,7 +38,7 @@ def test_runs_stay_below_the_expected_cost() -> None:
     for seed in range(3):
         rng = np.random.default_rng(seed)
         accountant = Accountant(plan.classes, plan.class_of, unit="client", schedule="aggregate",
-                                delta=1e-5, rounds=ROUNDS, library=library)  # fmt: skip
+                                delta=1e-5, library=library)  # fmt: skip
         for number in range(1, ROUNDS + 1):
             accountant.commit(number, rng.random(CLIENTS) < SHARE)
         assert accountant.client_totals()[1].max() <= expected
@@ -63,12 +64,14 @@ def test_a_plan_and_a_run_print_one_number(personalization: str, randomizer: str
     costs, _ = cost_of(config)
     plan = make_plan(config, make_budgets(config.budgets, CLIENTS), np.full(CLIENTS, 6))
     accountant = Accountant(plan.classes, plan.class_of, unit="client", schedule="aggregate",
-                            delta=1e-5, rounds=ROUNDS)  # fmt: skip
+                            delta=1e-5)  # fmt: skip
     everybody = np.ones(CLIENTS, dtype=bool)
     for number in range(1, ROUNDS):
         accountant.commit(number, everybody)
     spend = accountant.preview(ROUNDS, everybody)
     assert {cost.index: cost.epsilon for cost in costs} == spend.columns["proven"].epsilon
+    accountant.commit(ROUNDS, everybody)
+    spend = replace(spend, columns={**spend.columns, **accountant.lower_columns()})
     assert max(cost.lower for cost in costs) == spend.columns["lower"].worst
     assert cost_over_attack(costs) == spend.proven_over_lower
     assert any(cost.credit for cost in costs)
@@ -94,7 +97,7 @@ def test_it_is_not_called_proven(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path = tmp_path / "c.toml"
     path.write_text('[data]\nsource = "digits"\nclients = 30\nrecords = 4\n')
     for share, status in (("1.0", "proven"), ("0.5", "expected")):
-        arguments = ["plan", str(path), "--set", f"training.participation={share}"]
+        arguments = ["bound", str(path), "--set", f"training.participation={share}"]
         assert main(arguments) == 0
         shown = capsys.readouterr().out
         assert shown.startswith(f"{status} cost") and ("probability" in shown) == (share != "1.0")

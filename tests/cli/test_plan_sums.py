@@ -1,4 +1,4 @@
-"""`plan CONFIG` of runs of which only sums leave, against the accountant that counts such runs."""
+"""`bound CONFIG` of runs of which only sums leave, against the accountant that counts such runs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.queries.planned_cost import plan_cost
+from fl_shuffle.accounting.reports import ReportClass
 from fl_shuffle.accounting.rounds.sum_account import AssumedHonest, SumAccount
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import load_config
 from fl_shuffle.configuration.sections import Config
+from fl_shuffle.planner.cost import cost_of
 from fl_shuffle.randomizer_plan import make_plan
-from fl_shuffle.tasks.cost import cost_of
 
 QUICK = "configs/digits_record.toml"
 
@@ -77,6 +77,6 @@ def test_colluders_hide_nobody_in_a_plan() -> None:
 
 def test_the_command_says_what_it_assumes(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["privacy.release=sum", "data.records=6", "run.rounds=2"]
-    assert main(["plan", QUICK, *(f"--set={setting}" for setting in settings)]) == 0
+    assert main(["bound", QUICK, *(f"--set={setting}" for setting in settings)]) == 0
     shown = capsys.readouterr().out
     assert "assumes only sums of at least" in shown and "by itself" in shown

@@ -27,7 +27,17 @@ BLOCK = re.compile(
 )
 FILE = re.compile(r"# file: (\S+)\n")
 RUN = ("python", "sh", "toml", "csv")
-SHOWN = ("text", "mermaid", "sql", "json", "html", "{toctree}", "{eval-rst}", "{all-commands}")
+SHOWN = (
+    "text",
+    "mermaid",
+    "sql",
+    "json",
+    "html",
+    "{toctree}",
+    "{eval-rst}",
+    "{all-commands}",
+    "{all-settings}",
+)
 """Blocks that are output, drawings, questions to another program, or orders to Sphinx."""
 
 
@@ -72,7 +82,7 @@ def commands(body: str) -> Iterator[list[str]]:
     for line in body.replace("\\\n", " ").splitlines():
         words = shlex.split(line.replace("[RUN ...]", ""), comments=True)
         if words:
-            yield [newest_run() if word == "RUN" else word for word in words]
+            yield [re.sub(r"^RUN(?=/|$)", lambda _: newest_run(), word) for word in words]
 
 
 def run(block: Block, names: dict[str, Any]) -> None:

@@ -11,9 +11,9 @@ from markdown_it import MarkdownIt
 
 import fl_shuffle as fs
 from tests.architecture.test_docs import PAGES
-from tests.architecture.test_limits import ROOT
 from tests.docs.blocks import RUN, SHOWN, Block, blocks, commands, run
-from tests.docs.notebook import PAGE as TUTORIAL
+from tests.docs.generate import PAGE as TUTORIAL
+from tests.repository import ROOT
 
 NOTEBOOKS = importlib.util.find_spec("nbclient") and importlib.util.find_spec("nbformat")
 WITH_CODE = [
@@ -24,21 +24,33 @@ WITH_CODE = [
     and any(b.language in RUN and not b.excuse for b in blocks(page.read_text(encoding="utf-8")))
 ]
 
+LONG = ("guide", "coming-from", "own-data", "own-app", "budgets", "analyzer")
+"""Pages whose blocks train federations of their own."""
 SMALL = {"run.rounds": 3, "data.clients": 20}
 """The run that a page's RUN stands for."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
-def test_every_block_says_what_it_is(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    fences = [line for line in text.splitlines() if line.startswith("```")]
-    assert all(line == "```" for line in fences[1::2]), "a fence is not closed"
-    for opening in fences[::2]:
-        assert opening[3:] in (*RUN, *SHOWN), f"{opening}: say what language it is"
-    assert len(list(blocks(text))) == len(fences) // 2
+def test_every_block_says_what_it_is() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        fences = [line for line in text.splitlines() if line.startswith("```")]
+        assert all(line == "```" for line in fences[1::2]), f"{page}: a fence is not closed"
+        for opening in fences[::2]:
+            assert opening[3:] in (*RUN, *SHOWN), f"{page}, {opening}: say what language it is"
+        assert len(list(blocks(text))) == len(fences) // 2, page
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=[str(page.relative_to(ROOT)) for page in WITH_CODE])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page,
+            marks=[pytest.mark.slow] * (page.stem in LONG),
+            id=str(page.relative_to(ROOT)),
+        )
+        for page in WITH_CODE
+    ],
+)
 def test_code_blocks_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,10 +92,11 @@ def test_a_block_that_fails_would_be_seen(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(WITH_CODE) > 3
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
-def test_no_formula_is_eaten(page: Path) -> None:
+def test_no_formula_is_eaten() -> None:
     """Emphasis is written with stars: two bare underscores, as in `(x)_+ + (y)_+`, would vanish."""
-    assert eaten(page.read_text(encoding="utf-8")) == []
+    assert not {
+        page.name: found for page in PAGES if (found := eaten(page.read_text(encoding="utf-8")))
+    }
 
 
 def test_an_eaten_formula_would_be_seen() -> None:

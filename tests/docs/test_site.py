@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.test_limits import ROOT
-from tests.docs.notebook import NOTEBOOK, PAGE, notebook
+from tests.docs.generate import NOTEBOOK, generated
+from tests.repository import ROOT
 
 
 @pytest.mark.slow
@@ -30,10 +30,9 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     assert "fl_shuffle.simulate" in python
 
 
-def test_the_notebook_is_the_tutorial() -> None:
-    assert NOTEBOOK.read_text(encoding="utf-8") == notebook(PAGE.read_text(encoding="utf-8")), (
-        "run: python -m tests.docs.notebook"
-    )
+def test_what_is_made_is_what_would_be_made() -> None:
+    for path, text in generated().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path}: run scripts/generate"
 
 
 @pytest.mark.slow

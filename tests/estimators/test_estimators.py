@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 
 from fl_shuffle.errors import InvalidValueError
-from fl_shuffle.estimators.frequency import estimate_frequency
-from fl_shuffle.estimators.mean import estimate_mean
-from fl_shuffle.estimators.weights import ALWAYS, ESTIMATORS, IF_INDEPENDENT
-from fl_shuffle.randomizers.bounded import BOUNDED, BoundedRandomizer
-from fl_shuffle.randomizers.categorical import CATEGORICAL, Reports, categorical_randomizer
+from fl_shuffle.estimators import (
+    BOUNDED,
+    CATEGORICAL,
+    ESTIMATORS,
+    BoundedRandomizer,
+    Reports,
+    categorical_randomizer,
+    estimate_frequency,
+    estimate_mean,
+)
 
 USERS = 400
 REPEATS = 600
@@ -112,30 +117,6 @@ def test_only_equal_weights_are_unbiased_when_budgets_go_with_the_data() -> None
     assert score["mean", "inverse-variance"] > 10
 
 
-def test_what_is_claimed_about_bias() -> None:
-    rng = np.random.default_rng(13)
-    categories, numbers, budgets = population(rng, dependent=False)
-    krr, laplace = categorical_randomizer("krr", K), make_mean_randomizer("laplace")
-    reports, numeric = krr.randomize(categories, budgets, rng), numbers.astype(float)
-    claims = {
-        name: (
-            estimate_frequency(reports, budgets, krr, estimator=name).unbiased,
-            estimate_mean(numeric, budgets, laplace, estimator=name).unbiased,
-        )
-        for name in ESTIMATORS
-    }
-    assert claims == {
-        "unbiased": (ALWAYS, ALWAYS),
-        "published": (IF_INDEPENDENT, ALWAYS),
-        "inverse-variance": (IF_INDEPENDENT, IF_INDEPENDENT),
-    }
-    # With equal budgets all three are the same estimator.
-    equal = [estimate_frequency(reports, 1.0, krr, estimator=name) for name in ESTIMATORS]
-    assert {estimate.unbiased for estimate in equal} == {ALWAYS}
-    for estimate in equal[1:]:
-        np.testing.assert_allclose(estimate.value, equal[0].value, rtol=1e-12)
-
-
 def test_published_forms_by_hand() -> None:
     """Algorithm 2: A = sum y, B = sum 1/(1 + e^eps), z = (A - B)/(n - 2B). Algorithm 1: average."""
     epsilon0 = np.array([0.5, 1.0, 2.0, 0.1, 1.5])
@@ -151,54 +132,6 @@ def test_published_forms_by_hand() -> None:
     deviation = math.sqrt((2 * (60 / epsilon0) ** 2).sum()) / 5
     assert mean.error[0] == pytest.approx(deviation, rel=1e-12)
     assert mean.high[0] - mean.value[0] == pytest.approx(1.959964 * deviation, rel=1e-6)
-
-
-@pytest.mark.parametrize("name", list(CATEGORICAL))
-def test_inverse_variance_is_the_most_precise(name: str) -> None:
-    """Between budgets 0.05 and 4 the unbiased estimator pays for the smallest budgets."""
-    rng = np.random.default_rng(14)
-    categories = rng.integers(0, 10, 4000)
-    budgets = rng.choice([0.05, 0.5, 4.0], 4000)
-    randomizer = categorical_randomizer(name, 10)
-    reports = randomizer.randomize(categories, budgets, rng)
-    plain, published, best = (
-        estimate_frequency(reports, budgets, randomizer, estimator=kind).error.mean()
-        for kind in ESTIMATORS
-    )
-    assert best < published < plain / 3
-
-
-def test_shuffled_users_give_the_same_estimate() -> None:
-    rng = np.random.default_rng(15)
-    categories, numbers, budgets = population(rng, dependent=False)
-    order = rng.permutation(USERS)
-    krr, laplace = categorical_randomizer("krr", K), make_mean_randomizer("laplace")
-    reports = krr.randomize(categories, budgets, rng)
-    numeric = laplace.randomize(numbers, budgets, rng)
-    for name in ESTIMATORS:
-        straight = estimate_frequency(reports, budgets, krr, estimator=name)
-        mixed = estimate_frequency(
-            Reports(reports.codes[order]), budgets[order], krr, estimator=name
-        )
-        np.testing.assert_allclose(mixed.value, straight.value, rtol=1e-9, atol=1e-12)
-        one = estimate_mean(numeric, budgets, laplace, estimator=name)
-        two = estimate_mean(numeric[order], budgets[order], laplace, estimator=name)
-        np.testing.assert_allclose(one.value, two.value, rtol=1e-9)
-
-
-def test_large_budgets_recover_the_data() -> None:
-    rng = np.random.default_rng(16)
-    categories, numbers, _ = population(rng, dependent=False)
-    shares = np.bincount(categories, minlength=K) / USERS
-    for name in ("krr", "rappor"):
-        randomizer = categorical_randomizer(name, K)
-        reports = randomizer.randomize(categories, 700.0, rng)
-        estimate = estimate_frequency(reports, 700.0, randomizer)
-        np.testing.assert_allclose(estimate.value, shares, atol=1e-9)
-        assert estimate.error.max() < 1e-9
-    laplace = make_mean_randomizer("laplace")
-    mean = estimate_mean(laplace.randomize(numbers, 1e9, rng), 1e9, laplace)
-    assert mean.value[0] == pytest.approx(numbers.mean(), abs=1e-6)
 
 
 @pytest.mark.parametrize("confidence", [0.0, 1.0, -0.5, math.nan, "0.9"])

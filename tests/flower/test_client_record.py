@@ -11,15 +11,15 @@ from flwr.app import Context, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clients.app import app
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass
-from fl_shuffle.apps.client import app
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.flower.client_record import ClientRecord
 from fl_shuffle.flower.grid import adopt_task_identity, stamp
-from fl_shuffle.flower.records import TrainRequest, array_record, reports_of
+from fl_shuffle.flower.messages import TrainRequest, array_record, reports_of
 from fl_shuffle.flower.settings import RESOLVED
 
 ONE = np.array([4])
@@ -47,6 +47,19 @@ def test_the_last_report_within_the_limit_is_sent_and_no_further(
     for name, limit, expected in (("at", after(3) * (1 + 1e-9), 3), ("below", after(3) * 0.999, 2)):
         record = ClientRecord(tmp_path / f"{noise}-{name}", limit, DELTA)
         assert reports_sent(record, kind(noise, exposure), 6) == expected
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace", "user"])
+def test_several_reports_of_a_round_are_all_written_down(noise: str, tmp_path: Path) -> None:
+    exposure = 0.25
+    limit = {"gaussian": gaussian_epsilon(DELTA, exposure * 6**0.5)}.get(noise, 6 * exposure)
+    for name, share, expected in (("at", 1 + 1e-9, [True, True, False]), ("below", 0.999, [True])):
+        record = ClientRecord(tmp_path / f"{noise}-{name}", limit * share, DELTA)
+        sent = [
+            bool(record.debit("run", number, ONE, [kind(noise, exposure)], 3)[0])
+            for number in (1, 2, 3)
+        ]
+        assert sent[: len(expected)] == expected and not any(sent[len(expected) :])
 
 
 @settings(max_examples=20, deadline=None)

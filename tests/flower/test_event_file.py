@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from fl_shuffle.flower.event_file import EVENTS, EventReader, append_event
-from fl_shuffle.runs import RunFinished, observer_of, unobserved
+import pytest
+
+from fl_shuffle.errors import RunError
+from fl_shuffle.flower.event_file import EventReader, append_event, lease
+
+
+@pytest.fixture(autouse=True)
+def held(tmp_path: Path) -> Iterator[None]:
+    with lease(tmp_path):
+        yield
 
 
 def test_events_are_read_as_they_come(tmp_path: Path) -> None:
@@ -34,14 +43,15 @@ def test_half_an_event_waits_for_its_other_half(tmp_path: Path) -> None:
     assert seen[-1] == ["second"]
 
 
-def test_who_watches_is_the_grids_or_the_files(tmp_path: Path) -> None:
-    class Grid:
-        observer = print
-
-    assert observer_of(Grid(), {EVENTS: "elsewhere"}) is print
-    assert observer_of(object(), {}) is unobserved
-    assert observer_of(object(), {EVENTS: ""}) is unobserved
-    path = tmp_path / "events"
-    event = RunFinished({"rounds": 3})
-    observer_of(object(), {EVENTS: str(path)})(event)
-    assert EventReader(path).unread() == [event]
+def test_who_has_no_reader_any_more_stops(tmp_path: Path) -> None:
+    """It died, and its folder may be gone with it."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    with lease(folder):
+        append_event(folder / "events", 1)
+    for _ in range(2):
+        with pytest.raises(RunError, match="the command that started this run has ended"):
+            append_event(folder / "events", 2)
+        for path in [*folder.iterdir()]:
+            path.unlink()
+    assert not (folder / "events").exists()

@@ -9,33 +9,30 @@ from threading import Event
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from benchmarks.chaos.hostile import KINDS
-from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.aggregation.robust import coordinate_median, trimmed_mean
-from fl_shuffle.aggregation.shuffler import ReportBatch
 from fl_shuffle.budgets import Budgets
 from fl_shuffle.configuration.reading import parse_config
-from fl_shuffle.configuration.sections import ServerSection
 from fl_shuffle.errors import InvalidValueError, PrivacyBudgetError
 from fl_shuffle.flower.grid import InProcessGrid, stamp
-from fl_shuffle.flower.records import (
+from fl_shuffle.flower.messages import (
     REQUEST_RECORD,
     Layout,
     TrainRequest,
     expired,
-    float32_array,
     reply_with_reports,
     reports_of,
 )
-from fl_shuffle.flower.strategy import Schedule, ShuffleStrategy
+from fl_shuffle.flower.strategy import ShuffleStrategy
 from fl_shuffle.randomizer_plan import make_plan
+from fl_shuffle.randomizers import noise_exact, noise_words
 from fl_shuffle.randomizers.noise import NoiseStream
-from fl_shuffle.randomizers.vector import randomize_rows_
-from fl_shuffle.seeds import SeedTree
-from tests.apps.test_user_apps import OpenBook
+from fl_shuffle.randomizers.personal import make_randomizer
+from fl_shuffle.shuffler.local import ExactSum, valid_rows
+from tests.flower.small_rounds import OpenLedger, small_strategy
 
 CLIENTS, DIMENSION = 8, 5
 
@@ -62,15 +59,6 @@ def test_what_is_no_whole_array_is_not_read(kind: str, named: None) -> None:
     assert causes.total() == 4
 
 
-@pytest.mark.parametrize("shape", [(4, 5), (1, 1), (0, 5), (7,), (2, 3, 4), ()])
-def test_what_numpy_writes_is_read(shape: tuple[int, ...]) -> None:
-    values = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
-    found = float32_array(Array(values))
-    if shape:
-        assert found is not None
-        np.testing.assert_array_equal(found, values)
-
-
 @pytest.mark.parametrize(
     "changes",
     [{"span": 10**9}, {"span": 0}, {"span": -5}, {"first": 9}, {"first": -1}, {"span": 2.5},
@@ -94,8 +82,12 @@ def test_nobody_works_on_what_nobody_waits_for(named: None) -> None:
     assert expired(late)
 
 
+def zeros() -> ArrayRecord:
+    return Layout.flat(DIMENSION).record(np.zeros(DIMENSION, np.float32))
+
+
 def play(answer: object, *, timeout: float = 60.0, analyzer: object = None, rounds: int = 2,
-         largest: float | None = 2.0) -> tuple[ShuffleStrategy, OpenBook]:  # fmt: skip
+         largest: float = 2.0) -> tuple[ShuffleStrategy, OpenLedger]:  # fmt: skip
     """Rounds in which the node of client 0 answers as given, and the others honestly."""
     app = ClientApp()
 
@@ -106,22 +98,16 @@ def play(answer: object, *, timeout: float = 60.0, analyzer: object = None, roun
             return answer(asked, request)  # type: ignore[no-any-return]
         return reply_with_reports(asked, honest_rows(request))
 
-    book = OpenBook()
-    strategy = ShuffleStrategy(
-        clients=CLIENTS,
-        schedule=Schedule(rounds=rounds, timeout=timeout),
-        optimizer=ServerOptimizer(ServerSection(learning_rate=1.0), torch.zeros(DIMENSION)),
-        book=book,
-        seeds=SeedTree(1),
-        largest=None if largest is None else np.full(CLIENTS, largest),
-        analyzer=analyzer,  # type: ignore[arg-type]
+    ledger = OpenLedger()
+    strategy = small_strategy(
+        CLIENTS, DIMENSION, ledger, timeout=timeout, largest=largest, analyzer=analyzer
     )
     grid = InProcessGrid(app, {}, nodes=2)
     try:
-        strategy.run(grid)
+        strategy.start(grid, zeros(), num_rounds=rounds)
     finally:
         grid.close()
-    return strategy, book
+    return strategy, ledger
 
 
 def sent(values: float) -> object:
@@ -145,7 +131,7 @@ def test_a_client_that_exits_is_a_failed_client() -> None:
         raise SystemExit(3)
 
     strategy, book = play(exits)
-    assert book.reports == [4, 4] and strategy.stopped_early is None
+    assert book.reports == [4, 4] and strategy.stopped is None
 
 
 def test_a_client_that_hangs_is_a_failed_client() -> None:
@@ -167,14 +153,11 @@ def test_who_heard_nobody_is_told_why() -> None:
 
     app = ClientApp()
     app.train()(lambda asked, context: fails(asked, TrainRequest.of(asked)))
-    strategy = ShuffleStrategy(
-        clients=CLIENTS, schedule=Schedule(rounds=1), book=OpenBook(), seeds=SeedTree(1),
-        optimizer=ServerOptimizer(ServerSection(), torch.zeros(DIMENSION)),
-    )  # fmt: skip
+    strategy = small_strategy(CLIENTS, DIMENSION)
     grid = InProcessGrid(app, {}, nodes=2)
     try:
         with pytest.raises(PrivacyBudgetError) as caught:
-            strategy.run(grid)
+            strategy.start(grid, zeros(), num_rounds=1)
     finally:
         grid.close()
     assert str(caught.value).endswith("(raised KeyError 'partition-id': 8)")
@@ -188,36 +171,68 @@ def test_who_heard_nobody_is_told_why() -> None:
 def test_an_analyzer_without_an_answer_stops_the_run(analyzer: object) -> None:
     strategy, book = play(None, analyzer=analyzer)
     assert strategy.failed and book.reports == [8]
-    assert "server.analyzer returned" in str(strategy.stopped_early)
+    assert "server.analyzer returned" in str(strategy.stopped)
     assert strategy._optimizer.current().tolist() == [0.0] * DIMENSION
 
 
 def test_a_model_that_is_not_finite_stops_the_run_before_it_spends_more() -> None:
-    strategy, book = play(sent(3e38), largest=None)
+    strategy, book = play(sent(3e38), largest=np.inf)
     assert book.reports == [8, 8] and not strategy.failed
     huge = lambda rows: torch.full((DIMENSION,), 1e200, dtype=torch.float64)  # noqa: E731
     strategy, book = play(None, analyzer=huge)
     assert strategy.failed and book.reports == [8]
-    assert "no longer finite" in str(strategy.stopped_early)
+    assert "no longer finite" in str(strategy.stopped)
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 @pytest.mark.parametrize("bits", [32, 64])
 def test_no_honest_report_is_dropped(noise: str, bits: int) -> None:
     """Bound and noise of the same plan: 2 million coordinates, none of them near it; and the
-    bound is no looser than the largest variate there is."""
+    bound is no looser than the largest variate there is (104 noise scales, below 2^-150)."""
     budgets = Budgets(np.linspace(0.5, 4.0, 20), np.full(20, 1e-5))
     config = parse_config({"data": {"clients": 20}, "privacy": {"randomizer": noise}})
     plan = make_plan(config, budgets, np.full(20, 3))
     rows = torch.zeros(20, 100_000)
     rows[:, 0] = torch.from_numpy(plan.radius)
-    randomize_rows_(noise, rows, 0, NoiseStream(b"k" * 32, 100_000, bits=bits),
-                    scale=plan.scale, step=plan.step)  # fmt: skip
-    batch = ReportBatch(100_000, keep=False)
-    assert batch.add(rows, 0, plan.largest).all()
-    assert (plan.largest < 60.0 * plan.scale + plan.radius + plan.step).all()
+    plan.local.reports(rows, np.arange(20), NoiseStream(b"k" * 32, 100_000, bits=bits))
+    assert ExactSum(100_000).add(rows, plan.largest).all()
+    widths = {"gaussian": 14.4, "laplace": 104.1}[noise]
+    assert (plan.largest < widths * plan.scale + plan.radius + plan.step).all()
     rows[3, 7] = 1.01 * plan.largest[3]
-    assert ReportBatch(100_000, keep=True).add(rows, 0, plan.largest).sum() == 19
+    assert valid_rows(rows, plan.largest).sum() == 19
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+@pytest.mark.parametrize("word", [0, -1])
+@pytest.mark.parametrize("weights", ["uniform", "inverse-variance"])
+def test_the_rarest_report_is_not_dropped(
+    noise: str, word: int, weights: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words and further bits that give the largest variates there are, on top of the largest mean:
+    who is dropped is public, so no noise and no record may decide it."""
+    budgets = Budgets(np.linspace(0.5, 4.0, 20), np.full(20, 1e-5))
+    config = parse_config(
+        {
+            "run": {"entropy": "system"},
+            "data": {"clients": 20},
+            "privacy": {"randomizer": noise},
+            "server": {"weights": weights},
+        }
+    )
+    plan = make_plan(config, budgets, np.full(20, 3))
+
+    def rarest(words: object, ids: object, tile: int, raw: np.ndarray) -> None:
+        raw[: raw.size // 8 * 8].view(np.int64)[:] = word
+
+    monkeypatch.setattr(noise_words.AesWords, "fill", rarest)
+    monkeypatch.setattr(noise_exact, "more_bits", lambda *_: (0, 0))
+    rows = torch.from_numpy(np.outer(plan.radius, [1.0, -1.0])).float()
+    rows = make_randomizer(config, plan)(rows, np.arange(20), 1)
+    assert bool((rows.abs().amax(dim=1).numpy() > 14.0 * plan.weight * plan.scale).all())
+    assert valid_rows(rows, plan.largest).all()
+    assert ExactSum(2).add(rows, plan.largest).all()
+    # As one sum, too.
+    assert ExactSum(2).add_sum(rows.double().sum(dim=0), float(plan.largest.sum()))
 
 
 def test_robust_analyzers_stay_among_the_honest() -> None:

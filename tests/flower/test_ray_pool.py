@@ -5,22 +5,16 @@ And when Flower is asked how the run stands.
 
 from __future__ import annotations
 
-import json
-import threading
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 pytest.importorskip("ray")
 
-from flwr.server.superlink.fleet.vce import vce_api
-from flwr.server.superlink.fleet.vce.backend import raybackend
 from flwr.simulation.ray_transport import ray_actor
 
-from fl_shuffle.flower.on_ray import engine
 from fl_shuffle.flower.on_ray import pool as ray_pool
-from fl_shuffle.flower.on_ray.pool import ATTEMPTS, LastingPool, install
+from fl_shuffle.flower.on_ray.pool import ATTEMPTS, LastingPool
 from fl_shuffle.flower.settings import SIMULATION_VARIABLE
 
 
@@ -129,51 +123,6 @@ def test_when_none_is_left_new_ones_are_made(pool: LastingPool) -> None:
     assert pool.num_actors == 2
 
 
-def test_requests_wait_for_an_idle_actor(pool: LastingPool) -> None:
-    futures = [pool.submit(call, (None, "", "0", None)) for _ in range(3)]
-    got: list[Any] = []
-    waiting = threading.Thread(target=lambda: got.append(ask(pool)))
-    waiting.start()
-    assert pool.fetch_result_and_return_actor_to_pool(futures[0])[0] == 2
-    waiting.join(timeout=60)
-    assert got == [2]
-
-
-def test_flower_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The names that are replaced are the ones that Flower looks up; actors know they simulate."""
-    for module, name in ((raybackend, "BasicActorPool"), (vce_api, "ThreadPoolExecutor")):
-        assert hasattr(module, name)
-        monkeypatch.setattr(module, name, getattr(module, name))
-    install()
-    assert raybackend.BasicActorPool is LastingPool
-    with vce_api.ThreadPoolExecutor() as threads:
-        assert threads._max_workers == ray_pool.MOST_THREADS
-    built = raybackend.RayBackend.build.__code__.co_names
-    assert "BasicActorPool" in built and "ThreadPoolExecutor" in vce_api.run_api.__code__.co_names
-
-
 def test_actors_know_that_they_simulate(pool: LastingPool) -> None:
     assert ActorType.asked["runtime_env"] == {"env_vars": {SIMULATION_VARIABLE: "1"}}
     assert ActorType.asked["num_cpus"] == 1
-
-
-def test_flower_is_asked_for_the_status_when_the_run_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And again, since the engine goes on for a while."""
-    monkeypatch.setattr(engine, "POLL_SECONDS", 0.0)
-    monkeypatch.setattr(engine, "FIRST_QUESTION_SECONDS", 1e9)
-    looks, answers = [], ["running", "running", "finished:completed"]
-
-    def ended() -> bool:
-        looks.append(len(answers))
-        return len(looks) > 5
-
-    def flwr(*_: Any) -> str:
-        assert len(looks) > 5
-        return json.dumps({"runs": [{"status": answers.pop(0)}]})
-
-    monkeypatch.setattr(engine, "_flwr", flwr)
-    assert engine._wait("7", tmp_path, {}, ended) == "finished:completed"
-    # What was told meanwhile is heard, too.
-    assert looks[-1] == 0

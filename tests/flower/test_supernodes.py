@@ -15,8 +15,8 @@ from flwr.serverapp import Grid
 import fl_shuffle as fs
 from fl_shuffle.configuration.supernodes import SuperNodeFile, read_supernodes
 from fl_shuffle.errors import ConfigError
-from fl_shuffle.flower.roster import Roster, fingerprint
-from tests.flower.test_roster import CLIENTS, Remote, part, settled_at_once
+from fl_shuffle.flower.node_registry import NodeRegistry, fingerprint
+from tests.flower.test_node_registry import CLIENTS, Remote, part, settled_at_once
 
 __all__ = ["settled_at_once"]
 
@@ -61,12 +61,12 @@ def new_key() -> bytes:
     return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
-def played(roster: Roster, grid: Signed) -> dict[int, list[int]]:
+def played(registry: NodeRegistry, grid: Signed) -> dict[int, list[int]]:
     """Node -> its clients; every pool has one node here."""
-    pools = roster.pools(grid)  # type: ignore[arg-type]
+    partitions = registry.partitions(grid)  # type: ignore[arg-type]
     return {
         nodes[0]: list(range(CLIENTS)) if held is None else np.flatnonzero(held).tolist()
-        for held, nodes in pools
+        for held, nodes in partitions
     }
 
 
@@ -86,13 +86,13 @@ def test_a_stranger_plays_nobody_whatever_it_claims(
     claim: dict[str, object], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is there before the honest nodes, and it is not even asked."""
-    roster = Roster(CLIENTS, 20.0, written(tmp_path, f"{PRINT},0,2", "5,1,2"))
+    registry = NodeRegistry(CLIENTS, 20.0, written(tmp_path, f"{PRINT},0,2", "5,1,2"))
     keys = {3: KEY, HOSTILE: new_key()}
     grid = signed({HOSTILE: claim}, keys)
-    assert played(roster, grid) == {}
+    assert played(registry, grid) == {}
     grid.inner.configs |= {3: part(0, 2), 5: part(1, 2)}
     for _ in range(3):
-        assert played(roster, grid) == {3: list(range(25)), 5: list(range(25, 50))}
+        assert played(registry, grid) == {3: list(range(25)), 5: list(range(25, 50))}
     assert sorted(grid.inner.asked) == [3, 5]
     said = [text for text in caplog.messages if "plays nobody" in text]
     assert said == [
@@ -101,16 +101,16 @@ def test_a_stranger_plays_nobody_whatever_it_claims(
     ]
     # When the honest one is gone, nobody inherits its clients.
     del grid.inner.configs[3]
-    assert played(roster, grid) == {5: list(range(25, 50))}
+    assert played(registry, grid) == {5: list(range(25, 50))}
 
 
 def test_a_listed_node_plays_its_own_part_and_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    roster = Roster(CLIENTS, 20.0, written(tmp_path, f"{PRINT},0,2", "5,1,2"))
+    registry = NodeRegistry(CLIENTS, 20.0, written(tmp_path, f"{PRINT},0,2", "5,1,2"))
     grid = signed({3: {}, 5: part(0, 2)}, {3: KEY})
     # A node that would play anybody is content with its part; one that wants another's is refused.
-    assert played(roster, grid) == {3: list(range(25))}
+    assert played(registry, grid) == {3: list(range(25))}
     assert (
         f"node 5 claims clients 0 to 24, and {tmp_path / 'nodes.csv'} gives it clients 25 to 49: "
         "refused" in caplog.messages
@@ -118,8 +118,8 @@ def test_a_listed_node_plays_its_own_part_and_no_other(
 
 
 def test_a_node_with_the_names_of_two_parts_plays_none(tmp_path: Path) -> None:
-    roster = Roster(CLIENTS, 20.0, written(tmp_path, f"{PRINT},0,2", "5,1,2"))
-    assert played(roster, signed({5: part(1, 2)}, {5: KEY})) == {}
+    registry = NodeRegistry(CLIENTS, 20.0, written(tmp_path, f"{PRINT},0,2", "5,1,2"))
+    assert played(registry, signed({5: part(1, 2)}, {5: KEY})) == {}
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tests.gradients.gradient_oracle import means, offsets_of
+from tests.gradients.network_modules import SHAPE as IMAGES
+from tests.gradients.network_modules import networks
+
+SHAPE = (13,)
+"""Of a record."""
+NETWORKS = networks()
+
 
 def chains() -> dict[str, nn.Module]:
-    """Closed forms; inputs have 13 features."""
+    """Closed forms of linear layers."""
     torch.manual_seed(3)
     return {
         "linear": nn.Linear(13, 5),
@@ -27,6 +36,24 @@ def chains() -> dict[str, nn.Module]:
         "linear, compiled": nn.Linear(13, 5),
         "linear without bias, compiled": nn.Linear(13, 23, bias=False),
     }
+
+
+def shape_of(name: str) -> tuple[int, ...]:
+    return IMAGES if name in NETWORKS else SHAPE
+
+
+def problem_of(name: str, sizes: list[int], seed: int) -> tuple[Tensor, Tensor, np.ndarray]:
+    """Records, labels and offsets of clients with so many records each."""
+    generator = torch.Generator().manual_seed(seed)
+    offsets = offsets_of(sizes)
+    x = torch.randn(int(offsets[-1]), *shape_of(name), generator=generator)
+    return x, torch.randint(0, 5, (len(x),), generator=generator), offsets
+
+
+def middle_radius(module: nn.Module, x: Tensor, y: Tensor, norm: int) -> float:
+    """The median length of the records' gradients: about half of them are clipped."""
+    alone = means(module, x, y, np.arange(len(x) + 1), Tensor(), clip="none", norm=norm)
+    return float(torch.linalg.vector_norm(alone, norm, dim=1).median())
 
 
 def records_of(name: str) -> int:
@@ -88,7 +115,7 @@ class Branching(nn.Module):
 
 
 class Cells(nn.Module):
-    """Writes records into a fresh array, which vmap refuses and hooks do not mind."""
+    """Writes records into a fresh array, which vmap refuses."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fl_shuffle.gradients import Loss
+from fl_shuffle.gradients import GradientEngine, Loss
 
 
 def flat(module: nn.Module) -> Tensor:
@@ -39,6 +39,13 @@ def shortened(vector: Tensor, radius: float, norm: int) -> Tensor:
     return vector * (radius / length) if length > radius else vector
 
 
+def limits_of(engine: GradientEngine, radius: Tensor, offsets: np.ndarray) -> Tensor:
+    """To what an engine clips records, hardly less than `radius` [k]."""
+    limits = torch.from_numpy(engine.record_radius(radius.double().numpy(), np.diff(offsets)))
+    assert bool((limits < radius).all() and (limits > radius * (1.0 - 2e-4)).all())
+    return limits
+
+
 def means(
     module: nn.Module,
     x: Tensor,
@@ -56,8 +63,7 @@ def means(
         gradients = [record_gradient(module, x[i], y[i], loss) for i in range(start, stop)]
         if clip == "record":
             gradients = [shortened(g, float(radius[client]), norm) for g in gradients]
-        mean = torch.stack(gradients).mean(0)
-        rows.append(shortened(mean, float(radius[client]), norm) if clip == "average" else mean)
+        rows.append(torch.stack(gradients).mean(0))
     return torch.stack(rows)
 
 

@@ -10,11 +10,26 @@ import torch
 from torch import Tensor, nn
 
 from fl_shuffle.errors import InvalidValueError
-from fl_shuffle.gradients import NonfiniteRecords, make_gradient_engine
-from tests.gradients.gradient_modules import Small, chains, records_of
-from tests.gradients.gradient_oracle import flat, means, offsets_of, relative_difference, updates
+from fl_shuffle.gradients import make_gradient_engine
+from tests.gradients.gradient_modules import (
+    NETWORKS,
+    SHAPE,
+    Small,
+    chains,
+    problem_of,
+    records_of,
+    shape_of,
+)
+from tests.gradients.gradient_oracle import (
+    flat,
+    limits_of,
+    means,
+    offsets_of,
+    relative_difference,
+    updates,
+)
 
-CHAINS = chains()
+CHAINS = {**chains(), **NETWORKS}
 
 
 def problem(sizes: list[int], seed: int = 2) -> tuple[Tensor, Tensor, np.ndarray]:
@@ -29,23 +44,15 @@ def problem(sizes: list[int], seed: int = 2) -> tuple[Tensor, Tensor, np.ndarray
 def test_local_updates_against_autograd(name: str, steps: int) -> None:
     torch.manual_seed(1)
     module = CHAINS.get(name) or Small()
-    x, y, offsets = problem([5, 1, 12, 5, 5])
-    engine = make_gradient_engine(module, clip="none", records=records_of(name))
+    x, y, offsets = problem_of(name, [5, 1, 12, 5, 5], 2)
+    engine = make_gradient_engine(
+        module, shape=shape_of(name), clip="none", records=records_of(name)
+    )
     found = engine.local_update(flat(module), x, y, offsets, steps=steps, learning_rate=0.3)
     assert relative_difference(found, updates(module, x, y, offsets, steps, 0.3)) < 1e-5
 
 
-def test_one_local_step_is_the_scaled_mean_gradient() -> None:
-    x, y, offsets = problem([5, 1, 70, 300])
-    for name in ("relu", "linear, compiled", "convolution"):
-        module = CHAINS.get(name) or Small()
-        engine = make_gradient_engine(module, clip="none", records=records_of(name))
-        step = engine.local_update(flat(module), x, y, offsets, steps=1, learning_rate=0.25)
-        mean = engine.client_means(flat(module), x, y, offsets)
-        assert torch.equal(step, -0.25 * mean)
-
-
-@pytest.mark.parametrize("clip", ["record", "average", "none"])
+@pytest.mark.parametrize("clip", ["record", "none"])
 @pytest.mark.parametrize("norm", [1, 2])
 @pytest.mark.parametrize("records", [0, 1 << 40])
 def test_zero_gradients_stay_zero(records: int, clip: str, norm: int) -> None:
@@ -55,34 +62,8 @@ def test_zero_gradients_stay_zero(records: int, clip: str, norm: int) -> None:
     theta[-5] = 200.0
     x, _, offsets = problem([3, 1, 40])
     y = torch.zeros(44, dtype=torch.int64)
-    engine = make_gradient_engine(module, clip=clip, norm=norm, records=records)
+    engine = make_gradient_engine(module, shape=SHAPE, clip=clip, norm=norm, records=records)
     assert not engine.client_means(theta, x, y, offsets, 1.0).any()
-
-
-@pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf, 3e38])
-@pytest.mark.parametrize("clip", ["record", "average", "none"])
-@pytest.mark.parametrize(
-    "name", ["linear", "linear, compiled", "relu", "tanh, gelu", "convolution"]
-)
-def test_a_poisoned_record_spoils_its_client_alone(name: str, clip: str, poison: float) -> None:
-    torch.manual_seed(1)
-    module = CHAINS.get(name) or Small()
-    theta = flat(module)
-    x, y, offsets = problem([3, 5, 5, 1, 70, 5, 2])
-    engine = make_gradient_engine(module, clip=clip, records=records_of(name))
-    clean = engine.client_means(theta, x, y, offsets, 0.5)
-    for client in (1, 3, 4):
-        bad = x.clone()
-        bad[int(offsets[client])] = poison
-        found = NonfiniteRecords()
-        rows = engine.client_means(theta, bad, y, offsets, 0.5, nonfinite=found)
-        others = [k for k in range(7) if k != client]
-        assert torch.equal(rows[others], clean[others])
-        if poison == 3e38 and (clip != "record" or name == "convolution"):
-            continue  # Finite where an activation or a normalisation brings it back to scale.
-        assert bool(torch.isfinite(rows[client]).all()) == (clip != "none")
-        assert (found.clients, found.records) == (int(clip != "none"), int(clip == "record"))
-    assert torch.equal(engine.client_means(theta, x, y, offsets, 0.5), clean)
 
 
 def test_clipped_records_never_exceed_the_radius() -> None:
@@ -90,7 +71,9 @@ def test_clipped_records_never_exceed_the_radius() -> None:
     for norm, radius in ((1, 0.7), (2, 0.1)):
         for name in ("linear", "linear, compiled", "linear without bias, compiled", "relu"):
             module, records = CHAINS[name], records_of(name)
-            engine = make_gradient_engine(module, clip="record", norm=norm, records=records)
+            engine = make_gradient_engine(
+                module, shape=SHAPE, clip="record", norm=norm, records=records
+            )
             rows = engine.client_means(flat(module), 5.0 * x, y, offsets, radius).double()
             lengths = torch.linalg.vector_norm(rows, norm, dim=1)
             assert float(lengths.max()) <= radius
@@ -101,15 +84,19 @@ def test_own_losses() -> None:
     def squares(logits: Tensor, labels: Tensor) -> Tensor:
         return (logits - nn.functional.one_hot(labels, 5)).square().sum(1)
 
-    x, y, offsets = problem([4, 1, 33])
     radius = torch.full((3,), 0.4)
     torch.manual_seed(1)
-    for module in (CHAINS["linear"], CHAINS["relu"], Small()):
-        engine = make_gradient_engine(module, clip="record", loss=squares)
+    for name in ("linear", "residual", "lines", "convolution", "relu"):
+        module = CHAINS.get(name) or Small()
+        x, y, offsets = problem_of(name, [4, 1, 33], 2)
+        engine = make_gradient_engine(module, shape=shape_of(name), clip="record", loss=squares)
         found = engine.client_means(flat(module), x, y, offsets, radius)
-        expected = means(module, x, y, offsets, radius, clip="record", norm=2, loss=squares)
+        limits = limits_of(engine, radius, offsets)
+        expected = means(module, x, y, offsets, limits, clip="record", norm=2, loss=squares)
         assert relative_difference(found, expected) < 1e-5
-    engine = make_gradient_engine(CHAINS["relu"], clip="record", loss=lambda a, b: a.sum())
+    engine = make_gradient_engine(
+        CHAINS["relu"], shape=SHAPE, clip="record", loss=lambda a, b: a.sum()
+    )
     with pytest.raises(InvalidValueError, match="one loss per record"):
         engine.client_means(flat(CHAINS["relu"]), x, y, offsets, radius)
 
@@ -125,20 +112,20 @@ def test_own_losses() -> None:
 )
 def test_modules_that_are_refused(module: nn.Module, message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
-        make_gradient_engine(module, clip="record")
+        make_gradient_engine(module, shape=SHAPE, clip="record")
 
 
 def test_parameters_that_are_refused() -> None:
     frozen = nn.Linear(13, 5)
     frozen.bias.requires_grad_(False)
     with pytest.raises(InvalidValueError, match="bias"):
-        make_gradient_engine(frozen, clip="record")
+        make_gradient_engine(frozen, shape=SHAPE, clip="record")
     whole = nn.Linear(13, 5)
     whole.weight = nn.Parameter(torch.ones(5, 13, dtype=torch.int64), requires_grad=False)
     with pytest.raises(InvalidValueError, match="floating point"):
-        make_gradient_engine(whole, clip="record")
+        make_gradient_engine(whole, shape=SHAPE, clip="record")
     resting = nn.Sequential(nn.Linear(13, 5), nn.Dropout(0.5)).eval()
-    assert make_gradient_engine(resting, clip="record").dimension == 70
+    assert make_gradient_engine(resting, shape=SHAPE, clip="record").dimension == 70
 
 
 @pytest.mark.parametrize("records", [0, 1 << 40])
@@ -146,7 +133,7 @@ def test_calls_that_are_refused(records: int) -> None:
     module = CHAINS["linear"]
     theta = flat(module)
     x, y, offsets = problem([3, 2])
-    engine = make_gradient_engine(module, clip="record", records=records)
+    engine = make_gradient_engine(module, shape=SHAPE, clip="record", records=records)
     for bad in ([0, 3], [0, 3, 3, 5], [1, 3, 5], [0, 4, 3, 5], [5]):
         with pytest.raises(InvalidValueError, match="offsets"):
             engine.client_means(theta, x, y, np.array(bad), 1.0)
@@ -161,17 +148,15 @@ def test_calls_that_are_refused(records: int) -> None:
         engine.client_means(theta, x[:, :12], y, offsets, 1.0)
     with pytest.raises(InvalidValueError, match="inputs"):
         engine.client_means(theta, x.double(), y, offsets, 1.0)
-    with pytest.raises(InvalidValueError, match="out"):
-        engine.client_means(theta, x, y, offsets, 1.0, torch.empty(2, 71))
     for steps, rate in ((0, 0.1), (1, 0.0), (1, float("nan"))):
         with pytest.raises(InvalidValueError, match=r"steps|learning_rate"):
             engine.local_update(theta, x, y, offsets, steps=steps, learning_rate=rate)
     for clip, norm in (("records", 2), ("record", 3)):
         with pytest.raises(InvalidValueError):
-            make_gradient_engine(module, clip=clip, norm=norm)
+            make_gradient_engine(module, shape=SHAPE, clip=clip, norm=norm)
     with pytest.raises(InvalidValueError, match="module output"):
         make_gradient_engine(
-            nn.Sequential(nn.Linear(13, 5), nn.Flatten(0)), clip="record"
+            nn.Sequential(nn.Linear(13, 5), nn.Flatten(0)), shape=SHAPE, clip="record"
         ).client_means(theta, x, y, offsets, 1.0)
 
 
@@ -181,10 +166,10 @@ def test_a_gpu_gives_the_same_values(name: str) -> None:
     torch.manual_seed(1)
     module = CHAINS.get(name) or Small()
     x, y, offsets = problem([3, 5, 1, 70])
-    expected = make_gradient_engine(module, clip="record").client_means(
+    expected = make_gradient_engine(module, shape=SHAPE, clip="record").client_means(
         flat(module), x, y, offsets, 0.5
     )
-    engine = make_gradient_engine(module, clip="record", device="cuda")
+    engine = make_gradient_engine(module, shape=SHAPE, clip="record", device="cuda")
     found = engine.client_means(flat(module).cuda(), x.cuda(), y.cuda(), offsets, 0.5)
     assert relative_difference(found.cpu(), expected.double()) < 1e-5
 
@@ -192,7 +177,7 @@ def test_a_gpu_gives_the_same_values(name: str) -> None:
 @pytest.mark.parametrize("records", [0, 1 << 40])
 def test_denormal_numbers_count_as_zero_in_here_and_nowhere_else(records: int) -> None:
     tiny, one = math.ulp(0.0), 1.0
-    engine = make_gradient_engine(nn.Linear(4, 3), clip="record", records=records)
+    engine = make_gradient_engine(nn.Linear(4, 3), shape=SHAPE, clip="record", records=records)
     theta = torch.zeros(engine.dimension)
     theta[12:] = torch.tensor([0.0, -90.0, -95.0])  # softmax tails: 8e-40 and 6e-42
     x, y = torch.ones(6, 4), torch.zeros(6, dtype=torch.int64)
@@ -208,25 +193,6 @@ def test_denormal_numbers_count_as_zero_in_here_and_nowhere_else(records: int) -
         torch.set_flush_denormal(False)
 
 
-@pytest.mark.parametrize(
-    ("module", "options", "path"),
-    [
-        (nn.Linear(60, 32), {"records": 10_000}, "closed-form linear, compiled"),
-        (nn.Linear(60, 32), {"records": 5_000}, "closed-form linear"),
-        (nn.Linear(60, 33), {"records": 1 << 40}, "closed-form linear"),
-        (nn.Linear(6_600, 10), {"records": 1 << 40}, "closed-form linear"),
-        (
-            nn.Linear(60, 10),
-            {"records": 1 << 40, "loss": lambda a, b: a.square().sum(1)},
-            "closed-form linear",
-        ),
-        (nn.Sequential(nn.Linear(60, 9), nn.Linear(9, 9)), {"records": 1 << 40}, "closed-form mlp"),
-    ],
-)
-def test_what_is_compiled(module: nn.Module, options: dict, path: str) -> None:
-    assert make_gradient_engine(module, clip="record", **options).path == path
-
-
 @pytest.mark.parametrize("records", [0, 1 << 40])
 @pytest.mark.parametrize(
     ("feature", "radius"), [(1.5e19, 0.5), (1e17, 1e-3), (1e9, 1e-12), (1e18, 1e-12)]
@@ -238,7 +204,7 @@ def test_tiny_errors_of_huge_inputs_are_clipped_too(
     theta = torch.zeros(6)
     theta[4] = 44.5  # softmax of the other class: 4.7e-20
     x, y = torch.tensor([[0.0, feature]]), torch.zeros(1, dtype=torch.int64)
-    engine = make_gradient_engine(nn.Linear(2, 2), clip="record", records=records)
+    engine = make_gradient_engine(nn.Linear(2, 2), shape=SHAPE, clip="record", records=records)
     row = engine.client_means(theta, x, y, np.array([0, 1]), radius).double()
     assert 0.0 < float(torch.linalg.vector_norm(row)) <= radius
 
@@ -256,7 +222,7 @@ def test_long_clients_are_as_exact_as_short_ones(name: str, size: int) -> None:
     records = 1 << 40 if name == "compiled" else 0
     x, y = torch.randn(1, 13), torch.tensor([3])
     for clip in ("record", "none"):
-        engine = make_gradient_engine(module, clip=clip, records=records)
+        engine = make_gradient_engine(module, shape=SHAPE, clip=clip, records=records)
         radius = float(engine.record_radius(0.5, np.array([size]))[0])
         expected = means(
             module, x, y, np.array([0, 1]), torch.tensor([radius]).double(), clip=clip, norm=2
@@ -265,19 +231,3 @@ def test_long_clients_are_as_exact_as_short_ones(name: str, size: int) -> None:
             flat(module), x.repeat(size, 1), y.repeat(size), np.array([0, size]), 0.5
         )
         assert relative_difference(many, expected) < 1e-5
-
-
-def test_records_are_clipped_to_hardly_less_than_the_radius() -> None:
-    sizes = np.array([1, 6, 60, 600, 20_000])
-    allowed = np.array([1e-5, 1e-5, 1e-5, 6e-5, 2e-3])
-    wide = nn.Sequential(nn.Linear(60, 1000), nn.ReLU(), nn.Linear(1000, 10))
-    for module, records, factor in (
-        (nn.Linear(60, 10), 1 << 40, 1.0),
-        (nn.Linear(60, 10), 0, 1.0),
-        (Small(), 0, 1.0),
-        (wide, 0, 15.0),
-    ):
-        engine = make_gradient_engine(module, clip="record", records=records)
-        radii = engine.record_radius(2.0, sizes) / 2.0
-        assert (radii < 1.0).all()
-        assert (radii > 1.0 - factor * allowed).all()

@@ -9,7 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from fl_shuffle.gradients import GradientEngine, NonfiniteRecords, make_gradient_engine
-from tests.gradients.gradient_modules import Branching, Small, chains, records_of
+from tests.gradients.gradient_modules import (
+    NETWORKS,
+    SHAPE,
+    Branching,
+    Small,
+    Tied,
+    chains,
+    problem_of,
+    records_of,
+    shape_of,
+)
 from tests.gradients.gradient_oracle import flat, offsets_of
 
 torch.manual_seed(2)
@@ -20,6 +30,8 @@ MODULES: dict[str, nn.Module] = {
     "tanh, gelu": chains()["tanh, gelu"],
     "convolution": Small(),
     "branching": Branching(),
+    "residual": NETWORKS["residual"],
+    "lines": NETWORKS["lines"],
 }
 SIZES = [3, 5, 70, 1, 5, 33]
 RADIUS = np.array([0.5, 0.4, 0.3, 0.7, 0.4, 0.2])
@@ -36,11 +48,8 @@ class Overflowing(nn.Module):
         return self.layer(x).clamp(-1.0, 1.0) + 1e25 * self.layer.bias * (x[:, :1] > 1e3)
 
 
-def problem(sizes: list[int] = SIZES) -> tuple[Tensor, Tensor, np.ndarray]:
-    generator = torch.Generator().manual_seed(7)
-    offsets = offsets_of(sizes)
-    x = torch.randn(int(offsets[-1]), 13, generator=generator)
-    return x, torch.randint(0, 5, (len(x),), generator=generator), offsets
+def problem(name: str = "linear") -> tuple[Tensor, Tensor, np.ndarray]:
+    return problem_of(name, SIZES, 7)
 
 
 def computed(
@@ -61,7 +70,7 @@ def poisons(x: Tensor, record: int) -> dict[str, Tensor]:
         result[name][record] = value
     result["one feature"] = x.clone()
     result["one feature"][record] = 0.0
-    result["one feature"][record, 4] = torch.nan
+    result["one feature"][record].view(-1)[4] = torch.nan
     return result
 
 
@@ -72,9 +81,11 @@ def test_one_nonfinite_record_moves_its_client_no_further_than_any_other(
 ) -> None:
     """Replace-one: from finite to nonfinite, from one nonfinite record to two."""
     module = MODULES[name]
-    engine = make_gradient_engine(module, clip="record", norm=norm, records=records_of(name))
+    engine = make_gradient_engine(
+        module, shape=shape_of(name), clip="record", norm=norm, records=records_of(name)
+    )
     theta = flat(module)
-    x, y, offsets = problem()
+    x, y, offsets = problem(name)
     clean, found = computed(engine, theta, x, y, offsets, RADIUS)
     assert found == NonfiniteRecords()
     for client in (1, 2, 3):
@@ -93,7 +104,7 @@ def test_one_nonfinite_record_moves_its_client_no_further_than_any_other(
                         RADIUS[client : client + 1],
                     )  # fmt: skip
                     torch.testing.assert_close(
-                        without, rest[0] * (SIZES[client] - 1), rtol=1e-4, atol=1e-5
+                        without, rest[0] * (SIZES[client] - 1), rtol=1e-3, atol=1e-5
                     )
                 else:
                     assert not rows[client].any()
@@ -113,7 +124,7 @@ def test_one_nonfinite_record_moves_its_client_no_further_than_any_other(
 def test_a_gradient_whose_length_float32_cannot_hold_is_clipped_like_any_other() -> None:
     torch.manual_seed(0)  # with some weights the huge record is simply right
     module = Overflowing()
-    engine, theta = make_gradient_engine(module, clip="record"), flat(module)
+    engine, theta = make_gradient_engine(module, shape=SHAPE, clip="record"), flat(module)
     x, y, offsets = problem()
     y[:] = 1
     clean, _ = computed(engine, theta, x, y, offsets, RADIUS)
@@ -133,18 +144,20 @@ def test_a_gradient_whose_length_float32_cannot_hold_is_clipped_like_any_other()
     assert 0.0 < moved <= 2.0 * RADIUS[2] / SIZES[2]
 
 
-@pytest.mark.parametrize("clip", ["record", "average", "none"])
+@pytest.mark.parametrize("clip", ["record", "none"])
 @pytest.mark.parametrize("name", MODULES)
 def test_a_label_that_is_no_class_is_a_record_like_one_that_is_not_finite(
     name: str, clip: str
 ) -> None:
     module = MODULES[name]
     theta = flat(module)
-    x, y, offsets = problem()
+    x, y, offsets = problem(name)
     for record, label in ((int(offsets[2]) + 40, 5), (int(offsets[1]), -1), (0, 1 << 40)):
         poisoned, wrong = x.clone(), y.clone()
         poisoned[record], wrong[record] = torch.nan, label
-        engine = make_gradient_engine(module, clip=clip, records=records_of(name))
+        engine = make_gradient_engine(
+            module, shape=shape_of(name), clip=clip, records=records_of(name)
+        )
         found, expected = NonfiniteRecords(), NonfiniteRecords()
         rows = engine.client_means(theta, x, wrong, offsets, RADIUS, nonfinite=found)
         same = engine.client_means(theta, poisoned, y, offsets, RADIUS, nonfinite=expected)
@@ -168,21 +181,7 @@ def test_a_nonfinite_first_record_does_not_choose_the_path() -> None:
     for value in (0.0, torch.nan, torch.inf):
         bad = x.clone()
         bad[:2] = value
-        engine = make_gradient_engine(Small(), clip="record")
-        computed(engine, flat(Small()), bad, y, offsets, RADIUS)
+        engine = make_gradient_engine(Tied(), shape=SHAPE, clip="record")
+        computed(engine, flat(Tied()), bad, y, offsets, RADIUS)
         paths.add(engine.path)
     assert paths == {"torch.func"}
-
-
-@pytest.mark.parametrize("name", ["relu", "convolution"])
-def test_a_nonfinite_average_is_zero(name: str) -> None:
-    module = MODULES[name]
-    engine, theta = make_gradient_engine(module, clip="average"), flat(module)
-    x, y, offsets = problem()
-    clean, _ = computed(engine, theta, x, y, offsets, RADIUS)
-    x[offsets[2]] = torch.nan
-    rows, found = computed(engine, theta, x, y, offsets, RADIUS)
-    assert found == NonfiniteRecords(1, 0)
-    assert not rows[2].any()
-    others = [0, 1, 3, 4, 5]
-    assert torch.equal(rows[others], clean[others])

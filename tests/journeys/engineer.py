@@ -7,15 +7,13 @@ of one's own, written by `fl-shuffle new` and played as it stands.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+from commands import typed
 
 import fl_shuffle as fs
-
-COMMAND = "import sys; from fl_shuffle.cli import main; sys.exit(main())"
 
 NETWORK = '''
 from torch import nn
@@ -86,11 +84,14 @@ def main() -> None:
     assert bills[0].local_epsilon > bills[1].local_epsilon > bills[1].epsilon > 0.0
     assert max(bill.epsilon for bill in bills) == result.epsilon
 
-    def command(*arguments: str, folder: str = ".") -> None:
-        subprocess.run([sys.executable, "-c", COMMAND, *arguments], cwd=folder, check=True)
-
-    command("new", "my-app")
-    command("simulate", "config.toml", "--rounds", "2", "--quiet", "--out", "run", folder="my-app")
+    typed("fl-shuffle new my-app")
+    typed("fl-shuffle simulate config.toml --dry-run --rounds 2", folder="my-app")
+    typed("fl-shuffle simulate config.toml --rounds 2 --quiet --out run", folder="my-app")
+    # What is wrong is one line, before anything is spent.
+    typed("fl-shuffle simulate config.toml --set privacy.clip_nrom=1", folder="my-app", code=2)
+    typed("fl-shuffle simulate config.toml --out run", folder="my-app", code=2)
+    bill = typed("fl-shuffle ledger run --client 17", folder="my-app")
+    assert "client 17" in bill and "spent, at delta" in bill, bill
     own = fs.Result("my-app/run")
     assert own.epsilon > 0.0 and own.report("own.html").is_file()
     print("engineer: done")

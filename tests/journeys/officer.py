@@ -6,7 +6,6 @@ SQL, compares the two, and goes through the list of runs.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
@@ -15,16 +14,9 @@ import sqlite3
 from html import unescape
 from pathlib import Path
 
+from commands import typed
+
 import fl_shuffle as fs
-from fl_shuffle.cli import main as fl_shuffle
-
-
-def ask(*arguments: str) -> str:
-    """What the command prints."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        assert fl_shuffle(list(arguments)) == 0, arguments
-    return printed.getvalue()
 
 
 def main() -> None:
@@ -42,18 +34,24 @@ def main() -> None:
     summary = json.loads(Path(run, "summary.json").read_text(encoding="utf-8"))
 
     # The report shows the headline, and every client's spend as the ledger counts it.
-    ask("report", run, "--out", "report.html")
+    typed(f"fl-shuffle report {run} --out report.html")
     text = unescape(re.sub(r"<[^>]+>", " ", Path("report.html").read_text(encoding="utf-8")))
     assert f"{summary['epsilon']:.4g}" in text, summary["epsilon"]
     assert "http://" not in text.replace("http://www.w3.org", "")
 
-    bills = list(csv.DictReader(io.StringIO(ask("ledger", run, "--clients", "--format", "csv"))))
+    printed = typed(f"fl-shuffle ledger {run} --clients --format csv")
+    bills = list(csv.DictReader(io.StringIO(printed)))
     assert len(bills) == clients
     worst = max(float(bill["proven_epsilon"] or 0.0) for bill in bills)
     assert abs(worst - summary["epsilon"]) <= 1e-6 * worst, (worst, summary["epsilon"])
 
     # Who took part: by command, and by SQL that needs nothing of ours.
-    one = json.loads(ask("ledger", run, "--client", "17", "--format", "json"))
+    one = json.loads(typed(f"fl-shuffle ledger {run} --client 17 --format json"))
+    # What is written, counted again; what must be known to read it; an attempt to break it.
+    typed(f"fl-shuffle ledger {run} --recount")
+    assert "assumption" in typed(f"fl-shuffle ledger {run} --notes")
+    audited = typed(f"fl-shuffle audit {run} --trials 20 --reports 2000 --seconds 5")
+    assert "proven bound not contradicted" in audited, audited
     base = sqlite3.connect(f"file:{run}/ledger.sqlite?mode=ro", uri=True)
     took_part = base.execute(
         "SELECT round FROM attendance WHERE client_id = 17 ORDER BY round"
@@ -66,7 +64,7 @@ def main() -> None:
         mine = fs.Result(run).ledger.client(number)
         assert abs(mine.proven_epsilon - float(bills[number]["proven_epsilon"] or 0.0)) < 1e-6
 
-    listed = ask("runs", "runs", "--differences")
+    listed = typed("fl-shuffle runs runs --differences")
     assert "handed-over" in listed
     print("officer: done")
 

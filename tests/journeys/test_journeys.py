@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.test_limits import ROOT
+from tests.repository import ROOT
 
 HERE = Path(__file__).parent
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from fl_shuffle.randomizers import noise_cpu, noise_exact
+from fl_shuffle.randomizers import noise_exact
+from fl_shuffle.randomizers.additive import grid_step
 from fl_shuffle.randomizers.noise import NoiseStream
-from fl_shuffle.randomizers.noise_cpu import AesWords, Layout
-from fl_shuffle.randomizers.vector import VectorRandomizer
+from fl_shuffle.randomizers.noise_words import AesWords, Layout
 
 KEY = bytes(range(32))
 LAWS = {"gaussian": "normal", "laplace": "laplace"}
@@ -22,13 +22,14 @@ LAWS = {"gaussian": "normal", "laplace": "laplace"}
 def reports(noise: str, d: int = 301, rows: int = 7, scale: float = 0.3) -> torch.Tensor:
     means = torch.linspace(-1.0, 1.0, rows * d).reshape(rows, d) / math.sqrt(d)
     stream = NoiseStream(KEY, d, bits=64)
-    return VectorRandomizer(noise, scale, 1.0).randomize_(means, 5, stream)
+    return stream.add_(
+        LAWS[noise], means, np.arange(5, 5 + len(means)), scale, grid_step(scale, 1.0)
+    )
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 def test_the_exact_way_and_the_fast_way_agree(noise: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every report worked out to 400 bits with other further bits is what doubles gave."""
-    monkeypatch.setattr(noise_cpu, "COMPILED_FROM", 1 << 62)
     fast = reports(noise)
     asked = []
     exact = noise_exact.exact_report
@@ -55,9 +56,9 @@ def test_double_precision_is_within_the_tolerance(noise: str) -> None:
     angles = rng.integers(-(2**63), 2**63 - 1, len(words))
     both = np.concatenate([words, angles])[None, :] if noise == "gaussian" else words[None, :]
     target = np.zeros((1, both.shape[1]), np.float64)
-    source = noise_cpu._Source(KEY[:16], np.zeros(1, np.int64), 0, both)
+    source = noise_exact.Source(KEY[:16], np.zeros(1, np.int64), 0, both)
     # Without a step the noise itself is written; a float64 target keeps its digits.
-    noise_cpu._ADD_64[LAWS[noise]](source, target, np.ones(1), np.zeros(1))  # type: ignore[arg-type]
+    noise_exact.ADD_64[LAWS[noise]](source, target, np.ones(1), np.zeros(1))  # type: ignore[arg-type]
     worst = 0.0
     with mpmath.workdps(60):
         for index, word in enumerate(words.tolist()):
@@ -96,7 +97,7 @@ def test_sums_near_the_middle_are_worked_out_exactly() -> None:
             # The scale, a double, moves the sum by far less than a step.
             scale = float(middle / variate * (1 + side * mpmath.mpf(2) ** -48))
             nearest = int(mpmath.nint(mpmath.mpf(scale) * variate / step)) * step
-            got = stream.add_("laplace", torch.zeros(1, 2), 3, scale, step)
+            got = stream.add_("laplace", torch.zeros(1, 2), [3], scale, step)
             assert float(got[0, 0]) == nearest
             assert noise_exact.exact_report(0.0, scale, step, first, more, None) == nearest
 
@@ -106,28 +107,27 @@ def test_the_word_that_cannot_be_seen_in_a_double() -> None:
     assert noise_exact.coarse(np.array([0, -1, 2**63 - 1, -(2**63), 2**39])).all()
     assert not noise_exact.coarse(np.array([2**40, -(2**40) - 1, 2**62])).any()
     step = 2.0**-10
-    small = noise_exact.exact_report(0.0, 1.0, step, 0, 0, None)
-    assert small == pytest.approx((63 + 257) * math.log(2.0), abs=step)
+    assert noise_exact.exact_report(0.0, 1.0, step, 0, 1 << 229, None) == pytest.approx(
+        (63 + 27) * math.log(2.0), abs=step
+    )
     assert noise_exact.exact_report(0.0, 1.0, step, -1, 1 << 255, None) == pytest.approx(
         -64 * math.log(2.0), abs=step
     )
-    assert noise_exact.exact_report(0.0, 1.0, 2.0**-40, 0, 0, None) == 2.0**-17
 
 
-def test_how_often_the_exact_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """2e6 variates: about 6 per million (Poisson, false alarm below 1e-6)."""
-    asked = []
-    exact = noise_exact.exact_report
-
-    def counting(*arguments: object) -> float:
-        asked.append(1)
-        return exact(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(noise_exact, "exact_report", counting)
-    NoiseStream(KEY, 1000, bits=64).add_("normal", torch.zeros(2000, 1000), 0, 1.0, 2.0**-16)
-    # Doubtful 2 (2^-20 + 2^-28), coarse 2^-23 + 2^-20 each.
-    expected = 2e6 * (2 * (2.0**-20 + 2.0**-28) + 2.0**-23 + 2.0**-20)
-    assert abs(len(asked) - expected) < 5.5 * math.sqrt(expected) + 3
+def test_variates_end_where_ideal_ones_practically_do() -> None:
+    """Beyond the cut lies less than 2^-150 of the ideal laws, and not much less."""
+    with mpmath.workdps(40):
+        normal = mpmath.erfc(mpmath.mpf(noise_exact.REACH["normal"]) / mpmath.sqrt(2))
+        laplace = mpmath.exp(-mpmath.mpf(noise_exact.REACH["laplace"]))
+        for tail in (normal, laplace):
+            assert 2.0**-153 < tail < 2.0**-150
+    step = 2.0**-10
+    for word, sign in ((0, 1), (-1, -1)):
+        assert noise_exact.exact_report(0.25, 1.0, step, word, 0, None) == 0.25 + 104.0 * sign
+    nearest = round(14.3 / step) * step
+    assert noise_exact.exact_report(0.0, 1.0, step, 0, 0, (0, 0, False)) == nearest
+    assert noise_exact.exact_report(0.0, 1.0, step, 0, 0, (-(2**63), 0, False)) == -nearest
 
 
 @pytest.mark.parametrize("law", ["normal", "laplace"])

@@ -18,16 +18,14 @@ from fl_shuffle.randomizers.noise import NoiseStream
 from fl_shuffle.seeds import SeedTree
 
 TREE = SeedTree(20_240)
-VARIANTS = [(32, "aes"), (64, "aes"), (32, "philox")]
 CLIENTS, DIMENSION = 2000, 1000
 SAMPLES = CLIENTS * DIMENSION
 ALARM = 1e-7
 
 
-def sample(law: str, bits: int = 32, generator: str = "aes", round_number: int = 0) -> np.ndarray:
-    stream = NoiseStream(TREE.key(round_number, "test"), DIMENSION, bits=bits, generator=generator)
-    draw = stream.normal if law == "normal" else stream.laplace
-    return draw(0, CLIENTS).numpy().astype(np.float64)
+def sample(law: str, bits: int = 32, round_number: int = 0) -> np.ndarray:
+    stream = NoiseStream(TREE.key(round_number, "test"), DIMENSION, bits=bits)
+    return stream.rows(law, np.arange(CLIENTS))
 
 
 def cdf(law: str) -> Callable[[np.ndarray], np.ndarray]:
@@ -68,9 +66,9 @@ def variance_z(values: np.ndarray, law: str) -> float:
 
 
 @pytest.mark.parametrize("law", ["normal", "laplace"])
-@pytest.mark.parametrize(("bits", "generator"), VARIANTS)
-def test_distribution(law: str, bits: int, generator: str) -> None:
-    values = sample(law, bits, generator)
+@pytest.mark.parametrize("bits", [32, 64])
+def test_distribution(law: str, bits: int) -> None:
+    values = sample(law, bits)
     assert ks_p_value(values, law) > ALARM
     assert anderson_darling(values, law) < 17.5
     assert abs(variance_z(values, law)) < 5
@@ -92,26 +90,21 @@ def test_power_of_the_distribution_tests(law: str) -> None:
     assert ks_p_value(np.round(values * 32) / 32, law) < ALARM
 
 
-def test_wrong_law_is_rejected() -> None:
-    logistic = np.random.default_rng(0).logistic(scale=math.sqrt(3) / math.pi, size=SAMPLES)
-    assert ks_p_value(logistic, "normal") < ALARM
-
-
-@pytest.mark.parametrize(("bits", "generator"), VARIANTS)
-def test_tail_counts(bits: int, generator: str) -> None:
+@pytest.mark.parametrize("bits", [32, 64])
+def test_tail_counts(bits: int) -> None:
     """Counts beyond 4, 4.5 and 5 sigma and 12, 14 and 16 Laplace scales.
 
     Among 3.2e7 variates (8e6 for Philox); expected per side of 3.2e7: 1013, 109, 9 and 98, 13, 1.8.
     A scale 3% too large makes the 4 sigma count at least 9 standard errors too high, which the
     last line checks.
     """
-    stream = NoiseStream(TREE.key(1, "tails"), 8000, bits=bits, generator=generator)
+    stream = NoiseStream(TREE.key(1, "tails"), 8000, bits=bits)
     limits = {"normal": np.array([4.0, 4.5, 5.0]), "laplace": np.array([12.0, 14.0, 16.0])}
     total = wide = 0
     counts = {law: np.zeros((2, 3), int) for law in limits}
-    for start in range(0, 4000 if generator == "aes" else 1000, 500):
+    for start in range(0, 4000, 500):
         for law, levels in limits.items():
-            values = (stream.normal if law == "normal" else stream.laplace)(start, 500).numpy()
+            values = stream.rows(law, np.arange(start, start + 500))
             far = values[np.abs(values) > levels[0]]
             if law == "normal":
                 wide += int(np.sum(1.03 * values > levels[0]))
@@ -127,12 +120,10 @@ def test_tail_counts(bits: int, generator: str) -> None:
 
 
 @pytest.mark.parametrize("law", ["normal", "laplace"])
-@pytest.mark.parametrize(("bits", "generator"), VARIANTS)
-def test_no_correlation_between_clients_rounds_and_dimensions(
-    law: str, bits: int, generator: str
-) -> None:
-    first = sample(law, bits, generator)
-    other = sample(law, bits, generator, round_number=1)
+@pytest.mark.parametrize("bits", [32, 64])
+def test_no_correlation_between_clients_rounds_and_dimensions(law: str, bits: int) -> None:
+    first = sample(law, bits)
+    other = sample(law, bits, round_number=1)
     half = DIMENSION // 2
     pairs = {
         "next client": (first[:-1], first[1:]),
@@ -167,12 +158,3 @@ def test_normal_pairs_have_a_uniform_angle_and_independent_radius() -> None:
     angle = (angle + 0.005 * np.sin(6 * angle)) % 1
     bent, _, _ = np.histogram2d(angle, radius, bins=16, range=[[0, 1], [0, 1]])
     assert stats.chisquare(bent.ravel()).pvalue < ALARM
-
-
-def test_column_and_row_sums_are_normal() -> None:
-    """2,000 row sums and 1,000 column sums against N(0, size): sees any shared component."""
-    values = sample("normal")
-    for axis in (0, 1):
-        sums = values.sum(axis=axis) / math.sqrt(values.shape[axis])
-        assert stats.kstest(sums, "norm").pvalue > ALARM
-        assert abs(variance_z(sums, "normal")) < 5

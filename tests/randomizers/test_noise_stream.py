@@ -11,19 +11,25 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from fl_shuffle.errors import InvalidValueError
-from fl_shuffle.randomizers import noise_cpu
-from fl_shuffle.randomizers.noise import LAWS, NoiseStream, largest_variate
-from fl_shuffle.randomizers.noise_device import philox4x32
-from fl_shuffle.randomizers.vector import grid_step
+from fl_shuffle.randomizers import noise
+from fl_shuffle.randomizers.additive import grid_step
+from fl_shuffle.randomizers.noise import LAWS, NoiseStream, draw_on_device, largest_variate
 
 KEY = bytes(range(32))
-VARIANTS = [(32, "aes"), (64, "aes"), (32, "philox"), (64, "philox")]
 
 
 def draw(stream: NoiseStream, law: str, first: int, count: int) -> torch.Tensor:
-    return getattr(stream, law)(first, count)
+    """Variates of a run of clients."""
+    return torch.from_numpy(stream.rows(law, np.arange(first, first + count)))
+
+
+def reports(stream: NoiseStream, law: str, clients: int | np.ndarray, rows: int) -> torch.Tensor:
+    """Rounded noise of any clients."""
+    ids = clients if isinstance(clients, np.ndarray) else np.arange(clients, clients + rows)
+    return stream.add_(law, torch.zeros(rows, stream.dimension), ids, 1.0, 2.0**-16)
 
 
 @settings(max_examples=60, deadline=None)
@@ -32,58 +38,51 @@ def draw(stream: NoiseStream, law: str, first: int, count: int) -> torch.Tensor:
     st.integers(0, 10**12),
     st.lists(st.integers(1, 90), min_size=1, max_size=4),
     st.sampled_from(LAWS),
-    st.sampled_from(VARIANTS),
+    st.sampled_from([32, 64]),
 )
 def test_bits_do_not_depend_on_how_clients_are_batched(
-    dimension: int, first: int, sizes: list[int], law: str, variant: tuple[int, str]
+    dimension: int, first: int, sizes: list[int], law: str, bits: int
 ) -> None:
-    bits, generator = variant
-    stream = NoiseStream(KEY, dimension, bits=bits, generator=generator)
+    stream = NoiseStream(KEY, dimension, bits=bits)
     total = sum(sizes)
     whole = draw(stream, law, first, total)
     starts = np.cumsum([0, *sizes[:-1]])
     parts = [draw(stream, law, first + int(s), size) for s, size in zip(starts, sizes, strict=True)]
     assert torch.equal(whole, torch.cat(parts))
     order = np.random.default_rng(total).permutation(total)
-    rows = stream.normal_rows if law == "normal" else stream.laplace_rows
-    assert torch.equal(rows(first + order), whole[order])
+    together = reports(stream, law, first, total)
+    assert torch.equal(reports(stream, law, first + order, total), together[order])
     assert torch.isfinite(whole).all()
 
 
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize(("bits", "generator"), VARIANTS)
+@pytest.mark.parametrize("bits", [32, 64])
 @pytest.mark.parametrize("dimension", [71_010, 300_001])
-def test_long_rows_are_jumpable_too(law: str, bits: int, generator: str, dimension: int) -> None:
-    stream = NoiseStream(KEY, dimension, bits=bits, generator=generator)
+def test_long_rows_are_jumpable_too(law: str, bits: int, dimension: int) -> None:
+    stream = NoiseStream(KEY, dimension, bits=bits)
     whole = draw(stream, law, 4, 3)
     assert torch.equal(whole[2], draw(stream, law, 6, 1)[0])
-    rows = stream.normal_rows if law == "normal" else stream.laplace_rows
-    assert torch.equal(rows([6, 4, 4]), whole[[2, 0, 0]])
+    together = reports(stream, law, 4, 3)
+    apart = reports(stream, law, np.array([6, 4, 4]), 3)
+    assert torch.equal(apart, together[[2, 0, 0]])
 
 
 def test_block_size_threads_and_torch_threads_do_not_matter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stream = NoiseStream(KEY, 610)
-    expected = stream.normal(0, 700)
+    expected = draw(stream, "normal", 0, 700)
     with ThreadPoolExecutor(4) as pool:
-        parts = list(pool.map(lambda start: stream.normal(start, 7), range(0, 700, 7)))
+        parts = list(pool.map(lambda start: draw(stream, "normal", start, 7), range(0, 700, 7)))
     assert torch.equal(torch.cat(parts), expected)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        assert torch.equal(stream.normal(0, 700), expected)
+        assert torch.equal(draw(stream, "normal", 0, 700), expected)
     finally:
         torch.set_num_threads(before)
-    monkeypatch.setattr(noise_cpu, "WORDS_PER_BLOCK", 5000)
-    assert torch.equal(stream.normal(0, 700), expected)
-
-
-def test_rows_of_a_wider_tensor_can_be_filled_in_place() -> None:
-    stream = NoiseStream(KEY, 10)
-    wide = torch.zeros(6, 14)
-    assert torch.equal(stream.normal(3, 6, out=wide[:, :10]), stream.normal(3, 6))
-    assert not wide[:, 10:].any()
+    monkeypatch.setattr(noise, "WORDS_PER_BLOCK", 5000)
+    assert torch.equal(draw(stream, "normal", 0, 700), expected)
 
 
 def aes_words(stream: NoiseStream, law: str, client: int) -> np.ndarray:
@@ -104,7 +103,7 @@ def test_variates_follow_the_written_formulas(bits: int, dimension: int) -> None
     words = aes_words(stream, "laplace", 12).reshape(layout.tiles, layout.width)
     uniform = (words.astype(np.longdouble) + 0.5) / 2.0 ** (bits - 1)
     expected = (-np.sign(uniform) * np.log(np.abs(uniform))).reshape(-1)[:dimension]
-    got = stream.laplace(12, 1)[0].double().numpy()
+    got = draw(stream, "laplace", 12, 1)[0].double().numpy()
     # copysign puts the word's sign on |ln U|, where the formula above has -ln|U| >= 0.
     np.testing.assert_allclose(got, expected.astype(float), rtol=tolerance, atol=tolerance)
 
@@ -113,7 +112,7 @@ def test_variates_follow_the_written_formulas(bits: int, dimension: int) -> None
     radius = np.sqrt(-2.0 * np.log(np.abs(uniform)))
     angle = words[:, 1].astype(np.longdouble) * (math.pi / 2.0 ** (bits - 1))
     pairs = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
-    got = stream.normal(12, 1)[0].double().numpy()
+    got = draw(stream, "normal", 12, 1)[0].double().numpy()
     tiles = [
         pairs[t, : min(layout.width, dimension - t * layout.width)] for t in range(layout.tiles)
     ]
@@ -123,50 +122,30 @@ def test_variates_follow_the_written_formulas(bits: int, dimension: int) -> None
     assert np.mean(np.abs(got - expected) > 4e-6) < 0.01
 
 
-def test_philox_known_answers() -> None:
-    """The three published test vectors of Philox4x32-10."""
-    vectors = [
-        ("00000000" * 4, "00000000" * 2, "6627e8d5e169c58dbc57ac4c9b00dbd8"),
-        ("ffffffff" * 4, "ffffffff" * 2, "408f276d41c83b0ea20bc7c66d5451fd"),
-        (
-            "243f6a8885a308d313198a2e03707344",
-            "a4093822299f31d0",
-            "d16cfe0994fdcceb5001e42024126ea1",
-        ),
-    ]
-    for counter, key, answer in vectors:
-        split = [int(counter[8 * i : 8 * i + 8], 16) for i in range(4)]
-        words = philox4x32(
-            [torch.tensor([word]) for word in split], (int(key[:8], 16), int(key[8:], 16))
-        )
-        assert "".join(f"{int(word):08x}" for word in words) == answer
-
-
-def test_streams_differ_by_key_law_dimension_bits_and_generator() -> None:
+def test_streams_differ_by_key_law_dimension_bits_and_client() -> None:
     streams = [
-        NoiseStream(KEY, 64).normal(0, 1)[0, :32],
-        NoiseStream(KEY[::-1], 64).normal(0, 1)[0, :32],
-        NoiseStream(KEY, 65).normal(0, 1)[0, :32],
-        NoiseStream(KEY, 64, bits=64).normal(0, 1)[0, :32],
-        NoiseStream(KEY, 64, generator="philox").normal(0, 1)[0, :32],
-        NoiseStream(KEY, 64).normal(1, 1)[0, :32],
-        NoiseStream(KEY, 64).laplace(0, 1)[0, :32],
+        draw(NoiseStream(KEY, 64), "normal", 0, 1)[0, :32],
+        draw(NoiseStream(KEY[::-1], 64), "normal", 0, 1)[0, :32],
+        draw(NoiseStream(KEY, 65), "normal", 0, 1)[0, :32],
+        draw(NoiseStream(KEY, 64, bits=64), "normal", 0, 1)[0, :32],
+        draw(NoiseStream(KEY, 64), "normal", 1, 1)[0, :32],
+        draw(NoiseStream(KEY, 64), "laplace", 0, 1)[0, :32],
     ]
     table = torch.stack(streams)
     for i in range(len(streams)):
         assert int((table == table[i]).sum()) == 32
 
 
-@pytest.mark.parametrize(("bits", "generator"), VARIANTS)
+@pytest.mark.parametrize("bits", [32, 64])
 @pytest.mark.parametrize("law", LAWS)
-def test_add_rounds_the_sum_to_each_row_s_grid(bits: int, generator: str, law: str) -> None:
-    stream = NoiseStream(KEY, 301, bits=bits, generator=generator)
+def test_add_rounds_the_sum_to_each_row_s_grid(bits: int, law: str) -> None:
+    stream = NoiseStream(KEY, 301, bits=bits)
     scale = np.array([0.5, 1.0, 3.0, 0.01])
     step = np.array([grid_step(float(s), 1.0) for s in scale])
     values = torch.linspace(-1, 1, 4 * 301).reshape(4, 301)
     plain = draw(stream, law, 9, 4).double()
     exact = values.double() + torch.tensor(scale)[:, None] * plain
-    result = stream.add_(law, values.clone(), 9, scale, step)
+    result = stream.add_(law, values.clone(), np.arange(9, 9 + len(values)), scale, step)
     units = result.double() / torch.tensor(step)[:, None]
     assert torch.equal(units, units.round())
     error = (result.double() - exact).abs() / torch.tensor(step)[:, None]
@@ -175,7 +154,7 @@ def test_add_rounds_the_sum_to_each_row_s_grid(bits: int, generator: str, law: s
     assert float(error.max()) <= 0.5 + 0.125 + 0.125
     for row in range(4):
         alone = values[row : row + 1].clone()
-        stream.add_(law, alone, 9 + row, float(scale[row]), float(step[row]))
+        stream.add_(law, alone, [9 + row], float(scale[row]), float(step[row]))
         assert torch.equal(alone[0], result[row])
     shuffled = values[[2, 0]].clone()
     stream.add_(law, shuffled, [11, 9], scale[[2, 0]], step[[2, 0]])
@@ -184,13 +163,8 @@ def test_add_rounds_the_sum_to_each_row_s_grid(bits: int, generator: str, law: s
 
 def test_no_client_is_an_empty_answer() -> None:
     stream = NoiseStream(KEY, 5)
-    assert stream.normal(0, 0).shape == (0, 5)
-    assert stream.laplace_rows([]).shape == (0, 5)
-
-
-def test_largest_variate_is_the_transform_of_the_smallest_uniform() -> None:
-    assert largest_variate("normal") == pytest.approx(math.sqrt(-2 * math.log(2.0**-32)))
-    assert largest_variate("laplace", 64) == pytest.approx(-math.log(2.0**-64))
+    assert draw(stream, "normal", 0, 0).shape == (0, 5)
+    assert stream.add_("laplace", torch.zeros(0, 5), [], 1.0, 1.0).shape == (0, 5)
 
 
 @pytest.mark.parametrize(
@@ -201,8 +175,6 @@ def test_largest_variate_is_the_transform_of_the_smallest_uniform() -> None:
         ({"dimension": 0}, "dimension"),
         ({"dimension": 2.5}, "dimension"),
         ({"bits": 16}, "bits"),
-        ({"generator": "mt19937"}, "generator"),
-        ({"device": "meta", "generator": "aes"}, "generator"),
     ],
 )
 def test_bad_streams(change: dict, field: str) -> None:
@@ -219,22 +191,41 @@ def test_the_key_is_never_shown() -> None:
 def test_bad_requests() -> None:
     stream = NoiseStream(KEY, 3)
     for call in (
-        lambda: stream.normal(-1, 2),
-        lambda: stream.normal(0, -2),
-        lambda: stream.normal(2**62, 1),
-        lambda: stream.normal_rows([0, -1]),
-        lambda: stream.normal_rows([0.5]),
-        lambda: stream.normal_rows([2**63 - 1]),
-        lambda: stream.normal(0, 2, out=torch.zeros(3, 3)),
-        lambda: stream.normal(0, 2, out=torch.zeros(2, 4)),
-        lambda: stream.normal(0, 2, out=torch.zeros(2, 3, dtype=torch.float64)),
-        lambda: stream.normal(0, 3, out=torch.zeros(3, 3).T),
-        lambda: stream.add_("cauchy", torch.zeros(1, 3), 0, 1.0, 1.0),
-        lambda: stream.add_("normal", torch.zeros(1, 3), 0, math.nan, 1.0),
-        lambda: stream.add_("normal", torch.zeros(1, 3), 0, 0.0, 1.0),
-        lambda: stream.add_("normal", torch.zeros(2, 3), 0, np.array([1.0, np.inf]), 1.0),
-        lambda: stream.add_("normal", torch.zeros(2, 3), 0, np.array([1.0]), 1.0),
+        lambda: stream.add_("normal", torch.zeros(2, 3), [-1, 0], 1.0, 1.0),
+        lambda: stream.add_("normal", torch.zeros(1, 3), [2**62], 1.0, 1.0),
+        lambda: stream.rows("cauchy", [0]),
+        lambda: stream.add_("normal", torch.zeros(2, 3), [0, -1], 1.0, 1.0),
+        lambda: stream.add_("normal", torch.zeros(1, 3), [0.5], 1.0, 1.0),
+        lambda: stream.add_("normal", torch.zeros(1, 3), [2**63 - 1], 1.0, 1.0),
+        lambda: stream.add_("normal", torch.zeros(2, 4), [0, 1], 1.0, 1.0),
+        lambda: stream.add_("normal", torch.zeros(2, 3, dtype=torch.float64), [0, 1], 1.0, 1.0),
+        lambda: stream.add_("normal", torch.zeros(3, 3).T, [0, 1, 2], 1.0, 1.0),
+        lambda: stream.add_("cauchy", torch.zeros(1, 3), [0], 1.0, 1.0),
+        lambda: stream.add_("normal", torch.zeros(1, 3), [0], math.nan, 1.0),
+        lambda: stream.add_("normal", torch.zeros(1, 3), [0], 0.0, 1.0),
+        lambda: stream.add_("normal", torch.zeros(2, 3), [0, 1], np.array([1.0, np.inf]), 1.0),
         lambda: stream.add_("normal", torch.zeros(2, 3), [0, 1, 2], 1.0, 1.0),
     ):
         with pytest.raises(InvalidValueError):
             call()
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_another_device_s_noise_hangs_on_each_row_s_seed_alone(law: str) -> None:
+    """The path of other devices, on the processor: the law, the grid, and rows drawn alone."""
+    scales, steps = np.array([0.5, 2.0, 2.0]), np.array([2.0**-18, 2.0**-16, 0.0])
+    rows = draw_of(law, [4, 9, 11], scales, steps)
+    assert torch.equal(draw_of(law, [9], scales[1:2], steps[1:2])[0], rows[1])
+    assert not torch.equal(rows[1], rows[2])
+    assert not np.mod(rows[:2].double().numpy(), steps[:2, None]).any()
+    law_of = stats.norm if law == "normal" else stats.laplace
+    for row, scale in zip(rows.double().numpy(), scales, strict=True):
+        assert stats.kstest(row / scale, law_of.cdf).pvalue > 1e-6
+        assert np.abs(row).max() <= scale * largest_variate(law) + 2.0**-16
+    assert stats.kstest(rows[1].double().numpy() / 1.9, law_of.cdf).pvalue < 1e-6
+
+
+def draw_of(law: str, seeds: list[int], scales: np.ndarray, steps: np.ndarray) -> torch.Tensor:
+    rows = torch.zeros(len(seeds), 100_000)
+    draw_on_device(law, seeds, rows, scales, steps)
+    return rows

@@ -11,22 +11,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_shuffle.compiled.exact_sums import sum_within
+from fl_shuffle.compiled.rows import sum_within
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
-from fl_shuffle.randomizers import noise_cpu, vector
+from fl_shuffle.gradients.row_clips import _clip_on_device, clip_rows
+from fl_shuffle.randomizers import Gaussian, Laplace
+from fl_shuffle.randomizers.additive import NOISES, grid_step
+from fl_shuffle.randomizers.base import LARGEST, SMALLEST, Noise
 from fl_shuffle.randomizers.noise import NoiseStream
-from fl_shuffle.randomizers.vector import (
-    LARGEST,
-    SMALLEST,
-    UserRandomizer,
-    VectorRandomizer,
-    _clip_on_device,
-    clip_rows,
-    exact_group,
+from fl_shuffle.shuffler.exact_sums import (
     exact_sum,
     exact_sum_within,
-    grid_step,
-    randomize_rows_,
     require_exact,
     sum_is_exact,
 )
@@ -53,8 +47,12 @@ def test_grid_step_is_the_smallest_power_of_two_that_suffices(scale: float, radi
 def test_grid_step_refuses(scale: object, radius: object) -> None:
     with pytest.raises(InvalidValueError):
         grid_step(scale, radius)  # type: ignore[arg-type]
-    with pytest.raises(InvalidValueError):
-        VectorRandomizer("gaussian", scale, radius)  # type: ignore[arg-type]
+
+
+def of(noise: str, scale: list[float], radius: list[float]) -> Gaussian:
+    """The randomizer of clients with these scales and radii."""
+    budget = np.ones(len(scale))
+    return NOISES[noise](budget, budget, np.array(radius), np.array(scale))
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
@@ -62,35 +60,36 @@ def test_grid_step_refuses(scale: object, radius: object) -> None:
 def test_reports_lie_on_the_grid_and_below_the_bound(
     noise: str, scale: float, radius: float
 ) -> None:
-    randomizer = VectorRandomizer(noise, scale, radius)
+    randomizer = of(noise, [scale] * 150, [radius] * 150)
+    step = float(randomizer.step[0])
     means = torch.randn(50, 200)
     clip_rows(means, radius, randomizer.norm)
     before = means.clone()
-    reports = randomizer.randomize_(means, 100, NoiseStream(KEY, 200))
+    reports = randomizer.reports(means, np.arange(100, 150), NoiseStream(KEY, 200))
     assert reports is means
-    units = reports.double() / randomizer.step
+    units = reports.double() / step
     assert torch.equal(units, units.round())
-    assert float(reports.abs().max()) <= randomizer.largest_report() < 2.0**22 * randomizer.step
+    # Words of 64 bits reach further, words of 32 bits less than 2^22 steps.
+    assert float(reports.abs().max()) <= randomizer.largest()[0] < 2.0**24 * step
+    assert float(reports.abs().max()) < 2.0**22 * step
     spread = (reports - before).double().std() / (scale * (1 if noise == "gaussian" else 2**0.5))
     assert float(spread) == pytest.approx(1.0, abs=0.05)
 
 
-def test_personal_scales_are_separate_randomizers() -> None:
-    stream = NoiseStream(KEY, 77)
-    means = 0.1 * torch.randn(5, 77)
-    randomizers = [VectorRandomizer("laplace", 0.2 * (k + 1), 1.0 + k) for k in range(5)]
-    apart = torch.cat(
-        [r.randomize_(means[k : k + 1].clone(), 30 + k, stream) for k, r in enumerate(randomizers)]
-    )
-    together = randomize_rows_(
-        "laplace",
-        means.clone(),
-        30,
-        stream,
-        scale=np.array([r.scale for r in randomizers]),
-        step=np.array([r.step for r in randomizers]),
-    )
-    assert torch.equal(apart, together)
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("kind", [Gaussian, Laplace])
+def test_reports_are_what_is_stated_to_the_nearest_grid_point(
+    bits: int, kind: type[Gaussian]
+) -> None:
+    """`reports`, compiled and in one pass, is `randomize` to half a step and float32's rounding."""
+    clients, weight = np.array([1, 4, 5]), np.array([1.0, 0.5, 1.0, 1.0, 2.0, 0.25])
+    budget, scale = np.ones(6), np.linspace(0.1, 2.0, 6)
+    randomizer = kind(budget, budget, budget, scale, weight=weight)
+    means, stream = 0.05 * torch.randn(3, 333), NoiseStream(KEY, 333, bits=bits)
+    stated = randomizer.randomize(means.numpy(), clients, Noise(stream, clients))
+    reports = randomizer.reports(means.clone(), clients, stream).double().numpy()
+    spread = np.abs(reports - stated) / randomizer.step[clients, None]
+    assert spread.max() <= 0.5 + 0.1
 
 
 @settings(max_examples=40, deadline=None)
@@ -101,13 +100,9 @@ def test_sums_have_the_same_bits_in_any_order_and_partition(
     rng = np.random.default_rng(seed)
     scales = 10.0 ** rng.uniform(-3, 1, rows)
     steps = np.array([grid_step(float(s), 1.0) for s in scales])
-    reports = randomize_rows_(
-        "gaussian",
-        torch.zeros(rows, dimension),
-        seed,
-        NoiseStream(KEY, dimension),
-        scale=scales,
-        step=steps,
+    stream = NoiseStream(KEY, dimension)
+    reports = stream.add_(
+        "normal", torch.zeros(rows, dimension), np.arange(seed, seed + rows), scales, steps
     )
     assert sum_is_exact(rows, 10 * 7.0 + 1, float(steps.min()))
     expected = [
@@ -122,25 +117,13 @@ def test_sums_have_the_same_bits_in_any_order_and_partition(
     assert total.tolist() == expected
 
 
-@pytest.mark.parametrize("rows", [1, 32, 33, 65, 400])
-def test_grouped_sums_have_the_same_bits(rows: int) -> None:
-    randomizer = VectorRandomizer("gaussian", 0.7, 1.0)
-    reports = randomizer.randomize_(torch.zeros(rows, 333), 0, NoiseStream(KEY, 333))
-    group = exact_group(randomizer.step, randomizer.largest_report())
-    assert group > 8
-    plain, grouped = torch.ones(333, dtype=torch.float64), torch.ones(333, dtype=torch.float64)
-    exact_sum(reports, plain)
-    exact_sum(reports, grouped, group)
-    assert torch.equal(plain, grouped)
-
-
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (40, 33), (97, 4099), (0, 3)])
 @pytest.mark.parametrize("group", [1, 16, 400])
-def test_compiled_sums_have_the_same_bits(rows: int, columns: int, group: int) -> None:
+def test_sums_are_those_of_numpy_and_limits_hold(rows: int, columns: int, group: int) -> None:
     rng = np.random.default_rng(rows)
     reports = torch.from_numpy(rng.integers(-4000, 4000, (rows, columns)).astype(np.float32))
-    plain, compiled = (torch.full((columns,), 0.5, dtype=torch.float64) for _ in range(2))
-    exact_sum(reports, plain, group)
+    compiled = torch.full((columns,), 0.5, dtype=torch.float64)
+    plain = 0.5 + reports.sum(dim=0, dtype=torch.float64)
     # Each row is just within its limit.
     limits = reports.abs().amax(dim=1).numpy() if rows else np.zeros(0, np.float32)
     assert sum_within(reports.numpy(), limits, group, compiled.numpy())
@@ -155,7 +138,7 @@ def test_compiled_sums_have_the_same_bits(rows: int, columns: int, group: int) -
         assert not math.isfinite(float(compiled.sum()))
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(
     ("limits", "honest"),
     [
@@ -169,10 +152,11 @@ def test_compiled_sums_have_the_same_bits(rows: int, columns: int, group: int) -
     ],
 )
 def test_limits_are_kept_to_the_last_bit(
-    compiled: bool, limits: list[float] | None, honest: bool, monkeypatch: pytest.MonkeyPatch
+    turned: bool, limits: list[float] | None, honest: bool
 ) -> None:
-    monkeypatch.setattr(vector._summing, "_numbers", compiled * noise_cpu.COMPILED_FROM)
     rows, total = torch.tensor([[1.0, -2.0], [3.0, -4.0]]), torch.zeros(2, dtype=torch.float64)
+    if turned:
+        rows = rows.T.contiguous().T
     assert exact_sum_within(rows, total, None if limits is None else np.array(limits)) is honest
     assert total.tolist() == [4.0, -6.0]
     rows[0, 0] = math.nan
@@ -191,12 +175,6 @@ def test_exactness_is_refused_where_it_does_not_hold() -> None:
     assert sum(values) != math.fsum(values)
 
 
-def test_an_empty_sum_changes_nothing() -> None:
-    total = torch.ones(3, dtype=torch.float64)
-    exact_sum(torch.zeros(0, 3), total)
-    assert total.tolist() == [1.0, 1.0, 1.0]
-
-
 @settings(max_examples=150, deadline=None)
 @given(
     st.integers(0, 10**6),
@@ -204,7 +182,6 @@ def test_an_empty_sum_changes_nothing() -> None:
     st.tuples(st.sampled_from([1, 2, 255, 256, 257, 3000]), st.sampled_from([1, 2])),
     st.floats(-12, 12),
     st.floats(-30, 30),
-    st.booleans(),
 )
 def test_clipped_rows_never_exceed_the_radius(
     seed: int,
@@ -212,9 +189,7 @@ def test_clipped_rows_never_exceed_the_radius(
     shape: tuple[int, int],
     log_radius: float,
     log_size: float,
-    compiled: bool,
 ) -> None:
-    vector._clipping._numbers = compiled * noise_cpu.COMPILED_FROM
     dimension, norm = shape
     rng = np.random.default_rng(seed)
     radius = min(max(10.0**log_radius, SMALLEST), LARGEST)
@@ -245,26 +220,6 @@ def test_clip_has_a_radius_per_row() -> None:
     assert rows.norm(dim=1).tolist() == pytest.approx([1.0, 4.0, 2.0], rel=1e-4)
 
 
-@pytest.mark.parametrize("norm", [1, 2])
-def test_nan_and_infinity_never_pass_and_zero_stays(norm: int) -> None:
-    rows = torch.ones(5, 300)
-    rows[0, 7] = math.nan
-    rows[1, 299] = math.inf
-    rows[2, 0] = -math.inf
-    rows[3] = 0.0
-    mask = clip_rows(rows, 1.0, norm)
-    assert mask.tolist() == [False, False, False, True, True]
-    assert not rows[:4].any()
-    assert torch.isfinite(rows).all()
-    assert float(rows[4].norm(p=norm)) == pytest.approx(1.0, rel=1e-4)
-
-
-def test_rows_whose_squares_overflow_are_valid() -> None:
-    rows = torch.full((1, 3), 3e38)
-    assert clip_rows(rows, 1.0, 2).tolist() == [True]
-    assert float(rows.norm()) == pytest.approx(1.0, rel=1e-4)
-
-
 def awkward_rows(dimension: int) -> torch.Tensor:
     """Short and long rows, and all that is hard about lengths."""
     generator = torch.Generator().manual_seed(dimension)
@@ -279,19 +234,22 @@ def awkward_rows(dimension: int) -> torch.Tensor:
 @pytest.mark.parametrize("norm", [1, 2])
 @pytest.mark.parametrize("dimension", [1, 7, 31, 255, 256, 257, 640, 3000])
 @pytest.mark.parametrize("radius", [SMALLEST, 1.0])
-def test_clipping_has_the_same_bits_before_and_after_it_switches(
-    monkeypatch: pytest.MonkeyPatch, dimension: int, norm: int, radius: float
-) -> None:
+def test_clipping_against_float64(dimension: int, norm: int, radius: float) -> None:
     radii = np.geomspace(radius, 1e3 * radius, 88)
-    clipped, valid = [], []
-    for numbers in (0, noise_cpu.COMPILED_FROM):
-        monkeypatch.setattr(vector._clipping, "_numbers", numbers)
-        rows = awkward_rows(dimension)
-        valid.append(clip_rows(rows, radii, norm))
-        clipped.append(rows.numpy().view(np.int32))
-    np.testing.assert_array_equal(*valid)
-    np.testing.assert_array_equal(*clipped)
-    assert (~valid[0]).sum() == 2
+    rows = awkward_rows(dimension)
+    wide = rows.numpy().astype(np.longdouble)
+    with np.errstate(invalid="ignore"):
+        lengths = np.abs(wide).sum(1) if norm == 1 else np.sqrt((wide**2).sum(1))
+    expected = np.isfinite(lengths)
+    whole = np.nan_to_num(wide, nan=0.0, posinf=0.0, neginf=0.0)
+    factor = np.minimum(1.0, radii / np.where(lengths > 0.0, lengths, 1.0))
+    scaled = np.where(expected[:, None], whole * factor[:, None], 0.0)
+    turned = rows.clone().T.contiguous().T
+    assert (clip_rows(rows, radii, norm) == expected).all()
+    np.testing.assert_allclose(rows.numpy(), scaled.astype(np.float64), rtol=1e-4, atol=1e-44)
+    assert (clip_rows(turned, radii, norm) == expected).all()
+    assert torch.equal(rows, turned)
+    assert (~expected).sum() == 2
 
 
 @pytest.mark.parametrize("norm", [1, 2])
@@ -319,40 +277,5 @@ def test_bad_rows_and_norm() -> None:
         clip_rows(torch.ones(2, 3), 1.0, 3)
     with pytest.raises(InvalidValueError, match="rows"):
         clip_rows(torch.ones(2, 3, dtype=torch.int64), 1.0, 2)
-    with pytest.raises(InvalidValueError, match="noise"):
-        VectorRandomizer("cauchy", 1.0, 1.0)
-
-
-def own(mean: np.ndarray, epsilon0: float, delta0: float, rng: np.random.Generator) -> np.ndarray:
-    assert delta0 == 0.0
-    return mean + rng.laplace(scale=2.0 / epsilon0, size=mean.size)
-
-
-def test_user_randomizer_is_reproducible_bounded_and_on_the_grid() -> None:
-    randomizer = UserRandomizer(own, epsilon0=1.0, delta0=0.0, bound=5.0)
-    stream = NoiseStream(KEY, 40)
-    means = torch.zeros(6, 40)
-    reports = randomizer.randomize_(means.clone(), 10, stream)
-    again = randomizer.randomize_(means[:3].clone(), [15, 10, 12], stream)
-    assert torch.equal(again, reports[[5, 0, 2]])
-    assert not torch.equal(reports[0], reports[1])
-    units = reports.double() / randomizer.step
-    assert torch.equal(units, units.round())
-    assert float(reports.abs().max()) == 5.0
-
-
-@pytest.mark.parametrize(
-    "output", [np.full(4, np.nan), np.full(4, np.inf), np.zeros(3), np.zeros((4, 1)), 0.0]
-)
-def test_user_randomizer_refuses_bad_output(output: object) -> None:
-    randomizer = UserRandomizer(lambda *_: output, epsilon0=1.0, delta0=0.0, bound=5.0)
-    with pytest.raises(InvalidValueError, match="user's randomizer"):
-        randomizer.randomize_(torch.zeros(1, 4), 0, NoiseStream(KEY, 4))
-
-
-@pytest.mark.parametrize(
-    "change", [{"epsilon0": 0.0}, {"delta0": 1.0}, {"delta0": -0.1}, {"bound": 0.0}]
-)
-def test_user_randomizer_refuses_bad_budgets(change: dict) -> None:
-    with pytest.raises(InvalidValueError):
-        UserRandomizer(own, **{"epsilon0": 1.0, "delta0": 0.0, "bound": 1.0, **change})
+    with pytest.raises(InvalidValueError, match="scale"):
+        of("gaussian", [1e13], [1.0]).bound()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from typing import Any
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 FETCHING = ("src", "href", "xlink:href", "action", "poster", "srcset")
@@ -21,7 +23,8 @@ class ReadTable:
 class Page(HTMLParser):
     """Insists that elements close in order, that names are given once, and nothing is fetched.
 
-    `tables` are in the order of the page; `data` maps the key of a `<data>` element to its value.
+    `tables` are in the order of the page; `data` maps the key of a `<data>` element to its value;
+    `rows` holds what a table shows page by page, by its name.
     """
 
     def __init__(self, text: str) -> None:
@@ -30,6 +33,7 @@ class Page(HTMLParser):
         self.text = ""
         self.tables: list[ReadTable] = []
         self.data: dict[str, float] = {}
+        self.rows: dict[str, dict[str, Any]] = {}
         self.names: set[str] = set()
         self._open: list[tuple[str, str]] = []
         self._cell: list[str] | None = None
@@ -40,7 +44,9 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         named = dict(attrs)
         self.count[tag] = self.count.get(tag, 0) + 1
-        assert not any(name in named for name in FETCHING), (tag, named)
+        # A marker of a figure is drawn by the name that it has in the page.
+        fetched = [named[each] for each in FETCHING if each in named]
+        assert all(str(target).startswith("#") for target in fetched), (tag, named)
         name = named.get("id") or ""
         assert not name or name not in self.names, name
         self.names.add(name)
@@ -68,6 +74,8 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self._open and self._open[-1][0] in ("style", "script"):
+            if self._open[-1][1].endswith("-rows"):
+                self.rows[self._open[-1][1].removesuffix("-rows")] = json.loads(data)
             return
         self.text += data
         if self._cell is not None:
@@ -77,6 +85,15 @@ class Page(HTMLParser):
         """The first table inside the element of this name."""
         return next(table for table in self.tables if place in table.inside)
 
-    def sortable(self) -> list[ReadTable]:
-        """The tables of all clients, run by run."""
+    def clients(self, prefix: str = "") -> dict[int, list[float]]:
+        """Every client of a run, in the order of its pages, with its row."""
+        known = self.rows[f"{prefix}clients-table"]
+        return {
+            client: [float(cell) for cell in row]
+            for row, own in zip(known["groups"], known["clients"], strict=True)
+            for client in own
+        }
+
+    def paged(self) -> list[ReadTable]:
+        """The first pages of the tables of all clients, run by run."""
         return [table for table in self.tables if "client" in table.heads]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 import fl_shuffle as fs
 from fl_shuffle.cli import main
-from fl_shuffle.errors import ConfigError, InvalidValueError
+from fl_shuffle.errors import ConfigError
 from fl_shuffle.report.formats import as_text, write_table
 from fl_shuffle.report.record import read_run
 from fl_shuffle.report.tables import TABLES, attendance_table, clients_table, rounds_table
@@ -34,11 +35,12 @@ from fl_shuffle.cli import main
 
 run, page = sys.argv[2:]
 for command in (["runs", run], ["runs", run, "--differences"], ["ledger", run],
-                ["ledger", run, "--round", "2"], ["ledger", run, "--notes"]):
+                ["ledger", run, "--round", "2"], ["ledger", run, "--notes"],
+                ["ledger", run, "--client", "3"], ["ledger", run, "--clients"],
+                ["ledger", run, "--out", run + "/tables"]):
     assert main(command) == 0, command
 assert not any(name.startswith("fl_shuffle.accounting.bounds") for name in sys.modules)
-for command in (["ledger", run, "--client", "3"], ["ledger", run, "--clients"],
-                ["report", run, run, "--out", page], ["export", run, "--out", page + ".tables"]):
+for command in (["ledger", run, "--client", "3", "--recount"], ["report", run, run, "--out", page]):
     assert main(command) == 0, command
 
 import fl_shuffle as fs
@@ -87,8 +89,34 @@ def test_the_tables_say_what_the_ledger_says(run: Path) -> None:
         assert len(attendance_table(record, round_number=int(number))["client"]) == reports
 
 
+def test_the_ledger_says_what_is_written_and_recounts_when_asked(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*options: str, code: int = 0) -> tuple[list[dict[str, str]], str]:
+        shown = ["ledger", str(copy), "--clients", "--format", "csv", *options]
+        assert main(shown) == code
+        printed = capsys.readouterr()
+        return list(csv.DictReader(io.StringIO(printed.out))), printed.err
+
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    written, _ = said()
+    counted, verdict = said("--recount")
+    assert counted == written and "the ledger says the same" in verdict
+    with sqlite3.connect(copy / "ledger.sqlite") as database:
+        database.execute("UPDATE client_spend SET proven = 2 * proven WHERE client_id = 7")
+    database.close()
+    doubled, verdict = said()
+    assert verdict == ""
+    assert float(doubled[7]["proven_epsilon"]) == 2.0 * float(written[7]["proven_epsilon"])
+    counted, verdict = said("--recount", code=1)
+    assert counted == written and "SOMETHING ELSE" in verdict and "differ: 7" in verdict
+    assert main(["ledger", str(copy), "--client", "7"]) == 0
+    assert f"proven {float(doubled[7]['proven_epsilon']):.4g}" in capsys.readouterr().out
+
+
 def test_reading_takes_neither_torch_nor_flower(run: Path, tmp_path: Path) -> None:
-    missing = "torch,torchvision,opacus,flwr,grpc,ray,numba,matplotlib,pandas,safetensors"
+    missing = "torch,torchvision,flwr,grpc,ray,numba,pandas,safetensors"
     page = tmp_path / "page.html"
     done = subprocess.run(
         [sys.executable, "-c", READ, missing, str(run), str(page)],
@@ -116,16 +144,15 @@ def test_numbers_survive_csv_and_json(run: Path) -> None:
     assert [float(row["proven_epsilon"]) for row in read] == table["proven_epsilon"].tolist()
     named = json.loads(as_text(table, "json"))
     assert [row["proven_epsilon"] for row in named] == table["proven_epsilon"].tolist()
-    odd = {"x": np.array([np.nan, np.inf, 1.5])}
-    assert [row["x"] for row in json.loads(as_text(odd, "json"))] == [None, "inf", 1.5]
-
-
-def test_parquet_comes_back(run: Path, tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    table = clients_table(read_run(run))
-    write_table(table, tmp_path / "t.parquet", "parquet")
-    read = parquet.read_table(tmp_path / "t.parquet").to_pydict()
-    assert read["proven_epsilon"] == table["proven_epsilon"].tolist()
+    texts = ['100 % "of" it,\nonce', "", "nan"]
+    odd = {"x": np.array([np.nan, np.inf, 1.5]), "%s": np.array(texts), "n": np.array([1, -2, 3])}
+    back = json.loads(as_text(odd, "json"))
+    assert [row["x"] for row in back] == [None, "inf", 1.5]
+    assert [row["%s"] for row in back] == texts and [row["n"] for row in back] == [1, -2, 3]
+    back = list(csv.DictReader(io.StringIO(as_text(odd, "csv"))))
+    assert [row["x"] for row in back] == ["", "inf", "1.5"]
+    assert [row["%s"] for row in back] == texts
+    assert as_text({"x": np.empty(0)}, "json") == "[]"
 
 
 def test_parquet_without_its_library_is_one_line(
@@ -146,7 +173,7 @@ def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["runs", str(run.parent), "--format", "json"]) == 0
     (listed,) = json.loads(capsys.readouterr().out)
     assert (listed["epsilon"], listed["state"]) == (fs.Result(run).epsilon, "finished")
-    assert main(["export", str(run), "--out", str(tmp_path / "e")]) == 0
+    assert main(["ledger", str(run), "--out", str(tmp_path / "e")]) == 0
     assert {path.stem for path in (tmp_path / "e").iterdir()} == set(TABLES)
 
 
@@ -159,10 +186,10 @@ def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["ledger", "RUN", "--round", "0"], "round = 0"),
         (["ledger", "RUN", "--format", "parquet"], "--out FILE"),
         (["ledger", "NOWHERE"], "not a run directory"),
-        (["export", "NOWHERE"], "not a run directory"),
+        (["ledger", "NOWHERE", "--out", "x"], "not a run directory"),
         (["runs", "NOWHERE"], "is no folder"),
         (["runs", "EMPTY"], "there is no run"),
-        (["export", "RUN", "--out", "/dev/null/x"], "cannot be used"),
+        (["ledger", "RUN", "--out", "/dev/null/x"], "cannot be used"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -174,6 +201,10 @@ def test_bad_input_is_one_line(
     assert text in error and error.count("\n") == 1
 
 
-def test_a_client_or_round_that_is_not_there(run: Path) -> None:
-    with pytest.raises(InvalidValueError, match="client"):
-        attendance_table(read_run(run), client=21)
+def test_notes_are_lines_to_read(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ledger", str(run), "--notes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    kinds = [kind for _, kind, _ in read_run(run).ledger.notes]
+    assert [line.partition(":")[0] for line in lines if not line.startswith(" ")] == [
+        "noise of the mean" if kind == "noise" else kind for kind in kinds
+    ]

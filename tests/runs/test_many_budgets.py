@@ -11,9 +11,9 @@ from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.ledger.reader import read_ledger
-from fl_shuffle.ledger.run_book import RunBook
+from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.store import SCHEMA_VERSION, Ledger
+from fl_shuffle.ledger.writer import LedgerWriter
 
 CLIENTS = 500
 
@@ -25,9 +25,7 @@ def test_a_round_lists_the_most_exposed_and_every_client_has_its_own_bill(tmp_pa
     table = ClassTable(np.zeros(CLIENTS, np.int8), 2.0 / exposure, ones, 2.0 * ones, exposure,
                        1e-5 * ones, ones.astype(np.int64))  # fmt: skip
     class_of = rng.permutation(CLIENTS)
-    accountant = Accountant(
-        table, class_of, unit="client", schedule="aggregate", delta=1e-5, rounds=3
-    )
+    accountant = Accountant(table, class_of, unit="client", schedule="aggregate", delta=1e-5)
     meta = {
         "schema": SCHEMA_VERSION, "config": Config().to_dict(), "run": "0" * 32, "dimension": 1,
         "data": {"source": "none", "records": CLIENTS, "shape": [1], "classes": 2,
@@ -36,15 +34,15 @@ def test_a_round_lists_the_most_exposed_and_every_client_has_its_own_bill(tmp_pa
         "python": "3", "records_not_covered": 0, "seed": 1, "started": "2026-01-01",
     }  # fmt: skip
     ledger = Ledger.create(tmp_path / "ledger.sqlite", meta, table, class_of)
-    book = RunBook(accountant, ledger, target_epsilon=None, lifetime=None, replayable=True)
+    writer = LedgerWriter(accountant, ledger, target_epsilon=None, lifetime=None, replayable=True)
     presence = [rng.random(CLIENTS) < 0.6 for _ in range(3)]
     for number, present in enumerate(presence, start=1):
-        assert book.reserve(number, present) is not None
-        assert book.commit(number, present, 0.0) is not None
-    book.finish()
+        assert writer.reserve(number, present) is not None
+        assert writer.commit(number, present, 0.0) is not None
+    writer.finish(3)
     ledger.close()
 
-    read = read_ledger(tmp_path / "ledger.sqlite")
+    read = LedgerRecord(tmp_path / "ledger.sqlite")
     assert read.classes == table and np.array_equal(read.class_of, class_of)
     with sqlite3.connect(tmp_path / "ledger.sqlite") as db:
         select = "SELECT class_id, n_reports, local FROM round_classes WHERE round = 3"

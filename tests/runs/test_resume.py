@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fl_shuffle as fs
 from fl_shuffle.cli import main
 from fl_shuffle.errors import RunError
-from fl_shuffle.ledger.reader import read_ledger
-from fl_shuffle.ledger.run_book import RunBook
+from fl_shuffle.ledger import writer
+from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.store import SCHEMA_VERSION, Ledger
+from fl_shuffle.ledger.writer import LedgerWriter
 from fl_shuffle.report.record import read_run
+from fl_shuffle.runs.events import RoundFinished
 from fl_shuffle.runs.run import Run
 from tests.runs.test_runs import CLASS, Crash, crash_in_round
 from tests.small_federation import Launch, model_bytes, summary
@@ -71,8 +74,7 @@ def test_a_release_is_recorded_under_its_own_attempt(tmp_path: Path) -> None:
     assert second.reserve(1, 4, 1.0) == attempt + 1
     from fl_shuffle.accounting.accountant import Accountant
 
-    accountant = Accountant([CLASS], class_of, unit="client", schedule="aggregate", delta=1e-5,
-                            rounds=1)  # fmt: skip
+    accountant = Accountant([CLASS], class_of, unit="client", schedule="aggregate", delta=1e-5)
     spend = accountant.preview(1, everybody)
     first.record(attempt, spend, {0: 4}, 4, everybody, None)
     first.flush()
@@ -87,6 +89,33 @@ def test_a_release_is_recorded_under_its_own_attempt(tmp_path: Path) -> None:
     first.close(), second.close()
 
 
+def test_a_stopped_run_says_from_where_it_replays(
+    small: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of a seeded run the state is kept now and then; a real one's after every round."""
+
+    def stop(event: object) -> None:
+        if isinstance(event, RoundFinished) and event.outcome.round_number == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer, "CHECKPOINT_SECONDS", 1e9)
+    for name, entropy in (("seeded", "seeded"), ("real", "system")):
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            fs.simulate(
+                small, overrides={"run.rounds": 5, "run.entropy": entropy},
+                out=tmp_path / name, on_event=stop,
+            )  # fmt: skip
+        replayed = "rounds 2 to 4 are played again" in str(stopped.value)
+        assert replayed == (entropy == "seeded"), str(stopped.value)
+        capsys.readouterr()
+        assert main(["simulate", "--resume", str(tmp_path / name)]) == 0
+        said = capsys.readouterr().err
+        assert ("going on at round 2: rounds 2 to 4 are played again" in said) == replayed
+
+
 def test_an_older_ledger_is_refused(
     launch: Launch,
     tmp_path: Path,
@@ -97,7 +126,7 @@ def test_an_older_ledger_is_refused(
     older, newer = crashed_twice(launch, monkeypatch, run, 2, SYSTEM)
     ledger.write_bytes(older)
     said = refused(run, capsys)
-    assert "tells of round 4" in said and "ends at round 2" in said
+    assert "the ledger is older than the run, as lock tells" in said
     ledger.write_bytes(newer)
     assert resume(run) == 0
     assert read_run(run).totals.rounds.tolist() == [6] * 12
@@ -113,9 +142,9 @@ def test_a_seeded_run_plays_again_what_an_older_ledger_forgot(
     assert resume(run) == 0
     assert model_bytes(run) == model_bytes(tmp_path / "whole")
     notes = [
-        text for _, kind, text in read_ledger(run / "ledger.sqlite").notes if kind == "resumed"
+        text for _, kind, text in LedgerRecord(run / "ledger.sqlite").notes if kind == "resumed"
     ]
-    assert len(notes) == 1 and "tells of round 4" in notes[0]
+    assert len(notes) == 1 and "played again, to the same bits" in notes[0]
 
 
 def test_a_missing_ledger_is_refused(
@@ -142,8 +171,10 @@ def test_another_runs_ledger_is_refused(
     crashed(launch, monkeypatch, 2, SYSTEM)
     (tmp_path / "run").rename(tmp_path / "other")
     crashed(launch, monkeypatch, 2, SYSTEM, "budgets.high=2.0")
-    shutil.copy(tmp_path / "other" / "metrics.csv", tmp_path / "run" / "metrics.csv")
-    assert "not of one run" in refused(tmp_path / "run", capsys)
+    shutil.copy(tmp_path / "other" / "ledger.sqlite", tmp_path / "run" / "ledger.sqlite")
+    for side in ("-wal", "-shm"):
+        (tmp_path / "run" / f"ledger.sqlite{side}").unlink(missing_ok=True)
+    assert "another run's" in refused(tmp_path / "run", capsys)
 
 
 @pytest.mark.parametrize(
@@ -196,17 +227,16 @@ def test_what_was_promised_cannot_be_changed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Neither in config.json nor on the command line."""
+    """Not on the command line; and nobody reads config.json, which is written again."""
     crashed(launch, monkeypatch, 1, SYSTEM)
     run = tmp_path / "run"
     kept = (run / "config.json").read_text()
     config = json.loads(kept)
     config[section][key] = value
     (run / "config.json").write_text(json.dumps(config))
-    assert f"{section}.{key} = " in refused(run, capsys)
-    (run / "config.json").write_text(kept)
     assert f"{section}.{key} = " in refused(run, capsys, "--set", f"{section}.{key}={value}")
     assert resume(run) == 0
+    assert (run / "config.json").read_text() == kept
 
 
 def test_rounds_may_be_added_and_that_is_written_down(
@@ -219,7 +249,7 @@ def test_rounds_may_be_added_and_that_is_written_down(
     run = tmp_path / "run"
     assert resume(run, "--rounds", "5", "--jobs", "1", "--set", "run.timeout=60") == 0
     assert summary(run)["rounds"] == 5
-    known = read_ledger(run / "ledger.sqlite")
+    known = LedgerRecord(run / "ledger.sqlite")
     assert [text for _, kind, text in known.notes if kind == "changed"] == [
         "resumed with run.jobs = 1 instead of 0",
         "resumed with run.rounds = 5 instead of 3",
@@ -231,6 +261,34 @@ def test_rounds_may_be_added_and_that_is_written_down(
     run.rename(tmp_path / "done")
     crashed(launch, monkeypatch, 2, "server.decay=linear")
     assert "server.decay" in refused(run, capsys, "--rounds", "5")
+
+
+def test_budgets_may_lie_elsewhere_when_they_are_the_same(
+    launch: Launch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where budgets are read from may change; what is in them is compared."""
+    old, new, run = tmp_path / "old.csv", tmp_path / "new.csv", tmp_path / "run"
+    lines = [
+        "client_id,epsilon,delta",
+        *(f"{client},2.0,1e-5" for client in range(12)),
+    ]
+    old.write_text("\n".join(lines) + "\n")
+    with monkeypatch.context() as inner:
+        crash_in_round(inner, 2)
+        with pytest.raises(Crash):
+            launch("run", SYSTEM, options=("--budgets", str(old)))
+    new.write_text(old.read_text().replace("2.0", "0.1"))
+    old.unlink()
+    moved = f"budgets.file={new}"
+    assert "its budgets or clipping changed" in refused(run, capsys, "--set", moved)
+    new.write_text("\n".join(lines) + "\n")
+    assert resume(run, "--set", moved) == 0
+    notes = LedgerRecord(run / "ledger.sqlite").notes
+    (told,) = [text for _, kind, text in notes if kind == "changed"]
+    assert told.startswith(f"resumed with budgets.file = {str(new)!r}")
 
 
 @pytest.mark.parametrize("entropy", ["seeded", "system"])
@@ -260,18 +318,18 @@ def test_the_one_file_is_enough(
     launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy of ledger.sqlite alone, taken before each round and after the crash."""
-    reserve, seen = RunBook.reserve, []
+    reserve, seen = LedgerWriter.reserve, []
 
-    def copying(self: RunBook, number: int, participants: np.ndarray) -> np.ndarray | None:
+    def copying(self: LedgerWriter, number: int, participants: np.ndarray) -> np.ndarray | None:
         (tmp_path / "copy").mkdir(exist_ok=True)
         shutil.copy(tmp_path / "run" / "ledger.sqlite", tmp_path / "copy")
-        seen.append(len(read_ledger(tmp_path / "copy" / "ledger.sqlite").attempts))
+        seen.append(len(LedgerRecord(tmp_path / "copy" / "ledger.sqlite").attempts))
         if number == 3:
             raise Crash
         return reserve(self, number, participants)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunBook, "reserve", copying)
+        patch.setattr(LedgerWriter, "reserve", copying)
         with pytest.raises(Crash):
             launch("run", SYSTEM)
     assert seen == [0, 1, 2]

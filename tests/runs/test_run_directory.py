@@ -6,7 +6,6 @@ import json
 import os
 import sqlite3
 import stat
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -15,23 +14,18 @@ import pytest
 from benchmarks.chaos.children import begin, end
 from fl_shuffle.cli import main
 from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
-from fl_shuffle.flower.strategy import ShuffleStrategy
-from fl_shuffle.runs import RunPlace, directory, new_directory, unfinished_config
+from fl_shuffle.flower.schedule import Schedule
+from fl_shuffle.runs import directory
 from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data
-from fl_shuffle.runs.directory import RunDirectory, discard_unused
+from fl_shuffle.runs.directory import RunDirectory, new_directory
+from fl_shuffle.runs.place import RunPlace
+from fl_shuffle.runs.resume import unfinished_config
 from tests.runs.test_runs import Crash, crash_in_round
 from tests.small_federation import Launch, model_bytes
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def test_names_are_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "_stamp", lambda: "now")
-    with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda _: new_directory(tmp_path / "runs"), range(24)))
-    assert len(set(made)) == 24 and all(path.is_dir() for path in made)
 
 
 def test_runs_started_in_the_same_second(
@@ -69,7 +63,7 @@ def test_a_second_process_is_turned_away(
     taken = RunDirectory.claim(tmp_path / "run")
     assert launch("run") == 2
     error = capsys.readouterr().err
-    assert "in use by another process" in error and len(error.splitlines()) == 1
+    assert f"in use by process {os.getpid()};" in error and len(error.splitlines()) == 1
     taken.close()
     assert launch("run") == 0
     with pytest.raises(RunError, match="already holds a run"):
@@ -83,18 +77,19 @@ def test_a_run_that_goes_on_elsewhere_is_not_resumed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The resume of a running run: one line, exit code 2, nothing touched."""
-    rounds, tried = ShuffleStrategy._participants, []
+    rounds, tried = Schedule.participants, []
 
-    def resumed_meanwhile(self: ShuffleStrategy, number: int) -> object:
+    def resumed_meanwhile(self: Schedule, number: int, least: int) -> object:
         if not tried:
             tried.append(main(["simulate", "--resume", str(tmp_path / "run"), "--quiet"]))
-        return rounds(self, number)
+        return rounds(self, number, least)
 
-    monkeypatch.setattr(ShuffleStrategy, "_participants", resumed_meanwhile)
+    monkeypatch.setattr(Schedule, "participants", resumed_meanwhile)
     assert launch("run") == 0
     assert tried == [2]
-    error = capsys.readouterr().err
-    assert "in use by another process" in error and len(error.splitlines()) == 1
+    # The run itself goes on saying what it does.
+    (error,) = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
+    assert f"in use by process {os.getpid()};" in error
 
 
 def test_a_ledger_that_happens_to_be_there_is_not_gone_on_with(
@@ -142,15 +137,15 @@ def test_only_the_owner_may_read_a_run(
     entropy: str, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: set[str] = set()
-    rounds = ShuffleStrategy._participants
+    rounds = Schedule.participants
 
-    def looking(self: ShuffleStrategy, number: int) -> object:
+    def looking(self: Schedule, number: int, least: int) -> object:
         for path in (tmp_path / "run").iterdir():
             seen.add(path.name)
             assert mode(path) == 0o600, path
-        return rounds(self, number)
+        return rounds(self, number, least)
 
-    monkeypatch.setattr(ShuffleStrategy, "_participants", looking)
+    monkeypatch.setattr(Schedule, "participants", looking)
     umask = os.umask(0)
     try:
         assert launch("run", f"run.entropy={entropy}") == 0
@@ -203,24 +198,3 @@ def test_what_is_known_of_the_data_is_private_and_goes_with_the_run(
     assert main(["simulate", "--resume", str(tmp_path / "run"), "--quiet"]) == 0
     assert not list((tmp_path / "state" / "data").iterdir())
     assert recall_data("../../etc/passwd") is None
-
-
-def test_a_state_folder_that_cannot_be_written_stops_no_run(
-    launch: Launch,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv(STATE_VARIABLE, str(tmp_path / "file"))
-    assert launch("run") == 0
-    assert "cannot be written: --resume will not be able to check" in caplog.text
-
-
-def test_a_folder_in_which_no_run_began_is_removed(launch: Launch, tmp_path: Path) -> None:
-    RunDirectory.claim(tmp_path / "unused").close()
-    discard_unused(tmp_path / "unused")
-    assert not (tmp_path / "unused").exists()
-    assert launch("run") == 0
-    discard_unused(tmp_path / "run")
-    assert (tmp_path / "run" / "summary.json").is_file()

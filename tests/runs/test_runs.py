@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 import sqlite3
 from pathlib import Path
@@ -14,9 +13,9 @@ import pytest
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.events import ClientClass, Spend
 from fl_shuffle.cli import main
-from fl_shuffle.ledger.run_book import RunBook
+from fl_shuffle.data import Records
 from fl_shuffle.ledger.store import Ledger
-from fl_shuffle.tasks.data import Records
+from fl_shuffle.ledger.writer import LedgerWriter
 from tests.small_federation import Launch, model_bytes, summary
 
 CLASS = ClientClass("gaussian", 1.0, 1.0, 2.0, 1.0, 1e-5, 1)
@@ -25,7 +24,7 @@ CLASS = ClientClass("gaussian", 1.0, 1.0, 2.0, 1.0, 1e-5, 1)
 def test_a_run_directory_holds_everything(
     launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert launch("run") == 0
+    assert launch("run", quiet=False) == 0
     run = tmp_path / "run"
     assert {"config.json", "ledger.sqlite", "metrics.csv", "model.safetensors", "run.log",
             "summary.json"} <= {path.name for path in run.iterdir()}  # fmt: skip
@@ -46,22 +45,13 @@ def test_a_run_directory_holds_everything(
     assert {"seed", "run", "data", "relation", "libraries", "code_version", "config"} <= set(meta)
     shown = capsys.readouterr().out
     assert "proven" in shown and "as published" in shown and str(run) in shown
-    # What the numbers take for granted is said on screen, in the summary and in the ledger.
+    # What the numbers take for granted is counted on screen, and said in summary and ledger.
     with sqlite3.connect(run / "ledger.sqlite") as db:
         noted = db.execute("SELECT text FROM notes WHERE kind = 'assumption'").fetchall()
     assumed = final["assumptions"]
     assert isinstance(assumed, list) and noted == [(text,) for text in assumed]
-    assert all(f"assumed: {text}" in shown for text in assumed)
+    assert f"{len(assumed)} assumptions" in shown
     assert "readings and no guarantee" in assumed[0] and "seeded" in assumed[1]
-
-
-def test_json_output_is_one_object_per_line(
-    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["simulate", str(small), "--json", "--out", str(tmp_path / "run")]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["event"] for line in lines] == ["start", "round", "round", "round", "finish"]
-    assert lines[1]["proven_epsilon"] > 0 and 0 <= lines[3]["accuracy"] <= 1
 
 
 def test_nothing_is_left_behind_by_a_refused_run(
@@ -169,43 +159,13 @@ def test_models_that_cannot_be_trained(
     assert (tmp_path / "run").exists() == started
 
 
-def test_a_target_stops_the_run_before_it_is_exceeded(launch: Launch, tmp_path: Path) -> None:
-    assert launch("free", "run.rounds=8") == 0
-    rows = list(csv.DictReader((tmp_path / "free" / "metrics.csv").open()))
-    spent = [float(row["proven_epsilon"]) for row in rows]
-    target = (spent[4] + spent[5]) / 2
-    assert launch("bound", "run.rounds=8", f"privacy.target_epsilon={target}") == 0
-    final = summary(tmp_path / "bound")
-    assert final["rounds"] == 5 and final["proven_epsilon"] <= target
-    assert "before round 6" in str(final["stopped_early"])
-    assert launch("exact", "run.rounds=8", f"privacy.target_epsilon={spent[4]!r}") == 0
-    assert summary(tmp_path / "exact")["rounds"] in (4, 5)
-
-
 def test_a_target_below_one_round_releases_nothing(
     launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert launch("none", "privacy.target_epsilon=1e-6") == 1
+    assert launch("none", "privacy.target_epsilon=1e-6", quiet=False) == 1
     final = summary(tmp_path / "none")
     assert final["rounds"] == 0 and final["proven_epsilon"] is None
     assert "stopped before round 1" in capsys.readouterr().out
-
-
-def test_the_room_left_between_proof_and_attack_is_shown(
-    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    alike = ("budgets.distribution='constant'", "budgets.epsilon=1.0")
-    assert launch("alike", *alike) == 0
-    columns = summary(tmp_path / "alike")["columns"]
-    assert isinstance(columns, dict)
-    lower, proven = columns["lower"]["epsilon"], columns["proven"]["epsilon"]
-    assert 0.5 * proven < lower <= proven
-    assert f"proven / lower = {proven / lower:.3g}" in capsys.readouterr().out
-    assert launch("varied") == 0
-    varied = summary(tmp_path / "varied")
-    ratio = varied["proven_over_lower"]
-    assert isinstance(ratio, float) and ratio >= 1.0
-    assert f"proven / lower = {ratio:.3g}" in capsys.readouterr().out
 
 
 class Crash(Exception):
@@ -214,14 +174,14 @@ class Crash(Exception):
 
 def crash_in_round(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Make the process die after round `number`'s reports arrived, before anything is stored."""
-    whole = RunBook.reserve
+    whole = LedgerWriter.reserve
 
-    def dying(self: RunBook, round_number: int, participants: np.ndarray) -> np.ndarray | None:
+    def dying(self: LedgerWriter, round_number: int, participants: np.ndarray) -> np.ndarray | None:
         if round_number > number:
             raise Crash
         return whole(self, round_number, participants)
 
-    monkeypatch.setattr(RunBook, "reserve", dying)
+    monkeypatch.setattr(LedgerWriter, "reserve", dying)
 
 
 @pytest.mark.parametrize("entropy", ["seeded", "system"])
@@ -256,7 +216,7 @@ def test_every_release_stays_on_the_bill_and_nothing_else(launch: Launch, tmp_pa
     # A second attempt, released without client 0; then a third, after a crash, with everybody.
     present = ~np.eye(12, dtype=bool)[0]
     accountant = Accountant([CLASS], np.zeros(12, dtype=np.int64), unit="client",
-                            schedule="aggregate", delta=1e-5, rounds=3)  # fmt: skip
+                            schedule="aggregate", delta=1e-5)  # fmt: skip
     for mask in (present, np.ones(12, dtype=bool)):
         attempt = ledger.reserve(3, 12, 99.0)
         spend = accountant.preview(3, mask)
@@ -274,16 +234,16 @@ def test_the_file_knows_of_a_release_before_it_happens(
     launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """System entropy: whoever dies between commit and release has the round on the bill."""
-    commit = RunBook.commit
+    commit = LedgerWriter.commit
 
-    def dying(self: RunBook, number: int, present: np.ndarray, seconds: float) -> Spend | None:
+    def dying(self: LedgerWriter, number: int, present: np.ndarray, seconds: float) -> Spend | None:
         spend = commit(self, number, present, seconds)
         if number == 2:
             raise Crash
         return spend
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunBook, "commit", dying)
+        patch.setattr(LedgerWriter, "commit", dying)
         # What was not flushed is lost with the process.
         patch.setattr(Ledger, "close", lambda self: self._db.rollback())
         with pytest.raises(Crash):
@@ -315,8 +275,8 @@ def test_a_run_is_not_resumed_with_other_randomizers_or_data(
         path.write_text(path.read_text().replace("2.0", "0.1"))
     else:
         monkeypatch.setattr(Records, "fingerprint", lambda self: "another")
-    monkeypatch.setattr("fl_shuffle.tasks.task._cache", {})
-    monkeypatch.setattr("fl_shuffle.tasks.task._data_cache", {})
+    monkeypatch.setattr("fl_shuffle.data.task._cache", {})
+    monkeypatch.setattr("fl_shuffle.data.task._data_cache", {})
     before = (tmp_path / "run" / "ledger.sqlite").read_bytes()
     capsys.readouterr()
     assert main(["simulate", "--resume", str(tmp_path / "run"), "--quiet"]) == 2
@@ -329,17 +289,19 @@ def test_a_batch_that_would_break_a_lifetime_budget_is_thrown_away(tmp_path: Pat
     everybody, few = np.ones(3000, dtype=bool), np.arange(3000) < 5
     own = ClientClass("gaussian", 1.0, 0.3, 0.6, 1.0, 1e-5, 1)
     accountant = Accountant([own], np.zeros(3000, dtype=np.int64), unit="client",
-                            schedule="aggregate", delta=1e-5, rounds=3)  # fmt: skip
+                            schedule="aggregate", delta=1e-5)  # fmt: skip
     whole = accountant.client_epsilons_after(1, everybody)[0]
     assert whole < 0.5 * accountant.client_epsilons_after(1, few)[0]
     ledger = Ledger.create(tmp_path / "l.sqlite", {}, [own], np.zeros(3000, dtype=np.int64))
-    book = RunBook(accountant, ledger, target_epsilon=None, lifetime=np.full(3000, 1.01 * whole),
-                   replayable=False)  # fmt: skip
-    allowed = book.reserve(1, everybody)
+    limits = np.full(3000, 1.01 * whole)
+    writer = LedgerWriter(
+        accountant, ledger, target_epsilon=None, lifetime=limits, replayable=False
+    )
+    allowed = writer.reserve(1, everybody)
     assert allowed is not None and allowed.all()
-    assert book.commit(1, few, 0.1) is None
+    assert writer.commit(1, few, 0.1) is None
     assert not ledger.presence(3000)
-    assert book.commit(1, everybody, 0.1) is not None
+    assert writer.commit(1, everybody, 0.1) is not None
     ledger.close()
 
 
@@ -356,17 +318,6 @@ def test_personal_lifetime_budgets(launch: Launch, tmp_path: Path) -> None:
     assert all(0 < rounds < 6 for rounds, _ in spend[:4])
     assert all(rounds == 6 for rounds, _ in spend[4:])
     assert reports[0] == 12 and reports[-1] == 8
-
-
-def test_what_the_papers_call_private_is_said_not_to_be(
-    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = ("privacy.unit=record", "privacy.clip=average", "privacy.calibration=as-published")
-    assert launch("run", *settings) == 0
-    final = summary(tmp_path / "run")
-    assert any("NOT PRIVATE AS LABELLED" in text for text in final["warnings"])  # type: ignore[attr-defined]
-    # The published noise is 115 times too small here: the true epsilon is far above the label.
-    assert float(str(final["proven_epsilon"])) > 100
 
 
 def test_resuming_what_is_not_a_run(

@@ -14,7 +14,7 @@ import pytest
 
 from fl_shuffle.durable_files import UNFINISHED, replace_file, replace_text
 from fl_shuffle.errors import RunError
-from fl_shuffle.ledger.reader import read_ledger
+from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.runs.directory import RunDirectory
 from tests.runs.test_resume import crashed, refused, resume
@@ -51,17 +51,6 @@ def test_torn_files_lose_nothing(
     json.loads((tmp_path / "run" / "config.json").read_text())
 
 
-def test_a_line_cut_short_is_left_out(
-    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    crashed(launch, monkeypatch, 2)
-    with (tmp_path / "run" / "metrics.csv").open("a") as file:
-        file.write("3,12,0.")
-    assert resume(tmp_path / "run") == 0
-    rows = list(csv.DictReader((tmp_path / "run" / "metrics.csv").open()))
-    assert [row["round"] for row in rows] == ["1", "2", "3"]
-
-
 @pytest.mark.parametrize("text", [None, "", '{"rounds": 3, "proven'])
 def test_finished_is_what_the_ledger_says(
     text: str | None, launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -71,7 +60,7 @@ def test_finished_is_what_the_ledger_says(
     torn("summary.json", text)(tmp_path / "run")
     assert "finished" in refused(tmp_path / "run", capsys)
     assert summary(tmp_path / "run") == whole
-    assert whole["ledger_link"] == read_ledger(tmp_path / "run" / "ledger.sqlite").link
+    assert whole["ledger_link"] == LedgerRecord(tmp_path / "run" / "ledger.sqlite").link
 
 
 @pytest.mark.parametrize("place", range(1, 4))
@@ -139,7 +128,7 @@ def test_an_interrupted_record_is_none(tmp_path: Path, monkeypatch: pytest.Monke
     from fl_shuffle.accounting.accountant import Accountant
 
     accountant = Accountant([CLASS], np.zeros(4, dtype=np.int64), unit="client",
-                            schedule="aggregate", delta=1e-5, rounds=1)  # fmt: skip
+                            schedule="aggregate", delta=1e-5)  # fmt: skip
     everybody = np.ones(4, dtype=bool)
     attempt = ledger.reserve(1, 4, 1.0)
 
@@ -181,7 +170,7 @@ def test_a_ledger_whose_names_are_no_text_is_one_line(launch: Launch, tmp_path: 
         for offset in (13, 16, 24, 30):
             path.write_bytes(whole[: place + offset] + b"\xff" + whole[place + offset + 1 :])
             try:
-                read_ledger(path)
+                LedgerRecord(path)
             except RunError as error:
                 refusals += 1
                 assert "\n" not in str(error)

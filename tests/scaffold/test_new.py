@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,17 @@ from fl_shuffle.configuration.reading import load_config
 from fl_shuffle.flower.on_ray.engine import _program
 from fl_shuffle.report.record import read_run
 from tests.apps.superlink import PROGRAMS, federation
-from tests.architecture.test_limits import ROOT
+from tests.repository import ROOT
+from tests.simulation.test_ray_ends import (
+    COMMAND,
+    END_SECONDS,
+    MARK,
+    START_SECONDS,
+    lines,
+    linux,
+    marked,
+    wait_until,
+)
 
 
 @pytest.fixture
@@ -117,3 +129,56 @@ def test_it_runs_on_supernodes_that_hold_many_clients_each(app: Path, tmp_path: 
     assert ours.read_bytes() == theirs.read_bytes()
     assert read_run(there).totals.rounds.tolist() == [2] * 120
     assert main(["report", str(there)]) == 0
+
+
+@pytest.fixture
+def app_in_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # Another name than that of the app that other tests have imported.
+    (tmp_path / "a space").mkdir()
+    monkeypatch.chdir(tmp_path / "a space")
+    assert main(["new", "my-wards"]) == 0
+    monkeypatch.chdir("my-wards")
+    return Path.cwd()
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [2, 100_000])
+def test_flwr_run_ends_and_nothing_of_it_stays(app_in_space: Path, rounds: int) -> None:
+    """At its end, with the bits of a run in one process; and on Ctrl-C."""
+    pytest.importorskip("ray")
+    mark, out = uuid.uuid4().hex, app_in_space / "flower run"
+    environment = {**os.environ, MARK: mark, "PYTHONPATH": str(ROOT)}
+    command = [*COMMAND, "simulate", "config.toml", "--quiet", "--rounds", str(rounds)]
+    flower = [*command, "--engine", "flwr", "--jobs", "1", "--out", str(out)]
+    with subprocess.Popen(flower, env=environment, start_new_session=True) as process:
+        try:
+            if rounds > 2:
+                wait_until(
+                    lambda: process.poll() is not None or lines(out) > 2, START_SECONDS, "no round"
+                )
+                process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=START_SECONDS) == (130 if rounds > 2 else 0)
+            wait_until(lambda: not marked(mark), END_SECONDS, "processes of the run stay")
+        finally:
+            for each in marked(mark):
+                os.kill(each, signal.SIGKILL)
+    if rounds == 2:
+        subprocess.run([*command, "--out", "here"], env=environment, check=True)
+        models = [folder / "model.safetensors" for folder in (app_in_space / "here", out)]
+        assert models[0].read_bytes() == models[1].read_bytes()
+
+
+def test_flwr_run_wants_an_app_that_takes_its_settings(
+    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("ray")
+    run = ["simulate", str(app / "config.toml"), "--budgets", str(app / "budgets.csv"),
+           "--engine", "flwr", "--quiet"]  # fmt: skip
+    assert main(run) == 2
+    assert "names no Flower app; go to the app's folder" in capsys.readouterr().err
+    monkeypatch.chdir(app)
+    file = app / "pyproject.toml"
+    file.write_text(file.read_text().replace('resume = ""\n', ""))
+    assert main(run) == 2
+    assert capsys.readouterr().err.endswith('add there: resume = ""\n')

@@ -10,9 +10,8 @@ import pytest
 from torch import nn
 
 from fl_shuffle.cli import main
+from fl_shuffle.data import Records, task
 from fl_shuffle.gradients import packing_of
-from fl_shuffle.tasks import task
-from fl_shuffle.tasks.data import Records
 from tests.gradients.tuning import small_blocks
 from tests.small_federation import Launch, model_bytes
 
@@ -37,8 +36,11 @@ def test_every_run_says_what_it_reads_and_whether_it_computed_that_before(
     for run, option in zip(runs, ([], [], ["--quiet"], ["--json"]), strict=True):
         task.forget_data()
         assert main(shown(small, run, *option)) == 0
-        said.append(capsys.readouterr().out.splitlines())
-    first, second, quiet, machine = said
+        said.append(capsys.readouterr())
+    first, second, quiet, machine = (
+        *(each.err.splitlines() for each in said[:3]),
+        said[3].out.splitlines(),
+    )
     assert first[0] == second[0] == "reading digits ..."
     assert first[1].startswith("features hog of 1,")
     assert second[1] == first[1].replace(" ...", ", computed before ...")

@@ -11,11 +11,15 @@ import pytest
 
 import fl_shuffle as fs
 from fl_shuffle.api.configs import resolve_config
-from fl_shuffle.apps.flower_log import FlowerLog
-from fl_shuffle.run_words import HEADINGS, WIDTHS, footer, number, plain_words, row, wrapped
-from fl_shuffle.runs import RunEvent
-from fl_shuffle.simulation.progress import LiveDisplay, make_display
-from tests.architecture.test_limits import ROOT
+from fl_shuffle.run_words import (
+    footer,
+    number,
+    one_line,
+)
+from fl_shuffle.runs.display import FlowerLog, LiveDisplay, make_display
+from fl_shuffle.runs.events import RunEvent
+from tests.golden import epsilons
+from tests.repository import ROOT
 
 SMALL = {"run.rounds": 4, "data.clients": 30, "run.jobs": 1}
 
@@ -33,40 +37,25 @@ def test_the_sentence_is_made_of_the_runs_numbers(events: list[RunEvent]) -> Non
     columns = summary["columns"]
     local, lower = (number(columns[name]["epsilon"]) for name in ("local", "lower"))
     assert summary["in_plain_words"] == (
-        f"a client's own reports, 4 rounds: epsilon {local}; after shuffling 30 of them in every "
-        f"round: {local}, so that hides nobody; an attack reaches {lower}"
+        f"a client's own reports, 4 rounds: epsilon {local}; after shuffling at least 30 of them "
+        f"in every round: {local}, so that hides nobody; an attack reaches {lower}"
     )
-    assert f"in plain words: {summary['in_plain_words']}" in footer(summary)
+    said = "\n".join(footer(summary))
+    assert f"  local    {local}" in said and "here shuffling hides nobody" in said
 
 
-def test_sentences_for_sums_and_for_what_hides() -> None:
-    epsilons = {"local": 33.0, "proven": 1.2, "sum": 0.8, "lower": 0.9, "sum_lower": None}
-    said = plain_words(epsilons, headline="proven", reports=718, rounds=30)
-    assert said == (
-        "a client's own reports, 30 rounds: epsilon 33; after shuffling 718 of them in every "
-        "round: 1.2; an attack reaches 0.9"
-    )
-    said = plain_words(epsilons, headline="sum", reports=718, rounds=1)
-    assert said == (
-        "a client's own reports, 1 round: epsilon 33; after adding up 718 of them in every round: "
-        "0.8"
-    )
-    endless = {"local": "inf", "proven": "inf"}
-    assert "epsilon inf" in plain_words(endless, headline="proven", reports=2, rounds=1)
-
-
-@pytest.mark.parametrize("width", [40, 80, 120])
-def test_no_word_is_broken_and_none_is_lost(events: list[RunEvent], width: int) -> None:
-    lines = footer(events[-1].summary)  # type: ignore[union-attr]
-    cut = wrapped(lines, width)
-    assert " ".join(" ".join(cut).split()) == " ".join(" ".join(lines).split())
-    assert all(len(line) <= width or " " not in line.strip() for line in cut)
-    assert wrapped(lines, None) == lines
-
-
-def test_a_row_fits_into_80_columns() -> None:
-    assert all(len(name) <= width for name, width in zip(HEADINGS, WIDTHS, strict=True))
-    assert len(row(HEADINGS)) <= 80
+def test_an_attack_stands_beside_what_it_attacks(events: list[RunEvent]) -> None:
+    """With sums released: an attack on sums, and how far above it the sums' number lies."""
+    summary = dict(events[-1].summary)  # type: ignore[union-attr]
+    summary |= {"release": "sum", "epsilon": 3.0, "headline": "sum"}
+    found = {
+        "sum_lower": {"epsilon": 2.0},
+        "lower": {"epsilon": 2.9},
+        "sum": {"epsilon": 3.0, "status": "proven"},
+    }
+    summary["columns"] = {**summary["columns"], **found}
+    said = "\n".join(footer(summary))
+    assert "  attack   2        reached for certain: a better proof gains at most 1.5 times" in said
 
 
 class Terminal(io.StringIO):
@@ -74,42 +63,36 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_live_table_fits_too(events: list[RunEvent], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_live_line_fits_too(events: list[RunEvent], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")
-    terminal = Terminal()
-    display = LiveDisplay(terminal)
+    screen, terminal = io.StringIO(), Terminal()
+    display = LiveDisplay(screen, terminal)
     for event in events:
         display(event)
     display.close()
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\r", terminal.getvalue())
     lines = [line for part in shown.splitlines() for line in part.split("\r") if line.strip()]
     assert lines and all(len(line) <= 80 or "/" in line for line in lines)
-    last = next(line for line in reversed(lines) if re.match(r"\s*4/4 ", line))
-    assert len(last.split()) == 9  # eight cells, the last of two words
+    summary = events[-1].summary  # type: ignore[union-attr]
+    assert screen.getvalue().splitlines() == footer(summary)
 
 
-def test_flower_log_gets_what_the_screen_gets(
-    events: list[RunEvent],
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_result_goes_to_stdout_and_the_rest_to_stderr(
+    events: list[RunEvent], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
-    display = make_display(quiet=False, as_json=False)
-    for event in events:
-        display(event)
-    printed = capsys.readouterr().out.splitlines()
-    with caplog.at_level(logging.INFO, logger="flwr"):
-        told = FlowerLog(resolve_config("configs/digits_record.toml", SMALL))
+    for quiet in (False, True):
+        display = make_display(quiet=quiet, as_json=False)
         for event in events:
-            told(event)
-    logged = [record.getMessage() for record in caplog.records if record.name == "flwr"]
-
-    def untimed(lines: list[str]) -> list[str]:
-        return [re.sub(r"\s+\d+ s$", "", line) for line in lines]
-
-    assert untimed(logged) == untimed(printed)
+            display(event)
+        told = capsys.readouterr()
+        summary = events[-1].summary  # type: ignore[union-attr]
+        if quiet:
+            assert told.out == one_line(summary, summary["run_directory"]) + "\n"
+            assert told.err.startswith("! simulation: noise is seeded") and "4/4" not in told.err
+        else:
+            assert told.out.splitlines() == footer(summary)
+            assert len(told.out.splitlines()) <= 8 and " 4/4 " in told.err
 
 
 def test_a_deployments_log_has_no_times(
@@ -127,28 +110,18 @@ def test_a_deployments_log_has_no_times(
     assert logged and not [line for line in logged if re.search(r"\d s$|\.\.\.$", line)]
 
 
-def test_the_quickstart_shows_what_shuffling_is_for() -> None:
-    config = resolve_config("configs/quickstart.toml")
-    assert (config.data.source, config.privacy.unit) == ("digits", "client")
-    assert config.privacy.personalization == "clipping"
-
-
 @pytest.mark.slow
 def test_the_quickstarts_numbers(tmp_path: Path) -> None:
     result = fs.simulate("configs/quickstart.toml", out=tmp_path / "run")
     columns = result.summary["columns"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "\n".join(footer(result.summary)[:-2]) in readme
     assert result.epsilon < 1.5 and columns["local"]["epsilon"] > 30.0
     assert 0.5 < columns["lower"]["epsilon"] <= result.epsilon
     assert result.accuracy is not None and result.accuracy > 0.8
-    # README and guide show them; the guide with all the digits that are printed.
-    numbers = [columns["local"]["epsilon"], result.epsilon, columns["lower"]["epsilon"]]
-    for page, words, digits in (
-        ("docs/guide.md", r"epsilon ([\d.]+); after shuffling .*?: ([\d.]+); .*? ([\d.]+) ", 4),
-        ("README.md", r"epsilon of ([\d.]+); after shuffling .*? ([\d.]+), .*? ([\d.]+)\. ", 2),
-    ):
-        text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
-        (shown,) = re.findall(words, text)
-        assert [float(each) for each in shown] == [
-            pytest.approx(float(f"{number:.{digits}g}"), rel=2.0 * 10.0**-digits)
-            for number in numbers
-        ]
+    # README and guide show what is written down there.
+    known = epsilons.read()["configurations"]["quickstart"]
+    assert {name: column["epsilon"] for name, column in columns.items()} == {
+        name: None if value is None else pytest.approx(value, rel=1e-5)
+        for name, value in known.items()
+    }

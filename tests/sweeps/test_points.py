@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from fl_shuffle.errors import ConfigError, InvalidValueError
@@ -33,18 +31,6 @@ def test_every_combination_meets_every_seed() -> None:
     seen = {(p.config.privacy.clip_norm, p.config.run.rounds, p.config.run.seed) for p in points}
     assert seen == {(c, r, s) for c in (0.1, 0.2, 0.3) for r in (3, 4) for s in (7, 8)}
     assert [point.combination for point in points] == [i for i in range(6) for _ in range(2)]
-
-
-def test_no_grid_is_one_point_and_a_seed_axis_is_allowed() -> None:
-    assert len(Sweep.of(BASE, [], 1).points) == 1
-    points = Sweep.of(BASE, [Axis("run.seed", (3, 9))], 1).points
-    assert [point.seed for point in points] == [3, 9]
-
-
-def test_a_description_comes_back_from_json() -> None:
-    sweep = Sweep.of(BASE, [Axis("model.hidden", ([10], [20, 30]))], 3)
-    again = Sweep.from_json(json.loads(json.dumps(sweep.to_json())))
-    assert [p.config for p in again.points] == [p.config for p in sweep.points]
 
 
 @pytest.mark.parametrize("text", ["x=1", "=1", "a.b", ".b=1", "a.=1", ""])

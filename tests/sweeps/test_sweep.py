@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import csv
+import os
+import stat
 import statistics
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,12 +18,15 @@ import pytest
 import fl_shuffle as fs
 from fl_shuffle.api.sweeps import resume_sweep
 from fl_shuffle.cli import main
+from fl_shuffle.cli.sweep import _progress
 from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
+from fl_shuffle.report.many import FEW_GROUPS, accuracy_against_epsilon
 from fl_shuffle.sweeps import PointFailed, PointFinished, PointRound, SweepResult
 from fl_shuffle.sweeps.directory import RUNS, SweepDirectory
-from fl_shuffle.sweeps.page import accuracy_against_epsilon
+from fl_shuffle.sweeps.points import Sweep
 from fl_shuffle.sweeps.tables import SweepTables
 from tests.report.reading import Page
+from tests.repository import ROOT
 
 BASE = "configs/digits_record.toml"
 SMALL = {"run.rounds": 2, "data.clients": 40, "run.jobs": 1}
@@ -30,25 +37,27 @@ GRID = {"privacy.clip_norm": [0.2, 0.5]}
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SweepResult, list[object]]]:
     events: list[object] = []
     folder = tmp_path_factory.mktemp("sweep") / "s"
-    yield (
-        fs.sweep(
+    before = os.umask(0)
+    try:
+        swept = fs.sweep(
             BASE, overrides=SMALL, grid=GRID, seeds=2, jobs=1, out=folder, on_event=events.append
-        ),
-        events,
-    )
+        )
+    finally:
+        os.umask(before)
+    yield swept, events
 
 
 def test_every_run_is_what_it_would_be_alone(
     sweep: tuple[SweepResult, list[object]], tmp_path: Path
 ) -> None:
     result, _ = sweep
-    point, summary = list(result.finished.items())[3]
+    point, swept = list(result.finished.items())[3]
     alone = fs.simulate(
         BASE, overrides={**SMALL, **point.settings, "run.seed": point.seed}, out=tmp_path / "alone"
     )
-    assert (summary.accuracy, summary.epsilon) == (alone.accuracy, alone.epsilon)
-    swept = result.directory / RUNS / point.name / "model.safetensors"
-    assert swept.read_bytes() == (alone.directory / "model.safetensors").read_bytes()
+    assert (swept.measured("accuracy"), swept.epsilon) == (alone.accuracy, alone.epsilon)
+    model = result.directory / RUNS / point.name / "model.safetensors"
+    assert model.read_bytes() == (alone.directory / "model.safetensors").read_bytes()
 
 
 def test_the_table_is_made_of_the_runs(sweep: tuple[SweepResult, list[object]]) -> None:
@@ -83,13 +92,23 @@ def test_events_tables_and_page(sweep: tuple[SweepResult, list[object]]) -> None
                 assert found[head] == tuple(100.0 * value for value in values)
             else:
                 assert found[name.removesuffix("_epsilon")] == tuple(values)
-    drawn = shown.table("accuracy-epsilon").rows
-    assert sorted(row[0] for row in drawn) == sorted(result.table["epsilon"])
-    assert sorted(row[1] for row in drawn) == sorted(100.0 * x for x in result.table["accuracy"])
+    drawn, table = shown.table("accuracy-epsilon"), result.table
+    for column, words in (
+        ("epsilon", "what is released (proven)"),
+        ("sum_epsilon", "if only sums are seen (proven)"),
+        ("lower_epsilon", "an attack (lower bound)"),
+    ):
+        at = drawn.heads.index(words)
+        points = sorted((row[0], row[at]) for row in drawn.rows if row[at] is not None)
+        accuracies = [100.0 * share for share in table["accuracy"]]
+        assert points == sorted(zip(table[column], accuracies, strict=True))
     assert shown.count["svg"] >= 1
-    assert oct(result.directory.stat().st_mode & 0o777) == "0o700"
-    for file_ in ("runs.csv", "table.csv", "sweep.html", "sweep.json"):
-        assert oct((result.directory / file_).stat().st_mode & 0o777) == "0o600"
+    # Made under a umask that keeps nobody out.
+    for path in (result.directory, *result.directory.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+    (result.directory / RUNS).chmod(0o755)
+    SweepDirectory.reopen(result.directory).close()
+    assert stat.S_IMODE((result.directory / RUNS).stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("keys", [("clip", "budget"), ("budget", "clip")])
@@ -103,7 +122,7 @@ def test_lines_run_along_what_moves_epsilon(keys: tuple[str, str]) -> None:
         "accuracy": [0.5, 0.4, 0.8, 0.7],
         "accuracy_sd": [None, 0.1, 0.2, 0.3],
     }
-    tables = SimpleNamespace(table=table, settings=list(keys), finished={})
+    tables = SimpleNamespace(table=table, settings=list(keys), delta=1e-5)
     figure = accuracy_against_epsilon(cast(SweepTables, tables))
     assert figure is not None
     found = {line.label: (line.x.tolist(), line.y.tolist()) for line in figure.lines}
@@ -113,6 +132,30 @@ def test_lines_run_along_what_moves_epsilon(keys: tuple[str, str]) -> None:
     }
     spread = figure.lines[0].spread
     assert spread is not None and spread.tolist() == [10.0, 0.0]
+    assert "delta = 1e-05" in figure.x_label
+    # Proven, sum and attack; one of which says the same as what is reported.
+    bounds = {"sum_epsilon": table["epsilon"], "lower_epsilon": [6.0, 1.0, None, 1.5]}
+    more = SimpleNamespace(table=table | bounds, settings=list(keys), delta=1e-5)
+    figure = accuracy_against_epsilon(cast(SweepTables, more))
+    assert figure is not None and len(figure.lines) == 4
+    drawn = {line.label: (line.kind, line.x.tolist(), line.y.tolist()) for line in figure.lines}
+    assert drawn["clip = 0.1: an attack (lower bound)"] == ("run-0-lower", [1.0, 6.0], [40.0, 50.0])
+    assert drawn["clip = 0.5: an attack (lower bound)"] == ("run-1-lower", [1.5], [70.0])
+    assert drawn["clip = 0.5: what is released (proven)"][0] == "run-1-proven"
+
+
+def test_a_sweep_of_many_lines_shows_what_is_reported_alone() -> None:
+    values = [(clip, budget) for clip in range(FEW_GROUPS + 1) for budget in (1.0, 2.0)]
+    table = {
+        "clip": [clip for clip, _ in values], "budget": [budget for _, budget in values],
+        "epsilon": [budget for _, budget in values], "accuracy": [0.5] * len(values),
+        "sum_epsilon": [0.5] * len(values), "lower_epsilon": [0.1] * len(values),
+        "accuracy_sd": [None] * len(values),
+    }  # fmt: skip
+    tables = SimpleNamespace(table=table, settings=["clip", "budget"], delta=None)
+    figure = accuracy_against_epsilon(cast(SweepTables, tables))
+    assert figure is not None and len(figure.lines) == FEW_GROUPS + 1
+    assert {line.label for line in figure.lines} == {f"clip = {c}" for c in range(FEW_GROUPS + 1)}
 
 
 def test_a_stopped_sweep_goes_on_where_it_stood(tmp_path: Path) -> None:
@@ -135,6 +178,7 @@ def test_a_stopped_sweep_goes_on_where_it_stood(tmp_path: Path) -> None:
         fs.sweep(BASE, overrides=SMALL, out=out)
 
 
+@pytest.mark.slow
 def test_a_run_that_dies_or_raises_leaves_the_others_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,9 +195,52 @@ def test_a_run_that_dies_or_raises_leaves_the_others_alone(
     assert SweepResult(tmp_path / "s").table["runs"] == [1, 0]
 
 
-def test_one_process_at_a_time(tmp_path: Path) -> None:
-    from fl_shuffle.sweeps.points import Sweep
+@pytest.mark.slow
+def test_a_process_that_is_killed_costs_its_own_point_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    events: list[object] = []
+    result = fs.sweep(
+        overrides={**SMALL, "run.rounds": 1}, out=tmp_path / "s", on_event=events.append,
+        grid={"data.source": ["digits", "tests.sweeps.deadly:source"], "run.seed": [1, 2]},
+    )  # fmt: skip
+    failed = [event for event in events if isinstance(event, PointFailed)]
+    assert [event.point.settings["data.source"] for event in failed] == [
+        "tests.sweeps.deadly:source"
+    ] * 2
+    assert all(event.error.startswith("its process died") for event in failed)
+    assert result.table["runs"] == [1, 1, 0, 0]
 
+
+@pytest.mark.slow
+def test_a_script_that_guards_nothing_runs_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import fl_shuffle as fs\nprint('once')\n"
+        f"fs.sweep({BASE!r}, overrides={SMALL!r}, seeds=2, jobs=1, out={str(tmp_path / 's')!r})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "once\n"), done.stderr
+    assert SweepResult(tmp_path / "s").table["runs"] == [2]
+
+
+@pytest.mark.parametrize("entropy", ["seeded", "system"])
+def test_times_are_shown_where_they_may_be(
+    entropy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    plan = Sweep.of({"run": {"entropy": entropy}}, [], 1)
+    with _progress(plan, [], quiet=False) as observe:
+        observe(PointRound(plan.points[0], 3))
+    said = capsys.readouterr().err
+    assert "0/1 runs" in said and ("-:--:--" in said) == (entropy == "seeded")
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
     first = SweepDirectory.create(Sweep.of({}, [], 1), tmp_path / "s")
     with pytest.raises(RunError, match="in use"):
         resume_sweep(tmp_path / "s")

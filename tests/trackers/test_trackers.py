@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,7 @@ from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.runs.events import Preparing, RoundFinished, RunEvent, RunFinished, RunStarted
-from fl_shuffle.trackers import tracking
-from fl_shuffle.trackers.mlflow_tracker import Tracker as MlflowTracker
-from fl_shuffle.trackers.tensorboard_tracker import Tracker as TensorboardTracker
-from fl_shuffle.trackers.wandb_tracker import Tracker as WandbTracker
+from fl_shuffle.trackers import MlflowTracker, TensorboardTracker, WandbTracker, tracking
 
 CONFIG = {"run": {"rounds": 2}, "data": {"clients": 5}}
 
@@ -135,29 +130,6 @@ def test_wandb_is_told_the_same_and_refuses_runs_without_times(
         WandbTracker(Calls([], "wandb"))(system(events)[-4])
 
 
-@pytest.mark.parametrize("times", [True, False])
-def test_tensorboard_is_told_the_same(
-    played: tuple[list[RunEvent], fs.Result],
-    times: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-    stand_in = types.ModuleType("torch.utils.tensorboard")
-    stand_in.SummaryWriter = Calls(told, "writer")  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stand_in)
-    events, result = played
-    tracker = TensorboardTracker(tmp_path)
-    for event in events if times else system(events):
-        tracker(event)
-    tracker.close()
-    scalars = [(a, o["walltime"]) for name, a, o in told if name == "add_scalar"]
-    losses = [(a[1], a[2], when) for a, when in scalars if a[0] == "loss"]
-    whens = (None, None) if times else (1.0, 2.0)
-    assert losses == [(pytest.approx(result.metrics["loss"][k]), k + 1, whens[k]) for k in (0, 1)]
-    assert told[-1][0] == "close"
-
-
 def test_tensorboards_files_hold_the_runs_numbers(
     played: tuple[list[RunEvent], fs.Result], tmp_path: Path
 ) -> None:
@@ -197,5 +169,5 @@ def test_a_missing_library_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("fl_shuffle.plugins.installed", lambda library: False)
-    assert main(["simulate", "--tensorboard"]) == 2
+    assert main(["simulate", "--track", "tensorboard"]) == 2
     assert "pip install 'fl-shuffle[tensorboard]'" in capsys.readouterr().err

@@ -20,11 +20,11 @@ from benchmarks.chaos.apart.parties import (
     parties,
 )
 from benchmarks.chaos.tally import Tally
-from fl_shuffle.ledger.reader import read_ledger
-from fl_shuffle.shuffling import wire
-from fl_shuffle.shuffling.agreement import Agreement, report_as_bytes
-from fl_shuffle.shuffling.link import Link, Sender, ShufflerError
-from fl_shuffle.shuffling.sealing import new_key, public_key, seal
+from fl_shuffle.ledger.reader import LedgerRecord
+from fl_shuffle.shuffler.remote import wire
+from fl_shuffle.shuffler.remote.agreement import Agreement, report_as_bytes
+from fl_shuffle.shuffler.remote.link import Link, Sender, ShufflerError
+from fl_shuffle.shuffler.remote.sealing import new_key, public_key, seal
 
 CULPRIT = 0
 """The client, which the first node plays, with client 1."""
@@ -228,7 +228,7 @@ def _play(found: Parties, names: Sequence[str], release: str, tally: Tally) -> N
     found.start_server(run, release, resume=False, rounds=len(names))
     lost, uncounted, problem = came_of(found, run, tally, rounds=len(names))
     problem = problem or _not_finite(run)
-    counted = read_ledger(run / "ledger.sqlite").reports.tolist() if begun(run) else []
+    counted = LedgerRecord(run / "ledger.sqlite").reports.tolist() if begun(run) else []
     counted += [0] * (len(names) - len(counted))
     for name, reports in zip(names, counted, strict=True):
         expected = KINDS[name].reports if release == "reports" else KINDS[name].sum

@@ -26,6 +26,7 @@ VICTIMS = ("shuffler", "server", "node")
 STRIKES = 2
 """In each run, so that what goes on is struck as well."""
 STORE = "shuffler.sqlite"
+FINISHED = "that run is finished"
 SERVES = 20.0
 """Seconds after which a shuffler that should have refused to serve is ended."""
 
@@ -115,7 +116,8 @@ def came_of(
     """Wait for the run's end: rounds lost, releases uncounted, what else went wrong."""
     ended = found.wait_for_server()
     problem = tally.said(found.texts())
-    if ended.code:
+    # Killed after its last word to the ledger: there is nothing to go on with, which is right.
+    if ended.code and not (lost(run, rounds) == 0 and FINISHED in ended.said):
         problem = problem or f"exit code {ended.code}: {ended.said[-300:]!r}"
     left = [*seen, *found.seen_in_files(run)]
     tally.seen = (tally.seen or 0) + len(left)

@@ -16,7 +16,7 @@ from flwr.proto.recorddict_pb2 import RecordDict as Sent
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from fl_shuffle.apps import client
+from clients import app as client
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED, adopt_task_identity, stamp
 
 GONE = 1

@@ -23,16 +23,16 @@ from benchmarks.chaos.apart.nodes import NodeGrid, play_node
 from benchmarks.chaos.children import Ended, begin, command, end
 from benchmarks.chaos.federation import note, note_model
 from fl_shuffle import simulate
-from fl_shuffle.apps import server
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.flower import exchange
-from fl_shuffle.flower.apart.parties import ANALYZER_KEY, SHUFFLER
+from fl_shuffle.flower.remote_shuffler import ANALYZER_KEY, SHUFFLER
 from fl_shuffle.flower.settings import RESOLVED
-from fl_shuffle.ledger.reader import read_ledger
-from fl_shuffle.shuffling.agreement import Agreement
-from fl_shuffle.shuffling.link import Receiver, Sender
+from fl_shuffle.ledger.reader import LedgerRecord
+from fl_shuffle.shuffler.remote.agreement import Agreement
+from fl_shuffle.shuffler.remote.link import Receiver, Sender
+from server import app as server
 
 CLIENTS, NODES, ROUNDS = 6, 3, 3
 RELEASES = ("reports", "sum")
@@ -82,7 +82,7 @@ class Parties:
             probe.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{probe.getsockname()[1]}"
         made = ["init", str(self.store), "--passes", str(self.passes), "--address", address]
-        made += ["--clients", str(CLIENTS), "--sites", str(NODES)]
+        made += ["--clients", str(CLIENTS), "--sites", str(NODES), "--min-reports", "3"]
         for arguments in (["key", str(self.key)], made):
             ended = command(["shuffler", *arguments], self._says("setting-up"))
             if ended.code:
@@ -188,7 +188,7 @@ class Parties:
         """Batches the server got, or models nodes were shown (the first one tells nothing), beyond
         the releases that the ledger counts."""
         path = run / "ledger.sqlite"
-        counted = len(read_ledger(path).attempts) if path.exists() else 0
+        counted = len(LedgerRecord(path).attempts) if path.exists() else 0
         shown = len(set(self.witnessed("models"))) - 1
         return max(0, len(set(self.witnessed("batches"))) - counted, shown - counted)
 
@@ -299,7 +299,7 @@ def begun(run: Path) -> bool:
 def lost(run: Path, rounds: int = ROUNDS) -> int:
     """Rounds that the run should have and has not."""
     path = run / "summary.json"
-    if not path.exists() or not (known := read_ledger(run / "ledger.sqlite")).finished:
+    if not path.exists() or not (known := LedgerRecord(run / "ledger.sqlite")).finished:
         return rounds
     held = int(json.loads(path.read_text(encoding="utf-8"))["rounds"])
     return rounds - min(held, len(known.rounds))

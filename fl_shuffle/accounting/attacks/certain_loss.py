@@ -11,7 +11,9 @@ from fl_shuffle.accounting.attacks.likelihood_ratio import population_epsilon
 from fl_shuffle.accounting.attacks.recognition import Recognition
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass
-from fl_shuffle.accounting.tolerances import TOLERANCES
+
+NEARLY_LOCAL = 0.95
+"""Recognition that reaches this share of the local epsilon leaves nothing for another attack."""
 
 
 class CertainLoss:
@@ -33,7 +35,8 @@ class CertainLoss:
         self._delta = delta
         self._dimension = dimension
         self._recognition = Recognition(self._classes, counts, delta, dimension)
-        self._unknown = bool(self._classes.is_noise("user").any())
+        kinds = self._classes
+        self._unknown = bool((kinds.is_noise("user") | kinds.is_noise("declared")).any())
 
     def epsilon(
         self, index: int, rounds: int, *, local: float, recognition_only: bool = False
@@ -45,7 +48,7 @@ class CertainLoss:
         """
         found = self._recognition.epsilon(index, rounds)
         best = 0.0 if found is None else found
-        if recognition_only or self._unknown or best >= TOLERANCES.nearly_local * local:
+        if recognition_only or self._unknown or best >= NEARLY_LOCAL * local:
             return best
         ratio = population_epsilon(
             self._classes, self._counts, index, rounds, self._delta, self._dimension or 1
@@ -57,11 +60,3 @@ def most_exposed(classes: ClassTable, rounds: dict[int, int]) -> int | None:
     """The class, of those with `rounds` taken, whose own noise protects it least; None of none."""
     exposure = classes.exposure
     return max(rounds, key=lambda i: exposure[i] * rounds[i] ** 0.5, default=None)
-
-
-def attacked_rounds(rounds: int, last: int) -> int:
-    """So many of the `rounds` so far are attacked: within 1/16 of all, and all after the `last`.
-
-    An attack on some of the rounds is one on all of them; it need not be redone every round.
-    """
-    return rounds if rounds == last else rounds - rounds % max(1, rounds // 16)

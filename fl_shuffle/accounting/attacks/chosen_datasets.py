@@ -13,23 +13,21 @@ import math
 import numpy as np
 from scipy.special import gammaln
 
-from fl_shuffle.accounting.bounds.participation import (
-    ASSUMPTION,
-    require_participation,
-    with_absence,
-)
-from fl_shuffle.accounting.engine.monotone_search import crossing
+from fl_shuffle.accounting.bounds.participation import require_participation, with_absence
+from fl_shuffle.accounting.engine.monotone_search import SEARCH_LOG_TOLERANCE, Point, crossing
 from fl_shuffle.accounting.engine.stop_loss import (
+    STOP_LOSS_ROUNDED_ERROR,
     DeltaBound,
     amplified_delta,
 )
 from fl_shuffle.accounting.engine.tilted_moments import UNIT
-from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.laws.amplification import AtomicLaw, Case
 from fl_shuffle.accounting.laws.finite import Randomizer
 from fl_shuffle.accounting.limits import MAX_CLIENTS
-from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import NotApplicableError, require_integer, require_open_unit, require_real
+
+DATASET_MAX_COUNTED = 1_000_000
+"""Outcomes of a binomial count that are added up; leaving the rest out lowers a lower bound."""
 
 MAX_EPSILON = 100.0
 """Above this nothing is claimed: the lower bound is zero."""
@@ -45,7 +43,7 @@ def _certified(
     law = case.law(epsilon)
     if law is None:
         return DeltaBound(exposed, 1e-12 * exposed)
-    accuracy = TOLERANCES.stop_loss_rounded_error if relative_error is None else relative_error
+    accuracy = STOP_LOSS_ROUNDED_ERROR if relative_error is None else relative_error
     law, others = with_absence(law, [(case.blanket_mass, n - 1)], participation, epsilon)
     bound = amplified_delta(law, others, relative_error=accuracy, best_effort=True)
     lower = bound.lower
@@ -72,9 +70,7 @@ def _two_outcomes(law: AtomicLaw, n: int) -> float:
         if not (high > 0.0 > low and 0.0 < share < 1.0):
             continue
         first = math.floor(n * -low / (high - low))
-        count = np.arange(
-            first, min(n, first + TOLERANCES.dataset_max_counted) + 1, dtype=np.float64
-        )
+        count = np.arange(first, min(n, first + DATASET_MAX_COUNTED) + 1, dtype=np.float64)
         logs = gammaln(n + 1.0) - gammaln(count + 1.0) - gammaln(n - count + 1.0)
         logs += count * math.log(share) + (n - count) * math.log1p(-share)
         slack = UNIT * 32.0 * (gammaln(n + 1.0) + n * abs(math.log(share)) + 100.0)
@@ -93,31 +89,6 @@ def _witnesses(randomizer: Randomizer, both_directions: bool) -> tuple[Case, ...
     return cases
 
 
-def _statement(
-    randomizer: Randomizer, n: int, rate: float, epsilon: float, delta: float, error: float
-) -> Guarantee:
-    secret = (ASSUMPTION,) if rate < 1.0 else ()
-    return Guarantee(
-        epsilon=epsilon,
-        delta=delta,
-        method="lower",
-        status=Status.LOWER_BOUND,
-        source="Su, Cheng, Wang 2025, Theorem 5",
-        assumptions=(
-            "a chosen data set: the others hold x0, x1, a third value or a mix of them",
-            *secret,
-            *randomizer.assumptions,
-        ),
-        numerical_error=error,
-        details={
-            "randomizer": randomizer.name,
-            "epsilon0": randomizer.local_epsilon,
-            "clients": n,
-            "participation": rate,
-        },
-    )
-
-
 def lower_bound_delta(
     randomizer: Randomizer,
     n: int,
@@ -126,7 +97,7 @@ def lower_bound_delta(
     both_directions: bool = False,
     participation: float = 1.0,
     relative_error: float | None = None,
-) -> Guarantee:
+) -> Point:
     """A delta that the shuffle of `n` reports certainly reaches at `epsilon`; rounded down.
 
     The largest over the randomizer's `witness_cases`: the first dataset (x0) from the second (x1),
@@ -141,7 +112,7 @@ def lower_bound_delta(
     cases = _witnesses(randomizer, both_directions)
     bounds = [_certified(case, count, budget, rate, relative_error) for case in cases]
     bound = max(bounds, key=lambda each: each.lower)
-    return _statement(randomizer, count, rate, budget, min(1.0, bound.lower), bound.error)
+    return Point(budget, min(1.0, bound.lower), bound.error)
 
 
 def lower_bound_epsilon(
@@ -152,16 +123,14 @@ def lower_bound_epsilon(
     both_directions: bool = False,
     participation: float = 1.0,
     relative_error: float | None = None,
-) -> Guarantee:
+) -> Point:
     """The largest epsilon found at which the shuffle certainly exceeds `delta`; zero if none."""
     target = require_open_unit("delta", delta)
     count = require_integer("n", n, minimum=1, maximum=MAX_CLIENTS)
     rate = require_participation(participation)
     maximum = min(randomizer.local_epsilon, MAX_EPSILON)
     cases = _witnesses(randomizer, both_directions)
-    tolerance = min(
-        TOLERANCES.search_log_tolerance, relative_error or TOLERANCES.stop_loss_rounded_error
-    )
+    tolerance = min(SEARCH_LOG_TOLERANCE, relative_error or STOP_LOSS_ROUNDED_ERROR)
     best, error = 0.0, 0.0
     for case in cases:
         seen: dict[float, DeltaBound] = {}
@@ -174,4 +143,4 @@ def lower_bound_epsilon(
         found, _ = crossing(curve, target, maximum, "above", minimum=best, tolerance=tolerance)
         if found > best or not best:
             best, error = found, seen[found].error
-    return _statement(randomizer, count, rate, best, target, error)
+    return Point(best, target, error)

@@ -13,13 +13,30 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
 
+from fl_shuffle.accounting.bisection import bisected
 from fl_shuffle.accounting.engine.tilted_moments import UNIT
-from fl_shuffle.accounting.tolerances import TOLERANCES
+
+SUM_ATTACK_COARSEST = 0.125
+"""Where a grid is coarser than this share of its noise scale no test is claimed."""
+SUM_ATTACK_LOG_MISSED = (-24.0, -36.0, -60.0)
+"""Logarithms, one of which is tried after the other, of the probability, times e^epsilon, that
+rounding moves the test by more than is allowed for."""
+LAPLACE_SUM_DIGITS = 32.0
+"""Copies and cut-off parts of an integral are e^-32 of its bound, or less."""
+LAPLACE_SUM_NODES = 200_000
+"""Where an integral takes more points, of very few reports, nothing is claimed."""
+LAPLACE_SUM_SCALES = 64
+"""More noise scales than this are rounded up."""
+LAPLACE_SUM_REACH = 7e7
+"""The end of an integral is looked for up to so many deviations' inverses."""
+LAPLACE_SUM_THRESHOLDS = 13
+"""So many thresholds are tried first; any threshold is a test."""
+LAPLACE_SUM_SEARCH = 12
+"""Steps of the search for the best one."""
 
 Vector = NDArray[np.float64]
-
-_GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 
 
 class LaplaceSum:
@@ -51,10 +68,7 @@ class LaplaceSum:
 
     def tilt(self, value: Callable[[float], float], goal: float) -> float:
         """The theta at which a rising `value(theta)` is about `goal`."""
-        low, high = 0.0, self._edge
-        for _ in range(TOLERANCES.laplace_sum_bisections):
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if value(middle) < goal else (low, middle)
+        low, high = bisected(lambda theta: value(theta) < goal, 0.0, self._edge, 1e-7)
         return 0.5 * (low + high)
 
     def chernoff(self, delta: float) -> float:
@@ -71,7 +85,7 @@ class LaplaceSum:
         theta = max(
             self.tilt(self._mean, max(x, 0.5 * self.deviation)), 1e-3 * self._edge * UNIT**0.25
         )
-        top, room = self.log_moment(theta), TOLERANCES.laplace_sum_digits
+        top, room = self.log_moment(theta), LAPLACE_SUM_DIGITS
         further = theta + 0.5 * min(self._edge - theta, theta)
         above = self.log_moment(further)
         # The copies on both sides are e^-room of what is looked for, or less.
@@ -81,7 +95,7 @@ class LaplaceSum:
         )
         h = 2.0 * math.pi / period
         end = self._end(theta, top - room)
-        if end > TOLERANCES.laplace_sum_nodes * h:
+        if end > LAPLACE_SUM_NODES * h:
             return 0.0, min(1.0, math.exp(top - theta * x))
         v = h * np.arange(math.ceil(end / h) + 1)
         real, turn = self._log_transform(theta, v)
@@ -108,7 +122,7 @@ class LaplaceSum:
 
     def _end(self, theta: float, goal: float) -> float:
         """A v from which on |M(theta + iv)|, which falls, is below e^goal; infinite if far away."""
-        v = np.geomspace(1.0, TOLERANCES.laplace_sum_reach, 100) / self.deviation
+        v = np.geomspace(1.0, LAPLACE_SUM_REACH, 100) / self.deviation
         below = self._log_transform(theta, v)[0] <= goal
         return float(v[np.argmax(below)]) if below.any() else math.inf
 
@@ -138,12 +152,12 @@ class LaplaceSumTest:
         there = counts > 0
         scale, grid, counts = scale[there], grid[there], counts[there] * rounds
         self._far = shift * rounds
-        coarse = float((grid / scale).max()) > TOLERANCES.sum_attack_coarsest
+        coarse = float((grid / scale).max()) > SUM_ATTACK_COARSEST
         self.says_nothing = coarse or self._far <= 0.0
         self._squares = float(counts @ grid**2)
         self._bias = 0.01 * float(counts @ (grid**3 / scale**2))
         order = np.argsort(scale)
-        parts = np.array_split(order, min(len(order), TOLERANCES.laplace_sum_scales))
+        parts = np.array_split(order, min(len(order), LAPLACE_SUM_SCALES))
         self.law = LaplaceSum(
             np.array([scale[part].max() for part in parts]),
             np.array([counts[part].sum() for part in parts]),
@@ -155,7 +169,7 @@ class LaplaceSumTest:
         beyond = self.law.tail(x + self._far)[1]
         if beyond <= 0.0:
             return 0.0, 1.0
-        log_missed = math.log(beyond) + TOLERANCES.sum_attack_log_missed[0]
+        log_missed = math.log(beyond) + SUM_ATTACK_LOG_MISSED[0]
         moved = math.sqrt(0.5 * (math.log(2.0) - log_missed) * self._squares) + self._bias
         missed = math.exp(log_missed)
         hit = self.law.tail(x + moved)[0] - missed
@@ -183,19 +197,13 @@ class LaplaceSumTest:
         """The largest value over thresholds at which the power may be above `delta`."""
         # Further down false alarms rise, and the power is one already.
         start = -min(0.5 * self._far, self.law.chernoff(1e-15))
-        points = np.linspace(start, self.law.chernoff(delta), TOLERANCES.laplace_sum_thresholds)
+        points = np.linspace(start, self.law.chernoff(delta), LAPLACE_SUM_THRESHOLDS)
         values = [reached(x) for x in points.tolist()]
         top = int(np.argmax(values))
         low, high = float(points[max(top - 1, 0)]), float(points[min(top + 1, len(points) - 1)])
-        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-        at_left, at_right = reached(left), reached(right)
-        for _ in range(TOLERANCES.laplace_sum_sections):
-            if at_left > at_right:
-                high, right, at_right = right, left, at_left
-                left = high - _GOLDEN * (high - low)
-                at_left = reached(left)
-            else:
-                low, left, at_left = left, right, at_right
-                right = low + _GOLDEN * (high - low)
-                at_right = reached(right)
-        return max(values[top], at_left, at_right) * (1.0 - 1e-12)
+        # Any threshold is a test: the search may end where it likes.
+        near = minimize_scalar(
+            lambda x: -reached(float(x)), bounds=(low, high), method="bounded",
+            options={"maxiter": LAPLACE_SUM_SEARCH},
+        )  # fmt: skip
+        return max(values[top], -float(near.fun)) * (1.0 - 1e-12)

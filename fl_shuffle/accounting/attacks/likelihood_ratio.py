@@ -21,7 +21,6 @@ therefore holds for rounds with fewer.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -34,12 +33,32 @@ from fl_shuffle.accounting.attacks.vector_data_sets import (
     data_sets,
     population_batch,
 )
-from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.engine.fourier import FOURIER_CELLS_AT_ONCE
 from fl_shuffle.accounting.engine.tilted_moments import TINY, UNIT
+from fl_shuffle.accounting.reports import RoundType
 from fl_shuffle.accounting.rounds.class_table import ClassTable
-from fl_shuffle.accounting.rounds.round_library import RoundType
-from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import require_integer, require_open_unit, require_real
+
+ATTACK_NEARLY_BEST = 0.8
+"""Data sets whose signal is at least this share of the best one's are all evaluated."""
+ATTACK_LARGEST_SCORE = 50.0
+"""Scores are cut here: a single report that says more decides alone."""
+ATTACK_SMOOTHING = 0.03
+"""Standard deviation of the test's own noise, at least this share of the sum's, at most twice."""
+ATTACK_PERIOD_SDS = 24.0
+"""Period of the lattice, in standard deviations of the sum."""
+ATTACK_GAUSS_REACH = 8.5
+"""Beyond this many deviations the transform of the test's noise is below 1e-15."""
+ATTACK_CUT_OFF = 1e-15
+"""What lies beyond the transform's reach, added to the error."""
+ATTACK_NEGLIGIBLE = 1e-18
+"""Frequencies that weigh less than this are left out and counted as error."""
+ATTACK_THRESHOLDS = 400
+"""Thresholds at which the attack's error rates are read."""
+ATTACK_MANY_CELLS = 1000
+"""Where there are more cells, those of almost the same score are merged ..."""
+ATTACK_SCORE_WIDTH = 0.02
+"""... within so many standard deviations of the score of the client's report."""
 
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
@@ -51,20 +70,9 @@ def attack_epsilon(kind: RoundType, rounds: int, delta: float, dimension: int = 
     Relation: replace-one, the worst data set of those tried. Rounded down. Reports of two and more
     dimensions allow other data sets; what holds in one holds in all.
     """
-    return batch_epsilon(_classes(kind), 0, rounds, delta, dimension)
-
-
-def batch_epsilon(
-    classes: Sequence[ReportClass],
-    index: int,
-    rounds: int,
-    delta: float,
-    dimension: int = 1,
-) -> float:
-    """`attack_epsilon` against a client of class `index`; noise scales may differ."""
     require_integer("rounds", rounds, minimum=1)
     target = require_open_unit("delta", delta)
-    found = _promising(Batch.of(classes, index, dimension), rounds)
+    found = _promising(Batch.of(kind, dimension), rounds)
     return max((scores.epsilon(rounds, target) for scores in found), default=0.0)
 
 
@@ -76,7 +84,7 @@ def population_epsilon(
     delta: float,
     dimension: int = 1,
 ) -> float:
-    """`batch_epsilon` for `counts[j]` clients of every class j of a whole population."""
+    """The same for a client of class `index` among `counts[j]` of every class j of a population."""
     found = _promising(population_batch(classes, counts, index, dimension), rounds)
     return max((scores.epsilon(rounds, delta) for scores in found), default=0.0)
 
@@ -85,15 +93,8 @@ def attack_delta(kind: RoundType, rounds: int, epsilon: float, dimension: int = 
     """A lower bound on delta at `epsilon` (nats) of `rounds` rounds of `kind`. Rounded down."""
     require_integer("rounds", rounds, minimum=1)
     budget = require_real("epsilon", epsilon, minimum=0.0, maximum=500.0)
-    found = _promising(Batch.of(_classes(kind), 0, dimension), rounds)
+    found = _promising(Batch.of(kind, dimension), rounds)
     return max((scores.delta(rounds, budget) for scores in found), default=0.0)
-
-
-def _classes(kind: RoundType) -> list[ReportClass]:
-    others = [
-        ReportClass(kind.noise, kind.scale, radius, 0.0, count) for radius, count in kind.others
-    ]
-    return [kind.own, *others]
 
 
 def _promising(batch: Batch | None, rounds: int) -> list[Scores]:
@@ -103,7 +104,7 @@ def _promising(batch: Batch | None, rounds: int) -> list[Scores]:
     return [
         scores
         for scores, signal in zip(found, signals, strict=True)
-        if signal >= TOLERANCES.attack_nearly_best * best
+        if signal >= ATTACK_NEARLY_BEST * best
     ]
 
 
@@ -123,10 +124,10 @@ class Scores:
         laws = laws / np.array([[math.fsum(law.tolist())] for law in laws])
         counts = data.counts
         self.score, laws = _scored(counts, laws)
-        if laws.shape[1] > TOLERANCES.attack_many_cells:
+        if laws.shape[1] > ATTACK_MANY_CELLS:
             # Cells that say nearly the same are one cell: the attacker's choice.
             mean, spread = laws[-2] @ self.score, laws[-2] @ self.score**2
-            width = TOLERANCES.attack_score_width * math.sqrt(max(spread - mean**2, TINY))
+            width = ATTACK_SCORE_WIDTH * math.sqrt(max(spread - mean**2, TINY))
             _, place = np.unique(np.floor(self.score / width), return_inverse=True)
             merged = [np.bincount(place.reshape(-1), law) for law in laws]
             self.score, laws = _scored(counts, np.stack(merged))
@@ -176,20 +177,18 @@ class Scores:
         gap = float(means[1] - means[0])
         if not 0.0 < sd < math.inf or gap <= 0.0:
             return np.zeros(0), np.ones(0)
-        noise = TOLERANCES.attack_smoothing * 2.0 ** math.ceil(math.log2(sd))
-        apart = TOLERANCES.attack_period_sds * sd
+        noise = ATTACK_SMOOTHING * 2.0 ** math.ceil(math.log2(sd))
+        apart = ATTACK_PERIOD_SDS * sd
         period = 2.0 ** math.ceil(math.log2(2.0 * gap + apart))
         turns = math.floor((gap - apart) / (8.0 * apart))
         if turns > 0:
             # Sums that far apart are told apart as well modulo a period that brings them nearer.
             period, gap = (gap - apart) / (2.0 * turns), apart
         transforms = self.transforms(noise, period)
-        thresholds = np.linspace(
-            -0.5 * gap - sd, 0.5 * gap + 8.0 * sd, TOLERANCES.attack_thresholds
-        )
+        thresholds = np.linspace(-0.5 * gap - sd, 0.5 * gap + 8.0 * sd, ATTACK_THRESHOLDS)
         shift = 0.5 * float(means[0] + means[1])
         # Pinsker's inequality for the error of every report's law.
-        common = math.sqrt(self.reports * rounds) * self._cell_error + TOLERANCES.attack_cut_off
+        common = math.sqrt(self.reports * rounds) * self._cell_error + ATTACK_CUT_OFF
         common += rounds * self._left_out
         (low, low_error), (high, high_error) = (
             transforms.above(thresholds, shift, rounds, index) for index in (1, 0)
@@ -200,7 +199,7 @@ class Scores:
         """Characteristic functions at odd multiples of 2 pi / period; `noise`: the test's own."""
         key = (noise, period)
         if key not in self._transforms:
-            last = math.ceil(TOLERANCES.attack_gauss_reach / noise * period / (2.0 * math.pi))
+            last = math.ceil(ATTACK_GAUSS_REACH / noise * period / (2.0 * math.pi))
             odd = np.arange(1, last + 1, 2, dtype=np.float64)
             frequencies = 2.0 * math.pi / period * odd
             weights = np.exp(-0.5 * (noise * frequencies) ** 2) / (math.pi * odd)
@@ -217,8 +216,8 @@ def _scored(counts: FloatArray, laws: FloatArray) -> tuple[FloatArray, FloatArra
     laws, below = laws[:, kept], below[kept]
     change = (laws[-1] - laws[-2]) / np.where(below > 0.0, below, 1.0)
     with np.errstate(divide="ignore"):
-        score = np.where(below > 0.0, np.log1p(change), TOLERANCES.attack_largest_score)
-    return np.clip(score, -TOLERANCES.attack_largest_score, TOLERANCES.attack_largest_score), laws
+        score = np.where(below > 0.0, np.log1p(change), ATTACK_LARGEST_SCORE)
+    return np.clip(score, -ATTACK_LARGEST_SCORE, ATTACK_LARGEST_SCORE), laws
 
 
 @dataclass(frozen=True)
@@ -247,7 +246,7 @@ class _Transforms:
     ) -> _Transforms:
         """`laws` [laws, cells] of a report's score; `counts` [2, laws] of each in a round."""
         # Many frequencies, cells and laws would fill the memory together.
-        at_once = max(1, TOLERANCES.fourier_cells_at_once // max(laws.shape))
+        at_once = max(1, FOURIER_CELLS_AT_ONCE // max(laws.shape))
         pieces = [
             _some_transforms(frequencies[start : start + at_once], score, laws, counts)
             for start in range(0, frequencies.size, at_once)
@@ -262,7 +261,7 @@ class _Transforms:
     ) -> tuple[FloatArray, float]:
         """Probability of the half period above each threshold (from `shift`), and its error."""
         most = self.weights * np.exp(rounds * self.log_most[index])
-        kept = most > TOLERANCES.attack_negligible
+        kept = most > ATTACK_NEGLIGIBLE
         exponent = rounds * self.log[index, kept]
         frequencies, most = self.frequencies[kept], most[kept]
         size = self.weights[kept] * np.exp(exponent.real)
@@ -273,9 +272,7 @@ class _Transforms:
         wrong = np.minimum(size * np.expm1(np.minimum(drift, 1.0)), size + most)
         wrong = np.where(drift < 1.0, wrong, size + most)
         error = (
-            2.0 * float(np.sum(wrong))
-            + 2.0 * TOLERANCES.attack_negligible * self.weights.size
-            + 8.0 * UNIT
+            2.0 * float(np.sum(wrong)) + 2.0 * ATTACK_NEGLIGIBLE * self.weights.size + 8.0 * UNIT
         )
         phase = exponent.imag - frequencies * shift
         turned = phase[None, :] - np.multiply.outer(thresholds, frequencies)

@@ -13,7 +13,12 @@ from scipy.special import gammainc, log_ndtr
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
 from fl_shuffle.accounting.rounds.events import ClientClass
-from fl_shuffle.accounting.tolerances import TOLERANCES
+
+RECOGNITION_CLASSES = 256
+"""More classes than this are put in bins of scale and radius ..."""
+RECOGNITION_BIN = 0.01
+"""... as wide as this in logarithms: whether the attack is certain is then decided a little
+late."""
 
 Vector = NDArray[np.float64]
 
@@ -50,8 +55,8 @@ class Recognition:
         self._applies = bool(self._classes.is_noise("gaussian").all())
         scale, radius = self._classes.scale, self._classes.radius
         bins = distinct_rows(scale, radius).inverse
-        if bins.max(initial=0) >= TOLERANCES.recognition_classes:
-            finest = TOLERANCES.recognition_bin
+        if bins.max(initial=0) >= RECOGNITION_CLASSES:
+            finest = RECOGNITION_BIN
             near = np.maximum(radius, 1e-9 * radius.max())
             bins = distinct_rows(
                 *(np.floor(np.log(np.maximum(v, 1e-300)) / finest) for v in (scale, near))

@@ -23,9 +23,41 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammainc, gammaincc, ndtr
 
-from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.reports import RoundType
 from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
-from fl_shuffle.accounting.tolerances import TOLERANCES
+
+ATTACK_CELLS = 400
+"""Cells of the line on which the attack's score is computed."""
+ATTACK_CELL_ERROR = 1e-14
+"""Allowance for the relative error of a cell's probability."""
+ATTACK_REACH = 9.5
+"""The cells cover so many noise widths beyond the outermost means."""
+ATTACK_MAX_SHIFT = 12.0
+"""Reports more than twice so many noise widths apart give themselves away: nothing is computed."""
+ATTACK_SIZE_CELLS = 12
+"""Cells of a report's distance from the line, beside those along it."""
+ATTACK_CORNER_LINE = 120
+"""Cells along the line where one corner is compared with others ..."""
+ATTACK_CORNER_CELLS = 20
+"""... and places of the corner that are compared."""
+ATTACK_FEW_GROUPS = 64
+"""Up to so many groups of others the cells are fine ..."""
+ATTACK_MANY_GROUPS = 1000
+"""... up to so many coarse; beyond, nothing is claimed."""
+ATTACK_RADIUS_BIN = 0.02
+"""More radii than that are rounded down within bins this wide, in logarithms."""
+ATTACK_COARSE_CELLS = 120
+"""Coarse cells along the line ..."""
+ATTACK_COARSE_SIZE_CELLS = 6
+"""... and of the distance from it."""
+ATTACK_SIZE_REACH = 6.0
+"""Distances are told apart within so many deviations of the noise's own."""
+ATTACK_MOST_ACROSS = 100_000
+"""So many coordinates across the line are used: up to there gamma integrals are good to 1e-13."""
+ATTACK_UNSEEN = 1e-22
+"""Cells less likely than this are left out and counted as error."""
+ATTACK_SIZE_CELL_ERROR = 1e-11
+"""Allowance for the relative error of a cell's probability where distances are used."""
 
 FloatArray = NDArray[np.float64]
 
@@ -54,20 +86,12 @@ class Batch:
     dimension: int
 
     @classmethod
-    def of(cls, classes: Sequence[ReportClass], index: int, dimension: int = 1) -> Batch | None:
-        """The batch around a client of class `index`; None where kinds of noise are mixed."""
-        own = classes[index]
-        merged: dict[tuple[float, float], int] = {}
-        for position, other in enumerate(classes):
-            count = other.count - (position == index)
-            if count <= 0:
-                continue
-            if other.noise != own.noise:
-                return None
-            key = (other.radius / own.scale, other.scale / own.scale)
-            merged[key] = merged.get(key, 0) + count
-        groups = tuple(Group(*key, count) for key, count in sorted(merged.items()))
-        return cls(own.noise, own.radius / own.scale, own.ratio, groups, dimension)
+    def of(cls, kind: RoundType, dimension: int = 1) -> Batch:
+        """A batch of one noise scale."""
+        move, radius, radii, counts = kind.in_widths
+        others = zip(radii.tolist(), counts.tolist(), strict=True)
+        groups = tuple(Group(at, 1.0, count) for at, count in others)
+        return cls(kind.noise, radius, move, groups, dimension)
 
     @property
     def equal_scales(self) -> bool:
@@ -78,7 +102,9 @@ class Batch:
 def population_batch(
     classes: ClassTable, counts: NDArray[np.int64], index: int, dimension: int
 ) -> Batch | None:
-    """`Batch.of` for `counts[j]` clients of every class j; None where no attack would be tried.
+    """Around a client of class `index` among `counts[j]` of every class j, whatever their scales.
+
+    None where no attack would be tried: kinds of noise are mixed, or scales too many.
 
     Others of many radii are put at the smallest of their neighbours' radii: a mean there is one of
     the data sets that their own ball allows. Many scales cannot be merged.
@@ -91,23 +117,23 @@ def population_batch(
         return None
     radius, scale = classes.radius[there] / own.scale, classes.scale[there] / own.scale
     rows = distinct_rows(radius, scale)
-    if rows.first.size > TOLERANCES.attack_many_groups:
+    if rows.first.size > ATTACK_MANY_GROUPS:
         # Radii below a thousandth of the largest are almost the centre.
         size = np.maximum(radius, 1e-3 * radius.max(initial=1e-300))
-        bins = np.floor(np.log(size) / TOLERANCES.attack_radius_bin)
+        bins = np.floor(np.log(size) / ATTACK_RADIUS_BIN)
         rows = distinct_rows(bins, scale)
         least = np.full(rows.first.size, np.inf)
         np.minimum.at(least, rows.inverse, radius)
         radius = least[rows.inverse]
     number = np.bincount(rows.inverse, others[there], minlength=rows.first.size).astype(np.int64)
     radius, scale = radius[rows.first], scale[rows.first]
-    if radius.size > TOLERANCES.attack_many_groups:
+    if radius.size > ATTACK_MANY_GROUPS:
         # As many scales as this, all near the client's own, would all be told apart.
         nearest = np.argsort(np.abs(np.log(scale)), kind="stable")
-        nearest = nearest[: TOLERANCES.attack_many_groups + 1]
-        across = min(dimension - 1, TOLERANCES.attack_most_across)
-        seen = _sizes(own.noise, across, scale[nearest], TOLERANCES.attack_coarse_size_cells)
-        if bool((seen.sum(axis=1) * number[nearest] >= TOLERANCES.attack_unseen).all()):
+        nearest = nearest[: ATTACK_MANY_GROUPS + 1]
+        across = min(dimension - 1, ATTACK_MOST_ACROSS)
+        seen = _sizes(own.noise, across, scale[nearest], ATTACK_COARSE_SIZE_CELLS)
+        if bool((seen.sum(axis=1) * number[nearest] >= ATTACK_UNSEEN).all()):
             return None
     order = np.lexsort((scale, radius))
     groups = zip(radius[order].tolist(), scale[order].tolist(), number[order].tolist(), strict=True)
@@ -134,7 +160,7 @@ class DataSet:
     others: FloatArray
     counts: FloatArray
     left_out: float = 0.0
-    cell_error: float = TOLERANCES.attack_cell_error
+    cell_error: float = ATTACK_CELL_ERROR
 
     def reversed(self) -> DataSet:
         """The same with the two hypotheses exchanged."""
@@ -147,7 +173,7 @@ class DataSet:
 def data_sets(batch: Batch) -> list[DataSet]:
     """The data sets to attack, in both directions; none where the reports lie too far apart."""
     furthest = batch.radius + max((group.radius for group in batch.others), default=batch.radius)
-    if batch.move == 0.0 or furthest > 2.0 * TOLERANCES.attack_max_shift:
+    if batch.move == 0.0 or furthest > 2.0 * ATTACK_MAX_SHIFT:
         return []
     if not batch.equal_scales:
         found = _unequal_scales(batch)
@@ -160,15 +186,15 @@ def data_sets(batch: Batch) -> list[DataSet]:
 
 def _one_end(batch: Batch) -> DataSet:
     means = [-group.radius for group in batch.others]
-    own, others = _line(batch, means, TOLERANCES.attack_cells)
+    own, others = _line(batch, means, ATTACK_CELLS)
     return DataSet("one end", own[0], own[1], others, _counts(batch.others))
 
 
 def _corner(batch: Batch) -> DataSet:
     """The client on the first axis, the others at the end of the second."""
-    own, others = _line(batch, [0.0] * len(batch.others), TOLERANCES.attack_corner_line)
+    own, others = _line(batch, [0.0] * len(batch.others), ATTACK_CORNER_LINE)
     furthest = max(group.radius for group in batch.others)
-    edges = np.linspace(0.0, furthest, TOLERANCES.attack_corner_cells)
+    edges = np.linspace(0.0, furthest, ATTACK_CORNER_CELLS)
     at_zero = cell_probabilities(batch.noise, edges)
     at_corner = np.stack([cell_probabilities(batch.noise, edges - g.radius) for g in batch.others])
     return DataSet(
@@ -182,27 +208,19 @@ def _corner(batch: Batch) -> DataSet:
 
 def _unequal_scales(batch: Batch) -> list[DataSet]:
     """Others at one end, told apart by the size of what lies across the line if there is any."""
-    across = min(batch.dimension - 1, TOLERANCES.attack_most_across)
+    across = min(batch.dimension - 1, ATTACK_MOST_ACROSS)
     groups, left_out = batch.others, 0.0
-    bins = (
-        TOLERANCES.attack_size_cells
-        if len(groups) <= TOLERANCES.attack_few_groups
-        else TOLERANCES.attack_coarse_size_cells
-    )
+    bins = ATTACK_SIZE_CELLS if len(groups) <= ATTACK_FEW_GROUPS else ATTACK_COARSE_SIZE_CELLS
     sizes = _sizes(batch.noise, across, [1.0, *(group.scale for group in groups)], bins)
     # Reports that are never of such a size add nothing to the attacker's sum.
     seen = sizes.sum(axis=1) * np.array([1.0, *_counts(groups)])
-    kept = seen >= TOLERANCES.attack_unseen
+    kept = seen >= ATTACK_UNSEEN
     kept[0] = True
     left_out = float(seen[~kept].sum())
     groups = tuple(group for group, keep in zip(groups, kept[1:], strict=True) if keep)
-    if len(groups) > TOLERANCES.attack_many_groups:
+    if len(groups) > ATTACK_MANY_GROUPS:
         return []
-    cells = (
-        TOLERANCES.attack_cells
-        if len(groups) <= TOLERANCES.attack_few_groups
-        else TOLERANCES.attack_coarse_cells
-    )
+    cells = ATTACK_CELLS if len(groups) <= ATTACK_FEW_GROUPS else ATTACK_COARSE_CELLS
     own, others = _line(batch, [-group.radius for group in groups], cells, groups)
     rows = np.einsum("gs,gl->gsl", sizes[kept], np.concatenate([own[:1], others]))
     rows = rows.reshape(len(groups) + 1, -1)
@@ -211,7 +229,7 @@ def _unequal_scales(batch: Batch) -> list[DataSet]:
         np.concatenate([part, np.maximum(1.0 - part.sum(-1, keepdims=True), 0.0)], axis=-1)
         for part in (rows, moved)
     )
-    error = TOLERANCES.attack_size_cell_error
+    error = ATTACK_SIZE_CELL_ERROR
     return [DataSet("one end", rows[0], moved, rows[1:], _counts(groups), left_out, error)]
 
 
@@ -222,7 +240,7 @@ def _line(
     ends = (batch.radius - batch.move, batch.radius)
     low, high = min(*ends, *means), max(*ends, *means)
     # Beyond all means the ratio of two Laplace densities of one scale is constant.
-    beyond = 0.0 if batch.noise == "laplace" and batch.equal_scales else TOLERANCES.attack_reach
+    beyond = 0.0 if batch.noise == "laplace" and batch.equal_scales else ATTACK_REACH
     edges = np.linspace(low - beyond, high + beyond, cells + 1)
     own = np.stack([cell_probabilities(batch.noise, edges - at) for at in ends])
     members = batch.others if groups is None else groups
@@ -247,13 +265,9 @@ def _sizes(noise: str, across: int, scales: Sequence[float] | FloatArray, bins: 
         return np.ones((len(scales), 1))
     gaussian = noise == "gaussian"
     shape = 0.5 * across if gaussian else float(across)
-    low = max(shape - TOLERANCES.attack_size_reach * math.sqrt(shape), 0.0)
+    low = max(shape - ATTACK_SIZE_REACH * math.sqrt(shape), 0.0)
     # A gamma variable's upper tail is heavier than a normal one's.
-    high = (
-        shape
-        + TOLERANCES.attack_size_reach * math.sqrt(shape)
-        + 0.5 * TOLERANCES.attack_size_reach**2
-    )
+    high = shape + ATTACK_SIZE_REACH * math.sqrt(shape) + 0.5 * ATTACK_SIZE_REACH**2
     edges = np.linspace(low, high, bins + 1)
     width = np.asarray(scales)[:, None] ** (2 if gaussian else 1)
     at = edges[None, :] / width

@@ -15,22 +15,14 @@ Replace-one, nats, both directions (the pair is symmetric).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from fl_shuffle.accounting.bounds.participation import (
-    ASSUMPTION,
-    require_participation,
-    with_absence,
-)
-from fl_shuffle.accounting.engine.monotone_search import crossing, last_above
-from fl_shuffle.accounting.engine.stop_loss import DeltaBound, amplified_delta
-from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.bounds.participation import require_participation, with_absence
+from fl_shuffle.accounting.engine.monotone_search import Point, solve
+from fl_shuffle.accounting.engine.stop_loss import Curve, DeltaBound, amplified_delta
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_EPSILON0
-from fl_shuffle.accounting.tolerances import TOLERANCES
-from fl_shuffle.errors import require_integer, require_open_unit, require_real
-
-Curve = Callable[[float], DeltaBound]
+from fl_shuffle.errors import require_integer, require_real
 
 
 def clone_law(epsilon0: float, epsilon: float) -> AtomicLaw:
@@ -98,7 +90,7 @@ def standard_clone(
     delta0: float = 0.0,
     participation: float = 1.0,
     relative_error: float | None = None,
-) -> Guarantee:
+) -> Point:
     """The standard clone bound, exactly one of `epsilon` and `delta` given; proven.
 
     Holds for every randomizer that is (epsilon0, delta0)-DP, shared by all `clients`. With
@@ -130,7 +122,7 @@ def standard_clone(
         top = -math.expm1(min(eps - local, 0.0)) / (1.0 + math.exp(-local))
         return rate * math.exp(alone) * top * (1.0 - 1e-9)
 
-    eps, total, error = solve(
+    return solve(
         curve,
         local,
         epsilon=epsilon,
@@ -138,77 +130,3 @@ def standard_clone(
         relative_error=relative_error,
         unhidden=unhidden,
     )
-    theorem = "Theorem 3.8" if extra > 0.0 else "standard clone"
-    return Guarantee(
-        epsilon=eps,
-        delta=total,
-        method="clone",
-        status=Status.PROVEN,
-        source=f"Feldman, McMillan, Talwar 2022, {theorem}",
-        assumptions=(
-            f"all clients use one ({local:g}, {extra:g})-DP randomizer"
-            if extra > 0.0
-            else "all clients use one pure epsilon0-DP randomizer",
-            "n reports arrive, each shuffled whole with independent randomness",
-            *((ASSUMPTION,) if rate < 1.0 else ()),
-        ),
-        numerical_error=error,
-        details={"epsilon0": local, "delta0": extra, "clients": n, "participation": rate},
-    )
-
-
-def solve(
-    curve: Curve,
-    local_epsilon: float,
-    *,
-    epsilon: float | None,
-    delta: float | None,
-    relative_error: float | None = None,
-    unhidden: Callable[[float], float] | None = None,
-) -> tuple[float, float, float]:
-    """(epsilon, delta, numerical error) on a certified nonincreasing curve, on the safe side.
-
-    From `epsilon`: delta there. From `delta`: the smallest epsilon found at which the curve has
-    been evaluated and is not above it, infinite if none up to the local budget is. A curve
-    with a penalty that grows with epsilon is searched from its lowest tested point downwards.
-    `unhidden` is a cheap falling function that the curve is nowhere below.
-    """
-    if epsilon is not None:
-        budget = require_real("epsilon", epsilon, minimum=0.0, maximum=2.0 * MAX_EPSILON0)
-        bound = curve(budget)
-        return budget, bound.delta, bound.error
-    target = require_open_unit("delta", delta)
-    seen: dict[float, DeltaBound] = {}
-
-    def value(point: float) -> float:
-        if point not in seen:
-            seen[point] = curve(point)
-        return seen[point].delta
-
-    maximum = local_epsilon
-    # A penalty may make the curve rise again: step down to a point that already satisfies it.
-    for _ in range(60):
-        if maximum <= 1e-9 or value(maximum) <= target:
-            break
-        maximum *= 0.8
-    if value(maximum) > target:
-        return math.inf, target, 0.0
-    # Huge budgets: the curve is flat at one and drops within a sliver below the local budget.
-    sliver = maximum * (1.0 - 1e-6)
-    if maximum > 50.0 and value(sliver) > target:
-        return maximum, target, seen[maximum].error
-    minimum = 0.0 if unhidden is None else last_above(unhidden, target, maximum)
-    if minimum >= maximum * (1.0 - 1e-7):
-        return maximum, target, 0.0
-    _, found = crossing(
-        value,
-        target,
-        maximum,
-        "below",
-        minimum=minimum,
-        tolerance=min(
-            TOLERANCES.search_log_tolerance, relative_error or TOLERANCES.stop_loss_error
-        ),
-    )
-    result = maximum if found is None else found
-    return result, target, seen[result].error

@@ -14,11 +14,16 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_shuffle.accounting.bisection import bisected
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.limits import MAX_COMPOSED
-from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import require_integer, require_real
+
+LAPLACE_PAIR_NODES = 1500
+"""Points of the exact one-round profile that the composed pair connects."""
+LAPLACE_MAX_RATIO = 500.0
+"""Larger local budgets count as no protection at all."""
 
 FloatArray = NDArray[np.float64]
 
@@ -43,7 +48,7 @@ def laplace_delta(epsilon: float, ratio: float, rounds: int = 1) -> float:
         return 0.0
     if times == 1:
         return float(laplace_profile(budget, r))
-    if r > TOLERANCES.laplace_max_ratio:
+    if r > LAPLACE_MAX_RATIO:
         return 1.0
     return Composition([(local_pair(r), times)]).delta(budget)
 
@@ -56,20 +61,16 @@ def laplace_epsilon(delta: float, ratio: float, rounds: int = 1) -> float:
     target = require_real("delta", delta, minimum=0.0, maximum=1.0, exclusive_maximum=True)
     r, times = _checked(ratio, rounds)
     pure = r * times
-    if target == 0.0 or r > TOLERANCES.laplace_max_ratio or pure == 0.0:
+    if target == 0.0 or r > LAPLACE_MAX_RATIO or pure == 0.0:
         return pure
     if times == 1:
-        return max(0.0, min(pure, (pure + 2.0 * math.log1p(-target)) * (1.0 + 1e-12)))
+        # Where hardly anything is left of a large budget its last digits count.
+        left = pure * (1.0 + 4e-16) + 2.0 * math.log1p(-target)
+        return max(0.0, min(pure, left * (1.0 + 1e-12)))
     composed = Composition([(local_pair(r), times)])
-    low, high = 0.0, min(pure, composed.epsilon(target))
     # The direct inverse is loose for few rounds; delta itself is not, and every step is certified.
-    for _ in range(14):
-        middle = 0.5 * (low + high)
-        if composed.delta(middle) <= target:
-            high = middle
-        else:
-            low = middle
-    return high
+    high = min(pure, composed.epsilon(target))
+    return bisected(lambda epsilon: composed.delta(epsilon) <= target, high, 0.0, 6e-5)[0]
 
 
 def _checked(ratio: float, rounds: int) -> tuple[float, int]:
@@ -80,5 +81,5 @@ def _checked(ratio: float, rounds: int) -> tuple[float, int]:
 @lru_cache(maxsize=256)
 def local_pair(ratio: float) -> DominatingPair:
     """The dominating pair of one Laplace report."""
-    grid = np.linspace(0.0, ratio, TOLERANCES.laplace_pair_nodes) if ratio > 0.0 else np.zeros(1)
+    grid = np.linspace(0.0, ratio, LAPLACE_PAIR_NODES) if ratio > 0.0 else np.zeros(1)
     return DominatingPair.from_curve(grid, laplace_profile(grid, ratio))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from fl_shuffle.accounting.bounds.clones import Curve
 from fl_shuffle.accounting.bounds.participation import with_absence
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget, check_budgets
-from fl_shuffle.accounting.engine.stop_loss import DeltaBound, amplified_delta
+from fl_shuffle.accounting.engine.stop_loss import Curve, DeltaBound, amplified_delta
 from fl_shuffle.accounting.laws.amplification import LawFamily
-from fl_shuffle.accounting.tolerances import TOLERANCES
+
+EXACT_BUDGET_CLASSES = 16
+"""Up to this many distinct budgets each is tried as the differing client's."""
+BUDGET_GROUPS = 64
+"""The others' budgets are merged into so many groups at most, each at its least favourable end."""
 
 
 def worst_client_curve(
@@ -30,7 +33,7 @@ def worst_client_curve(
     `participation` < 1: secret check-in of every client with that probability.
     """
     classes = check_budgets(budgets)
-    if len(classes) <= TOLERANCES.exact_budget_classes:
+    if len(classes) <= EXACT_BUDGET_CLASSES:
         curves = [
             client_curve(
                 classes,
@@ -84,7 +87,7 @@ def _curve(
     relative_error: float | None,
 ) -> Curve:
     family = law(epsilon0)
-    classes = safe_groups(others, TOLERANCES.budget_groups)
+    classes = safe_groups(others, BUDGET_GROUPS)
 
     def curve(epsilon: float) -> DeltaBound:
         if epsilon >= epsilon0:

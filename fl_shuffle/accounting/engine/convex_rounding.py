@@ -15,15 +15,27 @@ from typing import TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.engine.saddle_points import tilt_at_saddle_point
-from fl_shuffle.accounting.engine.tilted_moments import UNIT, TiltedMoments
+from fl_shuffle.accounting.engine.tilted_moments import (
+    UNIT,
+    TiltedMoments,
+    tilt_at_saddle_point,
+)
 from fl_shuffle.accounting.laws.amplification import (
     AmplificationLaw,
     AtomicLaw,
     FloatArray,
     MixtureLaw,
 )
-from fl_shuffle.accounting.tolerances import TOLERANCES
+
+ROUNDING_MAX_ATOMS = 30_000
+"""A law rounded to more atoms than this would take the engine seconds."""
+ROUNDING_LOG_NEGLIGIBLE = -645.0
+"""The engine answers such bounds by Chernoff alone: no refinement is needed."""
+ROUNDING_LARGE_LAW = 8_000
+"""Atomic laws larger than this are rounded too: the engine's time grows with their size."""
+ROUNDING_STEP = 1e-3
+"""Each pass refines towards this share of the last one's inflation: coarse cells say little about
+where fine ones are needed."""
 
 _SHARES = np.geomspace(1e-6, 1.0, 100)
 """Of a law's reach: where the first nodes lie on both sides of zero."""
@@ -40,7 +52,7 @@ def round_up_convex(
     rounding takes more than `rounding_max_atoms`, the best one found is returned, with its larger
     inflation.
     """
-    if isinstance(law, AtomicLaw) and law.values.size <= TOLERANCES.rounding_large_law:
+    if isinstance(law, AtomicLaw) and law.values.size <= ROUNDING_LARGE_LAW:
         return law, 0.0, 0.0
     nodes = _first_nodes(law)
     transform = law.stop_loss(nodes)
@@ -50,7 +62,7 @@ def round_up_convex(
         theta = tilt_at_saddle_point(atoms, classes)
         moments = TiltedMoments.of(atoms, theta)
         # log E e^(theta S) / theta: a Chernoff bound on delta.
-        if moments.log_total(classes) - math.log(theta) < TOLERANCES.rounding_log_negligible:
+        if moments.log_total(classes) - math.log(theta) < ROUNDING_LOG_NEGLIGIBLE:
             return atoms, 0.0, extra
         cells = _cell_inflation(law, nodes, atoms, theta, moments.share(classes), transform[-1])
         inflation = math.expm1(min(50.0, float(np.sum(cells))))
@@ -59,10 +71,10 @@ def round_up_convex(
         if inflation <= tolerance:
             break
         # Step by step: coarse cells say little about where the finest ones are needed.
-        goal = 0.6 * max(tolerance, min(inflation, 1.0) * TOLERANCES.rounding_step)
+        goal = 0.6 * max(tolerance, min(inflation, 1.0) * ROUNDING_STEP)
         pieces = np.cbrt(cells) * math.sqrt(float(np.sum(np.cbrt(cells))) / goal)
         pieces = np.maximum(np.ceil(np.minimum(pieces, 4096.0)), 1.0)
-        if float(np.sum(pieces)) > TOLERANCES.rounding_max_atoms:
+        if float(np.sum(pieces)) > ROUNDING_MAX_ATOMS:
             break
         nodes = _divided(nodes, pieces.astype(np.int64))
         transform = law.stop_loss(nodes)
@@ -83,7 +95,7 @@ def _first_nodes(law: AmplificationLaw) -> FloatArray:
 
 
 def _few(law: AmplificationLaw) -> TypeGuard[AtomicLaw]:
-    return isinstance(law, AtomicLaw) and law.values.size <= TOLERANCES.rounding_large_law
+    return isinstance(law, AtomicLaw) and law.values.size <= ROUNDING_LARGE_LAW
 
 
 def atoms_on(law: AmplificationLaw, nodes: FloatArray) -> tuple[AtomicLaw, float]:

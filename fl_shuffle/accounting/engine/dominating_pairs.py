@@ -8,13 +8,20 @@ privacy losses ("connect the dots", Doroshenko, Ghazi, Kamath, Kumar, Manurangsi
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import InvalidValueError
+
+LATTICE_RARE_MASS = 1e-60
+"""Atoms below this become certain loss: large losses would only narrow the choice of tilts."""
+LATTICE_MAX_LOSS = 600.0
+"""Larger privacy losses count as certain: their exponentials overflow."""
+LATTICE_SPECTRA = 6
+"""So many transforms of a pair are kept, the last ones: a run's tilt changes slowly."""
 
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
@@ -60,9 +67,7 @@ class DominatingPair:
         u = np.asarray(deltas, dtype=np.float64).ravel()
         if eps.size == 0 or eps.size != u.size:
             raise InvalidValueError("deltas", u.size, f"needs one value per epsilon ({eps.size})")
-        if not (
-            eps[0] == 0.0 and np.all(np.diff(eps) > 0.0) and eps[-1] <= TOLERANCES.lattice_max_loss
-        ):
+        if not (eps[0] == 0.0 and np.all(np.diff(eps) > 0.0) and eps[-1] <= LATTICE_MAX_LOSS):
             raise InvalidValueError("epsilons", eps.tolist(), "must increase from 0 to at most 600")
         if not np.all((u >= 0.0) & (u <= 1.0)):
             raise InvalidValueError("deltas", u.tolist(), "must lie in [0, 1]")
@@ -88,7 +93,7 @@ class DominatingPair:
         centre = max(0.0, 1.0 - float(u[-1]) - float(np.sum(masses)) - float(np.sum(mirror)))
         # Atoms too small to matter become certain loss (P's mass where Q has none): large losses
         # would only narrow the choice of tilts.
-        rare = masses < TOLERANCES.lattice_rare_mass
+        rare = masses < LATTICE_RARE_MASS
         certain = float(u[-1]) + float(np.sum(masses[rare])) + float(np.sum(mirror[rare]))
         positive, masses, mirror = positive[~rare], masses[~rare], mirror[~rare]
         return cls(
@@ -119,6 +124,10 @@ class DominatingPair:
             self._moments[tilt] = top + math.log(total), mean, variance
         return self._moments[tilt]
 
+    def log_moments(self, tilts: FloatArray) -> FloatArray:
+        """The first of `moments` at each of the tilts [k]."""
+        return np.array([self.moments(tilt)[0] for tilt in tilts.tolist()])
+
     def log_spectrum(self, step: float, size: int, tilt: float) -> ComplexArray:
         """log of the Fourier transform of the tilted, normalised lattice law; the last few are
         kept."""
@@ -128,7 +137,7 @@ class DominatingPair:
             weights = np.exp(exponent - self.lattice_log_moment(step, tilt))
             transform = np.fft.rfft(np.bincount(np.mod(index, size), weights, minlength=size))
             modulus = np.maximum(np.abs(transform), 1e-300)
-            while len(self._spectra) >= TOLERANCES.lattice_spectra:
+            while len(self._spectra) >= LATTICE_SPECTRA:
                 del self._spectra[next(iter(self._spectra))]
             self._spectra[key] = np.log(modulus) + 1j * np.angle(transform)
         return self._spectra[key]
@@ -142,6 +151,10 @@ class DominatingPair:
             total = top + math.log(float(np.sum(np.exp(exponent - top))))
             self._lattice_moments[key] = total
         return self._lattice_moments[key]
+
+    def lattice_log_moments(self, step: float, tilts: FloatArray) -> FloatArray:
+        """The same at each of the tilts [k]."""
+        return np.array([self.lattice_log_moment(step, tilt) for tilt in tilts.tolist()])
 
     def _tilted(self, step: float, tilt: float) -> tuple[NDArray[np.int64], FloatArray]:
         """Lattice indices and the logarithms of mass times e^(tilt loss) there."""
@@ -181,13 +194,21 @@ def _envelope(eps: FloatArray, u: FloatArray) -> NDArray[np.int64]:
     return np.array([index - centre for index in hull if index >= centre], dtype=np.int64)
 
 
-def trade_off_from_profile(
-    type_one: FloatArray, epsilons: FloatArray, deltas: FloatArray
+def trade_off(
+    type_one: ArrayLike, profile: Callable[[FloatArray], FloatArray], end: float, points: int
 ) -> FloatArray:
-    """The trade-off curve implied by finitely many (epsilon, delta) statements."""
-    a = type_one[:, None]
+    """A lower bound on an attacker's type II error at each type I error, to plot (f-DP).
+
+    f(a) = max over eps of max(0, 1 - delta - e^eps a, e^-eps (1 - delta - a)), at so many `points`
+    from 0 to `end` (Dong, Roth, Su 2022). Raises `InvalidValueError` for errors outside [0, 1].
+    """
+    errors = np.asarray(type_one, dtype=np.float64).ravel()
+    if not np.all((errors >= 0.0) & (errors <= 1.0)):
+        raise InvalidValueError("type_one", errors.tolist(), "must lie in [0, 1]")
+    epsilons = np.linspace(0.0, min(end, 700.0), points)
+    a = errors[:, None]
     growth = np.exp(epsilons)[None, :]
-    rest = (1.0 - deltas)[None, :]
+    rest = (1.0 - profile(epsilons))[None, :]
     lines = np.maximum(rest - growth * a, (rest - a) / growth)
     result: FloatArray = np.maximum(np.max(lines, axis=1), 0.0)
     return result

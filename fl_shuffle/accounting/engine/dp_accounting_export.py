@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fl_shuffle.accounting.engine.composition import Composition
-from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
-from fl_shuffle.accounting.tolerances import TOLERANCES
+from fl_shuffle.accounting.engine.dominating_pairs import LATTICE_MAX_LOSS, DominatingPair
 from fl_shuffle.errors import ConfigError, require_real
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
+Profile = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+"""Epsilons, increasing from 0 -> upper bounds on delta."""
+EXPORT_SMALLEST_DELTA = 1e-16
+"""A composed curve is followed down to here: the rest counts as certain loss."""
+EXPORT_NODES = 1000
+"""Points at which a composed curve is handed over: chords between them cost less than 1e-4."""
+EXPORT_INFLATION = 1.0 + 1e-12
+"""Covers the round-off of the split masses, a few units in the last place."""
+
 
 def to_dp_accounting(
-    law: DominatingPair | Composition, *, discretization: float = 1e-4
+    law: DominatingPair | Composition | Profile, *, discretization: float = 1e-4
 ) -> PrivacyLossDistribution:
     """A `PrivacyLossDistribution` that dominates `law`, to compose with other mechanisms there.
 
-    `law` is one round (`DominatingPair`) or many (`Composition`), for replacing one unit; in
+    `law` is one round (`DominatingPair`), many (`Composition`), or a curve: upper bounds on delta,
+    in both directions, at epsilons that it is called with. It is for replacing one unit; in
     dp-accounting's words the neighbouring relation is REPLACE_ONE, and everything it is composed
     with must be about the same replacement. The result is one law for both directions. Privacy
     losses, in nats, are multiples of `discretization`, which must be that of the other
@@ -40,12 +51,12 @@ def to_dp_accounting(
     require_dp_accounting()
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
-    pair = _pair_of(law, step) if isinstance(law, Composition) else law
+    pair = law if isinstance(law, DominatingPair) else _pair_of(law, step)
     index, masses = pair.on_lattice(step)
     places, where = np.unique(index, return_inverse=True)
-    summed = np.bincount(where, masses, minlength=places.size) * TOLERANCES.export_inflation
+    summed = np.bincount(where, masses, minlength=places.size) * EXPORT_INFLATION
     kept = summed > 0.0
-    certain = min(1.0, pair.infinite * TOLERANCES.export_inflation)
+    certain = min(1.0, pair.infinite * EXPORT_INFLATION)
     probabilities = dict(zip(places[kept].tolist(), summed[kept].tolist(), strict=True))
     return privacy_loss_distribution.PrivacyLossDistribution(
         pld_pmf.create_pmf(probabilities, step, certain, pessimistic_estimate=True)
@@ -61,13 +72,27 @@ def require_dp_accounting() -> None:
         )
 
 
-def _pair_of(composition: Composition, step: float) -> DominatingPair:
-    """The composed curve at multiples of `step`, as one pair."""
-    smallest = composition.infinite + TOLERANCES.export_smallest_delta
-    end = composition.epsilon(smallest) if smallest < 1.0 else math.inf
-    if not end <= TOLERANCES.lattice_max_loss:
-        end = TOLERANCES.lattice_max_loss if smallest < 1.0 else 0.0
-    last = math.floor(end / step) if end == TOLERANCES.lattice_max_loss else math.ceil(end / step)
-    places = np.unique(np.round(np.linspace(0.0, last, min(last, TOLERANCES.export_nodes) + 1)))
+def _pair_of(law: Composition | Profile, step: float) -> DominatingPair:
+    """The curve at multiples of `step`, as one pair."""
+    profile: Profile
+    if isinstance(law, Composition):
+        profile, smallest = law.profile, law.infinite + EXPORT_SMALLEST_DELTA
+        end = law.epsilon(smallest) if smallest < 1.0 else math.inf
+    else:
+        profile, end = law, _end_of(law)
+        smallest = 0.0
+    if not end <= LATTICE_MAX_LOSS:
+        end = LATTICE_MAX_LOSS if smallest < 1.0 else 0.0
+    last = math.floor(end / step) if end == LATTICE_MAX_LOSS else math.ceil(end / step)
+    places = np.unique(np.round(np.linspace(0.0, last, min(last, EXPORT_NODES) + 1)))
     epsilons = places * step
-    return DominatingPair.from_curve(epsilons, composition.profile(epsilons), grid=step)
+    return DominatingPair.from_curve(epsilons, profile(epsilons), grid=step)
+
+
+def _end_of(profile: Profile) -> float:
+    """Where hardly anything is left of the curve but what never goes."""
+    rest = float(profile(np.array([LATTICE_MAX_LOSS]))[0]) + EXPORT_SMALLEST_DELTA
+    end = 2.0**-10
+    while end < LATTICE_MAX_LOSS and float(profile(np.array([end]))[0]) > rest:
+        end *= 1.25
+    return min(end, LATTICE_MAX_LOSS)

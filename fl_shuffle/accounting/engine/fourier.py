@@ -18,7 +18,7 @@ E(x + V)_+ - x_+ <= sqrt(v) phi(x / sqrt(v)).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,13 @@ from numpy.typing import NDArray
 from fl_shuffle.accounting.engine.blanket_counts import ComplexArray, TiltedCounts
 from fl_shuffle.accounting.engine.tilted_moments import UNIT, TiltedMoments
 from fl_shuffle.accounting.laws.amplification import AtomicLaw, FloatArray
-from fl_shuffle.accounting.tolerances import TOLERANCES
+
+FOURIER_SKIP_LEVEL = 1e-11
+"""Nodes whose terms together stay below this share are bounded, not summed."""
+FOURIER_BLOCK = 64
+"""Nodes looked at together when those that matter are selected."""
+FOURIER_CELLS_AT_ONCE = 1 << 20
+"""Atoms times nodes held in memory at a time (16 MiB of complex numbers)."""
 
 
 @dataclass(frozen=True)
@@ -60,73 +66,14 @@ class TiltedLaw:
             rounding=float(weights @ (spread * np.abs(law.values))),
         )
 
-    def positive_part(self, nodes: NDArray[np.int64], step: float) -> ComplexArray:
-        """E_theta[e^(ikL) 1{L > 0}], k = nodes * step: only such draws make the sum positive."""
-        positive = self.values > 0.0
-        part = replace(self, values=self.values[positive], weights=self.weights[positive])
-        return part.characteristic(nodes, step) + float(np.sum(part.weights))
-
     def characteristic(self, nodes: NDArray[np.int64], step: float) -> ComplexArray:
-        """E_theta[e^(ikL)] - 1 at k = nodes * step, with small relative error even where tiny.
-
-        With nodes a S + b, e^(i(x + y)) - 1 = XY + X + Y for X = e^(ix) - 1, Y = e^(iy) - 1: sines
-        of a few multiples of S and of a few remainders, and a matrix product for all their pairs.
-        Real parts of X, Y and XY are negative for small angles, so nothing cancels there; moduli
-        add up to at most 3 k |L|, which `rounding` allows for.
-        """
-        stride = (
-            1
-            if nodes.size <= TOLERANCES.fourier_few_atoms
-            else min(TOLERANCES.fourier_strides, key=lambda each: _cost(nodes, each))
-        )
-        rows, row = np.unique(nodes // stride, return_inverse=True)
-        rests, rest = np.unique(nodes % stride, return_inverse=True)
-        near = self._turns(rests.astype(np.float64) * step)
-        near_sum = near @ self.weights
-        table = np.empty((rows.size, rests.size), dtype=np.complex128)
-        at_once = max(1, TOLERANCES.fourier_cells_at_once // self.values.size)
-        for start in range(0, rows.size, at_once):
-            far = self._turns(rows[start : start + at_once].astype(np.float64) * (stride * step))
-            far *= self.weights
-            part = table[start : start + at_once]
-            np.matmul(far, near.T, out=part)
-            part += far.sum(axis=1)[:, None]
-        table += near_sum
-        result: ComplexArray = table[row, rest]
-        return result
-
-    def first_frequencies(self, last: int, step: float) -> tuple[ComplexArray, float]:
-        """`characteristic` at k = 0, step, ..., last * step, and the `rounding` that goes with it.
-
-        Two frequencies' sines alone: e^(i(x + y)) - 1 = XY + X + Y doubles how many multiples are
-        known. An error e |x| of X, in units, stays one in X (1 + Y), since |1 + Y| = 1, and the
-        operations add less than 5 |x + y|: d doublings leave at most 8 + 5 d.
-        """
-        stride = 1 << round(0.5 * math.log2(last + 1))
-        near = self._multiples(step, stride)
-        far = self._multiples(stride * step, last // stride + 1)
-        far *= self.weights
-        table = far @ near.T
-        table += far.sum(axis=1)[:, None]
-        table += near @ self.weights
-        atoms = self.values.size + 8.0
-        doublings = math.ceil(0.5 * math.log2(last + 1)) + 1.0
-        result: ComplexArray = table.ravel()[: last + 1]
-        return result, self.rounding * (atoms + 5.0 * doublings) / atoms
-
-    def _multiples(self, step: float, count: int) -> ComplexArray:
-        """`_turns` at 0, step, ..., (count - 1) step."""
-        turned = np.zeros((count, self.values.size), dtype=np.complex128)
-        turned[1:2] = self._turns(np.full(min(count - 1, 1), step))
-        known = 1
-        while known < count - 1:
-            more = min(known, count - 1 - known)
-            part = turned[known + 1 : known + 1 + more]
-            np.multiply(turned[1 : more + 1], turned[known], out=part)
-            part += turned[1 : more + 1]
-            part += turned[known]
-            known += more
-        return turned
+        """E_theta[e^(ikL)] - 1 at k = nodes * step, with small relative error even where tiny."""
+        at_once = max(1, FOURIER_CELLS_AT_ONCE // self.values.size)
+        found = np.empty(nodes.size, dtype=np.complex128)
+        for start in range(0, nodes.size, at_once):
+            part = slice(start, start + at_once)
+            found[part] = self._turns(nodes[part].astype(np.float64) * step) @ self.weights
+        return found
 
     def _turns(self, k: FloatArray) -> ComplexArray:
         """e^(ik v) - 1 for every frequency and value, [k, v]."""
@@ -139,13 +86,6 @@ class TiltedLaw:
         np.multiply(sine, half, out=turned.imag)
         turned.imag *= 2.0
         return turned
-
-
-def _cost(nodes: NDArray[np.int64], stride: int) -> float:
-    """Sines to be taken for increasing nodes, and products in units of a sine."""
-    rows = 1 + int(np.count_nonzero(np.diff(nodes // stride)))
-    rests = int(np.count_nonzero(np.bincount(nodes % stride)))
-    return rows + rests + rows * rests / 30.0
 
 
 @dataclass(frozen=True)
@@ -170,32 +110,18 @@ def trapezoid(
     period: float,
     smoothing_sd: float,
     cut: float,
-    weight: float,
-    only_loud: bool,
 ) -> Sum:
     """Sum the integral with V of standard deviation `smoothing_sd`, out to k = cut / smoothing_sd.
 
-    `weight` is the total tilted weight of what is summed.
-
-    `only_loud` takes the outcomes without any positive draw out of nu. They do not contribute to
-    E(S)_+, but when positive draws are rare they would swamp everything else: by smoothing, if they
-    pile up next to zero, and by round-off.
     `deviation` is the standard deviation of the tilted sum: the Lipschitz constant of the decay.
     """
     theta = law.theta
     h = 2.0 * math.pi / period
     last = max(1, math.ceil(cut / (smoothing_sd * h)))
-    if only_loud:
-        nodes, first_skipped = np.arange(last + 1), None
-    else:
-        nodes, first_skipped = loud_nodes(law, counts, deviation, h, last)
+    nodes, first_skipped = loud_nodes(law, counts, deviation, h, last)
     k = nodes.astype(np.float64) * h
     y = law.characteristic(nodes, h)
-    if only_loud:
-        loud = law.positive_part(nodes, h)
-        transform = counts.difference(y - loud, loud)
-    else:
-        transform = counts.evaluate(y)
+    transform = counts.evaluate(y)
     variance = smoothing_sd * smoothing_sd
     smooth = np.exp(-0.5 * variance * k * k + 1j * (variance * theta) * k)
     multiplicity = np.where(nodes == 0, 1.0, 2.0)
@@ -208,27 +134,24 @@ def trapezoid(
     value = scale * float(np.sum((terms * kernel).real))
     bump = scale * variance * float(np.sum(terms.real))
     size = modulus * np.abs(kernel)
-    excess = 0.0
-    if transform.excess is not None:
-        excess = scale * float(np.sum((transform.excess * smooth * kernel).real))
     drift = UNIT * law.rounding * k * counts.sensitivity(y)
     roundoff = scale * float(np.sum(size * (drift + 40.0 * UNIT)))
     bump_roundoff = scale * variance * float(np.sum(modulus * (drift + 40.0 * UNIT)))
     end = last * h
     gauss = math.exp(-0.5 * (smoothing_sd * end) ** 2) / (variance * end)
     front = math.exp(0.5 * variance * theta * theta) / math.pi
-    gauss *= weight
+    gauss *= counts.total
     tail = front * gauss / (end * end)
     skipped = bump_skipped = 0.0
     if first_skipped is not None:
         start = first_skipped * h
-        level = front * counts.discard_factor * TOLERANCES.fourier_skip_level
+        level = front * counts.discard_factor * FOURIER_SKIP_LEVEL
         skipped = level * (1.0 / start + h / start**2)
         bump_skipped = level * smoothing_sd * 1.2534
     return Sum(
         value=value,
         smoothing=max(bump, 0.0) + bump_roundoff + variance * front * gauss + bump_skipped,
-        excess=max(excess, 0.0),
+        excess=counts.excess * max(value, 0.0),
         cut=tail,
         skipped=skipped,
         roundoff=roundoff,
@@ -242,7 +165,7 @@ def loud_nodes(
     deviation: float,
     h: float,
     last: int,
-    level: float = TOLERANCES.fourier_skip_level,
+    level: float = FOURIER_SKIP_LEVEL,
 ) -> tuple[NDArray[np.int64], int | None]:
     """Which nodes 0..last must be evaluated; the smallest skipped node, if any.
 
@@ -251,8 +174,8 @@ def loud_nodes(
     """
     need = math.sqrt(-2.0 * math.log(level))
     first_skipped: int | None = None
-    starts = np.arange(0, last + 1, TOLERANCES.fourier_block, dtype=np.int64)
-    size = TOLERANCES.fourier_block
+    starts = np.arange(0, last + 1, FOURIER_BLOCK, dtype=np.int64)
+    size = FOURIER_BLOCK
     while size > 4 and starts.size:
         centres = starts + size // 2
         decay = counts.decay(law.characteristic(centres, h))

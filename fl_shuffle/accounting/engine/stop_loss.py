@@ -9,25 +9,38 @@ with L_j iid copies of the amplification variable (Balle et al. 2019, Lemma 5.3;
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fl_shuffle.accounting.engine.blanket_counts import TiltedCounts, tilted_counts
-from fl_shuffle.accounting.engine.convex_rounding import round_up_convex
-from fl_shuffle.accounting.engine.enumeration import enumerated_delta, outcomes
+from fl_shuffle.accounting.engine.convex_rounding import ROUNDING_LARGE_LAW, round_up_convex
 from fl_shuffle.accounting.engine.fourier import TiltedLaw, trapezoid
-from fl_shuffle.accounting.engine.saddle_points import (
-    expected_positive_draws,
+from fl_shuffle.accounting.engine.tilted_moments import (
+    UNIT,
+    TiltedMoments,
+    class_arrays,
     tilt_at_saddle_point,
-    tilt_for_rare_draws,
 )
-from fl_shuffle.accounting.engine.tilted_moments import UNIT, TiltedMoments, class_arrays
 from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw
 from fl_shuffle.accounting.limits import MAX_CLIENTS
-from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import PrecisionError, require_integer, require_real
+
+NEGLIGIBLE_DELTA = 1e-140
+"""No guarantee is asked this far out: finer is not computed."""
+NEGLIGIBLE_BLANKET_MASS = 1e-100
+"""Blanket masses up to this are dropped, which can only raise delta."""
+LOG_VANISHING_DELTA = -640.0
+"""Below e^-640 (1e-278) the Chernoff bound E(S)_+ <= E e^(theta S) / (e theta) is enough."""
+STOP_LOSS_MAX_WORK = 1e8
+"""Nodes times nanoseconds for each, with `best_effort`: a tenth of a second."""
+STOP_LOSS_PATIENT_WORK = 2e9
+"""The same where a refusal is the alternative: seconds."""
+STOP_LOSS_ERROR = 1e-6
+"""Allowed, unless told, to laws given by atoms ..."""
+STOP_LOSS_ROUNDED_ERROR = 2e-4
+"""... and to those that must be rounded first: finer would be felt."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +58,10 @@ class DeltaBound:
     def lower(self) -> float:
         """delta - error, not below zero."""
         return max(0.0, self.delta - self.error)
+
+
+Curve = Callable[[float], DeltaBound]
+"""delta at every epsilon >= 0 (nats), certified."""
 
 
 def amplified_delta(
@@ -70,12 +87,9 @@ def amplified_delta(
     local = float(law.stop_loss(np.zeros(1))[0]) * (1.0 + 16.0 * UNIT)
     if law.upper <= 0.0 or not classes or local <= 0.0:
         return DeltaBound(min(local, 1.0), min(local, 1.0) * 32.0 * UNIT)
-    if local < TOLERANCES.negligible_delta:
+    if local < NEGLIGIBLE_DELTA:
         # Squares of such losses underflow; the local value is as good as any.
         return DeltaBound(local, local)
-    if isinstance(law, AtomicLaw) and outcomes(law, classes) <= TOLERANCES.stop_loss_few_outcomes:
-        low, high = enumerated_delta(law, classes)
-        return DeltaBound(min(high, local, 1.0), max(min(high, local, 1.0) - low, 0.0))
     atoms, rounding, top = round_up_convex(law, classes, 0.3 * tolerance)
     if rounding > 0.3 * tolerance and not best_effort:
         raise PrecisionError(
@@ -87,7 +101,7 @@ def amplified_delta(
         atoms,
         classes,
         min(rest, 0.5),
-        TOLERANCES.stop_loss_max_work if best_effort else TOLERANCES.stop_loss_patient_work,
+        STOP_LOSS_MAX_WORK if best_effort else STOP_LOSS_PATIENT_WORK,
     )
     if obstacle and not best_effort:
         raise PrecisionError(obstacle)
@@ -101,10 +115,8 @@ def amplified_delta(
 
 def usual_error(law: AmplificationLaw | None) -> float:
     """The relative error that costs nothing that is felt."""
-    exact = law is None or (
-        isinstance(law, AtomicLaw) and law.values.size <= TOLERANCES.rounding_large_law
-    )
-    return TOLERANCES.stop_loss_error if exact else TOLERANCES.stop_loss_rounded_error
+    exact = law is None or (isinstance(law, AtomicLaw) and law.values.size <= ROUNDING_LARGE_LAW)
+    return STOP_LOSS_ERROR if exact else STOP_LOSS_ROUNDED_ERROR
 
 
 def _merged(blanket: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
@@ -112,7 +124,7 @@ def _merged(blanket: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
     for gamma, count in blanket:
         mass = require_real("gamma", gamma, minimum=0.0, maximum=1.0)
         number = require_integer("count", count, minimum=0, maximum=MAX_CLIENTS)
-        if mass > TOLERANCES.negligible_blanket_mass and number > 0:
+        if mass > NEGLIGIBLE_BLANKET_MASS and number > 0:
             merged[mass] = merged.get(mass, 0) + number
     return sorted(merged.items())
 
@@ -120,91 +132,42 @@ def _merged(blanket: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
 def _certified_sum(
     law: AtomicLaw, classes: Sequence[tuple[float, int]], tolerance: float, work: float
 ) -> tuple[DeltaBound, str]:
-    """Sum at the saddle point; if positive draws are rare, over the outcomes that have one.
-
-    The latter also helps when sums pile up next to zero. The smallest bound found and, where none
-    is as accurate as asked, why not.
-    """
-    theta = tilt_at_saddle_point(law, classes)
-    attempts = [(theta, False)]
-    if expected_positive_draws(law, classes, theta) < 20.0:
-        attempts.append((theta, True))
-    if expected_positive_draws(law, classes, 0.0) < TOLERANCES.rare_positive_draws:
-        rare_theta = tilt_for_rare_draws(law, classes)
-        if expected_positive_draws(law, classes, rare_theta) < TOLERANCES.rare_positive_draws:
-            attempts.insert(0, (rare_theta, True))
-    found = []
-    obstacle = ""
-    for point, only_loud in attempts:
-        bound, obstacle = _sum_at(law, classes, tolerance, point, work, only_loud=only_loud)
-        if not obstacle:
-            return bound, ""
-        found.append(bound)
-    return min(found, key=lambda bound: bound.delta), obstacle
-
-
-def _sum_at(
-    law: AtomicLaw,
-    classes: Sequence[tuple[float, int]],
-    tolerance: float,
-    theta: float,
-    work: float,
-    *,
-    only_loud: bool,
-) -> tuple[DeltaBound, str]:
-    """The bound on the line through `theta`, and why it is not as accurate as asked if it is not.
+    """The bound on the line through the saddle point, and what keeps it from the accuracy asked.
 
     Without any sum within reach it is Chernoff's: E(S)_+ <= E e^(theta S) / (e theta).
     """
+    theta = tilt_at_saddle_point(law, classes)
     tilted = TiltedLaw.of(law, theta)
-    counts = tilted_counts(classes, tilted.moment, tolerance, exact=only_loud)
+    counts = tilted_counts(classes, tilted.moment)
     deviation = _deviation(tilted, classes)
     front = math.sqrt(2.0 * math.pi * (deviation**2 + 2.0 / theta**2)) * theta**2
     scale_error = tilted.moment.log_total_error(classes)
     scale_error += UNIT * (8.0 * abs(counts.log_scale) + 16.0)
     tail = (counts.total * (1.0 + 1e-9) + counts.missing) / (math.e * theta)
     chernoff = counts.log_scale + math.log(tail) + math.log1p(scale_error)
-    whole = (
-        math.exp(min(chernoff, 0.0))
-        if chernoff > TOLERANCES.log_vanishing_delta
-        else math.exp(TOLERANCES.log_vanishing_delta)
-    )
+    whole = math.exp(min(max(chernoff, LOG_VANISHING_DELTA), 0.0))
     best = DeltaBound(whole, whole)
-    weight = counts.total
-    if only_loud:
-        loud = tilted.positive_part(np.zeros(1, dtype=np.int64), 1.0)
-        weight = float(counts.difference(-loud, loud).values[0].real)
-    if not weight > 0.0:
-        return best, "the weight of the counts drowns in round-off"
-    guess = weight / front
-    if chernoff < TOLERANCES.log_vanishing_delta:
+    if chernoff < LOG_VANISHING_DELTA:
         return best, ""
+    guess = counts.total / front
     ratio = math.sqrt(0.4 * tolerance)
     coarse = False
-    last: dict[str, float] = {}
-    for _ in range(12):
+    limiting = "smoothing"
+    for attempt in range(12):
         period = _period(law, tilted, classes, counts, 0.02 * tolerance * guess)
         sd = ratio / theta
-        cut = _cut(sd, theta, weight, 0.01 * tolerance * guess)
+        cut = _cut(sd, theta, counts.total, 0.01 * tolerance * guess)
         nodes = cut / sd * period / (2.0 * math.pi)
         excess = nodes * (600.0 + 10.0 * counts.width + 0.3 * law.values.size) / work
         if excess > 1.0:
-            if last or excess > 1e3:
+            if attempt or excess > 1e3:
                 break
             # One sum that is within reach: a bound, if not as accurate as asked.
             ratio, sd, coarse = ratio * excess, sd * excess, True
         total = trapezoid(
-            tilted,
-            counts,
-            deviation=deviation,
-            period=period,
-            smoothing_sd=sd,
-            cut=cut,
-            weight=weight,
-            only_loud=only_loud,
+            tilted, counts, deviation=deviation, period=period, smoothing_sd=sd, cut=cut
         )
-        piled = 0.0 if only_loud else counts.zero_atom
-        atom = piled * sd / math.sqrt(2.0 * math.pi) * (1.0 - 128.0 * UNIT)
+        atom = counts.zero_atom * sd / math.sqrt(2.0 * math.pi) * (1.0 - 128.0 * UNIT)
         missing = counts.missing / (math.e * theta)
         added = total.cut + total.skipped + total.roundoff + missing
         upper = (total.value - atom + added) * (1.0 + scale_error)
@@ -217,25 +180,23 @@ def _sum_at(
             if error <= tolerance * upper:
                 return bound, ""
             best = min(best, bound, key=lambda each: each.delta)
-        last = {
+        reducible = {
             "smoothing": smoothing,
-            "rounding of the blanket-count weights": total.excess,
             "cut-off": total.cut,
             "skipped frequencies": total.skipped,
+        }
+        fixed = {
+            "rounding of the blanket-count weights": total.excess,
             "round-off": 2.0 * total.roundoff + 2.0 * scale_error * upper,
             "blanket-count tail": missing,
         }
-        limiting = max(last, key=lambda name: last[name])
-        if coarse or limiting in (
-            "round-off",
-            "blanket-count tail",
-            "rounding of the blanket-count weights",
-        ):
+        shares = {**reducible, **fixed}
+        limiting = max(shares, key=lambda name: shares[name])
+        if coarse or limiting in fixed:
             break
         guess = min(guess, max(upper, guess * 1e-3))
         if smoothing > 0.3 * tolerance * upper:
             ratio *= min(0.5, max(0.02, 0.3 * tolerance * max(upper, 1e-3 * guess) / smoothing))
-    limiting = max(last, key=lambda name: last[name]) if last else "smoothing"
     return best, (
         f"relative error {tolerance:g} cannot be reached at delta near "
         f"{math.exp(counts.log_scale) * guess:.3g}: limited by {limiting}; "

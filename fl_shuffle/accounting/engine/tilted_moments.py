@@ -1,4 +1,7 @@
-"""E e^(theta L), in two forms: neither theta near zero nor a tiny value loses digits."""
+"""E e^(theta L), in two forms: neither theta near zero nor a tiny value loses digits.
+
+And where to put the line of integration: the saddle point of the tilted sum.
+"""
 
 from __future__ import annotations
 
@@ -93,3 +96,40 @@ def class_arrays(classes: Sequence[tuple[float, int]]) -> tuple[FloatArray, Floa
         np.array([gamma for gamma, _ in classes], dtype=np.float64),
         np.array([float(count) for _, count in classes], dtype=np.float64),
     )
+
+
+def tilt_at_saddle_point(law: AtomicLaw, classes: Sequence[tuple[float, int]]) -> float:
+    """The theta minimising log H(E e^(theta L)) - 2 log theta; any theta > 0 is valid."""
+    gammas, counts = class_arrays(classes)
+    values, probabilities = law.values, law.probabilities
+
+    def slope(theta: float) -> float:
+        """theta times the derivative: increasing in theta."""
+        if theta * values[-1] > 600.0:
+            return math.inf
+        exponent = theta * values
+        growth = np.exp(exponent)
+        # Its round-off is of no interest here.
+        value, excess = float(probabilities @ growth), float(probabilities @ np.expm1(exponent))
+        moment = TiltedMoments(value, excess, 0.0, 0.0)
+        first = float((probabilities * growth) @ values)
+        return theta * first * moment.derivative(gammas, counts) - 2.0
+
+    share = float(counts @ gammas) + 1.0
+    mean = share * float(probabilities @ values)
+    variance = share * float(probabilities @ values**2)
+    guess = (-mean + math.sqrt(mean * mean + 8.0 * variance)) / (2.0 * variance)
+    low = high = guess
+    while slope(low) > 0.0:
+        low *= 0.5
+    while slope(high) < 0.0:
+        high *= 2.0
+    for _ in range(200):
+        if high <= low * 1.01:
+            break
+        middle = math.sqrt(low * high)
+        if slope(middle) > 0.0:
+            high = middle
+        else:
+            low = middle
+    return math.sqrt(low * high)

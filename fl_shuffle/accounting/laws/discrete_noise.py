@@ -13,8 +13,13 @@ from __future__ import annotations
 
 import math
 
-from fl_shuffle.accounting.tolerances import TOLERANCES
-from fl_shuffle.errors import require_integer, require_real
+from scipy.optimize import minimize_scalar
+
+from fl_shuffle.accounting.bisection import bisected
+from fl_shuffle.errors import require_real
+
+DISCRETE_NOISE_ROUNDING = 1e-12
+"""Relative; covers the round-off of closed formulas, a few units in the last place."""
 
 
 def zcdp_delta(rho: float, epsilon: float) -> float:
@@ -37,15 +42,10 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
     # The logarithm is convex in the order up to slowly varying terms: look everywhere, then nearby.
     places = [-12.0 + 0.25 * index for index in range(169)]
     best = min(places, key=log_delta)
-    low, high = best - 0.25, best + 0.25
-    for _ in range(60):
-        third = (high - low) / 3.0
-        if log_delta(low + third) < log_delta(high - third):
-            high -= third
-        else:
-            low += third
-    found = min(log_delta(0.5 * (low + high)), log_delta(best))
-    return min(1.0, math.exp(min(found, 0.0)) * (1.0 + TOLERANCES.discrete_noise_rounding))
+    near = minimize_scalar(log_delta, bounds=(best - 0.25, best + 0.25), method="bounded",
+                           options={"xatol": 1e-9})  # fmt: skip
+    found = min(float(near.fun), log_delta(best))
+    return min(1.0, math.exp(min(found, 0.0)) * (1.0 + DISCRETE_NOISE_ROUNDING))
 
 
 def discrete_gaussian_scale(epsilon: float, delta: float, sensitivity: float) -> int:
@@ -59,16 +59,13 @@ def discrete_gaussian_scale(epsilon: float, delta: float, sensitivity: float) ->
 
     def fits(scale: int) -> bool:
         rho = sensitivity * sensitivity / (2.0 * scale * scale)
-        return zcdp_delta(rho * (1.0 + TOLERANCES.discrete_noise_rounding), epsilon) <= delta
+        return zcdp_delta(rho * (1.0 + DISCRETE_NOISE_ROUNDING), epsilon) <= delta
 
     high = 1
     while not fits(high):
         high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
+    enough, _ = bisected(lambda scale: fits(math.ceil(scale)), high, high / 2, 0.4 / high)
+    return math.ceil(enough)
 
 
 def discrete_laplace_scale(epsilon: float, sensitivity: float) -> int:
@@ -76,32 +73,4 @@ def discrete_laplace_scale(epsilon: float, sensitivity: float) -> int:
     `sensitivity` in steps. Raises `InvalidValueError`."""
     require_real("epsilon", epsilon, minimum=0.0, exclusive_minimum=True)
     require_real("sensitivity", sensitivity, minimum=0.0, exclusive_minimum=True)
-    return max(1, math.ceil(sensitivity / epsilon * (1.0 + TOLERANCES.discrete_noise_rounding)))
-
-
-def discrete_gaussian_delta(epsilon: float, sensitivity: int, scale: int) -> float:
-    """The exact delta of one coordinate, `sensitivity` in whole steps, rounded up.
-
-    Their formula for one dimension, P[x > e s^2/D - D/2] - exp(e) P[x > e s^2/D + D/2], summed to
-    50 digits. For scales up to some thousands of steps; in several dimensions it is a lower bound
-    of delta only.
-    """
-    require_real("epsilon", epsilon, minimum=0.0)
-    require_integer("sensitivity", sensitivity, minimum=1)
-    require_integer("scale", scale, minimum=1)
-    import mpmath  # the accountant alone does without it
-
-    with mpmath.workdps(50):
-        weight = [mpmath.exp(-mpmath.mpf(x * x) / (2 * scale * scale)) for x in range(40 * scale)]
-        total = 2 * mpmath.fsum(weight) - weight[0]
-
-        def beyond(edge: mpmath.mpf) -> mpmath.mpf:
-            first = int(mpmath.floor(edge)) + 1
-            if first > 0:
-                return mpmath.fsum(weight[first:]) / total
-            return 1 - mpmath.fsum(weight[1 - first :]) / total
-
-        middle = mpmath.mpf(epsilon) * scale * scale / sensitivity
-        half = mpmath.mpf(sensitivity) / 2
-        delta = beyond(middle - half) - mpmath.exp(epsilon) * beyond(middle + half)
-        return max(0.0, float(delta) * (1.0 + TOLERANCES.discrete_noise_rounding))
+    return max(1, math.ceil(sensitivity / epsilon * (1.0 + DISCRETE_NOISE_ROUNDING)))

@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from itertools import permutations, product
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,59 +27,40 @@ MIXES = (0.25, 0.5, 0.75)
 """Shares of one value where the others hold a mix of two."""
 
 
-class Randomizer(Protocol):
+class Randomizer(ABC):
     """What the accountant needs to know of any local randomizer."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    epsilon0: float
+    source = "Su, Cheng, Wang 2025, Theorem 4 and Table 1"
+    assumptions: tuple[str, ...] = ()
+    blanket_shape: Hashable | None = None
+    """Randomizers with equal shape share the blanket law, whatever their budgets."""
 
     @property
     def local_epsilon(self) -> float:
         """The pure local budget of one report (infinite if there is none)."""
-        ...
+        return self.epsilon0
 
-    @property
-    def source(self) -> str: ...
-
-    @property
-    def assumptions(self) -> tuple[str, ...]: ...
-
-    @property
-    def blanket_shape(self) -> Hashable | None:
-        """Randomizers with equal shape share the blanket law, whatever their budgets."""
-        ...
-
+    @abstractmethod
     def cases(self) -> tuple[Case, ...]:
         """The pairs of inputs, in both directions, of which one is worst."""
-        ...
 
+    @abstractmethod
     def witness_cases(self, *, both_directions: bool = False) -> tuple[Case, ...]:
         """Pairs whose exact divergence is a lower bound (all others hold one common value)."""
-        ...
+
+    def _set(self, **known: object) -> None:
+        """Fields that follow from those given."""
+        for name, value in known.items():
+            object.__setattr__(self, name, value)
 
 
-class FiniteRandomizer(ABC):
+class FiniteRandomizer(Randomizer):
     """A randomizer with finitely many kinds of report."""
 
-    @property
-    @abstractmethod
-    def name(self) -> str: ...
-
-    @property
-    @abstractmethod
-    def local_epsilon(self) -> float: ...
-
-    @property
-    def source(self) -> str:
-        return "Su, Cheng, Wang 2025, Theorem 4 and Table 1"
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def blanket_shape(self) -> Hashable | None:
-        return None
+    first_witness_alone = False
+    """Whether one witness is enough where this is one part of a composition."""
 
     @abstractmethod
     def pairs(self) -> tuple[OutcomePair, ...]:
@@ -103,8 +83,8 @@ class FiniteRandomizer(ABC):
         return self.pairs()
 
     def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
-        """The witnesses to combine when this is one part of a composition: fewer are enough."""
-        return self.witnesses()
+        """The witnesses to combine when this is one part of a composition."""
+        return self.witnesses()[:1] if self.first_witness_alone else self.witnesses()
 
     def cases(self) -> tuple[Case, ...]:
         return tuple(pair.case() for pair in self.pairs())
@@ -116,7 +96,8 @@ class FiniteRandomizer(ABC):
         return tuple(pair.case() for pair in pairs)
 
 
-def _epsilon0(value: float) -> float:
+def require_epsilon0(value: float) -> float:
+    """A pure local budget that questions may have, or `InvalidValueError`."""
     return require_real("epsilon0", value, minimum=0.0, maximum=MAX_EPSILON0)
 
 
@@ -130,22 +111,12 @@ class KRandomizedResponse(FiniteRandomizer):
 
     epsilon0: float
     k: int
+    first_witness_alone = True
 
     def __post_init__(self) -> None:
-        _epsilon0(self.epsilon0)
+        require_epsilon0(self.epsilon0)
         require_integer("k", self.k, minimum=2, maximum=10**12)
-
-    @property
-    def name(self) -> str:
-        return f"{self.k}-RR"
-
-    @property
-    def blanket_shape(self) -> Hashable | None:
-        return ("uniform", self.k)
-
-    @property
-    def local_epsilon(self) -> float:
-        return self.epsilon0
+        self._set(name=f"{self.k}-RR", blanket_shape=("uniform", self.k))
 
     def pairs(self) -> tuple[OutcomePair, ...]:
         return (cap_pair(self.epsilon0, 1.0 / self.k),)
@@ -163,20 +134,17 @@ class KRandomizedResponse(FiniteRandomizer):
         loss = [e, -e, 0.0, 0.0]
         if self.k == 2:
             x0[2] = x1[2] = 0.0
-            mixes = [x1, x0, *_mixes(x0, x1)]
+            laws = [x1, x0, *mixes(x0, x1)]
         else:
             beside = (1.0 - 2.0 * low) / (self.k - 2.0)
             anything = np.array([low, low, beside, (self.k - 3) * beside])
-            mixes = [third, x1, x0, *_mixes(x0, x1), *_mixes(x1, third), *_mixes(x0, third)]
-            mixes = [*(law + rest for law in mixes), anything]
+            laws = [third, x1, x0, *mixes(x0, x1), *mixes(x1, third), *mixes(x0, third)]
+            laws = [*(law + rest for law in laws), anything]
         p, q = x0 + rest, x1 + rest
-        return tuple(OutcomePair.of(p, q, law, loss, blanket_mass=1.0) for law in mixes)
-
-    def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
-        return self.witnesses()[:1]
+        return tuple(OutcomePair.of(p, q, law, loss, blanket_mass=1.0) for law in laws)
 
 
-def _mixes(first: FloatArray, second: FloatArray) -> list[FloatArray]:
+def mixes(first: FloatArray, second: FloatArray) -> list[FloatArray]:
     return [(1.0 - share) * first + share * second for share in MIXES]
 
 
@@ -211,9 +179,14 @@ class CapRandomizer(FiniteRandomizer):
 
     epsilon0: float
     cap_probability: float
+    name = "PrivUnit"
+    source = "Balle et al. 2019, Lemma 5.3, with the two-level density of PrivUnit"
+    assumptions = ("all reports are unit vectors of one dimension, sent unscaled",)
+    blanket_shape = ("uniform on the sphere",)
+    first_witness_alone = True
 
     def __post_init__(self) -> None:
-        _epsilon0(self.epsilon0)
+        require_epsilon0(self.epsilon0)
         require_real(
             "cap_probability",
             self.cap_probability,
@@ -222,37 +195,14 @@ class CapRandomizer(FiniteRandomizer):
             exclusive_minimum=True,
         )
 
-    @property
-    def name(self) -> str:
-        return "PrivUnit"
-
-    @property
-    def blanket_shape(self) -> Hashable | None:
-        return ("uniform on the sphere",)
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        return ("all reports are unit vectors of one dimension, sent unscaled",)
-
-    @property
-    def local_epsilon(self) -> float:
-        return self.epsilon0
-
-    @property
-    def source(self) -> str:
-        return "Balle et al. 2019, Lemma 5.3, with the two-level density of PrivUnit"
-
     def pairs(self) -> tuple[OutcomePair, ...]:
         return (cap_pair(self.epsilon0, self.cap_probability),)
 
     def witnesses(self) -> tuple[OutcomePair, ...]:
         """All others hold the antipodal input x1, or x0, or a mix of the two."""
         pair = cap_pair(self.epsilon0, self.cap_probability)
-        others = [pair.q, pair.p, *_mixes(pair.p, pair.q)]
+        others = [pair.q, pair.p, *mixes(pair.p, pair.q)]
         return tuple(OutcomePair(pair.p, pair.q, law, pair.loss, 1.0) for law in others)
-
-    def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
-        return self.witnesses()[:1]
 
 
 @dataclass(frozen=True)
@@ -265,7 +215,8 @@ class MatrixRandomizer(FiniteRandomizer):
     """
 
     matrix: ArrayLike
-    label: str = "probability matrix"
+    name: str = "probability matrix"
+    source = "Su, Cheng, Wang 2025, Theorem 4, blanket = column minimum"
     rows: FloatArray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -282,11 +233,7 @@ class MatrixRandomizer(FiniteRandomizer):
                 f"matrix row {int(wrong[0])}", float(sums[wrong[0]]), "must sum to one within 1e-9"
             )
         rows.setflags(write=False)
-        object.__setattr__(self, "rows", rows)
-
-    @property
-    def name(self) -> str:
-        return self.label
+        self._set(rows=rows)
 
     @property
     def local_epsilon(self) -> float:
@@ -295,10 +242,6 @@ class MatrixRandomizer(FiniteRandomizer):
             logs = np.log(self.rows)
         possible = logs[:, np.any(self.rows > 0.0, axis=0)]
         return float(np.max(possible.max(axis=0) - possible.min(axis=0)))
-
-    @property
-    def source(self) -> str:
-        return "Su, Cheng, Wang 2025, Theorem 4, blanket = column minimum"
 
     def pairs(self) -> tuple[OutcomePair, ...]:
         low = self.rows.min(axis=0)

@@ -13,7 +13,7 @@ from itertools import product
 
 import numpy as np
 
-from fl_shuffle.accounting.laws.finite import FiniteRandomizer, _epsilon0, _mixes
+from fl_shuffle.accounting.laws.finite import FiniteRandomizer, mixes, require_epsilon0
 from fl_shuffle.accounting.laws.outcome_pair import OutcomePair
 from fl_shuffle.errors import require_integer
 
@@ -53,89 +53,17 @@ class _Bits:
             weight = chance[a] * chance[b] * chance[c]
             rows.append((*(weight * factor[bit] for bit in (a, b, c)), a - b))
         x0, x1, third, sign = (np.array(column) for column in zip(*rows, strict=True))
-        others = [x1, x0, *_mixes(x0, x1)]
+        others = [x1, x0, *mixes(x0, x1)]
         others = others if domain == 2 else [third, *others]
         loss = sign * self.epsilon0
         return tuple(OutcomePair.of(x0, x1, law, loss, blanket_mass=1.0) for law in others)
 
 
-def _domain(k: int | None) -> int | None:
-    return None if k is None else require_integer("k", k, minimum=2, maximum=10**12)
+class _BitRandomizer(FiniteRandomizer):
+    """A randomizer whose reports are `_Bits`. `k`: domain size; None: a large domain's limit."""
 
-
-@dataclass(frozen=True)
-class BinaryLocalHashing(FiniteRandomizer):
-    """A random binary hash of the input, then binary randomized response; the hash is sent along.
-
-    The hash family is assumed three-wise independent and the domain large (the smallest blanket,
-    which is safe for any domain).
-    """
-
-    epsilon0: float
-
-    def __post_init__(self) -> None:
-        _epsilon0(self.epsilon0)
-
-    @property
-    def name(self) -> str:
-        return "binary local hashing"
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        return ("pairwise independent hash family (three-wise for the lower bound)",)
-
-    @property
-    def local_epsilon(self) -> float:
-        return self.epsilon0
-
-    def _bits(self) -> _Bits:
-        high = math.exp(self.epsilon0)
-        return _Bits(0.5, 2.0 * high / (high + 1.0), 2.0 / (high + 1.0), self.epsilon0)
-
-    def pairs(self) -> tuple[OutcomePair, ...]:
-        return (self._bits().pair(None),)
-
-    def witnesses(self) -> tuple[OutcomePair, ...]:
-        return self._bits().witnesses(None)
-
-    def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
-        return self.witnesses()[:1]
-
-
-@dataclass(frozen=True)
-class HadamardResponse(BinaryLocalHashing):
-    """Hadamard response: inputs are rows of a Hadamard matrix, reports are columns.
-
-    Two distinct rows agree on half of the columns, so the law is that of binary local hashing. The
-    lower bound takes x2 whose row is not the product of the rows of x0 and x1 (order at least 8).
-    """
-
-    @property
-    def name(self) -> str:
-        return "Hadamard response"
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        return ("Hadamard matrix of order at least 8",)
-
-
-@dataclass(frozen=True)
-class _UnaryEncoding(FiniteRandomizer):
-    """One bit an input value, drawn independently; the own value's bit has a law of its own.
-
-    `k` is the domain size; None is the limit of a large domain.
-    """
-
-    epsilon0: float
     k: int | None = None
-
-    def __post_init__(self) -> None:
-        _epsilon0(self.epsilon0)
-        _domain(self.k)
-
-    @property
-    def local_epsilon(self) -> float:
-        return self.epsilon0
+    first_witness_alone = True
 
     @abstractmethod
     def _bits(self) -> _Bits: ...
@@ -146,19 +74,60 @@ class _UnaryEncoding(FiniteRandomizer):
     def witnesses(self) -> tuple[OutcomePair, ...]:
         return self._bits().witnesses(self.k)
 
-    def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
-        return self.witnesses()[:1]
+
+@dataclass(frozen=True)
+class BinaryLocalHashing(_BitRandomizer):
+    """A random binary hash of the input, then binary randomized response; the hash is sent along.
+
+    The hash family is assumed three-wise independent and the domain large (the smallest blanket,
+    which is safe for any domain).
+    """
+
+    epsilon0: float
+    name = "binary local hashing"
+    assumptions = ("pairwise independent hash family (three-wise for the lower bound)",)
+
+    def __post_init__(self) -> None:
+        require_epsilon0(self.epsilon0)
+
+    def _bits(self) -> _Bits:
+        high = math.exp(self.epsilon0)
+        return _Bits(0.5, 2.0 * high / (high + 1.0), 2.0 / (high + 1.0), self.epsilon0)
+
+
+@dataclass(frozen=True)
+class HadamardResponse(BinaryLocalHashing):
+    """Hadamard response: inputs are rows of a Hadamard matrix, reports are columns.
+
+    Two distinct rows agree on half of the columns, so the law is that of binary local hashing. The
+    lower bound takes x2 whose row is not the product of the rows of x0 and x1 (order at least 8).
+    """
+
+    name = "Hadamard response"
+    assumptions = ("Hadamard matrix of order at least 8",)
+
+
+@dataclass(frozen=True)
+class _UnaryEncoding(_BitRandomizer):
+    """One bit an input value, drawn independently; the own value's bit has a law of its own."""
+
+    epsilon0: float
+    k: int | None = None
+    name = "unary encoding"
+
+    def __post_init__(self) -> None:
+        require_epsilon0(self.epsilon0)
+        if self.k is not None:
+            require_integer("k", self.k, minimum=2, maximum=10**12)
+            self._set(name=f"{self.name} (k = {self.k})")
 
 
 @dataclass(frozen=True)
 class Rappor(_UnaryEncoding):
     """Basic one-time RAPPOR: a unary encoding whose bits are each flipped with probability
-    1/(e^(eps0/2) + 1). `k` is the domain size; None is the limit of a large domain.
-    """
+    1/(e^(eps0/2) + 1)."""
 
-    @property
-    def name(self) -> str:
-        return "RAPPOR" if self.k is None else f"RAPPOR (k = {self.k})"
+    name = "RAPPOR"
 
     def _bits(self) -> _Bits:
         root = math.exp(0.5 * self.epsilon0)
@@ -167,14 +136,9 @@ class Rappor(_UnaryEncoding):
 
 @dataclass(frozen=True)
 class OptimizedUnaryEncoding(_UnaryEncoding):
-    """OUE: the own bit is sent as one with probability 1/2, every other with 1/(e^eps0 + 1).
+    """OUE: the own bit is sent as one with probability 1/2, every other with 1/(e^eps0 + 1)."""
 
-    `k` is the domain size; None is the limit of a large domain.
-    """
-
-    @property
-    def name(self) -> str:
-        return "OUE" if self.k is None else f"OUE (k = {self.k})"
+    name = "OUE"
 
     def _bits(self) -> _Bits:
         high = math.exp(self.epsilon0)

@@ -14,13 +14,19 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import erfcx
 
 from fl_shuffle.accounting.laws.gaussian_mechanism import (
+    INVERSE_SAFETY,
     MAX_MU,
+    NEWTON_LAST_STEP,
+    NEWTON_NEAR,
+    NEWTON_STEPS,
     classical_sigma,
     gaussian_epsilon,
     gaussian_mu,
     gaussian_profile,
 )
-from fl_shuffle.accounting.tolerances import TOLERANCES
+
+FEW_INVERSES = 64
+"""Up to so many distinct values are inverted one by one."""
 
 FloatArray = NDArray[np.float64]
 Slope = Callable[[FloatArray, FloatArray], FloatArray]
@@ -32,7 +38,7 @@ _ROOT_TWO_PI = math.sqrt(2.0 * math.pi)
 def gaussian_epsilons(delta: float, mu: ArrayLike) -> FloatArray:
     """`gaussian_epsilon` of every mu, elementwise; `delta` in (0, 1)."""
     values, inverse = _distinct(mu)
-    if values.size <= TOLERANCES.few_inverses:
+    if values.size <= FEW_INVERSES:
         return np.array([gaussian_epsilon(delta, float(value)) for value in values])[inverse]
 
     def newton(start: FloatArray, at: FloatArray) -> FloatArray:
@@ -44,11 +50,11 @@ def gaussian_epsilons(delta: float, mu: ArrayLike) -> FloatArray:
     if left.size:
         mus = values[left]
         high = 0.5 * mus * mus + mus * (math.sqrt(-2.0 * math.log(delta)) + 1.0)
-        found = newton(_guess(mus, high, lambda few, start: newton(start, few)), mus)
-        found *= 1.0 + TOLERANCES.newton_near
+        found = newton(high, mus)
+        found *= 1.0 + NEWTON_NEAR
         good = np.isfinite(found)
         good[good] = gaussian_profile(found[good], mus[good]) <= delta
-        found[good] *= 1.0 + TOLERANCES.inverse_safety
+        found[good] *= 1.0 + INVERSE_SAFETY
         for index in np.flatnonzero(~good):
             found[index] = gaussian_epsilon(delta, float(mus[index]))
         result[left] = found
@@ -67,7 +73,7 @@ def gaussian_mus(epsilon: ArrayLike, delta: ArrayLike) -> FloatArray:
 
 def _mus(epsilon: FloatArray, delta: float) -> FloatArray:
     values, inverse = _distinct(epsilon)
-    if values.size <= TOLERANCES.few_inverses or not (values[0] > 0.0 and 0.0 < delta < 1.0):
+    if values.size <= FEW_INVERSES or not (values[0] > 0.0 and 0.0 < delta < 1.0):
         return np.array([gaussian_mu(float(value), delta) for value in values])[inverse]
 
     def newton(start: FloatArray, at: FloatArray) -> FloatArray:
@@ -76,11 +82,11 @@ def _mus(epsilon: FloatArray, delta: float) -> FloatArray:
 
     depth = math.sqrt(-2.0 * math.log(delta))
     low = 2.0 * values / (np.sqrt(depth * depth + 2.0 * values) + depth)
-    found = newton(_guess(values, low, lambda few, start: newton(start, few)), values)
-    found *= 1.0 - TOLERANCES.newton_near
+    found = newton(low, values)
+    found *= 1.0 - NEWTON_NEAR
     good = np.isfinite(found)
     good[good] = gaussian_profile(values[good], found[good]) <= delta
-    found[good] *= 1.0 - TOLERANCES.inverse_safety
+    found[good] *= 1.0 - INVERSE_SAFETY
     for index in np.flatnonzero(~good):
         found[index] = gaussian_mu(float(values[index]), delta)
     return found[inverse]
@@ -93,7 +99,7 @@ def analytic_sigmas(epsilon0: ArrayLike, delta0: ArrayLike) -> FloatArray:
 
 def sigmas_of(mus: FloatArray) -> FloatArray:
     """`analytic_sigmas` where `gaussian_mus` of the same budgets is known."""
-    return (1.0 / mus) * (1.0 + TOLERANCES.inverse_safety)
+    return (1.0 / mus) * (1.0 + INVERSE_SAFETY)
 
 
 def classical_sigmas(epsilon0: ArrayLike, delta0: ArrayLike) -> FloatArray:
@@ -124,22 +130,6 @@ def _distinct(values: ArrayLike) -> tuple[FloatArray, NDArray[np.int64]]:
     return found, inverse.reshape(-1)
 
 
-def _guess(
-    at: FloatArray, start: FloatArray, solve: Callable[[FloatArray, FloatArray], FloatArray]
-) -> FloatArray:
-    """A start for Newton's method: interpolated, on logarithms, between a few solved places.
-
-    `at` increases. Where they are not solved, `start` itself.
-    """
-    if at.size <= 4 * TOLERANCES.inverse_nodes:
-        return start
-    nodes = np.unique(np.linspace(0, at.size - 1, TOLERANCES.inverse_nodes).astype(np.int64))
-    solved = solve(at[nodes], start[nodes])
-    if not np.all(np.isfinite(solved) & (solved > 0.0)):
-        return start
-    return np.exp(np.interp(np.log(at), np.log(at[nodes]), np.log(solved)))
-
-
 def _newton(
     start: FloatArray,
     profile: Callable[[FloatArray], FloatArray],
@@ -148,15 +138,12 @@ def _newton(
 ) -> FloatArray:
     """Where log profile = `target`, by Newton's method on the logarithm; NaN where it fails."""
     found = start.copy()
-    # Among very many there is always one that round-off moves by more than the smaller number.
-    many = start.size > 4 * TOLERANCES.inverse_nodes
-    settled = TOLERANCES.newton_last_step if many else 1e-13
-    for _ in range(TOLERANCES.newton_steps):
+    for _ in range(NEWTON_STEPS):
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             value = profile(np.where((found > 0.0) & (found < MAX_MU), found, 1.0))
             step = (target - np.log(value)) * value / slope(found)
             found = np.where(np.isfinite(step) & (found + step > 0.0), found + step, np.nan)
-            if not np.any(np.abs(step) > settled * found):
+            if not np.any(np.abs(step) > NEWTON_LAST_STEP * found):
                 break
     return found
 

@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_shuffle.accounting.laws.amplification import AtomicLaw, Case, FloatArray
-from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import InvalidValueError
+
+OUTCOME_MERGE_TOLERANCE = 1e-11
+"""Losses and ratios this close count as the same outcome (see `OutcomePair.merged`)."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +131,7 @@ class OutcomePair:
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.log(self.q) - np.log(self.omega)
         scaled = np.stack([self.loss, np.where(np.isnan(ratio), np.inf, ratio)])
-        key = np.where(
-            np.isfinite(scaled), np.round(scaled / TOLERANCES.outcome_merge_tolerance), scaled
-        )
+        key = np.where(np.isfinite(scaled), np.round(scaled / OUTCOME_MERGE_TOLERANCE), scaled)
         order = np.lexsort(key)
         fresh = np.any(key[:, order[1:]] != key[:, order[:-1]], axis=0)
         group = np.empty(self.size, dtype=np.int64)

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-from fl_shuffle.accounting.bounds.participation import require_participation
+from fl_shuffle import declare
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget, check_budgets, client_count
-from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
+from fl_shuffle.accounting.bounds.sum_release.honest import require_honest
 from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_EPSILON0, MAX_ROUNDS
-from fl_shuffle.accounting.tolerances import TOLERANCES
+from fl_shuffle.csv_files import read_rows
+from fl_shuffle.declare import setting
 from fl_shuffle.errors import (
+    ConfigError,
     InvalidValueError,
     NotApplicableError,
     require_choice,
-    require_integer,
-    require_open_unit,
     require_real,
-    suggestion,
 )
 
 if TYPE_CHECKING:
-    from fl_shuffle.accounting.laws.finite import Randomizer
+    from fl_shuffle.accounting.laws.finite import MatrixRandomizer, Randomizer
+
+QUERY_PROFILE_POINTS = 300
+"""Points at which a Gaussian profile is handed over; chords between them lie above it."""
 
 RANDOMIZERS = ("krr", "blh", "rappor", "oue", "hadamard", "laplace", "gaussian", "privunit")
 UNITS = ("record", "client")
@@ -31,215 +35,29 @@ RELEASES = ("reports", "sum")
 MAX_EPSILON = 400.0
 """Questions end here: nobody asks for more, and e^epsilon overflows at 709."""
 MIN_RELATIVE_ERROR, MAX_RELATIVE_ERROR = 1e-9, 0.5
-
-
-@dataclass(frozen=True)
-class BoundQuery:
-    """One question: which delta at `epsilon`, or which epsilon at `delta` (exactly one is given).
-
-    `randomizer` names the local randomizer (`None`: any randomizer with this local budget), `k` its
-    domain size (krr; optional for rappor and oue), `cap` the cap probability of privunit.
-    `epsilon0`, `delta0` are the local budget of one report (nats); with `joint` = K the report
-    holds K answers that share epsilon0 evenly; `parallel` lists (name, weight) of randomizers of
-    which each client uses one. `budgets` gives personal budgets instead of epsilon0, delta0.
-    `clients` is the number of reports shuffled in each of `rounds` rounds. `participation` = q < 1:
-    each of `clients` takes part in a round by its own coin with probability q, and nobody who sees
-    the reports learns who did (secret check-in); who takes part publicly is counted in `clients`.
-    `relative_error` is the numerical excess allowed to a computed bound, relative to delta (by
-    default 1e-6 where reports have finitely many kinds, 2e-4 for Laplace noise, 5e-4 for `proven`).
-    `unit`, `records` and `calibration` describe vector reports (Gaussian or Laplace noise) for the
-    method `proven`.
-    `profile` lists (epsilon, delta) pairs that all hold for one report, for the method `profile`.
-    `release` says what leaves: `reports`, shuffled, or their `sum` alone; with sums, of the reports
-    in one `assumed_honest` (a number, or a share in (0, 1); all, if None) carry noise unknown to
-    the adversary.
-
-    Raises `InvalidValueError` for a field outside its range, and for missing or clashing fields.
-    """
-
-    method: str = "blanket"
-    randomizer: str | None = None
-    k: int | None = None
-    cap: float | None = None
-    epsilon0: float | None = None
-    delta0: float = 0.0
-    clients: int | None = None
-    epsilon: float | None = None
-    delta: float | None = None
-    rounds: int = 1
-    joint: int = 1
-    parallel: tuple[tuple[str, float], ...] = ()
-    unit: str = "record"
-    records: int = 1
-    calibration: str = "classical"
-    budgets: tuple[LocalBudget, ...] = ()
-    profile: tuple[tuple[float, float], ...] = ()
-    participation: float = 1.0
-    relative_error: float | None = None
-    release: str = "reports"
-    assumed_honest: int | float | None = None
-
-    def __post_init__(self) -> None:
-        if self.randomizer is not None:
-            require_choice("randomizer", self.randomizer, RANDOMIZERS)
-        require_choice("unit", self.unit, UNITS)
-        require_choice("calibration", self.calibration, CALIBRATIONS)
-        require_choice("release", self.release, RELEASES)
-        if self.assumed_honest is not None:
-            honest_reports(self.assumed_honest, 1)
-            if self.release != "sum":
-                raise InvalidValueError(
-                    "assumed_honest", self.assumed_honest, "needs release = 'sum'"
-                )
-        require_integer("rounds", self.rounds, minimum=1, maximum=MAX_ROUNDS)
-        require_integer("joint", self.joint, minimum=1, maximum=64)
-        require_integer("records", self.records, minimum=1, maximum=MAX_CLIENTS)
-        require_participation(self.participation)
-        if self.relative_error is not None:
-            require_real(
-                "relative_error",
-                self.relative_error,
-                minimum=MIN_RELATIVE_ERROR,
-                maximum=MAX_RELATIVE_ERROR,
-            )
-        require_real("delta0", self.delta0, minimum=0.0, maximum=1.0, exclusive_maximum=True)
-        if self.k is not None:
-            require_integer("k", self.k, minimum=2, maximum=MAX_CLIENTS)
-        if (self.epsilon is None) == (self.delta is None):
-            raise InvalidValueError(
-                "epsilon and delta", (self.epsilon, self.delta), "give exactly one of the two"
-            )
-        if self.epsilon is not None:
-            require_real("epsilon", self.epsilon, minimum=0.0, maximum=MAX_EPSILON)
-        if self.delta is not None:
-            require_open_unit("delta", self.delta)
-        if self.profile:
-            # Methods that know one pair take the one with the smallest delta.
-            smallest = min(self.profile, key=lambda pair: (pair[1], pair[0]))
-            if self.epsilon0 not in (None, smallest[0]) or self.budgets:
-                raise InvalidValueError(
-                    "profile", self.profile, "must not be given beside epsilon0 or budgets"
-                )
-            object.__setattr__(self, "epsilon0", smallest[0])
-            object.__setattr__(self, "delta0", smallest[1])
-        self._check_clients()
-        self._check_shape()
-
-    def _check_clients(self) -> None:
-        if self.budgets:
-            merged = check_budgets(self.budgets)
-            # A single class is kept as epsilon0 too, so a copy of such a query carries both.
-            if self.epsilon0 not in (None, merged[0].epsilon0 if len(merged) == 1 else None):
-                raise InvalidValueError(
-                    "epsilon0", self.epsilon0, "must not be given beside personal budgets"
-                )
-            object.__setattr__(self, "budgets", merged)
-            count = client_count(merged)
-            if self.clients is None:
-                object.__setattr__(self, "clients", count)
-            if self.clients != count:
-                raise InvalidValueError(
-                    "clients", self.clients, f"must be {count}, the number of personal budgets"
-                )
-            if len(merged) == 1:
-                object.__setattr__(self, "epsilon0", merged[0].epsilon0)
-                object.__setattr__(self, "delta0", merged[0].delta0)
-        if self.epsilon0 is None and not self.budgets:
-            raise InvalidValueError("epsilon0", None, "is required (or personal budgets)")
-        if self.clients is None:
-            raise InvalidValueError("clients", None, "is required")
-        require_integer("clients", self.clients, minimum=1, maximum=MAX_CLIENTS)
-        if self.epsilon0 is not None:
-            require_real("epsilon0", self.epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
-
-    def _check_shape(self) -> None:
-        for name, weight in self.parallel:
-            require_choice("parallel", name, RANDOMIZERS)
-            require_real(
-                "parallel weight", weight, minimum=0.0, maximum=1.0, exclusive_minimum=True
-            )
-        if self.parallel and (self.randomizer is not None or self.joint > 1):
-            raise InvalidValueError(
-                "parallel", self.parallel, "must not be given beside randomizer or joint"
-            )
-        needs_k = self.randomizer == "krr" or any(name == "krr" for name, _ in self.parallel)
-        if needs_k and self.k is None:
-            raise InvalidValueError("k", None, "is required by krr (the number of categories)")
-
-    @property
-    def personal(self) -> bool:
-        """Whether clients have different budgets."""
-        return len(self.budgets) > 1
-
-    @property
-    def local(self) -> tuple[float, float, int]:
-        """(epsilon0, delta0, clients) of a query without personal budgets."""
-        if self.epsilon0 is None or self.clients is None:
-            raise NotApplicableError(
-                f"{self.method} is stated for one local budget shared by all clients; with "
-                "personal budgets use gspa, gspa-exact, echo, or blanket for krr, laplace, privunit"
-            )
-        return self.epsilon0, self.delta0, self.clients
-
-    @property
-    def local_budgets(self) -> tuple[LocalBudget, ...]:
-        """The budgets as classes, whether personal or shared."""
-        if self.budgets:
-            return self.budgets
-        epsilon0, delta0, clients = self.local
-        return (LocalBudget(epsilon0, delta0, clients),)
-
-    def require_pure(self) -> None:
-        """Raise `NotApplicableError` unless every delta0 is zero."""
-        worst = max((budget.delta0 for budget in self.local_budgets), default=0.0)
-        if worst > 0.0:
-            raise NotApplicableError(
-                f"{self.method} is stated for pure local budgets: delta0 must be 0, got {worst:g}"
-            )
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> BoundQuery:
-        """A query from JSON-like names; `parallel` may be "NAME:WEIGHT,...", budgets a list.
-
-        `budgets` lists [epsilon0, delta0] or [epsilon0, delta0, count]. Unknown names raise.
-        """
-        if not isinstance(values, Mapping):
-            raise InvalidValueError("query", values, "must be an object of names and values")
-        names = [field.name for field in fields(cls)]
-        for key in values:
-            if key not in names:
-                raise InvalidValueError(
-                    "query key", key, f"must be one of {', '.join(names)}", suggestion(key, names)
-                )
-        given = {key: value for key, value in values.items() if value is not None}
-        if "method" in given and not isinstance(given["method"], str):
-            raise InvalidValueError("method", given["method"], "must be a name")
-        if "parallel" in given:
-            given["parallel"] = _parallel(given["parallel"])
-        if "budgets" in given:
-            given["budgets"] = _budgets(given["budgets"])
-        if "profile" in given:
-            given["profile"] = _profile(given["profile"])
-        return cls(**given)
+LARGEST_MATRIX = 1 << 24
+"""Bytes of a file: some thousand inputs by reports, whose pairs are all looked at."""
+Profile = str | Sequence[tuple[float, float]]
+Parallel = str | Sequence[tuple[str, float]]
+Matrix = str | Sequence[Sequence[float]] | Sequence[Mapping[str, float]]
+Budgets = str | Sequence[LocalBudget] | Sequence[Sequence[float]]
 
 
 def _parallel(value: object) -> tuple[tuple[str, float], ...]:
     if not isinstance(value, str):
-        if isinstance(value, Sequence) and all(
-            isinstance(part, Sequence) and len(part) == 2 for part in value
-        ):
-            return tuple((part[0], part[1]) for part in value)
-        raise InvalidValueError("parallel", value, "must look like NAME:WEIGHT,NAME:WEIGHT")
-    parts = []
-    for item in value.split(","):
-        name, _, weight = item.strip().partition(":")
-        try:
-            parts.append((name.strip(), float(weight)))
-        except ValueError:
-            raise InvalidValueError(
-                "parallel", value, "must look like NAME:WEIGHT,NAME:WEIGHT"
-            ) from None
-    return tuple(parts)
+        pairs: Any = value
+    else:
+        pairs = [item.strip().rpartition(":")[::2] for item in value.split(",")]
+    try:
+        parts = tuple((str(name).strip(), float(weight)) for name, weight in pairs)
+    except (TypeError, ValueError):
+        raise InvalidValueError(
+            "parallel", value, "must look like NAME:WEIGHT,NAME:WEIGHT"
+        ) from None
+    for name, weight in parts:
+        require_choice("parallel", name, RANDOMIZERS)
+        require_real("parallel weight", weight, minimum=0.0, maximum=1.0, exclusive_minimum=True)
+    return parts
 
 
 def _profile(given: object) -> tuple[tuple[float, float], ...]:
@@ -273,15 +91,20 @@ def _gaussian_pairs(mu: str) -> tuple[tuple[float, float], ...]:
         raise InvalidValueError("profile", f"gdp:{mu}", "must be gdp: and a number") from None
     require_real("profile gdp", shift, minimum=0.0, exclusive_minimum=True, maximum=5.0)
     end = gaussian_epsilon(1e-30, shift)
-    grid = [
-        end * step / TOLERANCES.query_profile_points
-        for step in range(TOLERANCES.query_profile_points + 1)
-    ]
+    grid = [end * step / QUERY_PROFILE_POINTS for step in range(QUERY_PROFILE_POINTS + 1)]
     return tuple((epsilon, gaussian_delta(epsilon, shift)) for epsilon in grid)
 
 
 def _budgets(value: object) -> tuple[LocalBudget, ...]:
-    if not isinstance(value, Sequence) or isinstance(value, str):
+    if isinstance(value, str):
+        from fl_shuffle.budgets import read_budgets
+
+        file = read_budgets(value)
+        return tuple(
+            LocalBudget(float(epsilon), float(delta), 1)
+            for epsilon, delta in zip(file.epsilon, file.delta, strict=True)
+        )
+    if not isinstance(value, Sequence):
         raise InvalidValueError("budgets", value, "must list [epsilon0, delta0] or with a count")
     result = []
     for item in value:
@@ -294,6 +117,305 @@ def _budgets(value: object) -> tuple[LocalBudget, ...]:
     return tuple(result)
 
 
+def _matrix(value: object) -> tuple[tuple[float, ...], ...]:
+    """A row of probabilities for each input; what some input never reports has probability 0."""
+    rows: Any = _matrix_file(Path(value)) if isinstance(value, str) else value
+    try:
+        rows = list(rows)
+        if rows and all(isinstance(row, Mapping) for row in rows):
+            kinds = list(dict.fromkeys(kind for row in rows for kind in row))
+            rows = [[row.get(kind, 0.0) for kind in kinds] for row in rows]
+        found = tuple(tuple(float(each) for each in row) for row in rows)
+    except (TypeError, ValueError):
+        raise InvalidValueError(
+            "matrix", value, "must list a row of probabilities for each input"
+        ) from None
+    if len({len(row) for row in found}) != 1:
+        raise InvalidValueError("matrix", value, "must have rows of one length, two or more")
+    from fl_shuffle.accounting.laws.finite import MatrixRandomizer
+
+    MatrixRandomizer(found)  # raises for what is no law
+    return found
+
+
+def _matrix_file(path: Path) -> Any:
+    if path.suffix.lower() == ".csv":
+        return read_rows(path, "matrix file", ConfigError)
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_MATRIX + 1)
+        if len(content) > LARGEST_MATRIX:
+            raise ConfigError(f"matrix file {path} is larger than {LARGEST_MATRIX:,} bytes")
+        return json.loads(content.decode("utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"matrix file {path} does not exist") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"matrix file {path} cannot be read: {error}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundQuery:
+    """One question: which delta at `epsilon`, or which epsilon at `delta` (exactly one is given).
+
+    Raises `InvalidValueError` for a field outside its range, and for missing or clashing fields.
+    """
+
+    randomizer: str | None = setting(
+        None, "local randomizer; left out: any of that local budget", choices=RANDOMIZERS,
+        metavar="NAME",
+    )  # fmt: skip
+    k: int | None = setting(
+        None, "number of categories (krr, rappor, oue)", low=2, high=MAX_CLIENTS, metavar="K"
+    )
+    cap: float | None = setting(None, "cap probability of privunit (0.5)", metavar="P")
+    epsilon0: float | None = setting(
+        None, "local epsilon of one report", low=0.0, high=MAX_EPSILON0, metavar="X"
+    )
+    delta0: float = setting(0.0, "local delta of one report", low=0.0, below=1.0, metavar="Y")
+    sigma: float | None = setting(
+        None, "noise of a vector report in clip norms, in place of epsilon0 and delta0", above=0.0,
+        metavar="S",
+    )  # fmt: skip
+    profile: Profile = setting(
+        (), "local guarantees that all hold for one report (method profile)",
+        read=_profile, metavar="EPSILON:DELTA,...|gdp:MU",
+    )  # fmt: skip
+    matrix: Matrix = setting(
+        (),
+        "a randomizer of your own: for each input the probabilities of its reports (rows; or JSON "
+        "objects of probabilities by report)",
+        read=_matrix,
+        metavar="FILE.json|FILE.csv",
+    )
+    clients: int | None = setting(
+        None, "number of shuffled reports", low=1, high=MAX_CLIENTS, metavar="N"
+    )
+    delta: float | None = setting(
+        None, "ask for epsilon at this delta", above=0.0, below=1.0, metavar="D"
+    )
+    epsilon: float | None = setting(
+        None, "ask for delta at this epsilon", low=0.0, high=MAX_EPSILON, metavar="E"
+    )
+    rounds: int = setting(1, "number of rounds", low=1, high=MAX_ROUNDS, metavar="T")
+    joint: int = setting(
+        1, "answers in one report, sharing epsilon0 evenly", low=1, high=64, metavar="K"
+    )
+    parallel: Parallel = setting(
+        (), "each client uses one of these randomizers", read=_parallel,
+        metavar="NAME:WEIGHT,...",
+    )  # fmt: skip
+    unit: str | None = setting(
+        None,
+        "what neighbours change; to be named where a report averages several records",
+        choices=UNITS,
+        metavar="UNIT",
+    )
+    records: int = setting(
+        1, "records averaged in one report", low=1, high=MAX_CLIENTS, metavar="B"
+    )
+    calibration: str = setting(
+        "analytic", "how Gaussian noise is scaled", choices=CALIBRATIONS, metavar="NAME"
+    )
+    participation: float = setting(
+        1.0, "each client takes part by its own coin, and who did stays secret", above=0.0,
+        high=1.0, metavar="Q",
+    )  # fmt: skip
+    relative_error: float | None = setting(
+        None, "numerical excess allowed to computed bounds, relative to delta (1e-6; noise 2e-4)",
+        low=MIN_RELATIVE_ERROR, high=MAX_RELATIVE_ERROR, metavar="R",
+    )  # fmt: skip
+    release: str = setting(
+        "reports",
+        "what leaves a round: its reports, shuffled, or their sum",
+        choices=RELEASES,
+        metavar="WHAT",
+    )
+    assumed_honest: int | float | None = setting(
+        None, "with release sum: the noise of so many reports, or of this share, counts (all)",
+        metavar="K|SHARE",
+    )  # fmt: skip
+    budgets: Budgets = setting(
+        (), "personal budgets: client_id,epsilon,delta", read=_budgets,
+        metavar="FILE.csv",
+    )  # fmt: skip
+    method: str | None = setting(
+        None, "which bound; left out: the smallest proven one (--all lists them)", metavar="NAME"
+    )
+
+    def __post_init__(self) -> None:
+        for name, each in declare.settings_of(type(self)).items():
+            if name != "method" and getattr(self, name) != each.default:
+                self._set(name, each.check(name, getattr(self, name)))
+        if self.method is not None and not isinstance(self.method, str):
+            raise InvalidValueError("method", self.method, "must be a name")
+        if self.unit is None:
+            if self.records > 1:
+                raise InvalidValueError(
+                    "unit",
+                    None,
+                    f"must be named where a report averages {self.records} records: client (all "
+                    "of them are replaced) or record (one of them)",
+                )
+            self._set("unit", "record")
+        if self.matrix:
+            self._read_matrix()
+        if self.assumed_honest is not None and self.release != "sum":
+            raise InvalidValueError("assumed_honest", self.assumed_honest, "needs release = 'sum'")
+        if (self.epsilon is None) == (self.delta is None):
+            raise InvalidValueError(
+                "epsilon and delta", (self.epsilon, self.delta), "give exactly one of the two"
+            )
+        if self.profile:
+            # Methods that know one pair take the one with the smallest delta.
+            smallest = min(self.profile, key=lambda pair: (pair[1], pair[0]))
+            if self.epsilon0 not in (None, smallest[0]) or self.budgets:
+                raise InvalidValueError(
+                    "profile", self.profile, "must not be given beside epsilon0 or budgets"
+                )
+            self._set("epsilon0", smallest[0])
+            self._set("delta0", smallest[1])
+        self._check_clients()
+        require_honest(self.assumed_honest, self.clients or 1)
+        self._check_shape()
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _read_matrix(self) -> None:
+        """The local budget is the matrix's own."""
+        local = self.own_randomizer.local_epsilon
+        if self.randomizer is not None or self.parallel or self.joint > 1 or self.profile:
+            raise InvalidValueError(
+                "matrix", "given", "must not be given beside randomizer, parallel, joint or profile"
+            )
+        if self.epsilon0 not in (None, local) or self.sigma is not None or self.budgets:
+            raise InvalidValueError(
+                "matrix",
+                "given",
+                "has a local budget of its own: leave epsilon0, sigma, budgets out",
+            )
+        if not local <= MAX_EPSILON0:
+            raise InvalidValueError(
+                "matrix",
+                local,
+                f"must have a local epsilon of at most {MAX_EPSILON0:g}: every report must be "
+                "possible for every input",
+            )
+        self._set("epsilon0", local)
+
+    def _check_clients(self) -> None:
+        if self.budgets:
+            merged = check_budgets(self.classes)
+            # A single class is kept as epsilon0 too, so a copy of such a query carries both.
+            if self.epsilon0 not in (None, merged[0].epsilon0 if len(merged) == 1 else None):
+                raise InvalidValueError(
+                    "epsilon0", self.epsilon0, "must not be given beside personal budgets"
+                )
+            self._set("budgets", merged)
+            count = client_count(merged)
+            if self.clients is None:
+                self._set("clients", count)
+            if self.clients != count:
+                raise InvalidValueError(
+                    "clients", self.clients, f"must be {count}, the number of personal budgets"
+                )
+            if len(merged) == 1:
+                self._set("epsilon0", merged[0].epsilon0)
+                self._set("delta0", merged[0].delta0)
+        if self.epsilon0 is None and self.sigma is None and not self.budgets:
+            raise InvalidValueError("epsilon0", None, "is required (or sigma, or personal budgets)")
+        if self.clients is None:
+            raise InvalidValueError("clients", None, "is required")
+
+    def _check_shape(self) -> None:
+        if self.parallel and (self.randomizer is not None or self.joint > 1):
+            raise InvalidValueError(
+                "parallel", self.parallel, "must not be given beside randomizer or joint"
+            )
+        needs_k = self.randomizer == "krr" or any(name == "krr" for name, _ in self.mixture)
+        if needs_k and self.k is None:
+            raise InvalidValueError("k", None, "is required by krr (the number of categories)")
+
+    # Fields that take several forms hold one; here they are by what they hold.
+    @property
+    def classes(self) -> tuple[LocalBudget, ...]:
+        """Personal budgets, equal ones together; empty where all clients share one."""
+        return cast(tuple[LocalBudget, ...], self.budgets)
+
+    @property
+    def mixture(self) -> tuple[tuple[str, float], ...]:
+        """(name, weight) of randomizers of which each client uses one."""
+        return cast(tuple[tuple[str, float], ...], self.parallel)
+
+    @property
+    def pairs(self) -> tuple[tuple[float, float], ...]:
+        """(epsilon, delta) that all hold for one report."""
+        return cast(tuple[tuple[float, float], ...], self.profile)
+
+    @property
+    def own_randomizer(self) -> MatrixRandomizer:
+        """The randomizer that `matrix` is."""
+        from fl_shuffle.accounting.laws.finite import MatrixRandomizer
+
+        return MatrixRandomizer(cast(tuple[tuple[float, ...], ...], self.matrix))
+
+    @property
+    def named(self) -> str:
+        """The method that is asked."""
+        return str(self.method)
+
+    @property
+    def replaced(self) -> str:
+        """The unit that neighbours change: a client, or a record of one."""
+        return str(self.unit)
+
+    @property
+    def personal(self) -> bool:
+        """Whether clients have different budgets."""
+        return len(self.budgets) > 1
+
+    @property
+    def local(self) -> tuple[float, float, int]:
+        """(epsilon0, delta0, clients) of a query without personal budgets."""
+        if self.sigma is not None:
+            raise NotApplicableError(
+                f"{self.method} takes a local budget, epsilon0, and sigma is a scale of noise: use "
+                "proven, or sum"
+            )
+        if self.epsilon0 is None or self.clients is None:
+            raise NotApplicableError(
+                f"{self.method} is stated for one local budget shared by all clients; with "
+                "personal budgets use gspa, gspa-exact, echo, or blanket for krr, laplace, privunit"
+            )
+        return self.epsilon0, self.delta0, self.clients
+
+    @property
+    def local_budgets(self) -> tuple[LocalBudget, ...]:
+        """The budgets as classes, whether personal or shared."""
+        if self.budgets:
+            return self.classes
+        epsilon0, delta0, clients = self.local
+        return (LocalBudget(epsilon0, delta0, clients),)
+
+    def require_pure(self) -> None:
+        """Raise `NotApplicableError` unless every delta0 is zero."""
+        worst = max((budget.delta0 for budget in self.local_budgets), default=0.0)
+        if worst > 0.0:
+            raise NotApplicableError(
+                f"{self.method} is stated for pure local budgets: delta0 must be 0, got {worst:g}"
+            )
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> BoundQuery:
+        """A query from JSON-like names; what is None counts as not given. Unknown names raise."""
+        if not isinstance(values, Mapping):
+            raise InvalidValueError("query", values, "must be an object of names and values")
+        given = {key: value for key, value in values.items() if value is not None}
+        for key in given:
+            require_choice("query key", key, declare.settings_of(cls))
+        return declare.read(cls, given, "", "query key")
+
+
 def make_randomizer(query: BoundQuery, epsilon0: float) -> Randomizer:
     """The accountant's view of the named randomizer at local budget `epsilon0`.
 
@@ -301,9 +423,11 @@ def make_randomizer(query: BoundQuery, epsilon0: float) -> Randomizer:
     """
     from fl_shuffle.accounting.laws.products import JointComposition, ParallelComposition
 
+    if query.matrix:
+        return query.own_randomizer
     if query.parallel:
         return ParallelComposition(
-            tuple((weight, _single(name, query, epsilon0)) for name, weight in query.parallel)
+            tuple((weight, _single(name, query, epsilon0)) for name, weight in query.mixture)
         )
     if query.randomizer is None:
         raise NotApplicableError(

@@ -6,14 +6,14 @@ import math
 from dataclasses import replace
 
 from fl_shuffle.accounting.engine.composition import Composition
+from fl_shuffle.accounting.engine.dp_accounting_export import EXPORT_SMALLEST_DELTA
 from fl_shuffle.accounting.engine.stop_loss import DeltaBound
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.queries.bound_query import MAX_EPSILON, BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
-from fl_shuffle.accounting.queries.vector_methods import report_classes
+from fl_shuffle.accounting.queries.vector_methods import batches, report_classes
 from fl_shuffle.accounting.rounds.equal_rounds import compose_equal_rounds
-from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
-from fl_shuffle.accounting.tolerances import TOLERANCES
+from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.errors import NotApplicableError
 
 
@@ -24,7 +24,9 @@ def query_composition(query: BoundQuery) -> Composition:
     delta that the query gives only serves to ask whether the method answers at all. Raises
     `NotApplicableError` where it does not, or where its answer is not a proven upper bound.
     """
-    if bound(query).status is not Status.PROVEN:
+    answer = bound(query)
+    query = replace(query, method=answer.method)
+    if answer.status is not Status.PROVEN:
         raise NotApplicableError(
             f"{query.method} is no proven upper bound: only those can be composed with others"
         )
@@ -40,9 +42,7 @@ def query_composition(query: BoundQuery) -> Composition:
     budgets = query.local_budgets
     end = max(budget.epsilon0 for budget in budgets)
     if any(budget.delta0 > 0.0 for budget in budgets):
-        far = bound(
-            replace(query, rounds=1, epsilon=None, delta=TOLERANCES.export_smallest_delta)
-        ).epsilon
+        far = bound(replace(query, rounds=1, epsilon=None, delta=EXPORT_SMALLEST_DELTA)).epsilon
         end = min(far, MAX_EPSILON) if math.isfinite(far) else end
     return compose_equal_rounds(at, end, query.rounds)
 
@@ -52,7 +52,7 @@ def _vector_composition(query: BoundQuery) -> Composition | None:
 
     None elsewhere, and where the noise is too small for a dominating pair.
     """
-    if query.method != "proven" or query.personal or query.participation < 1.0:
+    if query.method != "proven" or query.personal:
         return None
-    kind = RoundType.of(report_classes(query, "for other randomizers use blanket"), 0)
+    (kind,) = batches(query, report_classes(query, "for other randomizers use blanket"))
     return RoundLibrary().composition({kind: query.rounds})

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from fl_shuffle.accounting.bounds.participation import ASSUMPTION
-from fl_shuffle.accounting.engine.stop_loss import DeltaBound
+from fl_shuffle.accounting.bounds.published.closed_form import smallest_delta
+from fl_shuffle.accounting.engine.monotone_search import Point, solve
+from fl_shuffle.accounting.engine.stop_loss import Curve
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.queries.bound_query import BoundQuery
+from fl_shuffle.accounting.rounds.equal_rounds import compose_equal_rounds
 from fl_shuffle.errors import NotApplicableError
-
-Curve = Callable[[float], DeltaBound]
 
 SHUFFLED = "n reports arrive, each shuffled whole with independent randomness"
 ONE_RANDOMIZER = "all clients use one randomizer with this local budget"
@@ -19,25 +21,23 @@ ONE_RANDOMIZER = "all clients use one randomizer with this local budget"
 
 def answer_to(
     query: BoundQuery,
-    epsilon_delta: tuple[float, float],
+    point: tuple[float, float] | Point,
     status: Status,
     source: str,
     assumptions: tuple[str, ...],
-    *,
-    numerical_error: float = 0.0,
     **details: object,
 ) -> Guarantee:
     """What the query's method says about the query's unit; `details` beside the query's own."""
-    epsilon, delta = epsilon_delta
+    epsilon, delta, error = Point(*point)
     return Guarantee(
         epsilon=epsilon,
         delta=delta,
-        method=query.method,
+        method=query.named,
         status=status,
         source=source,
         assumptions=assumptions,
-        numerical_error=numerical_error,
-        unit=query.unit,
+        numerical_error=error,
+        unit=query.replaced,
         details={**query_details(query), **details},
     )
 
@@ -51,30 +51,29 @@ def guarantee_from_curve(
     assumptions: tuple[str, ...] = (),
 ) -> Guarantee:
     """Read the curve at the query's epsilon or delta, composed over its rounds."""
-    from fl_shuffle.accounting.bounds.clones import solve
+    if query.rounds > 1:
+        again = "each round is shuffled afresh; parameters depend on public outputs only"
+        point: Any = over_rounds(query, curve, local_epsilon)
+        return answer_to(query, point, status, source, (*assumed(query), *assumptions, again))
+    point = solve(
+        curve,
+        local_epsilon,
+        epsilon=query.epsilon,
+        delta=query.delta,
+        relative_error=query.relative_error,
+    )
+    return answer_to(query, point, status, source, (*assumed(query), *assumptions))
 
-    notes: tuple[str, ...] = ()
-    if query.rounds == 1:
-        epsilon, delta, error = solve(
-            curve,
-            local_epsilon,
-            epsilon=query.epsilon,
-            delta=query.delta,
-            relative_error=query.relative_error,
-        )
-    else:
-        epsilon, delta, error = *over_rounds(query, curve, local_epsilon), 0.0
-        notes = ("each round is shuffled afresh; parameters depend on public outputs only",)
-    assumed = (SHUFFLED, *secrecy(query), *assumptions, *notes)
-    return answer_to(query, (epsilon, delta), status, source, assumed, numerical_error=error)
+
+def assumed(query: BoundQuery) -> tuple[str, ...]:
+    """What every bound on shuffled reports takes for granted."""
+    return (SHUFFLED, *secrecy(query))
 
 
 def over_rounds(
     query: BoundQuery, curve: Curve, local_epsilon: float, *, pure: bool = True
 ) -> tuple[float, float]:
     """The answer over all rounds; `pure`: nobody loses more than `local_epsilon` in one of them."""
-    from fl_shuffle.accounting.rounds.equal_rounds import compose_equal_rounds
-
     whole = compose_equal_rounds(curve, local_epsilon, query.rounds)
     most = query.rounds * local_epsilon if pure else math.inf
     return epsilon_and_delta(
@@ -105,7 +104,7 @@ def query_details(query: BoundQuery) -> dict[str, object]:
     names = ("randomizer", "k", "epsilon0", "delta0", "clients", "rounds", "joint", "participation")
     found = {name: getattr(query, name) for name in names}
     if query.budgets:
-        found["budget_classes"] = len(query.budgets)
+        found["budget_classes"] = len(query.classes)
     return {name: value for name, value in found.items() if value not in (None, "")}
 
 
@@ -117,8 +116,6 @@ def guarantee_from_epsilon(
     *notes: str,
 ) -> Guarantee:
     """An answer from a bound given as delta -> epsilon; one round only."""
-    from fl_shuffle.accounting.bounds.published.closed_form import smallest_delta
-
     require_one_round(query)
     epsilon, delta = epsilon_and_delta(
         query, epsilon_at, lambda epsilon: smallest_delta(epsilon_at, epsilon)

@@ -32,7 +32,12 @@ from fl_shuffle.accounting.queries.randomizer_methods import (
 )
 from fl_shuffle.accounting.queries.sum_methods import sum_attack_guarantee, sum_guarantee
 from fl_shuffle.accounting.queries.vector_methods import attack_guarantee, proven_vector_guarantee
-from fl_shuffle.errors import FlShuffleError, NotApplicableError, require_choice
+from fl_shuffle.errors import (
+    FlShuffleError,
+    InvalidValueError,
+    NotApplicableError,
+    require_choice,
+)
 
 
 @dataclass(frozen=True)
@@ -55,14 +60,16 @@ class Method:
 
 
 def bound(query: BoundQuery) -> Guarantee:
-    """The answer of the method that the query names.
+    """The answer of the method that the query names, or, without one, the smallest proven answer.
 
     Where neighbours change one of several records in a report, another client's report may differ
     in all of them, by `records` times epsilon0: methods that take epsilon0 for any two reports then
     state nothing true. Published formulas are still printed as what they are.
     """
+    if query.method is None:
+        return _smallest_proven(query)
     require_choice("method", query.method, METHODS)
-    method = METHODS[query.method]
+    method = METHODS[query.named]
     if query.participation < 1.0 and not method.absence:
         raise NotApplicableError(
             f"{query.method} is stated for clients that all take part: use blanket, clone, proven "
@@ -85,6 +92,25 @@ def bound(query: BoundQuery) -> Guarantee:
     return answer
 
 
+def _smallest_proven(query: BoundQuery) -> Guarantee:
+    """Raises `NotApplicableError` where no bound for the query is proven."""
+    answers = list(compare(query, lower=False).values())
+    for answer in answers:
+        if isinstance(answer, Guarantee) and answer.status is Status.PROVEN:
+            return answer
+    # One that nothing could answer is a mistake in the question: the first refusal says which.
+    mistakes = [each for each in answers if isinstance(each, InvalidValueError)]
+    if mistakes and len(mistakes) == len(answers):
+        raise mistakes[0]
+    published = [each.method for each in answers if isinstance(each, Guarantee)]
+    reasons = "; ".join(f"{name}: {each}" for name, each in compare(query, lower=False).items()
+                        if isinstance(each, FlShuffleError))  # fmt: skip
+    named = f"name one that is no proof, as {published[0]}, " if published else ""
+    raise NotApplicableError(
+        f"no bound for this question is proven; {named}or give the randomizer ({reasons})"
+    )
+
+
 def _require_release(query: BoundQuery, method: Method) -> None:
     """Raise `NotApplicableError` where what is released is not what the method is about."""
     if method.sees not in ("any", query.release):
@@ -100,14 +126,16 @@ def _require_release(query: BoundQuery, method: Method) -> None:
         )
 
 
-def compare(query: BoundQuery) -> dict[str, Guarantee | FlShuffleError]:
+def compare(query: BoundQuery, *, lower: bool = True) -> dict[str, Guarantee | FlShuffleError]:
     """Every method's answer, or the error that says why it does not apply; best proven first.
 
     Order: proven upper bounds from small to large, then asymptotic and published ones, then lower
-    bounds, then those that do not apply.
+    bounds (where `lower` asks for them), then those that do not apply.
     """
     answers: dict[str, Guarantee | FlShuffleError] = {}
     for name, method in METHODS.items():
+        if not lower and name in (*LOWER_METHODS, "girgis-lower"):
+            continue
         error = query.relative_error if method.computed else None
         try:
             answers[name] = bound(replace(query, method=name, relative_error=error))
@@ -178,7 +206,6 @@ METHODS: dict[str, Method] = _registry(
         proven_vector_guarantee,
         of_records=True,
         absence=True,
-        computed=True,
     ),
     Method(
         "sum",

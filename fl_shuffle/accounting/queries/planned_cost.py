@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.attacks.certain_loss import CertainLoss, most_exposed
-from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.guarantee import proof_over_attack
 from fl_shuffle.accounting.limits import MAX_ROUNDS
+from fl_shuffle.accounting.reports import ReportClass
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilon

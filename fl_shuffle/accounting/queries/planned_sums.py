@@ -1,4 +1,4 @@
-"""Before a run of which only sums leave: what given reports cost, and the noise a target needs."""
+"""Before a run of which only sums leave: what given reports cost."""
 
 from __future__ import annotations
 
@@ -11,35 +11,29 @@ from numpy.typing import NDArray
 
 from fl_shuffle.accounting.attacks.laplace_sums import LaplaceSumTest
 from fl_shuffle.accounting.attacks.sum_attack import laplace_sum_test
-from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.bounds.sum_release.gaussian import (
     attacked_variance,
     drawn_variance,
     sum_mu,
 )
-from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest, honest_reports
-from fl_shuffle.accounting.bounds.sum_release.laplace import laplace_sum_mu
+from fl_shuffle.accounting.bounds.sum_release.honest import (
+    AssumedHonest,
+    honest_reports,
+)
+from fl_shuffle.accounting.bounds.sum_release.laplace import SUM_INFLATION, SUM_RARE, laplace_sum_mu
 from fl_shuffle.accounting.bounds.sum_release.sum_curve import SumCurve
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
 from fl_shuffle.accounting.laws.report_grid import report_grids
 from fl_shuffle.accounting.limits import MAX_ROUNDS
 from fl_shuffle.accounting.queries.planned_cost import ClassCost, client_class, proven_costs
-from fl_shuffle.accounting.queries.planned_noise import (
-    UNITS,
-    NoisePlan,
-    clip_shares,
-    local_epsilon,
-)
+from fl_shuffle.accounting.reports import ReportClass, RoundType
 from fl_shuffle.accounting.rounds.class_table import ClassTable
-from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally
-from fl_shuffle.accounting.rounds.round_library import RoundType, Spent
-from fl_shuffle.accounting.tolerances import TOLERANCES
+from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilon
+from fl_shuffle.accounting.rounds.round_library import Spent
+from fl_shuffle.accounting.rounds.sum_account import SUM_MOST_COORDINATES
 from fl_shuffle.errors import (
     NotApplicableError,
-    require_choice,
     require_integer,
     require_open_unit,
-    require_real,
 )
 
 Vector = NDArray[np.float64]
@@ -67,10 +61,10 @@ def class_curves(
         shift,
         grids,
         counts,
-        dimension=TOLERANCES.sum_most_coordinates if dimension is None else dimension,
+        dimension=SUM_MOST_COORDINATES if dimension is None else dimension,
         honest=honest,
     )
-    rare = rounds * TOLERANCES.sum_rare
+    rare = rounds * SUM_RARE
     alone = accounted_locally(ClassTable.of(map(client_class, classes))).exposure
     return [
         SumCurve(value * math.sqrt(rounds), rare, pure, rounds)
@@ -193,7 +187,7 @@ def drawn_sum_cost(
     honest = honest_reports(assumed_honest, reports)
     if assumed_honest is None:
         variance = drawn_variance(scale, grids, clients, participation, rare / rounds)
-        mu = shift / np.sqrt(variance) * TOLERANCES.sum_inflation
+        mu = shift / np.sqrt(variance) * SUM_INFLATION
     else:
         # Whoever is drawn, the honest ones' noise is at least the smallest of everybody's.
         mu = sum_mu(scale, shift, grids, clients, honest)
@@ -212,73 +206,7 @@ def _costs(
     costs = []
     for index, (own, curve) in enumerate(zip(classes, curves, strict=True)):
         if own.count:
-            local = local_epsilon(own.noise, own.ratio, rounds, delta)
+            local = local_epsilon(client_class(own), rounds, delta)
             epsilon = curve.epsilon(delta)
             costs.append(ClassCost(index, own.count, honest, epsilon, local, epsilon < local))
     return costs
-
-
-def plan_sum_noise(
-    epsilon: float,
-    delta: float,
-    *,
-    clients: int | Sequence[tuple[float, int]],
-    rounds: int,
-    clip: float = 1.0,
-    unit: str = "client",
-    records: int = 1,
-    report_delta: float = 1e-5,
-    assumed_honest: AssumedHonest = None,
-) -> NoisePlan:
-    """The smallest common Gaussian noise that gives every client (epsilon, delta) if sums leave.
-
-    The arguments are those of `plan_noise`; of the reports of a round `assumed_honest` are.
-    """
-    target = require_real("epsilon", epsilon, minimum=0.0, exclusive_minimum=True, maximum=1e4)
-    require_open_unit("delta", delta)
-    require_open_unit("report_delta", report_delta)
-    require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
-    require_choice("unit", unit, UNITS)
-    require_real("clip", clip, minimum=0.0, exclusive_minimum=True, maximum=1e12)
-    require_integer("records", records, minimum=1)
-    shape = clip_shares(clients)
-    step = 2.0 / (records if unit == "record" else 1) * clip
-    total = sum(count for _, count in shape)
-    share = max(share for share, _ in shape)
-
-    def batch(scale: float) -> list[ReportClass]:
-        return [ReportClass("gaussian", scale, s * clip, s * step, count) for s, count in shape]
-
-    def worst(scale: float) -> float:
-        return max(
-            each.epsilon(delta) for each in class_curves(batch(scale), rounds, assumed_honest)
-        )
-
-    largest = gaussian_mu(target, delta * TOLERANCES.sum_delta_share)
-    without = share * step * math.sqrt(rounds) / largest * (1.0 + 1e-8)
-    bad = without / math.sqrt(honest_reports(assumed_honest, total)) * (1.0 - 1e-8)
-    good = without
-    while good > bad * (1.0 + TOLERANCES.plan_sum_scale):
-        # The answer is just above the lower end unless means are very long against the noise.
-        middle = min(bad * (1.0 + 1e-6), math.sqrt(good * bad))
-        for scale in (middle, math.sqrt(good * bad)):
-            if worst(scale) <= target:
-                good = scale
-                break
-            bad = scale
-    local = gaussian_epsilon(delta, share * step / good * math.sqrt(rounds))
-    return NoisePlan(
-        noise="gaussian",
-        scale=good,
-        deviation=good,
-        average_deviation=good / math.sqrt(total),
-        epsilon=worst(good),
-        delta=delta,
-        local_epsilon=local,
-        report_epsilon=gaussian_epsilon(report_delta, share * step / good),
-        report_delta=report_delta,
-        scale_without_shuffler=without,
-        credit=good < without,
-        reports=total,
-        release="sum",
-    )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 
-from fl_shuffle.accounting.bounds.clones import solve
 from fl_shuffle.accounting.bounds.partial_shuffle import profile as profiles
-from fl_shuffle.accounting.bounds.partial_shuffle.profile import LocalProfile
+from fl_shuffle.accounting.bounds.partial_shuffle.profile import PROFILE_MAX_EPSILON, LocalProfile
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
+from fl_shuffle.accounting.engine.monotone_search import solve
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.guarantees import SHUFFLED, answer_to, over_rounds
-from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import NotApplicableError
 
 SOURCE = "partial shuffle by a random swap, then convex order (docs/proofs.md, section 13)"
@@ -20,11 +19,11 @@ SOURCE = "partial shuffle by a random swap, then convex order (docs/proofs.md, s
 def query_profile(query: BoundQuery) -> LocalProfile:
     """The profile a query states: its list of points, or its (epsilon0, delta0)."""
     if query.profile:
-        return profiles.points(query.profile)
+        return profiles.points(query.pairs)
     epsilon0, delta0, _ = query.local
-    if not 0.0 < epsilon0 <= TOLERANCES.profile_max_epsilon:
+    if not 0.0 < epsilon0 <= PROFILE_MAX_EPSILON:
         raise NotApplicableError(
-            f"profile needs 0 < epsilon0 <= {TOLERANCES.profile_max_epsilon:g}, got {epsilon0:g}"
+            f"profile needs 0 < epsilon0 <= {PROFILE_MAX_EPSILON:g}, got {epsilon0:g}"
         )
     return profiles.approximate(epsilon0, delta0)
 

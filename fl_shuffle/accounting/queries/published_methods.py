@@ -7,7 +7,13 @@ from __future__ import annotations
 
 import math
 
+from fl_shuffle.accounting.bisection import bisected
+from fl_shuffle.accounting.bounds import renyi
+from fl_shuffle.accounting.bounds.published import renyi_closed_forms
+from fl_shuffle.accounting.bounds.published.echo_of_neighbors import echo_epsilon
+from fl_shuffle.accounting.bounds.published.gspa import gspa_exact_curve, gspa_mu
 from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta, gaussian_epsilon
 from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.guarantees import (
     ONE_RANDOMIZER,
@@ -25,14 +31,11 @@ CENTRAL_LIMIT = (SHUFFLED, "a central limit theorem without error term")
 
 
 def gspa_guarantee(query: BoundQuery) -> Guarantee:
-    from fl_shuffle.accounting.bounds.published.gspa import gspa_delta, gspa_epsilon, gspa_mu
-
-    budgets = query.local_budgets
-    mu = gspa_mu(budgets, rounds=query.rounds)
+    mu = gspa_mu(query.local_budgets, rounds=query.rounds)
     epsilon, delta = epsilon_and_delta(
         query,
-        lambda delta: gspa_epsilon(budgets, delta, rounds=query.rounds),
-        lambda epsilon: gspa_delta(budgets, epsilon, rounds=query.rounds),
+        lambda delta: gaussian_epsilon(delta, mu),
+        lambda epsilon: gaussian_delta(epsilon, mu),
     )
     theorem = "Theorems 2 and 5" if query.rounds > 1 else "Theorem 2"
     source = f"Chen, Cao, Ge 2024 (GSPA), {theorem}"
@@ -40,8 +43,6 @@ def gspa_guarantee(query: BoundQuery) -> Guarantee:
 
 
 def gspa_exact_guarantee(query: BoundQuery) -> Guarantee:
-    from fl_shuffle.accounting.bounds.published.gspa import gspa_exact_curve
-
     status, reason = _gspa_status(query)
     return guarantee_from_curve(
         query,
@@ -67,8 +68,6 @@ def _gspa_status(query: BoundQuery) -> tuple[Status, str]:
 
 
 def echo_guarantee(query: BoundQuery) -> Guarantee:
-    from fl_shuffle.accounting.bounds.published.echo_of_neighbors import echo_epsilon
-
     if query.randomizer not in (None, "laplace"):
         raise NotApplicableError(
             f"echo is stated for clipped Laplace noise, not {query.randomizer}"
@@ -84,9 +83,6 @@ def echo_guarantee(query: BoundQuery) -> Guarantee:
 
 
 def rdp_guarantee(query: BoundQuery, upper: str) -> Guarantee:
-    from fl_shuffle.accounting.bounds import renyi
-    from fl_shuffle.accounting.bounds.published import renyi_closed_forms
-
     query.require_pure()
     epsilon0, _, clients = query.local
     rounds = query.rounds
@@ -119,12 +115,9 @@ def rdp_guarantee(query: BoundQuery, upper: str) -> Guarantee:
 
 
 def gdp_asymptotic_guarantee(query: BoundQuery) -> Guarantee:
-    from fl_shuffle.accounting.bounds.published.renyi_closed_forms import chen2024_mu
-    from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta, gaussian_epsilon
-
     query.require_pure()
     epsilon0, _, clients = query.local
-    mu = chen2024_mu(epsilon0, clients) * math.sqrt(query.rounds)
+    mu = renyi_closed_forms.chen2024_mu(epsilon0, clients) * math.sqrt(query.rounds)
     epsilon, delta = epsilon_and_delta(
         query,
         lambda delta: gaussian_epsilon(delta, mu),
@@ -135,9 +128,6 @@ def gdp_asymptotic_guarantee(query: BoundQuery) -> Guarantee:
 
 
 def girgis_lower_guarantee(query: BoundQuery) -> Guarantee:
-    from fl_shuffle.accounting.bounds import renyi
-    from fl_shuffle.accounting.bounds.published import renyi_closed_forms
-
     require_one_round(query)
     query.require_pure()
     epsilon0, _, clients = query.local
@@ -160,10 +150,7 @@ def girgis_lower_guarantee(query: BoundQuery) -> Guarantee:
         epsilon, delta = query.epsilon, reached(query.epsilon)
     else:
         delta = query.delta or 0.0
-        epsilon, above = 0.0, epsilon0
-        while above - epsilon > 1e-9 * epsilon0:
-            middle = 0.5 * (epsilon + above)
-            epsilon, above = (middle, above) if reached(middle) > delta else (epsilon, middle)
+        epsilon, _ = bisected(lambda at: reached(at) > delta, 0.0, epsilon0, 1e-9)
     return answer_to(
         query,
         (epsilon, delta),

@@ -6,17 +6,32 @@ Every function checks its conditions and raises `NotApplicableError` naming the 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from typing import Any
 
+from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta, lower_bound_epsilon
+from fl_shuffle.accounting.bounds import blanket_moments
+from fl_shuffle.accounting.bounds.blanket import BlanketBound
+from fl_shuffle.accounting.bounds.clones import (
+    clone_curve,
+    clone_law,
+    delta0_penalty,
+    local_delta,
+    standard_clone,
+)
+from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
+from fl_shuffle.accounting.bounds.published import closed_form
+from fl_shuffle.accounting.bounds.worst_client import worst_client_curve
 from fl_shuffle.accounting.engine.stop_loss import DeltaBound
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.queries.bound_query import BoundQuery, make_randomizer
 from fl_shuffle.accounting.queries.guarantees import (
     ONE_RANDOMIZER,
+    answer_to,
+    assumed,
     guarantee_from_curve,
     guarantee_from_epsilon,
-    query_details,
     require_one_round,
+    secrecy,
 )
 from fl_shuffle.errors import NotApplicableError
 
@@ -24,62 +39,36 @@ SAFE_CLONE = ("krr", "laplace", "privunit")
 """Randomizers whose bound survives clones with probability 2/(1 + e^eps0) at equal budgets."""
 
 
-def blanket_guarantee(query: BoundQuery) -> Guarantee:
-    from fl_shuffle.accounting.bounds.blanket import blanket_delta, blanket_epsilon
+def _setting(query: BoundQuery) -> dict[str, Any]:
+    return {"participation": query.participation, "relative_error": query.relative_error}
 
+
+def blanket_guarantee(query: BoundQuery) -> Guarantee:
     query.require_pure()
     if query.personal:
         return _personal_blanket(query)
     epsilon0, _, clients = query.local
     randomizer = make_randomizer(query, epsilon0)
-    q = query.participation
+    bound = BlanketBound.of(randomizer, clients, **_setting(query))
+    source, assumptions = randomizer.source, randomizer.assumptions
     if query.rounds == 1:
-        if query.delta is not None:
-            result = blanket_epsilon(
-                randomizer,
-                clients,
-                query.delta,
-                participation=q,
-                relative_error=query.relative_error,
-            )
-        else:
-            result = blanket_delta(
-                randomizer,
-                clients,
-                query.epsilon or 0.0,
-                participation=q,
-                relative_error=query.relative_error,
-            )
-        return replace(result, unit=query.unit, details={**result.details, **query_details(query)})
-
-    def curve(epsilon: float) -> DeltaBound:
-        value = blanket_delta(
-            randomizer, clients, epsilon, participation=q, relative_error=query.relative_error
-        )
-        return DeltaBound(value.delta, value.numerical_error)
-
-    return guarantee_from_curve(
-        query,
-        curve,
-        randomizer.local_epsilon,
-        Status.PROVEN,
-        randomizer.source,
-        randomizer.assumptions,
-    )
+        point = bound.solve(epsilon=query.epsilon, delta=query.delta)
+        assumptions = (*assumed(query), *assumptions)
+        return answer_to(query, point, Status.PROVEN, source, assumptions)
+    local = randomizer.local_epsilon
+    return guarantee_from_curve(query, bound.delta, local, Status.PROVEN, source, assumptions)
 
 
 def _personal_blanket(query: BoundQuery) -> Guarantee:
-    from fl_shuffle.accounting.bounds.worst_client import worst_client_curve
-
     if query.randomizer not in SAFE_CLONE:
         raise NotApplicableError(
             "blanket with personal budgets needs a blanket law that does not depend on the "
             f"budget: krr, laplace (common noise, personal clipping) or privunit, not "
             f"{query.randomizer}; account per cohort of equal budgets instead"
         )
-    largest = make_randomizer(query, max(query.budgets).epsilon0)
+    largest = make_randomizer(query, max(query.classes).epsilon0)
     curve = worst_client_curve(
-        query.budgets,
+        query.classes,
         lambda epsilon0: make_randomizer(query, epsilon0).cases()[0].law,  # type: ignore[arg-type, return-value]
         lambda own, other: make_randomizer(query, other.epsilon0).cases()[0].blanket_mass,
         participation=query.participation,
@@ -96,39 +85,28 @@ def _personal_blanket(query: BoundQuery) -> Guarantee:
 
 
 def chosen_dataset_guarantee(query: BoundQuery) -> Guarantee:
-    from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta, lower_bound_epsilon
-
     require_one_round(query)
     query.require_pure()
     epsilon0, _, clients = query.local
     randomizer = make_randomizer(query, epsilon0)
     if query.delta is not None:
-        result = lower_bound_epsilon(
-            randomizer,
-            clients,
-            query.delta,
-            participation=query.participation,
-            relative_error=query.relative_error,
-        )
+        point = lower_bound_epsilon(randomizer, clients, query.delta, **_setting(query))
     else:
-        result = lower_bound_delta(
-            randomizer,
-            clients,
-            query.epsilon or 0.0,
-            participation=query.participation,
-            relative_error=query.relative_error,
-        )
-    return replace(result, unit=query.unit, details={**result.details, **query_details(query)})
+        point = lower_bound_delta(randomizer, clients, query.epsilon or 0.0, **_setting(query))
+    assumptions = (
+        "a chosen data set: the others hold x0, x1, a third value or a mix of them",
+        *secrecy(query),
+        *randomizer.assumptions,
+    )
+    source = "Su, Cheng, Wang 2025, Theorem 5"
+    return answer_to(query, point, Status.LOWER_BOUND, source, assumptions)
 
 
 def moments_guarantee(query: BoundQuery, tail: str) -> Guarantee:
-    from fl_shuffle.accounting.bounds import blanket_moments
-    from fl_shuffle.accounting.bounds.clones import local_delta
-
     query.require_pure()
     epsilon0, _, clients = query.local
     formula = getattr(blanket_moments, f"{tail}_delta")
-    if query.randomizer is None and not query.parallel:
+    if query.randomizer is None and not (query.parallel or query.matrix):
         cases, local, note = None, epsilon0, ONE_RANDOMIZER
     else:
         randomizer = make_randomizer(query, epsilon0)
@@ -154,23 +132,23 @@ def moments_guarantee(query: BoundQuery, tail: str) -> Guarantee:
 
 
 def clone_guarantee(query: BoundQuery) -> Guarantee:
-    from fl_shuffle.accounting.bounds.clones import clone_curve, standard_clone
-
     if query.personal:
         return _personal_clone(query)
     epsilon0, delta0, clients = query.local
     if query.rounds == 1 or delta0 > 0.0:
         require_one_round(query)
-        result = standard_clone(
+        point = standard_clone(
             epsilon0,
             clients,
             epsilon=query.epsilon,
             delta=query.delta,
             delta0=delta0,
-            participation=query.participation,
-            relative_error=query.relative_error,
+            **_setting(query),
         )
-        return replace(result, unit=query.unit, details=query_details(query))
+        theorem = "Theorem 3.8" if delta0 > 0.0 else "standard clone"
+        source = f"Feldman, McMillan, Talwar 2022, {theorem}"
+        assumptions = (*assumed(query), ONE_RANDOMIZER)
+        return answer_to(query, point, Status.PROVEN, source, assumptions)
     curve = clone_curve(
         epsilon0,
         [(math.exp(-epsilon0), clients - 1)],
@@ -182,10 +160,6 @@ def clone_guarantee(query: BoundQuery) -> Guarantee:
 
 
 def _personal_clone(query: BoundQuery) -> Guarantee:
-    from fl_shuffle.accounting.bounds.clones import clone_law
-    from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
-    from fl_shuffle.accounting.bounds.worst_client import worst_client_curve
-
     query.require_pure()
     k = query.k
 
@@ -203,7 +177,7 @@ def _personal_clone(query: BoundQuery) -> Guarantee:
             "which local budgets alone do not give: name krr or laplace, or use one cohort"
         )
     curve = worst_client_curve(
-        query.budgets,
+        query.classes,
         lambda epsilon0: lambda epsilon: clone_law(epsilon0, epsilon),
         hiding,
         participation=query.participation,
@@ -212,7 +186,7 @@ def _personal_clone(query: BoundQuery) -> Guarantee:
     return guarantee_from_curve(
         query,
         curve,
-        max(query.budgets).epsilon0,
+        max(query.classes).epsilon0,
         Status.PROVEN,
         "Feldman, McMillan, Talwar 2022, standard clone, with personal clone probabilities",
         ("the worst client's curve; budgets are public",),
@@ -220,9 +194,6 @@ def _personal_clone(query: BoundQuery) -> Guarantee:
 
 
 def feldman2022_guarantee(query: BoundQuery) -> Guarantee:
-    from fl_shuffle.accounting.bounds.clones import delta0_penalty
-    from fl_shuffle.accounting.bounds.published import closed_form
-
     epsilon0, delta0, clients = query.local
 
     def pure(delta: float) -> float:
@@ -248,14 +219,12 @@ def feldman2022_guarantee(query: BoundQuery) -> Guarantee:
 
 
 def feldman2023_guarantee(query: BoundQuery) -> Guarantee:
-    from fl_shuffle.accounting.bounds.published.closed_form import feldman2023_epsilon
-
     query.require_pure()
     epsilon0, _, clients = query.local
     _require_safe_clone(query)
     return guarantee_from_epsilon(
         query,
-        lambda delta: feldman2023_epsilon(epsilon0, clients, delta),
+        lambda delta: closed_form.feldman2023_epsilon(epsilon0, clients, delta),
         Status.PROVEN,
         "Feldman, McMillan, Talwar 2023, closed form, where its reduction stands",
         ONE_RANDOMIZER,
@@ -272,8 +241,6 @@ def _require_safe_clone(query: BoundQuery) -> None:
 
 
 def variation_ratio_guarantee(query: BoundQuery) -> Guarantee:
-    from fl_shuffle.accounting.bounds.clones import clone_curve
-
     query.require_pure()
     epsilon0, _, clients = query.local
     if query.randomizer != "krr" or query.joint > 1:
@@ -296,13 +263,11 @@ def variation_ratio_guarantee(query: BoundQuery) -> Guarantee:
 
 
 def erlingsson_guarantee(query: BoundQuery) -> Guarantee:
-    from fl_shuffle.accounting.bounds.published.closed_form import erlingsson2019_epsilon
-
     query.require_pure()
     epsilon0, _, clients = query.local
     return guarantee_from_epsilon(
         query,
-        lambda delta: erlingsson2019_epsilon(epsilon0, clients, delta),
+        lambda delta: closed_form.erlingsson2019_epsilon(epsilon0, clients, delta),
         Status.PROVEN,
         "Erlingsson et al. 2019",
         ONE_RANDOMIZER,

@@ -8,7 +8,7 @@ import numpy as np
 
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.queries.bound_query import BoundQuery
-from fl_shuffle.accounting.queries.guarantees import epsilon_and_delta
+from fl_shuffle.accounting.queries.guarantees import answer_to, epsilon_and_delta
 from fl_shuffle.accounting.queries.vector_methods import report_classes, report_details
 from fl_shuffle.errors import NotApplicableError
 
@@ -41,19 +41,17 @@ def sum_guarantee(query: BoundQuery) -> Guarantee:
         seen = [float(library.profile(history, [epsilon])[0]) for history in spent] or own
         return max(map(min, own, seen))
 
-    epsilon, delta = epsilon_and_delta(query, epsilon_at, delta_at)
-    return Guarantee(
-        epsilon=epsilon,
-        delta=delta,
-        method=query.method,
-        status=Status.PROVEN,
-        source=SUM_SOURCE,
-        assumptions=(
+    return answer_to(
+        query,
+        epsilon_and_delta(query, epsilon_at, delta_at),
+        Status.PROVEN,
+        SUM_SOURCE,
+        (
             sum_assumption(query.clients or 1, query.assumed_honest),
             "n reports arrive, with independent noise; parameters depend on public outputs only",
         ),
-        unit=query.unit,
-        details={**report_details(query, classes), "release": query.release},
+        **report_details(query, classes),
+        release=query.release,
     )
 
 
@@ -93,13 +91,12 @@ def sum_attack_guarantee(query: BoundQuery) -> Guarantee:
         )
     if min(epsilon, delta) == 0.0 and (query.delta is not None or delta == 0.0):
         raise NotApplicableError(f"{query.method}: the test on the sums reaches nothing here")
-    return Guarantee(
-        epsilon=epsilon,
-        delta=delta,
-        method=query.method,
-        status=Status.LOWER_BOUND,
-        source=LAPLACE_LOWER_SOURCE if laplace else SUM_LOWER_SOURCE,
-        assumptions=("the client's mean moves along one coordinate",),
-        unit=query.unit,
-        details={**report_details(query, classes), "release": query.release},
+    return answer_to(
+        query,
+        (epsilon, delta),
+        Status.LOWER_BOUND,
+        LAPLACE_LOWER_SOURCE if laplace else SUM_LOWER_SOURCE,
+        ("the client's mean moves along one coordinate",),
+        **report_details(query, classes),
+        release=query.release,
     )

@@ -16,7 +16,7 @@ from fl_shuffle.errors import InvalidValueError
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-NOISE_KINDS = ("gaussian", "laplace", "user")
+NOISE_KINDS = ("gaussian", "laplace", "user", "declared")
 COLUMNS = ("scale", "radius", "sensitivity", "epsilon0", "delta0")
 
 

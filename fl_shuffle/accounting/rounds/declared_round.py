@@ -9,11 +9,16 @@ from functools import cached_property, lru_cache
 import numpy as np
 from scipy.special import gammaln, log_expit
 
+from fl_shuffle.accounting.bisection import bisected
 from fl_shuffle.accounting.bounds.partial_shuffle import profile as profiles
+from fl_shuffle.accounting.bounds.partial_shuffle.profile import PROFILE_MAX_EPSILON
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
-from fl_shuffle.accounting.tolerances import TOLERANCES
+from fl_shuffle.accounting.reports import ROUND_EXACT_REPORTS
 from fl_shuffle.errors import require_integer, require_real
+
+DECLARED_ROUND_INFLATION = 1.0 + 1e-7
+"""Covers the round-off of the sum over a declared report's losses."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +35,12 @@ class DeclaredRound:
     others: int
 
     def __post_init__(self) -> None:
-        require_real("epsilon0", self.epsilon0, minimum=0.0, maximum=TOLERANCES.profile_max_epsilon)
+        require_real("epsilon0", self.epsilon0, minimum=0.0, maximum=PROFILE_MAX_EPSILON)
         require_real("delta0", self.delta0, minimum=0.0, maximum=1.0)
         require_integer("others", self.others, minimum=0)
 
-    def curve(self, relative_error: float | None = None) -> ProfileCurve:
-        """The one-round curve, proven given the declared budget; its accuracy is not a choice."""
+    def curve(self) -> ProfileCurve:
+        """The one-round curve, proven given the declared budget."""
         return ProfileCurve(profiles.approximate(self.epsilon0, self.delta0), self.others + 1)
 
     @cached_property
@@ -48,7 +53,7 @@ class DeclaredRound:
 
     def lessened(self) -> DeclaredRound:
         """A type that batches like this one share, with no more reports than it has."""
-        if self.others <= TOLERANCES.round_exact_reports:
+        if self.others <= ROUND_EXACT_REPORTS:
             return self
         # Rounds of slightly different arrivals then cost one curve; about 1% of the reports go.
         unit = 2 ** math.floor(0.5 * math.log2(self.others) - 1.0)
@@ -68,7 +73,7 @@ def declared_local_delta(epsilon0: float, delta0: float, rounds: int, epsilon: f
     gains = np.exp(logs) * -np.expm1(np.minimum(above, 0.0))
     return min(
         1.0,
-        (certain + (1.0 - certain) * float(np.sum(gains))) * TOLERANCES.declared_round_inflation,
+        (certain + (1.0 - certain) * float(np.sum(gains))) * DECLARED_ROUND_INFLATION,
     )
 
 
@@ -77,11 +82,12 @@ def declared_local_epsilon(epsilon0: float, delta0: float, rounds: int, delta: f
     """Epsilon at `delta` of such reports, rounded up; infinite where `rounds` delta0 exceeds it."""
     if rounds == 0:
         return 0.0
-    low, high = 0.0, epsilon0 * rounds
+    high = epsilon0 * rounds
     if rounds == 1 or high == 0.0 or declared_local_delta(epsilon0, delta0, rounds, high) > delta:
         return high if delta0 * rounds <= delta else math.inf
-    while high - low > 1e-9 * high:
-        middle = 0.5 * (low + high)
-        enough = declared_local_delta(epsilon0, delta0, rounds, middle) <= delta
-        low, high = (low, middle) if enough else (middle, high)
-    return high
+    return bisected(
+        lambda epsilon: declared_local_delta(epsilon0, delta0, rounds, epsilon) <= delta,
+        high,
+        0.0,
+        1e-9,
+    )[0]

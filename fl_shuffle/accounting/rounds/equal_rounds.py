@@ -3,45 +3,70 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fl_shuffle.accounting.bounds.clones import Curve
+from fl_shuffle.accounting.bounds.one_round import OneRoundCurve
 from fl_shuffle.accounting.engine.composition import Composition
-from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
-from fl_shuffle.accounting.tolerances import TOLERANCES
+from fl_shuffle.accounting.engine.dominating_pairs import LATTICE_MAX_LOSS, DominatingPair
+from fl_shuffle.accounting.engine.stop_loss import Curve
 
-if TYPE_CHECKING:
-    from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
-    from fl_shuffle.accounting.bounds.vector import VectorCurve
+EQUAL_ROUNDS_NODES_PER_SPREAD = 64.0
+"""Points of the one-round curve per spread of its privacy loss, over very many rounds: chords
+between them add less than 1e-4 of epsilon, and each point can cost 50 ms."""
+EQUAL_ROUNDS_FEWER = 20.0
+"""T rounds do with this / sqrt(T) fewer points per spread: they need them further out."""
+EQUAL_ROUNDS_SPREADS = 9.0
+"""The curve is followed over so many spreads, ever less densely."""
+EQUAL_ROUNDS_DENSE = 2.1
+"""Points are evenly dense over so many spreads ..."""
+EQUAL_ROUNDS_DEEPEST = 5.0
+"""... and this / sqrt(T) more over T rounds: where delta is decided each round's loss lies out by
+its share of the whole's deviation."""
+EQUAL_ROUNDS_TAIL_POINTS = 12
+"""Points beyond the followed part, up to the local epsilon."""
+ROUND_NODES_PER_SD = 6.0
+"""Points of a round's curve per standard deviation of its privacy loss, near zero (0.1% in
+epsilon)."""
+ROUND_NEAR_SDS = 3.0
+"""Within so many standard deviations the points are that dense; beyond, half as dense: a
+composition of many rounds has little there."""
+ROUND_DENSE_SDS = 4.0
+"""Beyond so many standard deviations the points thin out ..."""
+ROUND_THIN_SHARE = 0.7
+"""... by half after so many times the points of a standard deviation near zero."""
+ROUND_PATIENCE = 3
+"""After so many points without a smaller certified value the next ones are further out."""
+ROUND_MAX_STALLED = 8
+"""So many points without a smaller certified value end the curve; what is left is certain loss."""
+ROUND_LOCAL_POINTS = 16
+"""So many points of the local curve within a long step, where it is the smaller one."""
+ROUND_ENOUGH_DELTA = 1e-11
+"""Below this the curve is no longer computed but bounded by its last value and the local one: less
+than .005% of epsilon over up to 10^4 rounds at delta = 1e-6 (1e-10: 2% there)."""
+ROUND_FLOOR_DELTA = 1e-16
+"""A curve is followed down to here; the rest is counted as certain loss."""
 
 
 def compose_equal_rounds(curve: Curve, local_epsilon: float, rounds: int) -> Composition:
     """The composition of `rounds` rounds, each bounded by `curve` in both directions.
 
     `curve(epsilon)` must be an upper bound on every round's delta whatever the earlier rounds
-    released; at `local_epsilon` (nats) and beyond it is zero. The curve is evaluated at 400 to 750
+    released; at `local_epsilon` (nats) and beyond it is zero. The curve is evaluated at 160 to 300
     budgets, all on one lattice, which is also the composition's, and interpolated upwards: epsilon
-    exceeds that of the curve itself by less than 1e-5 of its value (docs/proofs.md, 6).
+    exceeds that of the curve itself by less than 1e-4 of its value (docs/proofs.md, 6).
     """
     at_zero = curve(0.0).delta
     if at_zero == 0.0 or local_epsilon == 0.0:
         return Composition([(DominatingPair.from_curve([0.0], [at_zero]), rounds)])
     spread = min(2.51 * at_zero, local_epsilon)
-    finest = spread / (
-        TOLERANCES.equal_rounds_nodes_per_spread - TOLERANCES.equal_rounds_fewer / math.sqrt(rounds)
-    )
+    finest = spread / (EQUAL_ROUNDS_NODES_PER_SPREAD - EQUAL_ROUNDS_FEWER / math.sqrt(rounds))
     # The curve may have a kink at the local epsilon: a point of the lattice.
     last = math.ceil(local_epsilon / finest)
     grid = local_epsilon / last
     # Where delta is decided a round's loss is tilted by its share of the whole's deviation.
-    dense = (
-        TOLERANCES.equal_rounds_dense + TOLERANCES.equal_rounds_deepest / math.sqrt(rounds)
-    ) * spread
-    reach = min(
-        local_epsilon, max(dense, TOLERANCES.equal_rounds_spreads * spread + 0.5 * spread * spread)
-    )
+    dense = (EQUAL_ROUNDS_DENSE + EQUAL_ROUNDS_DEEPEST / math.sqrt(rounds)) * spread
+    reach = min(local_epsilon, max(dense, EQUAL_ROUNDS_SPREADS * spread + 0.5 * spread * spread))
     places = [np.arange(min(last, math.ceil(dense / grid)) + 1)]
     stride = 2
     while places[-1][-1] < min(last, math.ceil(reach / grid)):
@@ -51,7 +76,7 @@ def compose_equal_rounds(curve: Curve, local_epsilon: float, rounds: int) -> Com
         stride *= 2
     start = int(places[-1][-1])
     tail = start + np.ceil(
-        (last - start) * np.linspace(0.0, 1.0, TOLERANCES.equal_rounds_tail_points + 1) ** 2
+        (last - start) * np.linspace(0.0, 1.0, EQUAL_ROUNDS_TAIL_POINTS + 1) ** 2
     )
     places = [*places, tail.astype(np.int64)] if last > start else places
     # The thinned points may have run past the kink: it is a point itself, and nothing lies beyond.
@@ -62,57 +87,27 @@ def compose_equal_rounds(curve: Curve, local_epsilon: float, rounds: int) -> Com
     return Composition([(DominatingPair.from_curve(epsilons, deltas, grid=grid), rounds)])
 
 
-def shuffled_pair(
-    curve: VectorCurve | ProfileCurve,
-    *,
-    per_sd: float = TOLERANCES.round_nodes_per_sd,
-    near: float = TOLERANCES.round_near_sds,
-    dense: float = TOLERANCES.round_dense_sds,
-    floor: float = TOLERANCES.round_floor_delta,
-    thin_after: int | None = None,
-) -> DominatingPair:
-    """A one-round curve's dominating pair, from the points of `followed`."""
-    epsilons, deltas, grid = followed(
-        curve, per_sd=per_sd, near=near, dense=dense, floor=floor, thin_after=thin_after
-    )
-    return DominatingPair.from_curve(epsilons, deltas, grid=grid)
+def shuffled_pair(curve: OneRoundCurve, *, per_sd: float = ROUND_NODES_PER_SD) -> DominatingPair:
+    """A one-round curve's dominating pair, from points that follow it down to `ROUND_FLOOR_DELTA`.
 
-
-def followed(
-    curve: VectorCurve | ProfileCurve,
-    *,
-    per_sd: float,
-    near: float,
-    dense: float,
-    floor: float,
-    thin_after: int | None = None,
-) -> tuple[list[float], list[float], float]:
-    """Follow a one-round curve down to `floor`: epsilons, deltas, and the grid the former lie on.
-
-    Points are `per_sd` to a standard deviation up to `near` of them, half as many up to `dense`,
-    then thin out, by half after every `thin_after` of them. It stops earlier where the engine can
-    certify no smaller value; what is left there counts as certain loss.
-
-    Long steps far out take in the local curve on the way, where that is the smaller one already.
-    Beyond `round_far_sds` standard deviations a looser curve will do, and is many times cheaper
-    where few blanket reports are expected.
+    Points are `per_sd` to a standard deviation near zero, half as many further out, then thin out.
+    They end earlier where the engine can certify no smaller value; what is left there counts as
+    certain loss. Long steps far out take in the local curve on the way, where that is the smaller
+    one already.
     """
-    curve.delta(2.0 * curve.predicted_mu)
-    loose = curve.loosened(TOLERANCES.round_far_relative_error)
     mu = curve.predicted_mu
     # Powers of two: batches that are much alike share their points, and so the work; and all points
     # lie on the composition's lattice, which then loses nothing.
     finest = step = 2.0 ** math.floor(math.log2(mu / per_sd))
-    if thin_after is None:
-        thin_after = max(1, round(TOLERANCES.round_thin_share * per_sd))
+    thin_after = max(1, round(ROUND_THIN_SHARE * per_sd))
     thinned = 0
     epsilons = [0.0]
     deltas = [curve.delta(0.0)]
     stalled = 0
-    while deltas[-1] > floor and epsilons[-1] < TOLERANCES.lattice_max_loss - step:
-        if near < dense and epsilons[-1] >= near * mu and step == finest:
+    while deltas[-1] > ROUND_FLOOR_DELTA and epsilons[-1] < LATTICE_MAX_LOSS - step:
+        if epsilons[-1] >= ROUND_NEAR_SDS * mu and step == finest:
             step *= 2.0
-        if epsilons[-1] >= dense * mu:
+        if epsilons[-1] >= ROUND_DENSE_SDS * mu:
             thinned += 1
             step *= 2.0 if thinned % thin_after == 0 else 1.0
         ahead = epsilons[-1] + step
@@ -121,7 +116,7 @@ def followed(
         if local < deltas[-1]:
             # Where the local curve takes over within a long step its points cost nothing.
             between = finest * np.unique(
-                np.linspace(epsilons[-1], ahead, TOLERANCES.round_local_points) // finest
+                np.linspace(epsilons[-1], ahead, ROUND_LOCAL_POINTS) // finest
             )
             for at in between[1:-1].tolist():
                 if (value := curve.local_delta(at)) < deltas[-1]:
@@ -129,15 +124,14 @@ def followed(
                     deltas.append(value)
         epsilons.append(ahead)
         known = min(deltas[-1], local)
-        if known < TOLERANCES.round_enough_delta:
+        if known < ROUND_ENOUGH_DELTA:
             deltas.append(known)
         else:
-            close = ahead < TOLERANCES.round_far_sds * mu
-            deltas.append(min(deltas[-1], (curve if close else loose).delta(ahead)))
+            deltas.append(min(deltas[-1], curve.delta(ahead)))
         stalled = stalled + 1 if deltas[-1] == deltas[-2] else 0
-        if stalled == TOLERANCES.round_max_stalled:
+        if stalled == ROUND_MAX_STALLED:
             break
-        if stalled >= TOLERANCES.round_patience:
+        if stalled >= ROUND_PATIENCE:
             # The curve jumps a little where its free parameters do: look further out.
             step *= 2.0
-    return epsilons, deltas, finest
+    return DominatingPair.from_curve(epsilons, deltas, grid=finest)

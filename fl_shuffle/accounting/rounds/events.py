@@ -14,7 +14,9 @@ from fl_shuffle.errors import InvalidValueError, require_choice, require_real
 class ClientClass:
     """Clients with identical randomizers: what one report of theirs is to the accountant.
 
-    `noise` is `gaussian`, `laplace` or `user` (no known law: the declared local budget counts).
+    `noise` is `gaussian`, `laplace`, `user` (no known law: the declared local budget counts) or
+    `declared` (what a client's own training did to its records is as good as one Gaussian mechanism
+    of this `scale` and `sensitivity`, as it says; nothing is known of its report).
     `scale` is the Gaussian standard deviation or the Laplace scale b of each coordinate; `radius`
     bounds the norm of the mean report before noise (l2 for Gaussian, l1 for Laplace);
     `sensitivity` bounds how far that mean moves when one unit is replaced. `epsilon0`, `delta0` are
@@ -30,7 +32,7 @@ class ClientClass:
     records: int
 
     def __post_init__(self) -> None:
-        require_choice("noise", self.noise, ("gaussian", "laplace", "user"))
+        require_choice("noise", self.noise, ("gaussian", "laplace", "user", "declared"))
         require_real("scale", self.scale, minimum=0.0, exclusive_minimum=self.noise != "user")
         require_real("radius", self.radius, minimum=0.0)
         require_real("sensitivity", self.sensitivity, minimum=0.0)
@@ -43,24 +45,6 @@ class ClientClass:
         if self.noise == "user":
             return self.epsilon0
         return min(self.sensitivity, 2.0 * self.radius) / self.scale
-
-
-@dataclass(frozen=True)
-class RoundEvent:
-    """One executed round: how many reports of each class were really released.
-
-    `schedule` is `aggregate` (one shuffled batch answers one model) or `sequential` (each report
-    answers a model that already depends on the ones before it).
-    """
-
-    round_number: int
-    schedule: str
-    unit: str
-    counts: Mapping[int, int]
-
-    @property
-    def n_reports(self) -> int:
-        return sum(self.counts.values())
 
 
 @dataclass(frozen=True)
@@ -107,7 +91,10 @@ class Spend:
     @property
     def headline_column(self) -> str:
         """The column that matches what is released. A sum is computed from the shuffled reports, so
-        `proven` holds where `sum` says nothing."""
+        `proven` holds where `sum` says nothing; `local` where clients declare what they did, and
+        nothing is proven."""
+        if self.columns["local"].status is Status.DECLARED:
+            return "local"
         found = self.columns.get("sum") if self.release == "sum" else None
         return "proven" if found is None or found.worst is None else "sum"
 

@@ -15,7 +15,13 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
 from fl_shuffle.accounting.rounds.declared_round import declared_local_epsilon
 from fl_shuffle.accounting.rounds.events import ClientClass
-from fl_shuffle.accounting.tolerances import TOLERANCES
+
+LOCAL_LAWS = 256
+"""With more distinct Laplace exposures, or declared epsilons, than this they are rounded up ..."""
+LOCAL_LADDER = 0.01
+"""... by this share at most ..."""
+LOCAL_RUNGS = 1000
+"""... or to what lies so many rungs below the largest."""
 
 Vector = NDArray[np.float64]
 
@@ -29,7 +35,7 @@ def local_epsilon(client: ClientClass, rounds: int, delta: float) -> float:
     """
     if rounds == 0:
         return 0.0
-    if client.noise == "gaussian":
+    if client.noise in ("gaussian", "declared"):
         return gaussian_epsilon(delta, client.exposure * math.sqrt(rounds))
     if client.noise == "laplace":
         return laplace_epsilon(delta, client.exposure, rounds)
@@ -61,11 +67,11 @@ def accounted_locally(classes: ClassTable) -> ClassTable:
 
 def _ladder(values: Vector) -> Vector | None:
     """The values rounded up to a ladder below their largest; None where they are few."""
-    if np.unique(values).size <= TOLERANCES.local_laws:
+    if np.unique(values).size <= LOCAL_LAWS:
         return None
-    largest, step = float(values.max()), math.log1p(TOLERANCES.local_ladder)
+    largest, step = float(values.max()), math.log1p(LOCAL_LADDER)
     # What is almost nothing beside the largest may be raised by more.
-    at_least = np.maximum(values, largest * math.exp(-step * TOLERANCES.local_rungs))
+    at_least = np.maximum(values, largest * math.exp(-step * LOCAL_RUNGS))
     rungs = np.floor(np.log(largest / at_least) / step)
     # Round-off of a logarithm must not lower anybody.
     return np.maximum(largest * np.exp(-step * rungs), at_least)
@@ -80,7 +86,7 @@ def local_epsilons(
     """`local_epsilon` of every client [n], each with its own number of rounds [n]."""
     table = ClassTable.of(classes)
     values = np.zeros(len(class_of))
-    gaussian = table.is_noise("gaussian")[class_of]
+    gaussian = _gaussian(table)[class_of]
     mu = table.exposure[class_of[gaussian]] * np.sqrt(rounds[gaussian])
     values[gaussian] = gaussian_epsilons(delta, mu)
     rest = np.flatnonzero(~gaussian)
@@ -93,6 +99,11 @@ def local_epsilons(
         ]
         values[rest] = np.array(found)[inverse.reshape(-1)]
     return values
+
+
+def _gaussian(table: ClassTable) -> NDArray[np.bool_]:
+    """Which classes [classes] compose as Gaussian mechanisms do."""
+    return np.asarray(table.is_noise("gaussian") | table.is_noise("declared"))
 
 
 def _local_laws(table: ClassTable) -> NDArray[np.int64]:
@@ -116,7 +127,7 @@ def worst_local_epsilons(
     the same kind of noise surpasses in both exposure and rounds.
     """
     table = ClassTable.of(classes)
-    gaussian = table.is_noise("gaussian")[class_of]
+    gaussian = _gaussian(table)[class_of]
     worst = np.zeros(groups)
     if gaussian.any():
         mu = np.zeros(groups)

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
 from fl_shuffle.accounting.rounds.round_library import RoundKind
-from fl_shuffle.accounting.tolerances import TOLERANCES
+
+FEW_HISTORIES = 8
+"""Up to so many histories are compared with one another and worked out one by one."""
 
 Spent = dict[RoundKind, int]
 Clients = NDArray[np.int64]
@@ -29,16 +31,21 @@ class ParticipationHistory:
         return cls(np.zeros(clients, dtype=np.int64))
 
     def after(
-        self, types: Mapping[int, RoundKind], class_of: Clients, present: NDArray[np.bool_]
+        self,
+        types: Mapping[int, RoundKind],
+        class_of: Clients,
+        present: NDArray[np.bool_],
+        times: int = 1,
     ) -> ParticipationHistory:
-        """One more round: every present client of class c (in `types`) met `types[c]`."""
+        """One more round: every present client of class c (in `types`) met `types[c]`, so many
+        times."""
         if not types:
             return self
         if len(self.distinct) == 1 and len(types) == 1 and bool(present.all()):
             (index, kind), *_ = types.items()
             if bool((class_of == index).all()):
                 spent = dict(self.distinct[0])
-                spent[kind] = spent.get(kind, 0) + 1
+                spent[kind] = spent.get(kind, 0) + times
                 return ParticipationHistory(self.group_of, (spent,))
         width = int(class_of.max()) + 1
         taking = present & np.isin(class_of, list(types))
@@ -55,7 +62,7 @@ class ParticipationHistory:
             spent = dict(self.distinct[key // width if key >= 0 else -1 - key])
             if key >= 0:
                 kind = types[key % width]
-                spent[kind] = spent.get(kind, 0) + 1
+                spent[kind] = spent.get(kind, 0) + times
             name = frozenset(spent.items())
             if name not in found:
                 found[name] = len(spents)
@@ -69,7 +76,7 @@ class ParticipationHistory:
         if len(self.distinct) == 1:
             return list(self.distinct)
         present = [self.distinct[group] for group in np.unique(self.group_of[members]).tolist()]
-        if len(present) > TOLERANCES.few_histories:
+        if len(present) > FEW_HISTORIES:
             return [spent for spent in present if spent]
         return [
             spent

@@ -8,13 +8,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.bounds.partial_shuffle.profile import PROFILE_MAX_EPSILON
+from fl_shuffle.accounting.reports import ReportClass, RoundType
 from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
 from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
 from fl_shuffle.accounting.rounds.events import ClientClass
-from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundType
+from fl_shuffle.accounting.rounds.round_library import FEW_BALLS, RoundKind, curve_of
 from fl_shuffle.accounting.rounds.sum_account import AssumedHonest, honest_reports
-from fl_shuffle.accounting.tolerances import TOLERANCES
+
+MAX_BALLS_TOLD_APART = 20
+"""So many radii at most are told apart among clients with the same noise; the others count with a
+larger one."""
 
 Mask = NDArray[np.bool_]
 
@@ -25,6 +29,10 @@ SEQUENTIAL = (
 ONE_OF_SEVERAL = (
     "shuffling adds nothing here: the randomizer's law is not known to the accountant, and the "
     "budget it declares is for one of several records: other clients' reports may differ by more"
+)
+DECLARED_MECHANISM = (
+    "as the clients declare: nobody checks what noise their training added, and no theorem hides a "
+    "report of an unknown law among others, so the shuffler is not counted"
 )
 TOO_FEW_DECLARED = (
     "shuffling adds nothing here: the randomizer's law is not known to the accountant, only the "
@@ -88,14 +96,15 @@ class ShuffledView:
     def _add_cohorts(self, clients: NDArray[np.int64]) -> None:
         """Groups of those whose noise somebody else has as well; `clients` [classes]."""
         table = self._classes
-        known = np.flatnonzero(~table.is_noise("user") & (clients > 0))
+        unknown = table.is_noise("user") | table.is_noise("declared")
+        known = np.flatnonzero(~unknown & (clients > 0))
         cohort = distinct_rows(table.noise[known], table.scale[known]).inverse
         shared = np.bincount(cohort, clients[known])[cohort] > 1
         known, cohort = known[shared], cohort[shared]
         order = np.lexsort((table.sensitivity[known], table.radius[known], cohort))
         known, cohort = known[order], cohort[order]
         for members in np.split(known, np.flatnonzero(np.diff(cohort)) + 1) if known.size else ():
-            parts = np.array_split(members, min(len(members), TOLERANCES.max_balls_told_apart))
+            parts = np.array_split(members, min(len(members), MAX_BALLS_TOLD_APART))
             first = len(self._groups)
             own = table[int(members[0])]
             for part in parts:
@@ -109,7 +118,7 @@ class ShuffledView:
     def _add_declared(self) -> None:
         """Groups of equal declared budgets, where the budget is for the whole report."""
         table = self._classes
-        usable = table.is_noise("user") & (table.epsilon0 <= TOLERANCES.profile_max_epsilon)
+        usable = table.is_noise("user") & (table.epsilon0 <= PROFILE_MAX_EPSILON)
         if self._unit != "client":
             usable &= table.records == 1
         known = np.flatnonzero(usable)
@@ -139,7 +148,7 @@ class ShuffledView:
             return DeclaredRound(*self._declared[index - len(self._groups)], others)
         cohort = self._cohort_of[index]
         kind = RoundType.of(self._batch(counts[cohort], cohort), index - cohort.start)
-        if cohort.stop - cohort.start > TOLERANCES.few_balls:
+        if cohort.stop - cohort.start > FEW_BALLS:
             # Certifying a curve for each of many balls takes long: with the same others all around
             # that of the largest ball holds for everybody.
             kind = kind.in_smallest_place()
@@ -158,7 +167,7 @@ class ShuffledView:
                 kind = self._kind(every, group, lost)
                 assert isinstance(kind, RoundType)
                 seen[group] = kind
-            alone = RoundType(own.noise, own.scale, own.radius, own.sensitivity, ())
+            alone = RoundType(own.noise, own.scale, own.radius, own.sensitivity)
             found.append(seen.get(group, alone))
         return found
 
@@ -178,7 +187,7 @@ class ShuffledView:
             for index, (size, count) in enumerate(zip(sizes, counts, strict=True))
             if count
             and size > 1 + self._lost_of_all
-            and self._kind(counts, index, self._lost_of_all).curve().credit
+            and curve_of(self._kind(counts, index, self._lost_of_all)).credit
         )
 
     def round_types(self, present: Mask) -> dict[int, RoundKind]:
@@ -210,6 +219,8 @@ class ShuffledView:
             return None
         if self._sequential:
             return SEQUENTIAL
+        if bool(self._classes.is_noise("declared").any()):
+            return DECLARED_MECHANISM
         if bool(self._classes.is_noise("user").all()):
             return TOO_FEW_DECLARED if self._declared else ONE_OF_SEVERAL
         if not self._groups:
@@ -237,7 +248,8 @@ def kind_alone(client: ClientClass) -> RoundKind:
     """A round in which nobody hides this client: what its own noise does, or is declared to do."""
     if client.noise == "user":
         return DeclaredRound(client.epsilon0, client.delta0, 0)
-    return RoundType(client.noise, client.scale, client.radius, client.sensitivity, ())
+    noise = "gaussian" if client.noise == "declared" else client.noise
+    return RoundType(noise, client.scale, client.radius, client.sensitivity)
 
 
 def as_published_type(client: ClientClass, count: int) -> RoundType | None:

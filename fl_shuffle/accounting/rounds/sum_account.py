@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.bounds.sum_release.gaussian import (
+    SUM_DELTA_SHARE,
     attacked_variance,
     sum_epsilon,
     sum_mu,
@@ -21,7 +22,7 @@ from fl_shuffle.accounting.bounds.sum_release.honest import (
     honest_reports,
     sum_assumption,
 )
-from fl_shuffle.accounting.bounds.sum_release.laplace import laplace_sum_mu
+from fl_shuffle.accounting.bounds.sum_release.laplace import SUM_RARE, laplace_sum_mu
 from fl_shuffle.accounting.bounds.sum_release.sum_curve import SumCurve
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.gaussian_inverses import gaussian_epsilons
@@ -29,8 +30,10 @@ from fl_shuffle.accounting.laws.report_grid import report_grids
 from fl_shuffle.accounting.rounds.class_table import ClassTable, largest_of_classes
 from fl_shuffle.accounting.rounds.events import ClientClass, Column
 from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilons
-from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import NotApplicableError
+
+SUM_MOST_COORDINATES = 10**9
+"""Reports whose dimension is not known are counted as having so many coordinates."""
 
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -57,6 +60,10 @@ FEW_LAPLACE = (
     "guarantee; more clients, or fewer budget levels (budgets.levels), would change that"
 )
 MIXED_SUM = "not available: nothing is proven here of sums of different kinds of noise"
+DECLARED_SUM = (
+    "not available: of a training that clients declare the law of a report is not known, hence "
+    "neither is that of a sum"
+)
 UNKNOWN_SUM = (
     "not available: the law of the user's randomizer is not known to the accountant, hence neither "
     "is that of a sum of its reports"
@@ -89,7 +96,7 @@ class _Table:
     def of(cls, classes: Sequence[ClientClass], dimension: int | None) -> _Table:
         rows = ClassTable.of(classes)
         shift = np.minimum(rows.sensitivity, 2.0 * rows.radius)
-        coordinates = TOLERANCES.sum_most_coordinates if dimension is None else dimension
+        coordinates = SUM_MOST_COORDINATES if dimension is None else dimension
         grids = report_grids(rows.scale, rows.radius)
         return cls(rows.scale, shift, grids, accounted_locally(rows), coordinates)
 
@@ -142,8 +149,6 @@ class SumAccount:
     """Of Laplace reports: no sum so far had more of a class [classes] than this."""
     whole: int = 0
     """So many sums were of everybody's reports."""
-    found: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False)
-    """Attacks on these sums that were worked out; an account that follows keeps them."""
     _table: _Table | None = field(default=None, repr=False)
     _everybody: NDArray[np.int64] | None = field(default=None, repr=False)
     """So many clients each class [classes] has."""
@@ -166,6 +171,8 @@ class SumAccount:
         reason = None
         if schedule == "sequential":
             reason = SEQUENTIAL_SUM
+        elif ClassTable.of(classes).is_noise("declared").any():
+            reason = DECLARED_SUM
         elif ClassTable.of(classes).is_noise("user").any():
             reason = UNKNOWN_SUM
         elif len(np.unique(ClassTable.of(classes).noise)) > 1:
@@ -185,8 +192,8 @@ class SumAccount:
             _table=table, _everybody=everybody,
         )  # fmt: skip
 
-    def after(self, present: Mask) -> SumAccount:
-        """One more sum, of the reports of these clients [n]."""
+    def after(self, present: Mask, times: int = 1) -> SumAccount:
+        """One more round of `times` sums, each of a report of these clients [n]."""
         table = self._table
         if table is None or not present.any():
             return self
@@ -196,16 +203,16 @@ class SumAccount:
         if counts is None:
             counts = np.bincount(taking, minlength=len(table.scale))
         cost = table.cost(counts, honest_reports(self.assumed_honest, int(counts.sum())))
-        taken = self.taken + present
+        taken = self.taken + times * present
         # What one class costs is one number for all.
         own = taking if len(table.scale) > 1 else np.zeros(1, dtype=np.int64)
         if everybody:
-            spent = self.mu_squared + cost.mu_squared[own]
-            attacked = self.attacked_mu_squared + cost.attacked_mu_squared[own]
+            spent = self.mu_squared + times * cost.mu_squared[own]
+            attacked = self.attacked_mu_squared + times * cost.attacked_mu_squared[own]
         else:
             spent, attacked = self.mu_squared.copy(), self.attacked_mu_squared.copy()
-            spent[present] += cost.mu_squared[own]
-            attacked[present] += cost.attacked_mu_squared[own]
+            spent[present] += times * cost.mu_squared[own]
+            attacked[present] += times * cost.attacked_mu_squared[own]
         most = self.most
         if table.laplace:
             most = counts if most is None else np.maximum(most, counts)
@@ -215,7 +222,7 @@ class SumAccount:
             attacked_mu_squared=attacked,
             taken=taken,
             most=most,
-            whole=self.whole + everybody,
+            whole=self.whole + times * everybody,
         )
 
     @property
@@ -247,7 +254,7 @@ class SumAccount:
                 alone |= some
                 continue
             values, inverse = np.unique(self.mu_squared[some], return_inverse=True)
-            each = gaussian_epsilons(left * TOLERANCES.sum_delta_share, np.sqrt(values))
+            each = gaussian_epsilons(left * SUM_DELTA_SHARE, np.sqrt(values))
             found[some] = each[inverse.reshape(-1)]
         if alone.any():
             found[alone] = local_epsilons(
@@ -308,4 +315,4 @@ class SumAccount:
 
 def rare_of(laplace: bool) -> float:
     """What every sum adds to delta."""
-    return TOLERANCES.sum_rare if laplace else 0.0
+    return SUM_RARE if laplace else 0.0

@@ -71,10 +71,12 @@ class Trust:
 
     `release` is "reports" (the shuffled reports of a round are seen; column `proven`) or "sum"
     (only their sum is; column `sum`). `assumed_honest`: of every round's reports at least so many
-    (a count) or this share come from clients who add the noise they say and keep it to themselves;
-    None: all do. Sums of fewer than `min_reports` reports never leave. `analyzed`: an analyzer of
-    the user's gets single reports. `shuffler`: "in-server", or "apart" as a party of its own.
-    `discrete`: clients add discrete noise, whose budget is proven and not declared.
+    (a count) or this share come from clients who add the noise they say and keep it to themselves,
+    whoever they are, perhaps in view of what was released before, but settled before the round's
+    noise is drawn; None: all do. Sums of fewer than `min_reports` reports never leave. `analyzed`:
+    an analyzer of the user's gets single reports. `shuffler`: "in-server", or "apart" as a party of
+    its own. `discrete`: clients add discrete noise, whose budget is proven and not declared.
+    `reports_per_round`: so many reports of a client leave in a round, each in a batch of its own.
     """
 
     release: str = "reports"
@@ -83,6 +85,7 @@ class Trust:
     analyzed: bool = False
     shuffler: str = "in-server"
     discrete: bool = False
+    reports_per_round: int = 1
 
     @classmethod
     def of(cls, tables: Mapping[str, Mapping[str, Any]]) -> Trust:
@@ -95,6 +98,7 @@ class Trust:
             analyzed=tables["server"]["analyzer"] != "mean",
             shuffler=privacy.get("shuffler", "in-server"),
             discrete=str(privacy.get("randomizer", "")).startswith("discrete-"),
+            reports_per_round=privacy.get("reports_per_round", 1),
         )
 
     def require(self, round_number: int, reports: int) -> None:
@@ -127,8 +131,8 @@ class Trust:
         )
         return (
             f"in every round at least {least} whose reports arrive {kept} "
-            "(privacy.assumed_honest); whoever the others are, their reports hide nobody in "
-            "`proven` and `sum`"
+            "(privacy.assumed_honest); who the others are is settled before that round's noise is "
+            "drawn, and their reports hide nobody in `proven` and `sum`"
         )
 
 

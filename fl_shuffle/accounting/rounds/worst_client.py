@@ -1,4 +1,4 @@
-"""The most exposed client of a run, with the curves of its guarantee."""
+"""A client of a run, the most exposed one or any, with the curves of its guarantee."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fl_shuffle.accounting.rounds.sum_account import SumCurve
 
 
 class WorstClient(Protocol):
-    """The most exposed client in the headline's column: its number, its epsilon, its curves."""
+    """A client in the headline's column: its number, its epsilon, its curves."""
 
     @property
     def client(self) -> int:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_shuffle.accounting.engine.composition import Composition
-from fl_shuffle.accounting.engine.many_compositions import certainly_within
+from fl_shuffle.accounting.engine.composition import Composition, certainly_within
+from fl_shuffle.accounting.rounds.participation_history import FEW_HISTORIES
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary, Spent
-from fl_shuffle.accounting.tolerances import TOLERANCES
 
 
 def largest_epsilon(library: RoundLibrary, spents: Sequence[Spent], delta: float) -> float:
@@ -21,9 +20,7 @@ def largest_epsilon(library: RoundLibrary, spents: Sequence[Spent], delta: float
     """
     kinds = list({kind: None for spent in spents for kind in spent})
     # A single round's epsilon needs no pair, which is dear: asked for only where it helps.
-    many = len(spents) > TOLERANCES.few_histories and any(
-        library.curve(kind).credit for kind in kinds
-    )
+    many = len(spents) > FEW_HISTORIES and any(library.curve(kind).credit for kind in kinds)
     pairs = [pair for pair in map(library.pair, kinds) if pair is not None] if many else []
     if len(pairs) < len(kinds) or not many:
         return max((library.epsilon(spent, delta) for spent in spents), default=0.0)

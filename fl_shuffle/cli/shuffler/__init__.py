@@ -36,8 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="SuperNodes; site i plays what partition-id=i num-partitions=P plays",
     )  # fmt: skip
     init.add_argument(
-        "--min-reports", type=int, metavar="N", default=2,
-        help="no smaller batch leaves, whatever the server asks (default: 2)",
+        "--min-reports", type=int, metavar="N", required=True,
+        help="no smaller batch leaves, whatever the server asks: what hides a client from it",
     )  # fmt: skip
     init.add_argument(
         "--deadline", type=float, metavar="SECONDS", default=DEADLINE_SECONDS,

@@ -14,8 +14,8 @@ from fl_shuffle.errors import ConfigError, require_integer, require_real
 
 def key(arguments: argparse.Namespace) -> int:
     """Write the analyzer's key pair."""
-    from fl_shuffle.shuffling.credentials import write_key
-    from fl_shuffle.shuffling.sealing import new_key, public_key
+    from fl_shuffle.shuffler.remote.credentials import write_key
+    from fl_shuffle.shuffler.remote.sealing import new_key, public_key
 
     path = Path(arguments.file)
     public = path.with_name(path.name + ".pub")
@@ -31,7 +31,7 @@ def key(arguments: argparse.Namespace) -> int:
 
 def init(arguments: argparse.Namespace) -> int:
     """Make a shuffler's directory, and passes."""
-    from fl_shuffle.shuffling.service import initialise
+    from fl_shuffle.shuffler.remote.service import initialise
 
     directory, passes = Path(arguments.directory), Path(arguments.passes)
     initialise(
@@ -56,7 +56,7 @@ def serve(arguments: argparse.Namespace) -> int:
     """Answer calls until the process is asked to end."""
     # gRPC's own messages name peers and times.
     os.environ["GRPC_VERBOSITY"] = "NONE"
-    from fl_shuffle.shuffling.service import opened
+    from fl_shuffle.shuffler.remote.service import opened
 
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     logging.getLogger("fl_shuffle.shuffler").setLevel(logging.INFO)

@@ -1,13 +1,17 @@
-"""Running the same apps on Flower's Simulation Engine (Ray), from start to a checked end.
+"""Running apps on Flower's Simulation Engine (Ray), from start to a checked end: the configured
+ones (`run.engine = "ray"`), or those of the folder that one stands in, by `flwr run .` ("flwr").
 
-`flwr run` exits with 0 even when the app failed, so the run's status is asked for; every process
-started here is ended here, and all Flower state lives in a private folder.
+`flwr run` exits with 0 even when the app failed, so the run's status is asked for. Every process
+started here ends with this one, however that ends: a keeper (`keeper.py`) sees to it, and the run
+itself looks after every round whether this process still holds the lease of the private folder, in
+which all Flower state lives.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -19,10 +23,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.errors import RunError
-from fl_shuffle.flower.event_file import EVENTS, EventReader
-from fl_shuffle.flower.settings import RESOLVED, SIMULATION_VARIABLE
+from fl_shuffle.errors import ConfigError, FlShuffleError, RunError
+from fl_shuffle.flower.event_file import EVENTS, EventReader, append_event, lease
+from fl_shuffle.flower.settings import RESOLVED, SIMULATION_VARIABLE, app_tables
 
 OFFLINE = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -31,6 +38,8 @@ OFFLINE = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 CONNECTION = "fl-shuffle"
+PASSED = (RESOLVED, "run-directory", "resume")
+"""What `flwr run` is told of a run: Flower takes only keys that the app's pyproject.toml has."""
 APP = """
 [build-system]
 requires = ["setuptools"]
@@ -54,7 +63,6 @@ clientapp = "fl_shuffle_run_client:app"
 resolved = ""
 run-directory = ""
 resume = ""
-events = ""
 """
 """An app of two lines that starts the configured ones."""
 START_SECONDS = 240.0
@@ -67,6 +75,8 @@ POLL_SECONDS = 0.5
 """Pause between two looks at what the run tells of itself."""
 FIRST_QUESTION_SECONDS, LONGEST_PAUSE_SECONDS = 4.0, 10.0
 """When Flower is asked for the status: every answer costs seconds of a processor."""
+SAID = re.compile(r"\bfl_shuffle\.errors\.\w+: (.+)")
+"""How Flower's log ends where the user can put right what was wrong."""
 
 
 def ray_address(config: Config) -> str:
@@ -133,9 +143,14 @@ def _run(
     events = home / "events"
     reader = EventReader(events)
 
+    failures: list[RunError] = []
+
     def tell() -> bool:
         for event in reader.unread():
-            observer(event)
+            if isinstance(event, RunError):
+                failures.append(event)
+            else:
+                observer(event)
         return (directory / "summary.json").is_file()
 
     with log_file.open("w", encoding="utf-8") as log:
@@ -145,20 +160,29 @@ def _run(
         environment[SIMULATION_VARIABLE] = "1"
         environment["PYTHONPATH"] = _python_path()
         environment[RAY_ADDRESS] = ray_address(config) or "local"
-        values = {RESOLVED: config.to_json(), EVENTS: str(events), **run_config}
-        with _superlink(home, environment, log):
-            run_id = _submit(config, values, home, environment, nodes, log)
+        environment[EVENTS] = str(events)
+        values = {RESOLVED: config.to_json(), **run_config}
+        with lease(home), _superlink(home, environment, log):
+            app = Path.cwd() if config.run.engine == "flwr" else _write_app(config, home / "app")
+            run_id = _submit(app, values, home, environment, nodes, log)
             status = _wait(run_id, home, environment, tell)
             log.write(f"status: {status}\n")
             _flwr(["log", run_id, CONNECTION, "--show"], home, environment, log)
     if status != "finished:completed" or not (directory / "summary.json").is_file():
-        raise RunError(f"the Ray run failed; its log is in {log_file}")
+        said = [str(each) for each in failures] or SAID.findall(log_file.read_text("utf-8"))
+        why = f": {said[-1]}" if said else ""
+        raise RunError(f"the Ray run failed{why}; its log is in {log_file}")
 
 
 @contextmanager
 def _superlink(home: Path, environment: dict[str, str], log: Any) -> Iterator[None]:
     port = _free_port()
     command = [
+        sys.executable,
+        "-I",
+        str(Path(__file__).with_name("keeper.py")),
+        str(os.getpid()),
+        str(home),
         _program("flower-superlink"),
         "--insecure",
         "--simulation",
@@ -172,7 +196,10 @@ def _superlink(home: Path, environment: dict[str, str], log: Any) -> Iterator[No
         f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"\ninsecure = true\n',
         encoding="utf-8",
     )
-    process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    # In a session of its own: what ends this process and its terminal leaves it the time it needs.
+    process = subprocess.Popen(
+        command, env=environment, stdout=log, stderr=log, start_new_session=True
+    )
     try:
         deadline = time.monotonic() + START_SECONDS
         while not _listens(port):
@@ -182,15 +209,11 @@ def _superlink(home: Path, environment: dict[str, str], log: Any) -> Iterator[No
         yield
     finally:
         process.terminate()
-        try:
-            process.wait(timeout=15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.wait()
 
 
 def _submit(
-    config: Config,
+    app: Path,
     run_config: Mapping[str, str],
     home: Path,
     environment: dict[str, str],
@@ -205,7 +228,7 @@ def _submit(
     answer = _flwr(
         [
             "run",
-            str(_write_app(config, home / "app")),
+            str(app),
             CONNECTION,
             "--run-config",
             str(settings),
@@ -227,19 +250,55 @@ def _submit(
 def _write_app(config: Config, folder: Path) -> Path:
     """An app folder for `flwr run` whose components are the configured apps."""
     folder.mkdir()
-    (folder / "pyproject.toml").write_text(APP, encoding="utf-8")
+    own = "".join(f"{json.dumps(k)} = {json.dumps(v)}\n" for k, v in config.app.config.items())
+    (folder / "pyproject.toml").write_text(APP + own, encoding="utf-8")
     # The client's side is loaded before the engine makes its actors.
     pool = "from fl_shuffle.flower.on_ray.pool import install\n\ninstall()\n"
-    for side, path, before in (
-        ("server", config.app.server, ""),
-        ("client", config.app.client, pool),
+    heard = (
+        "from fl_shuffle.flower.on_ray.engine import that_says_why\n\napp = that_says_why(app)\n"
+    )
+    for side, path, before, after in (
+        ("server", config.app.server, "", heard),
+        ("client", config.app.client, pool, ""),
     ):
         (folder / f"fl_shuffle_run_{side}.py").write_text(
             f"from fl_shuffle.plugins import load_attribute\n{before}\n"
-            f"app = load_attribute({path!r}, field='app.{side}')\n",
+            f"app = load_attribute({path!r}, field='app.{side}')\n{after}",
             encoding="utf-8",
         )
     return folder
+
+
+def require_app(folder: Path) -> None:
+    """Raise `ConfigError` if `flwr run` of the folder would not get this run's settings."""
+    app = app_tables(folder)
+    if not app:
+        raise ConfigError(
+            f"run.engine = 'flwr' is `flwr run .`, and {folder / 'pyproject.toml'} names no Flower "
+            "app; go to the app's folder (`fl-shuffle new NAME` writes one), or use 'ray'"
+        )
+    missing = [key for key in PASSED if key not in app.get("config", {})]
+    if missing:
+        lines = ", ".join(f'{key} = ""' for key in missing)
+        raise ConfigError(
+            f"{folder / 'pyproject.toml'}: `flwr run` takes only settings that "
+            f"[tool.flwr.app.config] has; add there: {lines}"
+        )
+
+
+def that_says_why(app: Callable[[Grid, Context], None]) -> ServerApp:
+    """The ServerApp, which tells who reads its events what the user can put right."""
+    heard = ServerApp()
+
+    @heard.main()
+    def main(grid: Grid, context: Context) -> None:
+        try:
+            app(grid, context)
+        except FlShuffleError as error:
+            append_event(Path(os.environ[EVENTS]), RunError(str(error)))
+            raise
+
+    return heard
 
 
 def _python_path() -> str:

@@ -1,12 +1,16 @@
-"""Per-record clipping of networks with convolutions, all records of a block at once.
+"""Per-record clipping of feed-forward networks, all records of a block at once.
 
-One pass back gives the gradient by every layer's result. From it and the layer's inputs follow, per
-record, the norm alone where a layer meets one vector of each record (`chain`), and the gradient
-itself where it meets several: the places of a picture. A client's sum over these is one product
-of the records' clipping factors with their gradients.
+One pass back gives the gradient by every layer's result. A linear layer with input x and output
+gradient e has the weight gradient e x^T and the bias gradient e, so where it meets one vector of
+each record, a record's squared l2 norm there is |e|^2 (|x|^2 + 1), and its l1 norm
+|e|_1 (|x|_1 + 1): no gradient is written out. Where a layer meets several vectors, the places of a
+picture, the record's gradient itself follows from both. A client's sum is one product, of output
+gradients with inputs, or of the records' clipping factors with their gradients.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,21 +18,39 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_shuffle.errors import InvalidValueError
-from fl_shuffle.gradients.blocks import packing_of_network
-from fl_shuffle.gradients.chain import ChainEngine, Pass
+from fl_shuffle.gradients.blocks import Segment, equal_pieces, packing_of_network, segments_of
+from fl_shuffle.gradients.client_sums import TILE, ClientSums
 from fl_shuffle.gradients.engine import Batch, GradientEngine, Loss, cross_entropy
 from fl_shuffle.gradients.general import GeneralEngine
-from fl_shuffle.gradients.kernels import FLUSHED, Views, clip_factor, powers_of
+from fl_shuffle.gradients.kernels import FLUSHED, Views, clip_factor, powers_of, views_of
 from fl_shuffle.gradients.networks.graph import Network
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords, without_nonfinite_
-from fl_shuffle.gradients.rounding import length_error
+from fl_shuffle.gradients.rounding import length_error, move_error_float32
 
 
-class NetworkEngine(ChainEngine):
+@dataclass(frozen=True)
+class Pass:
+    """What one pass over records leaves behind: each layer's inputs [n, fan_in] and output
+    gradients [fan_out, n], these weighted; the mark [n] of records that count as zero, None if
+    there is none."""
+
+    inputs: list[Tensor]
+    errors: list[Tensor]
+    nonfinite: Tensor | None
+
+    def of_segment(self, depth: int, segment: Segment) -> tuple[Tensor, Tensor]:
+        """The segment's errors [k, fan_out, n] and inputs [k, n, fan_in] of one layer."""
+        records = slice(segment.row, segment.row + segment.count * segment.size)
+        error, x = self.errors[depth][:, records], self.inputs[depth][records]
+        shape = segment.count, segment.size
+        return error.view(len(error), *shape).transpose(0, 1), x.view(*shape, -1)
+
+
+class NetworkEngine(GradientEngine):
     """Feed-forward networks of known layers (`graph.network_of`).
 
-    To a chain's sums a layer whose gradients are written out is a linear one with a single output:
-    its inputs are the gradients, its errors the clipping factors.
+    To the clients' sums a layer whose gradients are written out is a linear one with a single
+    output: its inputs are the gradients, its errors the clipping factors.
     """
 
     def __init__(
@@ -41,12 +63,15 @@ class NetworkEngine(ChainEngine):
         device: torch.device,
         loss: Loss | None,
     ) -> None:
-        layers = tuple(layer for part in network.layers for layer in part.layers)
-        super().__init__(module, layers, clip=clip, norm=norm, device=device, loss=loss)
+        packing = packing_of_network(module, network.shape, network)
+        super().__init__(module, packing, clip=clip, norm=norm, device=device, loss=loss)
         self._network = network
+        self._layers = tuple(layer for part in network.layers for layer in part.layers)
+        self._sums = ClientSums(device)
         # Several local steps take every client to parameters of its own.
-        self._apart = GeneralEngine(module, clip="none", norm=norm, device=device, loss=loss)
-        self.packing = self.sum_packing = packing_of_network(network, self.dimension)
+        self._apart = GeneralEngine(
+            module, packing, clip="none", norm=norm, device=device, loss=loss
+        )
 
     @property
     def path(self) -> str:
@@ -59,8 +84,11 @@ class NetworkEngine(ChainEngine):
         terms = max(part.terms for part in self._network.layers)
         return length_error(terms + len(self._layers), self.norm)
 
+    def _move_error(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+        return move_error_float32(sizes, TILE)
+
     def _batch(
-        self, parameters: Tensor, inputs: Tensor, labels: Tensor, bounds: NDArray[np.int64]
+        self, parameters: Tensor, inputs: Tensor, labels: Tensor, sizes: NDArray[np.int64]
     ) -> Batch:
         shape = self._network.shape
         if inputs.dtype != torch.float32 or tuple(inputs.shape[1:]) != shape:
@@ -69,35 +97,73 @@ class NetworkEngine(ChainEngine):
                 f"{inputs.dtype} {list(inputs.shape)}",
                 f"must be float32 {['N', *shape]}",
             )
-        return GradientEngine._batch(self, parameters, inputs, labels, bounds)
+        return super()._batch(parameters, inputs, labels, sizes)
 
     def _block_means(
         self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
-        super()._block_means(parameters, batch, rows, tally)
+        views = [views_of(parameters, layer) for layer in self._layers]
+        if len(batch.labels) > max(self.packing.records, TILE):
+            self._long_client(views, batch, rows[0], tally)
+        else:
+            self._short_clients(views, batch, rows, tally)
         for part in self._network.layers:
             part.in_order(rows)
+
+    def _short_clients(
+        self, views: list[Views], batch: Batch, rows: Tensor, tally: NonfiniteRecords
+    ) -> None:
+        segments, order = segments_of(batch.sizes)
+        index = slice(None) if order is None else torch.from_numpy(order).to(self.device)
+        sizes = torch.from_numpy(batch.sizes).to(self.device)
+        shares = sizes.reciprocal().repeat_interleave(sizes)[index]
+        limits = None if batch.limits is None else batch.limits.repeat_interleave(sizes)[index]
+        done = self._pass(views, batch, index, shares, limits)
+        if done.nonfinite is not None:
+            given = torch.zeros_like(done.nonfinite)
+            given[index] = done.nonfinite
+            tally.add(given, batch.sizes)
+        for segment in segments:
+            for depth, layer in enumerate(self._layers):
+                self._sums.write(rows, layer, segment, *done.of_segment(depth, segment))
+
+    def _long_client(
+        self, views: list[Views], batch: Batch, row: Tensor, tally: NonfiniteRecords
+    ) -> None:
+        """One client's mean, over pieces of its records."""
+        size = len(batch.labels)
+        total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
+        shares = torch.full((size,), 1.0 / size, device=self.device)
+        found = torch.zeros(size, dtype=torch.bool)
+        for piece in equal_pieces(size, self.packing.records):
+            limits = None if batch.limits is None else batch.limits.expand(size)[piece]
+            done = self._pass(views, batch, piece, shares[piece], limits)
+            if done.nonfinite is not None:
+                found[piece] = done.nonfinite.cpu()
+            for layer, error, x in zip(self._layers, done.errors, done.inputs, strict=True):
+                self._sums.add(total, layer, error, x)
+        row.copy_(total)
+        if bool(found.any()):
+            tally.add(found, batch.sizes)
 
     def _block_update(
         self, parameters: Tensor, batch: Batch, steps: int, learning_rate: float, rows: Tensor
     ) -> None:
         self._apart._block_update(parameters, batch, steps, learning_rate, rows)
 
-    # Sums go by rows: patches have weights of their own.
-    _block_sum = GradientEngine._block_sum
-
     def _pass(
-        self, views: list[Views], batch: Batch, index: Tensor | None,
-        shares: Tensor, limits: Tensor | None,
-    ) -> Pass:  # fmt: skip
-        x = self._sums.buffer("records", *batch.inputs.shape)
-        labels, unusable = batch.labels, batch.unusable
-        if index is None:
-            x.copy_(batch.inputs)
-        else:
-            torch.index_select(batch.inputs, 0, index, out=x)
-            labels = labels[index]
-            unusable = None if unusable is None else unusable[index]
+        self,
+        views: list[Views],
+        batch: Batch,
+        index: slice | Tensor,
+        shares: Tensor,
+        limits: Tensor | None,
+    ) -> Pass:
+        """Forth and back over the batch's records at `index`, each clipped to its of the limits
+        (None: not at all) and times its of the shares."""
+        labels = batch.labels[index]
+        given = batch.inputs[index]
+        x = self._sums.buffer("records", *given.shape).copy_(given)
         trace = self._network.run(views, x)
         with torch.enable_grad():
             losses = (self.loss or cross_entropy)(trace.logits, labels)
@@ -112,11 +178,12 @@ class NetworkEngine(ChainEngine):
             part.gradients(kept, error)
             for part, kept, error in zip(self._network.layers, trace.kept, errors, strict=True)
         ]
-        weights, marks = shares.clone(), None
+        weights, marks = shares, None
         if limits is not None:
-            weights.mul_(clip_factor(self._lengths_of(found, trace.kept, errors), limits))
-        if unusable is not None:
-            weights[unusable] = torch.nan
+            lengths = self._lengths(found, trace.kept, errors)
+            weights = clip_factor(lengths, limits).mul_(shares)
+        if batch.unusable is not None:
+            weights = weights.masked_fill(batch.unusable[index], torch.nan)
         if limits is not None:
             written = [gradients for part in found for gradients in part]
             marks = without_nonfinite_(weights, *written, *trace.kept, *errors)
@@ -126,7 +193,7 @@ class NetworkEngine(ChainEngine):
             scaled += [weights[None]] * len(gradients) or [(error * weights[:, None]).T]
         return Pass(inputs, scaled, marks)
 
-    def _lengths_of(
+    def _lengths(
         self, found: list[list[Tensor]], kept: list[Tensor], errors: tuple[Tensor, ...]
     ) -> Tensor:
         """Norms [n] of the records' gradients over all parameters."""
@@ -137,10 +204,10 @@ class NetworkEngine(ChainEngine):
             for values in gradients:
                 total += power(values, self.norm)
             if not gradients:
-                of_input = powers_of(x, self.norm, torch.empty_like(x))
+                of_input = powers_of(x, self.norm)
                 if part.layers[0].bias is not None:
                     of_input += 1.0
-                total.addcmul_(powers_of(error, self.norm, torch.empty_like(error)), of_input)
+                total.addcmul_(powers_of(error, self.norm), of_input)
         return total.sqrt_() if self.norm == 2 else total
 
 

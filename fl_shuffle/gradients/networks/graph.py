@@ -12,13 +12,14 @@ import logging
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import Lock, get_ident
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from fl_shuffle.gradients.kernels import Views, views_of
-from fl_shuffle.gradients.networks.weighted import Weighted, weighted_of
+from fl_shuffle.gradients.networks.weighted import Product, Weighted, weighted_of
 from fl_shuffle.gradients.structure import ELEMENTWISE, has_hooks
 
 log = logging.getLogger(__name__)
@@ -122,6 +123,13 @@ class Network:
     numbers: int
     classes: int
 
+    @property
+    def linear(self) -> bool:
+        """Whether it is one linear map of all of a record's numbers."""
+        others = [step.function for step in self.steps if step.weighted is None]
+        single = len(self.layers) == 1 and isinstance(self.layers[0], Product)
+        return single and all(type(each) in (nn.Flatten, nn.Identity) for each in others)
+
     def run(self, views: Sequence[Views], x: Tensor) -> Trace:
         """Forth, of x [n, ...], such that the layers' results can be differentiated by.
 
@@ -161,6 +169,8 @@ def network_of(module: nn.Module, shape: tuple[int, ...]) -> Network | None:
 
 
 def _network(module: nn.Module, shape: tuple[int, ...]) -> Network:
+    # A layer by itself is a part of something, too, to whoever follows its code.
+    module = nn.Sequential(module)
     for part in module.modules():
         if has_hooks(part) or "forward" in vars(part):
             raise NotANetworkError(f"{type(part).__name__} has hooks")
@@ -182,13 +192,43 @@ def _network(module: nn.Module, shape: tuple[int, ...]) -> Network:
     return two
 
 
+_tracing = Lock()
+"""While a module is followed, `torch.fx` has changed `nn.Module` for the whole process; two at a
+time would not change it back."""
+
+
+class _OwnTracer(fx.Tracer):
+    """Follows this thread alone: modules that others call meanwhile are called as ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = get_ident()
+
+    def call_module(
+        self,
+        m: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if get_ident() != self._thread:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if get_ident() != self._thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
+
+
 class _Reading:
     """Turns a module's traced nodes into steps, by running them on made-up records."""
 
     def __init__(self, module: nn.Module, positions: dict[str, int]) -> None:
         self._module = module
         self._positions = positions
-        self._graph = fx.Tracer().trace(module)
+        with _tracing:
+            self._graph = _OwnTracer().trace(module)
         self.used: set[str] = set()
 
     def network(self, parameters: Tensor, x: Tensor) -> Network:

@@ -50,7 +50,7 @@ class Product(Weighted):
 
     def __init__(self, part: nn.Linear, position: int) -> None:
         bias = None if part.bias is None else position + part.weight.numel()
-        self.layers = (Layer(part.in_features, part.out_features, position, bias, None),)
+        self.layers = (Layer(part.in_features, part.out_features, position, bias),)
         self.terms = part.in_features + part.out_features
 
     def forward(self, views: Sequence[Views], x: Tensor) -> tuple[Tensor, Tensor]:
@@ -276,8 +276,8 @@ class Trailing(Normalisation):
 
 def _single(position: int, weight: int, bias: int) -> tuple[Layer, ...]:
     """Layers with a single output: of so many weights, and behind them so many biases."""
-    layers = (Layer(weight, 1, position, None, None),)
-    return (*layers, Layer(bias, 1, position + weight, None, None)) if bias else layers
+    layers = (Layer(weight, 1, position, None),)
+    return (*layers, Layer(bias, 1, position + weight, None)) if bias else layers
 
 
 def weighted_of(part: nn.Module, position: int, x: Tensor) -> Weighted | None:

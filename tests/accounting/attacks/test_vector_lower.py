@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.guarantee import Status
+from fl_shuffle.accounting.reports import ReportClass, RoundType
 from tests.accounting.chosen_vector_datasets import (
     vector_lower_delta,
     vector_lower_epsilon,
@@ -40,5 +40,5 @@ def test_lower_stays_below_upper(noise: str, sensitivity: float) -> None:
     ]
     for delta in (1e-3, 1e-6):
         low = vector_lower_epsilon(classes, 0, delta).epsilon
-        high = VectorCurve(classes, 0).epsilon(delta)
+        high = VectorCurve(RoundType.of(classes, 0)).epsilon(delta)
         assert 0.0 <= low <= high

@@ -7,15 +7,17 @@ import math
 
 import pytest
 
+import fl_shuffle as fs
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta
-from fl_shuffle.accounting.bounds.blanket import blanket_delta, blanket_epsilon
+from fl_shuffle.accounting.bounds.blanket import blanket_delta
 from fl_shuffle.accounting.bounds.clones import clone_curve
 from fl_shuffle.accounting.bounds.participation import with_absence
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
-from fl_shuffle.accounting.laws.amplification import AtomicLaw
+from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
 from fl_shuffle.accounting.laws.finite import KRandomizedResponse, MatrixRandomizer, Randomizer
 from fl_shuffle.accounting.laws.frequency_oracles import Rappor
+from fl_shuffle.accounting.queries.methods import METHODS
 from tests.accounting.engine.test_engine_exact import (
     Matrix,
     divergence,
@@ -107,18 +109,26 @@ def test_clones_cover_every_pair_of_any_randomizer() -> None:
                 assert worst <= curve(epsilon).delta * (1.0 + 1e-12)
 
 
-def test_absence_hides_far_better_than_public_attendance() -> None:
-    answer = blanket_epsilon(KRandomizedResponse(1.0, 10), 10_000, 1e-6, participation=0.01)
-    assert answer.epsilon == pytest.approx(0.001877, rel=1e-3)
-    assert any("secret check-in" in line for line in answer.assumptions)
-    # With public attendance the present client hides among about 100: a hundred times more.
-    public = amplified_delta(KRandomizedResponse(1.0, 10).pairs()[0].law(0.05), [(1.0, 99)])  # type: ignore[arg-type]
-    assert 0.01 * public.delta > 1e-6
+KNOWING_ABSENCE = [name for name, method in METHODS.items() if method.absence and name != "proven"]
 
 
-def test_certain_participation_changes_nothing() -> None:
-    law = AtomicLaw.of([1.0, -2.0], [0.5, 0.5])
-    assert with_absence(law, [(0.5, 3)], 1.0, 0.1) == (law, [(0.5, 3)])
+@pytest.mark.parametrize("method", KNOWING_ABSENCE)
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_every_method_that_knows_of_absence_brackets_the_truth(method: str, rate: float) -> None:
+    """Through the public face; `proven` is about vectors (`test_vector_absence`)."""
+    question = {"randomizer": "krr", "k": 2, "epsilon0": 1.0, "participation": rate}
+    seen = absent_too(krr_matrix(1.0, 2), rate)
+    for n in (1, 2, 5):
+        for epsilon in (0.05, 0.3):
+            worst, _ = worst_divergence(seen, n, epsilon)
+            answer = fs.bound(**question, clients=n, epsilon=epsilon, method=method)
+            if answer.status is Status.LOWER_BOUND:
+                assert answer.delta <= worst * (1.0 + 1e-9)
+            else:
+                assert answer.delta >= worst * (1.0 - 1e-9)
+            if n == 1:
+                # Nobody hides the client but its own coin.
+                assert answer.delta == pytest.approx(worst, rel=1e-6)
 
 
 def test_laplace_reports_may_be_absent_too() -> None:

@@ -40,26 +40,3 @@ def test_classical_gaussian_formula_is_conservative_where_used_and_fails_far_abo
     grid = np.arange(2.0, 12.0, 0.05)
     crossing = next(x for x in grid if excess(x) > 1.0)
     assert crossing == pytest.approx(first, abs=0.11)
-
-
-def test_classical_calibration_is_exactly_gaussian_dp() -> None:
-    """At delta0 = 1e-5 one report is eps0/4.845-GDP; 50 rounds of .5 give 3.05 at 1e-5."""
-    mu = 0.5 / classical_sigma(1.0, 1e-5, 1.0)
-    assert mu == pytest.approx(0.5 / 4.845, rel=1e-3)
-    assert gaussian_epsilon(1e-5, mu * math.sqrt(50)) == pytest.approx(3.05, abs=0.01)
-
-
-def test_frequency_estimate_is_biased_when_budgets_follow_the_data() -> None:
-    """Mean of (ones - sum s_i)/(n - 2 sum s_i): sum x_i t_i/sum t_i with t_i = tanh(eps_i/2)."""
-    x = np.array([1, 1, 1, 0, 0, 0, 0, 0, 0, 0])
-
-    def expected(epsilon: np.ndarray) -> float:
-        flip = 1.0 / (1.0 + np.exp(epsilon))
-        ones = np.where(x == 1, 1.0 - flip, flip).sum()
-        return float((ones - flip.sum()) / (x.size - 2.0 * flip.sum()))
-
-    assert expected(np.full(10, 0.7)) == pytest.approx(0.3, rel=1e-12)
-    follows = np.where(x == 1, 2.0, 0.1)
-    assert expected(follows) > 0.8
-    weights = np.tanh(follows / 2)
-    assert expected(follows) == pytest.approx(float(weights @ x / weights.sum()), rel=1e-12)

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from fl_shuffle.accounting.bounds.blanket import blanket_delta
-from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.bounds.check_in import CheckInCurve
 from fl_shuffle.accounting.bounds.vector import VectorCurve
+from fl_shuffle.accounting.bounds.vector_blanket import VectorBlanket
 from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
+from fl_shuffle.accounting.reports import ReportClass, RoundType
 
 
 def exact_pair(noise: str, scale: float, rate: float, epsilon: float, other: float) -> float:
@@ -40,17 +42,21 @@ def test_no_data_set_of_two_clients_exceeds_the_curve(
     noise: str, scale: float, rate: float
 ) -> None:
     classes = [ReportClass(noise, scale, 1.0, 2.0, 2)]
-    curve = VectorCurve(classes, participation=rate)
+    curve = CheckInCurve(RoundType.of(classes, participation=rate))
     for epsilon in (0.0, 0.05, 0.3):
         worst = max(exact_pair(noise, scale, rate, epsilon, x) for x in (-1.0, 0.0, 1.0))
         # The grid gives the divergence up to its step.
         assert worst <= curve.delta(epsilon) * (1.0 + 5e-3)
-        assert curve.delta(epsilon) <= rate * VectorCurve(classes).local_delta(epsilon)
+        assert curve.delta(epsilon) <= rate * VectorCurve(RoundType.of(classes)).local_delta(
+            epsilon
+        )
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.4])
 def test_laplace_vectors_agree_with_the_blanket_bound(rate: float) -> None:
-    curve = VectorCurve([ReportClass("laplace", 2.0, 1.0, 2.0, 1000)], participation=rate)
+    curve = VectorBlanket(
+        RoundType.of([ReportClass("laplace", 2.0, 1.0, 2.0, 1000)], participation=rate)
+    )
     for epsilon in (0.001, 0.02):
         bound = blanket_delta(LaplaceRandomizer(1.0), 1000, epsilon, participation=rate).delta
         assert curve.delta(epsilon) == pytest.approx(bound, rel=2e-3)

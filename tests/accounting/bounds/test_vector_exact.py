@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.bounds.vector import VectorCurve
+from fl_shuffle.accounting.bounds.vector_blanket import VectorBlanket
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
+from fl_shuffle.accounting.reports import ReportClass, RoundType
 from tests.accounting.vector_oracles import binned, binned_plane, divergences
 
 SHARES = np.array([0.0, 0.1, 0.3, 0.7])
@@ -27,8 +28,9 @@ def _edges(noise: str, count: int, spread: float) -> np.ndarray:
 def _bounds(noise: str, radii: np.ndarray, sensitivity: float, epsilons: np.ndarray) -> np.ndarray:
     classes = [ReportClass(noise, 1.0, float(radii[0]), sensitivity, 1)]
     classes += [ReportClass(noise, 1.0, float(radius), 0.0, 1) for radius in radii[1:]]
-    curve = VectorCurve(classes, 0, relative_error=5e-3)
-    return np.array([curve.delta(float(epsilon)) for epsilon in epsilons])
+    batch = RoundType.of(classes, 0)
+    bounds = VectorCurve(batch), VectorBlanket(batch)
+    return np.array([min(bound.delta(epsilon) for bound in bounds) for epsilon in epsilons])
 
 
 def _on_line(rng: np.random.Generator, radii: np.ndarray, delta: float, cases: int) -> tuple:
@@ -109,10 +111,14 @@ def test_the_mixed_reference_is_refuted_and_not_used() -> None:
     epsilon = math.log(1.1)
     true = float(divergences(*laws, np.array([epsilon]))[0, 0])
     mixed = VectorCurve(
-        [ReportClass("laplace", 1.0, 0.05, 0.1, 1), ReportClass("laplace", 1.0, 1.0, 0.0, 2)]
+        RoundType.of(
+            [ReportClass("laplace", 1.0, 0.05, 0.1, 1), ReportClass("laplace", 1.0, 1.0, 0.0, 2)]
+        )
     ).delta(epsilon)
     honest = VectorCurve(
-        [ReportClass("laplace", 1.0, 1.0, 0.1, 1), ReportClass("laplace", 1.0, 1.0, 0.0, 2)]
+        RoundType.of(
+            [ReportClass("laplace", 1.0, 1.0, 0.1, 1), ReportClass("laplace", 1.0, 1.0, 0.0, 2)]
+        )
     ).delta(epsilon)
     assert true == pytest.approx(2.0e-3, rel=0.01)
     assert mixed == pytest.approx(1.53e-3, rel=0.01)

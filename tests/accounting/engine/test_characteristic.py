@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from fl_shuffle.accounting.engine.blanket_counts import _Classes
-from fl_shuffle.accounting.engine.fourier import TiltedLaw, _cost
+from fl_shuffle.accounting.engine.fourier import TiltedLaw
 from fl_shuffle.accounting.engine.tilted_moments import UNIT
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
-from fl_shuffle.accounting.tolerances import TOLERANCES
 
 
 def exact(law: TiltedLaw, k: float) -> complex:
@@ -43,29 +42,7 @@ def test_within_the_stated_round_off(pattern: str, step: float) -> None:
     for position in rng.choice(nodes.size, 12, replace=False):
         k = float(nodes[position]) * step
         allowed = UNIT * law.rounding * k + 1e-300
-        # The frequency itself is rounded once more when it is split.
         assert abs(found[position] - exact(law, k)) <= allowed
-
-
-@pytest.mark.parametrize("step", [1e-7, 1e-3, 0.4])
-@pytest.mark.parametrize("last", [1, 2, 3, 5, 37, 2999])
-def test_first_frequencies_within_the_stated_round_off(last: int, step: float) -> None:
-    rng = np.random.default_rng(4)
-    values = np.sort(rng.normal(0.0, 1.0, 60) * np.exp(rng.normal(0.0, 2.0, 60)))
-    law = TiltedLaw.of(AtomicLaw(values, np.full(60, 1.0 / 60.0)), 0.05)
-    found, rounding = law.first_frequencies(last, step)
-    assert found.size == last + 1
-    assert law.rounding < rounding < 2.0 * law.rounding
-    for node in {0, 1, last, *rng.integers(0, last + 1, 8).tolist()}:
-        k = node * step
-        assert abs(found[node] - exact(law, k)) <= UNIT * rounding * k + 1e-300
-
-
-def test_runs_are_split_and_scattered_nodes_are_not() -> None:
-    run = nodes_of("run")
-    assert min(TOLERANCES.fourier_strides, key=lambda stride: _cost(run, stride)) > 1
-    scattered = np.array([1, 1000, 5_000_003, 70_000_001])
-    assert min(TOLERANCES.fourier_strides, key=lambda stride: _cost(scattered, stride)) == 1
 
 
 @pytest.mark.parametrize("others", [1, 40, 900])

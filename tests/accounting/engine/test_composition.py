@@ -11,7 +11,6 @@ from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.engine.stop_loss import DeltaBound
@@ -20,8 +19,9 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import (
     gaussian_epsilon,
     gaussian_profile,
 )
+from fl_shuffle.accounting.reports import ReportClass, RoundType
 from fl_shuffle.accounting.rounds.equal_rounds import compose_equal_rounds
-from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
+from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.errors import InvalidValueError
 
 
@@ -43,7 +43,7 @@ def test_gaussian_rounds_against_the_closed_form(mu: float, rounds: int, delta: 
 @pytest.mark.parametrize("mu", [0.01, 0.1, 0.3])
 @pytest.mark.parametrize("rounds", [2, 7, 50, 2000])
 @pytest.mark.parametrize("delta", [1e-5, 1e-9])
-def test_many_rounds_of_a_curve_lose_one_in_a_hundred_thousand(
+def test_many_rounds_of_a_curve_lose_one_in_ten_thousand(
     mu: float, rounds: int, delta: float
 ) -> None:
     truth = gaussian_epsilon(delta, mu * math.sqrt(rounds))
@@ -54,8 +54,8 @@ def test_many_rounds_of_a_curve_lose_one_in_a_hundred_thousand(
         return DeltaBound(float(gaussian_profile(epsilon, mu)), 0.0)
 
     whole = compose_equal_rounds(curve, 30.0 * mu, rounds)
-    assert truth * (1 - 1e-9) <= whole.epsilon(delta) <= truth * (1 + 1e-5)
-    assert delta * (1 - 1e-9) <= whole.delta(truth) and len(asked) < 800
+    assert truth * (1 - 1e-9) <= whole.epsilon(delta) <= truth * (1 + 1e-4)
+    assert delta * (1 - 1e-9) <= whole.delta(truth) and len(asked) < 340
 
 
 @settings(max_examples=40, deadline=None)
@@ -64,7 +64,7 @@ def test_many_rounds_of_a_curve_lose_one_in_a_hundred_thousand(
 def test_rounds_of_a_finite_randomizer_against_enumeration(
     epsilon0: float, mixed: float, rounds: int, share: float
 ) -> None:
-    """Three outcomes, mirrored, whose losses are points of the lattice: a part in 200,000."""
+    """Three outcomes, mirrored, whose losses are points of the lattice: a part in 20,000."""
     high = math.exp(epsilon0) / (1.0 + math.exp(epsilon0)) * (1.0 - mixed)
     p = np.array([high, mixed, 1.0 - mixed - high])
 
@@ -84,7 +84,7 @@ def test_rounds_of_a_finite_randomizer_against_enumeration(
         return total
 
     for at in (epsilon, epsilon0, (rounds - 1) * epsilon0):
-        assert exact(at) * (1 - 1e-9) <= whole.delta(at) <= exact(at) * (1 + 5e-6) + 1e-14
+        assert exact(at) * (1 - 1e-9) <= whole.delta(at) <= exact(at) * (1 + 5e-5) + 1e-14
 
 
 @settings(max_examples=25, deadline=None)
@@ -159,6 +159,29 @@ def test_laplace_rounds_agree_with_dp_accounting() -> None:
     for rounds in (10, 50):
         expected = theirs.self_compose(rounds).get_epsilon_for_delta(1e-6)
         assert laplace_epsilon(1e-6, 0.5, rounds) == pytest.approx(expected, rel=2e-3)
+
+
+@given(
+    log_ratio=st.floats(-3.0, 0.5),
+    rounds=st.integers(2, 8),
+    log_delta=st.floats(-12.0, -2.5),
+)
+@example(log_ratio=math.log10(0.0625), rounds=2, log_delta=-3.0)
+@example(log_ratio=math.log10(0.0625), rounds=3, log_delta=-3.0)
+@settings(deadline=None, max_examples=150)
+def test_laplace_rounds_are_not_below_their_largest_loss(
+    log_ratio: float, rounds: int, log_delta: float
+) -> None:
+    """P puts 2^-rounds on the largest loss: what that atom alone costs is a floor.
+
+    Windows whose tilted masses differ by more than 2^53 from cell to cell came out below it.
+    """
+    from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
+
+    ratio, delta = 10.0**log_ratio, 10.0**log_delta
+    share = delta * 2.0**rounds
+    floor = rounds * ratio + math.log1p(-share) if share < 1.0 else 0.0
+    assert laplace_epsilon(delta, ratio, rounds) >= floor * (1.0 - 1e-12)
 
 
 def test_round_off_never_pushes_delta_below_the_truth() -> None:
@@ -245,7 +268,10 @@ def test_rare_large_losses_hide_nothing(rare: float, spread: float, loss: float)
         assert exact * (1 - 1e-7) <= twice.delta(epsilon) <= exact * (1 + 5e-3) + 1e-15
 
 
-@pytest.mark.parametrize(("mu", "count"), [(1.5, 10**4), (3.0, 10**8), (1.0, 10**3)])
+@pytest.mark.parametrize(
+    ("mu", "count"),
+    [(1.5, 10**4), pytest.param(3.0, 10**8, marks=pytest.mark.slow), (1.0, 10**3)],
+)
 def test_more_rounds_never_cost_less(mu: float, count: int) -> None:
     library = RoundLibrary()
     kind = RoundType.of([ReportClass("gaussian", 2.0 / mu, 1.0, 2.0, count)], 0)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import fl_shuffle as fs
-from fl_shuffle.accounting.engine import Composition, DominatingPair, to_dp_accounting
+from fl_shuffle.accounting.engine.composition import Composition
+from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
+from fl_shuffle.accounting.engine.dp_accounting_export import to_dp_accounting
 from fl_shuffle.accounting.laws.gaussian_mechanism import (
     gaussian_delta,
     gaussian_epsilon,

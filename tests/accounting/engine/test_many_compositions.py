@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl_shuffle.accounting.engine.composition import Composition
+from fl_shuffle.accounting.engine.composition import Composition, certainly_within
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
-from fl_shuffle.accounting.engine.many_compositions import certainly_within
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
-from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
+from fl_shuffle.accounting.reports import RoundType
+from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.accounting.rounds.worst_history import largest_epsilon
-from fl_shuffle.accounting.tolerances import TOLERANCES
 
 DELTA = 1e-6
 MUS = (0.05, 0.07, 0.11)
@@ -99,19 +98,3 @@ def test_the_worst_history_is_the_worst_and_few_are_worked_out(
     assert len(asked) <= 3
     assert largest_epsilon(library, histories[:2], DELTA) <= every
     assert largest_epsilon(library, [], DELTA) == 0.0
-
-
-def test_a_long_run_remembers_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
-    from fl_shuffle.accounting.rounds import round_library
-
-    small = replace(TOLERANCES, round_known_epsilons=5)
-    monkeypatch.setattr(round_library, "TOLERANCES", small)
-    library, kind = RoundLibrary(), RoundType("gaussian", 8.0, 1.0, 2.0, ((1.0, 20),))
-    for times in range(1, 20):
-        library.epsilon({kind: times}, DELTA)
-        assert len(library._epsilons) <= 5
-    made = library.pair(kind)
-    assert made is not None
-    assert len(made._spectra) <= TOLERANCES.lattice_spectra

@@ -9,19 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fl_shuffle.accounting.laws.frequency_oracles as oracles
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta, lower_bound_epsilon
-from fl_shuffle.accounting.bounds import (
+from fl_shuffle.accounting.bounds.blanket import (
     blanket_delta,
     blanket_epsilon,
-    largest_local_budget,
-    smallest_cohort,
 )
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
-from fl_shuffle.accounting.laws import frequency_oracles as oracles
-from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from fl_shuffle.accounting.laws.continuous import LaplaceLaw, LaplaceRandomizer
-from fl_shuffle.accounting.laws.finite import KRandomizedResponse, MatrixRandomizer, Randomizer
-from fl_shuffle.accounting.laws.products import JointComposition, ParallelComposition
+from fl_shuffle.accounting.laws.finite import KRandomizedResponse, MatrixRandomizer
 
 SLACK = 1.0 + 3e-4
 """Two certified values may differ by their own numerical error; a law may be violated by that."""
@@ -79,20 +75,6 @@ def test_larger_local_budgets_never_help(
 
 
 @quick
-@given(
-    st.lists(st.tuples(st.floats(0.0, 1.0), st.integers(0, 500)), min_size=1, max_size=5),
-    st.randoms(use_true_random=False),
-    st.floats(0.2, 3.0),
-    shares,
-)
-def test_order_of_the_other_clients_does_not_matter(classes, random, epsilon0, share) -> None:
-    law = KRandomizedResponse(epsilon0, 4).pairs()[0].law(share * epsilon0)
-    shuffled = list(classes)
-    random.shuffle(shuffled)
-    assert amplified_delta(law, classes) == amplified_delta(law, shuffled)
-
-
-@quick
 @given(st.floats(0.02, 1.0), st.integers(1, 3000), st.integers(1, 3000), st.floats(0.0, 0.9))
 def test_hiding_better_helps(gamma: float, few: int, many: int, share: float) -> None:
     """Raising some blanket masses, or adding classes, never raises delta."""
@@ -100,17 +82,6 @@ def test_hiding_better_helps(gamma: float, few: int, many: int, share: float) ->
     base = amplified_delta(law, [(0.5 * gamma, few), (gamma, many)]).delta
     assert amplified_delta(law, [(gamma, few + many)]).delta <= base * SLACK + VANISHING
     assert base <= amplified_delta(law, [(gamma, many)]).delta * SLACK + VANISHING
-
-
-@quick
-@given(families, budgets, st.integers(2, 10_000), shares)
-def test_composition_of_one_is_itself(family, epsilon0: float, n: int, share: float) -> None:
-    alone = family(epsilon0)
-    expected = blanket_delta(alone, n, share * epsilon0).delta
-    joint = blanket_delta(JointComposition((alone,)), n, share * epsilon0).delta
-    parallel = blanket_delta(ParallelComposition(((1.0, alone),)), n, share * epsilon0).delta
-    assert joint == pytest.approx(expected, rel=1e-9)
-    assert parallel == pytest.approx(expected, rel=1e-9)
 
 
 @quick
@@ -137,24 +108,6 @@ def test_epsilon_is_safe_and_tight(family, epsilon0: float, n: int, log_delta: f
         assert blanket_delta(randomizer, n, answer.epsilon * (1.0 - 1e-3)).delta >= delta * 0.999
 
 
-def test_joint_composition_amplifies_more_than_its_total_budget() -> None:
-    """4 answers at eps0/4 are hidden better than one at eps0; permuting them changes nothing."""
-    parts = tuple(KRandomizedResponse(e, 10) for e in (0.1, 0.2, 0.3, 0.4))
-    joint = blanket_epsilon(JointComposition(parts), 2000, 1e-6).epsilon
-    assert joint < blanket_epsilon(KRandomizedResponse(1.0, 10), 2000, 1e-6).epsilon
-    again = blanket_epsilon(JointComposition(parts[::-1]), 2000, 1e-6).epsilon
-    assert joint == pytest.approx(again, rel=1e-9)
-    lower = lower_bound_epsilon(JointComposition(parts), 2000, 1e-6).epsilon
-    assert lower <= joint
-
-
-def test_eight_different_parts_can_be_joined() -> None:
-    joint = JointComposition(tuple(KRandomizedResponse(0.02 * i, 10) for i in range(1, 9)))
-    assert joint.local_epsilon == pytest.approx(0.72)
-    upper, lower = blanket_epsilon(joint, 10_000, 1e-6), lower_bound_epsilon(joint, 10_000, 1e-6)
-    assert 0.0 < lower.epsilon <= upper.epsilon < 1.2 * lower.epsilon
-
-
 @pytest.mark.parametrize("epsilon0", [0.1, 1.0, 4.0])
 @pytest.mark.parametrize("cells", [3, 20, 400])
 def test_finite_laplace_pair_dominates_in_convex_order(epsilon0: float, cells: int) -> None:
@@ -167,36 +120,6 @@ def test_finite_laplace_pair_dominates_in_convex_order(epsilon0: float, cells: i
         assert rounded.mean == pytest.approx(exact.mean, abs=1e-13)
 
 
-def test_laplace_parts_can_be_joined() -> None:
-    laplace = LaplaceRandomizer(1.0)
-    alone = blanket_epsilon(laplace, 1000, 1e-6).epsilon
-    assert blanket_epsilon(JointComposition((laplace,)), 1000, 1e-6).epsilon == pytest.approx(
-        alone, rel=1e-4
-    )
-    halves = JointComposition((LaplaceRandomizer(0.5), LaplaceRandomizer(0.5)))
-    mixed = JointComposition((LaplaceRandomizer(0.5), KRandomizedResponse(0.5, 10)))
-    for joint in (halves, mixed):
-        upper = blanket_epsilon(joint, 1000, 1e-6).epsilon
-        assert lower_bound_epsilon(joint, 1000, 1e-6).epsilon < upper < alone
-
-
-def test_parallel_lies_between_its_parts_and_takes_continuous_ones() -> None:
-    krr, laplace = KRandomizedResponse(1.0, 10), LaplaceRandomizer(1.0)
-    alone = [blanket_epsilon(part, 1000, 1e-6).epsilon for part in (krr, laplace)]
-    mixed = blanket_epsilon(ParallelComposition(((0.3, krr), (0.7, laplace))), 1000, 1e-6).epsilon
-    assert min(alone) < mixed < max(alone)
-
-
-def test_matrix_form_of_randomized_response_is_the_named_one() -> None:
-    low = 1.0 / (math.e + 2.0)
-    matrix = np.full((3, 3), low) + np.eye(3) * low * (math.e - 1.0)
-    named, given_ = KRandomizedResponse(1.0, 3), MatrixRandomizer(matrix)
-    for n, epsilon in ((7, 0.4), (1000, 0.1)):
-        expected = blanket_delta(named, n, epsilon).delta
-        assert blanket_delta(given_, n, epsilon).delta == pytest.approx(expected, rel=1e-9)
-    assert given_.local_epsilon == pytest.approx(1.0)
-
-
 def test_disjoint_supports_give_the_local_answer() -> None:
     silent = MatrixRandomizer([[1.0, 0.0], [0.0, 1.0]])
     assert blanket_delta(silent, 10**6, 3.0).delta == 1.0
@@ -204,22 +127,6 @@ def test_disjoint_supports_give_the_local_answer() -> None:
     partly = MatrixRandomizer([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]])
     assert blanket_delta(partly, 10**6, 1.0).delta >= 0.5
     assert lower_bound_delta(partly, 1000, 1.0).delta >= 0.49
-
-
-def test_cohort_and_budget_searches_are_safe_and_minimal() -> None:
-    randomizer = KRandomizedResponse(1.0, 10)
-    n = smallest_cohort(randomizer, 0.1, 1e-6)
-    assert blanket_delta(randomizer, n, 0.1).delta <= 1e-6
-    assert blanket_delta(randomizer, n - 1, 0.1).delta > 1e-6
-    assert smallest_cohort(randomizer, 1.0, 1e-6) == 1
-    budget = largest_local_budget(lambda e: KRandomizedResponse(e, 10), 10_000, 0.1, 1e-6)
-    assert blanket_delta(KRandomizedResponse(budget, 10), 10_000, 0.1).delta <= 1e-6
-    assert blanket_delta(KRandomizedResponse(budget * 1.001, 10), 10_000, 0.1).delta > 1e-6
-    assert largest_local_budget(KRR2, 1, 0.7, 1e-9) == pytest.approx(0.7, rel=1e-5)
-
-
-def KRR2(epsilon0: float) -> Randomizer:
-    return KRandomizedResponse(epsilon0, 2)
 
 
 def test_law_given_by_its_stop_loss_is_never_below_its_own_atoms() -> None:
@@ -252,12 +159,3 @@ def test_cut_upper_tail_is_added() -> None:
     assert excess > 0.0
     assert whole.lower <= cut.delta
     assert cut.delta <= whole.delta + 1.01 * excess
-
-
-def test_law_of_atoms_has_the_right_transform() -> None:
-    law = AtomicLaw.of([2.0, -1.0, 0.5, 2.0], [0.1, 0.5, 0.2, 0.2])
-    assert law.values.tolist() == [-1.0, 0.5, 2.0]
-    assert law.mean == pytest.approx(0.2)
-    grid = np.array([-5.0, -1.0, 0.0, 0.5, 1.0, 2.0, 7.0])
-    expected = [float(np.maximum(law.values - t, 0) @ law.probabilities) for t in grid]
-    assert law.stop_loss(grid) == pytest.approx(expected, abs=1e-15)

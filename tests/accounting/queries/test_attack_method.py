@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound, compare
-from fl_shuffle.cli import main
 from fl_shuffle.errors import FlShuffleError, NotApplicableError
 
 
@@ -69,21 +67,3 @@ def test_the_attack_answers_for_delta_too() -> None:
         bound(replace(query, method="attack", epsilon=5.0))
     with pytest.raises(NotApplicableError, match="vector reports"):
         bound(replace(query, method="attack", randomizer=None))
-
-
-def test_compare_prints_how_far_the_best_proof_is_from_the_attack(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    flags = ["--epsilon0", "1", "--clients", "1000", "--delta", "1e-6"]
-    gaussian = ["--randomizer", "gaussian", "--delta0", "1e-5", "--unit", "client"]
-    assert main(["compare", *flags, *gaussian]) == 0
-    compared = capsys.readouterr().out
-    assert main(["bound", *flags, *gaussian]) == 0
-    line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("proven / lower = 1.")
-    assert line in compared
-    assert main(["bound", *flags, *gaussian, "--json"]) == 0
-    ratio = json.loads(capsys.readouterr().out)["proven_over_lower"]
-    assert f"proven / lower = {ratio:.3g}:" in line
-    assert main(["compare", *flags]) == 0  # no randomizer: no lower bound for it
-    assert "proven / lower" not in capsys.readouterr().out

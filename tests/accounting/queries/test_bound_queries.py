@@ -69,34 +69,6 @@ def test_bad_queries_name_the_field(change: dict[str, object], field: str) -> No
         bound(BoundQuery.from_mapping({"method": "clone", **GOOD, **change}))
 
 
-def test_edge_values_have_defined_answers() -> None:
-    def ask(**given: object) -> float:
-        return bound(BoundQuery.from_mapping({**GOOD, "method": "clone", **given})).epsilon
-
-    assert ask(epsilon0=0.0) == 0.0
-    assert 0.99 < ask(clients=1) <= 1.0
-    assert ask(clients=10**12) < 1e-3
-    assert ask(epsilon0=200.0) <= 200.0
-
-
-def test_vector_reports_by_name() -> None:
-    """Gaussian, n = 1e4, local (1, 1e-5), delta 1e-6: at most .0087, published mu says .099."""
-    asked = {"epsilon0": 1.0, "delta0": 1e-5, "clients": 10_000, "delta": 1e-6}
-    proven = bound(BoundQuery(**asked, randomizer="gaussian", method="proven", unit="client"))
-    assert proven.status is Status.PROVEN
-    assert 0.0061 <= proven.epsilon <= 0.0087
-    assert bound(BoundQuery(**asked, method="gspa")).epsilon == pytest.approx(0.099, abs=1e-3)
-
-
-def test_record_unit_gets_no_credit_and_the_local_number() -> None:
-    """eps0 = .5, 100 clients of 600 records, 50 rounds: local 3.05, published 7.8."""
-    asked = {"epsilon0": 0.5, "delta0": 1e-5, "clients": 100, "delta": 1e-5, "rounds": 50}
-    proven = bound(BoundQuery(**asked, randomizer="gaussian", method="proven", records=600))
-    assert proven.epsilon == pytest.approx(3.05, abs=0.01)
-    assert proven.details["shuffling_helps"] is False
-    assert bound(BoundQuery(**asked, method="gspa")).epsilon == pytest.approx(7.8, abs=0.1)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

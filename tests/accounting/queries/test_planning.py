@@ -1,168 +1,160 @@
-"""Planning: the noise of a plan reaches its target when accounted afresh, and no less would."""
+"""Solving for a number of a question: the target is kept, and hardly less would not keep it."""
 
 from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from fl_shuffle.accounting.bounds.report_class import ReportClass
-from fl_shuffle.accounting.engine.monotone_search import (
-    crossing_scale,
-    falling_power,
-    is_least,
-)
+import fl_shuffle as fs
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
-from fl_shuffle.accounting.queries.planned_cost import plan_cost
-from fl_shuffle.accounting.queries.planned_noise import plan_noise
-from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
-from fl_shuffle.accounting.tolerances import TOLERANCES
+from fl_shuffle.accounting.queries.bound_query import BoundQuery
+from fl_shuffle.accounting.queries.methods import bound
+from fl_shuffle.accounting.queries.solve import COSTS, solve
 from fl_shuffle.cli import main
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
+KRR: dict[str, Any] = {"randomizer": "krr", "k": 10}
+NOISE: dict[str, Any] = {"randomizer": "gaussian"}
+OWN: dict[str, Any] = {"matrix": [[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]]}
+
 
 @pytest.mark.parametrize(
-    ("noise", "unit", "records", "rounds"),
-    [("gaussian", "client", 1, 20), ("laplace", "client", 1, 20), ("gaussian", "record", 5, 50)],
+    ("name", "question"),
+    [
+        ("clients", {**KRR, "epsilon0": 1.0, "epsilon": 0.1}),
+        ("clients", {**OWN, "epsilon": 0.1}),
+        ("epsilon0", {**KRR, "clients": 10_000, "epsilon": 0.1}),
+        ("participation", {**KRR, "epsilon0": 1.0, "clients": 10_000, "epsilon": 0.01}),
+        ("sigma", {**NOISE, "clients": 2000, "rounds": 20, "epsilon": 0.8}),
+        ("sigma", {**NOISE, "randomizer": "laplace", "clients": 2000, "rounds": 5, "epsilon": 0.8}),
+        ("sigma", {**NOISE, "clients": 1000, "rounds": 50, "epsilon": 1.0, "release": "sum"}),
+        ("rounds", {**NOISE, "sigma": 2.0, "clients": 10_000, "epsilon": 1.0}),
+        ("records", {**NOISE, "sigma": 0.1, "clients": 1000, "epsilon": 0.5, "unit": "record"}),
+        ("delta0", {**NOISE, "epsilon0": 1.0, "clients": 1000, "epsilon": 0.1}),
+        (
+            "assumed_honest",
+            {**NOISE, "sigma": 1.0, "clients": 1000, "epsilon": 1.0, "release": "sum"},
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.get("randomizer", "matrix"),
 )
-def test_planned_noise_reaches_the_target_and_little_less_would_not(
-    noise: str, unit: str, records: int, rounds: int
+def test_the_target_is_kept_and_hardly_less_would(name: str, question: dict[str, Any]) -> None:
+    delta = 1e-6
+    query = BoundQuery(**{name: 1e-6 if name == "delta0" else 1, **question})
+    value, answer = solve(query, name, delta)
+    assert answer.delta <= delta and answer.epsilon == query.epsilon
+    found: Any = {name: value}
+    asked = replace(query, **found, method=answer.method)
+    assert bound(asked).delta == answer.delta
+    whole = isinstance(value, int)
+    worse = value + 1 if whole else 1.003 * value
+    better = value - 1 if whole else value / 1.003
+    found[name] = worse if COSTS[name] else better
+    assert bound(replace(asked, **found)).delta > delta
+
+
+def test_where_shuffling_adds_nothing_a_report_protects_itself(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    target, delta, clients, clip = 0.8, 1e-6, 2000, 0.5
-    plan = plan_noise(
-        target, delta, clients=clients, rounds=rounds, noise=noise, clip=clip, unit=unit,
-        records=records,
+    query = BoundQuery(
+        randomizer="gaussian", unit="record", records=600, clients=100, rounds=50, epsilon=1.0,
+        sigma=1,
     )  # fmt: skip
-    sensitivity = 2 * clip / (records if unit == "record" else 1)
-
-    def accounted(scale: float) -> float:
-        library = RoundLibrary()
-        kind = RoundType.of([ReportClass(noise, scale, clip, sensitivity, clients)], 0)
-        return library.epsilon({kind: rounds}, delta)
-
-    assert plan.credit
-    assert plan.epsilon <= target
-    assert accounted(plan.scale) <= target * 1.01
-    assert accounted(0.97 * plan.scale) > target
-    assert plan.scale < 0.5 * plan.scale_without_shuffler
-    root = 1.0 if noise == "gaussian" else math.sqrt(2.0)
-    assert plan.deviation == pytest.approx(root * plan.scale)
-    assert plan.average_deviation == pytest.approx(plan.deviation / math.sqrt(clients))
-
-
-def test_little_noise_is_lost_where_the_cost_jumps() -> None:
-    """Rare losses decide here: a percent of noise is worth a factor of two in epsilon."""
-    plan = plan_noise(4.22, 4e-7, clients=30_032, rounds=11)
-
-    def accounted(scale: float) -> float:
-        kind = RoundType.of([ReportClass("gaussian", scale, 1.0, 2.0, 30_032)], 0)
-        return RoundLibrary().epsilon({kind: 11}, 4e-7)
-
-    assert accounted(plan.scale) == plan.epsilon <= 4.22
-    assert accounted(plan.scale / 1.025) > 1.5 * 4.22
-
-
-@pytest.mark.parametrize("power", [1.0, 2.5, 8.0])
-@pytest.mark.parametrize("jump", [1.0, 3.0])
-def test_a_falling_cost_is_met_with_few_questions(power: float, jump: float) -> None:
-    asked: list[float] = []
-
-    def cost(scale: float) -> float:
-        asked.append(scale)
-        return 7.0 * math.pow(scale, -power) * (jump if scale < 1.3 else 1.0)
-
-    seen: dict[float, float] = {}
-    found = crossing_scale(cost, 7.0 * math.pow(1.3, -power), 1.0, 1e-4, 1e4, 2.5, seen)
-    assert found == pytest.approx(1.3, rel=0.05)
-    assert list(seen) == asked
-    assert len(asked) <= TOLERANCES.plan_max_trials
-
-
-def test_trials_that_are_too_near_say_little_of_the_power() -> None:
-    assert falling_power({}, 2.5) == falling_power({1.0: 3.0, 2.0: math.inf}, 2.5) == 2.5
-    assert falling_power({1.0: 1.0, 2.0: 2.0**-4}, 2.5) == pytest.approx(4.0, rel=0.01)
-    # A fall and a rise of one percent between neighbours are their errors.
-    for error in (0.99, 1.01):
-        assert falling_power({1.0: 1.0, 1.001: error}, 2.5) == pytest.approx(2.5, rel=0.02)
-    assert falling_power({1.0: 1.0, 2.0: 5.0}, 2.5) == 1.0
-    assert falling_power({1.0: 1.0, 2.0: 1e-300}, 2.5) == 10.0
-
-
-def test_a_scale_is_least_where_less_was_seen_to_cost_more() -> None:
-    assert is_least({1.0: 1.01}, 1.009, 1.0)
-    assert not is_least({1.0: 0.99}, 1.009, 1.0)
-    assert is_least({1.0: 2.0}, 1.02, 1.0)
-    assert not is_least({1.0: 1.4}, 1.02, 1.0)
-    assert not is_least({1.0: 2.0}, 1.03, 1.0)
-    assert not is_least({1.03: 2.0}, 1.02, 1.0)
-
-
-def test_record_level_plans_say_that_nothing_is_gained() -> None:
-    plan = plan_noise(1.0, 1e-5, clients=100, rounds=50, unit="record", records=600)
-    assert not plan.credit
-    assert plan.scale == plan.scale_without_shuffler
-    mu = (2 / 600) / plan.scale * math.sqrt(50)
-    assert gaussian_epsilon(1e-5, mu) == pytest.approx(1.0, rel=1e-6)
-    assert plan.epsilon <= 1.0
-
-
-def test_personal_clips_are_planned_for_the_largest() -> None:
-    shared = plan_noise(0.5, 1e-6, clients=[(1.0, 500), (0.2, 1500)], rounds=10, noise="laplace")
-    alike = plan_noise(0.5, 1e-6, clients=2000, rounds=10, noise="laplace")
-    # Small neighbours hide better than large ones.
-    assert shared.scale < alike.scale
-    with pytest.raises(InvalidValueError, match="share"):
-        plan_noise(0.5, 1e-6, clients=[(1.5, 5)], rounds=10)
-    with pytest.raises(NotApplicableError):
-        plan_noise(0.5, 1e-6, clients=[(1.0, 0)], rounds=10)
-
-
-def test_cost_per_class_agrees_with_the_ledgers_accounting() -> None:
-    classes = [ReportClass("gaussian", 8.0, r, 2 * r, 400) for r in (0.3, 1.0)]
-    costs = plan_cost(classes, 30, 1e-6)
-    library = RoundLibrary()
-    for cost in costs:
-        kind = RoundType.of(classes, cost.index)
-        assert cost.epsilon == pytest.approx(library.epsilon({kind: 30}, 1e-6), rel=0.03)
-        assert cost.epsilon <= cost.local
-        assert (cost.clients, cost.anonymity, cost.credit) == (400, 800, True)
-    assert costs[0].epsilon < costs[1].epsilon
-    with pytest.raises(InvalidValueError, match="classes"):
-        plan_cost([ReportClass("gaussian", 1.0, 1.0, 2.0, 0)], 3, 1e-6)
-
-
-def test_command_line_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    target = ["plan", "--epsilon", "1", "--delta", "1e-6", "--rounds", "20"]
-    assert main([*target, "--clients", "3000", "--json"]) == 0
-    body = json.loads(capsys.readouterr().out)
-    assert body["epsilon"] <= 1.0
-    assert body["credit"] is True
-    assert main([*target, "--clients", "100", "--unit", "record", "--records", "600"]) == 0
+    sigma, answer = solve(query, "sigma", 1e-5)
+    assert answer.details["shuffling_helps"] is False
+    mu = (2 / 600) / sigma * math.sqrt(50)
+    assert gaussian_epsilon(1e-5, mu) == pytest.approx(1.0, rel=2e-3)
+    words = "--randomizer gaussian --unit record --records 600 --clients 100 --rounds 50"
+    target = "--epsilon 1 --delta 1e-5 --solve-for sigma"
+    assert main(["bound", *words.split(), *target.split()]) == 0
     assert "shuffling adds nothing here" in capsys.readouterr().out
-    assert main([*target, "--classes", "1:100,0.5:200"]) == 0
-    assert "without the shuffler" in capsys.readouterr().out
+
+
+def test_what_cannot_be_solved_for_is_said() -> None:
+    query = BoundQuery(**KRR, epsilon0=1.0, clients=1000, epsilon=0.1)
+    with pytest.raises(InvalidValueError, match="solve_for = 'k'"):
+        solve(query, "k", 1e-6)
+    with pytest.raises(InvalidValueError, match="epsilon"):
+        solve(replace(query, epsilon=None, delta=1e-6), "clients", 1e-6)
+    with pytest.raises(NotApplicableError, match="no rounds in"):
+        solve(replace(query, clients=1), "rounds", 1e-6)
+
+
+def test_the_smallest_proven_answer_is_given_where_no_method_is_named() -> None:
+    questions: list[dict[str, Any]] = [
+        {"epsilon0": 1.0, "clients": 100_000, "delta": 1e-6},
+        {**KRR, "epsilon0": 1.0, "clients": 10_000, "delta": 1e-6},
+        {**NOISE, "epsilon0": 1.0, "delta0": 1e-5, "clients": 10_000, "epsilon": 0.01},
+        {**OWN, "clients": 10_000, "delta": 1e-6, "rounds": 3},
+    ]
+    for question in questions:
+        answers = fs.compare(**question)
+        proven = [
+            each for each in answers.values()
+            if isinstance(each, fs.Guarantee) and str(each.status) == "proven"
+        ]  # fmt: skip
+        best = fs.bound(**question)
+        assert str(best.status) == "proven"
+        assert (best.epsilon, best.delta) == min((each.epsilon, each.delta) for each in proven)
+    with pytest.raises(
+        NotApplicableError, match="no bound for this question is proven.*gspa-exact"
+    ):
+        fs.bound(budgets=[(1.0, 0.0, 100), (0.5, 0.0, 100)], delta=1e-6)
+
+
+def test_a_matrix_is_a_mechanism() -> None:
+    """Binary randomized response, by name and as a matrix; and as distributions over words."""
+    p = math.exp(1.0) / (math.exp(1.0) + 1.0)
+    asked: dict[str, Any] = {"clients": 5000, "delta": 1e-6, "method": "blanket"}
+    named = fs.bound(randomizer="krr", k=2, epsilon0=1.0, **asked)
+    rows = [[p, 1 - p], [1 - p, p]]
+    words = [{"yes": p, "no": 1 - p}, {"no": p, "yes": 1 - p}]
+    assert fs.bound(matrix=rows, **asked).epsilon == pytest.approx(named.epsilon, rel=1e-9)
+    assert fs.bound(matrix=words, **asked).epsilon == fs.bound(matrix=rows, **asked).epsilon
+    for wrong, message in (
+        ([[0.5, 0.5], [0.5, 0.4]], "must sum to one"),
+        ([[0.5, 0.5], [1.0]], "rows of one length"),
+        ([[1.0, 0.0], [0.5, 0.5]], "every report must be possible"),
+        ("no.json", "does not exist"),
+    ):
+        with pytest.raises(fs.FlShuffleError, match=message):
+            fs.bound(matrix=wrong, **asked)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError, match="local budget of its own"):
+        fs.bound(matrix=rows, epsilon0=2.0, **asked)
+
+
+def test_the_unit_is_asked_for_where_it_changes_the_answer() -> None:
+    asked: dict[str, Any] = {**NOISE, "sigma": 2.0, "clients": 100, "delta": 1e-6}
+    with pytest.raises(InvalidValueError, match="unit = None: must be named"):
+        fs.bound(**asked, records=5)
+    client, record = (fs.bound(**asked, records=5, unit=unit) for unit in ("client", "record"))
+    assert client.epsilon > record.epsilon
+    assert fs.bound(**asked).epsilon == fs.bound(**asked, unit="client").epsilon
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--clients", "5"], "--epsilon, --delta and --rounds"),
-        (["--epsilon", "1", "--delta", "1e-6", "--rounds", "2"], "exactly one of"),
-        (["--epsilon", "1", "--delta", "2", "--rounds", "2", "--clients", "5"], "delta"),
-        (["--epsilon", "nan", "--delta", "1e-6", "--rounds", "2", "--clients", "5"], "epsilon"),
-        (["--epsilon", "1", "--delta", "1e-6", "--rounds", "2", "--classes", "1-5"], "SHARE:COUNT"),
-        (["configs/quickstart.toml", "--clients", "5"], "belongs to a target"),
-        (["--set", "run.rounds=3"], "name one"),
-        (["--levels", "3"], "name one"),
-        (["configs/quickstart.toml", "--levels", "3,x"], "whole numbers"),
-        (["configs/quickstart.toml", "--levels", "0"], "whole numbers"),
+        ("--randomizer gaussian --clients 5 --solve-for sigma", "needs the target"),
+        ("--randomizer gaussian --epsilon 1 --delta 2 --clients 5 --solve-for sigma", "delta"),
+        ("--randomizer gaussian --epsilon nan --delta .1 --clients 5 --solve-for sigma", "epsilon"),
+        ("--clients 5 --epsilon0 1 --solve-for sigm", "did you mean 'sigma'?"),
+        ("--clients 5 --epsilon 1 --delta .1 --solve-for clients", "leave it out"),
+        ("configs/quickstart.toml --epsilon0 1", "belongs to a question"),
+        ("configs/quickstart.toml --all", "belongs to a question"),
+        ("--set run.rounds=3", "name one"),
+        ("--grid budgets.levels=3", "name one"),
+        ("configs/quickstart.toml --grid budgets.levels=x", "budgets.levels = 'x'"),
     ],
 )
 def test_command_line_mistakes_are_one_line(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["plan", *arguments]) == 2
+    assert main(["bound", *arguments.split()]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert message in error
@@ -170,11 +162,11 @@ def test_command_line_mistakes_are_one_line(
 
 def test_fewer_levels_hide_better_and_cost_budget(capsys: pytest.CaptureFixture[str]) -> None:
     changes = ["--set", "privacy.unit='client'", "--set", "budgets.high=0.6"]
-    asked = ["plan", "configs/digits_record.toml", *changes]
-    many = ["--set", "data.clients=60", "--levels", "1,6,3", "--json"]
-    assert main([*asked, *many]) == 0
+    asked = ["bound", "configs/digits_record.toml", *changes]
+    many = ["--clients", "60", "--grid", "budgets.levels=0,6,3,1"]
+    assert main([*asked, *many, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["levels"] for row in rows] == [0, 6, 3, 1]
+    assert [row["budgets.levels"] for row in rows] == [0, 6, 3, 1]
     assert [row["cohorts"] for row in rows] == [60, 6, 3, 1]
     assert [row["least_anonymity"] for row in rows] == [1, 10, 20, 60]
     lost = [row["budget_lost"] for row in rows]
@@ -182,12 +174,34 @@ def test_fewer_levels_hide_better_and_cost_budget(capsys: pytest.CaptureFixture[
     assert lost == sorted(lost)
     worst = [row["worst_epsilon"] for row in rows]
     assert worst == sorted(worst, reverse=True)
-    assert main([*asked, "--set", "data.clients=6", "--levels", "2"]) == 0
-    assert "as given" in capsys.readouterr().out
+    assert main([*asked, *many[:2], "--grid", "budgets.levels=2"]) == 0
+    assert "hides among" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("epsilon", [1e-9, 1e-6])
-def test_a_target_that_delta_alone_pays_for(epsilon: float) -> None:
-    plan = plan_noise(epsilon, 1e-6, clients=10, rounds=5)
-    assert 0.0 <= plan.epsilon <= epsilon
-    assert plan.scale > 0.0
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("compare --epsilon0 1", "bound --epsilon0 1 --all"),
+        ("export RUN", "ledger RUN --out RUN/export"),
+        ("plan quickstart --set a.b=1", "bound quickstart --set a.b=1"),
+        ("plan quickstart --levels 5,10", "bound quickstart --grid budgets.levels=5,10"),
+        ("plan quickstart --time", "simulate quickstart --dry-run"),
+        (
+            "plan --clients 9 --epsilon 1 --delta .1 --rounds 2",
+            "bound --randomizer gaussian --unit client --clients 9 --epsilon 1 --delta .1 "
+            "--rounds 2 --solve-for sigma",
+        ),
+        ("simulate --tensorboard", "simulate --track tensorboard"),
+    ],
+)
+def test_last_releases_names_are_translated_and_said(old: str, new: str) -> None:
+    from fl_shuffle.cli.renamed import renamed
+
+    assert renamed(old.split()) == (new.split(), f"note: this is now fl-shuffle {new}")
+    assert renamed(new.split()) == (new.split(), "")
+
+
+def test_what_nothing_replaces_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (("plan --clip 2", "sigma is in clip norms"), ("estimate", "in Python")):
+        assert main(words.split()) == 2
+        assert message in capsys.readouterr().err

@@ -9,17 +9,15 @@ from typing import Any
 import pytest
 
 import fl_shuffle as fs
-from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import (
-    classical_sigma,
+    analytic_sigma,
     gaussian_delta,
     gaussian_epsilon,
 )
 from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound, compare
-from fl_shuffle.accounting.queries.planned_sums import plan_sum_noise, sum_cost
-from fl_shuffle.errors import ConfigError, InvalidValueError, NotApplicableError
+from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
 ASKED = BoundQuery(
     method="sum",
@@ -32,7 +30,7 @@ ASKED = BoundQuery(
     unit="client",
     release="sum",
 )
-SIGMA = classical_sigma(1.0, 1e-5, 2.0)
+SIGMA = analytic_sigma(1.0, 1e-5, 2.0)
 
 
 def test_the_formula_written_out() -> None:
@@ -54,7 +52,7 @@ def test_personal_budgets_hide_in_everybodys_noise() -> None:
     budgets = ((0.5, 1e-5, 30), (2.0, 1e-5, 70))
     named = {"method": "sum", "randomizer": "gaussian", "budgets": list(budgets), "delta": 1e-6}
     query = BoundQuery.from_mapping({**named, "unit": "client", "release": "sum"})
-    scales = [classical_sigma(e, d, 2.0) for e, d, _ in budgets]
+    scales = [analytic_sigma(e, d, 2.0) for e, d, _ in budgets]
     variance = sum(n * s * s for s, (_, _, n) in zip(scales, budgets, strict=True))
     assert bound(query).epsilon == pytest.approx(
         gaussian_epsilon(1e-6, 2.0 / math.sqrt(variance)), rel=1e-6
@@ -97,34 +95,6 @@ def test_what_is_refused() -> None:
         bound(replace(ASKED, participation=0.5))
     with pytest.raises(NotApplicableError, match="vector reports"):
         bound(replace(ASKED, randomizer="krr", k=3, delta0=0.0))
-
-
-@pytest.mark.parametrize(("records", "honest"), [(1, None), (600, None), (60_000, 0.5)])
-def test_a_plan_reaches_its_target_and_no_more(records: int, honest: float | None) -> None:
-    """The scale is certified, and 0.01% less noise would miss the target."""
-    plan = plan_sum_noise(
-        1.0, 1e-6, clients=1000, rounds=50, unit="record", records=records, assumed_honest=honest
-    )
-
-    def cost(scale: float) -> float:
-        batch = [ReportClass("gaussian", scale, 1.0, 2.0 / records, 1000)]
-        return sum_cost(batch, 50, 1e-6, assumed_honest=honest)[0].epsilon
-
-    assert cost(plan.scale) == plan.epsilon <= 1.0
-    assert cost(plan.scale * 0.9999) > 1.0
-    assert plan.release == "sum" and plan.credit
-
-
-def test_plans_by_name() -> None:
-    target: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "rounds": 1, "clients": 50}
-    summed = fs.plan(**target, release="sum")
-    assert summed.scale < fs.plan(**target).scale
-    with pytest.raises(InvalidValueError, match="assumed_honest"):
-        fs.plan(**target, assumed_honest=5)
-    with pytest.raises(ConfigError, match="Gaussian"):
-        fs.plan(**target, release="sum", noise="laplace")
-    with pytest.raises(ConfigError, match="participation"):
-        fs.plan(**target, release="sum", participation=0.5)
 
 
 def test_laplace_noise_needs_no_method_and_no_dimension() -> None:

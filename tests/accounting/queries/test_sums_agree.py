@@ -9,19 +9,19 @@ import pytest
 
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
-from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest
 from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.accounting.queries.planned_cost import client_class
 from fl_shuffle.accounting.queries.planned_sums import sum_cost
 from fl_shuffle.accounting.queries.vector_methods import report_classes
+from fl_shuffle.accounting.reports import ReportClass
 from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.configuration.reading import load_config
+from fl_shuffle.data.task import load_task
+from fl_shuffle.planner.cost import cost_of
 from fl_shuffle.randomizer_plan import make_plan
-from fl_shuffle.tasks.cost import cost_of
-from fl_shuffle.tasks.task import load_task
 
 DELTA = 1e-6
 
@@ -77,7 +77,6 @@ def of_a_run(setting: Setting, classes: list[ReportClass]) -> float:
         unit=setting.unit,
         schedule="aggregate",
         delta=DELTA,
-        rounds=setting.rounds,
         trust=Trust(release="sum", assumed_honest=setting.assumed_honest),
     )
     spend = None
@@ -149,7 +148,6 @@ def test_a_plan_is_what_the_run_prints(settings: list[str]) -> None:
         unit=config.privacy.unit,
         schedule="aggregate",
         delta=config.privacy.target_delta,
-        rounds=3,
         dimension=dimension,
         trust=Trust.of(config.to_dict()),
     )

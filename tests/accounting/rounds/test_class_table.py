@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
+from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilons
 from fl_shuffle.errors import InvalidValueError
@@ -37,21 +37,6 @@ def test_a_wrong_class_is_named_as_alone() -> None:
         columns[name][1] = value
         with pytest.raises(InvalidValueError, match=name):
             ClassTable(table.noise, *columns.values(), table.records)
-
-
-def test_distinct_rows_are_those_of_unique() -> None:
-    rng = np.random.default_rng(0)
-    columns = [rng.integers(0, 3, 200).astype(float) for _ in range(3)] + [np.full(200, 7.0)]
-    rows, first, inverse = np.unique(
-        np.stack(columns, axis=1), axis=0, return_index=True, return_inverse=True
-    )
-    found = distinct_rows(*columns)
-    assert np.array_equal(found.first, first)
-    assert np.array_equal(found.inverse, inverse.reshape(-1))
-    assert len(rows) == len(first)
-    alone = distinct_rows(np.full(4, 1.0))
-    assert alone.first.tolist() == [0] and alone.inverse.tolist() == [0] * 4
-    assert distinct_rows(np.zeros(0)).first.size == 0
 
 
 @pytest.mark.parametrize("noise", ["laplace", "user"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 
 import numpy as np
@@ -12,18 +11,11 @@ import pytest
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.columns import DECLARED_NOTE
 from fl_shuffle.accounting.rounds.declared_round import (
-    DeclaredRound,
     declared_local_delta,
     declared_local_epsilon,
 )
 from fl_shuffle.accounting.rounds.events import ClientClass
-from fl_shuffle.accounting.rounds.round_library import (
-    RoundLibrary,
-    spent_from_json,
-    spent_to_json,
-)
 from fl_shuffle.accounting.rounds.trust import Trust
-from fl_shuffle.errors import InvalidValueError
 
 
 def declared(
@@ -47,7 +39,6 @@ def headline(
         unit=unit,
         schedule="aggregate",
         delta=1e-6,
-        rounds=rounds,
         trust=Trust(discrete=discrete),
     )
     everybody = np.ones(len(class_of), dtype=bool)
@@ -125,25 +116,3 @@ def test_local_composition_against_enumeration(epsilon0: float, delta0: float, r
         assert exact * (1 - 1e-12) <= found <= exact * (1 + 1e-6) + 1e-15
         solved = declared_local_epsilon(epsilon0, delta0, rounds, found * (1 + 1e-6))
         assert solved <= epsilon + 1e-4
-
-
-def test_histories_survive_json_and_have_curves() -> None:
-    spent = {DeclaredRound(1.0, 1e-9, 999): 4}
-    restored = spent_from_json(json.loads(json.dumps(spent_to_json(spent))))
-    assert restored == spent
-    library = RoundLibrary()
-    grid = [0.0, 0.5, 1.0, 5.0]
-    deltas = library.profile(restored, grid)
-    assert np.all(np.diff(deltas) <= 0.0) and deltas[0] < 0.5
-    assert np.all(library.trade_off(restored, [0.1, 0.5]) <= [0.9, 0.5])
-    broken = spent_to_json(spent)
-    broken[0]["epsilon0"] = -1.0
-    with pytest.raises(InvalidValueError, match="epsilon0"):
-        spent_from_json(broken)
-
-
-def test_arrivals_are_rounded_down() -> None:
-    assert DeclaredRound(1.0, 0.0, 100).lessened().others == 100
-    for others in (129, 5_000, 123_456):
-        kept = DeclaredRound(1.0, 0.0, others).lessened().others
-        assert 0.9 * others <= kept <= others

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.reports import ReportClass, RoundType
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.participation_history import contains, outweighs
-from fl_shuffle.accounting.rounds.round_library import RoundLibrary, RoundType
+from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView
 
 SCALE = 8.0
@@ -63,7 +63,6 @@ def test_a_round_of_many_clips_certifies_few_curves(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(RoundLibrary, "epsilon", epsilon)
     account = Accountant(
         distinct_clips(300), np.arange(300), unit="client", schedule="aggregate", delta=1e-5,
-        rounds=3,
     )  # fmt: skip
     everybody = np.ones(300, dtype=bool)
     spend = account.preview(1, everybody)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -11,15 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
-from fl_shuffle.accounting.bounds.report_class import ReportClass
+from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
-from fl_shuffle.accounting.rounds.round_library import (
-    RoundLibrary,
-    RoundType,
-    spent_from_json,
-    spent_to_json,
-)
-from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.accounting.reports import ReportClass, RoundType
+from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
+from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundLibrary
 
 LAPLACE = [ReportClass("laplace", 4.0, 1.0, 2.0, 1000)]
 GAUSSIAN = [ReportClass("gaussian", 10.0, 1.0, 2.0, 1000)]
@@ -55,15 +50,49 @@ def test_without_credit_the_local_composition_is_exact() -> None:
     assert library.profile({alone: 1}, [0.2])[0] == pytest.approx(-math.expm1(-0.15))
 
 
-def test_rounds_with_and_without_credit_compose() -> None:
-    """A round in which nobody else arrived costs its local loss, and is not forgotten."""
-    library = RoundLibrary()
-    full = RoundType.of(GAUSSIAN, 0)
-    lonely = RoundType.of([ReportClass("gaussian", 10.0, 1.0, 2.0, 1)], 0)
-    both = library.epsilon({full: 20, lonely: 1}, 1e-6)
-    assert both > library.epsilon({full: 20}, 1e-6)
-    assert both > library.epsilon({lonely: 1}, 1e-6) * 0.999
-    assert both < library.local_epsilon({full: 20, lonely: 1}, 1e-6)
+@pytest.mark.parametrize(
+    ("gaussian", "laplace", "declared"),
+    [(1, 1, 0), (3, 1, 0), (1, 0, 1), (0, 1, 1), (2, 1, 1), (0, 0, 2)],
+)
+def test_the_local_column_of_several_kinds_of_reports_holds_at_its_delta(
+    gaussian: int, laplace: int, declared: int
+) -> None:
+    """Against the exact composition: Gaussian reports, a Laplace report one coordinate apart,
+    and reports of another kind that, as they declare, are recognized with probability delta0."""
+    delta, mu, ratio = 1e-6, 0.2, 0.5
+    spent: dict[RoundKind, int] = {}
+    if gaussian:
+        spent[RoundType("gaussian", 10.0, 1.0, 10.0 * mu, ())] = gaussian
+    if laplace:
+        spent[RoundType("laplace", 4.0, 1.0, 4.0 * ratio, ())] = laplace
+    for share in [0.3] if declared == 1 else [0.8, 0.7][:declared]:
+        spent[DeclaredRound(1e-9 * share, share * delta, 0)] = 1
+    claimed = RoundLibrary().local_epsilon(spent, delta)
+    hidden = math.prod(1.0 - kind.delta0 for kind in spent if isinstance(kind, DeclaredRound))
+    # Losses of one Laplace report: r, -r, and exponential between the two.
+    inner = np.linspace(-ratio, ratio, 2001)
+    centre = 0.5 * (inner[:-1] + inner[1:])
+    losses = np.concatenate([[ratio, -ratio], centre])
+    between = 0.25 * np.exp(0.5 * (centre - ratio)) * np.diff(inner)
+    masses = np.concatenate([[0.5, 0.5 * math.exp(-ratio)], between])
+    assert masses.sum() == pytest.approx(1.0, abs=1e-6)
+
+    def exact(epsilon: float, with_laplace: bool) -> float:
+        if with_laplace:
+            parts = zip(masses.tolist(), losses.tolist(), strict=True)
+            return math.fsum(mass * exact(epsilon - loss, False) for mass, loss in parts)
+        width = mu * math.sqrt(gaussian)
+        if width == 0.0:
+            return max(0.0, -math.expm1(epsilon))
+        upper = 0.5 * math.erfc((epsilon / width - width / 2.0) / math.sqrt(2.0))
+        lower = 0.5 * math.erfc((epsilon / width + width / 2.0) / math.sqrt(2.0))
+        return upper - math.exp(epsilon) * lower
+
+    if declared == 2:
+        # Either is within delta, both together recognize a client more often than that.
+        assert 1.0 - hidden > delta and math.isinf(claimed)
+    else:
+        assert 1.0 - hidden * (1.0 - exact(claimed, laplace == 1)) <= delta * (1.0 + 1e-6)
 
 
 @st.composite
@@ -91,7 +120,7 @@ def test_the_order_of_types_is_sound(first: list, second: list) -> None:
     assert a.not_better_than(b) == all(mine[r] <= within[r] for r in mine)
     if a.not_better_than(b):
         epsilon = 0.1
-        assert a.curve().delta(epsilon) >= b.curve().delta(epsilon) * (1 - 2.5e-3)
+        assert VectorCurve(a).delta(epsilon) >= VectorCurve(b).delta(epsilon) * (1 - 2.5e-3)
 
 
 @pytest.mark.parametrize(
@@ -131,29 +160,3 @@ def test_slightly_different_batches_share_a_few_types() -> None:
     assert library.epsilon(spent, 1e-6) == pytest.approx(
         typical.epsilon({kind: 200}, 1e-6), rel=0.03
     )
-
-
-def test_a_history_survives_json() -> None:
-    library = RoundLibrary()
-    kinds = [RoundType.of(GAUSSIAN, 0), RoundType.of(LAPLACE, 0)]
-    spent = {kinds[0]: 3, kinds[1]: 2}
-    restored = spent_from_json(json.loads(json.dumps(spent_to_json(spent))))
-    assert restored == spent
-    assert RoundLibrary().epsilon(restored, 1e-6) == library.epsilon(spent, 1e-6)
-    with pytest.raises(InvalidValueError, match="round"):
-        spent_from_json([{"noise": "gaussian"}])
-    broken = spent_to_json(spent)
-    broken[0]["times"] = -1
-    with pytest.raises(InvalidValueError, match="times"):
-        spent_from_json(broken)
-
-
-def test_trade_off_and_profile_of_a_history() -> None:
-    library = RoundLibrary()
-    spent = {RoundType.of(GAUSSIAN, 0): 30}
-    epsilon = library.epsilon(spent, 1e-6)
-    assert library.profile(spent, [epsilon])[0] <= 1e-6 * 1.01
-    curve = library.trade_off(spent, np.linspace(0.0, 1.0, 11))
-    assert np.all(np.diff(curve) <= 0.0)
-    assert np.all(curve <= 1.0 - np.linspace(0.0, 1.0, 11) + 1e-9)
-    assert curve[5] > 0.4

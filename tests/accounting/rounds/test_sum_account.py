@@ -23,17 +23,15 @@ from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.sum_account import (
     AssumedHonest,
     SumAccount,
-    SumCurve,
     honest_reports,
-    sum_assumption,
 )
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.configuration.sections import BudgetsSection, Config, PrivacySection, ServerSection
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
 from fl_shuffle.randomizers.noise import NoiseStream
-from fl_shuffle.randomizers.vector import exact_sum, randomize_rows_
 from fl_shuffle.seeds import SeedTree
+from fl_shuffle.shuffler.exact_sums import exact_sum
 
 DELTA = 1e-5
 
@@ -82,7 +80,6 @@ def test_rounds_add_as_squares_over_who_arrived() -> None:
     curve = account.curve(worst)
     assert curve.epsilon(DELTA) == account.worst_epsilon(DELTA)
     assert curve.profile([column.epsilon[int(class_of[worst])]])[0] <= DELTA
-    assert SumCurve.from_json(curve.to_json()) == curve
     np.testing.assert_allclose(curve.trade_off([0.0, 1.0]), [1.0, 0.0])
 
 
@@ -137,12 +134,6 @@ def test_there_is_no_number_where_nothing_is_proven() -> None:
         assert sum_lower_column(account, DELTA, [0]).worst is None
         with pytest.raises(NotApplicableError, match=word):
             account.epsilons(DELTA)
-
-
-def test_the_assumption_in_words() -> None:
-    assert "at least 5 reports" in sum_assumption(5)
-    assert "at least 7 of them" in sum_assumption(5, 7)
-    assert "at least share 0.5 of them" in sum_assumption(5, 0.5)
 
 
 def test_lower_bound_lies_just_below() -> None:
@@ -211,7 +202,7 @@ def attacked_mu(plan: RandomizerPlan, target: int, trials: int) -> tuple[float, 
         means[target] = end * float(plan.weight[target] * plan.radius[target])
         stream = NoiseStream(SeedTree(5).key("noise", str(end)), trials)
         scale = plan.weight * plan.scale
-        reports = randomize_rows_(plan.noise, means, 0, stream, scale=scale, step=plan.step)
+        reports = stream.add_("normal", means, np.arange(len(means)), scale, plan.step)
         total = torch.zeros(trials, dtype=torch.float64)
         exact_sum(reports, total)
         rates.append(float((total > 0.0).double().mean()))

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta
+from fl_shuffle.accounting.reports import RoundType
 from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
 from fl_shuffle.accounting.rounds.events import ClientClass
-from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundType
+from fl_shuffle.accounting.rounds.round_library import RoundKind
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView
-from fl_shuffle.accounting.rounds.sum_account import AssumedHonest
+from fl_shuffle.accounting.rounds.sum_account import AssumedHonest, SumAccount
 from fl_shuffle.accounting.rounds.trust import EVERYBODY_HONEST, Trust
 
 
@@ -25,7 +27,7 @@ def accountant(
 ) -> Accountant:
     class_of = np.repeat(np.arange(len(counts)), counts)
     trust = EVERYBODY_HONEST if honest is None else Trust(assumed_honest=honest)
-    return Accountant(classes, class_of, unit="client", schedule="aggregate", delta=1e-6, rounds=2,
+    return Accountant(classes, class_of, unit="client", schedule="aggregate", delta=1e-6,
                       trust=trust)  # fmt: skip
 
 
@@ -105,3 +107,26 @@ def test_drop_outs_count_what_arrived() -> None:
         assert isinstance(found, RoundType)
         # A type that similar batches share: never better, and about 5% smaller at most.
         assert 0.94 * (left - 1) <= sum(count for _, count in found.others) <= left - 1
+
+
+def test_who_leaks_is_settled_before_the_noise_is_drawn() -> None:
+    """It is said; and without it the number is false: of 99 others the 50 leak whose noise is
+    largest in size, and a threshold on what is left reaches more than twice the claimed delta."""
+    for sums in (False, True):
+        said = " ".join(Trust(release="sum", assumed_honest=50).sentences(sums=sums))
+        assert said.count("settled before") == 1 + sums
+    sensitivity, rounds = 3.49, 100_000
+    own = ClientClass("gaussian", 1.0, 10.0, sensitivity, 1.0, 1e-5, 1)
+    account = SumAccount.start(
+        [own], np.zeros(100, dtype=np.int64), schedule="aggregate", assumed_honest=50
+    ).after(np.ones(100, dtype=bool))
+    claimed = gaussian_delta(0.0, sensitivity / 50**0.5)
+    assert claimed == pytest.approx(0.1949, abs=1e-4)
+    assert account.worst_epsilon(1.0001 * claimed) < 1e-3 < account.worst_epsilon(0.99 * claimed)
+    noise = np.random.default_rng(1).standard_normal((rounds, 100))
+    others = noise[:, 1:]
+    kept = np.take_along_axis(others, np.argsort(np.abs(others), axis=1)[:, :49], axis=1)
+    left = noise[:, 0] + kept.sum(axis=1)
+    # The middle between both means: how much more often above it with one record than without.
+    reached = np.mean(left + sensitivity > sensitivity / 2) - np.mean(left > sensitivity / 2)
+    assert reached - 6.0 * (0.25 / rounds) ** 0.5 > 0.44 > 2.0 * claimed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 
 from benchmarks.reproduction import publish, training
 from benchmarks.reproduction.core import Options, all_targets, execute, finished, write_csv
-from benchmarks.reproduction.page import page
 from fl_shuffle.errors import NotApplicableError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -54,14 +52,6 @@ def test_published_epsilons_are_the_present_accountants(
             expected = published[row["configuration"]][key]
             same = value == expected
             assert same or float(value) == pytest.approx(float(expected), rel=1e-6), key
-
-
-def test_the_readme_and_the_page_are_made_from_the_published_tables() -> None:
-    folder = PUBLISHED
-    readme = (ROOT / "README.md").read_text()
-    assert publish.with_table(readme, publish.expectations(folder)) == readme
-    entries = [json.loads((folder / name / "entry.json").read_text()) for name in all_targets()]
-    assert page(entries) == (folder / "README.md").read_text()
 
 
 def test_the_published_results_have_the_present_settings() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -73,13 +72,6 @@ def test_what_is_accounted_without_a_run_is_what_a_run_counts(tmp_path: Path) ->
     assert fast["sum"] < fast["local"]
 
 
-def test_fast_runs_are_accounted_as_they_count(tmp_path: Path) -> None:
-    options = Options(tmp_path, fast=True)
-    run = training_runs.train(options, "mnist_record_constant")
-    for name, epsilon in training_runs.accounted_epsilons(options, "mnist_record_constant").items():
-        assert run.column(name) == pytest.approx(epsilon, rel=1e-9)
-
-
 def test_a_finished_run_is_read_and_an_unfinished_one_is_run_again(tmp_path: Path) -> None:
     options = Options(tmp_path, fast=True)
     first = training_runs.train(options, "mnist_record_constant", "run.rounds=1")
@@ -92,36 +84,6 @@ def test_a_finished_run_is_read_and_an_unfinished_one_is_run_again(tmp_path: Pat
     third = training_runs.train(options, "mnist_record_constant", "run.rounds=1")
     assert third.accuracy == first.accuracy
     assert (folder / "ledger.sqlite").stat().st_mtime_ns > stamp
-
-
-def test_published_clipping_is_told_from_correct_clipping(options: Options) -> None:
-    execute(TARGETS["chen2024-gspa-table-3"], options)
-    rows = rows_of(options.out / "chen2024-gspa-table-3", "table3")
-    for name in ("constant", "unif2"):
-        published, honest = (
-            next(row for row in rows if (row["budgets"], row["version"]) == (name, version))
-            for version in ("as published", "every record clipped")
-        )
-        # The published formula cannot tell them apart; what is proven differs by far.
-        assert published["published epsilon (GSPA)"] == honest["published epsilon (GSPA)"]
-        assert float(published["proven epsilon"]) > 20 * float(honest["proven epsilon"])
-
-
-def test_theorem_3_of_the_renyi_paper() -> None:
-    """mu = 2 sqrt(T/(m-1)) e^(eps0/2); epsilon solves the Gaussian profile at delta."""
-    from statistics import NormalDist
-
-    epsilon0, epochs, blocks, delta = 0.5, 4, 200, 1e-5
-    mu = 2.0 * math.sqrt(epochs / (blocks - 1)) * math.exp(epsilon0 / 2)
-    epsilon = training_chen2024.renyi_epsilon(epsilon0, epochs, blocks, delta)
-    cdf = NormalDist().cdf
-    profile = cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * cdf(-mu / 2 - epsilon / mu)
-    assert profile == pytest.approx(delta, rel=1e-6)
-
-
-def test_spread_is_the_sample_deviation() -> None:
-    assert training_runs.mean_and_spread([1.0, 3.0]) == (2.0, pytest.approx(math.sqrt(2.0)))
-    assert training_runs.mean_and_spread([0.5]) == (0.5, 0.0)
 
 
 def test_every_quoted_configuration_is_a_file_that_loads() -> None:

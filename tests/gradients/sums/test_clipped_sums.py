@@ -7,26 +7,20 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients import (
-    GradientEngine,
     NonfiniteRecords,
     Packing,
     make_gradient_engine,
 )
 from fl_shuffle.gradients.rounding import sum_grid
-from tests.gradients.gradient_modules import Branching, Small, chains, records_of
+from fl_shuffle.gradients.softmax_regression import SoftmaxRegression, SumPlan
+from tests.gradients.gradient_modules import SHAPE, chains, records_of
 from tests.gradients.gradient_oracle import flat, offsets_of
 
 torch.manual_seed(8)
-MODELS: dict[str, nn.Module] = {
-    **chains(),
-    "wide": nn.Sequential(nn.Linear(13, 700), nn.ReLU(), nn.Linear(700, 10)),
-    "convolution": Small(),
-    "branching": Branching(),
-}
+MODELS = {name: model for name, model in chains().items() if name.endswith("compiled")}
 SIZES = [3, 17, 1, 300, 3, 64, 5, 5, 90, 1, 1, 33, 700, 2]
 TOLERANCE = 2e-6
 """Of the sum of the clients' weighted radii, in every coordinate."""
@@ -42,10 +36,13 @@ def problem_of(sizes: list[int], seed: int) -> Problem:
     return x, y, offsets, 0.1 + torch.rand(len(sizes), generator=generator)
 
 
-def engine_of(name: str, norm: int) -> GradientEngine:
-    engine = make_gradient_engine(MODELS[name], clip="record", norm=norm, records=records_of(name))
+def engine_of(name: str, norm: int) -> SoftmaxRegression:
+    engine = make_gradient_engine(
+        MODELS[name], shape=SHAPE, clip="record", norm=norm, records=records_of(name)
+    )
+    assert isinstance(engine, SoftmaxRegression)
     # Small enough that the test's few records are several blocks.
-    engine.sum_packing = Packing(min(100, engine.sum_packing.records), 5)
+    engine.packing = Packing(100, 5)
     return engine
 
 
@@ -61,8 +58,6 @@ def test_the_sum_is_that_of_the_rows(name: str, norm: int) -> None:
     # Records that count as zero: no class, not finite, in a short and in a long client.
     y[4] = 77
     x[30], x[550] = torch.nan, torch.inf
-    if name == "branching":
-        x, y, offsets, radius = x[:90], y[:90], offsets_of([*SIZES[:3], 69]), radius[:4]
     weights = weights_of(len(radius))
     reach = float((torch.from_numpy(weights) * radius).sum())
     for given in (weights, 1.0):
@@ -70,21 +65,21 @@ def test_the_sum_is_that_of_the_rows(name: str, norm: int) -> None:
         rows = engine.client_means(parameters, x, y, offsets, radius, nonfinite=rows_tally)
         expected = (torch.as_tensor(given).reshape(-1, 1) * rows.double()).sum(0)
         grid = sum_grid(reach)
-        plan = engine.plan_sum(offsets, radius, given, grid=grid)
-        found = engine.clipped_sum(parameters, x, y, plan, tally)
+        plan = SumPlan(offsets, radius.numpy(), given, grid)
+        found = engine.prepared_sum(x, y, plan)(parameters, tally)
         assert found.dtype == torch.float64
         assert float((found - expected).abs().max()) <= TOLERANCE * reach
         # It is nothing that a tolerance of this size would hide.
         assert float(found.abs().max()) > 1e4 * TOLERANCE * reach / np.sqrt(engine.dimension)
         assert not np.mod(found.numpy(), grid).any()
         assert (tally.clients, tally.records) == (rows_tally.clients, rows_tally.records)
-        assert tally.records == (2 if name == "branching" else 3)
+        assert tally.records == 3
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_sums_of_whole_blocks_are_exact(name: str) -> None:
     engine, parameters = engine_of(name, 2), flat(MODELS[name])
-    sizes = SIZES[:9] if name == "branching" else SIZES
+    sizes = SIZES
     x, y, offsets, radius = problem_of(sizes, 6)
     weights = weights_of(len(sizes))
     grid = sum_grid(float((torch.from_numpy(weights) * radius).sum()))
@@ -94,12 +89,11 @@ def test_sums_of_whole_blocks_are_exact(name: str) -> None:
         inputs = x[records]
         inputs = torch.empty(shift + inputs.numel())[shift:].view_as(inputs).copy_(inputs)
         bounds = offsets[first : last + 1] - offsets[first]
-        own = weights[first:last]
-        plan = engine.plan_sum(bounds, radius[first:last], own, grid=grid)
-        return engine.clipped_sum(parameters, inputs, y[records], plan)
+        plan = SumPlan(bounds, radius[first:last].numpy(), weights[first:last], grid)
+        return engine.prepared_sum(inputs, y[records], plan)(parameters, NonfiniteRecords())
 
     together = total(0, len(sizes), 0)
-    starts = engine.sum_packing.starts(np.array(sizes)).tolist()
+    starts = engine.packing.starts(np.array(sizes)).tolist()
     assert len(starts) > 3
     parts = [total(first, last, 1) for first, last in pairwise(starts)]
     assert torch.equal(sum(parts), together)
@@ -110,25 +104,15 @@ def test_sums_of_whole_blocks_are_exact(name: str) -> None:
 
 def test_many_records_in_one_block() -> None:
     """The blocks as they are: a stretch is a float32 sum of many records."""
-    for name in ("linear", "linear, compiled", "wide"):
-        engine = make_gradient_engine(MODELS[name], clip="record", records=records_of(name))
+    for name, model in MODELS.items():
+        engine = make_gradient_engine(model, shape=SHAPE, clip="record", records=records_of(name))
         x, y, offsets, radius = problem_of([1] * 3000 + [7] * 900, 7)
-        parameters, reach = flat(MODELS[name]), float(radius.sum())
+        parameters, reach = flat(model), float(radius.sum())
         rows = engine.client_means(parameters, x, y, offsets, radius)
-        plan = engine.plan_sum(offsets, radius, grid=sum_grid(reach))
-        found = engine.clipped_sum(parameters, x, y, plan)
-        engine.keep(x)
-        assert torch.equal(engine.clipped_sum(parameters, x, y, plan), found)
-        assert torch.equal(engine.client_means(parameters, x, y, offsets, radius), rows)
+        plan = SumPlan(offsets, radius.numpy(), 1.0, sum_grid(reach))
+        found = engine.prepared_sum(x, y, plan)(parameters, NonfiniteRecords())
         assert float((found - rows.double().sum(0)).abs().max()) <= TOLERANCE * reach
         assert float(found.abs().max()) > 1e3 * TOLERANCE * reach
-
-
-def test_other_clips_need_the_rows() -> None:
-    engine = make_gradient_engine(MODELS["linear"], clip="average")
-    _, _, offsets, radius = problem_of([3, 2], 1)
-    with pytest.raises(InvalidValueError, match="must be record"):
-        engine.plan_sum(offsets, radius, grid=1.0)
 
 
 def test_the_grid_leaves_room_for_the_whole_sum() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +12,9 @@ from torch import Tensor, nn
 
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients import NonfiniteRecords, Packing, make_gradient_engine
-from fl_shuffle.gradients.compiled_linear import engine as compiled
-from fl_shuffle.gradients.compiled_linear import prepared_sum
-from fl_shuffle.gradients.compiled_linear.engine import CompiledLinear
 from fl_shuffle.gradients.rounding import sum_grid
-from fl_shuffle.gradients.tolerances import TOLERANCES
-from fl_shuffle.randomizers.vector import clip_rows, row_clips
+from fl_shuffle.gradients.row_clips import clip_rows, row_clips
+from fl_shuffle.gradients.softmax_regression import SoftmaxRegression, SumPlan
 from tests.gradients.gradient_modules import records_of
 from tests.gradients.gradient_oracle import flat, offsets_of
 
@@ -30,25 +25,23 @@ MODELS: dict[str, nn.Module] = {
     "many features": nn.Linear(70, 10),
 }
 SIZES = [1, 3, 2, 3, 3, 1, 2, 3, 3, 2, 1, 1, 3, 40, 3, 1, 1, 200, 2, 3, 1, 3, 2, 2, 3, 1, 90, 3]
-"""Clients of few records, the lengths of whose means come from pairs, and some of many."""
+"""Clients of few records, and some of many."""
 CLOSE = 2e-6
 """Of the sum of the clients' weighted radii, in every coordinate."""
 
 
-def engine_of(name: str, clip: str = "none", norm: int = 2, clients: int = 5) -> CompiledLinear:
+def engine_of(name: str, clip: str = "none", norm: int = 2, clients: int = 5) -> SoftmaxRegression:
     engine = make_gradient_engine(
-        MODELS[name], clip=clip, norm=norm, records=records_of("compiled")
+        MODELS[name],
+        shape=(MODELS[name].in_features,),
+        clip=clip,
+        norm=norm,
+        records=records_of("compiled"),
     )
-    assert isinstance(engine, CompiledLinear)
+    assert isinstance(engine, SoftmaxRegression)
     # Small enough that the test's few clients are several blocks, of either kind.
     engine.packing = Packing(100, clients)
     return engine
-
-
-def let_pairs(monkeypatch: pytest.MonkeyPatch, per_feature: float) -> None:
-    """Let that many pairs of records for each feature pay."""
-    given = replace(TOLERANCES, compiled_pairs_per_feature=per_feature)
-    monkeypatch.setattr(compiled, "TOLERANCES", given)
 
 
 class Federation:
@@ -69,7 +62,7 @@ class Federation:
         self.reach = float(np.sum(self.weights * np.minimum(self.first, self.second)))
         self.parameters = flat(model)
 
-    def by_rows(self, engine: CompiledLinear, tally: NonfiniteRecords) -> Tensor:
+    def by_rows(self, engine: SoftmaxRegression, tally: NonfiniteRecords) -> Tensor:
         """What the rows give."""
         rows = engine.client_means(
             self.parameters, self.x, self.y, self.offsets, self.first, nonfinite=tally
@@ -80,7 +73,7 @@ class Federation:
 
     def summed(
         self,
-        engine: CompiledLinear,
+        engine: SoftmaxRegression,
         tally: NonfiniteRecords | None = None,
         first: int = 0,
         last: int | None = None,
@@ -88,25 +81,21 @@ class Federation:
         some = slice(first, len(self.sizes) if last is None else last)
         records = slice(int(self.offsets[some.start]), int(self.offsets[some.stop]))
         radii = [self.first[some], self.second]
-        plan = engine.plan_sum(
+        plan = SumPlan(
             self.offsets[some.start : some.stop + 1] - self.offsets[some.start],
             self.first[some],
             self.weights[some],
-            grid=sum_grid(self.reach),
-            mean_clips=row_clips(radii, some.stop - some.start, engine.norm),
+            sum_grid(self.reach),
+            row_clips(radii, some.stop - some.start, engine.norm),
         )
-        return engine.clipped_sum(self.parameters, self.x[records], self.y[records], plan, tally)
+        prepared = engine.prepared_sum(self.x[records], self.y[records], plan)
+        return prepared(self.parameters, tally or NonfiniteRecords())
 
 
-@pytest.mark.parametrize("pairs", [True, False])
 @pytest.mark.parametrize("norm", [1, 2])
 @pytest.mark.parametrize("clip", ["none", "record"])
 @pytest.mark.parametrize("name", MODELS)
-def test_the_sum_is_that_of_the_clipped_rows(
-    name: str, clip: str, norm: int, pairs: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not pairs:
-        let_pairs(monkeypatch, 0.0)
+def test_the_sum_is_that_of_the_clipped_rows(name: str, clip: str, norm: int) -> None:
     engine, federation = engine_of(name, clip, norm), Federation(name)
     bounds = federation.offsets
     # In clients of one record, of a few, and of many: no class, not finite, beyond float32.
@@ -125,29 +114,8 @@ def test_the_sum_is_that_of_the_clipped_rows(
     assert tally.clients >= 5
 
 
-def test_both_ways_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the other tests compare: blocks of short clients go by pairs, all others by rows."""
-    engine, federation = engine_of("biased"), Federation("biased")
-    taken = []
-    for way in ("linear_sum", "linear_sum_of_clipped_means"):
-        loop = getattr(prepared_sum, way)
-
-        def counted(*given: object, way: str = way, loop: Any = loop) -> None:
-            taken.append(way)
-            loop(*given)
-
-        monkeypatch.setattr(prepared_sum, way, counted)
-    federation.summed(engine)
-    assert min(taken.count("linear_sum"), taken.count("linear_sum_of_clipped_means")) > 1
-    taken.clear()
-    let_pairs(monkeypatch, 0.0)
-    federation.summed(engine)
-    assert taken == ["linear_sum_of_clipped_means"]
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_sums_of_whole_blocks_are_exact(name: str) -> None:
-    """Kept records, and where they lie, change no bit."""
     engine, federation = engine_of(name), Federation(name)
     together = federation.summed(engine)
     starts = engine.packing.starts(federation.sizes).tolist()
@@ -155,8 +123,6 @@ def test_sums_of_whole_blocks_are_exact(name: str) -> None:
     assert len(parts) > 5
     assert torch.equal(sum(parts), together)
     assert torch.equal(sum(parts[::-1]), together)
-    engine.keep(federation.x)
-    assert torch.equal(federation.summed(engine), together)
     middle = starts[len(starts) // 2]
     halves = federation.summed(engine, None, 0, middle), federation.summed(engine, None, middle)
     assert torch.equal(halves[0] + halves[1], together)
@@ -176,21 +142,17 @@ def test_records_that_nearly_cancel(scale: float) -> None:
     # Of a few clients one record is another one's neighbour: the mean is what they are apart.
     x[classes * 5] *= 1.0 + 2.0**-12
     offsets, parameters = offsets_of([classes] * clients), torch.zeros(164)
-    engine = make_gradient_engine(model, clip="none", records=1 << 40)
+    engine = make_gradient_engine(model, shape=(40,), clip="none", records=1 << 40)
+    assert isinstance(engine, SoftmaxRegression)
     for radius in (1e-9 * scale, 1e-5 * scale, scale):
         rows = engine.client_means(parameters, x, y, offsets)
         exact = rows.double().numpy().copy()
         clip_rows(rows, radius, 2)
         for client in (5, 7):
             weights = (np.arange(clients) == client).astype(float)
-            plan = engine.plan_sum(
-                offsets,
-                1.0,
-                weights,
-                grid=sum_grid(radius),
-                mean_clips=row_clips([radius], clients, 2),
-            )
-            found = engine.clipped_sum(parameters, x, y, plan).numpy()
+            clips = row_clips([radius], clients, 2)
+            plan = SumPlan(offsets, 1.0, weights, sum_grid(radius), clips)
+            found = engine.prepared_sum(x, y, plan)(parameters, NonfiniteRecords()).numpy()
             length = float(np.linalg.norm(found))
             records = float(np.linalg.norm(inputs[client].double().numpy()))
             # Float32 sums of errors that cancel: a last place of the records is what they leave.
@@ -201,8 +163,7 @@ def test_records_that_nearly_cancel(scale: float) -> None:
 
 @pytest.mark.parametrize("longest", [10.0, 90.0, 1e6, 1e12, 1e16])
 def test_what_rounding_leaves_of_records_that_cancel_is_clipped(longest: float) -> None:
-    """No length worked out from errors and inputs tells of it. Records so long that it would show
-    go by rows, and so others' sums, and those of blocks in any order, are what they are."""
+    """Others' sums, and those of blocks in any order, are what they are."""
     engine, federation = engine_of("many features"), Federation("many features", [4] * 60)
     radius = 1.0
     federation.first[:], federation.weights[:] = radius, 1.0
@@ -225,10 +186,9 @@ def test_what_rounding_leaves_of_records_that_cancel_is_clipped(longest: float) 
     assert torch.equal(sum(parts[::-1]), together)
 
 
-@pytest.mark.parametrize("kept", [True, False])
-@pytest.mark.parametrize("view", ["every other", "one for all", "images", "turned", "watched"])
-def test_records_that_lie_otherwise_are_the_same_records(view: str, kept: bool) -> None:
-    """Views of kept records that are not rows of theirs, and records that are no rows at all."""
+@pytest.mark.parametrize("view", ["every other", "one for all", "turned", "watched"])
+def test_records_that_lie_otherwise_are_the_same_records(view: str) -> None:
+    """Views that are no rows one behind the other."""
     engine = engine_of("many features")
     federation = Federation("many features", [3, 2, 1, 2])
     federation.first[:] = 0.5
@@ -237,15 +197,12 @@ def test_records_that_lie_otherwise_are_the_same_records(view: str, kept: bool) 
     x = {
         "every other": given.flatten(1)[::2],
         "one for all": given.flatten(1)[:1].expand(8, 70),
-        "images": given[:8],
-        "turned": given.reshape(16, 10, 7)[:8].transpose(1, 2),
+        "turned": given[:8].flatten(1).T.contiguous().T,
         "watched": given.flatten(1)[:8].clone().requires_grad_(),
     }[view]
     federation.x = x.detach().reshape(8, 70).clone()
     expected = federation.summed(engine)
     assert float((expected - federation.by_rows(engine, NonfiniteRecords())).abs().max()) < 1e-5
-    if kept:
-        engine.keep(given.flatten(1) if x.dim() == 2 else given)
     federation.x = x
     assert torch.equal(federation.summed(engine), expected)
 
@@ -265,47 +222,13 @@ def test_records_that_do_not_fit_are_refused(records: Tensor, field: str) -> Non
         federation.summed(engine_of("many features"))
 
 
-def test_means_are_clipped_to_the_last_digits() -> None:
-    """Each client by itself: clipped ones have their radius, but for the allowance of clipping."""
-    engine, federation = engine_of("many features"), Federation("many features", [7, 1, 4, 8, 2])
-    federation.first[:] = 0.01
-    federation.weights[:] = 1.0
-    for client in range(5):
-        found = federation.summed(engine, None, client, client + 1).numpy()
-        length = float(np.linalg.norm(found))
-        assert 0.01 * (1 - 2.0**-14) < length <= 0.01
-
-
-def test_the_rule_is_a_blocks_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With another rule other blocks go by pairs, and the sum is the same but for rounding."""
-    engine, federation = engine_of("biased"), Federation("biased")
-    usual = federation.summed(engine)
-    for share in (0.0, 200.0):
-        let_pairs(monkeypatch, share)
-        other = federation.summed(engine)
-        assert not torch.equal(other, usual)
-        assert float((other - usual).abs().max()) <= CLOSE * federation.reach
-
-
-def test_only_engines_that_can_plan_it() -> None:
-    clips = row_clips([1.0], 2, 2)
-    deep = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    for model, clip in ((nn.Linear(3, 2), "average"), (deep, "none")):
-        engine = make_gradient_engine(model, clip=clip, records=1 << 40)
-        assert not engine.sums_clipped_means
-        with pytest.raises(InvalidValueError, match="need the rows"):
-            engine.plan_sum(offsets_of([1, 2]), grid=1.0, mean_clips=clips)
-
-
 def test_prepared_sums_are_called_from_several_threads_again_and_again() -> None:
     """What one call leaves behind changes no other: neither marks, nor what is not finite."""
     engine, federation = engine_of("biased", "record"), Federation("biased")
     federation.x[federation.offsets[5], 3] = torch.nan
     clips = row_clips([federation.first, federation.second], len(SIZES), 2)
-    plan = engine.plan_sum(
-        federation.offsets, federation.first, federation.weights,
-        grid=sum_grid(federation.reach), mean_clips=clips,
-    )  # fmt: skip
+    grid = sum_grid(federation.reach)
+    plan = SumPlan(federation.offsets, federation.first, federation.weights, grid, clips)
     prepared = engine.prepared_sum(federation.x, federation.y, plan)
     generator = torch.Generator().manual_seed(8)
     models = [torch.randn(engine.dimension, generator=generator) for _ in range(5)]
@@ -313,7 +236,7 @@ def test_prepared_sums_are_called_from_several_threads_again_and_again() -> None
     expected = []
     for parameters in models:
         tally = NonfiniteRecords()
-        fresh = engine.clipped_sum(parameters, federation.x, federation.y, plan, tally)
+        fresh = engine.prepared_sum(federation.x, federation.y, plan)(parameters, tally)
         expected.append((fresh, tally.clients, tally.records))
     assert expected[2][2] > expected[0][2] > 0
 

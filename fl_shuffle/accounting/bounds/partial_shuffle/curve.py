@@ -9,13 +9,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_profile
-from fl_shuffle.accounting.bounds.partial_shuffle.bound import Setting, third_order_delta
-from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import LaplaceSplitLaw
+from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
+    PROFILE_INFLATION,
+    LaplaceSplitLaw,
+)
+from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import Setting, gaussian_delta
+from fl_shuffle.accounting.bounds.partial_shuffle.gram import worst_variance
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import laplace
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import convex_order_delta
+from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import PARTIAL_SHUFFLE_MAX_SHARE
 from fl_shuffle.accounting.laws.amplification import FloatArray
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
-from fl_shuffle.accounting.tolerances import TOLERANCES
+
+MAX_SPREAD = 3.0
+"""Others' means up to this far from the client's can hide it: beyond, ratios vary too much."""
+MIN_OTHERS = 4
+"""Fewer others than this are not worth the search."""
+MOST_GROUPS = 4
+"""Others of so many radii are told apart; more radii are rounded up to so many."""
+MAX_LAPLACE_SPREAD = 12.0
+"""The largest spread for Laplace noise, whose likelihood ratios are bounded."""
+RUNGS = 2.0
+"""Further out than ..."""
+RUNGS_FROM = 16.0
+"""... so many predicted mu the curve is asked at so many places an octave on the way, too."""
+SURE_SHARE = 0.5
+"""Below this share the gain is certain; in between it is tried."""
+TRIED_SDS = (1.0, 3.0)
+"""Where it is tried, in predicted deviations."""
 
 
 class PartialShuffleCurve:
@@ -23,37 +44,19 @@ class PartialShuffleCurve:
 
     Everything in noise widths: `move` between the client's two means, its `radius`, the others'
     `radii` with their `counts`. The widest others are left out where that predicts less: a bound
-    with fewer reports is a bound. `relative_error` says how much the number is worth: where it is
-    small the others are told apart by their distance.
+    with fewer reports is a bound.
     """
 
     def __init__(
-        self,
-        move: float,
-        radius: float,
-        radii: FloatArray,
-        counts: NDArray[np.int64],
-        relative_error: float,
+        self, move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
     ) -> None:
-        self._in_rings = relative_error <= TOLERANCES.vector_relative_error
         self._setting: Setting | None = None
-        for reach, count in zip(radii.tolist(), np.cumsum(counts).tolist(), strict=True):
-            widest = max(radius, reach)
-            spread = max(radius + reach, move)
-            if (
-                count < TOLERANCES.partial_shuffle_min_others
-                or spread > TOLERANCES.partial_shuffle_max_spread
-            ):
-                continue
-            if move > spread * (1.0 - TOLERANCES.partial_shuffle_round_off):
-                move = spread  # larger is safe, and the profiles then coincide
-            setting = Setting(count, move, spread, max(2.0 * widest, spread), reach, radius)
-            known: Setting | None = self._setting
-            if known is None or setting.predicted_mu < known.predicted_mu:
-                self._setting = setting
-        self._mu = math.inf if self._setting is None else self._setting.predicted_mu
-        if self._setting is not None and not _gains(self._setting):
-            self._setting = None
+        self._mu = math.inf
+        near = radii <= MAX_SPREAD - radius
+        setting = best_setting(move, radius, radii[near], counts[near])
+        if setting is not None:
+            self._mu = setting.predicted_mu
+            self._setting = setting if _gains(setting) else None
 
     @property
     def credit(self) -> bool:
@@ -69,21 +72,52 @@ class PartialShuffleCurve:
         """An upper bound on the divergence at `epsilon` >= 0, both directions; may be infinite."""
         if self._setting is None:
             return math.inf
-        return third_order_delta(self._setting, epsilon, in_rings=self._in_rings)
+        found = gaussian_delta(self._setting, epsilon)
+        start = RUNGS_FROM * self._mu
+        if epsilon <= start:
+            return found
+        # The curve falls, so what holds nearer holds here: far out parameters are hard to find.
+        rungs = range(math.ceil(RUNGS * math.log2(start)), math.ceil(RUNGS * math.log2(epsilon)))
+        return min([found, *(gaussian_delta(self._setting, 2.0 ** (k / RUNGS)) for k in rungs)])
+
+
+def best_setting(
+    move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
+) -> Setting | None:
+    """The nearest others for which the normal approximation predicts least; None if too few.
+
+    `radii` increase. Radii are rounded up to `MOST_GROUPS` values at most.
+    """
+    whole = np.cumsum(counts)
+    if whole.size == 0 or move <= 0.0 or move > MAX_SPREAD or whole[-1] < MIN_OTHERS:
+        return None
+    variances = np.array([worst_variance(radius, r, move, 1.0) for r in radii.tolist()])
+    predicted = np.sqrt(np.cumsum(variances * counts)) / whole
+    predicted[whole < MIN_OTHERS] = math.inf
+    last = int(np.argmin(predicted)) + 1
+    if last > MOST_GROUPS:
+        edges = np.linspace(radii[0], radii[last - 1], MOST_GROUPS + 1)[1:-1]
+        starts = np.unique(np.append(0, np.searchsorted(radii[:last], edges, side="right")))
+        ends = np.append(starts[1:], last)
+    else:
+        starts = np.arange(last)
+        ends = starts + 1
+    groups = zip(
+        radii[ends - 1].tolist(), np.add.reduceat(counts[:last], starts).tolist(), strict=True
+    )
+    return Setting(move, max(radius, 0.5 * move), tuple(groups))
 
 
 @lru_cache(maxsize=1 << 12)
 def _gains(setting: Setting) -> bool:
     """Whether the theorem says more than the local curve; predictions of little gain are tried."""
     share = setting.predicted_mu / setting.move
-    if share > TOLERANCES.partial_shuffle_max_share:
-        return False
-    if share <= TOLERANCES.partial_shuffle_sure_share:
-        return True
-    places = [sds * setting.predicted_mu for sds in TOLERANCES.partial_shuffle_tried_sds]
+    if share > PARTIAL_SHUFFLE_MAX_SHARE or share <= SURE_SHARE:
+        return share <= SURE_SHARE
+    places = [sds * setting.predicted_mu for sds in TRIED_SDS]
     return any(
-        third_order_delta(setting, epsilon, in_rings=True)
-        < TOLERANCES.partial_shuffle_max_share * float(gaussian_profile(epsilon, setting.move))
+        gaussian_delta(setting, epsilon)
+        < PARTIAL_SHUFFLE_MAX_SHARE * float(gaussian_profile(epsilon, setting.move))
         for epsilon in places
     )
 
@@ -99,11 +133,7 @@ class LaplaceShuffleCurve:
         self.predicted_mu = math.inf
         for reach, count in zip(radii.tolist(), np.cumsum(counts).tolist(), strict=True):
             spread = max(radius + reach, move)
-            if (
-                count < TOLERANCES.partial_shuffle_min_others
-                or spread > TOLERANCES.partial_shuffle_max_laplace_spread
-                or reach == 0.0
-            ):
+            if count < MIN_OTHERS or spread > MAX_LAPLACE_SPREAD or reach == 0.0:
                 continue
             # Two independent halves of the pair's variance against a report `spread` away.
             mu = 2.0 * math.exp(0.5 * spread) * -math.expm1(-0.5 * move) / math.sqrt(count)
@@ -113,10 +143,7 @@ class LaplaceShuffleCurve:
     @property
     def credit(self) -> bool:
         """Whether the theorem is expected to say more than the local curve."""
-        return (
-            self._best is not None
-            and self.predicted_mu < TOLERANCES.partial_shuffle_max_share * self._move
-        )
+        return self._best is not None and self.predicted_mu < PARTIAL_SHUFFLE_MAX_SHARE * self._move
 
     def delta(self, epsilon: float) -> float:
         """An upper bound on the divergence at `epsilon` >= 0, both directions; may be infinite."""
@@ -128,5 +155,5 @@ class LaplaceShuffleCurve:
 @lru_cache(maxsize=1 << 14)
 def _convex_order(move: float, count: int, spread: float, reach: float, epsilon: float) -> float:
     law = LaplaceSplitLaw(epsilon, move, spread)
-    local = float(laplace_profile(epsilon, move)) * TOLERANCES.profile_inflation
+    local = float(laplace_profile(epsilon, move)) * PROFILE_INFLATION
     return convex_order_delta(law, None, local, laplace(reach), count)

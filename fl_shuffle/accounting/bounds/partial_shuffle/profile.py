@@ -14,12 +14,24 @@ from functools import cached_property
 
 import numpy as np
 
+from fl_shuffle.accounting.bisection import bisected
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_profile
+from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
+    PARTIAL_SHUFFLE_MAX_EXPONENT,
+    PROFILE_INFLATION,
+)
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
+from fl_shuffle.accounting.engine.tilted_moments import TINY
 from fl_shuffle.accounting.laws.amplification import FloatArray
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
-from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import InvalidValueError, require_real
+
+PROFILE_MAX_EPSILON = 60.0
+"""Local profiles are read up to here (nats): beyond, a report protects nothing."""
+PROFILE_SMALLEST_DELTA = 1e-30
+"""A profile is followed down to here: the rest counts as certain loss."""
+PROFILE_EPSILON_STEP = 1e-10
+"""A local epsilon is found to this accuracy, relatively, and rounded up."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +57,7 @@ class LocalProfile:
 
     def local_delta(self, epsilon: float) -> float:
         """The divergence of one report at `epsilon`, the shuffler ignored."""
-        largest = TOLERANCES.partial_shuffle_max_exponent
+        largest = PARTIAL_SHUFFLE_MAX_EXPONENT
         return min(1.0, float(self.value(np.array([math.exp(min(epsilon, largest))]))[0]))
 
     def local_epsilon(self, delta: float) -> float:
@@ -55,11 +67,9 @@ class LocalProfile:
         high = math.log(self.top)
         if self.local_delta(high) > delta:
             return math.inf
-        low = 0.0
-        while high - low > TOLERANCES.profile_epsilon_step * high:
-            middle = 0.5 * (low + high)
-            low, high = (low, middle) if self.local_delta(middle) <= delta else (middle, high)
-        return high
+        return bisected(
+            lambda epsilon: self.local_delta(epsilon) <= delta, high, 0.0, PROFILE_EPSILON_STEP
+        )[0]
 
 
 def approximate(epsilon0: float, delta0: float = 0.0) -> LocalProfile:
@@ -76,7 +86,7 @@ def points(pairs: Sequence[tuple[float, float]]) -> LocalProfile:
         raise InvalidValueError("profile", pairs, "needs at least one (epsilon, delta) pair")
     best: dict[float, float] = {}
     for epsilon, delta in pairs:
-        e = require_real("epsilon", epsilon, minimum=0.0, maximum=TOLERANCES.profile_max_epsilon)
+        e = require_real("epsilon", epsilon, minimum=0.0, maximum=PROFILE_MAX_EPSILON)
         d = require_real("delta", delta, minimum=0.0, maximum=1.0)
         best[e] = min(d, best.get(e, 1.0))
     best.setdefault(0.0, 1.0)
@@ -88,30 +98,10 @@ def points(pairs: Sequence[tuple[float, float]]) -> LocalProfile:
 
     def value(s: FloatArray) -> FloatArray:
         gains = np.maximum(ratios - s[..., None], 0.0) @ masses + pair.infinite
-        result: FloatArray = np.minimum(gains * TOLERANCES.profile_inflation, 1.0)
+        result: FloatArray = np.minimum(gains * PROFILE_INFLATION, 1.0)
         return result
 
     return LocalProfile(name + ("..." if len(pairs) > 3 else ""), value, float(ratios[-1]), ratios)
-
-
-def from_function(delta: Callable[[float], float], name: str = "own function") -> LocalProfile:
-    """A profile given as epsilon -> delta, an upper bound at every epsilon >= 0.
-
-    It is read on a grid and joined by chords. Raises `InvalidValueError` for values outside [0, 1].
-    """
-    values = [(0.0, min(1.0, float(delta(0.0))))]
-    end = 1.0
-    while (
-        end < TOLERANCES.profile_max_epsilon
-        and float(delta(end)) > TOLERANCES.profile_smallest_delta
-    ):
-        end *= 1.5
-    for epsilon in np.linspace(
-        0.0, min(end, TOLERANCES.profile_max_epsilon), TOLERANCES.profile_nodes
-    )[1:].tolist():
-        values.append((epsilon, float(delta(epsilon))))
-    found = points(values)
-    return LocalProfile(name, found.value, found.top, found.kinks)
 
 
 def gaussian(mu: float) -> LocalProfile:
@@ -119,21 +109,19 @@ def gaussian(mu: float) -> LocalProfile:
     require_real("mu", mu, minimum=0.0, exclusive_minimum=True, maximum=5.0)
 
     def value(s: FloatArray) -> FloatArray:
-        return gaussian_profile(_log(s), mu) * TOLERANCES.profile_inflation
+        return gaussian_profile(_log(s), mu) * PROFILE_INFLATION
 
     return LocalProfile(
-        f"{mu:g}-GDP", value, math.exp(gaussian_epsilon(TOLERANCES.profile_smallest_delta, mu))
+        f"{mu:g}-GDP", value, math.exp(gaussian_epsilon(PROFILE_SMALLEST_DELTA, mu))
     )
 
 
 def laplace(ratio: float) -> LocalProfile:
     """Laplace noise on a vector that moves by at most `ratio` noise scales in l1."""
-    require_real(
-        "ratio", ratio, minimum=0.0, exclusive_minimum=True, maximum=TOLERANCES.profile_max_epsilon
-    )
+    require_real("ratio", ratio, minimum=0.0, exclusive_minimum=True, maximum=PROFILE_MAX_EPSILON)
 
     def value(s: FloatArray) -> FloatArray:
-        result: FloatArray = laplace_profile(_log(s), ratio) * TOLERANCES.profile_inflation
+        result: FloatArray = laplace_profile(_log(s), ratio) * PROFILE_INFLATION
         return np.maximum(result, 0.0)
 
     return LocalProfile(f"Laplace, {ratio:g}", value, math.exp(ratio))
@@ -141,5 +129,5 @@ def laplace(ratio: float) -> LocalProfile:
 
 def _log(s: FloatArray) -> FloatArray:
     """Of s >= 0, finite."""
-    result: FloatArray = np.log(np.maximum(s, TOLERANCES.partial_shuffle_tiny))
+    result: FloatArray = np.log(np.maximum(s, TINY))
     return result

@@ -2,7 +2,7 @@
 
     delta <= (N/m) E[X_1 1{X_1 + ... + X_N > 0}] + costs,   X = (1 - eta) L* + (eta^+ + eta) (L*)^+,
 
-L* the law of `convex_order_law`, eta^+ = eta = zeta/m (see `swap`), with omega any member of the
+L* the law of `convex_order_law`, eta^+ = eta = zeta/m (see `weights`), with omega any member of the
 family and w = min(Z, zeta). The costs are H E(1 - S/m)_+, (N/m)(H + a - 1) h(zeta), and
 (N/m)(1 + eta^+) S(K) for what L* is cut at: it includes h(infinity), once and not n times.
 E(S - m)_- is bounded with w in the law whose E(t - w)_+ is t h(1/t) up to zeta.
@@ -14,24 +14,42 @@ import math
 
 import numpy as np
 
-from fl_shuffle.accounting.bounds.partial_shuffle.collapsed_atoms import lifted
-from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import ConvexOrderLaw
+from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
+    CONVEX_ORDER_LEAST_END,
+    PARTIAL_SHUFFLE_MAX_EXPONENT,
+    PARTIAL_SHUFFLE_ROUND_OFF,
+    PROFILE_INFLATION,
+    ConvexOrderLaw,
+)
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import LocalProfile
-from fl_shuffle.accounting.bounds.partial_shuffle.swap import floor_of_sum, spread_atoms
+from fl_shuffle.accounting.bounds.partial_shuffle.weights import floor_of_sum, spread_atoms
 from fl_shuffle.accounting.engine.convex_rounding import atoms_on, round_up_convex
-from fl_shuffle.accounting.engine.saddle_points import tilt_at_saddle_point
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
-from fl_shuffle.accounting.engine.tilted_moments import TiltedMoments
+from fl_shuffle.accounting.engine.tilted_moments import TiltedMoments, tilt_at_saddle_point
 from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw, FloatArray
-from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import PrecisionError
+
+LIFT_ROUND_OFF = 1e-15
+"""... and of atoms times a factor near one."""
+CONVEX_ORDER_COST_SHARE = 0.005
+"""Share of the predicted result that undoing the swap may cost."""
+CONVEX_ORDER_ERROR = 2e-3
+"""Asked of the engine for the main term."""
+CONVEX_ORDER_ROUNDING = 6e-4
+"""Asked of the rounding of a smooth law to atoms, a third of that."""
+CONVEX_ORDER_BENDS = 300
+"""Nodes of the weight's law; a piecewise linear profile with fewer bends is taken as it is."""
+CONVEX_ORDER_CAPS = 60
+"""Candidates for the cap of a weight."""
+CONVEX_ORDER_MIN_OTHERS = 5
+"""With fewer other reports the costs exceed what is gained."""
 
 
 def profile_delta(profile: LocalProfile, count: int, epsilon: float) -> float:
     """An upper bound on delta(epsilon) with `count` others; infinite where none is found."""
-    local = profile.local_delta(epsilon) * TOLERANCES.profile_inflation
+    local = profile.local_delta(epsilon) * PROFILE_INFLATION
     a = math.exp(epsilon)
-    least = TOLERANCES.convex_order_least_end
+    least = CONVEX_ORDER_LEAST_END
     upper, lower = max(profile.top - a, least), min(1.0 - a * profile.top, -least)
     law = ConvexOrderLaw(epsilon, profile, lower, upper)
     return convex_order_delta(law, profile.kinks, local, profile, count)
@@ -49,12 +67,12 @@ def convex_order_delta(
     `local` is H_a(P, Q), `hiding` a profile of omega against any other client's report. `kinks`:
     the ratios at which the profile behind `law` bends, if it is piecewise linear.
     """
-    if count < TOLERANCES.convex_order_min_others or not local > 0.0:
+    if count < CONVEX_ORDER_MIN_OTHERS or not local > 0.0:
         return math.inf
     drift = -law.mean
     try:
         atoms, tail = _atoms(law, kinks, count)
-        goal = TOLERANCES.convex_order_cost_share * _predicted(atoms, count)
+        goal = CONVEX_ORDER_COST_SHARE * _predicted(atoms, count)
         zeta, over = _cap(hiding, goal / (local + drift))
         steps = np.concatenate([[0.0], _grid(hiding, zeta), [zeta]])
         transform = np.append(0.0, steps[1:] * hiding(1.0 / steps[1:]))
@@ -68,18 +86,18 @@ def convex_order_delta(
             return math.inf
         law = lifted(atoms, eta, eta)
         main = amplified_delta(
-            law, [(1.0, count - 1)], relative_error=TOLERANCES.convex_order_error
+            law, [(1.0, count - 1)], relative_error=CONVEX_ORDER_ERROR, best_effort=True
         ).delta
     except PrecisionError:
         return math.inf
     total = count / m * (main + (1.0 + eta) * tail + (local + drift) * over) + local * below
-    return total * (1.0 + TOLERANCES.partial_shuffle_round_off)
+    return total * (1.0 + PARTIAL_SHUFFLE_ROUND_OFF)
 
 
 def _atoms(law: AmplificationLaw, kinks: FloatArray | None, count: int) -> tuple[AtomicLaw, float]:
     """Atoms that dominate min(L*, K), and E(L* - K)_+."""
     if kinks is None:
-        atoms, _, extra = round_up_convex(law, [(1.0, count - 1)], TOLERANCES.convex_order_rounding)
+        atoms, _, extra = round_up_convex(law, [(1.0, count - 1)], CONVEX_ORDER_ROUNDING)
         return atoms, extra
     a = 1.0 - law.mean
     nodes = np.concatenate([(kinks - a)[kinks > a], (1.0 - a * kinks)[a * kinks > 1.0]])
@@ -94,12 +112,12 @@ def _predicted(atoms: AtomicLaw, count: int) -> float:
     mean = float(tilted @ atoms.values)
     spread = count * float(tilted @ (atoms.values - mean) ** 2) + 2.0 / theta**2
     log = count * moment.log - 2.0 * math.log(theta) - 0.5 * math.log(2.0 * math.pi * spread)
-    return math.exp(max(min(log - math.log(count), 0.0), -TOLERANCES.partial_shuffle_max_exponent))
+    return math.exp(max(min(log - math.log(count), 0.0), -PARTIAL_SHUFFLE_MAX_EXPONENT))
 
 
 def _cap(hiding: LocalProfile, allowed: float) -> tuple[float, float]:
     """zeta and h(zeta), at most `allowed` above what no zeta takes away."""
-    caps = np.geomspace(1.0, hiding.top, TOLERANCES.convex_order_caps)[1:]
+    caps = np.geomspace(1.0, hiding.top, CONVEX_ORDER_CAPS)[1:]
     over = hiding(caps)
     first = int(np.argmax(over - hiding.beyond <= allowed))
     return float(caps[first]), float(over[first])
@@ -107,7 +125,13 @@ def _cap(hiding: LocalProfile, allowed: float) -> tuple[float, float]:
 
 def _grid(hiding: LocalProfile, zeta: float) -> FloatArray:
     """Where to bend the law of w between 0 and zeta."""
-    most = TOLERANCES.convex_order_bends
+    most = CONVEX_ORDER_BENDS
     if hiding.kinks is not None and hiding.kinks.size < most:
-        return hiding.kinks[hiding.kinks < zeta * (1.0 - TOLERANCES.partial_shuffle_round_off)]
+        return hiding.kinks[hiding.kinks < zeta * (1.0 - PARTIAL_SHUFFLE_ROUND_OFF)]
     return np.geomspace(1.0 / hiding.top, zeta, most)[:-1]
+
+
+def lifted(atoms: AtomicLaw, gain: float, loss: float) -> AtomicLaw:
+    """The law of L + gain L^+ + loss L^-, rounded up: convex and increasing in L."""
+    values = np.where(atoms.values > 0.0, (1.0 + gain) * atoms.values, (1.0 - loss) * atoms.values)
+    return AtomicLaw(values + LIFT_ROUND_OFF * np.abs(values), atoms.probabilities)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from fl_shuffle.accounting.bisection import bisected
 from fl_shuffle.accounting.bounds.blanket_moments import (
+    CLOSED_FORM_INFLATION,
     safe_log,
 )
 from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_EPSILON0
-from fl_shuffle.accounting.tolerances import TOLERANCES
 from fl_shuffle.errors import NotApplicableError, require_integer, require_open_unit, require_real
 
 
@@ -35,7 +36,7 @@ def erlingsson2019_epsilon(epsilon0: float, clients: int, delta: float) -> float
     _require(n >= 1000, f"erlingsson2019 needs clients >= 1000, got {n}")
     _require(0.0 < budget < 0.5, f"erlingsson2019 needs 0 < epsilon0 < 0.5, got {budget:g}")
     _require(target < 0.01, f"erlingsson2019 needs delta < 0.01, got {target:g}")
-    return TOLERANCES.closed_form_inflation * 12.0 * budget * math.sqrt(math.log(1.0 / target) / n)
+    return CLOSED_FORM_INFLATION * 12.0 * budget * math.sqrt(math.log(1.0 / target) / n)
 
 
 def feldman2022_epsilon(epsilon0: float, clients: int, delta: float) -> float:
@@ -53,7 +54,7 @@ def feldman2022_epsilon(epsilon0: float, clients: int, delta: float) -> float:
     )
     high = math.exp(budget)
     spread = 8.0 * math.sqrt(high * math.log(4.0 / target) / n) + 8.0 * high / n
-    return TOLERANCES.closed_form_inflation * math.log1p(math.tanh(0.5 * budget) * spread)
+    return CLOSED_FORM_INFLATION * math.log1p(math.tanh(0.5 * budget) * spread)
 
 
 def feldman2023_epsilon(epsilon0: float, clients: int, delta: float) -> float:
@@ -73,7 +74,7 @@ def feldman2023_epsilon(epsilon0: float, clients: int, delta: float) -> float:
     )
     root = math.sqrt((math.exp(budget) + 1.0) * n)
     spread = 4.0 * math.sqrt(2.0 * math.log(4.0 / target)) / root + 4.0 / n
-    return TOLERANCES.closed_form_inflation * math.log1p(math.expm1(budget) * spread)
+    return CLOSED_FORM_INFLATION * math.log1p(math.expm1(budget) * spread)
 
 
 def smallest_delta(bound: Callable[[float], float], epsilon: float) -> float:
@@ -105,10 +106,7 @@ def smallest_delta(bound: Callable[[float], float], epsilon: float) -> float:
             )
     if holds(bad):
         return 1e-300
-    while good - bad > 1e-10 * max(1.0, -good):
-        middle = 0.5 * (good + bad)
-        good, bad = (middle, bad) if holds(middle) else (good, middle)
-    return math.exp(good)
+    return math.exp(bisected(holds, good, bad, 1e-10)[0])
 
 
 def _require(condition: bool, message: str) -> None:

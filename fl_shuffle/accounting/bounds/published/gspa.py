@@ -18,10 +18,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fl_shuffle.accounting.bounds.clones import Curve, clone_law
+from fl_shuffle.accounting.bounds.clones import clone_law
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget, check_budgets, client_count
 from fl_shuffle.accounting.bounds.worst_client import worst_client_curve
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta, gaussian_epsilon
+from fl_shuffle.accounting.engine.stop_loss import Curve
 from fl_shuffle.errors import NotApplicableError, require_integer
 
 
@@ -30,16 +30,14 @@ def gspa_share(budget: LocalBudget) -> float:
     return (1.0 - budget.delta0) * math.exp(-budget.epsilon0) / (1.0 + math.exp(-budget.epsilon0))
 
 
-def gspa_mu(budgets: Sequence[LocalBudget], *, rounds: int = 1, group: int = 1) -> float:
+def gspa_mu(budgets: Sequence[LocalBudget], *, rounds: int = 1) -> float:
     """sqrt(2 / (sum_i s_i - max_i s_i)), s_i = (1 - delta_i)/(1 + e^eps_i), as published.
 
-    `rounds` multiplies it by sqrt(T) (composition of Gaussian DP), `group` by the size of a group
-    whose members may all change. Raises `NotApplicableError` for a single client, where the sum is
-    empty.
+    `rounds` multiplies it by sqrt(T) (composition of Gaussian DP). Raises `NotApplicableError` for
+    a single client, where the sum is empty.
     """
     classes = check_budgets(budgets)
     repeated = require_integer("rounds", rounds, minimum=1)
-    together = require_integer("group", group, minimum=1)
     if client_count(classes) < 2:
         raise NotApplicableError("gspa needs at least two clients: the sum of the others is empty")
     shares = [gspa_share(budget) for budget in classes]
@@ -51,40 +49,7 @@ def gspa_mu(budgets: Sequence[LocalBudget], *, rounds: int = 1, group: int = 1) 
     )
     if rest <= 0.0:
         raise NotApplicableError("gspa: no other client contributes; every delta0 is one")
-    return math.sqrt(2.0 * repeated / rest) * together
-
-
-def gspa_epsilon(
-    budgets: Sequence[LocalBudget], delta: float, *, rounds: int = 1, group: int = 1
-) -> float:
-    """Central epsilon at `delta` of the published mu."""
-    return gaussian_epsilon(delta, gspa_mu(budgets, rounds=rounds, group=group))
-
-
-def gspa_delta(
-    budgets: Sequence[LocalBudget], epsilon: float, *, rounds: int = 1, group: int = 1
-) -> float:
-    """Central delta at `epsilon` of the published mu."""
-    return gaussian_delta(epsilon, gspa_mu(budgets, rounds=rounds, group=group))
-
-
-def binary_response_mu(budgets: Sequence[LocalBudget]) -> float:
-    """The true limit for binary randomized response, for the client with the largest budget.
-
-    mu^2 = tanh^2(eps_1/2) / sum_{j != 1} e^eps_j/(1 + e^eps_j)^2: the count of ones is the whole
-    output, so its variance is what hides the shift. Asymptotic; pure budgets only.
-    """
-    classes = check_budgets(budgets)
-    if any(budget.delta0 > 0.0 for budget in classes):
-        raise NotApplicableError("binary randomized response is pure: every delta0 must be 0")
-    top = classes[-1]
-    variance = math.fsum(
-        (budget.count - (budget is top)) * 0.25 / math.cosh(0.5 * budget.epsilon0) ** 2
-        for budget in classes
-    )
-    if variance <= 0.0:
-        raise NotApplicableError("needs at least two clients")
-    return math.tanh(0.5 * top.epsilon0) / math.sqrt(variance)
+    return math.sqrt(2.0 * repeated / rest)
 
 
 def gspa_exact_curve(

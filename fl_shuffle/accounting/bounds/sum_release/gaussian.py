@@ -17,8 +17,14 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_shuffle.accounting.bounds.sum_release.laplace import SUM_INFLATION, SUM_SMOOTHING
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
-from fl_shuffle.accounting.tolerances import TOLERANCES
+
+SUM_LATTICE_LOSS = 1e-90
+"""Added to delta for all reports, coordinates and rounds together: up to 10^46 of them."""
+SUM_DELTA_SHARE = 1.0 - 1e-11
+"""Share of delta that is asked of the closed formula: the rest covers `sum_lattice_loss` and the
+formula's round-off, for every delta from 10^-78 on."""
 
 Vector = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -35,7 +41,7 @@ def sum_mu(
     the client's own shift / scale. Classes without a report get the latter.
     """
     mu: Vector = shift / np.sqrt(hiding_variance(scale, grid, present, honest))
-    return mu * TOLERANCES.sum_inflation
+    return mu * SUM_INFLATION
 
 
 def hiding_variance(
@@ -85,7 +91,7 @@ def drawn_variance(
 def _counted(scale: Vector, grid: Vector) -> tuple[Vector, Vector, Vector]:
     """Variance of each class's noise, what of it counts, and what bridges its grid."""
     variance = scale * scale
-    bridged = 2.0 * (TOLERANCES.sum_smoothing * grid) ** 2
+    bridged = 2.0 * (SUM_SMOOTHING * grid) ** 2
     return variance, variance - 2.0 * bridged, bridged
 
 
@@ -151,10 +157,10 @@ def _rounded_down(values: Vector) -> float:
 
 def sum_epsilon(delta: float, mu: float) -> float:
     """The smallest epsilon at `delta` of sums with Gaussian-DP parameter `mu`; rounded up."""
-    return gaussian_epsilon(delta * TOLERANCES.sum_delta_share, mu)
+    return gaussian_epsilon(delta * SUM_DELTA_SHARE, mu)
 
 
 def sum_profile(epsilon: ArrayLike, mu: ArrayLike) -> Vector:
     """Upper bound on delta at each epsilon >= 0 of sums with Gaussian-DP parameter `mu`."""
-    delta = gaussian_profile(epsilon, mu) / TOLERANCES.sum_delta_share
-    return np.minimum(1.0, delta + np.where(delta > 0.0, TOLERANCES.sum_lattice_loss, 0.0))
+    delta = gaussian_profile(epsilon, mu) / SUM_DELTA_SHARE
+    return np.minimum(1.0, delta + np.where(delta > 0.0, SUM_LATTICE_LOSS, 0.0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fl_shuffle.errors import require_integer, require_open_unit
+from fl_shuffle.errors import InvalidValueError, require_integer, require_open_unit
 
 AssumedHonest = int | float | None
 
@@ -23,6 +23,15 @@ def honest_reports(assumed: AssumedHonest, arrived: int) -> int:
     return min(arrived, require_integer("assumed_honest", assumed, minimum=1))
 
 
+def require_honest(assumed: AssumedHonest, reports: int) -> None:
+    """Raise `InvalidValueError` for what `honest_reports` refuses, and for more than there are."""
+    honest_reports(assumed, 1)
+    if isinstance(assumed, int) and assumed > reports:
+        raise InvalidValueError(
+            "assumed_honest", assumed, f"must be at most the number of reports, {reports}"
+        )
+
+
 def sum_assumption(min_reports: int, assumed_honest: AssumedHonest = None) -> str:
     """What the guarantee for sums takes for granted, in words."""
     words = (
@@ -33,4 +42,7 @@ def sum_assumption(min_reports: int, assumed_honest: AssumedHonest = None) -> st
         return f"{words}, and nobody knows the noise in anybody else's"
     share = f"{assumed_honest:g}" if isinstance(assumed_honest, float) else f"{assumed_honest}"
     part = "share " if isinstance(assumed_honest, float) else ""
-    return f"{words}; the noise in at least {part}{share} of them is known to nobody else"
+    return (
+        f"{words}; the noise in at least {part}{share} of them, which are settled before it is "
+        "drawn, is known to nobody else"
+    )

@@ -17,7 +17,14 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.tolerances import TOLERANCES
+SUM_SMOOTHING = 4.0
+"""So many grid steps of smooth noise between a sum and its grid: what can still be told of the grid
+is below e^(-2 pi^2 4^2), 10^-137 a report and coordinate. May be raised, never lowered."""
+SUM_INFLATION = 1.0 + 1e-9
+"""Covers the round-off of adding up the squares of up to 10^6 rounds."""
+SUM_RARE = 1e-12
+"""Added to delta for every sum of Laplace reports: the rare cases that are given up. Smaller would
+count less noise, larger would be felt at small deltas."""
 
 Vector = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -50,7 +57,7 @@ def laplace_sum_mu(
             if variance > 0.0:
                 small = float(_small(scale[members], float(coarsest)).max())
                 far = _bad_coordinates(small, dimension) * float(own)
-                found = (shift[members] + far) / math.sqrt(variance) * TOLERANCES.sum_inflation
+                found = (shift[members] + far) / math.sqrt(variance) * SUM_INFLATION
                 mu[members] = np.minimum(mu[members], found)
     # About where the client's own noise alone is worth as much.
     return np.where(mu < shift / scale, mu, math.inf)
@@ -58,7 +65,7 @@ def laplace_sum_mu(
 
 def _small(scale: Vector, coarsest: float) -> Vector:
     """How likely it is that the noise of one coordinate does not bridge the grid."""
-    result: Vector = -np.expm1(-2.0 * (TOLERANCES.sum_smoothing * coarsest / scale) ** 2)
+    result: Vector = -np.expm1(-2.0 * (SUM_SMOOTHING * coarsest / scale) ** 2)
     return result
 
 
@@ -76,7 +83,7 @@ def _sure_variance(
     For a client on the grid `own`: it also needs one honest report on a grid no coarser than its
     own that bridges the coarsest, in every coordinate.
     """
-    rare = math.log(0.25 * TOLERANCES.sum_rare / dimension)
+    rare = math.log(0.25 * SUM_RARE / dimension)
     fine = (grid <= own) & (present > 0)
     fine_honest = max(1, honest - int(present[~fine].sum()))
     least = float(np.log(_small(scale[fine], coarsest).max()))
@@ -88,7 +95,7 @@ def _sure_variance(
     values = 2.0 * scale[counted][order] ** 2
     upto = np.cumsum(present[counted][order])
     counts = np.diff(np.minimum(upto, number), prepend=0).astype(np.float64)
-    paid = 4.0 * (TOLERANCES.sum_smoothing * coarsest) ** 2 * number
+    paid = 4.0 * (SUM_SMOOTHING * coarsest) ** 2 * number
     best = 0.0
     for rate in np.geomspace(0.1, 1e6, 61) / float(values @ counts):
         best = max(best, (rare + float(np.log1p(rate * values) @ counts)) / float(rate))
@@ -97,7 +104,7 @@ def _sure_variance(
 
 def _bad_coordinates(small: float, dimension: int) -> int:
     """No more coordinates than this have a small own E, but for a quarter of `sum_rare`."""
-    rare, mean = math.log(0.25 * TOLERANCES.sum_rare), small * dimension
+    rare, mean = math.log(0.25 * SUM_RARE), small * dimension
     if mean > 5.0:
         # (mean)^k / k! <= (e mean / k)^k, which is e^-k from k = e^2 mean on.
         return min(dimension, math.ceil(max(math.exp(2.0) * mean, -rare)))

@@ -1,58 +1,21 @@
-"""The sharper theorem's numbers: golden values, attacks, exact small shuffles, two rounds.
-
-docs/proofs.md, section 13. oracles/make_golden.py (mpmath) makes tests/golden/partial_shuffle.json.
-"""
+"""The sharper theorem's numbers: attacks, exact small shuffles, two rounds (docs/proofs.md, 13)."""
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import binom
 
 from fl_shuffle.accounting.bounds.partial_shuffle import profile
-from fl_shuffle.accounting.bounds.partial_shuffle.bound import Setting, third_order_delta
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import profile_delta
-from fl_shuffle.accounting.bounds.report_class import ReportClass
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
+from fl_shuffle.accounting.reports import ReportClass, RoundType
 from tests.accounting.bounds.partial_shuffle.oracles.exact_families import shuffle_delta
-from tests.accounting.bounds.partial_shuffle.oracles.gaussian_bound import Law, Swap, delta_bound
 from tests.accounting.chosen_vector_datasets import vector_lower_epsilon
-
-GOLDEN = json.loads(
-    (Path(__file__).resolve().parents[3] / "golden" / "partial_shuffle.json").read_text()
-)["points"]
-
-
-def client_unit(mu: float, reports: int) -> Setting:
-    return Setting(reports - 1, mu, mu, mu, mu / 2, mu / 2)
-
-
-@pytest.mark.parametrize("point", GOLDEN, ids=lambda p: f"{p['local_epsilon']:g}-{p['reports']}")
-def test_between_the_golden_numbers(point: dict) -> None:
-    """Not below an exact divergence, not above the theorem at the stored parameters."""
-    found = third_order_delta(client_unit(point["mu"], point["reports"]), point["epsilon"])
-    assert float(point["lower"]) <= found
-    assert found <= 1.02 * float(point["upper"])
-
-
-def test_two_oracles_agree() -> None:
-    """The search's own evaluation (numpy) and the stored 30-digit one."""
-    for point in GOLDEN[1::4]:
-        free = point["parameters"]
-        mu, a = point["mu"], math.exp(point["epsilon"])
-        law = Law(mu, a, free["kappa"], free["x1"], free["cut"])
-        assert Law(mu, a, free["kappa"], free["x1"], np.inf).certificate(8000) >= 1.0
-        swap = Swap(*(free[name] for name in ("m", "zeta", "zeta_t", "rate", "middle")))
-        value = delta_bound(
-            mu, point["reports"] - 1, point["epsilon"], swap, law, free["q"], free["b"]
-        )
-        assert value == pytest.approx(float(point["upper"]), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +24,7 @@ def test_two_oracles_agree() -> None:
 def test_lowered_by_a_tenth_an_attack_refutes_it(local: float, reports: int) -> None:
     mu = local / math.sqrt(2.0 * math.log(1.25e5))
     classes = [ReportClass("gaussian", 1.0, mu / 2, mu, reports)]
-    proven = VectorCurve(classes, 0).epsilon(1e-6)
+    proven = VectorCurve(RoundType.of(classes, 0)).epsilon(1e-6)
     attack = vector_lower_epsilon(classes, 0, 1e-6).epsilon
     assert 0.9 * proven < attack <= proven
 
@@ -121,7 +84,7 @@ def test_profiles_of_random_families() -> None:
             a = math.exp(epsilon)
             return max(float(np.maximum(x - a * y, 0).sum()) for x in laws for y in laws)
 
-        local = profile.from_function(curve)
+        local = profile.points([(e, curve(e)) for e in np.linspace(0.0, 3.0, 400).tolist()])
         for others in (6, 12):
             r = laws[rng.integers(0, 3, others)]
             for epsilon in (0.0, 0.05, 0.2):

@@ -47,14 +47,13 @@ def hockey(p: np.ndarray, q: np.ndarray, s: float) -> float:
 
 
 class PartialShuffle:
-    """Every stage of the swap argument for one data set, omega, cap zeta and floor of weights."""
+    """Every stage of the swap argument for one data set, omega and cap zeta."""
 
-    def __init__(self, p, q, r, omega, a: float, zeta: float, floor: float = 0.0) -> None:
-        self.floor = floor
+    def __init__(self, p, q, r, omega, a: float, zeta: float) -> None:
         self.p, self.q, self.r, self.omega, self.a, self.zeta = p, q, r, omega, a, zeta
         self.others, self.k = r.shape
         self.z = omega / r
-        self.g = np.clip(self.z, floor, zeta)
+        self.g = np.minimum(self.z, zeta)
         self.keep = self.g / self.z
         self.loss = (p - a * q) / r
         self.t = enumerate_outcomes(self.k, self.others)
@@ -103,49 +102,38 @@ class PartialShuffle:
 
     def cap_cost(self, m: float) -> float:
         """Stage 3, added: dropping the factors f_k."""
-        missing = (np.maximum(1.0 - self.keep, 0.0) * self.omega).sum()
-        above = (np.maximum(self.keep - 1.0, 0.0) * self.omega).sum()
-        return float(((self.local + self.a - 1.0) * missing + self.local * above) / m)
+        missing = ((1.0 - self.keep) * self.omega).sum()
+        return float((self.local + self.a - 1.0) * missing / m)
 
-    def slot_cost(self, m: float, zeta_t: float) -> float:
-        """Stage 4, added: g_k(t_k) capped again at zeta_t."""
-        gain = np.maximum(self.p - self.a * self.q, 0.0)
-        return float((gain * np.maximum(self.g - zeta_t, 0.0)).sum() / m**2)
-
-    def _main(self, m: float, zeta_t: float, head: np.ndarray) -> float:
-        """(1/m) E(sum of L_k + ((zeta_t - floor)/m) L_k^+ + ((head_k - floor)/m) L_k^-)_+."""
-        gain, fall = np.maximum(self.loss_at, 0.0), np.maximum(-self.loss_at, 0.0)
-        terms = self.loss_at + ((zeta_t - self.floor) * gain + (head - self.floor) * fall) / m
-        return float(self.weight @ np.maximum(terms.sum(axis=1), 0.0) / m)
-
-    def independent(self, m: float, zeta_t: float) -> float:
-        """Stage 4, kept: independent terms given the published report h."""
-        return sum(self.omega[h] * self._main(m, zeta_t, self.g[:, h]) for h in range(self.k))
-
-    def comonotone(self, m: float, zeta_t: float) -> float:
-        """Stage 5: every head weight replaced by its quantile at one uniform variable."""
-        breaks = [0.0, 1.0]
-        quantiles = []
-        for row in self.g:
-            order = np.argsort(row)
-            levels = np.cumsum(self.omega[order])
-            quantiles.append((row[order], levels))
-            breaks.extend(levels[:-1])
-        cells = np.unique(breaks)
+    def one_denominator(self, m: float) -> float:
+        """Stage 4: (1/m) E(sum of L_k + ((w_k(t_k) - w_k(h)) L_k)_+ / m)_+."""
         answer = 0.0
-        for low, high in itertools.pairwise(cells):
-            middle = (low + high) / 2
-            head = np.array([v[min(np.searchsorted(c, middle), self.k - 1)] for v, c in quantiles])
-            answer += (high - low) * self._main(m, zeta_t, head)
-        return answer
+        for h in range(self.k):
+            change = np.maximum((self.g_at - self.g[:, h]) * self.loss_at, 0.0) / m
+            terms = (self.loss_at + change).sum(axis=1)
+            answer += self.omega[h] * self.weight @ np.maximum(terms, 0.0)
+        return float(answer / m)
 
-    def single_head(self, m: float, zeta_t: float) -> float:
-        """Stage 5, coarser: every head weight replaced by the cap."""
-        return self._main(m, zeta_t, np.full(self.others, self.zeta))
+    def young(self, m: float, alpha: float, beta: float) -> float:
+        """Stage 5, docs/proofs.md, Theorem 2 with lambda = 1: independent terms phi, and (C)."""
+        s = np.clip(self.loss_at / alpha, -1.0, self.zeta - 1.0)
+        huber = (s * self.loss_at - 0.5 * alpha * s * s) / m
+        square = alpha / (2.0 * m) * ((self.g_at - 1.0) ** 2).sum(axis=1)
+        answer = float(self.weight @ np.maximum(square - beta, 0.0))
+        for h in range(self.k):
+            lift = np.maximum((1.0 - self.g[:, h]) * self.loss_at, 0.0) / m
+            terms = (self.loss_at + lift + huber).sum(axis=1) + beta
+            answer += float(self.omega[h] * self.weight @ np.maximum(terms, 0.0))
+        return answer / m
 
-    def costs(self, m: float, zeta_t: float) -> float:
-        """All that is added to the main term."""
-        return self.floor_cost(m) + self.cap_cost(m) + self.slot_cost(m, zeta_t)
+    def crude(self, m: float) -> float:
+        """Stage 4, coarser: both weights only known to lie between 0 and the cap."""
+        terms = (self.loss_at + self.zeta / m * np.abs(self.loss_at)).sum(axis=1)
+        return float(self.weight @ np.maximum(terms, 0.0) / m)
+
+    def costs(self, m: float) -> float:
+        """(A) and (B)."""
+        return self.floor_cost(m) + self.cap_cost(m)
 
 
 def stop_loss_law(points: np.ndarray, values: np.ndarray, mean: float) -> np.ndarray:

@@ -1,0 +1,179 @@
+"""Vector reports under secret check-in: every client takes part by its own coin; proven.
+
+Client 1 sends a report with probability q, and so does each of the other n - 1, independently of
+data; who did is not seen, but the number K ~ Bin(n, q) of reports is. K has the same law in both
+worlds, and given K = k every set of k clients is as likely as any other. Let P and Q be the law of
+the shuffle given that client 1 is in it, with one input or the other, and A given that it is not.
+With a = e^eps and r = k/n,
+
+    delta(eps) = E_K H_a((1 - r) A + r P, (1 - r) A + r Q)
+               = E_K int (r P - a r Q - (a - 1)(1 - r) A)_+
+              <= E_K [ r (a/alpha) H_alpha(P, Q) + (1 - r) ((a - 1)/alpha) H_alpha(P, A) ],
+
+alpha = 1 + (a - 1)/r, as the positive part of a sum is at most the sum of positive parts (theorem 2
+of Balle, Barthe and Gaboardi 2018, for two mixtures). Both divergences are those of one client
+replaced among k: P and Q differ in client 1's input; A is P with client 1 replaced by a client that
+is absent in P, drawn at random, and H is jointly convex. So the curve of a batch of k, for a client
+that may move from its own ball into any other, bounds both. Leaving A out gives r H_a(P, Q), what
+public participation costs; the smaller one is taken. Two more bounds are: k reports of a full
+shuffle, drawn at random, have this very law given K = k, so the curve of full participation holds
+for every k; and the blanket of `participation`, which says more of few reports. docs/proofs.md,
+section 16.
+
+Numbers k are gathered in cells: the first term grows with r, in the second 1 - r falls and the rest
+grows, and a curve falls with k. So r is taken at the upper end of its cell (1 - r at the lower) and
+the curve at the lower end.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fl_shuffle.accounting.bounds.one_round import OneRoundCurve
+from fl_shuffle.accounting.bounds.vector import VectorCurve
+from fl_shuffle.accounting.bounds.vector_blanket import MAX_EXPONENT, VectorBlanket
+from fl_shuffle.accounting.reports import RoundType
+
+CELL_SHARE = 0.01
+"""Cells of the number of reports are at least this share of its mean wide: half of it, about, is
+what they add to epsilon ..."""
+CELL_SDS = 1.5
+"""... and this many of its standard deviations."""
+CELLS_REACH_SDS = 8.5
+"""Beyond so many the number is rarer than any delta that is asked for."""
+RARE_KINDS = 1e-18
+"""Chance that a batch of k holds fewer reports of some radius than are counted."""
+SMALL_CELL = 2e-4
+"""Cells that can add no more than this share are counted at what full participation costs."""
+ROUND_UP = 1.0 + 1e-9
+"""Covers the round-off of binomial probabilities and of the sum over cells."""
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """K between two numbers: its probability, the ends of r = K/n, curves of the smallest batch."""
+
+    weight: float
+    low: float
+    high: float
+    replaced: VectorCurve
+    moved: VectorCurve
+
+
+class CheckInCurve(OneRoundCurve):
+    """The curve of one client where everybody in its batch takes part by their own coins.
+
+    `batch` describes everybody who may take part. Valid in both directions, replace-one.
+    """
+
+    def __init__(self, batch: RoundType) -> None:
+        super().__init__()
+        self._batch = batch
+        self._rate = batch.participation
+        self._whole = VectorCurve(batch)
+        self.own = batch.own
+        self.anonymity = batch.anonymity
+        """Clients with the same noise, present or not."""
+        self._blanket = VectorBlanket(batch)
+        self._cells = self._gathered()
+        self._scale = min(
+            self._rate * self._cells[0].replaced.predicted_mu,
+            self._whole.predicted_mu,
+            self._blanket.predicted_mu,
+        )
+
+    @property
+    def credit(self) -> bool:
+        return self._rate < 1.0 or any(cell.replaced.credit for cell in self._cells)
+
+    @property
+    def predicted_mu(self) -> float:
+        return self._scale
+
+    def _gathered(self) -> list[_Cell]:
+        n, q = self.anonymity, self._rate
+        from scipy.stats import binom  # slow to load, and needed where participation is drawn
+
+        mean, sd = n * q, math.sqrt(n * q * (1.0 - q))
+        width = max(1.0, min(max(CELL_SHARE * mean, CELL_SDS * sd), 2.0 * CELLS_REACH_SDS * sd))
+        count = math.ceil(max(CELLS_REACH_SDS * sd / width - 0.5, 0.0))
+        edges = mean + width * (np.arange(-count, count + 2) - 0.5)
+        ends = np.unique(np.clip(np.ceil(edges), 1, n + 1).astype(np.int64))
+        ends = np.unique(np.concatenate([[1], ends, [n + 1]]))
+        if q == 1.0:
+            ends = np.array([n, n + 1])
+        cells = []
+        for low, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+            below, above = binom.cdf(low - 1, n, q), binom.sf(end - 1, n, q)
+            # Of the two differences the one of smaller terms loses no digits.
+            inside = binom.cdf(end - 1, n, q) - below if below < above else (
+                binom.sf(low - 1, n, q) - above)  # fmt: skip
+            if inside > 0.0:
+                cells.append(_Cell(float(inside), low / n, (end - 1) / n, *self._curves(low)))
+        return sorted(cells, key=lambda cell: -cell.weight)
+
+    def _curves(self, reports: int) -> tuple[VectorCurve, VectorCurve]:
+        """The curves of a batch of so many: for a new input, and for another client in its place.
+
+        Which of the others are in the batch is drawn: of each radius at least so many that fewer
+        are as good as impossible.
+        """
+        from scipy.stats import hypergeom
+
+        whole, others = self._batch, self._batch.others
+        counts = [
+            reports - 1
+            if len(others) == 1
+            else int(hypergeom.ppf(RARE_KINDS / len(others), self.anonymity - 1, n, reports - 1))
+            for _, n in others
+        ]
+        kept = [(r, n) for (r, _), n in zip(others, counts, strict=True) if n > 0]
+        widest = max((radius for radius, _ in others), default=0.0)
+        farthest = max(whole.sensitivity, whole.radius + widest)
+        batch = replace(whole, others=tuple(kept), participation=1.0)
+        replaced = VectorCurve(batch)
+        if farthest == whole.sensitivity and widest <= whole.radius:
+            return replaced, replaced
+        moved = replace(batch, radius=max(whole.radius, widest), sensitivity=farthest)
+        return replaced, VectorCurve(moved)
+
+    def local_delta(self, epsilon: float) -> float:
+        return self._rate * self._whole.local_delta(epsilon)
+
+    def local_epsilon(self, delta: float) -> float:
+        if delta >= self._rate:
+            return 0.0
+        # The smallest eps with q delta_local(eps) <= delta.
+        return self._whole.local_epsilon(delta / self._rate * (1.0 - 1e-12))
+
+    def _shuffled(self, epsilon: float, local: float) -> float:
+        """The sum over cells, or what is known where that is no larger."""
+        # Of everybody's reports: no number of them, drawn at random, says more.
+        whole = min(self._whole.delta(epsilon), local / self._rate)
+        known = min(local, whole, self._blanket.delta(epsilon))
+        if epsilon > MAX_EXPONENT:
+            return known
+        # Another client in this one's place may lie further away than the local curve knows of.
+        total = RARE_KINDS if len(self._batch.others) > 1 else 0.0
+        for cell in self._cells:
+            most = cell.weight * whole
+            total += most if most <= SMALL_CELL * total else min(most, _of_cell(cell, epsilon))
+            if total * ROUND_UP >= known:
+                return known
+        return total * ROUND_UP
+
+
+def _of_cell(cell: _Cell, epsilon: float) -> float:
+    """weight times the smaller of both bounds on the divergence, given that K is in this cell."""
+    grown = math.expm1(epsilon)
+    alpha = 1.0 + grown / cell.high
+    at = math.log1p(grown / cell.high)
+    replaced = cell.replaced.delta(at)
+    moved = replaced if cell.moved is cell.replaced else cell.moved.delta(at)
+    found = cell.high * (1.0 + grown) / alpha * replaced + (1.0 - cell.low) * grown / alpha * moved
+    if cell.high < 1.0 and found > cell.high * cell.replaced.local_delta(epsilon):
+        found = min(found, cell.high * cell.replaced.delta(epsilon))
+    return cell.weight * found

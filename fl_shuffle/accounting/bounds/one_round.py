@@ -1,0 +1,66 @@
+"""What the privacy curves of one client in one round have in common."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+from fl_shuffle.accounting.engine.monotone_search import crossing
+from fl_shuffle.accounting.engine.stop_loss import DeltaBound
+from fl_shuffle.errors import require_open_unit, require_real
+
+NARROW = 1e-6
+"""Where a curve jumps its place is found this closely, relatively."""
+
+
+class OneRoundCurve(ABC):
+    """Upper bounds on the divergence at every epsilon (nats): replace-one, both directions."""
+
+    def __init__(self) -> None:
+        self._seen: dict[float, float] = {}
+
+    @property
+    @abstractmethod
+    def credit(self) -> bool:
+        """Whether a theorem says more than the local curve; if not the curve is that."""
+
+    @property
+    @abstractmethod
+    def predicted_mu(self) -> float:
+        """A normal approximation of the curve: not a bound, only a scale."""
+
+    @abstractmethod
+    def local_delta(self, epsilon: float) -> float:
+        """The divergence of the client's own report, the shuffler ignored."""
+
+    @abstractmethod
+    def local_epsilon(self, delta: float) -> float:
+        """The local epsilon at `delta`, rounded up; may be infinite."""
+
+    @abstractmethod
+    def _shuffled(self, epsilon: float, local: float) -> float:
+        """What the theorems say at `epsilon`, where the local curve is at `local` > 0."""
+
+    def delta(self, epsilon: float) -> float:
+        """The bound at `epsilon` >= 0; never above the local curve."""
+        budget = require_real("epsilon", epsilon, minimum=0.0)
+        if budget not in self._seen:
+            local = self.local_delta(budget)
+            self._seen[budget] = min(local, self._shuffled(budget, local)) if local > 0.0 else 0.0
+        # The true curve is nonincreasing, so an earlier point may say more than this one.
+        return min(value for at, value in self._seen.items() if at <= budget)
+
+    def __call__(self, epsilon: float) -> DeltaBound:
+        return DeltaBound(self.delta(epsilon), 0.0)
+
+    def epsilon(self, delta: float, *, tolerance: float = 1e-3) -> float:
+        """The smallest epsilon found with delta(epsilon) <= `delta`: rounded up; may be infinite.
+
+        The curve there is within `tolerance` (relative) of the target. Never above the local value.
+        """
+        target = require_open_unit("delta", delta)
+        high = self.local_epsilon(target)
+        if not self.credit or high == 0.0 or math.isinf(high):
+            return high
+        _, found = crossing(self.delta, target, high, sure=True, tolerance=tolerance, narrow=NARROW)
+        return high if found is None else found

@@ -1,0 +1,179 @@
+"""Finite laws above the law of L at a Gram matrix (docs/proofs.md, section 12, "Finite laws").
+
+L = Lambda ell(g): Lambda = e^(b g' - b^2/2), ell(g) = e^(d_1 g - d_1^2/2) - a e^(-d_2 g - d_2^2/2),
+d^2 = U + W - 2X, d_1 = (U - X)/d, d_2 = (W - X)/d, b^2 = U - d_1^2. Each factor's law is spread to
+nodes with its mean kept, cell by cell, then their product to a `Grid`; what lies below the first
+node goes up to it, and what is cut off above is told. Every such step is upwards in the increasing
+convex order, once what was cut off is paid for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.special import ndtr
+
+from fl_shuffle.accounting.bounds.partial_shuffle.gram import Gram
+from fl_shuffle.accounting.laws.amplification import FloatArray
+
+B_ROUND_OFF = 4e-15
+"""b^2 is raised by this share of U: more b is above in the order."""
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Where ell's (`z`) and Lambda's (`y`) standard normal variables are cut into cells."""
+
+    z: FloatArray
+    y: FloatArray
+
+    @classmethod
+    def of(cls, z: int, y: int) -> Nodes:
+        """So many; denser in the middle."""
+        return cls(_denser(z, -6.5, 8.5, 1.6), _denser(y, -6.0, 8.0, 1.9))
+
+
+def _denser(count: int, low: float, high: float, bend: float) -> FloatArray:
+    s = np.sinh(bend * np.linspace(-1.0, 1.0, count)) / math.sinh(bend)
+    result: FloatArray = np.where(s < 0.0, -low * s, high * s)
+    return result
+
+
+def cells(z: FloatArray) -> FloatArray:
+    """P(z_i < g < z_(i+1)) along the last axis, with relative accuracy in both tails."""
+    side = np.where(z[..., :-1] > 0.0, -1.0, 1.0)
+    result: FloatArray = side * (ndtr(side * z[..., 1:]) - ndtr(side * z[..., :-1]))
+    return result
+
+
+def to_nodes(t: FloatArray, mass: FloatArray, moment: FloatArray) -> FloatArray:
+    """Each cell's mass to its two ends t, mean kept; t may rise or fall."""
+    step = np.diff(t, axis=-1)
+    step = np.where(np.abs(step) > 1e-300, step, np.inf)
+    right = np.clip((moment - mass * t[..., :-1]) / step, 0.0, mass)
+    p = np.zeros((*mass.shape[:-1], mass.shape[-1] + 1))
+    p[..., 1:] = right
+    p[..., :-1] += mass - right
+    return p
+
+
+def ell_law(
+    d1: FloatArray, d2: FloatArray, a: float, z: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Atoms and masses above ell but for what lies beyond the last node: see `left_out`.
+
+    ell is monotone in every cell, because its turning point is a node. Below the first node it is
+    at most its value there, 0, or its maximum.
+    """
+    d1, d2 = d1[:, None], d2[:, None]
+    bent = (d1 < 0.0) | (d2 < 0.0)
+    with np.errstate(all="ignore"):
+        turn = np.log(-a * d2 / d1) / (d1 + d2) + 0.5 * (d1 - d2)
+    turn = np.nan_to_num(np.where(bent, turn, z[0]), nan=z[0])
+    if np.any(bent):
+        wide = np.broadcast_to(z, (len(d1), z.size))
+        z = np.sort(np.concatenate([wide, np.clip(turn, z[0], z[-1])], axis=1), axis=1)
+    t = np.exp(d1 * z - 0.5 * d1 * d1) - a * np.exp(-d2 * z - 0.5 * d2 * d2)
+    p = to_nodes(t, np.broadcast_to(cells(z), (len(d1), z.shape[-1] - 1)), _moments(d1, d2, a, z))
+    p[:, -1] += ndtr(-z[..., -1])
+    first = np.minimum(turn, z[..., :1])
+    peak = np.exp(np.minimum(d1 * first - 0.5 * d1 * d1, 600.0))
+    low = np.where((d1 < 0.0) & (turn < z[..., :1]), peak, t[:, :1])
+    low = np.where(d2 < 0.0, np.maximum(t[:, :1], 0.0), low)
+    below = np.broadcast_to(ndtr(z[..., :1]), low.shape)
+    return np.concatenate([low, t], axis=1), np.concatenate([below, p], axis=1)
+
+
+def _moments(d1: FloatArray, d2: FloatArray, a: float, z: FloatArray) -> FloatArray:
+    """E ell 1{z_i < g < z_(i+1)}."""
+    result: FloatArray = cells(z - d1) - a * cells(z + d2)
+    return result
+
+
+def factor_law(b: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """min(Lambda, its value at the last node) spread to 0 and the nodes, mean kept."""
+    b = b[:, None]
+    t = np.exp(b * y - 0.5 * b * b)
+    p = to_nodes(t, np.broadcast_to(cells(y), (len(b), y.size - 1)), cells(y - b))
+    low = ndtr(y[:1])
+    share = np.clip(ndtr(y[:1] - b) / t[:, :1], 0.0, low)
+    p[:, :1] += share
+    p[:, -1] += ndtr(-y[-1])
+    return np.concatenate([np.zeros_like(b), t], axis=1), np.concatenate([low - share, p], axis=1)
+
+
+def left_out(d1: FloatArray, b: FloatArray, top: FloatArray, nodes: Nodes) -> FloatArray:
+    """What lies beyond the last nodes: E(ell - t_m)_+ 1{g > z_m} and E(Lambda - lambda_last)_+.
+
+    `top` = t_m. (ell - t_m)_+ <= e^(d_1 g - d_1^2/2) + (-t_m)_+.
+    """
+    end = nodes.z[-1]
+    ell = ndtr(d1 - end) + np.maximum(-top, 0.0) * ndtr(-end)
+    result: FloatArray = ell + ndtr(b - nodes.y[-1])
+    return result
+
+
+def law(gram: Gram, a: float, nodes: Nodes) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Atoms and masses, one row a matrix, and the mean of what they leave out."""
+    u, w, x = gram
+    d = np.sqrt(np.maximum(u + w - 2.0 * x, 1e-30))
+    d1, d2 = (u - x) / d, (w - x) / d
+    b = np.sqrt(np.maximum(u - d1 * d1, 0.0) + B_ROUND_OFF * u)
+    t, p = ell_law(d1, d2, a, nodes.z)
+    f, r = factor_law(b, nodes.y)
+    missing = left_out(d1, b, t[:, -1], nodes)
+    rows = len(f)
+    values = (f[:, :, None] * t[:, None, :]).reshape(rows, -1)
+    return values, (r[:, :, None] * p[:, None, :]).reshape(rows, -1), missing
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Nodes scale sinh(step i), i = -below .. above: common to all laws, and one of them is 0."""
+
+    scale: float
+    step: float
+    below: int
+    above: int
+
+    @classmethod
+    def of(cls, low: float, scale: float, high: float, count: int) -> Grid:
+        """About `count` nodes from `low` < 0 to exactly `high` > 0, densest near zero."""
+        up, down = math.asinh(high / scale), math.asinh(-low / scale)
+        above = max(2, round(count * up / (up + down)))
+        step = up / above
+        return cls(scale, step, max(2, math.ceil(down / step)), above)
+
+    @cached_property
+    def nodes(self) -> FloatArray:
+        """Increasing."""
+        result: FloatArray = self.scale * np.sinh(
+            self.step * np.arange(-self.below, self.above + 1)
+        )
+        return result
+
+    def spread(self, values: FloatArray, masses: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Masses of the nodes, above min(values, last node); and E(values - last node)_+."""
+        t = self.nodes
+        rows, size = values.shape[0], t.size - 1
+        over = np.zeros(rows)
+        if float(values.max()) > t[-1]:
+            over = np.einsum("ij,ij->i", masses, np.maximum(values - t[-1], 0.0))
+        kept = np.minimum(np.maximum(values, t[0]), t[-1])
+        place = kept * (1.0 / self.scale)
+        np.arcsinh(place, out=place)
+        place *= 1.0 / self.step
+        place += self.below
+        cell = place.astype(np.intp)
+        np.minimum(cell, size - 1, out=cell)
+        cell += size * np.arange(rows)[:, None]
+        kept *= masses
+        flat = cell.ravel()
+        mass, moment = (
+            np.bincount(flat, each.ravel(), rows * size).astype(np.float64).reshape(rows, size)
+            for each in (masses, kept)
+        )
+        return to_nodes(t, mass, moment), over

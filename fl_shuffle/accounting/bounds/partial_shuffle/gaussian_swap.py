@@ -1,0 +1,204 @@
+"""The swap's end for Gaussian reports (docs/proofs.md, section 12, Theorem 2): constants and costs.
+
+Weights w = min(Z, zeta), Z = omega/R_k; any zeta > lambda > 0, m >= zeta, alpha > 0, beta >= 0:
+
+    delta <= (1/m) e^(theta beta) prod_g (max_B sum_i p_gi D'(B; x_i))^(n_g/N) + cut
+             + H E(1 - S/m)_+                                                          (A)
+             + (1/m) sum_g n_g (H + a - 1) E(Z_g - zeta)_+                             (B)
+             + (1/m) E((alpha/2m) sum_k (w_k - lambda)^2 - beta)_+,                    (C)
+
+    phi_w(l) = l + ((lambda - w) l)_+/m + huber(l)/m,
+    huber(l) = max over s in [-lambda, zeta - lambda] of s l - alpha s^2/2.
+
+Z_g is lognormal with mean one and parameter C_g, the radius of group g.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import ndtr
+
+from fl_shuffle.accounting.bounds.partial_shuffle.dominating_law import factor_law
+from fl_shuffle.accounting.laws.amplification import FloatArray
+
+LAMBDA = 1.0
+"""About the mean of the weights; at least one, which the nodes' weights rest on."""
+COST_SHARE = 0.0015
+"""Of the goal, for each of (A), (B), (C)."""
+LEAST_RADIUS = 1e-6
+"""Others nearer to the centre, in noise widths, count as so far away: larger is safe."""
+LEAST_SHARE = 0.2
+"""m is at least this share of N, or the swap is not worth it."""
+ROUND_UP = 1.0 + 1e-9
+"""Covers round-off in sums of positive terms."""
+TAUS_BELOW = np.geomspace(0.15, 4.0, 30)
+"""Rates tried for (A), in units of the normal approximation's."""
+TAUS_ABOVE = np.geomspace(0.02, 80.0, 40)
+"""Rates tried for (C), in units of 1/((alpha/2m) (zeta - lambda)^2)."""
+LOG_CAPS = np.linspace(0.01, 9.0, 400)
+"""log zeta."""
+Y = np.linspace(-12.0, 8.5, 500)
+"""Nodes of the weights' law."""
+
+Groups = Sequence[tuple[float, int]]
+"""(radius, number of others)."""
+
+
+@dataclass(frozen=True)
+class Swap:
+    """The constants for one epsilon and what (A), (B), (C) come to: `cost`."""
+
+    zeta: float
+    m: float
+    alpha: float
+    beta: float
+    nodes: FloatArray
+    """0, lambda, .., zeta: where w_k(h) is spread to."""
+    weights: tuple[FloatArray, ...]
+    """p_gi, for each group."""
+    cost: float
+
+    @property
+    def slope(self) -> float:
+        """phi_w rises by at most this, for every w."""
+        return 1.0 + self.zeta / self.m
+
+    def lift(self, x: FloatArray, w: float) -> FloatArray:
+        """phi_w(x) of Theorem 2."""
+        against = np.maximum((LAMBDA - w) * x, 0.0)
+        result: FloatArray = x + (against + self.huber(x)) / self.m
+        return result
+
+    def huber(self, x: FloatArray) -> FloatArray:
+        """max over s in [-lambda, zeta - lambda] of s x - alpha s^2/2."""
+        s = np.clip(x / self.alpha, -LAMBDA, self.zeta - LAMBDA)
+        result: FloatArray = s * x - 0.5 * self.alpha * s * s
+        return result
+
+
+def excess(t: FloatArray, c: float) -> FloatArray:
+    """E(Z - t)_+ for t > 0, Z lognormal with mean one and parameter `c`; rounded up."""
+    log = np.log(t) / c
+    upper = ndtr(0.5 * c - log)
+    result: FloatArray = np.maximum(upper - t * ndtr(-0.5 * c - log), 0.0) + 4e-15 * upper
+    return result * ROUND_UP
+
+
+@lru_cache(maxsize=256)
+def _weights_law(c: float) -> tuple[FloatArray, FloatArray]:
+    """Atoms and masses above min(Z, last atom) in the convex order."""
+    t, p = factor_law(np.array([c]), Y)
+    return t[0], p[0]
+
+
+@lru_cache(maxsize=256)
+def _over_caps(c: float) -> FloatArray:
+    return excess(np.exp(LOG_CAPS), c)
+
+
+def choose_swap(groups: Groups, H: float, a: float, second: float, goal: float) -> Swap | None:
+    """Constants at which (A), (B), (C) cost about `goal` / 200 each; None if there are none.
+
+    `second`: E L^2 of the worst others; it decides alpha, of which any value is valid.
+    """
+    groups = [(max(c, LEAST_RADIUS), n) for c, n in groups]
+    total = sum(n for _, n in groups)
+    allowed = COST_SHARE * goal
+    over = np.sum([n * _over_caps(c) for c, n in groups], axis=0) * (H + a - 1.0)
+    # 1/m is not known yet; m >= .77 N is likely, and the cost is told as it comes out.
+    fits = np.flatnonzero(over * 1.3 <= allowed * total)
+    if fits.size == 0:
+        return None
+    zeta = math.exp(float(LOG_CAPS[fits[0]]))
+    found = below_m(groups, zeta, math.log(min(allowed / H, 0.5)))
+    if found is None:
+        return None
+    m, below = found
+    if not (m > LEAST_SHARE * total and zeta <= m):
+        return None
+    spread = sum(n * (math.expm1(c * c) + (1.0 - LAMBDA) ** 2) for c, n in groups) / total
+    alpha = math.sqrt(second / spread)
+    beta, above = drift_of_weights(groups, zeta, alpha / (2.0 * m), math.log(allowed * m))
+    if not math.isfinite(beta):
+        return None
+    nodes = [0.0, LAMBDA, zeta]
+    if zeta > 2.0 * LAMBDA:
+        nodes.insert(2, math.sqrt(LAMBDA * zeta))
+    x = np.array(nodes)
+    cost = H * below + float(over[fits[0]]) / m + above / m
+    weights = tuple(node_weights(x, c) for c, _ in groups)
+    return Swap(zeta, m, alpha, beta, x, weights, cost * (1.0 + 1e-8))
+
+
+def below_m(groups: Groups, zeta: float, log_goal: float) -> tuple[float, float] | None:
+    """(A): the largest m found with E(1 - S/m)_+ <= e^`log_goal`, and that bound.
+
+    E(1 - S/m)_+ <= e^(tau m - 1)/(tau m) prod_g (E e^(-tau min(Z_g, zeta)))^(n_g).
+    """
+    variance = sum(n * math.expm1(c * c) for c, n in groups)
+    tau = TAUS_BELOW * math.sqrt(2.0 * max(-log_goal, 1.0) / variance)
+    log_moment = np.zeros_like(tau)
+    for c, n in groups:
+        t, p = _weights_law(c)
+        # About the mean: nothing cancels where weights hardly vary.
+        with np.errstate(over="ignore"):
+            about = np.expm1(-np.multiply.outer(tau, np.minimum(t, zeta) - 1.0)) @ p
+        log_moment += n * (np.log1p(about) - tau + 1e-15 * (1.0 + tau))
+    log_moment += 1e-9
+    level = log_goal - log_moment + 1.0
+    good = np.isfinite(level) & (level > 1.5)
+    if not np.any(good):
+        return None
+    tau, log_moment, level = tau[good], log_moment[good], level[good]
+    x = level
+    for _ in range(40):
+        x = level + np.log(x)
+    x = x * (1.0 - 1e-9)
+    best = int(np.argmax(x / tau))
+    bound = math.exp(float(x[best] + log_moment[best]) - 1.0) / float(x[best])
+    return float(x[best] / tau[best]), bound * ROUND_UP
+
+
+def drift_of_weights(
+    groups: Groups, zeta: float, kappa: float, log_goal: float
+) -> tuple[float, float]:
+    """(C): the least beta found with E(kappa sum (w_k - lambda)^2 - beta)_+ <= e^`log_goal`.
+
+    It is at most e^(-1 - tau beta)/tau prod_g (E hbar(Z_g))^(n_g), hbar(z) = e^(tau kappa (z -
+    lambda)^2) up to zeta and its tangent beyond.
+    """
+    reach = zeta - LAMBDA
+    tau = TAUS_ABOVE / (kappa * reach * reach)
+    tau = tau[tau * kappa * reach * reach <= 300.0]
+    rate = tau[:, None] * kappa
+    top = np.exp(rate * reach * reach)
+    steep = top * 2.0 * rate * reach
+    log_moment = np.zeros_like(tau)
+    for c, n in groups:
+        t, p = _weights_law(c)
+        with np.errstate(over="ignore"):
+            near = np.exp(rate * (np.minimum(t, zeta) - LAMBDA) ** 2)
+        hbar = near + steep * np.maximum(t - zeta, 0.0)
+        log_moment += n * np.log(hbar @ p + steep[:, 0] * float(ndtr(c - Y[-1])))
+    beta = np.maximum((log_moment - 1.0 - np.log(tau) - log_goal) / tau, 0.0)
+    return float(np.min(beta, initial=math.inf)) * ROUND_UP + 1e-12, math.exp(log_goal)
+
+
+def node_weights(x: FloatArray, c: float) -> FloatArray:
+    """p_i of Theorem 2, step 4: weights of D' at the nodes 0, lambda, .., zeta for radius `c`.
+
+    Under omega Z = e^(c^2) Z', Z' of mean one. Below lambda E_omega(lambda - Z)_+ is at most the
+    same of Z'; above, E_i = E_omega(Z - x_i)_+ has the slopes of the nodes.
+    """
+    low = (float(excess(np.array(x[1]), c)) + x[1] - 1.0) / x[1]
+    growth = math.exp(c * c)
+    above = growth * excess(x[1:] / growth, c)
+    slope = np.append(-np.diff(above) / np.diff(x[1:]), 0.0)
+    p = np.concatenate([[low, 1.0 - slope[0] - low], slope[:-1] - slope[1:]])
+    result: FloatArray = np.maximum(p, 0.0) * ROUND_UP + 1e-15
+    return result

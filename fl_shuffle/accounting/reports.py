@@ -1,0 +1,169 @@
+"""Who sends what: clients whose vector reports look alike, and a shuffled batch as one of them
+sees it, which is the event that is counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.accounting.limits import MAX_CLIENTS
+from fl_shuffle.errors import InvalidValueError, require_choice, require_integer, require_real
+
+NOISES = ("gaussian", "laplace")
+ROUND_EXACT_REPORTS = 128
+"""Batches with at most so many others are accounted exactly; larger ones share a type with some."""
+
+
+@dataclass(frozen=True)
+class ReportClass:
+    """`count` clients whose reports carry the same noise and lie in the same ball.
+
+    `noise` is "gaussian" (`scale` = sigma per coordinate, l2 norms) or "laplace" (`scale` = b, l1
+    norms). `radius` bounds the norm of the mean report; `sensitivity` bounds how far that mean
+    moves when one unit of privacy is replaced (never more than twice the radius: larger is cut).
+    """
+
+    noise: str
+    scale: float
+    radius: float
+    sensitivity: float
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        require_choice("noise", self.noise, NOISES)
+        require_real("scale", self.scale, minimum=0.0, exclusive_minimum=True)
+        require_real("radius", self.radius, minimum=0.0)
+        require_real("sensitivity", self.sensitivity, minimum=0.0)
+        require_integer("count", self.count, minimum=0, maximum=MAX_CLIENTS)
+        for name in ("radius", "sensitivity"):
+            ratio = getattr(self, name) / self.scale
+            if not ratio <= 1e12:
+                raise InvalidValueError("scale", self.scale, f"is negligible beside the {name}")
+
+    @property
+    def ratio(self) -> float:
+        """How far replacing one unit moves the mean, in noise widths."""
+        return min(self.sensitivity, 2.0 * self.radius) / self.scale
+
+
+@dataclass(frozen=True)
+class RoundType:
+    """What one shuffled batch is to one client: its own class, and the others with its noise.
+
+    `others` lists (radius, count), by radius, the client itself left out. Reports with other noise
+    or another scale are left out: they do not help and do not harm. `participation` < 1: everybody,
+    the client too, sends a report with that probability only, and who did stays secret.
+    """
+
+    noise: str
+    scale: float
+    radius: float
+    sensitivity: float
+    others: tuple[tuple[float, int], ...] = ()
+    participation: float = 1.0
+
+    @classmethod
+    def of(
+        cls, classes: Sequence[ReportClass], index: int = 0, participation: float = 1.0
+    ) -> RoundType:
+        """The view of a client of class `index` of this batch.
+
+        Raises `InvalidValueError` if that class is empty.
+        """
+        require_integer("index", index, minimum=0, maximum=len(classes) - 1)
+        rate = require_real(
+            "participation", participation, minimum=0.0, maximum=1.0, exclusive_minimum=True
+        )
+        own = classes[index]
+        require_integer("count of the client's class", own.count, minimum=1)
+        merged: dict[float, int] = {}
+        for position, other in enumerate(classes):
+            if (other.noise, other.scale) == (own.noise, own.scale):
+                count = other.count - (position == index)
+                merged[other.radius] = merged.get(other.radius, 0) + count
+        others = tuple((radius, count) for radius, count in sorted(merged.items()) if count > 0)
+        return cls(own.noise, own.scale, own.radius, own.sensitivity, others, rate)
+
+    @cached_property
+    def own(self) -> ReportClass:
+        """The client's report class."""
+        return ReportClass(self.noise, self.scale, self.radius, self.sensitivity, 1)
+
+    @property
+    def in_widths(self) -> tuple[float, float, NDArray[np.float64], NDArray[np.int64]]:
+        """In noise widths: the client's move and radius, the others' radii; and their counts."""
+        radii = np.array([radius for radius, _ in self.others], dtype=np.float64)
+        counts = np.array([count for _, count in self.others], dtype=np.int64)
+        return self.own.ratio, self.radius / self.scale, radii / self.scale, counts
+
+    @property
+    def anonymity(self) -> int:
+        """How many reports have this noise, the client's own included."""
+        return 1 + sum(count for _, count in self.others)
+
+    def without(self, lost: int) -> RoundType:
+        """The same if `lost` of the others hide nobody: those in the smallest balls."""
+        if lost <= 0:
+            return self
+        counts = np.array([count for _, count in self.others], dtype=np.int64)
+        kept = np.diff(np.maximum(np.cumsum(counts) - lost, 0), prepend=0).tolist()
+        pairs = zip(self.others, kept, strict=True)
+        others = tuple((radius, count) for (radius, _), count in pairs if count > 0)
+        return replace(self, others=others)
+
+    def in_smallest_place(self) -> RoundType:
+        """The same if the client's own place in the batch were one in the smallest of its balls.
+
+        The others then hide the client no better, and are the same for every client of a batch.
+        """
+        counts = dict(self.others)
+        counts[self.radius] = counts.get(self.radius, 0) + 1
+        return replace(self, others=tuple(sorted(counts.items()))).without(1)
+
+    def lessened(self, whole: RoundType) -> RoundType:
+        """A type that batches like this one share, not better than it; a function of the two alone.
+
+        `whole` is the view if every client had reported: within every radius the number of reports
+        kept is one share of the whole, a round number of about the root of the batch's size. At
+        most `round_exact_reports` others, or the whole batch: the type itself.
+        """
+        total = self.anonymity - 1
+        if total <= ROUND_EXACT_REPORTS or self == whole:
+            return self
+        everybody = whole.anonymity - 1
+        within = np.cumsum([count for _, count in whole.others])
+        radii = np.array([radius for radius, _ in whole.others])
+        mine = np.array(self.others, dtype=np.float64).reshape(-1, 2)
+        present = np.concatenate([[0.0], np.cumsum(mine[:, 1])])
+        here = present[np.searchsorted(mine[:, 0], radii, side="right")]
+        unit = 2.0 ** math.floor(0.5 * math.log2(total))
+        share = unit * math.floor(float(np.min(here / within)) * everybody / unit) / everybody
+        kept = np.minimum(np.floor(share * within), here).astype(np.int64)
+        counts = np.diff(kept, prepend=0)
+        pairs = zip(radii.tolist(), counts.tolist(), strict=True)
+        others = tuple((radius, count) for radius, count in pairs if count > 0)
+        return replace(self, others=others)
+
+    def not_better_than(self, other: RoundType) -> bool:
+        """Whether `other` has, for every radius, at least as many reports within that radius.
+
+        Then each report here can be matched with one there in a smaller ball, so this type's curve
+        is not below the other's. The differing client's own ball and sensitivity must not be
+        smaller here: what it can do there it can do here.
+        """
+        if (self.noise, self.scale, self.participation) != (
+            other.noise, other.scale, other.participation
+        ):  # fmt: skip
+            return False
+        if self.radius < other.radius or self.sensitivity < other.sensitivity:
+            return False
+        mine = np.array(self.others, dtype=np.float64).reshape(-1, 2)
+        theirs = np.array(other.others, dtype=np.float64).reshape(-1, 2)
+        within = np.searchsorted(theirs[:, 0], mine[:, 0], side="right")
+        available = np.concatenate([[0.0], np.cumsum(theirs[:, 1])])[within]
+        return bool(np.all(np.cumsum(mine[:, 1]) <= available))

@@ -1,0 +1,49 @@
+"""How hard an audit tries: its options, on the command line and in Python, and its clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fl_shuffle.declare import setting, settings_of
+
+FEWEST_PLAYS = 8
+"""So many rounds are played whatever the clock says."""
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """How hard to try. `confidence` is that of all of an audit's lower bounds together."""
+
+    trials: int = setting(1000, "whole rounds to play", low=8, high=10**8, metavar="N")
+    reports: int = setting(
+        1_000_000, "single reports to draw per dataset", low=1000, high=10**10, metavar="N"
+    )
+    confidence: float = setting(
+        0.95, "of all lower bounds of an audit together", low=0.5, below=1.0, metavar="P"
+    )
+    seconds: float = setting(100.0, "stop playing after about S seconds", above=0.0, metavar="S")
+    seed: int = setting(0, "seed of the canaries", metavar="N")
+
+    def __post_init__(self) -> None:
+        for name, each in settings_of(AuditSettings).items():
+            each.check(name, getattr(self, name))
+
+
+class Clock:
+    """Stops long games; what was played until then counts, as time does not depend on results."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    def over(self) -> bool:
+        """Whether the time is used up."""
+        return time.monotonic() >= self._end
+
+    def plays(self, trials: int) -> Iterator[int]:
+        """Numbers of plays from 1, at least `FEWEST_PLAYS`, until the time is up."""
+        for number in range(1, trials + 1):
+            if number > FEWEST_PLAYS and self.over():
+                return
+            yield number

@@ -1,0 +1,1 @@
+"""Certificates of printed epsilons, which `fl_shuffle.verify` checks."""

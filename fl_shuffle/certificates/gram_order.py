@@ -1,0 +1,199 @@
+"""Witnesses for one point of the curve by the Gram order (docs/proofs.md, section 12, Theorem 2).
+
+Floating point and a matter of taste, as everywhere in this folder: the accountant's own search
+finds the constants, the line and the boxes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.accounting.bounds.partial_shuffle.dominating_law import Nodes
+from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import (
+    Ends,
+    MainTerm,
+    Setting,
+    gaussian_delta,
+)
+from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_swap import LAMBDA, Swap, choose_swap
+from fl_shuffle.accounting.bounds.partial_shuffle.gram import ADDED, Cover, frontier, tilted_moment
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
+
+FloatArray = NDArray[np.float64]
+
+NODES = Nodes.of(96, 27)
+"""Of the laws by which boxes are chosen."""
+TOLERANCE = 0.003
+"""Boxes may say this much more than the worst configuration, times 1 + z^2 at z deviations ..."""
+MOST_TOLERANCE = 0.08
+"""... and no more than this."""
+DEEPEST = 9
+FINE = 20
+"""Nodes of ell to a unit."""
+WIDTH = 0.05
+"""The grid's atoms lie at multiples of e^this."""
+LEAST = 0.02
+"""Atoms nearer to zero than this share of a deviation are not told apart."""
+
+
+def gram_point(setting: Setting, epsilon: float, delta: float) -> dict[str, object] | None:
+    """A witness for the point at `epsilon`; the accountant finds `delta` there.
+
+    None where there are no constants.
+    """
+    a = math.exp(epsilon)
+    local = float(gaussian_profile(epsilon, setting.move))
+    ends = Ends.of(setting, a)
+    swap = choose_swap(setting.groups, local, a, ends.second, delta)
+    if swap is None:
+        return None
+    term = MainTerm(setting, a, ends, swap)
+    line = term.line
+    scale = math.sqrt(ends.second - (a - 1) ** 2)
+    z = epsilon / setting.predicted_mu
+    tolerance = min(TOLERANCE * (1 + z * z), MOST_TOLERANCE)
+    top = math.ceil(math.log(term.cut) / WIDTH)
+    bottom = math.ceil(math.log(-float(term._grid.nodes[0])) / WIDTH)
+    low = min(math.floor(math.log(LEAST * scale) / WIDTH), top - 2, bottom - 2)
+    width = repr(WIDTH)
+    below = [-math.exp(WIDTH * i) for i in range(bottom, low - 1, -1)]
+    places = np.array([*below, 0.0, *(math.exp(WIDTH * i) for i in range(low, top + 1))])
+    phi = swap.lift(places, LAMBDA)
+    centre, radius = term._transform.centre, term._transform.radius
+    bulk = np.flatnonzero(np.abs(phi - centre) <= radius)
+    return {
+        "by": "gram",
+        "m": repr(swap.m),
+        "zeta": repr(swap.zeta),
+        "alpha": repr(swap.alpha),
+        "beta": repr(swap.beta),
+        "nodes": [repr(float(x)) for x in swap.nodes[2:-1]],
+        "below": repr(_below_rate(setting, swap)),
+        "above": repr(_above_rate(setting, swap)),
+        "theta": repr(line.theta),
+        "h": repr(line.step),
+        "smoothing": repr((2.5 / line.k2) ** 2),
+        "exact": str(line.weights.size),
+        "last": str(round(line.k2 / line.step)),
+        "width": width,
+        "low": str(low),
+        "top": str(top),
+        "bottom": str(bottom),
+        "fine": str(FINE),
+        "bulk from": str(bulk[0]),
+        "bulk to": str(bulk[-1] + 1),
+        "boxes": _trees(setting, term, swap, a, tolerance),
+    }
+
+
+def _trees(setting: Setting, term: MainTerm, swap: Swap, a: float, tolerance: float) -> list[str]:
+    """For each group a tree whose leaves say hardly more than the worst configuration known."""
+    scales = [
+        float(term.value(area, p, area.ends, NODES)[0].max())
+        for area, p in zip(setting.covers, swap.weights, strict=True)
+    ]
+    log_main = float(setting.shares @ np.array(scales)) + term.theta * swap.beta
+    main = math.exp(min(max(log_main, -600.0), 600.0))
+
+    def tree(area: Cover, weights: FloatArray, scale: float) -> str:
+        def value(boxes: FloatArray) -> FloatArray:
+            log, kappa = term.value(area, weights, boxes, NODES)
+            return np.asarray(np.exp(np.minimum(log - scale, 600.0)) + setting.count * kappa / main)
+
+        best = float(value(area.ends).max())
+        split: set[tuple[int, int, int]] = set()
+        level = [(0, 0, 0)]
+        while level:
+            boxes = np.array([_angles(*box) for box in level])
+            values = value(boxes)
+            best = max(best, float(value(area.middles(boxes)).max()))
+            halved = []
+            for box, v in zip(level, values.tolist(), strict=True):
+                if v > best * (1 + tolerance) and box[2] < DEEPEST:
+                    split.add(box)
+                    halved += _quarters(*box)
+            level = halved
+        return _written(split, lambda box: _letter(area, box, a, term.theta))
+
+    return [
+        tree(area, p, s) for area, p, s in zip(setting.covers, swap.weights, scales, strict=True)
+    ]
+
+
+def _angles(i: int, j: int, depth: int) -> tuple[float, float, float, float]:
+    unit = math.pi / (1 << depth)
+    return i * unit, (i + 1) * unit, j * unit, (j + 1) * unit
+
+
+def _quarters(i: int, j: int, depth: int) -> list[tuple[int, int, int]]:
+    """In the verifier's order; those beyond the triangle hold nothing."""
+    parts = [(2 * i + x, 2 * j + y, depth + 1) for x in (0, 1) for y in (0, 1)]
+    return [box for box in parts if box[0] + box[1] < 1 << box[2]]
+
+
+def _written(
+    split: set[tuple[int, int, int]], letter: Callable[[tuple[int, int, int]], str]
+) -> str:
+    """The tree, depth first."""
+    found, open_boxes = [], [(0, 0, 0)]
+    while open_boxes:
+        box = open_boxes.pop()
+        if box in split:
+            found.append("s")
+            open_boxes += reversed(_quarters(*box))
+        else:
+            found.append(letter(box))
+    return "".join(found)
+
+
+def _letter(area: Cover, box: tuple[int, int, int], a: float, theta: float) -> str:
+    """Which e of Lemma 3 ranks first."""
+    low1, high1, low2, high2 = (np.array([x]) for x in _angles(*box))
+    u2, w2, _ = frontier(area.own, area.other, low1, low2)
+    u1, w1, _ = frontier(area.own, area.other, high1, high2)
+    spread = np.maximum(u2 - u1, w2 - w1)
+    chord = 2 * area.own**2 * (1 - np.cos(np.minimum(high1 + high2, math.pi)))
+    e = ADDED * spread
+    u, w, s = u2 + e, w2 + e, np.sqrt(e + spread) - np.sqrt(e)
+    x = np.maximum((u + w - chord - s * s) / 2, -np.sqrt(u * w))
+    return chr(ord("a") + int(np.argmin(tilted_moment((u, w, x), a, theta)[:, 0])))
+
+
+def _weights(radius: float) -> tuple[FloatArray, FloatArray]:
+    """Values and masses of Z, of mean one and parameter `radius`."""
+    g = np.linspace(-12.0, 12.0, 2001)
+    p = np.exp(-0.5 * g * g)
+    return np.exp(radius * g - 0.5 * radius * radius), p / p.sum()
+
+
+def _below_rate(setting: Setting, swap: Swap) -> float:
+    """The rate at which (A) is least."""
+    rates = np.geomspace(1e-2, 1e3, 300)
+    logs = rates * swap.m - 1 - np.log(rates * swap.m)
+    for c, n in setting.groups:
+        z, p = _weights(c)
+        logs += n * np.log(np.exp(-np.multiply.outer(rates, np.minimum(z, swap.zeta))) @ p)
+    return float(rates[int(np.nanargmin(logs))])
+
+
+def _above_rate(setting: Setting, swap: Swap) -> float:
+    """The rate at which (C) is least."""
+    kappa = swap.alpha / (2 * swap.m)
+    reach = swap.zeta - LAMBDA
+    rates = np.geomspace(0.02, 250, 300) / (kappa * reach * reach)
+    logs = -1 - rates * swap.beta - np.log(rates)
+    rate = rates[:, None] * kappa
+    top = np.exp(rate * reach * reach)
+    for c, n in setting.groups:
+        z, p = _weights(c)
+        near = np.exp(rate * (np.minimum(z, swap.zeta) - LAMBDA) ** 2)
+        hbar = near + top * 2 * rate * reach * np.maximum(z - swap.zeta, 0.0)
+        logs += n * np.log(hbar @ p)
+    return float(rates[int(np.nanargmin(logs))])
+
+
+__all__ = ["Setting", "gaussian_delta", "gram_point"]

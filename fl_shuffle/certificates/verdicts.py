@@ -1,0 +1,44 @@
+"""The verifier's word on a certificate, kept beside it for the report."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+CERTIFICATE = "certificate.json"
+ACCEPTED = "ACCEPTED: "
+
+
+def verdict_of(path: Path, ledger: Path) -> str:
+    """What `fl-shuffle verify` says of the file beside the ledger; kept as a file of that name."""
+    from fl_shuffle.verify.__main__ import main
+
+    with redirect_stdout(StringIO()) as said:
+        main([str(path), "--ledger", str(ledger)])
+    path.with_suffix(".txt").write_text(said.getvalue(), encoding="utf-8")
+    return said.getvalue()
+
+
+def certificate_line(directory: Path, randomizer: str) -> str:
+    """A run's certificate in a line of its report; `randomizer` is the run's.
+
+    "accepted" only where the verifier accepted the very file that is there.
+    """
+    path = directory / CERTIFICATE
+    command = f"fl-shuffle verify {path} --ledger {directory / 'ledger.sqlite'}"
+    if randomizer != "gaussian":
+        return "none can be written: of runs, those with Gaussian reports are certified"
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return f"none yet: fl-shuffle certify {directory}"
+    try:
+        said = path.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        said = []
+    if f"sha256 {digest}" not in said or not said[0].startswith(ACCEPTED):
+        return f"{CERTIFICATE} has not been checked as it stands: {command}"
+    claim = said[0].removeprefix(ACCEPTED)
+    return f"certificate accepted: {claim}; sha256 {digest}; check it: {command}"

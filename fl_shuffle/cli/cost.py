@@ -1,0 +1,209 @@
+"""What a configuration will cost: the part of `fl-shuffle bound` and `simulate --dry-run`."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from fl_shuffle.run_words import say, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fl_shuffle.api.costs import Cost
+    from fl_shuffle.configuration.sections import Config
+    from fl_shuffle.planner.run_time import RunTime
+
+EXAMPLE = 10_000
+"""Numbers of a small model, where the real one's size is not known."""
+SHOWN_CLASSES = 20
+"""Classes of clients in the printed table; JSON has all."""
+
+
+def show_cost(config: Config, *, as_json: bool, time_too: bool = False) -> None:
+    """The cost, and with `time_too` how long the rounds will take here."""
+    from fl_shuffle.api.costs import cost
+
+    tell(f"counting {config.run.rounds:,} rounds of {config.data.clients:,} clients")
+    found = cost(config)
+    if as_json:
+        times = {"time": [asdict(one) for one in _times(config)]} if time_too else {}
+        print(json.dumps({**_body(config, found), **times}))
+        return
+    say(*_lines(config, found))
+    if time_too:
+        say(*_time_lines(config))
+
+
+def show_solved(config: Config, name: str, epsilon: float, *, as_json: bool) -> None:
+    """The most (or least) of a setting that keeps the worst client within `epsilon`, and the cost
+    with it."""
+    from fl_shuffle.planner.target import SOLVABLE, solve_configuration
+
+    tell(f"looking for {name}")
+    value, solved = solve_configuration(config, name, epsilon)
+    if as_json:
+        from fl_shuffle.api.costs import cost
+
+        print(json.dumps({name: value, **_body(solved, cost(solved))}))
+        return
+    key, costs = SOLVABLE[name]
+    say(f"{key} {'<=' if costs else '>='} {value:.6g} for epsilon <= {epsilon:g}")
+    show_cost(solved, as_json=False)
+
+
+def _body(config: Config, found: Cost) -> dict[str, Any]:
+    rows = [
+        {**{name: _json(value) for name, value in asdict(each).items()}, **kind}
+        for each, kind in zip(found.classes, found.noise, strict=True)
+    ]
+    return {
+        "epsilon": _json(found.epsilon),
+        "delta": found.delta,
+        "rounds": found.rounds,
+        "unit": found.unit,
+        "release": config.privacy.release,
+        "status": "proven" if found.certain else "expected",
+        "proven_over_lower": found.proven_over_lower,
+        "dimension": found.dimension,
+        "noise_of_mean": found.noise_of_mean,
+        "classes": rows,
+    }
+
+
+def _lines(config: Config, found: Cost) -> list[str]:
+    from fl_shuffle.accounting.guarantee import ratio_line
+    from fl_shuffle.planner.cost import SURPRISE
+
+    lines = [
+        f"{'proven' if found.certain else 'expected'} cost of {found.rounds} rounds, unit = "
+        f"{found.unit}: epsilon <= {found.epsilon:.6g} at delta = {found.delta:.3g} for the worst "
+        "client"
+    ]
+    if not found.certain:
+        lines.append(
+            "batches and attendance are drawn: a run costs more than that with probability "
+            f"{SURPRISE:g} at most, and counts what it really was"
+        )
+    if found.proven_over_lower is not None:
+        lines.append(ratio_line(found.proven_over_lower))
+    lines += _noise_lines(config, found)
+    summed = config.privacy.release == "sum"
+    if summed:
+        from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
+
+        words = sum_assumption(config.privacy.min_reports, config.privacy.assumed_honest)
+        lines.append(f"assumes {words}")
+        if config.privacy.randomizer == "laplace" and config.data.records:
+            lines.append(
+                "with data.records the data are not read: reports of any number of coordinates up "
+                "to 10^9 are allowed for, and a run that knows theirs may count less"
+            )
+    elif not any(each.credit for each in found.classes):
+        lines.append(
+            "shuffling adds nothing here: every class is left with its own noise (fewer noise "
+            "scales hide clients among each other: budgets.levels, privacy.personalization)"
+        )
+    alone = "         by itself" if summed else "  without shuffler"
+    lines.append(f"  clients  hides among  epsilon0     noise  epsilon{alone}    lower")
+    pairs = zip(found.classes, found.noise, strict=True)
+    ranked = sorted(pairs, key=lambda pair: -pair[0].epsilon)
+    for each, kind in ranked[:SHOWN_CLASSES]:
+        lower = f"{each.lower:.4g}" if each.lower else "-"
+        lines.append(
+            f"{each.clients:9d}{each.anonymity:13d}{kind['epsilon0']:10.4g}"
+            f"{kind['noise_scale']:10.4g}{each.epsilon:9.4g}{each.local:18.4g}{lower:>9}"
+        )
+    if len(ranked) > SHOWN_CLASSES:
+        lines.append(f"  and {len(ranked) - SHOWN_CLASSES} classes with smaller epsilon")
+    return lines
+
+
+def _noise_lines(config: Config, found: Cost) -> list[str]:
+    """How much noise a round's mean has beside what a client may add to it."""
+    from fl_shuffle.run_words import HOPELESS, noise_words
+
+    clips, reports = found.noise_of_mean, round(config.training.participation * config.data.clients)
+    if clips is None:
+        return []
+    if found.dimension is None:
+        at = f"{EXAMPLE:,} numbers (it grows with their root; the model's size is not known here)"
+        return [f"{noise_words(clips * EXAMPLE**0.5, reports)}, for a model of {at}"]
+    said = f"{noise_words(clips, reports)} ({found.dimension:,} numbers)"
+    lines = [f"warning: {said}" if clips > HOPELESS else said]
+    times = config.privacy.reports_per_round
+    if times > 1:
+        megabytes = 4e-6 * times * found.dimension
+        lines.append(
+            f"a client sends {times:,} reports a round, {megabytes:,.3g} MB, and "
+            f"{megabytes * config.run.rounds:,.3g} MB over the run"
+        )
+    return lines
+
+
+def show_grid(config: Config, grid: Sequence[str], *, as_json: bool) -> None:
+    """The cost of each combination of settings, and what it gains and loses."""
+    from fl_shuffle.planner.cost import trade_off_of
+    from fl_shuffle.sweeps import Sweep, parse_axis
+
+    plan = Sweep.of(config.to_dict(), [parse_axis(text) for text in grid], 1)
+    rows = []
+    for point in plan.points:
+        tell(", ".join(f"{key} = {value}" for key, value in point.settings.items()))
+        rows.append({**point.settings, **trade_off_of(point.config)})
+    if as_json:
+        print(json.dumps([{name: _json(value) for name, value in row.items()} for row in rows]))
+        return
+    from fl_shuffle.report.formats import aligned
+
+    heads = {
+        "cohorts": "cohorts",
+        "least_anonymity": "hides among: least",
+        "median_anonymity": "median",
+        "budget_lost": "budget lost",
+        "worst_epsilon": "epsilon",
+        "median_epsilon": "median",
+    }
+    keys = [axis.key for axis in plan.axes]
+    cells = [[*keys, *heads.values()]]
+    cells += [[_shown(name, row[name]) for name in (*keys, *heads)] for row in rows]
+    say(
+        f"{config.run.rounds} rounds, unit = {config.privacy.unit}, proven epsilon (worst client, "
+        f"median) at delta = {config.privacy.target_delta:.3g}"
+    )
+    say(*aligned(cells, None))
+
+
+def _times(config: Config) -> list[RunTime]:
+    from fl_shuffle.planner.run_time import estimate_run_time
+    from fl_shuffle.simulation.launch import worker_count
+
+    tell("playing some requests")
+    return estimate_run_time(config, worker_count(config))
+
+
+def _time_lines(config: Config) -> list[str]:
+    """For both values of `run.noise`."""
+    lines = [
+        f"time of {config.run.rounds} rounds, estimated from requests played on this machine just "
+        "now (without start-up, messages, accounting and evaluation):"
+    ]
+    for one in _times(config):
+        if one.round_seconds is None or one.seconds is None:
+            lines.append(f"  run.noise = {one.mode:<11} {one.reason}")
+        else:
+            each = f"{one.round_seconds:.2g} s a round"
+            lines.append(f"  run.noise = {one.mode:<11} about {one.seconds:.3g} s, {each}")
+    return lines
+
+
+def _shown(name: str, value: Any) -> str:
+    if name == "budget_lost":
+        return f"{value:.1%}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _json(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,29 @@
+"""`fl-shuffle verify`: check a certificate, as `python -m verify` does in a copy of the folder."""
+
+from __future__ import annotations
+
+import argparse
+
+from fl_shuffle.plugins import require_extra
+
+SUMMARY = (
+    "Check a certificate in ball arithmetic, with nothing of the accounting that wrote it. "
+    "Exit code 0: accepted, 1: refused."
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "certificate", metavar="FILE", help="written by certify, or bound --certificate"
+    )
+    parser.add_argument(
+        "--ledger", metavar="FILE", help="the run's ledger.sqlite: the facts must be as it has them"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    require_extra("flint", "certificates", "verify")
+    from fl_shuffle.verify.__main__ import main
+
+    ledger = [] if arguments.ledger is None else ["--ledger", arguments.ledger]
+    return main([arguments.certificate, *ledger])

@@ -1,0 +1,95 @@
+"""Rows of numbers in one pass: clipped to a norm; added up, and held against their limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fl_shuffle.compiled import kernel, piece, reordered
+
+COLUMNS = 4096
+"""Columns at a time: their sums and marks stay in the first-level cache."""
+
+SEGMENT = 256
+"""Terms of a norm added up in float32 before float64 takes over."""
+# Relative error of a float32 sum of 256 non-negative terms in any order is below 256 * 2^-24; the
+# square root halves it. Norms are inflated by more than that, so a clipped row is never too long.
+INFLATION = 1.0 + 2.0**-15
+# A factor near float32's smallest would lose its digits: those rows are scaled in float64.
+LEAST_FACTOR = 1e-30
+
+
+@reordered
+def power(row: Any, norm: Any) -> Any:
+    """Squared l2 norm, or l1 norm, its terms added up in some order, in the row's precision."""
+    total = row.dtype.type(0.0)
+    if norm == 2:
+        for i in range(row.size):
+            total += row[i] * row[i]
+    else:
+        for i in range(row.size):
+            total += abs(row[i])
+    return total
+
+
+@piece
+def _length(row: Any, norm: Any) -> Any:
+    total = 0.0
+    for at in range(0, row.size, SEGMENT):
+        total += power(row[at : at + SEGMENT], norm)
+    return np.sqrt(total) if norm == 2 else total
+
+
+@piece
+def length_of(row: Any, norm: Any) -> Any:
+    """The norm of a float32 row, inflated; in float64 where squares are beyond float32."""
+    length = _length(row, norm)
+    wide = length if np.isfinite(length) else _length(row.astype(np.float64), norm)
+    return wide * INFLATION
+
+
+@kernel()
+def clip_rows(rows: Any, radii: Any, norm: int, invalid: Any) -> None:
+    """In place: clip each row of `rows` (float32 [K, d]) to norm, 1 or 2, at most radii [K]. Rows
+    that hold NaN or an infinity become zero, and are marked in `invalid` [K]."""
+    for k in range(rows.shape[0]):
+        row = rows[k]
+        length = length_of(row, norm)
+        if not np.isfinite(length):
+            row[:] = np.float32(0.0)
+            invalid[k] = True
+        elif length > radii[k]:
+            factor = radii[k] / length
+            single = np.float32(factor)
+            for i in range(row.size):
+                row[i] = row[i] * single if factor >= LEAST_FACTOR else np.float32(row[i] * factor)
+
+
+@kernel()
+def sum_within(rows: Any, limits: Any, group: int, total: Any) -> bool:
+    """total (float64 [d]) += the sum of `rows` (float32 [K, d]); returns whether no number of a row
+    is larger in size than that row's of `limits` (float32 [K]), nor NaN.
+
+    Float32 sums of `group` rows must be exact.
+    """
+    part = np.empty(COLUMNS, np.float32)
+    marks = np.empty(COLUMNS, np.int32)
+    marks[:] = 0
+    for left in range(0, rows.shape[1], COLUMNS):
+        width = min(COLUMNS, rows.shape[1] - left)
+        own, beyond, target = part[:width], marks[:width], total[left : left + width]
+        for first in range(0, rows.shape[0], group):
+            last = min(first + group, rows.shape[0])
+            row, limit = rows[first, left : left + width], limits[first]
+            for j in range(width):
+                own[j] = row[j]
+                beyond[j] |= np.int32(not abs(row[j]) <= limit)
+            for r in range(first + 1, last):
+                row, limit = rows[r, left : left + width], limits[r]
+                for j in range(width):
+                    own[j] += row[j]
+                    beyond[j] |= np.int32(not abs(row[j]) <= limit)
+            for j in range(width):
+                target[j] += own[j]
+    return not marks.any()

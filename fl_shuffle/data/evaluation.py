@@ -1,0 +1,85 @@
+"""What the global model is worth on the test records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from fl_shuffle.configuration.sections import ModelSection
+from fl_shuffle.data.models import load_parameters
+from fl_shuffle.data.task import Task
+from fl_shuffle.errors import ConfigError
+from fl_shuffle.gradients.engine import Loss
+from fl_shuffle.plugins import load_function
+
+BATCH = 2048
+"""Records classified at a time: bounds the memory."""
+IGNORED = -100
+"""torch's own mark of a label that does not count."""
+
+Metrics = Callable[[Tensor, Tensor], Mapping[str, float]]
+"""(outputs [N, C], labels [N] or [N, C]) of all test records -> numbers by name."""
+Measure = Callable[[int, Tensor], dict[str, float]]
+
+
+def evaluator(model: nn.Module, task: Task, section: ModelSection) -> Measure:
+    """A function of (round, parameters) that returns mean `loss`, `accuracy` (0 to 1, where there
+    are classes), and the section's own metrics.
+
+    Exact numbers about the test records, so these must be public. Among records held out of the
+    private ones a label may be outside of the classes: it counts as wrong, without a loss.
+    """
+    own = build_metrics(section)
+
+    def evaluate(_round: int, parameters: Tensor) -> dict[str, float]:
+        load_parameters(model, parameters)
+        model.eval()
+        correct, loss = 0, 0.0
+        kept: list[Tensor] = []
+        with torch.no_grad():
+            for start in range(0, len(task.test_labels), BATCH):
+                labels = task.test_labels[start : start + BATCH]
+                outputs = model(task.test_inputs[start : start + BATCH])
+                if not task.regression:
+                    correct += int((outputs.argmax(dim=1) == labels).sum())
+                loss += _total(task.loss, outputs, labels, task.classes)
+                if own is not None:
+                    kept.append(outputs)
+            total = len(task.test_labels)
+            found = {} if task.regression else {"accuracy": correct / total}
+            found["loss"] = loss / total
+            if own is not None:
+                found |= own(torch.cat(kept), task.test_labels)
+        return found
+
+    return evaluate
+
+
+def _total(loss: Loss | None, outputs: Tensor, labels: Tensor, classes: int) -> float:
+    """The sum of the records' losses; a label that is NaN or no class has none."""
+    if loss is not None:
+        return float(loss(outputs, labels).nansum())
+    known = labels.where((labels >= 0) & (labels < classes), IGNORED)
+    entropy = nn.functional.cross_entropy
+    return float(entropy(outputs, known, reduction="sum", ignore_index=IGNORED))
+
+
+def build_metrics(section: ModelSection) -> Metrics | None:
+    """A user's own `module:function` of (outputs, labels), over all test records; None without."""
+    if section.metrics == "default":
+        return None
+    own: Metrics = load_function(section.metrics, "outputs", "labels", field="model.metrics")
+
+    def measured(outputs: Tensor, labels: Tensor) -> Mapping[str, float]:
+        found = own(outputs, labels)
+        try:
+            return {str(name): float(value) for name, value in dict(found).items()}
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"model.metrics = {section.metrics!r} returned {type(found).__name__}; it must "
+                "return numbers by name, as {'f1': 0.9}"
+            ) from None
+
+    return measured

@@ -1,0 +1,106 @@
+"""Feature maps: records in, what a model takes out. `make_features` builds a configuration's.
+
+A map is anything with `fit`, `transform` and `data_dependent`, see `Features`; `maps` has those
+that ship, `cache` keeps the vectors of the costly ones on disk.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fl_shuffle.configuration.sections import DataSection
+from fl_shuffle.data.features.maps import Pixels, build_features
+from fl_shuffle.errors import ConfigError, InvalidValueError
+from fl_shuffle.plugins import load_attribute
+
+
+class Features(Protocol):
+    """A map from records to model inputs; `data_dependent` says that its fit uses private data."""
+
+    data_dependent: bool
+
+    def fit(self, images: NDArray[Any]) -> object: ...
+
+    def transform(self, images: NDArray[Any]) -> NDArray[np.float32]: ...
+
+
+class AsGiven:
+    """The records themselves, as float32: for a user's own data."""
+
+    data_dependent = False
+
+    def fit(self, images: NDArray[Any]) -> None:
+        """Nothing to fit."""
+
+    def transform(self, images: NDArray[Any]) -> NDArray[np.float32]:
+        """float32 copies."""
+        return np.ascontiguousarray(images, dtype=np.float32)
+
+
+def make_features(section: DataSection, shape: tuple[int, ...]) -> Features:
+    """The section's feature map for records of `shape`. Raises `InvalidValueError` for bad options.
+
+    A user's own is `module:function`, called with the options, and returns a `Features`.
+    """
+    options = dict(section.feature_options)
+    if section.features in ("none", "pixels"):
+        if options:
+            what = f"features {section.features!r} takes none"
+            raise InvalidValueError("data.feature_options", options, what)
+        return AsGiven() if section.features == "none" else Pixels(shape)
+    if ":" in section.features:
+        return _own_features(section.features, options)
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise InvalidValueError(
+            "data.features",
+            section.features,
+            f"needs square images, the records have shape {shape}; use pixels, none or your own",
+        )
+    return build_features(section.features, **{"image_side": shape[0], **options})
+
+
+def _own_features(path: str, options: dict[str, Any]) -> Features:
+    found = load_attribute(path, field="data.features")
+    try:
+        inspect.signature(found).bind(**options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"data.features = {path!r} cannot be called with data.feature_options = {options}: "
+            f"{error}"
+        ) from None
+    features: Features = found(**options)
+    for part in ("fit", "transform", "data_dependent"):
+        if not hasattr(features, part):
+            raise ConfigError(
+                f"data.features = {path!r} returned {type(features).__name__} without {part!r}; it "
+                "must have fit, transform and data_dependent"
+            )
+    return features
+
+
+def vectors_of(section: DataSection, features: Features, images: NDArray[Any]) -> Tensor:
+    """What the section's map makes of images, float32 [N, ...]; raises `ConfigError` for a map that
+    returns something else."""
+    vectors: Any = features.transform(images)
+    if (
+        not isinstance(vectors, np.ndarray)
+        or vectors.dtype != np.float32
+        or len(vectors) != len(images)
+    ):
+        found = (
+            f"{vectors.dtype} of shape {vectors.shape}"
+            if isinstance(vectors, np.ndarray)
+            else type(vectors).__name__
+        )
+        raise ConfigError(
+            f"data.features = {section.features!r}: transform returned {found}; it must return a "
+            f"float32 NumPy array with {len(images)} rows"
+        )
+    # Where they lie as they are read, engines need no copy of their own.
+    return torch.from_numpy(np.ascontiguousarray(vectors))

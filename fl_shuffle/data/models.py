@@ -1,0 +1,169 @@
+"""Models and the losses that they are trained on, by name or a user's own.
+
+A model of one's own is `module:function(input_shape, classes) -> torch.nn.Module`, a loss
+`module:function(outputs, labels)`, see `build_loss`.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from fl_shuffle.configuration.sections import ModelSection
+from fl_shuffle.errors import ConfigError, InvalidValueError
+from fl_shuffle.gradients.engine import Loss
+from fl_shuffle.plugins import load_function
+
+TRIED = 3
+"""Made-up records that a user's loss is tried on before it meets real ones."""
+SAME = 1e-5
+"""A record's loss may differ by this, relatively, with the records beside it (rounding)."""
+
+
+def build_model(
+    section: ModelSection, input_shape: tuple[int, ...], classes: int, seed: int
+) -> nn.Module:
+    """The section's model for inputs of `input_shape`, initialised from `seed`.
+
+    Raises `ConfigError` for a provider that returns no module, or a module with no parameters or
+    with parameters that are lazy or not floating point.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _build(section, input_shape, classes)
+    parameters = list(model.named_parameters())
+    if not parameters:
+        raise ConfigError(f"model.kind = {section.kind!r}: the module has no parameters to train")
+    for name, parameter in parameters:
+        if is_lazy(parameter):
+            raise ConfigError(
+                f"model.kind = {section.kind!r}: parameter {name} is lazy, and its size unknown; "
+                "use layers of a given size (nn.Linear for nn.LazyLinear)"
+            )
+        if not parameter.dtype.is_floating_point:
+            raise ConfigError(
+                f"model.kind = {section.kind!r}: parameter {name} is {parameter.dtype}; "
+                "every trained parameter must be floating point"
+            )
+    return model.float()
+
+
+def _build(section: ModelSection, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    if section.kind not in ("linear", "mlp"):
+        model = load_function(section.kind, "input_shape", "classes", field="model.kind")(
+            input_shape, classes
+        )
+        if not isinstance(model, nn.Module):
+            raise ConfigError(
+                f"model.kind = {section.kind!r} returned {type(model).__name__}; "
+                "it must return a torch.nn.Module"
+            )
+        return model
+    if len(input_shape) != 1:
+        raise ConfigError(
+            f"model.kind = {section.kind!r} needs flat features, got shape {input_shape}"
+        )
+    if section.kind == "linear" and section.hidden:
+        raise InvalidValueError(
+            "model.hidden", list(section.hidden), "a linear model has none; set model.kind = 'mlp'"
+        )
+    if section.kind == "mlp" and not section.hidden:
+        raise InvalidValueError("model.hidden", [], "an mlp needs at least one width, as [1000]")
+    if section.kind == "mlp" and section.init == "zeros":
+        raise InvalidValueError("model.init", "zeros", "a zero network never learns; use default")
+    widths = [input_shape[0], *section.hidden, classes]
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in itertools.pairwise(widths):
+        layers += [nn.Linear(fan_in, fan_out, bias=section.bias), nn.ReLU()]
+    model = nn.Sequential(*layers[:-1])
+    if section.init == "zeros":
+        for parameter in model.parameters():
+            nn.init.zeros_(parameter)
+    return model
+
+
+def flatten_parameters(model: nn.Module) -> Tensor:
+    """All parameters as one float32 vector, in `model.parameters()` order."""
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+
+
+def load_parameters(model: nn.Module, vector: Tensor) -> None:
+    """Write a flat vector back into the model's parameters."""
+    nn.utils.vector_to_parameters(vector, model.parameters())
+
+
+def squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Half the squared distance of outputs [N, C] from labels [N, C]; losses [N]."""
+    return 0.5 * (outputs - labels).square().flatten(1).sum(1)
+
+
+def build_loss(section: ModelSection, size: int, *, regression: bool) -> Loss | None:
+    """The section's loss for models with `size` outputs; None for the engine's own cross entropy.
+
+    A user's own is `module:function` of (outputs [N, C], labels [N], or [N, C] in regression) and
+    returns losses [N], each of its own record alone: gradients are clipped record by record. A
+    label that is no class counts as zero. Raises `ConfigError` or `InvalidValueError` for a loss
+    that does not fit the labels, returns something else, or mixes records.
+    """
+    if section.loss == "cross-entropy":
+        if regression:
+            raise InvalidValueError(
+                "model.loss",
+                section.loss,
+                "is for classes, and the data source declares outputs",
+                "set model.loss = 'squared-error' or your own module:function",
+            )
+        return None
+    if section.loss == "squared-error":
+        if not regression:
+            raise InvalidValueError(
+                "model.loss",
+                section.loss,
+                "is for regression, and the data source declares classes",
+                "use cross-entropy, or a source with outputs = 1",
+            )
+        return squared_error
+    own: Loss = load_function(section.loss, "outputs", "labels", field="model.loss")
+    _try(own, section.loss, size, regression=regression)
+    return own if regression else _of_classes(own, size)
+
+
+def _of_classes(own: Loss, classes: int) -> Loss:
+    """The same, zero where the label is no class: such a record must not end anybody's run."""
+
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        inside = (labels >= 0) & (labels < classes)
+        losses = own(outputs, labels.clamp(0, classes - 1))
+        return torch.where(inside, losses, torch.zeros_like(losses))
+
+    return loss
+
+
+def _try(own: Loss, name: str, size: int, *, regression: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.rand(TRIED, size, generator=generator)
+    labels = torch.arange(TRIED) % size
+    if regression:
+        labels = torch.rand(TRIED, size, generator=generator)
+    try:
+        losses = own(outputs, labels)
+    except Exception as error:
+        raise ConfigError(
+            f"model.loss = {name!r} raised {type(error).__name__} on made-up outputs "
+            f"[{TRIED}, {size}] and {labels.dtype} labels {list(labels.shape)}: {error}"
+        ) from error
+    if not isinstance(losses, Tensor) or losses.shape != (TRIED,):
+        what = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise ConfigError(
+            f"model.loss = {name!r} returned {what} for {TRIED} records; it must return one loss "
+            "for each, as with reduction='none'"
+        )
+    alone = torch.cat([own(outputs[i : i + 1], labels[i : i + 1]) for i in range(TRIED)])
+    if not torch.allclose(losses, alone, rtol=SAME, atol=SAME, equal_nan=True):
+        raise ConfigError(
+            f"model.loss = {name!r} mixes records: a record's loss changes with those beside it, "
+            "so clipping each gradient would bound nothing"
+        )

@@ -1,0 +1,110 @@
+"""Records for a simulated federation: what sources there are, and which of their records test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.configuration.sections import TORCHVISION_SOURCES, DataSection
+from fl_shuffle.data.records import Records
+from fl_shuffle.data.sources import digits, files, gapminder, huggingface, image_sets
+from fl_shuffle.errors import DataError, InvalidValueError
+from fl_shuffle.plugins import load_function
+
+SHIPPED = ("digits", *TORCHVISION_SOURCES)
+"""Sources that read files of this machine; what is made of these may be kept on it."""
+
+READERS: dict[str, Callable[[DataSection], Records]] = {
+    "digits": lambda section: Records(*digits.read(), classes=10),
+    "gapminder": gapminder.read,
+    "files": files.read,
+    "huggingface": huggingface.read,
+    **dict.fromkeys(TORCHVISION_SOURCES, image_sets.read),
+}
+WITHOUT_OPTIONS = ("digits", "gapminder")
+
+
+def load_records(section: DataSection) -> Records:
+    """Records of the section's source, with `validation` of the training part held out as the test
+    part when asked. Raises `DataError` with the remedy when they cannot be had."""
+    if section.source in WITHOUT_OPTIONS and section.source_options:
+        raise InvalidValueError(
+            "data.source_options", section.source_options, f"source {section.source!r} takes none"
+        )
+    reader = READERS.get(section.source)
+    if reader is not None:
+        records = reader(section)
+    else:
+        answer = load_function(section.source, "section", field="data.source")(section)
+        if not isinstance(answer, Records):
+            raise DataError(
+                f"data.source = {section.source!r} returned {type(answer).__name__}; "
+                "it must return fl_shuffle.data.Records"
+            )
+        records = answer
+    _require_test_labels(records)
+    if not section.validation:
+        if not len(records.test_labels):
+            raise DataError(
+                f"data.source = {section.source!r} has no test records: add some (they are taken "
+                "for public), or hold private ones out with data.validation = 0.1"
+            )
+        return records
+    held = _held_out(section, records)
+    out, keep = np.flatnonzero(held), np.flatnonzero(~held)
+    owners = records.train_clients
+    return replace(
+        records,
+        train_images=records.train_images[keep],
+        train_labels=records.train_labels[keep],
+        test_images=records.train_images[out],
+        test_labels=records.train_labels[out],
+        train_clients=None if owners is None else owners[keep],
+    )
+
+
+def _held_out(section: DataSection, records: Records) -> NDArray[np.bool_]:
+    """Which training records [N] are held out: a share of all, or of each client's, who keeps one.
+
+    How many it is hangs on the numbers of records alone.
+    """
+    generator = np.random.Generator(np.random.Philox(key=[section.seed, 0x56414C]))
+    order = generator.permutation(len(records.train_labels))
+    held = np.zeros(len(order), dtype=bool)
+    if records.train_clients is None or section.partition != "natural":
+        held[order[: max(1, round(section.validation * len(order)))]] = True
+        return held
+    owners: NDArray[Any] = records.train_clients[order]
+    _, owner, sizes = np.unique(owners, return_inverse=True, return_counts=True)
+    by_owner = np.argsort(owner.reshape(-1), kind="stable")
+    place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    share = np.repeat(np.minimum(np.round(section.validation * sizes), sizes - 1), sizes)
+    held[order[by_owner[place < share]]] = True
+    if not held.any():
+        raise DataError(
+            f"data.validation = {section.validation:g} holds nobody out: clients have at most "
+            f"{int(sizes.max())} records each; raise it"
+        )
+    return held
+
+
+def _require_test_labels(records: Records) -> None:
+    """Only the source's own test records: they are public, as an error about them is."""
+    labels = records.test_labels
+    if records.regression:
+        if not np.isfinite(labels).all():
+            raise DataError(
+                "test labels must be finite numbers; correct the test records (of a .csv a blank "
+                "line is a record, too)"
+            )
+        return
+    outside = (labels < 0) | (labels >= records.classes)
+    if outside.any():
+        raise DataError(
+            f"test label {labels[outside][0]} is not in 0 .. {records.classes - 1}; "
+            "correct it, or Records.classes"
+        )

@@ -1,0 +1,198 @@
+"""Image data sets of torchvision by name, from its own files on disk, downloaded where allowed.
+
+    [data]
+    source = "emnist"
+    source_options = { split = "letters" }
+    root = "data"
+
+Images are uint8, [N, H, W] where they are grey and [N, 3, H, W] where they are not. Numbers of
+classes and shapes stand here or in the options; nothing of them is read from the records. Sets of
+photographs of many sizes need `source_options.size`: their images are scaled to that square.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fl_shuffle.configuration.sections import DataSection
+from fl_shuffle.data.records import Records
+from fl_shuffle.data.sources.options import FIELD, require_known, text_option
+from fl_shuffle.errors import DataError, require_choice, require_integer
+
+DATA_VARIABLE = "FL_SHUFFLE_DATA"
+"""Names the folder that holds data sets where a configuration names none."""
+EMNIST_CLASSES = {
+    "balanced": 47, "byclass": 62, "bymerge": 47, "letters": 27, "digits": 10, "mnist": 10,
+}  # fmt: skip
+"""By split. `letters` counts from 1: class 0 stays empty."""
+
+
+_REMEDY = (
+    "name the folder that holds torchvision's files (of MNIST the folder that MNIST/raw lies in) "
+    f"with --data DIR, [data] root, or the variable {DATA_VARIABLE}"
+)
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """A class of torchvision.datasets: what asks it for either part, and what it holds.
+
+    `shape` is None where images have many sizes.
+    """
+
+    name: str
+    classes: int
+    shape: tuple[int, ...] | None = None
+    train: Mapping[str, Any] = field(default_factory=lambda: {"train": True})
+    test: Mapping[str, Any] = field(default_factory=lambda: {"train": False})
+
+
+def _split(name: str, classes: int, shape: tuple[int, ...] | None, train: str = "train",
+           test: str = "test") -> ImageSet:  # fmt: skip
+    return ImageSet(name, classes, shape, {"split": train}, {"split": test})
+
+
+SETS = {
+    "mnist": ImageSet("MNIST", 10, (28, 28)),
+    "fashion-mnist": ImageSet("FashionMNIST", 10, (28, 28)),
+    "kmnist": ImageSet("KMNIST", 10, (28, 28)),
+    "qmnist": ImageSet("QMNIST", 10, (28, 28)),
+    "emnist": ImageSet("EMNIST", 47, (28, 28)),
+    "usps": ImageSet("USPS", 10, (16, 16)),
+    "svhn": _split("SVHN", 10, (3, 32, 32)),
+    "cifar10": ImageSet("CIFAR10", 10, (3, 32, 32)),
+    "cifar100": ImageSet("CIFAR100", 100, (3, 32, 32)),
+    "stl10": _split("STL10", 10, (3, 96, 96)),
+    "country211": _split("Country211", 211, None),
+    "dtd": _split("DTD", 47, None),
+    "fer2013": _split("FER2013", 7, None),
+    "fgvc-aircraft": _split("FGVCAircraft", 100, None, "trainval"),
+    "flowers102": _split("Flowers102", 102, None),
+    "food101": _split("Food101", 101, None),
+    "gtsrb": _split("GTSRB", 43, None),
+    "imagenette": _split("Imagenette", 10, None, "train", "val"),
+    "oxford-iiit-pet": _split("OxfordIIITPet", 37, None, "trainval"),
+    "pcam": _split("PCAM", 2, None),
+    "rendered-sst2": _split("RenderedSST2", 2, None),
+    "stanford-cars": _split("StanfordCars", 196, None),
+}
+"""By the names of `configuration.sections.TORCHVISION_SOURCES`."""
+
+
+def read(section: DataSection) -> Records:
+    """Both parts of the set that `source` names. Raises `DataError` with the remedy."""
+    found, options = SETS[section.source], section.source_options
+    known = ("split",) if found.name == "EMNIST" else ()
+    require_known(options, section.source, known if found.shape else ("size",))
+    asked: dict[str, Any] = {}
+    classes, size = found.classes, 0
+    if found.name == "EMNIST":
+        split = text_option(options, "split", "balanced")
+        asked["split"] = require_choice(f"{FIELD}.split", split, EMNIST_CLASSES)
+        classes = EMNIST_CLASSES[split]
+    if found.shape is None:
+        if "size" not in options:
+            raise DataError(
+                f"data.source = {section.source!r} has images of many sizes: name the side to "
+                "scale them to, as data.source_options = { size = 64 }"
+            )
+        size = require_integer(f"{FIELD}.size", options["size"], minimum=1, maximum=1024)
+    root = _root(section)
+    parts: list[tuple[NDArray[np.uint8], NDArray[np.int64]]] = []
+    for part in (found.train, found.test):
+        data_set = _open(section.source, found.name, root, {**part, **asked})
+        images, labels = _scaled(data_set, size) if size else _arrays(data_set)
+        wanted = (3, size, size) if size else found.shape
+        if images.shape[1:] != wanted:
+            raise DataError(
+                f"{section.source} in {root}: images of shape {images.shape[1:]} instead of "
+                f"{wanted}; remove its folder there to download it again"
+            )
+        parts.append((images, labels))
+    (train_images, train_labels), (test_images, test_labels) = parts
+    return Records(train_images, train_labels, test_images, test_labels, classes=classes)
+
+
+def _root(section: DataSection) -> Path:
+    """`root`, else $FL_SHUFFLE_DATA, else `data/`, which alone is made where it is missing."""
+    named = section.root or os.environ.get(DATA_VARIABLE, "")
+    if named and not Path(named).is_dir():
+        raise DataError(f"data folder {named} does not exist or is not a folder; {_REMEDY}")
+    return Path(named or "data")
+
+
+def _open(source: str, name: str, root: Path, asked: Mapping[str, Any]) -> Any:
+    """The data set from `root`; downloaded where it is not there."""
+    kind = getattr(import_torchvision_datasets(), name)
+    try:
+        return kind(str(root), download=False, **asked)
+    except Exception as error:  # torchvision raises what it likes at a file that is none of its own
+        reason = error
+    try:
+        return kind(str(root), download=True, **asked)
+    except Exception as error:  # any transport or filesystem failure has the same remedy
+        raise DataError(
+            f"{source} cannot be read from {root} ({_first_line(reason)}) and could not be "
+            f"downloaded ({_first_line(error)}); remove torchvision's files of {name} there if "
+            f"they are damaged, or {_REMEDY}"
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def import_torchvision_datasets() -> Any:
+    """`torchvision.datasets`, also beside a CPU-only torch.
+
+    A torchvision built for CUDA registers fake kernels for two operators (`nms`, `qnms`) that its
+    compiled library would define; beside a CPU-only torch that library does not load, and the plain
+    import raises `RuntimeError`. Data sets need neither operator: where the import fails for
+    exactly that reason they are declared first, and it goes through.
+    """
+    try:
+        return import_module("torchvision.datasets")
+    except RuntimeError as error:
+        if "torchvision::nms" not in str(error):
+            raise
+    for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+    for operator in ("nms", "qnms"):
+        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _declared.append(library)
+    return import_module("torchvision.datasets")
+
+
+_declared: list[Any] = []  # the library object must stay alive, or its operators vanish
+
+
+def _arrays(data_set: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Images and labels that the set holds as arrays; channels come first."""
+    images = np.asarray(data_set.data)
+    labels = np.asarray(data_set.labels if hasattr(data_set, "labels") else data_set.targets)
+    if labels.ndim == 2:  # QMNIST: who wrote it, and more, beside the class
+        labels = labels[:, 0]
+    if images.ndim == 4 and images.shape[-1] == 3:
+        images = images.transpose(0, 3, 1, 2)
+    return np.ascontiguousarray(images, dtype=np.uint8), labels.astype(np.int64)
+
+
+def _scaled(data_set: Any, size: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Colour images scaled to a square, one after the other."""
+    images = np.empty((len(data_set), 3, size, size), dtype=np.uint8)
+    labels = np.empty(len(data_set), dtype=np.int64)
+    for place in range(len(data_set)):
+        image, labels[place] = data_set[place]
+        images[place] = np.asarray(image.convert("RGB").resize((size, size))).transpose(2, 0, 1)
+    return images, labels

@@ -1,0 +1,307 @@
+"""Tables with a label column: which columns are inputs, and how their cells become numbers.
+
+Everything is declared in `data.source_options`, nothing is fitted:
+
+- `label`: the column to predict (default `label`); `class_names` lists its texts in order.
+- `client`: the column that says whose a record is.
+- `columns`: the input columns (default: all others, in the file's order).
+- `categories = { sex = ["female", "male"] }`: one input for each of these texts, 1 where it holds.
+- `ranges = { age = [0, 100] }`: (cell - 0) / (100 - 0), cut off at 0 and 1.
+
+How many records there are, and whose, is public; what a record says must not decide it, nor whether
+the file can be read. So **a line of a .csv is a record, whatever is in it**: it ends at a line feed
+and nowhere else (a quoted cell holds none), a blank line counts, and what cannot be read, of a line
+or of a cell, counts as zero.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.csv_files import real_number
+from fl_shuffle.data.sources.options import FIELD, Target, text_option, texts_option
+from fl_shuffle.errors import DataError, InvalidValueError, require_real
+from fl_shuffle.plugins import require_extra
+
+log = logging.getLogger("fl_shuffle.client")
+
+COLUMN_OPTIONS = ("label", "client", "columns", "categories", "ranges")
+NO_CLASS = -1
+"""A label that is none of the declared classes: its record counts as zero."""
+
+LONGEST_NAME = 1000
+"""Characters of a client's name."""
+LONGEST_NUMBER = 1000
+"""Characters; a longer cell is no number, and is not read as one."""
+
+Table = Mapping[str, Sequence[Any]]
+"""Cells by column: texts, or numbers where the file has types."""
+
+
+def read_table(path: Path, client: str = "") -> Table:
+    """The columns of a .csv (with a header) or .parquet file; `client` is the one that says whose a
+    record is. Raises `DataError`."""
+    if path.suffix == ".parquet":
+        return _parquet(path)
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is no file")
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    if not lines[-1]:
+        lines.pop()
+    header = _header(path, lines[0] if lines else b"")
+    if len(lines) < 2:
+        raise DataError(f"{path} holds no record")
+    texts = [_line(line) for line in lines[1:]]
+    rows = [cells_of(text, len(header)) for text in texts]
+    table: dict[str, Sequence[str]] = dict(zip(header, zip(*rows, strict=True), strict=True))
+    if client in table:
+        table[client] = _owners(path, texts, rows, header.index(client))
+    return table
+
+
+def _header(path: Path, line: bytes) -> list[str]:
+    try:
+        text = line.removesuffix(b"\r").decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8 text; save it as CSV (UTF-8)") from None
+    header = [name.strip() for name in quoted_cells(text)]
+    if "\0" in text or "\r" in text:
+        raise DataError(
+            f"{path}: line 1, which must name the columns, is no text; save it as CSV (UTF-8), "
+            "with a line feed behind every record"
+        )
+    if len(set(header)) != len(header) or "" in header:
+        raise DataError(f"{path}: line 1 must name its columns, each by another name")
+    return header
+
+
+def _line(line: bytes) -> str:
+    return line.removesuffix(b"\r").decode("utf-8", errors="replace")
+
+
+def cells_of(line: str, width: int) -> list[str]:
+    """The cells of a line under a header of `width` names: too few are filled up, too many cut off.
+
+    A line that has as many cells as the header without any quoting is taken so: what one cell
+    begins with then hides no other.
+    """
+    plain = line.split(",")
+    if len(plain) == width:
+        return [_unquoted(cell) for cell in plain]
+    found = quoted_cells(line)
+    return (found + [""] * width)[:width]
+
+
+def _unquoted(cell: str) -> str:
+    whole = len(cell) > 1 and cell[0] == cell[-1] == '"'
+    return cell[1:-1].replace('""', '"') if whole else cell
+
+
+def quoted_cells(line: str) -> list[str]:
+    """The cells between commas, those within quotes left alone; a quote without an end reaches to
+    the line's."""
+    cells, start = [], 0
+    while (end := _end_of_cell(line, start)) >= 0:
+        cells.append(_unquoted(line[start:end]))
+        start = end + 1
+    return [*cells, _unquoted(line[start:])]
+
+
+def _end_of_cell(line: str, start: int) -> int:
+    """Where the comma behind the cell is that begins at `start`; -1 if there is none."""
+    if not line.startswith('"', start):
+        return line.find(",", start)
+    place = line.find('"', start + 1)
+    while place >= 0 and line.startswith('"', place + 1):
+        place = line.find('"', place + 2)
+    return -1 if place < 0 else line.find(",", place)
+
+
+def _owners(path: Path, lines: list[str], rows: list[list[str]], place: int) -> list[str]:
+    """Whose every line is, as the cell at `place` says.
+
+    No other cell can hide a line's first one, or move its last one. Between them commas and quotes
+    in other cells may: a line with too many or too few cells is that of the first client it names
+    of those whom whole lines name.
+    """
+    width = len(rows[0])
+    owners = [row[place].strip() for row in rows]
+    odd = [number for number, line in enumerate(lines) if line.count(",") + 1 != width]
+    if place == width - 1:
+        for number in odd:
+            last = lines[number].rpartition(",")[2]
+            if '"' not in last:
+                owners[number] = last.strip()
+    elif place:
+        odd = [number for number in odd if len(quoted_cells(lines[number])) != width]
+        others = set(range(len(lines))).difference(odd)
+        known = {owners[number] for number in others} - {""}
+        for number in odd:
+            named = (cell.strip() for cell in map(_unquoted, lines[number].split(",")))
+            owners[number] = next((name for name in named if name in known), owners[number])
+    for number, owner in enumerate(owners):
+        if not owner:
+            raise DataError(
+                f"{path}: line {number + 2} does not say whose it is; every line is a record, a "
+                "blank one, too: fill its client in, or take it out"
+            )
+    return owners
+
+
+def _parquet(path: Path) -> Table:
+    require_extra("pyarrow", "parquet", f"reading {path}")
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    if not table.num_rows:
+        raise DataError(f"{path} holds no record")
+    return {name: [_python(cell) for cell in table.column(name)] for name in table.column_names}
+
+
+def _python(cell: Any) -> Any:
+    """A cell of a typed file, None for one that Python has no value for (the year 10,000)."""
+    try:
+        return cell.as_py()
+    except Exception:  # Whatever a library raises of one cell: it must not end the others' run.
+        return None
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the options say about a table's columns."""
+
+    target: Target
+    label: str
+    client: str
+    inputs: tuple[str, ...]
+    categories: Mapping[str, tuple[str, ...]]
+    ranges: Mapping[str, tuple[float, float]]
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], target: Target) -> Columns:
+        """Raises `InvalidValueError` for an option that is not what it must be."""
+        tables = {}
+        for name in ("categories", "ranges"):
+            tables[name] = options.get(name, {})
+            if not isinstance(tables[name], Mapping):
+                raise InvalidValueError(
+                    f"{FIELD}.{name}", tables[name], "must be a table of column names"
+                )
+        categories = {
+            name: texts_option(tables["categories"], name) for name in tables["categories"]
+        }
+        return cls(
+            target,
+            text_option(options, "label", "label"),
+            text_option(options, "client", ""),
+            texts_option(options, "columns"),
+            categories,
+            {name: _range(name, ends) for name, ends in tables["ranges"].items()},
+        )
+
+    def arrays(
+        self, path: Path, table: Table
+    ) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[Any] | None]:
+        """Inputs [N, k] (NaN where a cell is no number), labels and owners [N] of a table."""
+        special = {self.label, self.client} - {""}
+        inputs = self.inputs or tuple(name for name in table if name not in special)
+        for name in (*special, *inputs, *self.categories, *self.ranges):
+            if name not in table:
+                raise DataError(
+                    f"{path} has no column {name!r}; it has {', '.join(list(table)[:20])}"
+                )
+        parts = [self._input(name, table[name]) for name in inputs]
+        with np.errstate(over="ignore"):
+            values = np.concatenate(parts, axis=1).astype(np.float32)
+        bad = int((~np.isfinite(values).all(axis=1)).sum())
+        if bad:
+            log.warning(
+                "%s: %d records have cells that are no numbers: they count as zero", path, bad
+            )
+        owners = None if not self.client else _names(path, table[self.client])
+        return values, label_values(table[self.label], self.target), owners
+
+    def _input(self, name: str, cells: Sequence[Any]) -> NDArray[np.float64]:
+        if name in self.categories:
+            place = {known: index for index, known in enumerate(self.categories[name])}
+            # Not as an array of texts: each would have the room of the longest.
+            holds = np.zeros((len(cells), len(place)))
+            for row, cell in zip(holds, cells, strict=True):
+                if (index := place.get(_text(cell))) is not None:
+                    row[index] = 1.0
+            return holds
+        values = numbers(cells)
+        if name in self.ranges:
+            low, high = self.ranges[name]
+            values = np.clip((values - low) / (high - low), 0.0, 1.0)
+        return np.asarray(values[:, None])
+
+
+def label_values(cells: Sequence[Any], target: Target) -> NDArray[Any]:
+    """Labels [N] of a column: float32 numbers to predict (NaN where a cell is none), or int64
+    classes (`NO_CLASS` where it is none)."""
+    if target.outputs:
+        with np.errstate(over="ignore"):
+            return numbers(cells).astype(np.float32)
+    if target.names:
+        place = {name: index for index, name in enumerate(target.names)}
+        return np.array([place.get(_text(cell), NO_CLASS) for cell in cells], dtype=np.int64)
+    values = numbers(cells)
+    whole = np.isfinite(values) & (values == np.rint(values)) & (np.abs(values) < 2.0**31)
+    return np.where(whole, np.where(whole, values, 0.0), NO_CLASS).astype(np.int64)
+
+
+def _range(name: str, ends: Any) -> tuple[float, float]:
+    field = f"{FIELD}.ranges.{name}"
+    if not isinstance(ends, list | tuple) or len(ends) != 2:
+        raise InvalidValueError(field, ends, "must be [lowest, highest]")
+    low, high = (require_real(field, end) for end in ends)
+    if not low < high:
+        raise InvalidValueError(field, list(ends), "must be [lowest, highest], the first below")
+    return low, high
+
+
+def _names(path: Path, cells: Sequence[Any]) -> NDArray[Any]:
+    """Whose records are [N], as texts."""
+    names = [_text(cell) for cell in cells]
+    longest = max(names, key=len)
+    if len(longest) > LONGEST_NAME:
+        raise DataError(
+            f"{path}: a client's name has {len(longest)} characters; it may have {LONGEST_NAME}"
+        )
+    return np.array(names)
+
+
+def _text(cell: Any) -> str:
+    return "" if cell is None else str(cell).strip()
+
+
+def numbers(cells: Sequence[Any]) -> NDArray[np.float64]:
+    """The cells as numbers [N], NaN where one is none. Each by itself: what another cell holds
+    changes none."""
+    return np.array([_number(cell) for cell in cells], dtype=np.float64)
+
+
+def _number(cell: Any) -> float:
+    if isinstance(cell, str):
+        found = None if len(cell) > LONGEST_NUMBER else real_number(cell)
+        return math.nan if found is None else found
+    try:
+        return float(cell)
+    except (TypeError, ValueError, ArithmeticError):
+        return math.nan

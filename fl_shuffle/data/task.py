@@ -1,0 +1,202 @@
+"""What every side of a simulated federation derives from the configuration: data, features, plan.
+
+The result is kept per process, so that many virtual clients of one node share one copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fl_shuffle.budgets import Budgets, make_budgets
+from fl_shuffle.configuration.sections import BudgetsSection, Config, DataSection
+from fl_shuffle.csv_files import content_of
+from fl_shuffle.data.features import Features, make_features, vectors_of
+from fl_shuffle.data.features.cache import CachedFeatures
+from fl_shuffle.data.features.maps import FeatureMap
+from fl_shuffle.data.models import build_loss, build_model
+from fl_shuffle.data.partitions import Partition, client_names, make_partition
+from fl_shuffle.data.sources import SHIPPED, load_records
+from fl_shuffle.errors import DataError
+from fl_shuffle.gradients.engine import Loss
+from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
+
+
+@dataclass(frozen=True)
+class Task:
+    """Client i trains on rows `offsets[i]:offsets[i+1]` of `inputs` [N, ...] and `labels` [N].
+
+    `classes` is how many numbers the model returns; in `regression` labels are [N, classes].
+    `loss` is None for cross entropy.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    offsets: NDArray[np.int64]
+    test_inputs: Tensor
+    test_labels: Tensor
+    classes: int
+    features_use_data: bool
+    fingerprint: str
+    budgets: Budgets
+    plan: RandomizerPlan
+    regression: bool = False
+    loss: Loss | None = None
+
+    def model(self, config: Config) -> nn.Module:
+        """A fresh model, initialised from the run's seed."""
+        return build_model(
+            config.model, tuple(self.inputs.shape[1:]), self.classes, config.run.seed
+        )
+
+
+@dataclass(frozen=True)
+class _Data:
+    """Records in client order, as features: everything that hangs on the data section alone."""
+
+    inputs: Tensor
+    labels: Tensor
+    partition: Partition
+    names: list[str] | None
+    test_inputs: Tensor
+    test_labels: Tensor
+    classes: int
+    regression: bool
+    features_use_data: bool
+    fingerprint: str
+
+
+MOST_OUTSIDE = 0.1
+"""The share of training labels outside of the classes from which on they are a mistake."""
+
+_cache: dict[str, Task] = {}
+_data_cache: dict[str, _Data] = {}
+_lock = Lock()
+
+
+Tell = Callable[[str], None]
+"""Takes a line about what is being done, for the screen of whoever has the data, never a file."""
+
+
+def silent(text: str) -> None:
+    """Nobody listens."""
+
+
+def load_task(config: Config, tell: Tell = silent) -> Task:
+    """The configuration's task; built once per process, and anew when its budgets file has changed.
+    Raises as data, budgets and plan do."""
+    key = config.to_json() + _content(config.budgets)
+    with _lock:
+        if key not in _cache:
+            _cache.clear()
+            _cache[key] = _build(config, tell)
+        return _cache[key]
+
+
+def _content(section: BudgetsSection) -> str:
+    """A digest of the budgets file, if there is one: the configuration holds its name alone."""
+    if section.distribution != "file":
+        return ""
+    try:
+        return hashlib.blake2b(content_of(Path(section.file)), digest_size=16).hexdigest()
+    except OSError:
+        # No task is kept for such a file: it is refused, with the reason, where it is read.
+        return ""
+
+
+def forget_data() -> None:
+    """Drop what this process keeps of tasks and data: the next `load_task` reads them again."""
+    with _lock:
+        _cache.clear()
+        _data_cache.clear()
+
+
+def _build(config: Config, tell: Tell) -> Task:
+    data = _load_data(config.data, tell)
+    if config.run.entropy == "seeded" and not data.regression:
+        _require_labels(data.labels, data.classes)
+    budgets = make_budgets(config.budgets, config.data.clients, data.names)
+    return Task(
+        inputs=data.inputs,
+        labels=data.labels,
+        offsets=data.partition.offsets,
+        test_inputs=data.test_inputs,
+        test_labels=data.test_labels,
+        classes=data.classes,
+        features_use_data=data.features_use_data,
+        fingerprint=data.fingerprint,
+        budgets=budgets,
+        plan=make_plan(config, budgets, data.partition.sizes),
+        regression=data.regression,
+        loss=build_loss(config.model, data.classes, regression=data.regression),
+    )
+
+
+def _require_labels(labels: Tensor, classes: int) -> None:
+    """Of a seeded simulation, which protects nobody: a tenth of the training labels outside of the
+    classes, two at least, is a mistake in the data, and those records would train nothing.
+
+    A single one is its holder's mistake, of which nobody is told. Raises `DataError`.
+    """
+    outside = (labels < 0) | (labels >= classes)
+    wrong = int(outside.sum())
+    if wrong >= max(2, MOST_OUTSIDE * len(labels)):
+        own = labels[outside]
+        raise DataError(
+            f"{wrong:,} of {len(labels):,} training labels are not in 0 .. {classes - 1}, as "
+            f"{int(own[0])}: labels count from 0, so correct them or the number of classes. This "
+            "is told because noise is seeded; with run.entropy = 'system' such records train "
+            "nothing, and nobody is told"
+        )
+
+
+def _load_data(section: DataSection, tell: Tell) -> _Data:
+    """The data of the last run in this process is kept: a sweep computes its features once."""
+    key = json.dumps(asdict(section), sort_keys=True)
+    if key not in _data_cache:
+        _data_cache.clear()
+        tell(f"reading {section.source}")
+        records = load_records(section)
+        partition = make_partition(
+            section, records.train_labels, records.classes, records.train_clients
+        )
+        images = records.train_images[partition.order]
+        features = make_features(section, images.shape[1:])
+        if isinstance(features, FeatureMap):
+            if not section.validation:
+                features.require_range(records.test_images)
+            if features.costly and section.source in SHIPPED:
+                features = CachedFeatures(features)
+        vectors: Features = features
+        vectors.fit(images)
+        tell(_told(section, vectors, images))
+        _data_cache[key] = _Data(
+            inputs=vectors_of(section, vectors, images),
+            labels=torch.from_numpy(records.targets(records.train_labels[partition.order])),
+            partition=partition,
+            names=client_names(section, records.train_clients),
+            test_inputs=vectors_of(section, vectors, records.test_images),
+            test_labels=torch.from_numpy(records.targets(records.test_labels)),
+            classes=records.size,
+            regression=records.regression,
+            features_use_data=features.data_dependent,
+            fingerprint=records.fingerprint(),
+        )
+    return _data_cache[key]
+
+
+def _told(section: DataSection, features: Features, images: NDArray[Any]) -> str:
+    what = f"features {section.features} of {len(images):,} records"
+    if not isinstance(features, CachedFeatures) or not features.known(images):
+        return what
+    return f"{what}, computed before"

@@ -1,0 +1,355 @@
+"""One declaration per setting: type, default, range, help, flag, and what it needs to count.
+
+A section of the configuration, or a question to the accountant, is a frozen dataclass whose fields
+are made by `setting`. Checks and their messages, reading of TOML and JSON, options of the command
+line, Python signatures and the reference page come from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from fl_shuffle.errors import (
+    ConfigError,
+    InvalidValueError,
+    require_choice,
+    require_integer,
+    require_real,
+    suggestion,
+)
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, _ArgumentGroup
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What one field allows and means; see `setting`. `kind` is its annotation, as written."""
+
+    name: str
+    kind: str
+    default: Any
+    help: str
+    low: float | None
+    high: float | None
+    open_low: bool
+    open_high: bool
+    choices: tuple[str, ...]
+    own: str
+    empty: bool
+    read: Callable[[Any], Any] | None
+    flag: str
+    metavar: str
+    needs: tuple[str, tuple[Any, ...]] | None
+    unless: tuple[str, tuple[Any, ...]] | None
+
+    def check(self, name: str, value: Any) -> Any:
+        """The value as the field holds it. Raises `InvalidValueError` naming it `name`."""
+        if value is None and self.default is None:
+            return None
+        if self.read is not None:
+            return self.read(value)
+        kind = self.kind.removesuffix(" | None")
+        return _CHECKS[kind](self, name, value)
+
+    def typed(self, text: str) -> Any:
+        """A word of the command line as the field's type; `ValueError` where it is none."""
+        kind = self.kind.removesuffix(" | None")
+        if self.read is not None or kind not in ("int", "float", "int | float"):
+            return text
+        if kind == "float":
+            return float(text)
+        try:
+            return int(text)
+        except ValueError:
+            if kind == "int":
+                raise
+            return float(text)
+
+    @property
+    def range(self) -> str:
+        """What is allowed, in words: for the reference page."""
+        if self.choices:
+            return ", ".join(self.choices) + (", or module:function" if self.own else "")
+        kind = self.kind.removesuffix(" | None")
+        low = 0 if kind == "int" and self.low is None else self.low
+        if low is None and self.high is None:
+            return {"bool": "true or false", "int | float": "a count or a share in (0, 1)"}.get(
+                kind, ""
+            )
+        least, most = (
+            "" if end is None else f"{int(end):,}" if kind == "int" else f"{end:g}"
+            for end in (low, self.high)
+        )
+        if not most:
+            return f"{'above' if self.open_low else 'at least'} {least}"
+        return f"{'(' if self.open_low else '['}{least}, {most}{')' if self.open_high else ']'}"
+
+    @property
+    def condition(self) -> str:
+        """With which other setting it counts, in words."""
+        if self.needs:
+            return f"with {self.needs[0]} = {' or '.join(map(str, self.needs[1]))}"
+        if self.unless:
+            return f"not with {self.unless[0]} = {' or '.join(map(str, self.unless[1]))}"
+        return ""
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    choices: Sequence[str] = (),
+    own: str = "",
+    empty: bool = True,
+    read: Callable[[Any], Any] | None = None,
+    flag: str = "",
+    metavar: str = "",
+    needs: tuple[str, tuple[Any, ...]] | None = None,
+    unless: tuple[str, tuple[Any, ...]] | None = None,
+) -> Any:
+    """A field: its default, what it is in a few words, and what it allows.
+
+    `low` and `high` are allowed, `above` and `below` are not. `own` names the entry-point group of
+    `module:function` choices (`own="module"`: no group). `read` checks what has a form of its own.
+    `flag` is its short option. The field counts only where another one of its section has one of
+    these values (`needs`), or none of these (`unless`).
+    """
+    options = {
+        "help": help,
+        "low": low if above is None else above,
+        "high": high if below is None else below,
+        "open_low": above is not None,
+        "open_high": below is not None,
+        "choices": tuple(choices),
+        "own": own,
+        "empty": empty,
+        "read": read,
+        "flag": flag,
+        "metavar": metavar,
+        "needs": needs,
+        "unless": unless,
+    }
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=options)
+    return field(default=default, metadata=options)
+
+
+def settings_of(section: Any) -> dict[str, Setting]:
+    """The fields of a section, by name."""
+    found: dict[str, Setting] | None = section.__dict__.get("_settings")
+    if found is None:
+        found = {
+            each.name: Setting(
+                each.name,
+                str(each.type),
+                {} if each.default is dataclasses.MISSING else each.default,
+                **each.metadata,
+            )
+            for each in dataclasses.fields(section)
+        }
+        section._settings = found
+    return found
+
+
+def read(section: Callable[..., Q], values: Mapping[str, Any], prefix: str, what: str) -> Q:
+    """The section with these values. Raises `ConfigError` for a key that it does not have."""
+    known = settings_of(section)
+    for key in values:
+        require_known(what, key, known)
+    return section(**{key: known[key].check(prefix + key, each) for key, each in values.items()})
+
+
+def require_known(what: str, key: str, options: Iterable[str]) -> None:
+    """Raise `ConfigError`, with the nearest one, for a key that is not among the options."""
+    if key not in options:
+        hint = suggestion(key, options) or f"valid ones: {', '.join(options)}"
+        raise ConfigError(f"unknown {what}: {key!r}; {hint}")
+
+
+def idle(section: Any, name: str) -> dict[str, str]:
+    """Fields of `section` that nothing reads, each with the setting that has it so."""
+    found = {}
+    for each in settings_of(type(section)).values():
+        other, values = each.needs or each.unless or ("", ())
+        if other and (getattr(section, other) in values) is not bool(each.needs):
+            found[f"{name}.{each.name}"] = f"{name}.{other} = {getattr(section, other)!r}"
+    return found
+
+
+def add_options(
+    parser: ArgumentParser | _ArgumentGroup,
+    section: Any,
+    *,
+    names: Iterable[str] = (),
+    short: bool = False,
+) -> None:
+    """An option for each field (`names`: of these alone), with `short` for those that have a
+    short one; what is not given is not in the namespace."""
+    for each in settings_of(section).values():
+        if (names and each.name not in names) or (short and not each.flag):
+            continue
+        default = "" if each.default in (None, "", ()) or short else f" ({each.default})"
+        choices = f": {', '.join(each.choices)}" if each.choices and not short else ""
+        parser.add_argument(
+            each.flag or "--" + each.name.replace("_", "-"),
+            type=_word(each),
+            metavar=each.metavar or None,
+            default=None,
+            help=each.help + choices + default,
+        )
+
+
+def _word(each: Setting) -> Callable[[str], Any]:
+    def word(text: str) -> Any:
+        return each.typed(text)
+
+    # `argparse` calls what it expected by this name.
+    word.__name__ = each.kind.removesuffix(" | None")
+    return word
+
+
+def given(arguments: Any, section: Any) -> dict[str, Any]:
+    """The fields that were given as options, with their values."""
+    found = {name: getattr(arguments, name, None) for name in settings_of(section)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def asks(question: Callable[P, Q]) -> Callable[[Callable[[Q], R]], Callable[P, R]]:
+    """Have a function of a question take the question's own fields, each with type and default."""
+
+    def decorate(answer: Callable[[Q], R]) -> Callable[P, R]:
+        @wraps(answer)
+        def ask(*args: P.args, **kwargs: P.kwargs) -> R:
+            return answer(question(*args, **kwargs))
+
+        own = inspect.signature(answer).return_annotation
+        ask.__signature__ = inspect.signature(question).replace(return_annotation=own)  # type: ignore[attr-defined]
+        return ask
+
+    return decorate
+
+
+def reference(sections: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str]]]:
+    """Of each section (setting, default, what it is and allows), for the reference page."""
+    return {
+        name: [
+            (
+                each.name,
+                as_toml(each.default),
+                "; ".join(text for text in (each.help, each.range, each.condition) if text),
+            )
+            for each in settings_of(section).values()
+        ]
+        for name, section in sections.items()
+    }
+
+
+def as_toml(value: Any) -> str:
+    """A default as TOML has it, texts bare; what is not set has no value there."""
+    if value is None:
+        return "(not set)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return str(list(value))
+    return str(value) if value != "" else '""'
+
+
+def _number(spec: Setting, name: str, value: Any) -> float:
+    limits = {"minimum": spec.low, "maximum": spec.high}
+    return require_real(
+        name,
+        value,
+        exclusive_minimum=spec.open_low,
+        exclusive_maximum=spec.open_high,
+        **{end: limit for end, limit in limits.items() if limit is not None},
+    )
+
+
+def _whole(spec: Setting, name: str, value: Any) -> int:
+    low, high = 0 if spec.low is None else int(spec.low), spec.high
+    return require_integer(name, value, minimum=low, maximum=None if high is None else int(high))
+
+
+def _count_or_share(spec: Setting, name: str, value: Any) -> int | float:
+    if isinstance(value, float) and 0.0 < value < 1.0:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    raise InvalidValueError(
+        name,
+        value,
+        "must be a whole number >= 1 (a count) or a number in (0, 1) (a share)",
+        "leave it out where all clients are taken to be honest",
+    )
+
+
+def _flag(spec: Setting, name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidValueError(name, value, "must be true or false")
+    return value
+
+
+def _text(spec: Setting, name: str, value: Any) -> str:
+    if spec.own and isinstance(value, str) and value.count(":") == 1 and all(value.split(":")):
+        return value
+    if spec.choices or spec.own:
+        options = [*spec.choices, *(["module:function"] if spec.own else [])]
+        if spec.own not in ("", "module") and isinstance(value, str) and value not in options:
+            from fl_shuffle.plugins import registered  # slow to load, and seldom needed
+
+            named = registered(spec.own)
+            if value in named:
+                return named[value]
+            options[-1:-1] = named
+        return require_choice(name, value, options)
+    if not isinstance(value, str):
+        raise InvalidValueError(name, value, "must be a text")
+    if "\0" in value:
+        raise InvalidValueError(name, value, "must not hold the NUL character, which no name has")
+    if not spec.empty and not value:
+        raise InvalidValueError(name, value, "must not be empty")
+    return value
+
+
+def _table(spec: Setting, name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InvalidValueError(name, value, "must be a table of options")
+    return dict(value)
+
+
+def _list(each: Callable[[Setting, str, Any], Q]) -> Callable[[Setting, str, Any], tuple[Q, ...]]:
+    def check(spec: Setting, name: str, value: Any) -> tuple[Q, ...]:
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            what = "whole numbers" if each is _whole else "numbers"
+            allowed = f"must be a list of {what} {'>' if spec.open_low else '>='} {spec.low:g}"
+            raise InvalidValueError(name, value, allowed)
+        return tuple(each(spec, f"{name}[{index}]", item) for index, item in enumerate(value))
+
+    return check
+
+
+_CHECKS: dict[str, Callable[[Setting, str, Any], Any]] = {
+    "float": _number,
+    "int": _whole,
+    "int | float": _count_or_share,
+    "bool": _flag,
+    "str": _text,
+    "dict[str, Any]": _table,
+    "tuple[int, ...]": _list(_whole),
+    "tuple[float, ...]": _list(_number),
+}

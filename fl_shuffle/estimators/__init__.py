@@ -1,1 +1,0 @@
-"""Means and frequencies from randomized reports with personal budgets."""

@@ -1,0 +1,522 @@
+"""A federation: what a run's configuration comes to, put together once, for both sides.
+
+`server/app.py` and `clients/app.py` each ask `Federation.of(context)` for the same public facts
+(who has which budget, what noise and clip that buys) and take what is theirs: the server a model, a
+shuffler and test records, a node its clients' records, a clipper and a randomizer. `RunParts` is
+what of it needs nobody's records: all that there is where model and records are a user's own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cached_property, partial
+from itertools import pairwise
+from pathlib import Path
+from threading import Lock, RLock
+from typing import Self
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Context, Message
+from flwr.serverapp import Grid
+from torch import Tensor, nn
+
+from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.rounds.sum_account import honest_reports
+from fl_shuffle.accounting.rounds.trust import Trust
+from fl_shuffle.aggregation.robust import analyzer_of, try_analyzer
+from fl_shuffle.budgets import Budgets, make_budgets
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.configuration.supernodes import read_supernodes
+from fl_shuffle.data.evaluation import evaluator
+from fl_shuffle.data.models import flatten_parameters, load_parameters
+from fl_shuffle.data.task import Task, Tell, load_task, silent
+from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.flower.answers import Answer, ReportsAnswer, Request, SealedAnswer, SumAnswer
+from fl_shuffle.flower.exchange import every_client
+from fl_shuffle.flower.first_trainings import FirstTrainings, is_simulated
+from fl_shuffle.flower.grid import InProcessGrid
+from fl_shuffle.flower.messages import (
+    MODEL_RECORD,
+    Layout,
+    TrainRequest,
+    array_record,
+    arrays_in,
+    float32_array,
+)
+from fl_shuffle.flower.node import Node
+from fl_shuffle.flower.node_registry import reply_with_holding
+from fl_shuffle.flower.nodes import Nodes
+from fl_shuffle.flower.remote_shuffler import agreement_of, receiver_of, run_named_in
+from fl_shuffle.flower.schedule import Schedule
+from fl_shuffle.flower.settings import SIMULATION_VARIABLE, config_of, require_simulated
+from fl_shuffle.gradients import make_gradient_engine, packing_of
+from fl_shuffle.gradients.blocks import Packing
+from fl_shuffle.gradients.clipper import Clipper, Records, make_clipper, starts_of_pieces
+from fl_shuffle.gradients.engine import GradientEngine
+from fl_shuffle.gradients.row_clips import clip_rows
+from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
+from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
+from fl_shuffle.randomizers.per_client import Ids
+from fl_shuffle.randomizers.personal import NoiseSource, Randomizer, make_randomizer
+from fl_shuffle.runs.display import FlowerLog
+from fl_shuffle.runs.events import Observer, Preparing, observer_of
+from fl_shuffle.runs.facts import DataFacts, RunFacts
+from fl_shuffle.runs.place import RunPlace
+from fl_shuffle.runs.run import Run, open_run
+from fl_shuffle.seeds import SeedTree
+from fl_shuffle.shuffler.local import LocalShuffler, Shuffled
+from fl_shuffle.shuffler.remote.client import RemoteShuffler
+from fl_shuffle.threads import keep_one_thread
+
+Measure = Callable[[int, ArrayRecord], dict[str, float]]
+"""(round, the model's arrays) -> metrics of it on public records."""
+
+
+class RunParts:
+    """A run's parts that need nobody's records. Build with `of`.
+
+    `source` is that of the clients' noise, the run's own unless given. Several threads may ask for
+    parts: each is made once, and immutable or locked.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        budgets: Budgets,
+        randomizers: RandomizerPlan,
+        source: NoiseSource | None = None,
+    ) -> None:
+        self.config = config
+        self.budgets = budgets
+        self.randomizers = randomizers
+        self.first_trainings = FirstTrainings(config.data.clients)
+        self._source = source
+        self.features_use_data = False
+        self.fingerprint: str | None = None  # of the records: where the server has them
+        self._making = RLock()
+        self._nodes: dict[object, Node] = {}
+
+    @classmethod
+    def of(cls, context: Context, *, beside: str | Path | None = None) -> Self:
+        """The parts of the run that a context belongs to; this process keeps the last run's.
+
+        Two runs never share a source of noise. Relative paths of the configuration are looked for
+        beside the file `beside` first. Raises `ConfigError` for a configuration that is missing,
+        that asks for a simulation where there is none, or that these parts cannot be made of.
+        """
+        config = config_of(context, beside)
+        key = cls, context.run_id, config
+        with _lock:
+            if not _kept or _kept[0][0] != key:
+                if config.run.noise == "pooled":
+                    require_simulated(context)
+                _kept[:] = [(key, cls.made_of(config))]
+            parts = _kept[0][1]
+        assert isinstance(parts, cls)
+        return parts
+
+    @classmethod
+    def made_of(cls, config: Config) -> Self:
+        """The parts for clients whose data and model are a user's own; raises `InvalidValueError`
+        for a configuration that cannot be run so."""
+        declared = config.privacy.randomizer == "declared"
+        if config.privacy.unit != "client" and not config.data.records and not declared:
+            raise InvalidValueError(
+                "data.records",
+                0,
+                "with privacy.unit = 'record' an app of your own says how many records each client "
+                "has: that number is public",
+                "an update that is clipped as a whole has privacy.unit = 'client'",
+            )
+        if config.run.noise == "pooled":
+            raise InvalidValueError(
+                "run.noise",
+                "pooled",
+                "must be per-report for an app of your own: its clients send reports",
+            )
+        if config.run.entropy == "seeded":
+            # The last bits of the app's training hang on the number of threads, too, and are to be
+            # the same on every engine.
+            keep_one_thread()
+        budgets = make_budgets(config.budgets, config.data.clients)
+        records = np.full(config.data.clients, cls._records_each(config), dtype=np.int64)
+        return cls(config, budgets, make_plan(config, budgets, records))
+
+    @staticmethod
+    def _records_each(config: Config) -> int:
+        return max(1, config.data.records)
+
+    # What a node's clients do.
+
+    @property
+    def records_each(self) -> int:
+        """Of how many records each client makes its mean, where the app gives them."""
+        return self._records_each(self.config)
+
+    @property
+    def update_clips(self) -> list[float | np.ndarray]:
+        """To what a client's update is clipped, one after the other; see `ClippedRows`."""
+        second = self.randomizers.client_clip
+        if second is not None and self.config.privacy.randomizer == "declared":
+            return [second]  # records were clipped in the training
+        return [self.randomizers.clip, *([] if second is None else [second])]
+
+    @cached_property
+    def randomizer(self) -> Randomizer:
+        """Every client's own local randomizer."""
+        return make_randomizer(self.config, self.randomizers, self._source)
+
+    def request(self, message: Message, context: Context) -> Request:
+        """What the server asks of this node.
+
+        Raises `InvalidValueError` for a request that makes no sense or is for clients whose records
+        lie elsewhere, `ConfigError` where the node's configuration forbids to answer it.
+        """
+        total = self.config.data.clients
+        asked = TrainRequest.of(message, total)
+        self._node(context).require_held(asked)
+        if asked.summed:
+            require_simulated(context)
+        return Request(message, context, asked, self.parameters_in(message))
+
+    def parameters_in(self, message: Message) -> Tensor:
+        """The model of a request, float32 [d]; raises `InvalidValueError` if there is none."""
+        arrays = arrays_in(message.content, MODEL_RECORD)
+        if arrays is None:
+            raise InvalidValueError("model", "no arrays", "must be an ArrayRecord")
+        return torch.from_numpy(Layout.of(arrays).flatten(arrays))
+
+    def answer(self, request: Request) -> Answer:
+        """An empty answer: reports one by one, or their exact sum where the request allows it.
+
+        Raises `InvalidValueError` for a request to a node with a shuffler that names no run.
+        """
+        node, plan = self._node(request.context), self.randomizers
+        if node.sender is not None:
+            run = run_named_in(request.message)
+            agreement = agreement_of(run, self.config, plan, len(request.model))
+            return SealedAnswer(request, plan, node.record, node.sender, agreement)
+        if request.asked.summed and node.record is None:
+            return SumAnswer(request, plan, self._pieces(request.clients, len(request.model)))
+        return ReportsAnswer(request, plan, node.record)
+
+    def _node(self, context: Context) -> Node:
+        """What a node's own configuration says is read once: a simulation's nodes are alike."""
+        own = tuple(sorted(context.node_config.items()))
+        with self._making:
+            if own not in self._nodes:
+                self._nodes[own] = Node.of(context, self.config)
+            return self._nodes[own]
+
+    def _pieces(self, clients: Ids, dimension: int) -> list[Ids]:
+        """Whole blocks of these clients, as many at a time as rows are held."""
+        if self.config.run.noise == "pooled":
+            return [clients]
+        starts = starts_of_pieces(self.blocks(clients), dimension)
+        return [clients[a:b] for a, b in pairwise(starts.tolist())]
+
+    def blocks(self, clients: Ids) -> Ids:
+        """Where blocks of clients that are computed together begin, and the end: a request has
+        whole ones, so that bits do not hang on nodes."""
+        return every_client(clients)
+
+    def holding(self, question: Message, context: Context) -> Message:
+        """Which clients this node plays."""
+        return reply_with_holding(question, context, self.config.data.clients)
+
+    # What the server does.
+
+    @cached_property
+    def seeds(self) -> SeedTree:
+        """Of what the server draws: participants, orders, aggregate noise."""
+        return SeedTree(self.config.run.seed if self.config.run.entropy == "seeded" else None)
+
+    @property
+    def schedule(self) -> Schedule:
+        """Which clients answer which model."""
+        training = self.config.training
+        return Schedule(
+            self.config.data.clients,
+            self.seeds,
+            participation=training.participation,
+            sequential=training.schedule == "sequential",
+            evaluate_every=self.config.run.evaluate_every,
+        )
+
+    @property
+    def analyzer(self) -> Callable[[Shuffled], Tensor]:
+        """What the server makes of the shuffled reports: their mean, or an estimate of it from
+        single ones."""
+        estimate = analyzer_of(self.config.server)
+        if estimate is None:
+            return Shuffled.mean
+
+        def analyze(shuffled: Shuffled) -> Tensor:
+            assert shuffled.reports is not None
+            return estimate(shuffled.reports)
+
+        return analyze
+
+    def nodes(self, grid: Grid) -> Nodes:
+        """Who can be asked for whose reports. Raises `ConfigError` for a bad `run.supernodes`."""
+        config, listed = self.config, self.config.run.supernodes
+        return Nodes(
+            config.data.clients,
+            config.run.timeout,
+            self.blocks,
+            summed=self._nodes_add_up,
+            simulated=isinstance(grid, InProcessGrid) or is_simulated(config),
+            supernodes=read_supernodes(listed, config.data.clients) if listed else None,
+        )
+
+    @property
+    def _nodes_add_up(self) -> bool:
+        """Whether nodes answer with sums of reports: on Ray, where each report would be pickled on
+        its way and nobody wants single ones; and where no reports are made."""
+        config = self.config
+        if config.training.schedule == "sequential" or config.server.analyzer != "mean":
+            return False
+        on_ray = os.environ.get(SIMULATION_VARIABLE) == "1"
+        return on_ray or config.run.noise == "pooled"
+
+    def shuffler(
+        self, context: Context, run: str, dimension: int, counted: int | None
+    ) -> LocalShuffler | RemoteShuffler:
+        """What forgets whose report is whose: here, or a party of its own.
+
+        `run` is the run's identifier, `counted` the round whose reports the ledger has counted and
+        from which no step was taken. Single reports are kept, and permuted, where somebody looks at
+        them. Raises `ConfigError` where run and configuration disagree on the shuffler.
+        """
+        config, plan, noise = self.config, self.randomizers, None
+        keep = config.server.analyzer != "mean"
+        apart = receiver_of(
+            config, context.run_config, lambda: agreement_of(run, config, plan, dimension)
+        )
+        if apart is not None:
+            honest = partial(honest_reports, config.privacy.assumed_honest)
+            patience = config.run.timeout
+            return RemoteShuffler(
+                *apart, plan.largest, honest, keep=keep, counted=counted, patience=patience
+            )
+        if config.run.noise == "pooled":
+            noise = AggregateNoise(
+                plan.noise, plan.weight * plan.scale, plan.step, plan.reports_per_round
+            )
+        return LocalShuffler(
+            dimension,
+            plan.largest,
+            self.seeds,
+            min_reports=config.privacy.min_reports,
+            keep=keep,
+            group=plan.group,
+            noise=noise,
+            batches=plan.reports_per_round,
+        )
+
+    def accountant(self, dimension: int) -> Accountant:
+        """What counts each client's spend, in columns: published, proven, attacked."""
+        config, plan = self.config, self.randomizers
+        return Accountant(
+            plan.classes,
+            plan.class_of,
+            unit=config.privacy.unit,
+            schedule=config.training.schedule,
+            delta=config.privacy.target_delta,
+            dimension=dimension,
+            trust=Trust.of(config.to_dict()),
+        )
+
+    def open_ledger(
+        self,
+        grid: Grid,
+        context: Context,
+        accountant: Accountant,
+        dimension: int,
+        metrics: tuple[str, ...] = (),
+    ) -> AbstractContextManager[Run]:
+        """The run's ledger, new or that of the run that goes on, for a model of `dimension`
+        numbers; `metrics` are the names of what is measured after a round.
+
+        Raises `RunError` where the run directory is taken or cannot be gone on with, and
+        `ConfigError` for an analyzer that fails on made-up reports.
+        """
+        try_analyzer(self.config.server, dimension, self.config.data.clients)
+        facts = self.facts(dimension, metrics)
+        place = RunPlace.of(context.run_config)
+        return open_run(self.config, facts, place, accountant, self.observer(grid, context))
+
+    @property
+    def data_facts(self) -> DataFacts:
+        """What the run publishes about its data."""
+        config = self.config
+        records = config.data.records * config.data.clients
+        return DataFacts(f"the clients' own ({config.app.client})", records, (), 0, 0, 0)
+
+    def facts(self, dimension: int, metrics: tuple[str, ...]) -> RunFacts:
+        """What is known of the run before it starts."""
+        return RunFacts(
+            self.randomizers,
+            dimension,
+            self.data_facts,
+            features_use_data=self.features_use_data,
+            fingerprint=self.fingerprint,
+            lifetime=self.budgets.lifetime,
+            budgets_by_place=self.budgets.by_place,
+            metrics=metrics,
+        )
+
+    def observer(self, grid: Grid, context: Context) -> Observer:
+        """Who watches the run: this process's user, else Flower's log."""
+        return observer_of(grid, FlowerLog(self.config))
+
+
+class Federation(RunParts):
+    """A run's parts, records and model as its configuration names them.
+
+    The `task` is the configured one unless given.
+    """
+
+    def __init__(self, config: Config, task: Task, source: NoiseSource | None = None) -> None:
+        super().__init__(config, task.budgets, task.plan, source)
+        self.task = task
+        self.features_use_data = task.features_use_data
+        self.fingerprint = task.fingerprint
+
+    @classmethod
+    def made_of(cls, config: Config, tell: Tell = silent) -> Self:
+        """Raises as `load_task` does."""
+        keep_one_thread()
+        return cls(config, load_task(config, tell))
+
+    @classmethod
+    def of_server(cls, grid: Grid, context: Context) -> Self:
+        """`of`, telling whoever watches the run what is being prepared."""
+        config = config_of(context)
+        if config.run.supernodes:
+            # Before the data: what is wrong with it is said at once.
+            read_supernodes(config.run.supernodes, config.data.clients)
+        observer = observer_of(grid, FlowerLog(config))
+        load_task(config, lambda text: observer(Preparing(text)))
+        return cls.of(context)
+
+    # What both sides know.
+
+    def model(self) -> nn.Module:
+        """A fresh model, initialised from the run's seed."""
+        return self.task.model(self.config)
+
+    @cached_property
+    def dimension(self) -> int:
+        """How many numbers a model and a report have."""
+        return sum(parameter.numel() for parameter in self.model().parameters())
+
+    @cached_property
+    def _packing(self) -> Packing:
+        return packing_of(self.model(), tuple(self.task.inputs.shape[1:]))
+
+    def blocks(self, clients: Ids) -> Ids:
+        """See `RunParts.blocks`: clients whose gradients are computed together."""
+        sizes = np.diff(self.task.offsets)
+        return self._packing.starts(sizes[clients])
+
+    # What a node's clients do.
+
+    @property
+    def clipper(self) -> Clipper:
+        """Clients' clipped gradients or updates, from their records and the broadcast model."""
+        with self._making:
+            return self._clipper
+
+    @cached_property
+    def _clipper(self) -> Clipper:
+        device = torch.device(self.config.run.device)
+        records = Records(
+            self.task.inputs.to(device), self.task.labels.to(device), self.task.offsets
+        )
+        return make_clipper(self.config, records, self.randomizers, self._engine(device))
+
+    def _engine(self, device: torch.device) -> GradientEngine:
+        return make_gradient_engine(
+            self.model(),
+            clip="record" if self.config.clip == "record" else "none",
+            norm=self.randomizers.norm,
+            device=device,
+            loss=self.task.loss,
+            records=len(self.task.labels),
+            shape=tuple(self.task.inputs.shape[1:]),
+        )
+
+    def parameters_in(self, message: Message) -> Tensor:
+        """See `RunParts.parameters_in`: nothing is read but whole float32 arrays."""
+        record = arrays_in(message.content, MODEL_RECORD)
+        read = [] if record is None else [float32_array(array) for array in record.values()]
+        arrays = [array.reshape(-1) for array in read if array is not None]
+        if not arrays or len(arrays) < len(read):
+            raise InvalidValueError("model", "its bytes", "must be whole float32 arrays")
+        return torch.from_numpy(np.concatenate(arrays)).to(self.config.run.device)
+
+    # What the server does.
+
+    def nodes(self, grid: Grid) -> Nodes:
+        """See `RunParts.nodes`."""
+        if isinstance(grid, InProcessGrid) and not self.config.app.custom_client:
+            # While the first round is reserved its nodes have nothing to do.
+            grid.begin(self._prepare)
+        return super().nodes(grid)
+
+    def _prepare(self) -> None:
+        """Make and load what the first request would wait for."""
+        clip_rows(torch.zeros(1, 1), 1.0, 2)
+        assert self.clipper is not None and self.randomizer is not None
+
+    def arrays(self, model: nn.Module) -> ArrayRecord:
+        """A model's parameters, as they travel."""
+        named = {name: values.detach().numpy() for name, values in model.named_parameters()}
+        return array_record(named, shared=True)
+
+    def state(self, arrays: ArrayRecord) -> dict[str, Tensor]:
+        """The model with these parameters, as it is saved."""
+        model = self.model()
+        load_parameters(model, torch.from_numpy(Layout.of(arrays).flatten(arrays)))
+        return dict(model.state_dict())
+
+    def evaluate(self) -> Measure:
+        """Accuracy, loss and the configuration's own metrics on the public test records."""
+        model = self.model()
+        measure = evaluator(model, self.task, self.config.model)
+
+        def evaluate(number: int, arrays: ArrayRecord) -> dict[str, float]:
+            flat = Layout.of(arrays).flatten(arrays)
+            return measure(number, torch.from_numpy(flat))
+
+        return evaluate
+
+    def facts(self, dimension: int, metrics: tuple[str, ...] = ()) -> RunFacts:
+        """See `RunParts.facts`."""
+        if self.config.model.metrics != "default":
+            model = self.model()
+            measure = evaluator(model, self.task, self.config.model)
+            metrics = tuple(measure(0, flatten_parameters(model)))
+        return super().facts(dimension, metrics)
+
+    @property
+    def data_facts(self) -> DataFacts:
+        """See `RunParts.data_facts`."""
+        task = self.task
+        return DataFacts(
+            source=self.config.data.source,
+            records=len(task.labels),
+            shape=tuple(task.inputs.shape[1:]),
+            classes=task.classes,
+            test_records=len(task.test_labels),
+            held_out=len(task.test_labels) if self.config.data.validation else 0,
+            regression=task.regression,
+        )
+
+
+_kept: list[tuple[object, RunParts]] = []
+_lock = Lock()

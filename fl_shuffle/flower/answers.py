@@ -1,0 +1,198 @@
+"""What a node is asked, and its answer: single reports, or their exact sum; nothing else leaves.
+
+Which answer it is, is decided once for a request, by `RunParts.answer`. How it is packed, what a
+node's own record forbids to send, and whether a shuffler of its own gets the reports instead of the
+server is decided here, below the page of the client.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol
+
+import numpy as np
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fl_shuffle.errors import DataError, FlShuffleError
+from fl_shuffle.flower.client_record import ClientRecord
+from fl_shuffle.flower.grid import CLIENT_APP_RAISED
+from fl_shuffle.flower.messages import (
+    TrainRequest,
+    expired,
+    reply_with_reports,
+    reply_with_sum_of_reports,
+    reports_of,
+    sum_of_reports,
+)
+from fl_shuffle.flower.settings import SIMULATED
+from fl_shuffle.randomizer_plan import RandomizerPlan
+from fl_shuffle.shuffler.local import ExactSum, Ids, Mask, PartialSum, Reports
+from fl_shuffle.shuffler.remote.agreement import Agreement
+from fl_shuffle.shuffler.remote.link import Sender
+
+log = logging.getLogger("fl_shuffle.client")
+
+
+class Request:
+    """What the server asks of a node: a round, its model (float32 [d]), and whose reports."""
+
+    def __init__(
+        self, message: Message, context: Context, asked: TrainRequest, model: Tensor
+    ) -> None:
+        self.message = message
+        self.context = context
+        self.asked = asked
+        self.model = model
+        self.round = asked.round_number
+        self.clients = asked.clients
+
+
+class Answer(Protocol):
+    """Takes the clients' reports, a block of them at a time, and makes the reply."""
+
+    blocks: Iterable[Ids]
+    """The request's clients, as many at a time as are held in memory."""
+
+    def add(self, reports: Tensor, clients: Ids) -> None:
+        """Take these clients' reports [m k, d], those of a batch together (or their sum [d], see
+        `SumAnswer`)."""
+
+    def message(self) -> Message:
+        """The reply."""
+
+
+class ReportsAnswer:
+    """Each report by itself [k, d]. The node's own record, if it keeps one, may forbid some."""
+
+    def __init__(self, request: Request, plan: RandomizerPlan, record: ClientRecord | None) -> None:
+        self.blocks: Iterable[Ids] = (request.clients,)
+        self.request = request
+        self._plan = plan
+        self._record = record
+        self._parts: list[NDArray[np.float32]] = []
+
+    def add(self, reports: Tensor, clients: Ids) -> None:
+        """See `Answer`: NaN stands for a report that may not be sent."""
+        rows = reports.numpy()
+        rows[~np.tile(self.allowed(clients), self._plan.reports_per_round)] = np.nan
+        self._parts.append(rows)
+
+    def message(self) -> Message:
+        """See `Answer`: the reports, and nothing else."""
+        parts = self._parts
+        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return reply_with_reports(self.request.message, rows)
+
+    def allowed(self, clients: Ids) -> Mask:
+        """Whose report may leave [k]; it is written down before it does."""
+        if self._record is None:
+            return np.ones(len(clients), dtype=bool)
+        classes = self._plan.classes_of_each(clients)
+        run = str(self.request.context.run_id)
+        times = self._plan.reports_per_round
+        return self._record.debit(run, self.request.round, clients, classes, times)
+
+
+class SealedAnswer(ReportsAnswer):
+    """Each report sealed and submitted to the node's own shuffler; the server's reply is empty."""
+
+    def __init__(
+        self,
+        request: Request,
+        plan: RandomizerPlan,
+        record: ClientRecord | None,
+        sender: Sender,
+        agreement: Agreement,
+    ) -> None:
+        super().__init__(request, plan, record)
+        self._sender = sender
+        self._agreement = agreement
+
+    def add(self, reports: Tensor, clients: Ids) -> None:
+        """See `Answer`."""
+        sent = self.allowed(clients)
+        for client, report in zip(clients[sent].tolist(), reports.numpy()[sent], strict=True):
+            self._sender.send(self._agreement, self.request.round, client, report)
+
+    def message(self) -> Message:
+        """See `Answer`: that the request was worked on."""
+        return Message(RecordDict(), reply_to=self.request.message)
+
+
+class SumAnswer:
+    """The exact sum [d] of the reports, and of which clients: for simulations, where the way to the
+    server is dear. What is no honest report is left out, as the shuffler would leave it out."""
+
+    def __init__(self, request: Request, plan: RandomizerPlan, blocks: Iterable[Ids]) -> None:
+        self.blocks = blocks
+        self._request = request
+        self._largest = plan.largest
+        self._sum = ExactSum(len(request.model), plan.group)
+        self._valid: list[Mask] = []
+
+    def add(self, reports: Tensor, clients: Ids) -> None:
+        """See `Answer`: single reports [k, d], or their sum float64 [d]."""
+        largest = self._largest[clients]
+        if reports.dim() == 1:
+            taken = self._sum.add_sum(reports.cpu(), float(largest.sum()))
+            self._valid.append(np.full(len(clients), taken))
+        else:
+            self._valid.append(self._sum.add(reports, largest))
+
+    def message(self) -> Message:
+        """See `Answer`: the sum, and nothing else."""
+        valid = self._valid[0] if len(self._valid) == 1 else np.concatenate(self._valid)
+        return reply_with_sum_of_reports(self._request.message, self._sum.total.numpy(), valid)
+
+
+def read_answer(
+    reply: Message,
+    asked: TrainRequest,
+    dimension: int,
+    reasons: Counter[str],
+    batches: int = 1,
+) -> Reports | PartialSum | None:
+    """The answer in a reply, or None and another one of the reasons for missing reports.
+
+    A sum counts only where it was asked for; each client reports to each of the round's `batches`.
+    """
+    clients = len(asked.clients) if asked.bitmap else asked.span
+    if asked.summed:
+        found = sum_of_reports(reply, clients, dimension)
+        if found is not None:
+            return PartialSum(*found)
+    rows = reports_of(reply, (clients * batches, dimension), reasons)
+    return None if rows is None else Reports(rows)
+
+
+def redact_errors(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """A Flower mod: of what goes wrong on a node, only that something did leaves it.
+
+    Flower would send an exception's text, which may quote records, to the server. What is wrong
+    with settings is raised: it is told to whoever wrote them. Nobody waits for the answer to a
+    request that has expired, and it is not worked on.
+    """
+    if expired(message):
+        return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
+    try:
+        return call_next(message, context)
+    except DataError:
+        # What is wrong with records is between them and whoever keeps them.
+        return _failed(message)
+    except FlShuffleError:
+        raise
+    except Exception:
+        if context.node_config.get(SIMULATED):
+            raise  # The engine in this process tells the user, and nobody else.
+        return _failed(message)
+
+
+def _failed(message: Message) -> Message:
+    """Log the exception here, and reply that there was one."""
+    log.exception("round %s failed on this node", message.metadata.group_id)
+    return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)

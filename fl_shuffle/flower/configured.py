@@ -1,0 +1,150 @@
+"""`ShuffleStrategy.of`: all that a user's own ServerApp needs, from a run's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from torch import nn
+
+from fl_shuffle.aggregation.optimizer import ServerOptimizer
+from fl_shuffle.errors import ConfigError, InvalidValueError, suggestion
+from fl_shuffle.federation import RunParts
+from fl_shuffle.flower.frozen import Frozen
+from fl_shuffle.flower.messages import Layout
+from fl_shuffle.flower.settings import require_same_app_config
+from fl_shuffle.flower.strategy import (
+    Evaluate,
+    PlayedByStart,
+    ShuffleStrategy,
+    metrics_in,
+    require_no_evaluation,
+)
+from fl_shuffle.threads import keep_one_thread
+
+_NO_EVALUATION = (
+    "no client is asked to evaluate, since its answer would be exact numbers about private records"
+)
+_NO_METRICS = "metrics of clients are exact numbers about private records, and never leave them"
+NOT_TAKEN = {
+    "fraction_train": "who takes part is training.participation of the configuration",
+    "fraction_evaluate": _NO_EVALUATION,
+    "min_train_nodes": "the fewest reports to release are privacy.min_reports",
+    "min_evaluate_nodes": _NO_EVALUATION,
+    "min_available_nodes": "the fewest reports to release are privacy.min_reports",
+    "weighted_by_key": "num-examples is private, and never leaves a client",
+    "arrayrecord_key": "the model travels as 'arrays'",
+    "configrecord_key": "train_config travels as 'config'",
+    "train_metrics_aggr_fn": _NO_METRICS,
+    "evaluate_metrics_aggr_fn": _NO_METRICS,
+}
+"""What stock strategies take and this one cannot: why not."""
+
+
+class ConfiguredStrategy(PlayedByStart):
+    """What `ShuffleStrategy.of` returns. `start` plays every round and writes the run directory."""
+
+    def __init__(self, parts: RunParts, context: Context, model: nn.Module | None) -> None:
+        self._parts = parts
+        self._model = model
+        self._context = context
+
+    @classmethod
+    def of(
+        cls,
+        context: Context,
+        beside: str | Path | None,
+        model: nn.Module | None,
+        given: Mapping[str, object],
+    ) -> ConfiguredStrategy:
+        """See `ShuffleStrategy.of`."""
+        for name in given:
+            if name in NOT_TAKEN:
+                raise ConfigError(
+                    f"ShuffleStrategy.of({name}=...): {NOT_TAKEN[name]}; leave it out"
+                )
+            hint = suggestion(name, ["beside", "model", *NOT_TAKEN])
+            hint = hint or "it takes context, beside and model"
+            raise ConfigError(f"ShuffleStrategy.of({name}=...): there is no such argument; {hint}")
+        parts = RunParts.of(context, beside=beside)
+        require_same_app_config(context, parts.config)
+        return cls(parts, context, model)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Evaluate | None = None,
+    ) -> Result:
+        """Play the run's rounds; returns Flower's `Result`: the final arrays, and what
+        `evaluate_fn` has measured, round 0 being the initial model.
+
+        `initial_arrays`: what training starts from, arrays of any names and shapes, of floating
+        types. `num_rounds` must be `run.rounds` of the configuration where it is given; `timeout`
+        (seconds) is `run.timeout` unless given. Records that `evaluate_fn` measures on are taken
+        for public. Raises `ConfigError` or `InvalidValueError` for a model, metrics or settings
+        that cannot be used, else as rounds do.
+        """
+        require_no_evaluation(evaluate_config)
+        parts, config = self._parts, self._parts.config
+        if num_rounds not in (None, config.run.rounds):
+            raise InvalidValueError(
+                "num_rounds",
+                num_rounds,
+                f"the budgets are planned for run.rounds = {config.run.rounds}",
+                "leave num_rounds out, or set run.rounds",
+            )
+        keep_one_thread()
+        frozen = None if self._model is None else Frozen.of(self._model, initial_arrays)
+        trained = initial_arrays if frozen is None else frozen.trained(initial_arrays)
+        layout = Layout.of(trained)
+        # Before anything is reserved: names of metrics are known, and mistakes in them seen.
+        first = {} if evaluate_fn is None else metrics_in(evaluate_fn(0, initial_arrays))
+        optimizer = ServerOptimizer(config.server, torch.from_numpy(layout.flatten(trained)))
+
+        def measured(number: int, arrays: ArrayRecord) -> Mapping[str, Any] | None:
+            assert evaluate_fn is not None
+            return evaluate_fn(number, arrays if frozen is None else frozen.whole(arrays))
+
+        accountant = parts.accountant(layout.size)
+        nodes = parts.nodes(grid)
+        with parts.open_ledger(
+            grid, self._context, accountant, layout.size, tuple(first)
+        ) as ledger:
+            first_round = ledger.restore(optimizer)
+            shuffler = parts.shuffler(self._context, ledger.run, layout.size, ledger.counted)
+            strategy = ShuffleStrategy(
+                shuffler=shuffler,
+                ledger=ledger,
+                optimizer=optimizer,
+                schedule=parts.schedule,
+                nodes=nodes,
+                analyzer=parts.analyzer,
+            )
+            result = strategy.start(
+                grid,
+                trained,
+                num_rounds=config.run.rounds,
+                timeout=timeout,
+                train_config=train_config or ConfigRecord(),
+                evaluate_fn=None if evaluate_fn is None else measured,
+                first_round=first_round,
+                frozen=frozen,
+            )
+            if frozen is not None:
+                result.arrays = frozen.whole(result.arrays)
+            tensors = {n: torch.from_numpy(array.numpy()) for n, array in result.arrays.items()}
+            ledger.finish(tensors, strategy.stopped, failed=strategy.failed)
+            shuffler.forget(ledger.rounds)
+        if first:
+            result.evaluate_metrics_serverapp[0] = MetricRecord({**first})
+        return result

@@ -1,0 +1,84 @@
+"""Mistakes in a user's own app, told from clients that fail: in simulations, in the first round.
+
+A client whose training fails reports a zero update with its noise, like any other: that it failed
+may hang on its records. Where everybody fails for the same line of code a run would go on to its
+end, and train on noise alone.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Lock
+from types import MappingProxyType
+
+import flwr
+
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.errors import ProgramError, text_of
+from fl_shuffle.flower.settings import APP_ROOT, SIMULATED, SIMULATION_VARIABLE
+
+FEW = 3
+"""So many clients that fail alike, and nobody before them who does not, are a mistake."""
+PROGRAM_FAILS = 77
+"""Code of a node's error reply that tells of one; its reason says which."""
+LONGEST = 400
+"""Characters of it that are told."""
+
+
+def is_simulated(config: Config, node_config: Mapping[str, object] = MappingProxyType({})) -> bool:
+    """Whether all data are those of whoever runs it: clients' errors may be told to them.
+
+    Seeded noise protects nobody, wherever it is drawn.
+    """
+    told = bool(node_config.get(SIMULATED)) or os.environ.get(SIMULATION_VARIABLE) == "1"
+    return told or config.run.entropy == "seeded"
+
+
+class FirstTrainings:
+    """How the first trainings of a run in this process ended; of `clients` there are."""
+
+    def __init__(self, clients: int) -> None:
+        self._wanted = min(FEW, clients)
+        self._kinds: list[str] = []
+        self._over = False
+        self._lock = Lock()
+
+    def tell(self, failure: BaseException | None) -> None:
+        """One has ended, with an exception or (None) well.
+
+        Raises `ProgramError`, with type, text and place, if it is the last of the first few, and
+        all of them have failed alike.
+        """
+        if self._over:
+            return
+        kind, text = ("", "") if failure is None else described(failure)
+        with self._lock:
+            alike = bool(kind) and kind == (self._kinds or [kind])[0] and not self._over
+            self._kinds.append(kind)
+            self._over = not alike or len(self._kinds) == self._wanted
+        if alike and self._over:
+            raise ProgramError(
+                f"app.client: the first {self._wanted} clients all failed alike: {text[:LONGEST]}"
+            )
+
+
+def described(failure: BaseException) -> tuple[str, str]:
+    """What is the same of all who fail alike, and type, text and the app's own line."""
+    frames = traceback.extract_tb(failure.__traceback__)
+    own = [frame for frame in frames if not _of_a_library(frame.filename)]
+    said = f"{type(failure).__name__}: {text_of(failure)}"
+    if not own:
+        return type(failure).__name__, said
+    last = own[-1]
+    kind = f"{type(failure).__name__} {last.filename} {last.lineno}"
+    return kind, f"{said} ({Path(last.filename).name}, line {last.lineno}, in {last.name})"
+
+
+_LIBRARIES = (str(APP_ROOT / "fl_shuffle"), str(Path(flwr.__file__).parents[1]))
+
+
+def _of_a_library(file: str) -> bool:
+    return file.startswith(_LIBRARIES) or "site-packages" in file

@@ -1,0 +1,70 @@
+"""Whom the server asks for whose reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import zip_longest
+
+from flwr.serverapp import Grid
+
+from fl_shuffle.configuration.supernodes import SuperNodeFile
+from fl_shuffle.flower.exchange import Blocks, Mask, every_client, requests
+from fl_shuffle.flower.messages import TrainRequest
+from fl_shuffle.flower.node_registry import NodeRegistry
+from fl_shuffle.gradients.clipper import HELD_NUMBERS
+
+Assignment = tuple[TrainRequest, int]
+"""A request, and the node that is asked."""
+
+
+class Nodes:
+    """The connected nodes, and a round's requests to them.
+
+    `blocks`: which clients are computed together; requests are made of whole blocks, so that bits
+    do not hang on the number of nodes. `summed`: nodes (simulated ones) may answer with the sum of
+    their clients' reports. `simulated`: what they say is wrong with their app is believed. A
+    request is given up after `timeout` seconds. `supernodes`: which node plays which part, as the
+    operator says.
+    """
+
+    def __init__(
+        self,
+        clients: int,
+        timeout: float = 3600.0,
+        blocks: Blocks = every_client,
+        *,
+        summed: bool = False,
+        simulated: bool = False,
+        supernodes: SuperNodeFile | None = None,
+    ) -> None:
+        self.clients = clients
+        self.timeout = timeout
+        self._blocks = blocks
+        self._summed = summed
+        self.simulated = simulated
+        self._registry = NodeRegistry(clients, timeout, supernodes)
+
+    def assignments(
+        self, grid: Grid, number: int, allowed: Mask, dimension: int
+    ) -> list[Assignment]:
+        """The round's requests, each with a node that can play its clients; nodes take turns."""
+        # A sum is as long for many clients as for few; of reports, memory is bounded.
+        most = self.clients if self._summed else max(1, HELD_NUMBERS // dimension)
+        queues = []
+        for held, nodes in self._registry.partitions(grid):
+            chosen = allowed if held is None else allowed & held
+            cut = requests(number, chosen, most, len(nodes), self._blocks)
+            wanted = [replace(one, summed=self._summed) for one in cut]
+            queues.append([(request, nodes[i % len(nodes)]) for i, request in enumerate(wanted)])
+        return [turn for turns in zip_longest(*queues) for turn in turns if turn is not None]
+
+    def one_by_one(self, grid: Grid, number: int, order: list[int]) -> Iterator[Assignment]:
+        """A request for each of the clients in this order; none for those that nobody can play."""
+        partitions = self._registry.partitions(grid)
+        for place, client in enumerate(order):
+            nodes = next(
+                (nodes for held, nodes in partitions if held is None or held[client]), None
+            )
+            if nodes is not None:
+                yield TrainRequest(number, client, 1), nodes[place % len(nodes)]

@@ -1,0 +1,113 @@
+"""A shuffler of its own, in Flower's terms: a node's way to it, the server's, and the facts that
+both go by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Message
+
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.errors import ConfigError
+from fl_shuffle.flower.messages import REQUEST_RECORD
+from fl_shuffle.randomizer_plan import RandomizerPlan
+from fl_shuffle.shuffler.remote.agreement import Agreement, require_run
+from fl_shuffle.shuffler.remote.client import RUN
+from fl_shuffle.shuffler.remote.credentials import Pass, read_key
+from fl_shuffle.shuffler.remote.link import Receiver, Sender
+
+SHUFFLER = "shuffler"
+"""In a node's configuration its site's pass, in the server's run configuration the analyzer's."""
+ANALYZER_KEY = "analyzer-key"
+"""In a node's configuration the analyzer's public key, in the server's run configuration the
+private one: files, all of them."""
+
+
+def agreement_of(run: str, config: Config, plan: RandomizerPlan, dimension: int) -> Agreement:
+    """What this run's parties agree on: each computes it from the public configuration."""
+    exponent = math.frexp(float(plan.step.min()))[1] - 1  # steps are powers of two
+    return Agreement(
+        run=run,
+        release=config.privacy.release,
+        clients=config.data.clients,
+        dimension=dimension,
+        min_reports=config.privacy.min_reports,
+        exponent=exponent,
+        largest=math.ceil(float(plan.largest.max()) / 2.0**exponent),
+    )
+
+
+def sender_of(config: Config, node_config: Mapping[str, object]) -> Sender | None:
+    """A node's way to its shuffler; None where the server is the shuffler, too.
+
+    What the node's own configuration says stands above the run's, which the server writes: raises
+    `ConfigError` if a node that has a shuffler is asked for reports without, or one that has none
+    is asked to use it.
+    """
+    own, key = node_config.get(SHUFFLER), node_config.get(ANALYZER_KEY)
+    apart = config.privacy.shuffler == "apart"
+    if own is None:
+        if apart:
+            raise ConfigError(
+                "privacy.shuffler = 'apart': this node knows no shuffler; start it with "
+                f'--node-config \'{SHUFFLER}="/path/site.json" {ANALYZER_KEY}="/path/key.pub"\''
+            )
+        return None
+    if not apart:
+        raise ConfigError(
+            f"privacy.shuffler = {config.privacy.shuffler!r}: this node hands reports to its own "
+            "shuffler and to nobody else; use 'apart'"
+        )
+    if config.privacy.release != "sum" and key is None:
+        raise ConfigError(f"node-config names a {SHUFFLER} and no {ANALYZER_KEY}")
+    public = None if key is None else read_key(_file(ANALYZER_KEY, key), private=False)
+    return Sender(Pass.read(_file(SHUFFLER, own), "site"), public, config.run.timeout)
+
+
+def require_no_pass(node_config: Mapping[str, object]) -> None:
+    """Refuse to answer the server with reports on a node that has a shuffler; raises
+    `ConfigError`."""
+    if SHUFFLER in node_config:
+        raise ConfigError(
+            f"node-config names a {SHUFFLER}, and LocalRandomizerMod sends its reports to the "
+            "server; start the node without, or use ShuffleClientApp"
+        )
+
+
+def receiver_of(
+    config: Config, run_config: Mapping[str, object], agreement: Callable[[], Agreement]
+) -> tuple[Receiver, bytes] | None:
+    """The server's way to its shuffler, and the analyzer's private key (empty where only sums
+    leave); None where the server is the shuffler. Raises `ConfigError` for half of it."""
+    own, key = str(run_config.get(SHUFFLER, "")), str(run_config.get(ANALYZER_KEY, ""))
+    if config.privacy.shuffler != "apart":
+        if own or key:
+            raise ConfigError(
+                f"--run-config names a {SHUFFLER if own else ANALYZER_KEY}, and privacy.shuffler = "
+                f"{config.privacy.shuffler!r} uses none; set it to 'apart'"
+            )
+        return None
+    one_by_one = config.privacy.release == "reports"
+    missing = [name for name, value in ((SHUFFLER, own), (ANALYZER_KEY, key)) if not value]
+    if not own or (one_by_one and not key):
+        raise ConfigError(
+            f"privacy.shuffler = 'apart': --run-config names no {missing[0]}; start the run with "
+            f"flwr run and the analyzer's files, see docs/deployment.md"
+        )
+    private = read_key(_file(ANALYZER_KEY, key), private=True) if one_by_one else b""
+    access = Pass.read(_file(SHUFFLER, own), "analyzer")
+    return Receiver(access, agreement(), config.run.timeout), private
+
+
+def _file(name: str, value: object) -> Path:
+    path = Path(str(value))
+    if not isinstance(value, str) or not path.is_absolute():
+        raise ConfigError(f"{name} = {value!r}: must be an absolute file name")
+    return path
+
+
+def run_named_in(message: Message) -> str:
+    """The identifier of the run that a request is part of; raises `InvalidValueError`."""
+    return require_run(message.content.config_records.get(REQUEST_RECORD, ConfigRecord()).get(RUN))

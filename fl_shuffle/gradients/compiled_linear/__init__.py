@@ -1,1 +1,0 @@
-"""Softmax regression, compiled: one pass over the records, where numba is installed."""

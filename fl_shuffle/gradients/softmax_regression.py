@@ -1,0 +1,133 @@
+"""Softmax regression, compiled: for runs with enough to do that compiling pays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fl_shuffle.gradients.engine import Batch, Loss
+from fl_shuffle.gradients.kernels import steady_arithmetic
+from fl_shuffle.gradients.networks.engine import NetworkEngine
+from fl_shuffle.gradients.networks.graph import Network
+from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
+from fl_shuffle.gradients.rounding import move_error_float32
+
+if TYPE_CHECKING:
+    from fl_shuffle.gradients.softmax_loops import Records
+
+MOST_WEIGHTS = 1 << 16
+"""Weights are read again for every tile of records: they must stay in the second-level cache."""
+MOST_CLASSES = 32
+"""With more classes a tile's errors leave the first-level cache."""
+LEAST_PRODUCTS = 1 << 24
+"""Below so many multiplications a round, loading the compiled loop takes longer than it saves."""
+
+PreparedSum = Callable[[Tensor, NonfiniteRecords], Tensor]
+"""(parameters [d], tally) -> sum [d]: that of certain clients."""
+
+
+def compiles(network: Network, device: torch.device, loss: Loss | None, records: int) -> bool:
+    """Whether `SoftmaxRegression` serves this model, and `records` records a round make it pay."""
+    if not network.linear or device.type != "cpu" or loss is not None:
+        return False
+    weights = network.layers[0].layers[0].fan_in * network.classes
+    small = weights <= MOST_WEIGHTS and network.classes <= MOST_CLASSES
+    return small and records * weights >= LEAST_PRODUCTS
+
+
+@dataclass(frozen=True)
+class SumPlan:
+    """What each client of a sum counts, and its clips.
+
+    `offsets` [k + 1]: where the clients' records begin; `clip_radius` as for `client_means`;
+    `weights` [k]: of their means, or one number; `grid`: of the blocks' sums (`rounding.sum_grid`
+    of what the whole sum may reach); `mean_clips` [k]: to what means are clipped, or None.
+    """
+
+    offsets: NDArray[np.int64]
+    clip_radius: NDArray[np.float64] | float
+    weights: NDArray[np.float64] | float
+    grid: float
+    mean_clips: NDArray[np.float64] | None = None
+
+
+class SoftmaxRegression(NetworkEngine):
+    """Modules Flatten? Linear, cross entropy, on the processor."""
+
+    def __init__(self, module: nn.Module, network: Network, **options: Any) -> None:
+        super().__init__(module, network, **options)
+        # Load numba: nearly all of what the first call would wait for.
+        import fl_shuffle.gradients.softmax_loops as loops
+
+        self._loops = loops
+
+    @property
+    def path(self) -> str:
+        return "closed-form linear, compiled"
+
+    def _move_error(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+        return move_error_float32(sizes, self._loops.TILE)
+
+    def _records(self, batch: Batch) -> Records:
+        labels = batch.labels
+        if batch.unusable is not None:
+            labels = labels.masked_fill(batch.unusable, -1)
+        limits = np.ones(len(batch.sizes), np.float32)
+        return self._loops.Records(
+            batch.inputs.detach().reshape(len(labels), -1).contiguous().numpy(),
+            labels.contiguous().numpy(),
+            np.concatenate([[0], np.cumsum(batch.sizes)]),
+            0 if batch.limits is None else self.norm,
+            limits if batch.limits is None else batch.limits.numpy(),
+            np.zeros(len(labels), np.bool_),
+        )
+
+    def _means(
+        self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
+    ) -> None:
+        records, blocks = self._records(batch), self.packing.starts(batch.sizes)
+        of_model = parameters.numpy(), self._network.classes
+        if self._loops.client_means(records, *of_model, blocks, rows.numpy()):
+            tally.add(torch.from_numpy(records.zeros), batch.sizes)
+
+    def prepared_sum(self, inputs: Tensor, labels: Tensor, plan: SumPlan) -> PreparedSum:
+        """A function that adds up the plan's clients at any parameters: float64 [d], each client's
+        weight times its row of `client_means`, which is clipped if the plan clips means.
+
+        Equal to that sum up to float32's rounding. Each block's sum is rounded to a multiple of the
+        grid, so that sums of blocks are exact: the bits of a round's sum do not depend on how calls
+        share its blocks. Several threads may call what this returns.
+        It and this raise `InvalidValueError` for shapes, types or radii that do not fit.
+        """
+        bounds = self._check_bounds(plan.offsets)
+        self._check_records(inputs, labels, bounds)
+        sizes = np.diff(bounds)
+        batch = self._batch(torch.empty(0), inputs, labels, sizes)
+        ready = self._records(replace(batch, limits=self._limits(plan.clip_radius, sizes)))
+        clips = plan.mean_clips
+        shares = np.broadcast_to(plan.weights, len(sizes)) / (sizes if clips is None else 1)
+        fixed = self._network.classes, np.float32(shares), self.packing.starts(sizes), plan.grid
+
+        def sum_at(parameters: Tensor, tally: NonfiniteRecords) -> Tensor:
+            self.check_parameters(parameters)
+            # Several threads may call: each has marks and a sum of its own.
+            records = ready._replace(zeros=np.zeros(len(ready.labels), np.bool_))
+            total, invalid = np.empty(self.dimension), np.zeros(len(sizes), np.bool_)
+            own = records, parameters.detach().numpy(), *fixed, total
+            with steady_arithmetic(self.device):
+                if clips is None:
+                    bad = self._loops.sum_of_records(*own)
+                else:
+                    bad = self._loops.sum_of_means(*own, self.norm, clips, invalid)
+            if bad:
+                tally.add(torch.from_numpy(records.zeros), sizes)
+            tally.add_clients(int(np.count_nonzero(invalid)))
+            return torch.from_numpy(total)
+
+        return sum_at

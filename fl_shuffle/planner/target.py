@@ -1,0 +1,103 @@
+"""A configuration's most rounds, reports or budget, or least clients, for a target epsilon."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fl_shuffle.configuration.reading import overridden
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.declare import settings_of
+from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_choice, require_real
+from fl_shuffle.planner.cost import cost_of
+
+
+class Asked(NamedTuple):
+    """A setting that can be solved for; whether more of it costs privacy."""
+
+    key: str
+    costs: bool
+
+
+SOLVABLE = {
+    "rounds": Asked("run.rounds", True),
+    "reports_per_round": Asked("privacy.reports_per_round", True),
+    "epsilon0": Asked("budgets.epsilon", True),
+    "clients": Asked("data.clients", False),
+}
+PRECISION = 1e-3
+"""Relative, of the target's epsilon, for a setting that is not whole."""
+MOST = 1e7
+"""Nothing beyond is tried, of settings without an end of their own."""
+
+
+def solve_configuration(config: Config, name: str, epsilon: float) -> tuple[float, Config]:
+    """The most of `name` (the least of clients) with which the worst client's epsilon is at most
+    `epsilon` (nats, at the configuration's target delta), and the configuration with it.
+
+    Public facts alone decide: budgets, clients, rounds. Raises `NotApplicableError` where no value
+    keeps the target, `InvalidValueError` for a target that is none, or budgets of several sizes.
+    """
+    asked = SOLVABLE[require_choice("--solve-for", name, SOLVABLE)]
+    target = require_real("epsilon", epsilon, minimum=0.0, exclusive_minimum=True)
+    if name == "epsilon0" and config.budgets.distribution != "constant":
+        raise InvalidValueError(
+            "budgets.distribution", config.budgets.distribution, "must be constant to be solved for"
+        )
+    section, key = asked.key.split(".")
+    spec = settings_of(type(getattr(config, section)))[key]
+    whole = spec.kind.startswith("int")
+    least = float(spec.low or (1 if whole else 1e-3))
+    most = min(float(spec.high or MOST), MOST)
+
+    def with_value(value: float) -> Config:
+        return overridden(config.to_dict(), [f"{asked.key}={int(value) if whole else value!r}"])
+
+    def keeps(value: float) -> bool:
+        costs, _ = cost_of(with_value(value))
+        return max(cost.epsilon for cost in costs) <= target
+
+    start = float(getattr(getattr(config, section), key))
+    value = _furthest(keeps, start, least, most, whole=whole, upwards=asked.costs)
+    if value is None:
+        raise NotApplicableError(
+            f"no {asked.key} in [{least:g}, {most:g}] keeps epsilon <= {target:g} at delta = "
+            f"{config.privacy.target_delta:g}"
+        )
+    return value, with_value(value)
+
+
+def _furthest(
+    keeps: Callable[[float], bool],
+    start: float,
+    least: float,
+    most: float,
+    *,
+    whole: bool,
+    upwards: bool,
+) -> float | None:
+    """The largest value that `keeps` (the smallest, unless `upwards`), which is monotone."""
+    far, near = (most, least) if upwards else (least, most)
+    good: float | None = None
+    bad: float | None = None
+    value = start
+    while good is None or bad is None:
+        if keeps(value):
+            good, end, factor = value, far, 2.0
+        else:
+            bad, end, factor = value, near, 0.5
+        if value == end:
+            return good
+        moved = value * (factor if upwards else 1.0 / factor)
+        value = min(max(float(math.floor(moved)) if whole else moved, least), most)
+    while abs(good - bad) > (1.0 if whole else PRECISION * min(good, bad)):
+        value = math.sqrt(good * bad)
+        if whole:
+            low, high = sorted((good, bad))
+            value = min(max(float(round(value)), low + 1.0), high - 1.0)
+        if keeps(value):
+            good = value
+        else:
+            bad = value
+    return good

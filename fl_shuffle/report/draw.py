@@ -1,0 +1,231 @@
+"""Figures drawn by matplotlib: the same one as SVG in a page, and as a file for a paper."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import textwrap
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from fl_shuffle.errors import RunError
+from fl_shuffle.report.figures import STYLES, Figure, Vector, run_figures
+from fl_shuffle.report.formats import write_table
+from fl_shuffle.report.many import figures_together
+from fl_shuffle.report.record import RunRecord
+
+PICTURES: Final = ("png", "pdf", "svg")
+FORMS: Final = (*PICTURES, "csv")
+SIZE: Final = (4.8, 3.3)
+"""Inches: a column of a paper, with text of its size; still readable on a telephone."""
+LEGEND_LINE: Final = 0.17
+"""Inches that a line of a file's legend takes ..."""
+LEGEND_WIDTH: Final = 56
+"""... and characters that one holds."""
+RESOLUTION: Final = 300
+"""Dots an inch of a PNG."""
+STYLE_SHEET: Final = Path(__file__).parent / "templates" / "page.css"
+TWO_DECADES, NARROW = 100.0, 4.0
+"""Ratios of a logarithmic axis's ends below which it has ticks at 1, 2 and 5, and even ones."""
+
+
+class Stroke(NamedTuple):
+    """How a line looks: a colour of the style sheet, dashes as matplotlib has them, its width."""
+
+    colour: str
+    dashes: str | tuple[int, tuple[int, ...]] = "-"
+    width: float = 1.8
+
+    @property
+    def array(self) -> str:
+        """The dashes as SVG has them, for a legend's key."""
+        known = {"-": (), "--": (6, 3), ":": (2, 2)}
+        return " ".join(map(str, known[self.dashes] if isinstance(self.dashes, str)
+                            else self.dashes[1]))  # fmt: skip
+
+
+_RUNS = ("proven", "gspa", "lower", "sum", "specific", "local", "sum_lower", "ink")
+_DASHES: tuple[Any, ...] = ("-", (0, (6, 3)), (0, (2, 2)), (0, (8, 2, 2, 2)))
+STROKES: Final = {
+    "proven": Stroke("proven"),
+    "sum": Stroke("sum"),
+    "local": Stroke("local", width=1.2),
+    "gspa": Stroke("gspa", "--", 1.5),
+    "specific": Stroke("specific", "--", 1.5),
+    "lower": Stroke("lower", ":"),
+    "sum_lower": Stroke("sum_lower", ":"),
+    "target": Stroke("ink", width=0.9),
+    "accuracy": Stroke("proven"),
+    "guessing": Stroke("quiet", width=1.0),
+    **{f"run-{n}": Stroke(_RUNS[n], _DASHES[n % len(_DASHES)]) for n in range(STYLES)},
+    **{f"run-{n}-proven": Stroke(_RUNS[n]) for n in range(STYLES)},
+    **{f"run-{n}-sum": Stroke(_RUNS[n], _DASHES[3]) for n in range(STYLES)},
+    **{f"run-{n}-lower": Stroke(_RUNS[n], ":") for n in range(STYLES)},
+}
+"""Kind of a line -> its stroke: solid ones are guarantees, dashed ones published formulas that are
+none, dotted ones what an attack reaches."""
+
+
+@cache
+def colours() -> dict[str, str]:
+    """Name -> colour of the style sheet by daylight, which is what goes into files."""
+    light = STYLE_SHEET.read_text(encoding="utf-8").partition("@media")[0]
+    return dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", light))
+
+
+class Inline(NamedTuple):
+    """A figure for a page: the inside of an SVG element of that many units."""
+
+    width: float
+    height: float
+    body: str
+
+
+def inline(figure: Figure, name: str) -> Inline:
+    """The figure, called `name` in its page, without its legend.
+
+    Colours are names of the page's style sheet, which follow it in the dark and on paper.
+    """
+    file = io.StringIO()
+    _save(figure, file, legend=False, form="svg", salt=name)
+    text = file.getvalue()
+    body = text[text.index('<g id="figure_1">') : text.rindex("</svg>")]
+    # No clip paths are needed, and no name may occur twice in a page: those of markers are salted.
+    named = r'<defs>\s*<clipPath.*?</defs>\s*|(?<=<g) id="[^"]*"| clip-path="[^"]*"|<!--.*?-->\s*'
+    body = re.sub(named, "", body, flags=re.DOTALL)
+    for colour in {stroke.colour for stroke in STROKES.values()} | {"rule"}:
+        body = body.replace(colours()[colour], f"var(--{colour})")
+    return Inline(72.0 * SIZE[0], 72.0 * SIZE[1], body)
+
+
+def write_picture(figure: Figure, path: Path) -> None:
+    """One figure as the picture that the file's ending names; its owner alone may read it.
+
+    Raises `RunError` if it cannot be written.
+    """
+    form = path.suffix.lower().removeprefix(".")
+    if form not in PICTURES:
+        raise RunError(f"{path} cannot be written: the name must end in {', '.join(PICTURES)}")
+    try:
+        _save(figure, path, legend=len(figure.shown()) > 1, form=form)
+        path.chmod(0o600)
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be written: {error}") from None
+
+
+def write_figures(runs: Sequence[RunRecord], folder: Path, form: str) -> list[Path]:
+    """Every figure of the page as a file of its own in `folder`: a picture, or its numbers.
+
+    Returns where they are. Raises `RunError` where nothing can be written.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be used as a folder: {error.strerror}") from None
+    found: list[tuple[str, Figure]] = []
+    for number, run in enumerate(runs, start=1):
+        prefix = f"run{number}-" if len(runs) > 1 else ""
+        own = run_figures(run) if run.spend is not None else []
+        found += [(prefix + figure.name, figure) for figure in own]
+    if len(runs) > 1:
+        found += [(figure.name, figure) for figure in figures_together(runs)]
+    paths = []
+    for name, figure in found:
+        path = folder / f"{name}.{form}"
+        if form == "csv":
+            write_table(figure.table(), path, "csv")
+        else:
+            write_picture(figure, path)
+        paths.append(path)
+    return paths
+
+
+def _save(figure: Figure, file: Any, *, legend: bool, form: str, salt: str = "fl-shuffle") -> None:
+    from matplotlib import rc_context
+
+    ink, quiet, rule = (colours()[name] for name in ("ink", "quiet", "rule"))
+    style: Any = {
+        "font.size": 10, "legend.fontsize": 8.5, "axes.spines.top": False, "axes.grid": True,
+        "axes.spines.right": False, "grid.color": rule, "grid.linewidth": 0.7, "text.color": ink,
+        "axes.labelcolor": ink, "axes.edgecolor": quiet, "xtick.labelcolor": quiet,
+        "ytick.labelcolor": quiet, "xtick.bottom": False, "ytick.left": False,
+        "xtick.minor.bottom": False, "ytick.minor.left": False, "svg.fonttype": "none",
+        "svg.hashsalt": salt, "pdf.fonttype": 42,
+    }  # fmt: skip
+    # Undated: the same numbers give the same file, and it does not tell when it was made.
+    dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    with rc_context(style):
+        canvas = _canvas(figure, legend=legend)
+        canvas.savefig(file, format=form, dpi=RESOLUTION, metadata=dates.get(form),
+                       transparent=legend is False)  # fmt: skip
+
+
+def _canvas(figure: Figure, *, legend: bool) -> Any:
+    from matplotlib.figure import Figure as Canvas
+
+    canvas = Canvas(figsize=SIZE, layout="constrained")
+    axes = canvas.add_subplot()
+    lines = figure.shown()
+    # The highest in the legend lies on top.
+    for order, line in enumerate(lines):
+        stroke = STROKES[line.kind]
+        x, y = line.x, line.y
+        if line.steps and x.size:
+            # A share holds from its value on, up to the next one; nobody lies below the first.
+            x, y = np.append(x[:1], x), np.append(0.0, y)
+        axes.errorbar(
+            x, y, line.spread, color=colours()[stroke.colour], linestyle=stroke.dashes,
+            linewidth=stroke.width, label=textwrap.fill(line.label, LEGEND_WIDTH),
+            marker="o" if line.few else None, markersize=4, capsize=3, zorder=3.0 - 0.01 * order,
+            drawstyle="steps-post" if line.steps else "default",
+        )  # fmt: skip
+    axes.set(
+        xlabel=figure.x_label, ylabel=figure.y_label,
+        xscale="log" if figure.log_x else "linear", yscale="log" if figure.log_y else "linear",
+    )  # fmt: skip
+    _scale(axes.xaxis, [line.x for line in lines], log=figure.log_x, counts=figure.counts)
+    _scale(axes.yaxis, [line.y for line in lines], log=figure.log_y, counts=False)
+    if figure.low is not None or figure.high is not None:
+        axes.set_ylim(figure.low, figure.high)
+    if legend:
+        # One column, and room for it: nothing of a name is cut off.
+        rows = sum(len(textwrap.wrap(line.label, LEGEND_WIDTH)) for line in lines)
+        canvas.set_size_inches(SIZE[0], SIZE[1] + LEGEND_LINE * rows)
+        canvas.legend(loc="outside upper left", ncols=1, frameon=False)
+    return canvas
+
+
+def _scale(axis: Any, values: Sequence[Vector], *, log: bool, counts: bool) -> None:
+    """Few round labels; whole ones on an axis that counts."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    if not log:
+        axis.set_major_locator(
+            MaxNLocator(6, integer=counts, steps=[1, 2, 5, 10], min_n_ticks=1 if counts else 2)
+        )
+    else:
+        every = np.concatenate([np.ravel(each) for each in values]) if values else np.ones(1)
+        every = every[every > 0.0]
+        ratio = float(every.max() / every.min()) if every.size else 10.0
+        if ratio < NARROW:
+            axis.set_major_locator(MaxNLocator(4))
+        else:
+            subs = (1.0, 2.0, 5.0) if ratio < TWO_DECADES else (1.0,)
+            axis.set_major_locator(LogLocator(subs=subs, numticks=7))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick_label(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def tick_label(value: float) -> str:
+    """A tick's: four digits, and no zeros in an exponent."""
+    if value == 0.0 or not math.isfinite(value):
+        return "0" if value == 0.0 else ""
+    if 1e-3 <= abs(value) < 1e5:
+        return f"{value:.4g}"
+    mantissa, _, exponent = f"{value:.2e}".partition("e")
+    return f"{float(mantissa):g}e{int(exponent)}"

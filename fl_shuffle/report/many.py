@@ -1,0 +1,374 @@
+"""Many runs compared: as a table (`runs`), on one page (`report RUN RUN`), and as a sweep."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.errors import RunError
+from fl_shuffle.report.figures import STYLES, Figure, Line, thinned, wide
+from fl_shuffle.report.formats import Grid, short
+from fl_shuffle.report.record import RunRecord
+from fl_shuffle.runs.directory import LEDGER
+from fl_shuffle.runs.views import RunView
+
+if TYPE_CHECKING:
+    from fl_shuffle.report.meaning import Policy
+
+DEPTH = 3
+"""A sweep's runs lie two folders below it, and sweeps lie in a folder of runs."""
+NOT_COMPARED = ("run.out", "run.jobs", "data.root")
+"""Settings that change no number."""
+SEED = "run.seed"
+EACH_ALONE = (
+    "every epsilon is that of one run alone; whoever sees several runs about the same records "
+    "learns more: their epsilons and deltas add up"
+)
+BOUNDS = {
+    "epsilon": ("what is released (proven)", "proven"),
+    "sum_epsilon": ("if only sums are seen (proven)", "sum"),
+    "lower_epsilon": ("an attack (lower bound)", "lower"),
+}
+"""Columns of a sweep's table that its figure shows: what they are called, and whose line it is."""
+FEW_GROUPS = 3
+"""A sweep's figure of more lines than this shows what is reported alone."""
+
+PERCENT = ("accuracy", "accuracy_sd")
+HEADS = {"accuracy": "accuracy, %", "accuracy_sd": "spread, %", "directory": "folder"}
+"""Of a sweep's tables: columns of shares, and what they are called on its page."""
+
+Configuration = Mapping[str, Mapping[str, Any]]
+
+
+def find_runs(folders: Sequence[Path]) -> list[Path]:
+    """Every run directory at or below these folders, by name. Raises `RunError` if there is none,
+    or a folder does not exist."""
+    found: dict[Path, None] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise RunError(f"{folder} is no folder; name one that holds runs")
+        for path in _below(folder, DEPTH):
+            found.setdefault(path)
+    if not found:
+        raise RunError(f"there is no run in {', '.join(map(str, folders))}")
+    return list(found)
+
+
+def _below(folder: Path, depth: int) -> list[Path]:
+    if (folder / LEDGER).is_file():
+        return [folder]
+    if depth == 0:
+        return []
+    try:
+        inside = sorted(each for each in folder.iterdir() if each.is_dir())
+    except OSError as error:
+        raise RunError(f"{folder} cannot be read: {error.strerror}") from None
+    return [run for each in inside for run in _below(each, depth - 1)]
+
+
+def runs_table(paths: Sequence[Path], *, with_settings: bool = False) -> dict[str, NDArray[Any]]:
+    """One row a run: folder, state, clients, rounds, accuracy, the reported epsilon (nats, worst
+    client) and the local one, delta, unit; of an unfinished run as they stand in its ledger so far.
+
+    `with_settings`: also the settings that are not the same in all of them. Raises `RunError` for
+    a run whose files make no sense.
+    """
+    views = [RunView(path) for path in paths]
+    configs = [view.config for view in views]
+    table: dict[str, NDArray[Any]] = {
+        "run": np.array([str(path) for path in paths]),
+        "state": np.array(["finished" if view.finished else "unfinished" for view in views]),
+        "clients": np.array([config["data"]["clients"] for config in configs]),
+        "rounds": np.array([f"{view.last_round}/{view.config['run']['rounds']}" for view in views]),
+        "accuracy": _numbers(view.measured("accuracy") for view in views),
+        "epsilon": _numbers(view.spent(view.headline) for view in views),
+        "local": _numbers(view.spent("local") for view in views),
+        "delta": np.array([config["privacy"]["target_delta"] for config in configs]),
+        "unit": np.array([config["privacy"]["unit"] for config in configs]),
+    }
+    if with_settings:
+        found = differences(configs, NOT_COMPARED)
+        table |= {key: np.array([json.dumps(v) for v in values]) for key, values in found.items()}
+    return table
+
+
+def differences(
+    configs: Sequence[Configuration], ignored: Iterable[str] = NOT_COMPARED
+) -> dict[str, list[Any]]:
+    """Setting -> its value in each configuration, for settings that are not the same in all."""
+    flat = [
+        {f"{section}.{key}": value for section, table in config.items()
+         for key, value in table.items()}
+        for config in configs
+    ]  # fmt: skip
+    found = {
+        key: [each.get(key) for each in flat]
+        for key in dict.fromkeys(key for each in flat for key in each)
+        if key not in ignored
+    }
+    return {key: v for key, v in found.items() if len({json.dumps(value) for value in v}) > 1}
+
+
+def seed_groups(runs: Sequence[RunRecord]) -> list[list[RunRecord]]:
+    """Runs that differ in nothing but their seed, together, in the order given."""
+    keys = [key.split(".") for key in differences([run.config for run in runs]) if key != SEED]
+    found: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        own = [run.config[section].get(key) for section, key in keys]
+        found.setdefault(json.dumps(own), []).append(run)
+    return list(found.values())
+
+
+def mean_and_spread(values: Iterable[float | None]) -> tuple[float | None, float | None]:
+    """Mean and sample standard deviation of the numbers among these; None where too few are."""
+    found = [value for value in values if value is not None]
+    mean = statistics.fmean(found) if found else None
+    return mean, statistics.stdev(found) if len(found) > 1 else None
+
+
+def figures_together(runs: Sequence[RunRecord]) -> list[Figure]:
+    """What the runs spent, and their accuracy, in one figure each."""
+    spent = []
+    for number, run in enumerate(runs):
+        if run.spend is not None and run.ledger.rounds.size:
+            at = thinned(len(run.ledger.rounds))
+            values = run.ledger.epsilon[run.spend.headline_column][at]
+            label = f"{number + 1}: {run.name}"
+            spent.append(Line.of(_kind(number), label, run.ledger.rounds[at], values))
+    place = {id(run): number for number, run in enumerate(runs)}
+    accuracies = [_accuracy_line(place[id(group[0])], group) for group in seed_groups(runs)]
+    measured = [line for line in accuracies if line is not None]
+    spend = Figure(
+        name="together-spend",
+        title="Privacy spent",
+        caption="Cumulative epsilon of each run's most exposed client, in the column that matches "
+        "what it released.",
+        x_label="round",
+        y_label="epsilon",
+        lines=spent,
+        log_y=wide([line.y for line in spent]),
+    )
+    accuracy = Figure(
+        name="together-accuracy",
+        title="Accuracy",
+        caption="Test accuracy; where runs differ in their seed alone their mean, with one sample "
+        "standard deviation either way.",
+        x_label="round",
+        y_label="test accuracy, %",
+        lines=measured,
+    )
+    return [figure for figure in (spend, accuracy) if figure.lines]
+
+
+def _accuracy_line(number: int, group: Sequence[RunRecord]) -> Line | None:
+    common = sorted(set.intersection(*(set(run.accuracy) for run in group)))
+    if not common:
+        return None
+    values = np.array([[100.0 * run.accuracy[at] for at in common] for run in group])
+    shown = thinned(len(common))
+    spread = values.std(axis=0, ddof=1)[shown] if len(group) > 1 else None
+    label = f"{number + 1}: {group[0].name}"
+    label += f", mean of {len(group)} seeds" if len(group) > 1 else ""
+    rounds = np.array(common, dtype=float)[shown]
+    return Line(_kind(number), label, rounds, values.mean(axis=0)[shown], spread)
+
+
+def runs_view(runs: Sequence[RunRecord], policy: Policy | None) -> dict[str, Any]:
+    """The overview of several runs."""
+    names = [f"{number}: {run.name}" for number, run in enumerate(runs, start=1)]
+    columns = list(dict.fromkeys(name for run in runs if run.spend for name in run.spend.columns))
+    overview = []
+    for name, run in zip(names, runs, strict=True):
+        spend = run.spend
+        own = {} if spend is None else {key: each.worst for key, each in spend.columns.items()}
+        last = 100.0 * run.accuracy[max(run.accuracy)] if run.accuracy else None
+        row = [name, last, None if spend is None else spend.headline, run.delta]
+        row += [own.get(key) for key in columns]
+        if policy is not None:
+            row.append("-" if spend is None else policy.grade(spend.headline))
+        overview.append(row)
+    heads = ["run", "accuracy, %", "epsilon", "delta", *columns]
+    seeds = []
+    for group in seed_groups(runs):
+        values = [100.0 * run.accuracy[max(run.accuracy)] for run in group if run.accuracy]
+        if len(values) > 1:
+            mean, spread = mean_and_spread(values)
+            seeds.append((", ".join(run.name for run in group), len(values), mean, spread))
+    changed = differences([run.config for run in runs])
+    return {
+        "alone": EACH_ALONE,
+        "overview": Grid(
+            heads + ["policy"] * (policy is not None), overview,
+            caption="epsilon: of the column that matches what was released",
+        ),
+        "figures": figures_together(runs),
+        "seeds": Grid(
+            ("runs that differ in their seed alone", "seeds", "mean accuracy, %", "spread"), seeds,
+            caption="Accuracy over seeds (spread: one sample standard deviation)",
+        ),
+        "differences": Grid(
+            ("setting", *names),
+            [(key, *("-" if value is None else json.dumps(value) for value in values))
+             for key, values in changed.items()],
+            label="settings that differ",
+        ),
+    }  # fmt: skip
+
+
+class SweepTables(Protocol):
+    """What a sweep's page is made of: the keys of its grid, one row a combination, and one a run;
+    of so many `planned` runs, on the `base` configuration. `delta` is None where runs differ."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def settings(self) -> list[str]: ...
+
+    @property
+    def table(self) -> Mapping[str, Sequence[Any]]: ...
+
+    @property
+    def runs(self) -> Mapping[str, Sequence[Any]]: ...
+
+    @property
+    def planned(self) -> int: ...
+
+    @property
+    def seeds(self) -> int: ...
+
+    @property
+    def base(self) -> Mapping[str, Any]: ...
+
+    @property
+    def delta(self) -> float | None: ...
+
+
+def sweep_view(sweep: SweepTables) -> dict[str, Any]:
+    """What the template shows of a sweep."""
+    finished = len(sweep.runs["directory"])
+    names = [Path(each).name for each in sweep.runs["directory"]]
+    figure = accuracy_against_epsilon(sweep)
+    return {
+        "title": f"fl-shuffle sweep {sweep.name}",
+        "name": sweep.name,
+        "alone": EACH_ALONE,
+        "planned": sweep.planned,
+        "finished": finished,
+        "settings": ", ".join(sweep.settings) or "no setting",
+        "combinations_count": len(sweep.table["runs"]),
+        "seeds": sweep.seeds,
+        "figures": [] if figure is None else [figure],
+        "combinations": _sweep_grid(
+            sweep.table,
+            "Mean and spread (one sample standard deviation) of accuracy over the seeds; the "
+            "largest epsilon of any of the runs",
+        ),
+        "runs": _sweep_grid(
+            {**sweep.runs, "directory": names},
+            "Every finished run; its folder lies in runs/ of the sweep's",
+        ),
+        "base": json.dumps(sweep.base, indent=2),
+    }
+
+
+def _sweep_grid(columns: Mapping[str, Sequence[Any]], caption: str) -> Grid:
+    """A table, accuracies in percent; a column that holds anything but numbers is text."""
+    cells: list[list[Any]] = []
+    for name, values in columns.items():
+        if any(isinstance(value, bool | str | list | dict) for value in values):
+            cells.append([short(value) for value in values])
+        else:
+            scale = 100.0 if name in PERCENT else 1
+            cells.append([None if value is None else scale * value for value in values])
+    heads = [HEADS.get(name, name.removesuffix("_epsilon")) for name in columns]
+    return Grid(heads, list(zip(*cells, strict=True)), caption)
+
+
+def accuracy_against_epsilon(sweep: SweepTables) -> Figure | None:
+    """Accuracy against epsilon, with error bars; None if no combination has both numbers.
+
+    A line runs along the values of the setting that moves epsilon most, one for each combination
+    of the others: at the proven epsilon that matches what was released, at that towards whoever
+    sees sums alone, and at what an attack reaches.
+    """
+    table = sweep.table
+    rows = [
+        row
+        for row, (epsilon, accuracy) in enumerate(
+            zip(table["epsilon"], table["accuracy"], strict=True)
+        )
+        if epsilon is not None and accuracy is not None and np.isfinite(epsilon)
+    ]
+    if not rows:
+        return None
+    # Of settings that move it equally, the last; a sweep over seeds alone has none, and one point.
+    keys = sweep.settings[::-1] or [""]
+    groups = max((_groups(sweep, rows, key) for key in keys), key=partial(_moved, sweep))
+    bounds = [name for name in BOUNDS if _drawn(table, name, rows)]
+    bounds = bounds if len(groups) <= FEW_GROUPS else bounds[:1]
+    lines = []
+    for number, (label, own) in enumerate(groups.items()):
+        for name in bounds:
+            words, kind = BOUNDS[name]
+            values = {row: table[name][row] for row in own}
+            known = [row for row in own if values[row] is not None and np.isfinite(values[row])]
+            at = sorted(known, key=values.__getitem__)
+            named = [label] * bool(label) + [words] * (len(bounds) > 1 or not label)
+            # One line a bound in its own colour; of several groups each has a colour for its three.
+            kind = kind if len(groups) == 1 else f"{_kind(number)}-{kind}"
+            x, y = ([float(table[key][row]) for row in at] for key in (name, "accuracy"))
+            spread = 100.0 * np.array([table["accuracy_sd"][row] or 0.0 for row in at])
+            lines.append(Line(kind, ": ".join(named), np.array(x), 100.0 * np.array(y), spread))
+    return Figure(
+        name="accuracy-epsilon",
+        title="Accuracy against epsilon",
+        caption="Mean test accuracy over the seeds, and one sample standard deviation either way; "
+        "each epsilon is the largest of the combination's runs. Dotted lines are what an attack "
+        "reaches; the others are proven.",
+        x_label="epsilon of the worst client"
+        + ("" if sweep.delta is None else f" at delta = {sweep.delta:g}"),
+        y_label="test accuracy, %",
+        lines=lines,
+        log_x=wide([line.x for line in lines]),
+    )
+
+
+def _groups(sweep: SweepTables, rows: Sequence[int], along: str) -> dict[str, list[int]]:
+    """The rows of the table in groups that differ in nothing but the setting `along`."""
+    found: dict[str, list[int]] = {}
+    others = [key for key in sweep.settings if key != along]
+    for row in rows:
+        label = ", ".join(f"{key} = {short(sweep.table[key][row])}" for key in others)
+        found.setdefault(label, []).append(row)
+    return found
+
+
+def _moved(sweep: SweepTables, groups: Mapping[str, Sequence[int]]) -> float:
+    """How far epsilon goes along the lines, added up."""
+    epsilons = [np.array([sweep.table["epsilon"][i] for i in rows]) for rows in groups.values()]
+    return sum(float(np.ptp(each)) for each in epsilons)
+
+
+def _drawn(table: Mapping[str, Sequence[Any]], name: str, rows: Sequence[int]) -> bool:
+    """Whether this column says something, and another thing than the reported epsilon."""
+    if name not in table:
+        return False
+    return name == "epsilon" or any(
+        table[name][row] not in (None, table["epsilon"][row]) for row in rows
+    )
+
+
+def _numbers(values: Iterable[float | None]) -> NDArray[np.float64]:
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _kind(number: int) -> str:
+    return f"run-{number % STYLES}"

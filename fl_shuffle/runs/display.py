@@ -1,0 +1,219 @@
+"""What a user sees while a run goes on: a live line, plain lines, JSON lines, the result, or what
+Flower keeps with the run (`flwr run . --stream`, `flwr log`)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.run_words import (
+    HEADINGS,
+    cells,
+    footer,
+    header,
+    is_shown,
+    number,
+    one_line,
+    row,
+    say,
+)
+from fl_shuffle.runs.events import Preparing, RoundFinished, RunEvent, RunFinished, RunStarted
+from fl_shuffle.runs.outcome import RoundOutcome, publishes_times
+
+flower = logging.getLogger("flwr")
+"""Flower's own logger, whose lines it keeps with the run."""
+
+
+class Display:
+    """Plain lines: what goes on to `progress`, the result to `out`. A run calls it with its events.
+
+    With `quiet` only the one line of the result, and what went wrong.
+    """
+
+    def __init__(self, out: TextIO, progress: TextIO, *, quiet: bool = False) -> None:
+        self._out, self._progress, self._quiet = out, progress, quiet
+        self._run: RunStarted | None = None
+
+    def __call__(self, event: RunEvent) -> None:
+        if isinstance(event, Preparing):
+            self.prepare(event.text)
+        elif isinstance(event, RoundFinished):
+            self._round(event.outcome)
+        elif isinstance(event, RunFinished):
+            self._finish(event.summary)
+        else:
+            self._run = event
+            self._start(event)
+
+    def prepare(self, text: str) -> None:
+        """Say what is being done before the run begins."""
+        self._tell(f"{text} ...")
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+    def _tell(self, *lines: str) -> None:
+        """Say what goes on."""
+        if not self._quiet:
+            say(*lines, out=self._progress)
+
+    def _start(self, run: RunStarted) -> None:
+        self._tell(*header(run.config, run.directory, run.warnings, run.noise))
+        self._heads()
+
+    def _heads(self) -> None:
+        self._tell(row(HEADINGS))
+
+    def _round(self, outcome: RoundOutcome) -> None:
+        assert self._run is not None
+        rounds = self._run.config.run.rounds
+        if is_shown(outcome.round_number, rounds):
+            self._tell(row(cells(outcome, rounds)))
+
+    def _finish(self, summary: dict[str, Any]) -> None:
+        place = _called(Path(summary["run_directory"]))
+        if not self._quiet:
+            say("", out=self._progress)
+            say(*footer(summary, place), out=self._out)
+            return
+        for line in footer(summary, place):
+            if line.startswith("!"):
+                say(line, out=self._progress)
+        say(one_line(summary, place), out=self._out)
+
+
+class FlowerLog(Display):
+    """The same lines in Flower's log, as a deployment has them.
+
+    Others than the holders of the data may read it: it gets no times, and nothing of how the data
+    are prepared.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(sys.stdout, sys.stderr)
+        self._simulated = publishes_times(config)
+
+    def prepare(self, text: str) -> None:
+        """See `Display`."""
+        if self._simulated:
+            super().prepare(text)
+
+    def _tell(self, *lines: str) -> None:
+        for line in lines:
+            flower.info("%s", line)
+
+    def _finish(self, summary: dict[str, Any]) -> None:
+        self._tell(*footer(summary))
+
+
+class LiveDisplay(Display):
+    """One line that is rewritten in place, for terminals."""
+
+    def __init__(self, out: TextIO, progress: TextIO) -> None:
+        super().__init__(out, progress)
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        self._bar = Progress(
+            MofNCompleteColumn(), BarColumn(bar_width=24), TextColumn("{task.description}"),
+            TimeRemainingColumn(), console=Console(file=progress), transient=True,
+        )  # fmt: skip
+
+    def _start(self, run: RunStarted) -> None:
+        super()._start(run)
+        if run.config.run.entropy != "seeded":
+            # How long clients compute may depend on their records.
+            self._bar.columns = self._bar.columns[:-1]
+        self._task = self._bar.add_task("", total=run.config.run.rounds)
+        self._bar.start()
+
+    def _heads(self) -> None:
+        """The line says what it shows."""
+
+    def _round(self, outcome: RoundOutcome) -> None:
+        accuracy = outcome.metrics.get("accuracy")
+        shown = "" if accuracy is None else f"accuracy {accuracy:.1%}  "
+        spend = outcome.spend
+        epsilon = f"epsilon {number(spend.headline)} {spend.columns[spend.headline_column].status}"
+        self._bar.update(
+            self._task, completed=outcome.round_number, description=f"{shown}{epsilon}"
+        )
+
+    def _finish(self, summary: dict[str, Any]) -> None:
+        self.close()
+        super()._finish(summary)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        self._bar.stop()
+
+
+class JsonDisplay(Display):
+    """One JSON object per round, then the summary: for machines."""
+
+    def prepare(self, text: str) -> None:
+        """Nothing: machines do not wonder."""
+
+    def _print(self, text: str) -> None:
+        print(text, file=self._out, flush=True)
+
+    def _start(self, run: RunStarted) -> None:
+        self._print(
+            json.dumps({"event": "start", "run_directory": str(run.directory),
+                        "warnings": list(run.warnings)})
+        )  # fmt: skip
+
+    def _round(self, outcome: RoundOutcome) -> None:
+        assert self._run is not None
+        # How long a client computes may depend on its records.
+        times = self._run.config.run.entropy == "seeded"
+        columns = {
+            f"{name}_epsilon": _finite(column.worst)
+            for name, column in outcome.spend.columns.items()
+        }
+        self._print(
+            json.dumps(
+                {
+                    "event": "round",
+                    "round": outcome.round_number,
+                    "n_reports": outcome.spend.n_reports,
+                    **outcome.metrics,
+                    **columns,
+                    "delta": outcome.spend.delta,
+                    **({"seconds": outcome.seconds} if times else {}),
+                }
+            )
+        )
+
+    def _finish(self, summary: dict[str, Any]) -> None:
+        self._print(json.dumps({"event": "finish", **summary}))
+
+
+def make_display(*, quiet: bool, as_json: bool) -> Display:
+    """The display that fits the options and the terminal."""
+    if as_json:
+        return JsonDisplay(sys.stdout, sys.stderr)
+    if quiet or not sys.stderr.isatty():
+        return Display(sys.stdout, sys.stderr, quiet=quiet)
+    return LiveDisplay(sys.stdout, sys.stderr)
+
+
+def _called(folder: Path) -> Path:
+    """The folder as who stands here calls it."""
+    here = Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
+
+
+def _finite(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else str(value)

@@ -1,0 +1,336 @@
+"""A shuffler in the server's process: the batch permuted, or its exact sum.
+
+What the analyzer receives of it is exactly what a separate shuffler would release; but server and
+shuffler share their memory, so the boundary between them is a simulated one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fl_shuffle.errors import ConfigError, PrivacyBudgetError
+from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
+from fl_shuffle.seeds import SeedTree
+from fl_shuffle.shuffler.exact_sums import exact_sum, exact_sum_within, reach_of, rows_within
+
+Mask = NDArray[np.bool_]
+Ids = NDArray[np.int64]
+Vector = NDArray[np.float64]
+
+LONG = 1_000_000
+"""Numbers of a sum that is kept once only, and added to by one thread at a time."""
+OUT_OF_RANGE = "out of an honest report's range"
+"""Why a report is dropped that noise cannot have made, or that is not finite."""
+
+
+@dataclass(frozen=True)
+class Reports:
+    """A node's answer: a report of each client to each of m batches, float32 [m k, d], those of a
+    batch together."""
+
+    rows: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class PartialSum:
+    """A simulated node's answer: the exact sum [d] of its clients' reports, and of which [k]."""
+
+    total: Vector
+    valid: Mask
+
+
+Answer = Reports | PartialSum
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """What leaves a shuffler: `count` reports [count, d], those of a batch in uniformly random
+    order, or only their sum [d]."""
+
+    count: int
+    reports: Tensor | None = None
+    total: Tensor | None = None
+
+    def mean(self) -> Tensor:
+        """The mean report, float32 [d]: the same bits from the reports as from their sum."""
+        total = self.total
+        if total is None:
+            assert self.reports is not None
+            total = torch.zeros(self.reports.shape[1], dtype=torch.float64)
+            exact_sum(self.reports, total)
+        mean = np.empty(len(total), dtype=np.float32)
+        # In pieces: rounded from doubles, of which no other vector is made.
+        np.divide(total.numpy(), self.count, out=mean, dtype=np.float64, casting="same_kind")
+        return torch.from_numpy(mean)
+
+
+class UnusableBatchError(Exception):
+    """A counted batch that no step can be taken from; the run ends, and what it released is
+    paid for."""
+
+
+class Batch(Protocol):
+    """A round's reports on their way through a shuffler. May be added to from several threads."""
+
+    reasons: Counter[str]
+    """Why reports are missing, once for each, for whoever runs the server."""
+
+    @property
+    def collecting(self) -> bool:
+        """Whether clients are to be asked: not if a stopped run had closed the batch already."""
+
+    def add(self, answer: Answer, clients: Ids, position: int) -> Mask:
+        """Take in a node's answer for these clients [k], as far as it is valid.
+
+        Returns whose reports are in the batch [k]. `position` (the request's, another one for each
+        call) is what a permutation starts from, whoever came first; nothing of it is released.
+        """
+
+    def close(self) -> Mask:
+        """Whose reports are in it [clients], which is fixed from here on.
+
+        Raises `PrivacyBudgetError` where they are too few to hide anybody.
+        """
+
+    def release(self) -> Shuffled:
+        """Let it out; whoever calls has written down what that costs.
+
+        Raises `UnusableBatchError` where there is nothing to take a step from.
+        """
+
+
+class Shuffler(Protocol):
+    """Opens a batch for each round, and forgets it when the step that it led to is durable."""
+
+    min_reports: int
+    """A smaller batch is not released."""
+
+    batches: int
+    """In so many of them a round's reports are shuffled: one of each client in each."""
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What nodes must know of it, in every request."""
+
+    def open(self, round_number: int, asked: Mask) -> Batch:
+        """The batch of a round in which these clients [clients] are asked."""
+
+    def forget(self, round_number: int) -> None:
+        """Nothing of that round's batch is needed any more; nothing for round 0."""
+
+
+class LocalShuffler:
+    """A shuffler of reports with `dimension` coordinates; `largest` [clients] bounds each client's
+    honest ones, coordinate by coordinate: what is beyond, or not finite, is dropped alone.
+
+    `keep`: reports are stored and released permuted. Otherwise they are added up as they come.
+    The two are equal by design where nobody looks at single reports: these lie on public
+    power-of-two grids, so that the float64 sum is exact and has the bits of the sum of the permuted
+    batch, whatever the order. `group` reports have an exact sum in float32 already: adding up is
+    then faster. `noise`, of a simulation whose clients add none, is added to the sum before it
+    leaves. In a round of several `batches` a client is in all of them or in none.
+    """
+
+    facts: Mapping[str, str] = {}
+
+    def __init__(
+        self,
+        dimension: int,
+        largest: Vector,
+        seeds: SeedTree,
+        *,
+        min_reports: int = 2,
+        keep: bool = True,
+        group: int = 1,
+        noise: AggregateNoise | None = None,
+        batches: int = 1,
+    ) -> None:
+        self.dimension = dimension
+        self.largest = largest
+        self.min_reports = min_reports
+        self.group = group
+        self.noise = noise
+        self.batches = batches
+        self.seeds = seeds
+        self._keep = keep
+
+    def open(self, round_number: int, asked: Mask) -> PermutedBatch | SummedBatch:
+        """See `Shuffler`."""
+        batch = PermutedBatch if self._keep else SummedBatch
+        return batch(self, round_number, len(asked))
+
+    def forget(self, round_number: int) -> None:
+        """Nothing is kept of it."""
+
+
+class _LocalBatch:
+    """What both kinds of batch share: who is in it, and how many must be."""
+
+    collecting = True
+
+    def __init__(self, shuffler: LocalShuffler, number: int, clients: int) -> None:
+        self.reasons: Counter[str] = Counter()
+        self._number = number
+        self._shuffler = shuffler
+        self._present = np.zeros(clients, dtype=bool)
+        self._lock = Lock()
+
+    @property
+    def count(self) -> int:
+        """Valid reports in it."""
+        return int(np.count_nonzero(self._present))
+
+    def close(self) -> Mask:
+        """See `Batch`."""
+        require_reports(self._number, self.count, self._shuffler.min_reports, self.reasons)
+        return self._present
+
+    def _note(self, clients: Ids, valid: Mask) -> Mask:
+        with self._lock:
+            self._present[clients] = valid
+            if not valid.all():
+                self.reasons[OUT_OF_RANGE] += int((~valid).sum())
+        return valid
+
+
+class SummedBatch(_LocalBatch):
+    """Adds reports up as they come: of the batch only the sum is kept."""
+
+    def __init__(self, shuffler: LocalShuffler, number: int, clients: int) -> None:
+        super().__init__(shuffler, number, clients)
+        self._sum = ExactSum(shuffler.dimension, shuffler.group)
+
+    def add(self, answer: Answer, clients: Ids, position: int) -> Mask:
+        """See `Batch`. Raises `ConfigError` for reports where the shuffler adds their noise."""
+        largest = self._shuffler.largest[clients]
+        if isinstance(answer, PartialSum):
+            most = float(largest[answer.valid].sum()) * self._shuffler.batches
+            taken = self._sum.add_sum(torch.from_numpy(answer.total), most)
+            return self._note(clients, answer.valid & taken)
+        if self._shuffler.noise is not None:
+            raise ConfigError(
+                "run.noise = 'pooled': the client app sends reports, so the noise is in them; set "
+                "run.noise = 'per-report'"
+            )
+        return self._note(clients, self._sum.add(torch.from_numpy(answer.rows), largest))
+
+    def release(self) -> Shuffled:
+        """See `Batch`."""
+        shuffler, total = self._shuffler, self._sum.total
+        self._sum.total = total.new_zeros(0)  # it is let out once, and not held here beside
+        reports = self.count * shuffler.batches
+        if shuffler.noise is None:
+            return Shuffled(reports, total=total)
+        draws = shuffler.seeds.numpy_generator(self._number, "pooled noise")
+        noisy = shuffler.noise.add_to(total.numpy(), self._present, draws)
+        return Shuffled(reports, total=torch.from_numpy(noisy))
+
+
+class PermutedBatch(_LocalBatch):
+    """Keeps every report, and releases each batch in a uniformly random order."""
+
+    def __init__(self, shuffler: LocalShuffler, number: int, clients: int) -> None:
+        super().__init__(shuffler, number, clients)
+        self._rows: dict[int, Tensor] = {}
+
+    def add(self, answer: Answer, clients: Ids, position: int) -> Mask:
+        """See `Batch`."""
+        if isinstance(answer, PartialSum):
+            self.reasons["sent a sum where single reports are wanted"] += len(clients)
+            return np.zeros(len(clients), dtype=bool)
+        rows = torch.from_numpy(answer.rows)
+        valid = valid_rows(rows, self._shuffler.largest[clients])
+        with self._lock:
+            batches = rows.reshape(self._shuffler.batches, len(clients), -1)
+            self._rows[position] = batches[:, torch.from_numpy(valid)]
+        return self._note(clients, valid)
+
+    def release(self) -> Shuffled:
+        """See `Batch`."""
+        # From the requests' order, whichever node was faster: a seeded run gives the same bits.
+        batches = torch.cat([self._rows[position] for position in sorted(self._rows)], dim=1)
+        draws = self._shuffler.seeds.numpy_generator(self._number, "permutation")
+        for reports in batches:
+            order = torch.from_numpy(draws.permutation(len(reports)))
+            reports[:] = reports[order]
+        return Shuffled(len(batches) * batches.shape[1], reports=batches.flatten(0, 1))
+
+
+class ExactSum:
+    """The sum of reports, added up as they come, from several threads; on nodes, too.
+
+    It is a function of the multiset of reports: whatever their order and packing, its bits are
+    those of the sum of all of them (see `LocalShuffler`).
+    """
+
+    def __init__(self, dimension: int, group: int = 1) -> None:
+        self.total = torch.zeros(dimension, dtype=torch.float64)
+        self._group = group
+        self._lock = Lock()
+
+    def add(self, rows: Tensor, largest: Vector) -> Mask:
+        """Add reports [m k, d] of k clients up, of those whose coordinates are all finite and at
+        most `largest` [k] in size; returns which clients these are [k]."""
+        if len(self.total) > LONG:
+            # A vector less, for one more pass over the reports.
+            with self._lock:
+                valid = valid_rows(rows, largest)
+                good = rows if valid.all() else rows[torch.from_numpy(_of_each(valid, rows))]
+                exact_sum(good, self.total, self._group)
+            return valid
+        part = torch.zeros_like(self.total)
+        valid = np.ones(len(largest), dtype=bool)
+        honest = exact_sum_within(rows, part, _of_each(largest, rows), self._group)
+        # A NaN or an infinity anywhere makes the sum of all coordinates one.
+        if not (honest and math.isfinite(float(part.sum()))):
+            valid = valid_rows(rows, largest)
+            part.zero_()
+            exact_sum(rows[torch.from_numpy(_of_each(valid, rows))], part, self._group)
+        with self._lock:
+            self.total += part
+        return valid
+
+    def add_sum(self, part: Tensor, largest: float) -> bool:
+        """Add an exact sum [d] of reports, unless one of its coordinates is beyond `largest`, or
+        not finite; returns whether."""
+        reach = reach_of(part)
+        if not (math.isfinite(reach) and reach <= largest):
+            return False
+        with self._lock:
+            self.total += part
+        return True
+
+
+def require_reports(number: int, count: int, minimum: int, reasons: Counter[str]) -> None:
+    """Refuse a batch too small to hide anyone, and say what became of the others.
+
+    Raises `PrivacyBudgetError`.
+    """
+    if count < minimum:
+        listed = "; ".join(f"{reason}: {times}" for reason, times in reasons.most_common(5))
+        raise PrivacyBudgetError(
+            f"round {number}: {count} usable reports arrived, below privacy.min_reports = "
+            f"{minimum}; the batch is not released" + (f" ({listed})" if listed else "")
+        )
+
+
+def valid_rows(rows: Tensor, largest: Vector) -> Mask:
+    """Whose rows, of [m k, d], are nowhere beyond their own of `largest` [k]."""
+    # What is not finite is not within anything that is.
+    within = rows_within(rows, _of_each(largest, rows)).numpy()
+    return np.asarray(within.reshape(-1, len(largest)).all(axis=0))
+
+
+def _of_each(values: NDArray[Any], rows: Tensor) -> NDArray[Any]:
+    """The k clients' values for their rows [m k, d]."""
+    return np.tile(values, len(rows) // max(1, len(values)))

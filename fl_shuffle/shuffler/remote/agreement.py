@@ -1,0 +1,143 @@
+"""What all parties of a run must agree on, and what a report is in bytes.
+
+Clients and server compute it from the public configuration, each for itself, and every sealed
+report is bound to it and to its round. A site says with each report what it is bound to, and the
+shuffler takes none that is bound to anything but what the run was begun with: who gives sites other
+facts gets no reports of theirs. What is no part of an agreement (models, budgets, clips) is not
+guarded so: that reports cannot be told apart by site takes an operator who sends every site the
+same configuration and the same models.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.errors import InvalidValueError, require_choice, require_integer
+from fl_shuffle.shuffler.remote.sealing import OVERHEAD
+
+RELEASES = ("reports", "sum")
+RUN_BYTES = 16
+"""Of a run's identifier."""
+LARGEST_DIMENSION = 1 << 32
+"""Coordinates of a report; nothing of a declared size is allocated."""
+LARGEST_SUM = 1 << 53
+"""In steps: such sums are exact in float64."""
+LARGEST_ROUND = (1 << 32) - 1
+"""Of what fits the wire."""
+
+_LAYOUT = struct.Struct(">4sB16sQQQiQ")
+ENCODED_BYTES = _LAYOUT.size
+"""Of an agreement on the wire."""
+_MAGIC = b"FLS1"
+_ROUND = struct.Struct(">Q")
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The public facts of one run that its shuffler goes by.
+
+    `run` is the run's identifier, 32 hexadecimal digits. `release`: "reports" (sealed to the
+    analyzer, released in random order) or "sum" (sealed to the shuffler, only the sum is released).
+    A report has `dimension` coordinates, each a multiple of 2^`exponent` of at most `largest` of
+    them in absolute value. Fewer than `min_reports` reports are never released. Raises
+    `InvalidValueError` for what cannot be.
+    """
+
+    run: str
+    release: str
+    clients: int
+    dimension: int
+    min_reports: int
+    exponent: int
+    largest: int
+
+    def __post_init__(self) -> None:
+        require_run(self.run)
+        require_choice("release", self.release, RELEASES)
+        require_integer("clients", self.clients, minimum=1, maximum=100_000_000)
+        require_integer("dimension", self.dimension, minimum=1, maximum=LARGEST_DIMENSION)
+        require_integer("min_reports", self.min_reports, minimum=1, maximum=self.clients)
+        # The exponents of float32.
+        require_integer("exponent", self.exponent, minimum=-149, maximum=127)
+        require_integer("largest", self.largest, minimum=1, maximum=LARGEST_SUM)
+        if self.release == "sum" and self.clients * self.largest > LARGEST_SUM:
+            raise InvalidValueError(
+                "clients x largest report",
+                self.clients * self.largest,
+                f"must be at most {LARGEST_SUM} steps, so that sums are exact",
+            )
+
+    @property
+    def report_bytes(self) -> int:
+        """Of a report: little-endian float32."""
+        return 4 * self.dimension
+
+    @property
+    def sealed_bytes(self) -> int:
+        """Of every client's sealed report; any other size is refused."""
+        return self.report_bytes + OVERHEAD
+
+    @property
+    def step(self) -> float:
+        """The grid that reports lie on."""
+        return 2.0**self.exponent
+
+    def encoded(self) -> bytes:
+        """The same facts as bytes."""
+        return _LAYOUT.pack(
+            _MAGIC,
+            RELEASES.index(self.release),
+            bytes.fromhex(self.run),
+            self.clients,
+            self.dimension,
+            self.min_reports,
+            self.exponent,
+            self.largest,
+        )
+
+    @classmethod
+    def decoded(cls, data: bytes) -> Agreement:
+        """Read `encoded` bytes. Raises `InvalidValueError` for anything else."""
+        if len(data) != _LAYOUT.size or data[: len(_MAGIC)] != _MAGIC:
+            raise InvalidValueError("agreement", f"{len(data)} bytes", "is none of this version")
+        _, release, run, clients, dimension, least, exponent, largest = _LAYOUT.unpack(data)
+        if release >= len(RELEASES):
+            raise InvalidValueError("release", release, "is none of this version")
+        return cls(run.hex(), RELEASES[release], clients, dimension, least, exponent, largest)
+
+    def info(self, round_number: int) -> bytes:
+        """What the reports of a round are bound to."""
+        return b"fl-shuffle sealed report\n" + self.encoded() + _ROUND.pack(round_number)
+
+
+def require_run(run: object) -> str:
+    """A run's identifier; raises `InvalidValueError` if it is none."""
+    digits = isinstance(run, str) and len(run) == 2 * RUN_BYTES
+    if not digits or not set(str(run)) <= set("0123456789abcdef"):
+        raise InvalidValueError("run", run, "must be 32 hexadecimal digits")
+    return str(run)
+
+
+def report_as_bytes(report: NDArray[np.float32]) -> bytes:
+    """A report [d] as it is sealed."""
+    return np.ascontiguousarray(report, dtype="<f4").tobytes()
+
+
+def report_of_bytes(data: bytes, agreement: Agreement) -> NDArray[np.float32] | None:
+    """The report [d] in an opened message; None if it has another size."""
+    if len(data) != agreement.report_bytes:
+        return None
+    return np.frombuffer(data, dtype="<f4").astype(np.float32)
+
+
+def report_in_steps(report: NDArray[np.float32], agreement: Agreement) -> NDArray[np.int64] | None:
+    """A report [d] as whole numbers of steps; None if it is not on the grid or too large."""
+    # Exact: a float32 times a power of two, in float64.
+    steps = report.astype(np.float64) / agreement.step
+    with np.errstate(invalid="ignore"):
+        good = (np.abs(steps) <= agreement.largest) & (np.rint(steps) == steps)
+    return steps.astype(np.int64) if bool(good.all()) else None

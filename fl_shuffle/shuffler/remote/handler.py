@@ -1,0 +1,181 @@
+"""What a shuffler does with each call: who may, what is kept, when a round is closed.
+
+It logs rounds, without times, and never a client: what it writes tells nobody who sent when.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from threading import Lock, Timer
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.shuffler.remote import wire
+from fl_shuffle.shuffler.remote.agreement import Agreement
+from fl_shuffle.shuffler.remote.credentials import Settings, digest_of
+from fl_shuffle.shuffler.remote.store import Store, Taken
+from fl_shuffle.shuffler.remote.summing import adding
+
+log = logging.getLogger("fl_shuffle.shuffler")
+
+
+class Refused(FlShuffleError):
+    """A call that is not answered; `reason` is one of gRPC's status codes, by name."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        self.reason = reason
+        super().__init__(text)
+
+
+class RequestHandler:
+    """Answers calls, from several threads. `private` is the shuffler's own key."""
+
+    def __init__(self, settings: Settings, store: Store, private: bytes) -> None:
+        self._settings = settings
+        self._store = store
+        self._private = private
+        self._sites = {site.digest: site for site in settings.sites}
+        self._timers: dict[str, Timer] = {}
+        self._lock = Lock()
+        for run, number in store.open_rounds():
+            # The clock starts anew: when a round was begun is not written down.
+            self._start_clock(run, number)
+
+    def stop(self) -> None:
+        """Stop the clocks."""
+        with self._lock:
+            for timer in self._timers.values():
+                timer.cancel()
+            self._timers.clear()
+
+    def deliver(self, data: bytes) -> bytes:
+        """Take a site's sealed report of one of its clients."""
+        call, facts, client, sealed = wire.decode_delivery(data)
+        site = self._sites.get(digest_of(call.token))
+        if site is None:
+            raise Refused("UNAUTHENTICATED", "this token was not handed out by this shuffler")
+        if not site.plays(client):
+            raise Refused("PERMISSION_DENIED", "this token does not speak for that client")
+        agreement = self._known(call.run)
+        if facts != agreement:
+            # The analyzer could tell such a report by what it is bound to.
+            raise Refused(
+                "FAILED_PRECONDITION",
+                "this report is bound to other facts than this run was begun with: is every site "
+                "sent the same configuration?",
+            )
+        if len(sealed) != agreement.sealed_bytes:
+            raise Refused(
+                "INVALID_ARGUMENT",
+                f"a sealed report of this run has {agreement.sealed_bytes} bytes, no other number",
+            )
+        taken = self._store.add(call.run, call.round_number, client, sealed)
+        if taken is Taken.ALREADY:
+            raise Refused("ALREADY_EXISTS", taken.value)
+        if taken is not Taken.ACCEPTED:
+            raise Refused("FAILED_PRECONDITION", taken.value)
+        return b""
+
+    def begin(self, data: bytes) -> bytes:
+        """Open a round for the analyzer; answers where it stands."""
+        call, agreement, asked = wire.decode_beginning(data)
+        self._require_analyzer(call)
+        settings = self._settings
+        if agreement.clients != settings.clients:
+            raise Refused(
+                "FAILED_PRECONDITION",
+                f"data.clients = {agreement.clients}: this shuffler enrolled {settings.clients}",
+            )
+        if agreement.report_bytes > settings.largest_report:
+            raise Refused(
+                "FAILED_PRECONDITION",
+                f"reports of {agreement.report_bytes} bytes: this shuffler takes at most "
+                f"{settings.largest_report} (shuffler init --largest-report)",
+            )
+        number = call.round_number
+        if self._store.begin(agreement, number, asked):
+            log.info("run %s, round %d: open", call.run[:8], number)
+            self._start_clock(call.run, number)
+            return wire.OPEN
+        gone = self._store.handed_over(call.run, number)
+        return wire.HANDED_OVER if gone else wire.CLOSED
+
+    def close(self, data: bytes) -> bytes:
+        """Close a round for the analyzer, if enough reports are there; answers who is in it.
+
+        How many there are is not told before: asking again and again would tell when they came.
+        """
+        call = wire.decode_plain(data)
+        self._require_analyzer(call)
+        agreement = self._known(call.run)
+        present = self._closed(agreement, call.round_number)
+        if present is None:
+            raise Refused(
+                "FAILED_PRECONDITION",
+                f"fewer than {self._minimum(agreement)} usable reports of round "
+                f"{call.round_number} are here; nothing is released",
+            )
+        return wire.bitmap_of(present)
+
+    def fetch(self, data: bytes) -> Iterator[bytes]:
+        """What is released of a closed round, for the analyzer."""
+        call = wire.decode_plain(data)
+        self._require_analyzer(call)
+        if self._store.attendance(call.run, call.round_number) is None:
+            raise Refused("FAILED_PRECONDITION", "the round is not closed")
+        if self._store.handed_over(call.run, call.round_number):
+            raise Refused("FAILED_PRECONDITION", "the round was handed over and is gone")
+        yield from self._store.batch(call.run, call.round_number)
+
+    def finish(self, data: bytes) -> bytes:
+        """Forget a closed round's batch: the analyzer has done with it."""
+        call = wire.decode_plain(data)
+        self._require_analyzer(call)
+        self._store.hand_over(call.run, call.round_number)
+        return b""
+
+    def _require_analyzer(self, call: wire.Call) -> None:
+        if digest_of(call.token) != self._settings.analyzer:
+            raise Refused("UNAUTHENTICATED", "this is not the analyzer's token")
+
+    def _known(self, run: str) -> Agreement:
+        agreement = self._store.agreement(run)
+        if agreement is None:
+            raise Refused("NOT_FOUND", "no such run was begun here")
+        return agreement
+
+    def _minimum(self, agreement: Agreement) -> int:
+        return max(self._settings.min_reports, agreement.min_reports)
+
+    def _closed(self, agreement: Agreement, number: int) -> NDArray[np.bool_] | None:
+        run, least = agreement.run, self._minimum(agreement)
+        before = self._store.attendance(run, number)
+        if before is not None:
+            return before
+        if agreement.release == "sum":
+            add = adding(agreement, number, self._private)
+            present = self._store.add_up(run, number, least, add)
+        else:
+            present = self._store.shuffle(run, number, least)
+        if present is not None:
+            log.info("run %s, round %d: closed with %d reports", run[:8], number, present.sum())
+        return present
+
+    def _start_clock(self, run: str, number: int) -> None:
+        timer = Timer(self._settings.deadline, self._late, (run, number))
+        timer.daemon = True
+        with self._lock:
+            if run in self._timers:
+                self._timers[run].cancel()
+            self._timers[run] = timer
+        timer.start()
+
+    def _late(self, run: str, number: int) -> None:
+        """The round's time is up."""
+        agreement = self._store.agreement(run)
+        if agreement is not None and self._closed(agreement, number) is None:
+            self._store.abandon(run, number)
+            log.warning("run %s, round %d: too few reports in time; all are gone", run[:8], number)

@@ -1,0 +1,199 @@
+"""Talking to a shuffler: a site hands reports over, the analyzer gets what is released.
+
+A shuffler that does not answer (it may have been killed, and be about to come back) is asked again
+until patience ends; its store knows what it has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.shuffler.remote import wire
+from fl_shuffle.shuffler.remote.agreement import Agreement, report_as_bytes
+from fl_shuffle.shuffler.remote.credentials import Pass
+from fl_shuffle.shuffler.remote.sealing import seal
+
+T = TypeVar("T")
+
+CALL_SECONDS = 60.0
+"""A single call may take so long."""
+PAUSE_SECONDS = 0.5
+"""Between two tries."""
+SHOWN = 200
+"""So many characters of what a shuffler says are shown."""
+AGAIN = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+)
+"""What may be otherwise at the next try."""
+
+
+class ShufflerError(FlShuffleError):
+    """A shuffler that refused a call or does not answer; `reason` is gRPC's status code, by
+    name."""
+
+    exit_code = 1
+
+    @property
+    def passing(self) -> bool:
+        """Whether it may be otherwise at the next try."""
+        return self.reason in {code.name for code in AGAIN}
+
+    def __init__(self, reason: str, text: str) -> None:
+        self.reason = reason
+        super().__init__(text)
+
+
+def patiently(once: Callable[[], T], seconds: float) -> T:
+    """What `once` returns; after an error that passes it is called again, for so many seconds."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return once()
+        except ShufflerError as error:
+            if not error.passing or time.monotonic() > until:
+                raise
+        time.sleep(PAUSE_SECONDS)
+
+
+class Link:
+    """A channel to the shuffler that a pass is for; `patience`: seconds to go on trying."""
+
+    def __init__(self, own: Pass, patience: float) -> None:
+        self._own = own
+        self._patience = patience
+        credentials = grpc.ssl_channel_credentials(root_certificates=own.certificate.encode())
+        self._channel = grpc.secure_channel(
+            own.address,
+            credentials,
+            options=[
+                ("grpc.max_receive_message_length", -1),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.enable_http_proxy", 0),
+                ("grpc.initial_reconnect_backoff_ms", 200),
+                ("grpc.max_reconnect_backoff_ms", 2000),
+            ],
+        )
+
+    def close(self) -> None:
+        """Give the channel back."""
+        self._channel.close()
+
+    def call(self, run: str, round_number: int) -> wire.Call:
+        """A call in this pass's name."""
+        return wire.Call(self._own.token, run, round_number)
+
+    def ask(self, method: str, data: bytes) -> bytes:
+        """The answer to a call. Raises `ShufflerError`."""
+        asked = self._channel.unary_unary(f"/{wire.SERVICE}/{method}")
+
+        def once() -> bytes:
+            try:
+                answer: bytes = asked(data, timeout=CALL_SECONDS)
+            except grpc.RpcError as error:
+                raise self._said(error) from None
+            return answer
+
+        return patiently(once, self._patience)
+
+    def stream(self, method: str, data: bytes) -> Iterator[bytes]:
+        """The answers to a call, one by one. Raises `ShufflerError`, also in the midst of them."""
+        try:
+            yield from self._channel.unary_stream(f"/{wire.SERVICE}/{method}")(data)
+        except grpc.RpcError as error:
+            raise self._said(error) from None
+
+    def _said(self, error: grpc.RpcError) -> ShufflerError:
+        text = " ".join(str(error.details() or "").split())[:SHOWN]
+        reason = error.code().name
+        if error.code() in AGAIN:
+            what = f"does not answer: is it running, is this its certificate? ({reason}: {text})"
+        else:
+            what = f"refused: {text}"
+        return ShufflerError(reason, f"the shuffler at {self._own.address} {what}")
+
+
+class Sender:
+    """A site's way to hand its clients' reports over.
+
+    `analyzer` is the analyzer's public key: reports that are released one by one are sealed to it.
+    Where only their sum is released they are sealed to the shuffler's, which is in the pass.
+    """
+
+    def __init__(self, own: Pass, analyzer: bytes | None, patience: float) -> None:
+        self._own = own
+        self._analyzer = analyzer
+        self._link = Link(own, patience)
+
+    def send(
+        self, agreement: Agreement, round_number: int, client: int, report: NDArray[np.float32]
+    ) -> None:
+        """Seal a report [d] and hand it over; returns when the shuffler has it for good.
+
+        A report of this client on this round that is there already counts instead. Raises
+        `ShufflerError` for a shuffler that refuses or does not answer.
+        """
+        key = self._own.key if agreement.release == "sum" else self._analyzer
+        if key is None:
+            raise ShufflerError("KEY", "reports are sealed to the analyzer, and its key is missing")
+        sealed = seal(report_as_bytes(report), key, agreement.info(round_number))
+        call = self._link.call(agreement.run, round_number)
+        try:
+            self._link.ask(wire.DELIVER, wire.encode_delivery(call, agreement, client, sealed))
+        except ShufflerError as error:
+            if error.reason != "ALREADY_EXISTS":
+                raise
+
+    def close(self) -> None:
+        """Give the channel back."""
+        self._link.close()
+
+
+class Receiver:
+    """The analyzer's way to get what is released of a run's rounds."""
+
+    def __init__(self, own: Pass, agreement: Agreement, patience: float) -> None:
+        self._link = Link(own, patience)
+        self.agreement = agreement
+
+    def begin(self, round_number: int, asked: NDArray[np.bool_]) -> bytes:
+        """Open a round to these clients (mask [clients]); returns where it stands: `wire.OPEN`,
+        `CLOSED` or `HANDED_OVER`."""
+        call = self._link.call(self.agreement.run, round_number)
+        return self._link.ask(wire.BEGIN, wire.encode_beginning(call, self.agreement, asked))
+
+    def close_round(self, round_number: int) -> NDArray[np.bool_] | None:
+        """Who is in the round's batch (mask [clients]), which is then fixed; None: too few."""
+        try:
+            bitmap = self._link.ask(wire.CLOSE, self._plain(round_number))
+        except ShufflerError as error:
+            if error.reason == "FAILED_PRECONDITION":
+                return None
+            raise
+        return wire.mask_of(bitmap, self.agreement.clients)
+
+    def batch(self, round_number: int) -> Iterator[bytes]:
+        """What is released of a closed round: sealed reports in random order, or one sum.
+
+        Raises `ShufflerError`, also in the midst of it: ask again from the start.
+        """
+        return self._link.stream(wire.FETCH, self._plain(round_number))
+
+    def finish(self, round_number: int) -> None:
+        """Have the shuffler forget a round's batch, whose use is durable here."""
+        self._link.ask(wire.FINISH, self._plain(round_number))
+
+    def close(self) -> None:
+        """Give the channel back."""
+        self._link.close()
+
+    def _plain(self, round_number: int) -> bytes:
+        return self._link.call(self.agreement.run, round_number).encoded()

@@ -1,0 +1,46 @@
+"""`python -m verify FILE`: ACCEPTED with its epsilon, or the first thing that fails."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from pathlib import Path
+
+from .claims import check, digits
+from .reading import MOST_BYTES, Refused
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0 where the certificate is accepted, 1 where it is refused, 2 where it cannot be read."""
+    parser = argparse.ArgumentParser(prog="verify", description="Check a privacy certificate.")
+    parser.add_argument("certificate", help="the JSON file")
+    parser.add_argument("--ledger", type=Path, help="the run's ledger.sqlite, to compare with")
+    given = parser.parse_args(arguments)
+    try:
+        with Path(given.certificate).open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        print(f"verify: {error}", file=sys.stderr)
+        return 2
+    try:
+        accepted = check(raw.decode("utf-8", "replace"), given.ledger)
+    except Refused as why:
+        print(f"REFUSED: {why}")
+        return 1
+    whose = "any client" if accepted.client == "any" else f"client {accepted.client}"
+    what = "everything held by" if accepted.unit == "client" else "one record of"
+    print(
+        f"ACCEPTED: epsilon = {digits(accepted.epsilon, 12)} "
+        f"at delta = {digits(accepted.delta, 12)} "
+        f"for replacing {what} {whose}, against {accepted.adversary} "
+        f"(delta at most {digits(accepted.verified)})"
+    )
+    if given.ledger is not None:
+        print(f"facts: as in {given.ledger}")
+    print(f"sha256 {hashlib.sha256(raw).hexdigest()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""What a certificate claims, against whom and under which assumptions; and whether it holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flint import arb, fmpq
+
+from .balls import Profile
+from .finite import finite
+from .gaussian import local, rounds_of, summed
+from .ledger import ledger_facts
+from .reading import LARGEST_EPSILON, Fields, Refused, Work, parse, require
+from .shuffled import shuffled
+
+FORMAT, VERSION = "fl-shuffle certificate", "2"
+WORK = 3e9
+"""Steps of about 50 ns: a shipped run takes a third, and what asks for more is refused."""
+
+ADVERSARIES = {
+    "server": "whoever runs the server and sees every client's report under its name",
+    "reports": "whoever sees the shuffled reports of every round",
+    "sums": "whoever sees the sum of every round's reports",
+}
+ASSUMPTIONS = {
+    "clip": "every mean lies within its radius and moves by at most the sensitivity (section 0)",
+    "noise": "reports are ideal noise rounded to a public grid, drawn independently (section 9)",
+    "arrivals": "who reports, and when, depends neither on data nor on releases (section 10)",
+    "honest": "the counted others keep their noise secret, and are fixed before it (section 0)",
+    "order": "every batch leaves in a uniformly random order, untied to clients (section 0)",
+    "sum": "of every batch exactly one sum leaves, and what is made of it (section 14)",
+}
+
+RELATIONS = ("replace-one", "replace-one after the partition by label")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of claim: facts, witness, work -> its profile; its adversary; what it assumes."""
+
+    bound: Callable[[Fields, Fields, Work], Profile]
+    adversary: str
+    names: tuple[str, ...]
+
+    @property
+    def assumptions(self) -> list[dict[str, str]]:
+        """Identifiers and words, as certificates carry them."""
+        return [{"id": name, "words": ASSUMPTIONS[name]} for name in self.names]
+
+
+KINDS = {
+    "local": Kind(local, ADVERSARIES["server"], ("clip", "noise")),
+    "sum": Kind(summed, ADVERSARIES["sums"], ("clip", "noise", "arrivals", "honest", "sum")),
+    "shuffled": Kind(
+        shuffled, ADVERSARIES["reports"], ("clip", "noise", "arrivals", "honest", "order")
+    ),
+    "finite": Kind(finite, ADVERSARIES["reports"], ("arrivals", "honest", "order")),
+}
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A claim that holds: (epsilon, delta)-DP for replacing one `unit`, against `adversary`."""
+
+    kind: str
+    unit: str
+    adversary: str
+    client: str
+    epsilon: fmpq
+    delta: fmpq
+    verified: arb
+    """An upper bound on delta at this epsilon, at most the claim's."""
+
+
+def check(text: str, ledger: Path | None = None) -> Accepted:
+    """The claim of an accepted certificate; `Refused` says what does not hold.
+
+    With a run's `ledger` the facts must be those that the ledger tells of the claim's client.
+    Every other exception of arithmetic (overflow, division by zero) is a refusal as well.
+    """
+    certificate = parse(text)
+    certificate.word("format", FORMAT)
+    certificate.word("version", VERSION)
+    claim, facts = certificate.object("claim"), certificate.object("facts")
+    name = claim.word("kind", *KINDS)
+    kind = KINDS[name]
+    unit, relation = claim.word("unit", "client", "record"), claim.word("relation", *RELATIONS)
+    adversary = claim.word("adversary", kind.adversary)
+    client = claim.held.get("client")
+    if client != "any":
+        client = str(claim.integer("client", 0, 10**12))
+    stated = certificate.items("assumptions", len(ASSUMPTIONS))
+    why = "assumptions: not those of this kind of claim, which are "
+    require(stated == kind.assumptions, why + json.dumps(kind.assumptions))
+    if "run" in facts.held:
+        require(client != "any", "client: a run's claim is about one client, by its number")
+        facts.object("run").word("unit", unit)
+        facts.object("run").word("relation", relation)
+    else:
+        require(relation == RELATIONS[0], "relation: only a run has another")
+    if ledger is not None:
+        require(client != "any", "client: a ledger is about one client, by its number")
+        require_facts(facts.held, ledger_facts(ledger, name, int(client)))
+    for each in rounds_of(facts) if name != "finite" else []:
+        moved = unit == "record" or each.move == 2 * each.radius
+        require(moved, "sensitivity: replacing a client moves its mean by twice its radius")
+        require(client != "any" or each.widest(), "client: another one has less to hide it")
+    epsilon, delta = claim.number("epsilon", 0, LARGEST_EPSILON), claim.number("delta", 0, 1)
+    try:
+        found = kind.bound(facts, certificate.object("witness"), Work(WORK))(arb(epsilon))
+    except (ArithmeticError, ValueError) as error:
+        raise Refused(f"the witness leads nowhere: {error}") from None
+    why = f"delta at epsilon = {digits(epsilon, 12)} is only known to be at most {digits(found)}"
+    require(found <= arb(delta), why)
+    return Accepted(name, unit, adversary, client, epsilon, delta, found)
+
+
+def require_facts(stated: dict[str, Any], read: dict[str, Any]) -> None:
+    """The certificate's facts are those read from the ledger, to the letter."""
+    for name in sorted({*stated, *read}):
+        require(stated.get(name) == read.get(name), f"facts: {name} not as the ledger has it")
+
+
+def digits(value: arb | fmpq, count: int = 8) -> str:
+    """So many significant digits, to nearest."""
+    return str(arb(value).str(count, radius=False))

@@ -1,0 +1,170 @@
+"""Secret check-in of vector reports: its theorem by enumeration, cells, and all of it at once."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from itertools import pairwise
+from typing import Any, cast
+
+import pytest
+from scipy.stats import binom
+
+import fl_shuffle as fs
+from fl_shuffle.accounting.bounds.check_in import CheckInCurve, _Cell, _of_cell
+from fl_shuffle.accounting.bounds.vector import VectorCurve
+from fl_shuffle.accounting.bounds.vector_blanket import VectorBlanket
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
+from fl_shuffle.accounting.reports import ReportClass, RoundType
+from tests.accounting.bounds.test_absence import HALF_HIDDEN, OWN, absent_too
+from tests.accounting.engine.test_engine_exact import Matrix, krr_matrix, worst_divergence
+
+RATES = (0.05, 0.3, 0.7, 0.95)
+
+
+class Exact:
+    """The exact curve of so many reports of these, whatever the others hold."""
+
+    def __init__(self, matrix: Matrix, reports: int) -> None:
+        self._divergence = cache(lambda epsilon: worst_divergence(matrix, reports, epsilon)[0])
+
+    def delta(self, epsilon: float) -> float:
+        return self._divergence(epsilon)
+
+    def local_delta(self, epsilon: float) -> float:
+        return 1.0
+
+
+def cell(curve: object, weight: float, low: float, high: float, moved: object = None) -> _Cell:
+    return _Cell(weight, low, high, cast(Any, curve), cast(Any, moved or curve))
+
+
+@pytest.mark.parametrize(
+    "matrix", [krr_matrix(1.0, 2), krr_matrix(2.5, 2), krr_matrix(1.0, 3), OWN, HALF_HIDDEN]
+)
+def test_the_theorem_against_every_data_set(matrix: Matrix) -> None:
+    """Number by number of reports; and three quarters of the bound would be refuted."""
+    closest = 0.0
+    for n in (2, 3, 4):
+        curves = {k: Exact(matrix, k) for k in range(1, n + 1)}
+        for rate in RATES:
+            for epsilon in (0.0, 0.02, 0.2, 0.6):
+                truth, _ = worst_divergence(absent_too(matrix, rate), n, epsilon)
+                bound = math.fsum(
+                    _of_cell(cell(curve, binom.pmf(k, n, rate), k / n, k / n), epsilon)
+                    for k, curve in curves.items()
+                )
+                assert truth <= bound * (1.0 + 1e-12) + 1e-15
+                closest = max(closest, truth / bound if epsilon > 0.0 and bound > 0.0 else 0.0)
+                # Dropping reports of a full shuffle gives this law.
+                assert truth <= curves[n].delta(epsilon) * (1.0 + 1e-12) + 1e-15
+    assert closest > 0.75
+
+
+class Batch:
+    """A curve that falls with the number of reports, as every one does."""
+
+    def __init__(self, reports: int) -> None:
+        self._mu = 2.0 / math.sqrt(reports)
+
+    def delta(self, epsilon: float) -> float:
+        return float(gaussian_profile(epsilon, self._mu))
+
+    def local_delta(self, epsilon: float) -> float:
+        return float(gaussian_profile(epsilon, 2.0))
+
+
+@pytest.mark.parametrize("n", [12, 200])
+@pytest.mark.parametrize("rate", [0.1, 0.6])
+@pytest.mark.parametrize("together", [2, 3, 7])
+def test_cells_say_no_less_than_the_numbers_in_them(n: int, rate: float, together: int) -> None:
+    for epsilon in (0.0, 0.01, 0.1, 0.5, 2.0):
+        for low in range(1, n + 1, together):
+            high = min(low + together - 1, n)
+            apart = math.fsum(
+                _of_cell(cell(Batch(k), binom.pmf(k, n, rate), k / n, k / n), epsilon)
+                for k in range(low, high + 1)
+            )
+            weight = float(binom.cdf(high, n, rate) - binom.cdf(low - 1, n, rate))
+            merged = _of_cell(cell(Batch(low), weight, low / n, high / n), epsilon)
+            assert apart <= merged * (1.0 + 1e-9) + 1e-15
+
+
+@pytest.mark.parametrize(("n", "rate"), [(2, 0.5), (50, 0.02), (1000, 0.999), (10**6, 0.3)])
+def test_cells_cover_every_number_once(n: int, rate: float) -> None:
+    curve = CheckInCurve(
+        RoundType.of([ReportClass("gaussian", 5.0, 1.0, 2.0, n)], participation=rate)
+    )
+    cells = sorted(curve._cells, key=lambda each: each.low)
+    assert cells[0].low * n == pytest.approx(1.0)
+    assert cells[-1].high == 1.0
+    for one, two in pairwise(cells):
+        assert two.low * n - one.high * n == pytest.approx(1.0)
+    present = 1.0 - (1.0 - rate) ** n
+    assert math.fsum(each.weight for each in cells) == pytest.approx(present, rel=1e-9)
+
+
+def test_others_with_other_balls() -> None:
+    """Whoever takes the client's place may lie farther off; of each ball enough are counted."""
+    classes = [
+        ReportClass("gaussian", 5.0, 0.5, 0.1, 300),
+        ReportClass("gaussian", 5.0, 1.0, 2.0, 700),
+    ]
+    curve = CheckInCurve(RoundType.of(classes, 0, participation=0.5))
+    for each in curve._cells:
+        assert each.moved.own.sensitivity == 1.5 and each.moved.own.radius == 1.0
+        assert each.replaced.own.sensitivity == 0.1
+        assert each.replaced.anonymity <= round(each.low * 1000)
+    own = CheckInCurve(RoundType.of(classes, 1, participation=0.5))
+    assert all(each.moved is each.replaced for each in own._cells)
+    alone = CheckInCurve(RoundType.of(classes[:1], 0, participation=0.5))
+    for epsilon in (0.001, 0.01):
+        assert curve.delta(epsilon) <= curve.local_delta(epsilon)
+        assert alone.delta(epsilon) <= alone.local_delta(epsilon)
+
+
+@pytest.mark.slow
+def test_fewer_take_part_and_it_costs_less_without_a_jump() -> None:
+    """Gaussian reports of epsilon 6.7 among 10,000, 50 rounds."""
+
+    def cost(rate: float) -> float:
+        return fs.bound(
+            randomizer="gaussian", unit="client", calibration="classical", epsilon0=6.678,
+            delta0=1e-5, clients=10_000,
+            delta=1e-6, rounds=50, participation=rate,
+        ).epsilon  # fmt: skip
+
+    found = [cost(rate) for rate in (1.0, 0.999, 0.9, 0.5, 0.1)]
+    # Full participation is followed with another accuracy.
+    assert found[0] * 0.999 <= found[1] * 1.001
+    for more, fewer in pairwise(found):
+        assert fewer <= more * 1.002
+    assert found[3] < 0.66
+    assert found[4] < 0.37
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_it_is_never_above_what_it_is_made_of(noise: str) -> None:
+    classes = [ReportClass(noise, 4.0, 1.0, 2.0, 400)]
+    for rate in (0.02, 0.5, 0.98):
+        batch = RoundType.of(classes, participation=rate)
+        curve, blanket = CheckInCurve(batch), VectorBlanket(batch)
+        for epsilon in (0.0, 0.05, 0.2):
+            found = curve.delta(epsilon)
+            assert found <= rate * VectorCurve(RoundType.of(classes)).local_delta(epsilon)
+            assert found <= VectorCurve(RoundType.of(classes)).delta(epsilon)
+            assert found <= blanket.delta(epsilon) * (1.0 + 1e-3)
+        assert curve.epsilon(1e-6) <= curve.local_epsilon(1e-6)
+
+
+def test_a_batch_of_rare_radii_counts_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its other client's move is longer than the client's own: not the local curve, but 1."""
+    rare = 1e-3
+    monkeypatch.setattr("fl_shuffle.accounting.bounds.check_in.RARE_KINDS", rare)
+    classes = [
+        ReportClass("gaussian", 1.0, 0.1, 0.2, 300), ReportClass("gaussian", 1.0, 0.5, 1.0, 300)
+    ]  # fmt: skip
+    curve = CheckInCurve(RoundType.of(classes, 0, participation=0.5))
+    for other in (curve._whole, curve._blanket):
+        monkeypatch.setattr(other, "delta", lambda _: 1.0)
+    assert rare <= curve._shuffled(0.3, 1.0) <= 2.0 * rare

@@ -1,0 +1,243 @@
+"""Certified pairs on disk: the same to the last digit, private, and never trusted blindly."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from base64 import b64decode, b64encode
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.ship_pairs import certified
+from fl_shuffle import private_cache
+from fl_shuffle.accounting import pair_cache
+from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
+from fl_shuffle.accounting.reports import ReportClass, RoundType
+from fl_shuffle.accounting.rounds import round_library
+from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
+from fl_shuffle.accounting.rounds.round_library import RoundLibrary
+
+KIND = RoundType.of([ReportClass("gaussian", 6.0, 1.0, 2.0, 60)], 0)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(private_cache.CACHE_VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache" / "pairs"
+
+
+class Certified:
+    """How often a pair was worked out, and what it is: a small one."""
+
+    def __init__(self, delta: float = 0.25) -> None:
+        self.times, self.delta = 0, delta
+
+    def __call__(self, kind: object) -> DominatingPair:
+        self.times += 1
+        return DominatingPair.from_curve([0.0, 0.1], [self.delta, 0.1], grid=0.1)
+
+
+def ask(kind: object = KIND, times: int = 1) -> DominatingPair:
+    """The pair of a round; it must be worked out so often."""
+    certified = Certified()
+    pair = pair_cache.kept(certified)(kind)
+    assert certified.times == times
+    return pair
+
+
+def same(first: DominatingPair, second: DominatingPair) -> bool:
+    equal = np.array_equal(first.losses, second.losses)
+    equal = equal and np.array_equal(first.masses, second.masses)
+    return bool(equal and (first.infinite, first.grid) == (second.infinite, second.grid))
+
+
+def test_a_run_reads_what_the_last_one_certified(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = RoundLibrary().epsilon({KIND: 3}, 1e-6)
+    pair = RoundLibrary().pair(KIND)
+    monkeypatch.setattr(round_library, "shuffled_pair", lambda *_, **__: 1 / 0)
+    again = RoundLibrary().pair(KIND)
+    assert pair is not None and again is not None and same(pair, again)
+    assert RoundLibrary().epsilon({KIND: 3}, 1e-6) == first
+    monkeypatch.undo()
+    monkeypatch.setenv(private_cache.CACHE_VARIABLE, "off")
+    computed = RoundLibrary().pair(KIND)
+    assert computed is not None and same(pair, computed)
+
+
+def test_it_is_kept_in_the_users_cache_folder_unless_that_is_turned_off(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv(private_cache.CACHE_VARIABLE, "off")
+    ask()
+    ask()
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setenv(private_cache.CACHE_VARIABLE, "")
+    ask()
+    ask(times=0)
+    (kept,) = (tmp_path / ".cache" / "fl-shuffle" / "pairs").iterdir()
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    # Somebody without a home goes on without it.
+    monkeypatch.setattr(Path, "expanduser", lambda self: (_ for _ in ()).throw(RuntimeError))
+    ask()
+
+
+def test_the_epsilon_of_a_single_round_is_kept_for_its_delta(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FL_SHUFFLE_CACHE", str(tmp_path / "kept"))
+
+    def asked(delta: float) -> float:
+        return RoundLibrary().epsilon({KIND: 1}, delta)
+
+    first = asked(1e-5)
+    (path,) = (tmp_path / "kept" / "pairs").iterdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(round_library.VectorCurve, "epsilon", None)
+        assert asked(1e-5) == first
+        # At another delta, or from a file that was tampered with, nothing is read.
+        with pytest.raises(TypeError):
+            asked(2e-5)
+        path.write_bytes(path.read_bytes()[:-3] + b'9"}')
+        with pytest.raises(TypeError):
+            asked(1e-5)
+    assert asked(1e-5) == first and asked(2e-5) < first
+
+
+def test_another_round_code_constant_or_library_has_another_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    keys = [pair_cache.key(KIND)]
+    assert pair_cache.key(KIND) == keys[0]
+    for scale, radius, count in ((np.nextafter(6.0, 7.0), 1.0, 60), (6.0, 0.5, 60), (6.0, 1.0, 61)):
+        own = ReportClass("gaussian", float(scale), radius, 2.0, count)
+        keys.append(pair_cache.key(RoundType.of([own], 0)))
+    keys.append(pair_cache.key(RoundType.of([ReportClass("laplace", 6.0, 1.0, 2.0, 60)], 0)))
+    keys.append(pair_cache.key(DeclaredRound(1.0, 0.0, 59)))
+    keys.append(pair_cache.key(DeclaredRound(1.0, 1e-9, 59)))
+    # A constant that code of this process has set otherwise.
+    with monkeypatch.context() as patch:
+        patch.setattr(round_library, "FEW_BALLS", round_library.FEW_BALLS + 1)
+        keys.append(pair_cache.key(KIND))
+    assert pair_cache.key(KIND) == keys[0]
+    # Other libraries, and other code: one comment in any accounting module.
+    for module, version in ((pair_cache.np, "0.1"), (pair_cache.scipy, "0.2")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "__version__", version)
+            pair_cache._circumstances.cache_clear()
+            keys.append(pair_cache.key(KIND))
+    copy = tmp_path / "accounting"
+    shutil.copytree(Path(pair_cache.__file__).parent, copy)
+    with monkeypatch.context() as patch:
+        patch.setattr(pair_cache, "__file__", str(copy / "pair_cache.py"))
+        pair_cache._circumstances.cache_clear()
+        assert pair_cache.key(KIND) == keys[0]
+        (module_path, *_) = sorted(copy.rglob("fourier.py"))
+        module_path.write_text(module_path.read_text() + "# another\n")
+        pair_cache._circumstances.cache_clear()
+        keys.append(pair_cache.key(KIND))
+    pair_cache._circumstances.cache_clear()
+    assert len(set(keys)) == len(keys)
+
+
+def test_only_the_user_can_read_it(folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        ask()
+    finally:
+        os.umask(before)
+    [file] = folder.iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    ask(times=0)
+
+
+@pytest.mark.parametrize(
+    "damage", ["cut", "bit", "empty", "text", "writable", "link", "another's", "pipe", "folder"]
+)
+def test_a_damaged_or_foreign_file_is_not_trusted(damage: str, folder: Path) -> None:
+    right = ask()
+    [file] = folder.iterdir()
+    content = bytearray(file.read_bytes())
+    if damage == "writable":
+        file.chmod(0o666)
+    elif damage == "link":
+        file.rename(folder / "elsewhere")
+        file.symlink_to(folder / "elsewhere")
+    elif damage == "another's":
+        # The whole file of another round, under this one's name.
+        other = DeclaredRound(1.0, 0.0, 59)
+        pair_cache.kept(Certified(delta=0.125))(other)
+        (folder / (pair_cache.key(other) + ".pair")).replace(file)
+    elif damage in ("pipe", "folder"):
+        file.unlink()
+        (os.mkfifo if damage == "pipe" else os.mkdir)(file)
+    else:
+        changed = {"cut": content[:-8], "empty": b"", "text": b"a pair"}.get(damage, content)
+        if damage == "bit":
+            content[-1] ^= 1
+        file.write_bytes(changed)
+    assert same(ask(times=1), right)
+    if damage != "folder":
+        assert same(ask(times=0), right)
+
+
+@pytest.mark.parametrize("change", ["order", "mass", "sum", "head"])
+def test_what_is_no_pair_is_not_read_even_with_the_right_digest(change: str, folder: Path) -> None:
+    """As an older or a wrong program of the user's own might have written it."""
+    pair = ask()
+    [file] = folder.iterdir()
+    losses, masses = pair.losses.copy(), pair.masses.copy()
+    if change == "order":
+        losses = losses[::-1]
+    elif change == "mass":
+        masses[0] = -masses[0]
+    elif change == "sum":
+        masses *= 0.5
+    body = pair_cache._to_bytes(DominatingPair(losses, masses, pair.infinite, pair.grid))
+    pair_cache.KEPT.write(file, body[1:] if change == "head" else body)
+    assert same(ask(times=1), pair)
+
+
+def test_a_shipped_pair_is_read_for_this_code_alone(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair, name = Certified(delta=0.125)(KIND), pair_cache.key(KIND, anywhere=True)
+    shipped = tmp_path / "shipped.json"
+    monkeypatch.setattr(pair_cache, "SHIPPED", shipped)
+    whole = b64encode(pair_cache._to_bytes(pair)).decode()
+    for text, times in ((whole, 0), (whole[:-64], 1), ("", 1)):
+        shipped.write_text(json.dumps({name: text}))
+        pair_cache._shipped.cache_clear()
+        assert same(ask(times=times), pair) == (times == 0)
+        assert folder.exists() == (times == 1)
+        shutil.rmtree(folder, ignore_errors=True)
+    shipped.write_text(json.dumps({name: whole}))
+    pair_cache._shipped.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(round_library, "FEW_BALLS", round_library.FEW_BALLS + 1)
+        ask(times=1)
+    monkeypatch.setenv(private_cache.CACHE_VARIABLE, "off")
+    ask(times=1)
+    pair_cache._shipped.cache_clear()
+
+
+@pytest.mark.slow
+def test_the_shipped_pairs_are_what_is_certified() -> None:
+    pair_cache._shipped.cache_clear()
+    shipped, here = pair_cache._shipped(), certified()
+    assert shipped.keys() == here.keys(), "the accounting has changed: run scripts/generate"
+    for name, pair in here.items():
+        read = pair_cache._from_bytes(b64decode(shipped[name]))
+        if isinstance(pair, float):
+            assert read == pytest.approx(pair, rel=1e-9)
+            continue
+        assert isinstance(read, DominatingPair) and read.grid == pair.grid
+        assert np.allclose(read.losses, pair.losses, rtol=1e-12, atol=0.0)
+        assert np.allclose(read.masses, pair.masses, rtol=1e-9, atol=1e-15)
+        assert read.infinite == pytest.approx(pair.infinite, rel=1e-9, abs=1e-15)

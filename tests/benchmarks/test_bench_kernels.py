@@ -1,0 +1,29 @@
+"""The benchmark of single kernels runs from end to end; times are not looked at."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from benchmarks import kernels
+
+
+@pytest.mark.parametrize("job", ["JS1000", "C100"])
+@pytest.mark.parametrize("unit", ["record", "client"])
+def test_gradients_are_the_floors(job: str, unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It compares both results before it measures, and ends where they differ."""
+    clients, records, *rest = kernels.JOBS[job]
+    small = kernels.Kernel(min(clients, 8), min(records, 20), *rest)
+    monkeypatch.setitem(kernels.JOBS, job, small)
+    own, floor = kernels.bench(job, unit, 0.0)
+    assert own > 0.0 and floor > 0.0
+
+
+def test_noise_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["kernels", "noise", "--dimension", "40", "--seconds", "0"])
+    monkeypatch.setattr(kernels, "VARIATES", 1 << 12)
+    assert kernels.main() == 0
+    assert len(capsys.readouterr().out.splitlines()) == 7

@@ -1,0 +1,25 @@
+"""The page of accuracies says what was measured, of rows that are still played so."""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks.records import PAGE, RESULTS, ROWS, page
+from fl_shuffle.api.configs import resolve_config
+from tests.repository import ROOT
+
+
+def test_the_page_is_that_of_the_numbers() -> None:
+    rows = json.loads(RESULTS.read_text(encoding="utf-8"))
+    text = PAGE.read_text(encoding="utf-8")
+    assert page(text, rows) == text
+    played = {row.name: (row.config, dict(row.settings)) for row in ROWS}
+    assert rows
+    for row in rows:
+        assert played[row["name"]] == (row["config"], row["settings"])
+        assert 1 <= row["seeds"] <= 5
+
+
+def test_every_row_can_be_played() -> None:
+    for row in ROWS:
+        resolve_config(str(ROOT / "configs" / f"{row.config}.toml"), dict(row.settings))

@@ -1,0 +1,118 @@
+"""Own losses and metrics, and regression, through whole runs and against plain PyTorch."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fl_shuffle as fs
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.data.models import build_loss, squared_error
+from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.gradients import make_gradient_engine
+
+HERE = __name__
+
+
+def mean(outputs: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, labels)
+
+
+def picked(outputs: Tensor, labels: Tensor) -> Tensor:
+    return -outputs.gather(1, labels[:, None])[:, 0]
+
+
+def mixed(outputs: Tensor, labels: Tensor) -> Tensor:
+    return (outputs - outputs.mean(0)).square().sum(1)
+
+
+def r2(outputs: Tensor, labels: Tensor) -> dict[str, Any]:
+    return {"r2": 1 - (outputs - labels).square().sum() / (labels - labels.mean()).square().sum()}
+
+
+def nonsense(outputs: Tensor, labels: Tensor) -> float:
+    return 0.5
+
+
+GAPMINDER = {
+    "run": {"rounds": 8, "seed": 2},
+    "data": {"source": "gapminder", "partition": "natural", "clients": 114, "features": "none"},
+    "model": {"kind": "linear", "init": "zeros", "loss": "squared-error", "metrics": f"{HERE}:r2"},
+    "privacy": {"unit": "client", "clip_norm": 0.5},
+    "budgets": {"distribution": "constant", "epsilon": 100.0},
+    "server": {"learning_rate": 2.0},
+}
+
+
+def test_regression_with_natural_clients(tmp_path: Path) -> None:
+    result = fs.simulate(GAPMINDER, out=tmp_path / "run")
+    assert result.accuracy is None and result.summary["metrics"]["r2"] > 0.5
+    with (tmp_path / "run" / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[-1]["r2"]) == pytest.approx(result.summary["metrics"]["r2"])
+    assert rows[0]["accuracy"] == "" and float(rows[-1]["loss"]) < float(rows[0]["loss"])
+    page = result.report(tmp_path / "page.html").read_text()
+    assert "1 numbers to predict" in page and len(result.ledger) == 114
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("module", ["chain", "other"])
+def test_gradients_of_regression_are_autograds(module: str, steps: int) -> None:
+    torch.manual_seed(1)
+    net: nn.Module = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    if module == "other":
+        net = nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 3), nn.Flatten(),
+                            nn.Linear(4, 2), nn.Softplus())  # fmt: skip
+    x, y = torch.randn(6, 4), torch.randn(6, 2)
+    flat = torch.cat([p.detach().reshape(-1) for p in net.parameters()])
+
+    def gradient(at: Tensor, rows: slice) -> Tensor:
+        nn.utils.vector_to_parameters(at, net.parameters())
+        loss = squared_error(net(x[rows]), y[rows]).mean()
+        return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(net.parameters()))])
+
+    clients, offsets = (slice(0, 2), slice(2, 6)), np.array([0, 2, 6])
+    if steps == 1:
+        engine = make_gradient_engine(net, shape=(4,), clip="record", loss=squared_error)
+        rows = engine.client_means(flat, x, y, offsets, 1e6)
+        wanted = [gradient(flat, rows) for rows in clients]
+    else:
+        engine = make_gradient_engine(net, shape=(4,), clip="none", loss=squared_error)
+        rows = engine.local_update(flat, x, y, offsets, steps=2, learning_rate=0.1)
+        wanted = []
+        for own in clients:
+            first = flat - 0.1 * gradient(flat, own)
+            wanted.append(first - 0.1 * gradient(first, own) - flat)
+    torch.testing.assert_close(rows, torch.stack(wanted), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "regression", "why"),
+    [
+        ({"loss": f"{HERE}:mean"}, False, "one loss for each"),
+        ({"loss": f"{HERE}:mixed"}, False, "mixes records"),
+        ({"loss": f"{HERE}:picked"}, True, "raised"),
+        ({"loss": "squared-error"}, False, "is for regression"),
+        ({}, True, "set model.loss = 'squared-error'"),
+        ({"loss": f"{HERE}:HERE"}, False, "must be a function"),
+    ],
+)
+def test_losses_that_do_not_fit_are_one_line(
+    model: dict[str, str], regression: bool, why: str
+) -> None:
+    section = parse_config({"model": model}).model
+    with pytest.raises(FlShuffleError, match=why):
+        build_loss(section, 3, regression=regression)
+
+
+def test_metrics_that_are_no_numbers_are_one_line(tmp_path: Path) -> None:
+    model = {"metrics": f"{HERE}:nonsense"}
+    with pytest.raises(FlShuffleError, match="numbers by name"):
+        fs.simulate({"run": {"rounds": 1}, "model": model}, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

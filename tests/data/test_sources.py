@@ -1,0 +1,508 @@
+"""Data sources by name and by file, in their own formats on disk, and what they may publish."""
+
+from __future__ import annotations
+
+import bz2
+import hashlib
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.configuration.sections import SOURCES, TORCHVISION_SOURCES, DataSection
+from fl_shuffle.data import Records
+from fl_shuffle.data.partitions import make_partition
+from fl_shuffle.data.sources import READERS, huggingface, image_sets, load_records
+from fl_shuffle.data.sources.image_sets import import_torchvision_datasets
+from fl_shuffle.data.sources.options import Target
+from fl_shuffle.data.task import forget_data, load_task
+from fl_shuffle.errors import DataError, FlShuffleError
+
+DRAW = np.random.Generator(np.random.Philox(7))
+
+
+def section(source: str, root: Path | None = None, **more: Any) -> DataSection:
+    return parse_config({"data": {"source": source, "root": str(root or ""), **more}}).data
+
+
+def idx(values: np.ndarray) -> bytes:
+    return (
+        bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes() + values.tobytes()
+    )
+
+
+def images(count: int, *shape: int) -> np.ndarray:
+    return DRAW.integers(0, 256, (count, *shape)).astype(np.uint8)
+
+
+def test_every_name_has_its_reader() -> None:
+    assert set(READERS) == set(SOURCES)
+    assert set(image_sets.SETS) == set(TORCHVISION_SOURCES)
+    data_sets = import_torchvision_datasets()
+    assert all(hasattr(data_sets, each.name) for each in image_sets.SETS.values())
+
+
+@pytest.mark.parametrize(
+    ("source", "folder", "options", "classes"),
+    [
+        ("fashion-mnist", "FashionMNIST/raw", {}, 10),
+        ("kmnist", "KMNIST/raw", {}, 10),
+        ("emnist", "EMNIST/raw", {"split": "letters"}, 27),
+    ],
+)
+def test_the_mnist_family(
+    tmp_path: Path, source: str, folder: str, options: dict[str, str], classes: int
+) -> None:
+    raw = tmp_path / folder
+    raw.mkdir(parents=True)
+    kept = {}
+    for part, torchs, count in (("train", "train", 9), ("t10k", "test", 4)):
+        pixels, labels = images(count, 28, 28), (np.arange(count) % 5).astype(np.uint8)
+        name = f"emnist-letters-{torchs}" if source == "emnist" else part
+        (raw / f"{name}-images-idx3-ubyte").write_bytes(idx(pixels))
+        (raw / f"{name}-labels-idx1-ubyte").write_bytes(idx(labels))
+        kept[torchs] = pixels, labels
+    records = load_records(section(source, tmp_path, source_options=options))
+    assert records.classes == classes
+    assert (records.train_images == kept["train"][0]).all()
+    assert (records.test_images == kept["test"][0]).all()
+    assert records.train_labels.tolist() == kept["train"][1].tolist()
+
+
+def test_cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = import_torchvision_datasets().CIFAR10
+    folder = tmp_path / kind.base_folder
+    folder.mkdir()
+    listed: dict[str, list[list[str]]] = {"train_list": [], "test_list": []}
+    whole = {}
+    for attribute, name in (("train_list", "data_batch_1"), ("test_list", "test_batch")):
+        pixels = images(5, 3, 32, 32)
+        body = pickle.dumps({"data": pixels.reshape(5, -1), "labels": [0, 1, 2, 9, 4]})
+        (folder / name).write_bytes(body)
+        listed[attribute].append([name, hashlib.md5(body).hexdigest()])
+        whole[attribute] = pixels
+    names = pickle.dumps({"label_names": [str(k) for k in range(10)]})
+    (folder / "batches.meta").write_bytes(names)
+    meta = {"filename": "batches.meta", "key": "label_names", "md5": hashlib.md5(names).hexdigest()}
+    for name, value in {**listed, "meta": meta}.items():
+        monkeypatch.setattr(kind, name, value)
+    records = load_records(section("cifar10", tmp_path, features="pixels"))
+    assert (records.train_images == whole["train_list"]).all()
+    assert (records.test_images == whole["test_list"]).all()
+    assert records.test_labels.tolist() == [0, 1, 2, 9, 4]
+
+
+def test_usps_and_photographs_of_many_sizes(tmp_path: Path) -> None:
+    lines = "".join(
+        f"{label} " + " ".join(f"{k + 1}:{2 * ((k + label) % 2) - 1}" for k in range(256)) + "\n"
+        for label in (1, 10, 3)
+    )
+    for name in ("usps.bz2", "usps.t.bz2"):
+        (tmp_path / name).write_bytes(bz2.compress(lines.encode()))
+    records = load_records(section("usps", tmp_path))
+    assert records.train_images.shape == (3, 16, 16) and records.train_labels.tolist() == [0, 9, 2]
+
+    from PIL import Image
+
+    base = tmp_path / "imagenette2"
+    for part in ("train", "val"):
+        for place, wnid in enumerate(import_torchvision_datasets().Imagenette._WNID_TO_CLASS):
+            (base / part / wnid).mkdir(parents=True)
+            size = (20 + place, 30)
+            Image.new("RGB", size, (10 * place, 0, 7)).save(base / part / wnid / "a.JPEG")
+    with pytest.raises(DataError, match="size = 64"):
+        load_records(section("imagenette", tmp_path))
+    small = load_records(section("imagenette", tmp_path, source_options={"size": 8}))
+    assert small.train_images.shape == (10, 3, 8, 8) and sorted(small.test_labels) == list(
+        range(10)
+    )
+
+
+def test_what_is_not_there_and_cannot_be_had_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = import_torchvision_datasets().FashionMNIST
+    monkeypatch.setattr(kind, "mirrors", ["file:///nowhere/"])
+    with pytest.raises(
+        DataError, match=r"fashion-mnist cannot be read from .* could not be downloaded"
+    ):
+        load_records(section("fashion-mnist", tmp_path))
+
+
+X, Y = np.arange(24.0).reshape(8, 3).astype(np.float32), np.arange(8) % 2
+
+
+def test_npz_files(tmp_path: Path) -> None:
+    both = tmp_path / "both.npz"
+    np.savez(both, x_train=X, y_train=Y, x_test=X[:2], y_test=Y[:2], clients_train=Y)
+    records = load_records(section("files", both, source_options={"classes": 2}))
+    assert (records.train_images == X).all() and len(records.test_labels) == 2
+    assert records.train_clients is not None and records.train_clients.tolist() == Y.tolist()
+    folder = tmp_path / "silos"
+    (folder / "train").mkdir(parents=True)
+    for name, rows in (("south", slice(0, 5)), ("north", slice(5, 8))):
+        np.savez(folder / "train" / f"{name}.npz", x=X[rows], y=Y[rows] / 2)
+    np.savez(folder / "test.npz", x=X, y=Y / 2)
+    records = load_records(section("files", folder, source_options={"outputs": 1}))
+    parts = make_partition(
+        DataSection(partition="natural", clients=2), records.train_labels, 1, records.train_clients
+    )
+    assert parts.sizes.tolist() == [3, 5]  # north, south
+    assert (records.train_images[parts.order[:3]] == X[5:]).all()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"x_train": X, "y_train": Y, "clients": Y}, "is called clients_train here"),
+        (
+            {"x": X, "y": Y, "client": Y},
+            "holds client, which nothing reads; did you mean",
+        ),
+        ({"x": X, "y": Y, "weights": Y}, "read are x, y, clients"),
+    ],
+)
+def test_an_array_that_nothing_reads_is_refused(
+    arrays: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "own.npz", **arrays)
+    with pytest.raises(DataError, match=words):
+        load_records(section("files", tmp_path / "own.npz", source_options={"classes": 2}))
+
+
+@pytest.mark.parametrize(("wrong", "entropy"), [(16, "seeded"), (1, "seeded"), (16, "system")])
+def test_labels_that_count_from_one_are_told_where_noise_is_seeded(
+    wrong: int, entropy: str, tmp_path: Path
+) -> None:
+    """One label of 80 is its holder's secret; sixteen are a mistake in the data."""
+    labels = np.zeros(80, dtype=np.int64)
+    labels[:wrong] = 2
+    np.savez(tmp_path / "own.npz", x=np.ones((80, 3), np.float32), y=labels)
+    config = parse_config(
+        {
+            "run": {"entropy": entropy},
+            "data": {
+                "source": "files", "root": str(tmp_path / "own.npz"), "clients": 10,
+                "source_options": {"classes": 2}, "validation": 0.1, "features": "none",
+            },
+        }
+    )  # fmt: skip
+    forget_data()
+    if wrong == 16 and entropy == "seeded":
+        with pytest.raises(DataError, match=r"training labels are not in 0 \.\. 1, as 2"):
+            load_task(config)
+    else:
+        assert load_task(config).classes == 2
+
+
+def table(path: Path, rows: list[dict[str, Any]]) -> None:
+    if path.suffix == ".parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), path)
+        return
+    lines = [",".join(rows[0])] + [",".join(str(v) for v in row.values()) for row in rows]
+    path.write_text("\ufeff" + "\r\n".join(lines) + "\r\n", encoding="utf-8", newline="")
+
+
+ROWS: list[dict[str, Any]] = [
+    {"age": 20, "sex": "f", "kind": "cat", "ward": "b"},
+    {"age": 150, "sex": "m", "kind": "dog", "ward": "a"},
+    {"age": 50, "sex": "x", "kind": "cow", "ward": "b"},
+]
+OPTIONS = {
+    "label": "kind", "client": "ward", "class_names": ["cat", "dog"],
+    "categories": {"sex": ["f", "m"]}, "ranges": {"age": [0, 100]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_tables(tmp_path: Path, suffix: str) -> None:
+    table(tmp_path / f"train{suffix}", ROWS)
+    table(tmp_path / f"test{suffix}", ROWS[:2])
+    records = load_records(section("files", tmp_path, source_options=OPTIONS))
+    assert records.train_images.tolist() == [
+        pytest.approx(row) for row in ([0.2, 1, 0], [1, 0, 1], [0.5, 0, 0])
+    ]
+    assert records.train_labels.tolist() == [0, 1, -1]  # a cow counts as zero
+    assert records.train_clients is not None and records.train_clients.tolist() == ["b", "a", "b"]
+
+
+HEADER = b"ward,age,sex,kind\n"
+LINES = [b"%c,%d,%s,%s" % (b"abc"[k % 3], k, b"fm"[k % 2 :][:1], b"cat" if k % 5 else b"dog")
+         for k in range(12)]  # fmt: skip
+PRIVATE = {
+    "blank cells": b",,",
+    "blanks": b" , ,\t",
+    "a quote that opens": b'"5,f,cat',
+    "quotes that open": b'"5,"f,"cat',
+    "a quote that hides": b'5,"f,cat"',
+    "a carriage return": b"5,f\r31,m,cat",
+    "one at the end": b"5,f,cat\r",
+    "a long cell": b"5," + b"x" * 140_000 + b",cat",
+    "a long number": b"1" * 200_000 + b",f,cat",
+    "no UTF-8": b"\xff\xfe5,f,cat",
+    "half a character": b"5,f,\xe2\x82",
+    "NUL": b"\x005,f\x00,cat",
+    "too many cells": b"5,f,cat" + b",9" * 50,
+    "too few cells": b"5",
+    "a number of Python's": b"1_0,f,cat",
+    "NaN": b"nan,f,cat",
+    "infinite": b"1e999,f,cat",
+    "large": b"1e300,f,cat",
+    "other digits": "\u0665,f,cat".encode(),
+    "separators of lines elsewhere": "5\u2028,f\x0b\x0c\x1c\x85,cat".encode(),
+}
+
+
+def read_lines(path: Path, lines: list[bytes], end: bytes = b"\n") -> Records:
+    """The records of a file of these lines, and of a public one to test on."""
+    path.mkdir(exist_ok=True)
+    (path / "train.csv").write_bytes(HEADER + b"\n".join(lines) + end)
+    (path / "test.csv").write_bytes(HEADER + LINES[0])
+    return load_records(section("files", path, source_options=OPTIONS))
+
+
+def require_neighbours(found: Records, whole: Records, record: int) -> None:
+    """They differ in the numbers of one record, and in nothing that is public."""
+    assert found.train_images.shape == whole.train_images.shape
+    assert found.train_images.dtype == whole.train_images.dtype
+    assert np.array_equal(found.train_clients, whole.train_clients)  # type: ignore[arg-type]
+    for part in ("train_images", "train_labels"):
+        a, b = (np.delete(getattr(one, part), record, axis=0) for one in (found, whole))
+        assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("record", [0, 5, 11])
+@pytest.mark.parametrize("cells", PRIVATE.values(), ids=PRIVATE)
+def test_a_line_is_a_record_whatever_is_in_it(tmp_path: Path, cells: bytes, record: int) -> None:
+    whole = read_lines(tmp_path, LINES)
+    assert len(whole.train_labels) == 12
+    broken = [*LINES]
+    broken[record] = LINES[record][:2] + cells
+    require_neighbours(read_lines(tmp_path, broken), whole, record)
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_whatever_bytes_a_records_cells_hold_nothing_else_changes(
+    tmp_path: Path, place: int
+) -> None:
+    """Bytes at random, those that mean something in a .csv often, in the cells of one record; the
+    column that says whose it is stands first, last, or in the middle (then without commas in other
+    cells: these could not be told from its own)."""
+    draw = np.random.default_rng(place)
+    order = [0, 1, 2, 3]
+    order.insert(place, order.pop(0))
+
+    def moved(line: list[bytes]) -> bytes:
+        return b",".join(line[k] for k in order)
+
+    lines = [line.split(b",") for line in LINES]
+    path = tmp_path
+    header = moved(HEADER.strip().split(b",")) + b"\n"
+    (path / "test.csv").write_bytes(header + moved(lines[0]))
+
+    def read(table: list[bytes]) -> Records:
+        (path / "train.csv").write_bytes(header + b"\n".join(table) + b"\n")
+        return load_records(section("files", path, source_options=OPTIONS))
+
+    whole = read([moved(line) for line in lines])
+    for _ in range(300):
+        record = int(draw.integers(12))
+        cells = [b"", b"", b""]
+        for cell in range(3):
+            size = int(draw.choice([0, 1, 2, 5, 40]))
+            common = draw.choice(np.frombuffer(b'"",,\r\x00 \xff1e.', np.uint8), size)
+            rare = draw.integers(0, 256, size)
+            mixed = np.where(draw.random(size) < 0.5, common, rare).astype(np.uint8)
+            cells[cell] = mixed.tobytes().replace(b"\n", b"")
+            if place == 1:
+                cells[cell] = cells[cell].replace(b",", b"")
+        table = [moved(line) for line in lines]
+        table[record] = moved([lines[record][0], *cells])
+        require_neighbours(read(table), whole, record)
+
+
+def test_where_lines_end(tmp_path: Path) -> None:
+    """At line feeds: a file of another system's ends counts the same, a last line may have none,
+    and a blank line is a record, where somebody is named whose it is."""
+    whole = read_lines(tmp_path, LINES)
+    for end, lines in ((b"", LINES), (b"\r\n", [line + b"\r" for line in LINES[:-1]] + LINES[-1:])):
+        found = read_lines(tmp_path, lines, end)
+        assert found.fingerprint() == whole.fingerprint()
+    with pytest.raises(DataError, match=r"line 14 does not say whose it is.*blank one, too"):
+        read_lines(tmp_path, LINES, b"\n\n")
+    nobody = {key: value for key, value in OPTIONS.items() if key != "client"}
+    nobody["columns"] = ["age", "sex"]
+    (tmp_path / "train.csv").write_bytes(HEADER + b"\n".join([*LINES, b"", b",,,"]) + b"\n")
+    found = load_records(section("files", tmp_path, source_options=nobody))
+    assert len(found.train_labels) == 14 and found.train_labels[12:].tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "line 1 must name its columns"),
+        (b"a,b", "holds no record"),
+        (b"a,a\n1,2", "each by another name"),
+        (b"\xffa,b\n1,2", "is not UTF-8 text"),
+        ("a,b\n1,2\n".encode("utf-16"), "is not UTF-8 text"),
+        ("a,b\n1,2\n".encode("utf-16-le"), "is no text; save it as CSV"),
+        (b"ward,age,sex,kind\ra,1,f,cat\rb,2,m,dog", "a line feed behind every record"),
+    ],
+)
+def test_a_header_that_names_no_columns_is_one_line(
+    tmp_path: Path, content: bytes, why: str
+) -> None:
+    (tmp_path / "train.csv").write_bytes(content)
+    with pytest.raises(DataError, match=why) as caught:
+        load_records(section("files", tmp_path, source_options=OPTIONS))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_typed_cell_that_python_cannot_hold_ends_nobodys_run(tmp_path: Path) -> None:
+    """A date beyond the year 9,999, bytes that are no text, a decimal beyond all floats."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    whole = {"age": [1.0, 2.0, 3.0], "kind": ["cat", "dog", "cat"], "ward": ["b", "a", "b"]}
+    odd = {
+        "day": pyarrow.array([1, 10**17, 2], pyarrow.timestamp("ms")),
+        "name": pyarrow.Array.from_buffers(
+            pyarrow.string(), 3, pyarrow.array([b"a", b"\xff\xfe", b"c"]).buffers()
+        ),
+    }
+    for name, cells in odd.items():
+        parquet.write_table(pyarrow.table({**whole, name: cells}), tmp_path / "train.parquet")
+        parquet.write_table(pyarrow.table({**whole, name: cells})[:1], tmp_path / "test.parquet")
+        options = {"label": "kind", "client": "ward", "class_names": ["cat", "dog"]}
+        records = load_records(section("files", tmp_path, source_options=options))
+        assert records.train_images.shape == (3, 2)
+        assert records.train_labels.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "needs one of classes"),
+        ({"classes": 2, "outputs": 1}, "needs one of classes"),
+        ({"classes": 2, "clases": 3}, "did you mean 'classes'"),
+        ({"classes": 0}, "must be a whole number >= 1"),
+        ({"classes": 2, "label": "weight"}, "has no column 'weight'; it has age"),
+        ({"classes": 2, "label": "kind", "ranges": {"age": [5, 5]}}, "the first below"),
+        ({"classes": 2, "label": "kind", "categories": {"sex": "f"}}, "list of different texts"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_line(
+    tmp_path: Path, options: dict[str, Any], why: str
+) -> None:
+    table(tmp_path / "train.csv", ROWS)
+    with pytest.raises(FlShuffleError, match=re.escape(why)) as caught:
+        load_records(section("files", tmp_path, source_options=options))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ({"source": "digits", "source_options": {"a": 1}}, "takes none"),
+        ({"source": "digits", "partition": "natural"}, "does not say whose"),
+        ({"source": "gapminder", "partition": "natural", "clients": 500}, "data.clients = 114"),
+        ({"source": "gapminder", "partition": "shards"}, "iid, ordered or natural"),
+    ],
+)
+def test_settings_that_do_not_fit_the_source(data: dict[str, Any], why: str) -> None:
+    wanted = parse_config({"data": data}).data
+    with pytest.raises(FlShuffleError, match=why):
+        records = load_records(wanted)
+        make_partition(wanted, records.train_labels, records.size, records.train_clients)
+
+
+@pytest.mark.parametrize("setting", [{"records": 3}, {"sizes": "unequal"}])
+def test_settings_without_effect_on_natural_clients_are_refused(setting: dict[str, Any]) -> None:
+    with pytest.raises(FlShuffleError, match="changes nothing"):
+        parse_config({"data": {"partition": "natural", **setting}})
+
+
+def test_held_out_records_leave_every_natural_client_one() -> None:
+    clients = np.repeat(np.arange(5), [1, 2, 3, 10, 40])
+    whole = Records(
+        np.arange(56.0)[:, None], np.zeros(56, np.int64), np.empty((0, 1)), np.empty(0, np.int64),
+        classes=2, train_clients=clients,
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(READERS, "files", lambda section: whole)
+        kept = load_records(section("files", partition="natural", validation=0.3))
+        with pytest.raises(DataError, match=r"data.validation = 0.1"):
+            load_records(section("files", partition="natural"))
+    assert kept.train_clients is not None
+    assert np.bincount(kept.train_clients).tolist() == [1, 1, 2, 7, 28]
+    both = np.concatenate([kept.train_images, kept.test_images])[:, 0]
+    assert sorted(both.tolist()) == list(range(56))
+
+
+class Rows(dict[str, list[Any]]):
+    """Columns by name, as long as their records: what the adapter wants of a `Dataset`."""
+
+    def __len__(self) -> int:
+        return len(self["label"])
+
+
+class Dealt:
+    num_partitions = 2
+
+    def load_partition(self, partition_id: int) -> Rows:
+        count = 3 + partition_id
+        return Rows(image=[images(1, 4, 4)[0]] * count, label=[partition_id] * count)
+
+
+@pytest.mark.parametrize(
+    "cell", [np.zeros((5, 4), np.uint8), np.zeros((4, 4)), None, [[1], [2, 3]], "text", object()]
+)
+def test_a_record_of_another_shape_ends_nobodys_run(cell: object) -> None:
+    """Shape and type are those of the public test records; what does not fit counts as zero."""
+
+    class Even(Dealt):
+        def load_partition(self, partition_id: int) -> Rows:
+            rows = super().load_partition(partition_id)
+            return Rows(rows, image=[np.arange(16, dtype=np.uint8).reshape(4, 4)] * len(rows))
+
+    class Odd(Even):
+        def load_partition(self, partition_id: int) -> Rows:
+            rows = super().load_partition(partition_id)
+            rows["image"][0] = cell
+            return rows
+
+    options = {"inputs": ["image"], "label": "label"}
+    for outputs, nothing in ((0, -1), (1, np.nan)):
+        target = Target(2 - 2 * outputs, outputs)
+        test = Even().load_partition(1)
+        records = huggingface.records_of(Odd(), test, options, target, dealt=True)
+        whole = huggingface.records_of(Even(), test, options, target, dealt=True)
+        same = np.delete(np.arange(7), [0, 3])
+        assert records.train_images.shape == whole.train_images.shape
+        assert records.train_images.dtype == whole.train_images.dtype
+        assert np.array_equal(records.train_images[same], whole.train_images[same])
+        assert np.array_equal(records.train_labels[[0, 3]], [nothing] * 2, equal_nan=True)
+        assert np.array_equal(records.train_labels[same], whole.train_labels[same])
+
+
+def test_an_in_memory_data_set_dealt_by_a_real_partitioner() -> None:
+    pytest.importorskip("flwr_datasets")
+    from datasets import Dataset
+
+    rows: dict[str, list[Any]] = {"a": [float(k) for k in range(12)], "b": [1.0] * 12}
+    rows |= {"label": [k % 3 for k in range(12)], "who": [f"w{k % 4}" for k in range(12)]}
+    options = {
+        "inputs": ["a", "b"], "partitioner": "NaturalIdPartitioner",
+        "partitioner_options": {"partition_by": "who"},
+    }  # fmt: skip
+    dealer = huggingface.partitioner_of(options)
+    dealer.dataset = Dataset.from_dict(rows)
+    test = Dataset.from_dict(rows)
+    records = huggingface.records_of(dealer, test, options, Target(3, 0), dealt=True)
+    assert records.train_images.shape == (12, 2) and records.train_clients is not None
+    owners = {int(a) % 4 for a in records.train_images[records.train_clients == 0][:, 0]}
+    assert len(owners) == 1

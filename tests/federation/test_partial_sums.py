@@ -1,0 +1,107 @@
+"""Where only the sum of reports is used, simulated nodes on Ray send the sums of theirs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+
+from clients.app import app
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.errors import ConfigError
+from fl_shuffle.flower.answers import read_answer
+from fl_shuffle.flower.grid import adopt_task_identity
+from fl_shuffle.flower.messages import (
+    Layout,
+    TrainRequest,
+    reply_with_reports,
+    reply_with_sum_of_reports,
+    sum_of_reports,
+)
+from fl_shuffle.flower.settings import RESOLVED
+from fl_shuffle.gradients import clipper
+from fl_shuffle.seeds import SeedTree
+from fl_shuffle.shuffler.local import OUT_OF_RANGE, LocalShuffler
+from tests.federation.small_tasks import MODELS, configured, parameters_of, task_of
+from tests.one_node import OneNode
+
+
+@pytest.mark.parametrize("held", [1, 1 << 20])
+@pytest.mark.parametrize("model", MODELS)
+def test_the_sum_is_that_of_the_reports(
+    model: str, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clipper, "HELD_NUMBERS", held)
+    config = configured(model=model)
+    task, parameters = task_of(config, {4: math.nan}), parameters_of(config)
+    for request in (TrainRequest(2, 0, 4), TrainRequest.covering(2, np.array([0, 1, 3]))):
+        reports = OneNode(config, task).reports(request, parameters)
+        total, usable = OneNode(config, task).sum_of_reports(request, parameters)
+        np.testing.assert_array_equal(total, reports.astype(np.float64).sum(0))
+        assert usable.all() and len(usable) == len(request.clients)
+
+
+def test_a_report_that_is_none_is_left_out() -> None:
+    config = configured()
+    player, parameters = OneNode(config, task_of(config)), parameters_of(config)
+    reports = player.reports(TrainRequest(1, 0, 4), parameters)
+    whole = player.federation.randomizer
+
+    def spoilt(rows: torch.Tensor, clients: np.ndarray, number: int) -> torch.Tensor:
+        reports = whole(rows, clients, number)
+        reports[torch.from_numpy(clients == 2)] = torch.nan
+        return reports
+
+    player.federation.__dict__["randomizer"] = spoilt
+    total, usable = player.sum_of_reports(TrainRequest(1, 0, 4), parameters)
+    assert usable.tolist() == [True, True, False, True]
+    np.testing.assert_array_equal(total, reports[[0, 1, 3]].astype(np.float64).sum(0))
+
+
+def test_a_node_that_is_not_simulated_sends_no_sum() -> None:
+    """The server asks for it; but a request is not what makes a simulation."""
+    context = Context(
+        run_id=1, node_id=2, node_config={}, state=RecordDict(),
+        run_config={RESOLVED: Config().to_json()},
+    )  # fmt: skip
+    model = Layout.flat(3).record(np.zeros(3, np.float32))
+    message = TrainRequest(1, 0, 4, summed=True).message(model, 2)
+    with pytest.raises(ConfigError):
+        app(message, context)
+
+
+def test_a_sum_that_honest_reports_cannot_have_is_dropped() -> None:
+    adopt_task_identity(1)
+    requests = [TrainRequest(1, first, 2, summed=True) for first in range(0, 10, 2)]
+    model = Layout.flat(3).record(np.zeros(3, np.float32))
+    asked = [request.message(model, 2) for request in requests]
+    everyone = np.ones(10, dtype=bool)
+    shuffler = LocalShuffler(3, np.full(10, 1.5), SeedTree(1), min_reports=4, keep=False)
+    batch = shuffler.open(1, everyone)
+    both, one = np.array([True, True]), np.array([True, False])
+    for position, reply in enumerate(
+        (
+            reply_with_sum_of_reports(asked[0], np.array([3.0, -3.0, 0.0]), both),
+            reply_with_sum_of_reports(asked[1], np.array([1.6, 0.0, 0.0]), one),
+            reply_with_sum_of_reports(asked[2], np.array([np.nan, 0.0, 0.0]), both),
+            reply_with_sum_of_reports(asked[3], np.zeros(4), both),
+            reply_with_reports(asked[4], np.ones((2, 3), np.float32)),
+        )
+    ):
+        answer = read_answer(reply, requests[position], 3, batch.reasons)
+        if answer is not None:
+            batch.add(answer, requests[position].clients, position)
+    assert batch.close().tolist() == [True, True, *[False] * 6, True, True]
+    released = batch.release()
+    assert released.count == 4 and released.total is not None
+    assert released.total.tolist() == [5.0, -1.0, 2.0]
+    assert batch.reasons == Counter({OUT_OF_RANGE: 4, "sent no report": 2})
+    # Nor is one that nobody asked for.
+    unasked = TrainRequest(1, 0, 2)
+    total = reply_with_sum_of_reports(asked[0], np.ones(3), both)
+    assert read_answer(total, unasked, 3, Counter()) is None
+    assert sum_of_reports(reply_with_reports(asked[0], np.ones((2, 3), np.float32)), 2, 3) is None

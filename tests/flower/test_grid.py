@@ -1,0 +1,95 @@
+"""The in-process engine's own: what is raised where."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fl_shuffle.flower.grid import InProcessGrid
+
+
+def test_what_goes_wrong_while_a_reply_is_taken_is_raised() -> None:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return Message(RecordDict(), reply_to=message)
+
+    grid = InProcessGrid(app, {}, nodes=2)
+
+    def take(position: int, reply: Message) -> None:
+        taken.append(position)
+        if position == 3:
+            raise RuntimeError("of the server's own making")
+
+    taken: list[int] = []
+    try:
+        messages = [Message(RecordDict(), 2 + i % 2, "train") for i in range(6)]
+        with pytest.raises(RuntimeError, match="of the server's own making"):
+            grid.exchange(messages, take)
+        assert 3 in taken
+        taken.clear()
+        grid.exchange([Message(RecordDict(), 2 + i % 2, "train") for i in range(3)], take)
+        assert sorted(taken) == [0, 1, 2]
+        replies = grid.send_and_receive([Message(RecordDict(), 2, "train") for _ in range(2)])
+        assert [reply.has_error() for reply in replies] == [False, False]
+    finally:
+        grid.close()
+
+
+def test_what_goes_wrong_beside_the_server_is_not_heard_and_stops_no_node() -> None:
+    app = ClientApp()
+    app.train()(lambda message, context: Message(RecordDict(), reply_to=message))
+    done = []
+
+    def fail() -> None:
+        done.append(threading.current_thread() is not threading.main_thread())
+        raise SystemExit(3)
+
+    grid = InProcessGrid(app, {}, nodes=1)
+    try:
+        grid.begin(fail)
+        messages = [Message(RecordDict(), 2, "train") for _ in range(2)]
+        assert [reply.has_error() for reply in grid.send_and_receive(messages)] == [False, False]
+        assert done == [True]
+    finally:
+        grid.close()
+
+
+def test_threads_read_arrays_while_garbage_is_collected() -> None:
+    """Of CPython 3.11 before 3.11.8 they disturbed each other's parsing of NumPy's headers."""
+    record, read = ArrayRecord([np.zeros((3, 4))]), 600
+
+    def client(message: Message, context: Context) -> Message:
+        for _ in range(read):
+            record.to_numpy_ndarrays()
+        return Message(RecordDict(), reply_to=message)
+
+    app = ClientApp()
+    app.train()(client)
+    grid = InProcessGrid(app, {}, nodes=4)
+    before, threshold = sys.getswitchinterval(), gc.get_threshold()
+
+    def python(phase: str, info: dict[str, int]) -> None:
+        """As Hypothesis and finalizers do: other threads get their turn."""
+        for _ in range(50):
+            len(info)
+
+    gc.callbacks.append(python)
+    try:
+        sys.setswitchinterval(1e-6)
+        gc.set_threshold(5)
+        messages = [Message(RecordDict(), node, "train") for node in grid.get_node_ids()]
+        replies = list(grid.send_and_receive(messages))
+    finally:
+        gc.callbacks.remove(python)
+        gc.set_threshold(*threshold)
+        sys.setswitchinterval(before)
+        grid.close()
+    assert len(replies) == 4 and not any(reply.has_error() for reply in replies)

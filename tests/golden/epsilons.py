@@ -1,0 +1,233 @@
+"""Every epsilon that is printed anywhere, in one file, and the documents' tables made from it.
+
+    scripts/generate --epsilons
+
+works all of them out anew, writes `epsilons.json`, and puts the tables between the marks in the
+documents. To be run after a bound has become sharper, with the difference looked at: a *proven*
+number may only become smaller, an attack only larger.
+
+All are at `delta` = 1e-6 but those of configurations, which have their own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fl_shuffle as fs
+from benchmarks import bounds_by_clients
+from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.rounds.trust import Trust
+from fl_shuffle.api.configs import resolve_config
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.data.task import load_task
+from fl_shuffle.errors import NotApplicableError
+from tests.repository import ROOT
+
+FILE = Path(__file__).with_name("epsilons.json")
+LOCALS, CLIENTS, ROUNDS = (0.5, 1.0, 2.0, 4.0, 8.0), (10**2, 10**3, 10**4, 10**6), (1, 50)
+DELTA, DELTA0 = 1e-6, 1e-5
+
+OF_RECORDS = {
+    "randomizer": "gaussian",
+    "unit": "record",
+    "delta0": 1e-5,
+    "calibration": "classical",
+}
+# Other randomizers, other shapes of question: one row each.
+QUESTIONS: dict[str, dict[str, Any]] = {
+    "README: a Gaussian report of epsilon 1": {
+        "randomizer": "gaussian",
+        "epsilon0": 1.0,
+        "delta0": 1e-5,
+        "clients": 10_000,
+    },
+    "Laplace vectors": {"randomizer": "laplace", "epsilon0": 0.5, "clients": 1000},
+    "Laplace vectors, 50 rounds, any randomizer of that budget": {
+        "method": "profile",
+        "epsilon0": 0.5,
+        "clients": 1000,
+        "rounds": 50,
+    },
+    "10-RR": {"randomizer": "krr", "k": 10, "epsilon0": 1.0, "clients": 10_000},
+    "10-RR, few take part": {
+        "randomizer": "krr",
+        "k": 10,
+        "epsilon0": 1.0,
+        "clients": 10_000,
+        "participation": 0.01,
+    },
+    "any randomizer, clones": {"method": "clone", "epsilon0": 1.0, "clients": 10_000},
+    "any randomizer, its profile": {"method": "profile", "epsilon0": 1.0, "clients": 10_000},
+    "personal budgets": {"method": "gspa-exact", "budgets": [[0.5, 0.0, 300], [2.0, 0.0, 600]]},
+    "a sum of Gaussian reports": {
+        "randomizer": "gaussian",
+        "unit": "client",
+        "epsilon0": 1.0,
+        "delta0": 1e-5,
+        "clients": 100,
+        "release": "sum",
+    },
+    "one of six records": {**OF_RECORDS, "epsilon0": 1.0, "records": 6, "clients": 10_000},
+    "one of four records, few clients": {
+        **OF_RECORDS,
+        "epsilon0": 0.5,
+        "records": 4,
+        "clients": 100,
+    },
+    "one of two records, Laplace": {
+        "randomizer": "laplace",
+        "unit": "record",
+        "epsilon0": 1.0,
+        "records": 2,
+        "clients": 10_000,
+    },
+}
+
+
+def configurations() -> dict[str, Path]:
+    """Every shipped configuration, by name."""
+    found = (ROOT / "configs").glob("*.toml")
+    return {path.stem: path for path in sorted(found)}
+
+
+def columns(config: Config) -> dict[str, float | None]:
+    """Every column's worst client after the last round, everybody having reported in all."""
+    task = load_task(config)
+    accountant = Accountant(
+        task.plan.classes,
+        task.plan.class_of,
+        unit=config.privacy.unit,
+        schedule=config.training.schedule,
+        delta=config.privacy.target_delta,
+        dimension=sum(p.numel() for p in task.model(config).parameters()),
+        trust=Trust.of(config.to_dict()),
+    )
+    everybody = np.ones(len(task.plan), dtype=bool)
+    for number in range(1, config.run.rounds):
+        accountant.commit(number, everybody)
+    spend = accountant.preview(config.run.rounds, everybody)
+    accountant.commit(config.run.rounds, everybody)
+    found = {**spend.columns, **accountant.lower_columns()}
+    return {name: column.worst for name, column in found.items()}
+
+
+def grid() -> Iterator[tuple[float, int, int]]:
+    """(local epsilon, clients, rounds) of the grid."""
+    for local in LOCALS:
+        for clients in CLIENTS:
+            for rounds in ROUNDS:
+                yield local, clients, rounds
+
+
+def of_vectors(local: float, clients: int, rounds: int) -> dict[str, float | None]:
+    """Gaussian reports of a unit client: what is proven, and what an attack reaches."""
+    question = {"randomizer": "gaussian", "unit": "client", "epsilon0": local, "delta0": DELTA0}
+    question["calibration"] = "classical"  # as the papers compare
+    question |= {"clients": clients, "rounds": rounds, "delta": DELTA}
+    found: dict[str, float | None] = {}
+    for method in ("proven", "attack"):
+        try:
+            found[method] = number(fs.bound(**question, method=method).epsilon)
+        except NotApplicableError:
+            found[method] = None
+    return found
+
+
+def side_by_side(clients: int) -> dict[str, float | None]:
+    """Every bound among so many clients (`benchmarks.bounds_by_clients`)."""
+    return {
+        name: bounds_by_clients.epsilon(query, clients)
+        for name, (query, _) in bounds_by_clients.COLUMNS.items()
+    }
+
+
+def answer(question: str) -> float | None:
+    return number(fs.bound(delta=DELTA, **QUESTIONS[question]).epsilon)
+
+
+def number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def key(local: float, clients: int, rounds: int) -> str:
+    return f"{local:g}, 10^{round(math.log10(clients))}, {rounds}"
+
+
+def everything() -> dict[str, Any]:
+    return {
+        "made_by": "scripts/generate --epsilons",
+        "delta": DELTA,
+        "configurations": {
+            name: columns(resolve_config(path)) for name, path in configurations().items()
+        },
+        "vectors": {key(*point): of_vectors(*point) for point in grid()},
+        "side by side": {str(n): side_by_side(n) for n in bounds_by_clients.CLIENTS},
+        "questions": {question: answer(question) for question in QUESTIONS},
+    }
+
+
+def read() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return found
+
+
+# --- Tables of documents -----------------------------------------------------------------------
+
+TABLES = {"bounds.md": ("side by side",), "proofs.md": ("proven over attack", "one round")}
+SHORT = (
+    "| clients | GSPA | Balle | FMT closed | FMT clone | 2023 | `profile` | 2-RR | Su "
+    "| `proven` | attack |"
+)
+SHOWN = [(local, clients) for local in LOCALS[:4] for clients in CLIENTS[1:]]
+
+
+def table(name: str, numbers: dict[str, Any]) -> str:
+    """A table of the documents (Markdown), without an end of line."""
+    if name == "side by side":
+        lines = [SHORT, "|---" * SHORT.count(" |") + "|"]
+        for clients, row in numbers[name].items():
+            cells = ["-" if value is None else f"{value:.3g}" for value in row.values()]
+            lines.append(f"| 1e{len(clients) - 1} | " + " | ".join(cells) + " |")
+        return "\n".join(lines)
+    rows = numbers["vectors"]
+    if name == "one round":
+        lines = [
+            "| local (eps0, 1e-5), n | proven | reached by an attack | ratio |",
+            "|---|---|---|---|",
+        ]
+    else:
+        lines = [
+            "| local (eps0, 1e-5), n | proven / attack, one round | 50 rounds |",
+            "|---|---|---|",
+        ]
+    for local, clients in SHOWN:
+        once, often = (rows[key(local, clients, rounds)] for rounds in ROUNDS)
+        ratios = [f"{row['proven'] / row['attack']:.2f}" for row in (once, often)]
+        cells = ratios
+        if name == "one round":
+            cells = [f"{once['proven']:.4g}", f"{once['attack']:.4g}", ratios[0]]
+        lines.append(f"| {local:g}, 10^{round(math.log10(clients))} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def with_tables(page: str, text: str, numbers: dict[str, Any]) -> str:
+    """The page with its tables as the numbers are now."""
+    for name in TABLES[page]:
+        mark = f"<!-- tests/golden/epsilons.json: {name} -->\n"
+        pattern = re.compile(re.escape(mark) + r"(\|[^\n]*\n)+")
+        made, count = pattern.subn(mark + table(name, numbers) + "\n", text)
+        if count != 1:
+            raise ValueError(f"docs/{page} has {count} tables under {mark.strip()}")
+        text = made
+    return text
+
+
+def write_down() -> None:
+    FILE.write_text(json.dumps(everything(), indent=1, allow_nan=False) + "\n", encoding="utf-8")

@@ -1,0 +1,253 @@
+"""Faults put into the product one at a time, and the tests that must notice each.
+
+    python -m tests.mutants [NAME ...]      (scripts/test --mutants)
+
+plays `mutants.toml`: every edit in a copy of the repository, with only the tests it names. A fault
+that no test notices is a hole in the suite. NAME is a name, an area, or a part of a name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+LIST = ROOT / "tests" / "mutants.toml"
+LONGEST_SECONDS = 900
+"""Tests of one mutant that take longer hang."""
+NO_LONGER_FITS = "edit no longer fits: update tests/mutants.toml"
+OWN = ("fl_shuffle", "clients", "server", "benchmarks", "tests")
+# Imported once, before every play is forked off: none of it is the product's own.
+LIBRARIES = (
+    *("numpy", "scipy.optimize", "scipy.signal", "scipy.special", "scipy.stats", "torch"),
+    *("cryptography.hazmat.primitives.ciphers.aead", "hypothesis", "mpmath", "pytest", "rich"),
+    *("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy", "safetensors"),
+)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One edit of `file`, the text `old` becoming `new`; each of `must_fail` must then fail."""
+
+    name: str
+    area: str
+    file: str
+    old: str
+    new: str
+    must_fail: tuple[str, ...]
+
+    def why_not(self, root: Path = ROOT) -> str | None:
+        """Why the edit cannot be made, if it cannot."""
+        path = root / self.file
+        if not path.is_file():
+            return f"{self.name}: {self.file} is not there; {NO_LONGER_FITS}"
+        found = path.read_text(encoding="utf-8").count(self.old)
+        if found != 1:
+            return f"{self.name}: {self.file} holds its text {found} times, not once; " + (
+                NO_LONGER_FITS
+            )
+        for test in self.must_fail:
+            file, _, function = test.partition("::")
+            name = function.partition("[")[0]
+            if not (root / file).is_file() or f"def {name}(" not in (root / file).read_text(
+                "utf-8"
+            ):
+                return f"{self.name}: there is no {file}::{name}; {NO_LONGER_FITS}"
+        return None
+
+
+def mutants() -> list[Mutant]:
+    """All of them, in the order of the file."""
+    tables: list[dict[str, Any]] = tomllib.loads(LIST.read_text(encoding="utf-8"))["mutant"]
+    return [Mutant(**{**table, "must_fail": tuple(table["must_fail"])}) for table in tables]
+
+
+class _Failed:
+    """A plugin of pytest that remembers what failed, and stops where enough has."""
+
+    def __init__(self, enough: Sequence[str]) -> None:
+        self.tests: list[str] = []
+        self._enough = enough
+        self._session: Any = None
+
+    def pytest_sessionstart(self, session: Any) -> None:
+        self._session = session
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.tests.append(report.nodeid)
+            if self._enough and not not_among(self._enough, self.tests):
+                self._session.shouldfail = "noticed"
+
+
+def not_among(tests: Sequence[str], failed: Sequence[str]) -> list[str]:
+    """Which of these tests have no case that failed."""
+    return [test for test in tests if not any(found.startswith(test) for found in failed)]
+
+
+class Copy:
+    """A copy of the working tree, in which one play at a time is made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True)
+        for name in filter(None, names.stdout.split("\0")):
+            if (ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, folder / name)
+        self._edits = 0
+
+    def start(self, mutant: Mutant | None, tests: Sequence[str]) -> int:
+        """Fork off a play of these tests, on a mutant until all have failed; returns its process
+        id."""
+        if mutant is not None:
+            path = self.folder / mutant.file
+            text = path.read_text(encoding="utf-8")
+            path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+            # Python compares times in whole seconds with those of what it compiled.
+            self._edits += 1
+            moment = time.time() + 10.0 * self._edits
+            os.utime(path, (moment, moment))
+        child = os.fork()
+        if child == 0:
+            os._exit(self._play(tests, mutant.must_fail if mutant else ()))
+        return child
+
+    def restore(self, mutant: Mutant) -> None:
+        shutil.copy2(ROOT / mutant.file, self.folder / mutant.file)
+
+    def outcome(self) -> dict[str, Any] | None:
+        """What the last play left; None if it did not come to its end."""
+        path = self.folder / ".outcome"
+        found = json.loads(path.read_text()) if path.exists() else None
+        path.unlink(missing_ok=True)
+        return found
+
+    @property
+    def output(self) -> str:
+        return (self.folder / ".output").read_text(encoding="utf-8", errors="replace")
+
+    def _play(self, tests: Sequence[str], enough: Sequence[str]) -> int:
+        with open(self.folder / ".output", "w", encoding="utf-8") as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+        signal.alarm(LONGEST_SECONDS)
+        os.chdir(self.folder)
+        sys.path[:] = [str(self.folder), *(p for p in sys.path if p not in ("", str(ROOT)))]
+        os.environ["PYTHONPATH"] = str(self.folder)
+        for name in [name for name in sys.modules if name.partition(".")[0] in OWN]:
+            del sys.modules[name]
+        pytest = import_module("pytest")
+        failed = _Failed(enough)
+        options = ["-q", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore"]
+        code = int(pytest.main([*options, *tests], plugins=[failed]))
+        where = import_module("fl_shuffle").__file__
+        if where is None or not Path(where).is_relative_to(self.folder):
+            print(f"{where} was played, not the copy in {self.folder}")
+            return 1
+        outcome = {"code": code, "failed": failed.tests}
+        (self.folder / ".outcome").write_text(json.dumps(outcome))
+        sys.stdout.flush()
+        return 0
+
+
+def verdict(mutant: Mutant, outcome: dict[str, Any] | None) -> str:
+    """What came of a play: noticed, or what is wrong."""
+    if outcome is None:
+        return "did not come to its end"
+    # 0: all passed, 1: some failed. Anything else says that tests could not be collected or run.
+    if outcome["code"] not in (0, 1):
+        return f"could not be played: pytest ended with {outcome['code']}"
+    blind = not_among(mutant.must_fail, outcome["failed"])
+    return "NOT NOTICED by " + ", ".join(blind) if blind else "noticed"
+
+
+def play(chosen: Sequence[Mutant], jobs: int) -> list[str]:
+    """Play these mutants, `jobs` at a time; returns what went wrong, a line each."""
+    wrong = [why for mutant in chosen if (why := mutant.why_not()) is not None]
+    if wrong:
+        return wrong
+    for name in LIBRARIES:
+        import_module(name)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copies = []
+        for number in range(jobs):
+            own = Path(folder, str(number))
+            own.mkdir()
+            copies.append(Copy(own))
+        tests = list(dict.fromkeys(test for mutant in chosen for test in mutant.must_fail))
+        print(f"{len(tests)} tests without any fault:", flush=True)
+        os.waitpid(copies[0].start(None, tests), 0)
+        right = copies[0].outcome()
+        if right is None or right["code"] not in (0, 1):
+            return [f"tests cannot be played on what is not changed:\n{copies[0].output}"]
+        # What fails anyway notices nothing.
+        able = [mutant for mutant in chosen if not _failing(mutant, right["failed"])]
+        wrong = [
+            f"{mutant.name}: {_failing(mutant, right['failed'])} fails without any fault"
+            for mutant in chosen
+            if mutant not in able
+        ]
+        return wrong + _rounds(able, copies)
+
+
+def _failing(mutant: Mutant, failed: Sequence[str]) -> str:
+    """A test of this mutant among those that failed, if there is one."""
+    tests = mutant.must_fail
+    return next((one for one in tests if any(f.startswith(one) for f in failed)), "")
+
+
+def _rounds(waiting: list[Mutant], copies: list[Copy]) -> list[str]:
+    wrong: list[str] = []
+    free, playing = list(copies), dict[int, tuple[Copy, Mutant, float]]()
+    while waiting or playing:
+        while waiting and free:
+            copy, mutant = free.pop(), waiting.pop(0)
+            playing[copy.start(mutant, mutant.must_fail)] = copy, mutant, time.monotonic()
+        child, _ = os.wait()
+        copy, mutant, started = playing.pop(child)
+        found = verdict(mutant, copy.outcome())
+        copy.restore(mutant)
+        free.append(copy)
+        print(f"  {found}: {mutant.name} ({time.monotonic() - started:.0f} s)", flush=True)
+        if found != "noticed":
+            last = "\n".join(copy.output.strip().splitlines()[-8:])
+            wrong.append(f"{mutant.name}: {found}\n{last}")
+    return wrong
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="scripts/test --mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args(arguments)
+    chosen = [
+        mutant
+        for mutant in mutants()
+        if not given.names
+        or any(name == mutant.area or name in mutant.name for name in given.names)
+    ]
+    if not chosen:
+        print(f"no mutant is called {' or '.join(given.names)}; see {LIST.relative_to(ROOT)}")
+        return 2
+    wrong = play(chosen, min(max(1, given.jobs), len(chosen)))
+    print("\n".join(wrong) or f"all {len(chosen)} faults are noticed")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

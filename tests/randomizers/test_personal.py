@@ -1,0 +1,203 @@
+"""A node's reports: nobody is left out for their data, and the noise has the run's word size."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fl_shuffle.auditing.canaries import Canaries
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.flower.messages import TrainRequest
+from fl_shuffle.randomizers import personal
+from fl_shuffle.randomizers.noise import NoiseStream
+from fl_shuffle.randomizers.personal import make_randomizer
+from tests.federation.small_tasks import MODELS, SIZES, configured, parameters_of, task_of
+from tests.one_node import OneNode
+
+
+def means(config: Config, spoil: dict[int, float] | None = None) -> Tensor:
+    everybody = np.arange(len(SIZES))
+    rows = OneNode(config, task_of(config, spoil)).means(everybody, parameters_of(config))
+    assert bool(torch.isfinite(rows).all())
+    return rows.double()
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, 3e38])
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        {},
+        {"client_clip": 0.05},
+        {"randomizer": "laplace"},
+        {"clip": "average"},
+        {"unit": "client"},
+        {"unit": "client", "client_clip": 0.05},
+    ],
+)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_nonfinite_record_moves_a_mean_by_no_more_than_the_plan_says(
+    model: str, privacy: dict[str, Any], poison: float
+) -> None:
+    config = configured(model=model, **privacy)
+    plan = task_of(config).plan
+    clean = means(config)
+    offsets = np.concatenate([[0], np.cumsum(SIZES)])
+    for client in range(len(SIZES)):
+        rows = means(config, {int(offsets[client]): poison})
+        others = [k for k in range(len(SIZES)) if k != client]
+        assert torch.equal(rows[others], clean[others])
+        moved = float(torch.linalg.vector_norm((rows - clean)[client], plan.norm))
+        assert moved <= plan.sensitivity[client] * (1.0 + 1e-5)
+        assert float(torch.linalg.vector_norm(rows[client], plan.norm)) <= plan.radius[client]
+        whole = config.clip != "record" or SIZES[client] == 1
+        if math.isnan(poison) and whole:
+            assert not rows[client].any()
+        elif math.isnan(poison):
+            assert rows[client].any()
+
+
+def test_local_steps_that_overflow_are_a_zero_mean() -> None:
+    base = configured(unit="client").to_dict()
+    base["training"]["local_steps"] = 3
+    config = parse_config(base)
+    clean, rows = means(config), means(config, {0: math.nan})
+    assert not rows[0].any()
+    assert torch.equal(rows[1:], clean[1:])
+
+
+@pytest.mark.parametrize("privacy", [{}, {"clip": "average"}, {"unit": "client"}])
+def test_everybody_sends_a_report_and_only_the_log_tells(
+    privacy: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = configured(**privacy)
+    task = task_of(config, {0: math.nan, 5: math.inf, 6: math.nan})
+    caplog.set_level(logging.WARNING)
+    theta = parameters_of(config)
+    reports = OneNode(config, task).reports(TrainRequest(2, 0, 4), theta)
+    assert np.isfinite(reports).all()
+    [said] = caplog.records
+    assert said.name == "fl_shuffle.client"
+    assert "2 of 4 clients" in said.message
+    assert ("in 3 records" in said.message) == (config.clip == "record")
+    caplog.clear()
+    clean = OneNode(config, task_of(config)).reports(TrainRequest(2, 0, 4), theta)
+    assert not caplog.records
+    assert np.array_equal(reports[2:], clean[2:])
+    # The noise is the same, so the reports differ by the means and the rounding to the grid.
+    nonfinite = {0: math.nan, 5: math.inf, 6: math.nan}
+    difference = means(config, nonfinite) - means(config)
+    found = torch.from_numpy(reports.astype(np.float64) - clean)
+    assert float((found - difference).abs().max()) <= 1.01 * float(task.plan.step.max())
+
+
+@pytest.mark.parametrize(("entropy", "bits"), [("seeded", 32), ("system", 64)])
+def test_noise_that_protects_somebody_has_64_bits(
+    entropy: str, bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+
+    class Watched(NoiseStream):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            drawn.append(self.bits)
+
+    monkeypatch.setattr(personal, "NoiseStream", Watched)
+    config = configured(entropy)
+    task = task_of(config)
+    reports = OneNode(config, task).reports(TrainRequest(1, 0, 4), parameters_of(config))
+    assert drawn == [bits]
+    assert not np.mod(reports.astype(np.float64), task.plan.step[:, None]).any()
+    # The audit plays with noise of the run's word size.
+    Canaries(config, dimension=5).play(1)
+    assert drawn and set(drawn) == {bits}
+
+
+@pytest.mark.parametrize("randomizer", ["gaussian", "laplace", "discrete-gaussian"])
+def test_who_asks_twice_gets_other_noise(randomizer: str) -> None:
+    """A worker that is kept, and asked again for the same round with another model: the difference
+    of the reports holds two reports' noise, not the two means alone."""
+    clip = "average" if randomizer == "discrete-gaussian" else "record"
+    config = configured("system", randomizer=randomizer, clip=clip)
+    task, theta = task_of(config), parameters_of(config)
+    player = OneNode(config, task)
+    requests, scale = 100, task.plan.scale[: len(SIZES), None]
+    first = [player.reports(TrainRequest(1, 0, len(SIZES)), theta) for _ in range(requests)]
+    again = [player.reports(TrainRequest(1, 0, len(SIZES)), theta) for _ in range(requests)]
+    moved = (np.array(first, dtype=np.float64) - np.array(again)) / scale
+    # Of one noise the variance is 1 (2 for Laplace, in its scale), of two independent ones twice.
+    wanted = 2.0 * (2.0 if randomizer == "laplace" else 1.0)
+    assert 0.9 < np.mean(np.square(moved)) / wanted < 1.1
+    sums = [player.sum_of_reports(TrainRequest(1, 0, len(SIZES)), theta)[0] for _ in range(2)]
+    assert not np.array_equal(*sums)
+
+
+@pytest.mark.parametrize(("entropy", "place"), [("seeded", "meta"), ("system", "cpu")])
+def test_noise_that_protects_somebody_is_drawn_on_the_processor(
+    entropy: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for a GPU: means come from the device `meta`, whose `cpu()` here is zeros."""
+    config = configured(entropy)
+    randomize = make_randomizer(config, task_of(config).plan)
+    drawn = []
+
+    class Watched(NoiseStream):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            drawn.append(self.device.type)
+
+        def add_(self, law: str, values: Tensor, *arguments: Any) -> Tensor:
+            return values if self.device.type == "meta" else super().add_(law, values, *arguments)
+
+    class Rows(Tensor):
+        def cpu(self) -> Tensor:
+            return torch.zeros(self.shape)
+
+    rows = torch.empty((4, 27), device="meta").as_subclass(Rows)
+    monkeypatch.setattr(personal, "NoiseStream", Watched)
+    reports = randomize(rows, np.arange(4), 1)
+    assert drawn == [place]
+    assert bool(reports.any()) == (entropy == "system")
+
+
+@pytest.mark.parametrize("entropy", ["seeded", "system"])
+def test_the_reports_of_a_round_have_noise_of_their_own(entropy: str) -> None:
+    """Shared noise would leave one report, shown several times."""
+    base = configured(entropy).to_dict()
+    base["privacy"]["reports_per_round"] = 3
+    config = parse_config(base)
+    plan = task_of(config).plan
+    everybody = np.arange(len(SIZES))
+    randomize = make_randomizer(config, plan)
+    drawn = [
+        randomize(torch.zeros(len(SIZES), 27), everybody, number).numpy().astype(np.float64)
+        for number in range(1, 301)
+    ]
+    noise = np.array(drawn).reshape(300, 3, len(SIZES), 27) / plan.scale[:, None]
+    if entropy == "seeded":
+        # The first report is that of a round of one.
+        alone = make_randomizer(config, replace(plan, reports_per_round=1))
+        first = alone(torch.zeros(len(SIZES), 27), everybody, 1)
+        assert np.array_equal(first.numpy(), drawn[0][: len(SIZES)])
+    size = noise[:, 0].size
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        shared = float(np.mean(noise[:, a] * noise[:, b]))
+        assert abs(shared) < 5.0 / math.sqrt(size)
+        assert 0.95 < float(np.mean(np.square(noise[:, a]))) < 1.05
+
+
+def test_seeded_noise_keeps_its_bits() -> None:
+    """Published results hang on it. Means are zero, so no gradient's rounding enters."""
+    config = configured()
+    rows = torch.zeros(4, 27)
+    rows = OneNode(config, task_of(config)).federation.randomizer(rows, np.arange(4), 7)
+    digest = hashlib.sha256(np.rint(rows.numpy() * 2.0**8).astype("<i4").tobytes()).hexdigest()
+    assert digest == "bde8e010c09f5d9649648ce7367d988f5c19781e1943979fe4783f9ea79d1708"

@@ -1,0 +1,143 @@
+"""What is said of a run before it is played: noise of its mean, and whether budgets act."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fl_shuffle as fs
+from fl_shuffle.budgets import make_budgets
+from fl_shuffle.cli import main
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.randomizer_plan import make_plan
+from fl_shuffle.randomizers.personal import make_randomizer
+from fl_shuffle.run_words import noise_words
+from tests.small_federation import Launch, launch, small
+
+__all__ = ["launch", "small"]
+
+
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        {},
+        {"randomizer": "laplace"},
+        {"personalization": "clipping"},
+        {"client_clip": 0.1},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("weights", ["uniform", "inverse-variance"])
+def test_the_noise_of_the_mean_is_as_long_as_it_is_drawn(
+    privacy: dict[str, Any], weights: str
+) -> None:
+    """The randomizers themselves, asked to randomize nothing."""
+    config = parse_config(
+        {
+            "data": {"clients": 40},
+            "privacy": {"unit": "client", "clip_norm": 0.5, **privacy},
+            "budgets": {"distribution": "uniform", "low": 1.0, "high": 9.0},
+            "server": {"weights": weights},
+        }
+    )
+    plan = make_plan(config, make_budgets(config.budgets, 40), np.ones(40, dtype=np.int64))
+    randomizer, dimension = make_randomizer(config, plan, None), 2000
+    for clients in (np.arange(40), np.arange(10)):
+        nothing = torch.zeros(len(clients), dimension)
+        drawn = [
+            torch.linalg.vector_norm(randomizer(nothing.clone(), clients, number).mean(dim=0))
+            for number in range(1, 4)
+        ]
+        if len(clients) == 40:
+            clips = float(np.mean(drawn) / np.mean(plan.weight * plan.radius))
+            # The length of 2,000 variates has a relative deviation of 1/60, Laplace's more.
+            assert plan.noise_of_mean(dimension) == pytest.approx(clips, rel=0.08)
+    assert plan.noise_of_mean(dimension, 0.25) == pytest.approx(2 * plan.noise_of_mean(dimension))  # type: ignore[operator]
+
+
+def test_words() -> None:
+    assert noise_words(125.23, 10) == (
+        "noise of the mean: 125.2 clips; about 157,000 clients would make it 1"
+    )
+    assert noise_words(0.5, 100) == "noise of the mean: 0.5 clips"
+
+
+def notes(folder: Path, kind: str) -> list[str]:
+    with sqlite3.connect(folder / "ledger.sqlite") as ledger:
+        found = ledger.execute("SELECT text FROM notes WHERE kind = ?", (kind,)).fetchall()
+    return [text for (text,) in found]
+
+
+@pytest.mark.parametrize(("epsilon", "hopeless"), [(0.1, True), (40.0, False)])
+def test_simulate_report_and_bound_say_the_same(
+    epsilon: float,
+    hopeless: bool,
+    launch: Launch,
+    small: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = ["budgets.distribution=constant", f"budgets.epsilon={epsilon}"]
+    assert launch("run", *settings, quiet=False) == 0
+    before = capsys.readouterr().err.split("reports  accuracy")[0]
+    kind = "warning" if hopeless else "noise"
+    (told,) = [text for text in notes(tmp_path / "run", kind) if "noise of the mean" in text]
+    said = told.split(";")[0]
+    assert said.startswith("noise of the mean: ") and said in before
+    assert said in fs.Result(tmp_path / "run").report(tmp_path / "page.html").read_text()
+    arguments = [part for setting in settings for part in ("--set", setting)]
+    assert main(["bound", str(small), *arguments]) == 0
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if "noise of the mean" in x]
+    assert line.startswith("warning: ") is hopeless and line.removeprefix("warning: ")[
+        : len(said)
+    ] == said and "650 numbers" in line  # fmt: skip
+    assert main(["bound", str(small), "--json", *arguments]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["dimension"] == 650 and f"{found['noise_of_mean']:.4g} clips" in said
+    assert (found["noise_of_mean"] > 10) is hopeless
+
+
+def test_of_an_own_app_the_size_is_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is read or built: the app is not there."""
+    config = tmp_path / "app.toml"
+    config.write_text(
+        "[data]\nclients = 10\n[privacy]\nunit = 'client'\n[app]\nserver = 'no.where:app'\n"
+        "client = 'no.where:app'\n"
+    )
+    assert main(["bound", str(config)]) == 0
+    assert "for a model of 10,000 numbers" in capsys.readouterr().out
+    found = fs.cost(str(config))
+    assert found.dimension is None and found.noise_of_mean is not None
+
+
+IDLE = "budgets do not act"
+
+
+@pytest.mark.parametrize(
+    ("settings", "idle"),
+    [
+        (["privacy.release=sum"], True),
+        (["privacy.release=sum", "privacy.randomizer=laplace"], False),
+        (["privacy.release=sum", "privacy.personalization=clipping"], False),
+        (["privacy.release=sum", "budgets.distribution=constant"], False),
+        (["privacy.release=reports"], False),
+        (["privacy.release=sum", "server.weights=inverse-variance"], False),
+    ],
+    ids=str,
+)
+def test_a_run_in_which_budgets_do_not_act_says_so(
+    settings: list[str], idle: bool, launch: Launch, tmp_path: Path
+) -> None:
+    assert launch("run", *settings, "run.rounds=1") == 0
+    assert any(text.startswith(IDLE) for text in notes(tmp_path / "run", "warning")) is idle
+    ledger = fs.Result(tmp_path / "run").ledger
+    spent = {ledger.client(client).epsilon for client in range(12)}
+    assert (len(spent) == 1) is (idle or "budgets.distribution=constant" in settings)

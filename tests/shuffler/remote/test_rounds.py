@@ -1,0 +1,378 @@
+"""Rounds with a shuffler apart: what the server gets, and how a run that was stopped goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from safetensors.torch import load_file
+
+from clients.app import app as client_app
+from fl_shuffle.accounting.rounds.trust import towards
+from fl_shuffle.api.runs import simulate
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.data.models import flatten_parameters
+from fl_shuffle.data.task import load_task
+from fl_shuffle.errors import ConfigError, InvalidValueError, PrivacyBudgetError, RunError
+from fl_shuffle.flower import remote_shuffler as parties
+from fl_shuffle.flower.grid import InProcessGrid
+from fl_shuffle.flower.messages import Layout, TrainRequest
+from fl_shuffle.flower.mods import LocalRandomizerMod
+from fl_shuffle.flower.settings import RESOLVED
+from fl_shuffle.ledger.writer import LedgerWriter
+from fl_shuffle.report.meaning import against
+from fl_shuffle.report.record import read_run
+from fl_shuffle.run_words import footer
+from fl_shuffle.shuffler.remote import link
+from fl_shuffle.shuffler.remote.link import Receiver, Sender
+from server.app import app as server_app
+from tests.shuffler.remote.small_shuffler import CLIENTS, FACTS, Lab, make_lab, serving
+
+TABLES: dict[str, dict[str, Any]] = {
+    "run": {"rounds": 3, "entropy": "system", "timeout": 60.0},
+    "data": {"clients": CLIENTS},
+    "privacy": {"unit": "client", "clip_norm": 0.5, "shuffler": "apart", "min_reports": 3},
+    "budgets": {"distribution": "constant", "epsilon": 2.0},
+}
+
+
+class Stop(RuntimeError):
+    """The process dies here."""
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    lab = make_lab(tmp_path, sites=1)
+    with serving(lab):
+        yield lab
+
+
+def tables(**changes: Any) -> dict[str, dict[str, Any]]:
+    found = {name: dict(table) for name, table in TABLES.items()}
+    for key, value in changes.items():
+        section, _, name = key.partition("_")
+        found.setdefault(section, {})[name] = value
+    return found
+
+
+def play(
+    lab: Lab, name: str, *, resume: str = "no", replies: list[Message] | None = None, **changes: Any
+) -> Path:
+    """Run the reference apps in this process, the shuffler behind its door; the run's folder."""
+    config = parse_config(tables(**changes))
+    app, out = ClientApp(), lab.home / name
+    node: dict[str, Any] = {
+        parties.SHUFFLER: str(lab.given("site-0")),
+        parties.ANALYZER_KEY: str(lab.home / "analyzer.key.pub"),
+    }
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        own = Context(context.run_id, context.node_id, node, RecordDict(), context.run_config)
+        reply = client_app(message, own)
+        if replies is not None:
+            replies.append(reply)
+        return reply
+
+    settings: dict[str, Any] = {
+        RESOLVED: config.to_json(),
+        "run-directory": str(out),
+        "resume": resume,
+        parties.SHUFFLER: str(lab.given("analyzer")),
+        parties.ANALYZER_KEY: str(lab.home / "analyzer.key")
+        if config.privacy.release == "reports"
+        else "",
+    }
+    grid = InProcessGrid(app, settings, nodes=2)
+    try:
+        server_app(grid, Context(grid.run.run_id, 1, {}, RecordDict(), settings))
+    finally:
+        grid.close()
+    return out
+
+
+def attempts(run: Path) -> list[tuple[int, int]]:
+    with sqlite3.connect(run / "ledger.sqlite") as database:
+        return database.execute("SELECT round, released FROM reservations").fetchall()
+
+
+def summary(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "summary.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("release", ["reports", "sum"])
+def test_the_server_steps_along_the_mean_of_what_was_handed_over(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    sent, send = [], Sender.send
+
+    def noted(self: Sender, facts: Any, number: int, who: int, report: Any) -> None:
+        sent.append(report.copy())
+        send(self, facts, number, who, report)
+
+    monkeypatch.setattr(Sender, "send", noted)
+    replies: list[Message] = []
+    changes = {"run_rounds": 1, "privacy_release": release, "server_learning_rate": 1.0}
+    run = play(lab, "run", replies=replies, **changes)
+    assert len(sent) == CLIENTS
+    assert replies
+    assert not any(list(reply.content) for reply in replies)
+    config = parse_config(tables(**changes))
+    before = flatten_parameters(load_task(config).model(config)).double()
+    tensors = load_file(run / "model.safetensors")
+    model = load_task(config).model(config)
+    model.load_state_dict(tensors)
+    mean = torch.from_numpy(np.stack(sent)).double().mean(dim=0)
+    torch.testing.assert_close(
+        before - flatten_parameters(model).double(), mean, rtol=0.0, atol=1e-6
+    )
+    found = summary(run)
+    assert found["headline"] == ("sum" if release == "sum" else "proven")
+    assert any("the shuffler is a party of its own" in text for text in found["assumptions"])
+    for text in (against(read_run(run)), "\n".join(footer(found))):
+        assert towards(release, "apart") in text
+        assert "which shuffles, too" not in text
+    with pytest.raises(link.ShufflerError, match="handed over"):
+        list(lab.receiver(replace(FACTS, run=run_id(run))).batch(1))
+
+
+def run_id(run: Path) -> str:
+    with sqlite3.connect(run / "ledger.sqlite") as database:
+        (text,) = database.execute("SELECT value FROM meta WHERE key = 'run'").fetchone()
+    return str(json.loads(text))
+
+
+def dying(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, number: int) -> None:
+    """The process dies when the method is called for this round, the first time."""
+    whole, left = getattr(owner, name), [1]
+
+    def once(self: Any, round_number: int, *rest: Any) -> Any:
+        if round_number == number and left:
+            left.clear()
+            raise Stop
+        return whole(self, round_number, *rest)
+
+    monkeypatch.setattr(owner, name, once)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "expected"),
+    [
+        (Receiver, "begin", [(1, 1), (2, 0), (2, 1), (3, 1)]),
+        (Receiver, "close_round", [(1, 1), (2, 0), (2, 1), (3, 1)]),
+        (LedgerWriter, "commit", [(1, 1), (2, 0), (2, 1), (3, 1)]),
+        (Receiver, "batch", [(1, 1), (2, 1), (3, 1)]),
+        (LedgerWriter, "checkpoint", [(1, 1), (2, 1), (3, 1)]),
+    ],
+)
+def test_a_run_that_dies_anywhere_in_a_round_goes_on_with_that_round(
+    lab: Lab,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+    expected: list[tuple[int, int]],
+) -> None:
+    batches: dict[int, list[list[bytes]]] = {}
+    fetch = Receiver.batch
+
+    def noted(self: Receiver, number: int) -> Iterator[bytes]:
+        pieces = list(fetch(self, number))
+        batches.setdefault(number, []).append(pieces)
+        return iter(pieces)
+
+    monkeypatch.setattr(Receiver, "batch", noted)
+    dying(monkeypatch, owner, name, 2)
+    with pytest.raises(Stop):
+        play(lab, "run")
+    run = play(lab, "run", resume="yes")
+    assert attempts(run) == expected
+    assert summary(run)["rounds"] == 3
+    # Whatever was fetched more than once was the same, byte for byte.
+    assert all(pieces == fetched[0] for fetched in batches.values() for pieces in fetched)
+    with sqlite3.connect(run / "ledger.sqlite") as database:
+        assert database.execute("SELECT DISTINCT rounds FROM client_spend").fetchall() == [(3,)]
+
+
+def garbage_from(monkeypatch: pytest.MonkeyPatch, culprits: int) -> None:
+    calls, seal = [0], link.seal
+
+    def sealed(message: bytes, public: bytes, info: bytes) -> bytes:
+        calls[0] += 1
+        right = seal(message, public, info)
+        return bytes(len(right)) if calls[0] <= culprits else right
+
+    monkeypatch.setattr(link, "seal", sealed)
+
+
+def test_reports_that_cannot_be_used_end_the_run_where_all_are_said_to_be_honest(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    garbage_from(monkeypatch, 1)
+    found = summary(play(lab, "run"))
+    assert found["failed"]
+    assert found["rounds"] == 1
+    assert "1 of 6 reports cannot be used" in found["stopped_early"]
+
+
+def test_reports_that_cannot_be_used_are_left_out_where_some_may_be_hostile(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    garbage_from(monkeypatch, 1)
+    run = play(lab, "run", privacy_assumed_honest=4)
+    assert summary(run)["rounds"] == 3
+    assert "1 of 6 reports cannot be used" in (run / "run.log").read_text()
+
+
+def test_too_few_reports_release_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*arguments: Any) -> None:
+        raise ValueError("nothing leaves")
+
+    monkeypatch.setattr(Sender, "send", lost)
+    with pytest.raises(PrivacyBudgetError, match="fewer usable reports than privacy.min_reports"):
+        play(lab, "run")
+    assert attempts(lab.home / "run") == [(1, 0)]
+
+
+def test_a_run_directory_that_is_older_than_the_run_is_refused(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dying(monkeypatch, Receiver, "batch", 2)
+    with pytest.raises(Stop):
+        play(lab, "run")
+    shutil.copytree(lab.home / "run", lab.home / "older")
+    assert summary(play(lab, "run", resume="yes"))["rounds"] == 3
+    with pytest.raises(RunError, match="handed round 2 over already"):
+        play(lab, "older", resume="data-unchanged")
+
+
+def test_a_shufflers_store_that_is_older_than_the_run_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = make_lab(tmp_path, sites=1)
+    whole = Receiver.close_round
+
+    def copied(self: Receiver, number: int) -> Any:
+        if number == 2:
+            shutil.copytree(lab.store, tmp_path / "before")  # round 2 is open there
+        return whole(self, number)
+
+    dying(monkeypatch, Receiver, "batch", 2)
+    monkeypatch.setattr(Receiver, "close_round", copied)
+    with serving(lab), pytest.raises(Stop):
+        play(lab, "run")
+    monkeypatch.setattr(Receiver, "close_round", whole)
+    lab.store.rename(tmp_path / "right")
+    (tmp_path / "before").rename(lab.store)
+    asked: list[Message] = []
+    with serving(lab):
+        for _ in range(2):
+            with pytest.raises(RunError, match="store is older than the run"):
+                play(lab, "run", resume="yes", replies=asked)
+        assert not asked
+        # What that store had of the round is gone, and nobody can add to it.
+        facts = replace(FACTS, run=run_id(lab.home / "run"))
+        assert lab.receiver(facts).close_round(2) is None
+    lab.store.rename(tmp_path / "wrong")
+    (tmp_path / "right").rename(lab.store)
+    with serving(lab):
+        run = play(lab, "run", resume="yes")
+    assert attempts(run) == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_an_analyzer_of_the_users_gets_the_batch(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, shapes = ModuleType("an_analyzer_apart"), []
+
+    def mean(reports: torch.Tensor) -> torch.Tensor:
+        shapes.append(tuple(reports.shape))
+        return reports.double().mean(dim=0)
+
+    module.mean = mean  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "an_analyzer_apart", module)
+    play(lab, "run", run_rounds=1, server_analyzer="an_analyzer_apart:mean")
+    # It is tried on made-up reports before the run begins.
+    assert shapes == [(CLIENTS, 650)] * 2
+
+
+def test_what_does_not_go_together_is_said_in_one_line(lab: Lab) -> None:
+    for wrong in (
+        {"run_entropy": "seeded"},
+        {"training_schedule": "sequential"},
+        {"privacy_release": "sum", "privacy_randomizer": "some:randomizer"},
+    ):
+        with pytest.raises(InvalidValueError, match="privacy.shuffler = 'apart'"):
+            parse_config(tables(**wrong))
+    config, inside = parse_config(tables()), parse_config(tables(privacy_shuffler="in-server"))
+    with pytest.raises(ConfigError, match="in a simulation one process plays all parties"):
+        simulate(config)
+    site, key = str(lab.given("site-0")), str(lab.home / "analyzer.key.pub")
+    both = {parties.SHUFFLER: site, parties.ANALYZER_KEY: key}
+    for wanted, node, message in (
+        (config, {}, "this node knows no shuffler"),
+        (inside, both, "this node hands reports to its own shuffler and to nobody else"),
+        (config, {parties.SHUFFLER: site}, "and no analyzer-key"),
+        (config, {**both, parties.SHUFFLER: "site-0.json"}, "must be an absolute file name"),
+        (config, {**both, parties.SHUFFLER: str(lab.given("analyzer"))}, "is no site file"),
+        (config, {**both, parties.ANALYZER_KEY: site}, "holds no key"),
+        (config, {**both, parties.SHUFFLER: "/nowhere"}, "cannot be read"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            parties.sender_of(wanted, node)
+    assert parties.sender_of(inside, {}) is None
+    # A mod without a run's plan answers the server: not on a node that has a shuffler.
+    mod = LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)
+    InProcessGrid(ClientApp(), {}, nodes=1).close()
+    request = TrainRequest(1, 0, 1).message(Layout.flat(3).record(np.zeros(3, np.float32)), 2)
+    with pytest.raises(ConfigError, match="LocalRandomizerMod sends its reports to the server"):
+        mod(request, Context(1, 2, both, RecordDict(), {}), ClientApp())
+
+    def never() -> Any:
+        raise AssertionError
+
+    for wanted, settings, message in (
+        (config, {}, "names no shuffler"),
+        (config, {parties.SHUFFLER: str(lab.given("analyzer"))}, "names no analyzer-key"),
+        (inside, {parties.SHUFFLER: site}, "uses none"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            parties.receiver_of(wanted, settings, never)
+    assert parties.receiver_of(inside, {}, never) is None
+
+
+def test_a_ledger_that_counted_others_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    dying(monkeypatch, Receiver, "batch", 2)
+    with pytest.raises(Stop):
+        play(lab, "run")
+    whole = Receiver.close_round
+
+    def others(self: Receiver, number: int) -> Any:
+        present = whole(self, number)
+        if present is not None and number == 2:
+            present[0] = not present[0]
+        return present
+
+    monkeypatch.setattr(Receiver, "close_round", others)
+    with pytest.raises(RunError, match="holds other clients' reports"):
+        play(lab, "run", resume="yes")
+    monkeypatch.setattr(Receiver, "close_round", whole)
+    assert attempts(play(lab, "run", resume="yes")) == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_the_shuffler_keeps_nothing_of_a_run_that_is_over(lab: Lab) -> None:
+    run = play(lab, "run")
+    facts = replace(FACTS, run=run_id(run))
+    for number in (1, 2, 3):
+        with pytest.raises(link.ShufflerError, match="handed over"):
+            list(lab.receiver(facts).batch(number))

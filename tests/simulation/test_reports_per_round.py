@@ -1,0 +1,97 @@
+"""Several reports a round: the mean's noise falls, each report is paid for, whoever adds up."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
+from tests.federation.small_tasks import configured, task_of
+from tests.small_federation import Launch, launch, model_bytes, small
+
+__all__ = ["launch", "small"]
+
+PRICES = ("gspa_epsilon", "proven_epsilon", "sum_epsilon", "local_epsilon", "lower_epsilon")
+
+
+def last_row(folder: Path) -> dict[str, str]:
+    with (folder / "metrics.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))[-1]
+
+
+def test_two_rounds_of_three_reports_cost_what_six_of_one_do(
+    launch: Launch, tmp_path: Path
+) -> None:
+    assert launch("six", "run.rounds=6") == 0
+    three = ("run.rounds=2", "privacy.reports_per_round=3")
+    assert launch("three", *three) == 0
+    assert launch("median", *three, "server.analyzer=coordinate-median") == 0
+    assert launch("pooled", *three, "run.noise=pooled") == 0
+    wanted = last_row(tmp_path / "six")
+    for name in ("three", "median", "pooled"):
+        found = last_row(tmp_path / name)
+        for price in PRICES:
+            if found[price] or name != "median":
+                assert float(found[price]) == pytest.approx(float(wanted[price]), rel=1e-9), price
+    # What the accountant says again from the ledger is what was written.
+    from fl_shuffle.report.record import read_run
+
+    record = read_run(tmp_path / "three")
+    assert record.recount.totals.headline.max() == pytest.approx(float(wanted["proven_epsilon"]))
+    assert record.recount.totals.rounds.tolist() == [2] * 12
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same_bits(launch: Launch, tmp_path: Path) -> None:
+    three = ("run.rounds=2", "privacy.reports_per_round=3")
+    assert launch("here", *three) == 0
+    assert launch("ray", *three, "run.engine=ray") == 0
+    assert model_bytes(tmp_path / "here") == model_bytes(tmp_path / "ray")
+
+
+def test_pooled_noise_is_that_of_all_reports_of_a_round() -> None:
+    """The sum of 12 clients' 5 reports each: five means, and the variance of 60 noises."""
+    plan = task_of(configured()).plan
+    present = np.ones(len(plan), dtype=bool)
+    noise = AggregateNoise("gaussian", plan.scale, plan.step, 5)
+    total = np.full(200_000, 3.0)
+    found = noise.add_to(total, present, np.random.default_rng(1))
+    assert float(found.mean()) == pytest.approx(15.0, abs=0.05 * float(plan.scale.max()) * 8)
+    variance = 5.0 * float(np.sum(np.square(plan.scale)))
+    assert float(found.var()) == pytest.approx(variance, rel=0.02)
+    one = task_of(configured()).plan.noise_of_mean(27)
+    base = configured().to_dict()
+    base["privacy"]["reports_per_round"] = 4
+    four = task_of(parse_config(base)).plan.noise_of_mean(27)
+    assert one is not None and four == pytest.approx(one / 2.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"privacy": {"reports_per_round": 0}}, "whole number in [1, 10000]"),
+        ({"privacy": {"reports_per_round": 2.5}}, "whole number"),
+        (
+            {"privacy": {"reports_per_round": 2}, "training": {"schedule": "sequential"}},
+            "must be 1 in a sequential schedule",
+        ),
+        (
+            {
+                "privacy": {"reports_per_round": 2, "shuffler": "apart"},
+                "run": {"entropy": "system"},
+            },
+            "takes one report a client and round",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(
+    changed: dict[str, dict[str, object]], said: str
+) -> None:
+    with pytest.raises(InvalidValueError, match="reports_per_round") as refused:
+        parse_config({"data": {"source": "digits", "clients": 12}, **changed})
+    assert said in str(refused.value)

@@ -1,0 +1,45 @@
+"""The player of the faults of `mutants.toml` sees what it should."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests import mutants
+
+ALL = mutants.mutants()
+
+
+def test_an_edit_that_does_not_fit_is_told() -> None:
+    gone = replace(ALL[0], old="what nobody wrote")
+    assert mutants.NO_LONGER_FITS in str(gone.why_not())
+    assert mutants.NO_LONGER_FITS in str(replace(ALL[0], file="fl_shuffle/no.py").why_not())
+    assert mutants.NO_LONGER_FITS in str(replace(ALL[0], must_fail=("tests/a.py::b",)).why_not())
+    twice = replace(ALL[0], file="tests/test_mutants.py", old="def test_")
+    assert mutants.NO_LONGER_FITS in str(twice.why_not())
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        ({"code": 1, "failed": ["tests/a.py::b[1]"]}, "noticed"),
+        ({"code": 0, "failed": []}, "NOT NOTICED by tests/a.py::b"),
+        ({"code": 1, "failed": ["tests/a.py::other"]}, "NOT NOTICED by tests/a.py::b"),
+        ({"code": 2, "failed": []}, "could not be played: pytest ended with 2"),
+        (None, "did not come to its end"),
+    ],
+)
+def test_a_fault_is_noticed_only_by_the_tests_that_it_names(
+    outcome: dict[str, object] | None, said: str
+) -> None:
+    assert mutants.verdict(replace(ALL[0], must_fail=("tests/a.py::b",)), outcome) == said
+
+
+@pytest.mark.slow
+def test_a_fault_is_played() -> None:
+    """One that is noticed, and one that changes nothing and is not."""
+    right = next(mutant for mutant in ALL if mutant.file == "fl_shuffle/budgets.py")
+    assert mutants.play([right], jobs=1) == []
+    (found,) = mutants.play([replace(right, new=right.old + "  # a comment")], jobs=1)
+    assert "NOT NOTICED" in found

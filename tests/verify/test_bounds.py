@@ -1,0 +1,297 @@
+"""Each bound of the verifier against brute force, or against a closed form."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from flint import arb, arb_poly
+from scipy.stats import norm
+
+from fl_shuffle.certificates import convex_order, finite
+from fl_shuffle.certificates.lines import line
+from fl_shuffle.certificates.writing import proven
+from fl_shuffle.verify.balls import excess, gaussian_delta
+from fl_shuffle.verify.gram import Others
+from fl_shuffle.verify.line import Line
+from fl_shuffle.verify.reading import Fields, Work
+from fl_shuffle.verify.rounds import composed, cyclic_power, dominating_pair, kinks
+from fl_shuffle.verify.shuffled import Setting, comparison, convex_order_delta
+from fl_shuffle.verify.swap import by_chords
+
+PLENTY = 1e12
+
+
+@pytest.mark.parametrize("mu", [1e-6, 0.01, 0.5, 3.0, 40.0])
+@pytest.mark.parametrize("s", [1e-9, 0.3, 1.0, 2.0, 1e6])
+def test_gaussian_excess_against_forty_digits(mu: float, s: float) -> None:
+    with mpmath.workdps(60):
+        shift = mpmath.log(mpmath.mpf(s)) / mpmath.mpf(mu)
+        half = mpmath.mpf(mu) / 2
+        wanted = mpmath.ncdf(half - shift) - mpmath.mpf(s) * mpmath.ncdf(-half - shift)
+        found = excess(arb(s), arb(mu))
+        assert (
+            found.contains(arb(str(wanted)))
+            or abs(mpmath.mpf(str(found.mid().str(40, radius=False))) - wanted)
+            <= mpmath.mpf(10) ** -30
+        )
+
+
+def test_kinks_lie_above_a_convex_function_and_drop_what_is_not_convex() -> None:
+    places = [0.0, 1.0, 2.0, 3.0, 5.0]
+    values = [4.0, 2.0, 1.9, 0.5, 0.0]  # the third spoils convexity
+    nodes = [(i, arb(x), arb(y)) for i, (x, y) in enumerate(zip(places, values, strict=True))]
+    found = kinks(nodes, arb(-3))
+    assert [label for label, _, _ in found] == [0, 1, 3, 4]
+    assert [float(jump) for _, _, jump in found] == pytest.approx([1, 1.25, 0.5, 0.25])
+    steeper = kinks(nodes, arb("-1.9"))  # slopes from there on: the first node is in the way
+    assert [label for label, _, _ in steeper] == [1, 3, 4]
+    assert float(sum((jump for _, _, jump in steeper), arb(0))) == pytest.approx(1.9)
+
+
+def test_a_cyclic_power_is_the_wrapped_law() -> None:
+    law = {-2: Fraction(1, 7), 0: Fraction(3, 7), 5: Fraction(3, 7)}
+    cells = 11
+    for times in (1, 2, 3, 6):
+        exact: Counter[int] = Counter()
+        for drawn in itertools.product(law, repeat=times):
+            exact[sum(drawn) % cells] += math.prod(law[i] for i in drawn)
+        masses = [arb(0)] * cells
+        for i, p in law.items():
+            masses[i % cells] = arb(p.numerator) / p.denominator
+        power = cyclic_power(arb_poly(masses), times, cells).coeffs()
+        for place in range(cells):
+            found = power[place] if place < len(power) else arb(0)
+            assert found.contains(arb(exact[place].numerator) / exact[place].denominator)
+            assert float(found.rad()) < 1e-30
+
+
+def gaussian_points(mu: float, step: float, last: float) -> list[tuple[int, arb]]:
+    return [(i, gaussian_delta(arb(step) * i, arb(mu)).upper()) for i in range(int(last / step))]
+
+
+def composed_delta(
+    points: list[tuple[int, arb]], times: int, step: float, epsilon: float, tilt: float, cells: int
+) -> float:
+    witness = Fields({"tilt": repr(tilt), "cells": str(cells)}, "witness")
+    return float(composed([(points, times)], arb(step), witness, Work(PLENTY))(arb(epsilon)))
+
+
+@pytest.mark.parametrize(("mu", "times"), [(0.05, 30), (0.3, 8)])
+def test_composed_gaussian_rounds_lie_just_above_the_closed_form(mu: float, times: int) -> None:
+    step = 2.0 ** math.floor(math.log2(mu / 10))
+    points = gaussian_points(mu, step, 9 * mu)
+    total = mu * math.sqrt(times)
+    for epsilon in (0.2 * total, total, 3 * total):
+        found = composed_delta(points, times, step, epsilon, 2 / total, 4096)
+        exact = float(gaussian_delta(arb(epsilon), arb(total)))
+        assert exact <= found <= 1.01 * exact
+        # Whatever the tilt and the window, what comes out lies above.
+        for odd, cells in ((0.1, 64), (30.0, 512)):
+            assert composed_delta(points, times, step, epsilon, odd, cells) >= exact
+        fewer = composed_delta(points, times - 1, step, epsilon, 2 / total, 4096)
+        assert fewer < exact
+
+
+def test_a_pair_from_points_is_the_pair_of_randomized_response() -> None:
+    step, masses = math.log(3.0), [arb("0.5"), arb(0)]  # 3 to 1: delta(0) = 1/2, delta(ln 3) = 0
+    found, infinite = dominating_pair(list(enumerate(masses)), arb(3).log())
+    assert {i: round(float(p), 12) for i, p in found.items() if p > arb("1e-30")} == {
+        1: 0.75,
+        -1: 0.25,
+    }
+    assert infinite == 0
+    # Two rounds, with nothing near in the window: (9 - e^epsilon)/16 at epsilon = ln 3.
+    assert composed_delta(list(enumerate(masses)), 2, step, step * 1.0000001, 40.0, 64) == (
+        pytest.approx(6 / 16, rel=1e-5)
+    )
+
+
+def shuffled_response(k: int, epsilon0: float, clients: int, epsilon: float) -> float:
+    """The exact divergence of k-ary response: client 1 holds 0 or 1, all others hold 0."""
+    growth = math.exp(epsilon0)
+    rest = 1 / (growth + k - 1)
+
+    def law(mine: int) -> Counter[tuple[int, ...]]:
+        found: Counter[tuple[int, ...]] = Counter()
+        for reports in itertools.product(range(k), repeat=clients):
+            held = (mine, *([0] * (clients - 1)))
+            mass = math.prod(
+                growth * rest if r == h else rest for r, h in zip(reports, held, strict=True)
+            )
+            found[tuple(sorted(reports))] += mass  # type: ignore[assignment]
+        return found
+
+    one, other = law(0), law(1)
+    return sum(max(one[y] - math.exp(epsilon) * other[y], 0.0) for y in one)
+
+
+def mixed_blanket(k: int, epsilon0: float, clients: int, epsilon: float) -> float:
+    """Section 2's mixture over the number of blanket reports, enumerated."""
+    growth, a = math.exp(epsilon0), math.exp(epsilon)
+    low = 1 / (growth + k - 1)
+    gamma = k * low
+    atoms = [(1 / k, k * low * (growth - a)), (1 / k, k * low * (1 - a * growth))]
+    atoms.append(((k - 2) / k, k * low * (1 - a)))
+    total = 0.0
+    for m in range(clients):
+        mean = 0.0
+        for drawn in itertools.product(atoms, repeat=m + 1):
+            value = sum(x for _, x in drawn)
+            mean += math.prod(p for p, _ in drawn) * max(value, 0.0)
+        weight = math.comb(clients - 1, m) * gamma**m * (1 - gamma) ** (clients - 1 - m)
+        total += weight * mean / (m + 1)
+    return total
+
+
+@pytest.mark.parametrize(("k", "epsilon0"), [(2, 1.0), (3, 0.5), (4, 2.0)])
+@pytest.mark.parametrize("clients", [1, 2, 5])
+def test_randomized_response_against_enumeration(k: int, epsilon0: float, clients: int) -> None:
+    facts = {"randomizer": {"name": "krr", "k": str(k), "epsilon0": str(epsilon0)}}
+    facts |= {"clients": str(clients), "times": "1"}
+    for epsilon in (0.0, 0.2 * epsilon0, 0.7 * epsilon0):
+        held = finite.point(k, epsilon0, max(clients, 2), epsilon, single=True)
+        points = [{"index": "0", **held}]
+        window = {"step": repr(epsilon or 0.1), "tilt": "40", "cells": "64"}
+        if epsilon:
+            points = [{"index": "0", "by": "local"}, {"index": "1", **held}]
+        witness = {**window, "points": points}
+        found = float(proven("finite", facts, witness)(arb(repr(epsilon)).mid()))
+        blanket = mixed_blanket(k, epsilon0, clients, epsilon)
+        exact = shuffled_response(k, epsilon0, clients, epsilon)
+        assert exact <= blanket * (1 + 1e-12)
+        assert blanket * (1 - 1e-12) <= found <= 1.02 * blanket + 1e-9
+        own = {**window, "points": [{"index": "0", "by": "local"}]}
+        growth, low = math.exp(epsilon0), 1 / (math.exp(epsilon0) + k - 1)
+        if not epsilon:
+            local = float(proven("finite", facts, own)(arb(0)))
+            assert local == pytest.approx((growth - 1) * low, rel=1e-9)
+
+
+def test_the_weights_moment_lies_just_above_quadrature() -> None:
+    reach, zeta, rate = 0.5, 3.0, 2.0
+    g = np.linspace(-12, 12, 400_001)
+    z = np.exp(reach * g - reach**2 / 2)
+    exact = float(np.trapezoid(np.exp(-rate * np.minimum(z, zeta)) * norm.pdf(g), g))
+    found = float(by_chords(lambda t: (-rate * t).exp(), arb(0), arb(reach), arb(zeta)))
+    assert exact <= found <= 1.0005 * exact
+
+
+def test_chords_of_a_steep_function_do_not_cancel() -> None:
+    """Values of 1e47 that are hardly ever taken, beside a mean of 1.2."""
+    kappa, reach = 109.0, 0.04
+    g = np.linspace(-12, 12, 200_001)
+    z = np.exp(reach * g - reach**2 / 2)
+    exact = float(np.trapezoid(np.exp(kappa * (np.minimum(z, 1.2) - 1) ** 2) * norm.pdf(g), g))
+    slope = arb(2 * kappa * 0.2) * (kappa * arb("0.2") ** 2).exp()
+    found = by_chords(lambda t: (kappa * (t - 1) ** 2).exp(), slope, arb(reach), arb("1.2").mid())
+    assert exact <= float(found) <= 1.001 * exact
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3])
+@pytest.mark.parametrize("eta", [0.0, 0.2])
+def test_the_comparison_lies_above_every_report_on_a_line(epsilon: float, eta: float) -> None:
+    """P, Q and R normal with means anywhere within the allowed distances of one another."""
+    a, move, spread = math.exp(epsilon), 0.8, 1.1
+    nodes = Fields({"unit": "1", "below": "90", "above": "70", "beyond": "60"}, "nodes")
+    law, cut = comparison(arb(a), arb(move), arb(spread), arb(eta), nodes)
+    values = np.array([float(x) for _, x in law])
+    masses = np.array([float(p) for p, _ in law])
+    assert masses.sum() == pytest.approx(1)
+    x = np.linspace(-14, 15, 60_001)
+    touched = 0.0
+    for r in np.linspace(-0.3, 1.1, 8):  # P at 0, Q at `move`
+        ratio = (norm.pdf(x) - a * norm.pdf(x, move)) / norm.pdf(x, r)
+        lifted = ratio + eta * np.abs(ratio)
+        for t in (-2.0, -0.7, -0.2, 0.0, 0.2, 0.7, 2.0):
+            exact = float(np.trapezoid(np.maximum(lifted - t, 0) * norm.pdf(x, r), x))
+            found = float(masses @ np.maximum(values - t, 0)) + float(cut)
+            assert exact <= found + 1e-8
+            touched = max(touched, exact / found)
+    assert touched > 0.85
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_sum_of_equal_terms_against_enumeration(count: int) -> None:
+    law = [(0.3, -0.75), (0.45, 0.0), (0.2, 0.5), (0.05, 2.25)]
+    exact = sum(
+        math.prod(p for p, _ in drawn) * max(sum(x for _, x in drawn), 0.0)
+        for drawn in itertools.product(law, repeat=count)
+    )
+    p, x = (np.array(each) for each in zip(*law, strict=True))
+    balls = [(arb(mass), arb(value)) for mass, value in law]
+    for odd in ({}, {"theta": "3"}, {"last": "9"}, {"h": "1"}, {"smoothing": "2"}):
+        witness = Fields(line(p, x, count, 0.01) | odd, "line")
+        found = float(Line.of(witness, count).of_equals(balls, Work(PLENTY)))
+        assert exact * (1 - 1e-12) <= found
+        assert odd or found <= 1.02 * exact
+
+
+def exact_shuffle(mu: float, others: list[float], epsilon: float) -> float:
+    """Divergence of shuffled normal reports on a line, from densities of unordered tuples."""
+    a, half = math.exp(epsilon), mu / 2
+    x = np.linspace(-6, 6, 49)
+    step = x[1] - x[0]
+    axes = np.meshgrid(*([x] * (len(others) + 1)), indexing="ij")
+
+    def density(first: float) -> np.ndarray:  # type: ignore[type-arg]
+        means = [first, *others]
+        total = np.zeros_like(axes[0])
+        for order in itertools.permutations(range(len(means))):
+            product = np.ones_like(total)
+            for axis, place in enumerate(order):
+                product = product * norm.pdf(axes[axis], means[place])
+            total += product
+        return np.asarray(total / math.factorial(len(means)))
+
+    return float(np.maximum(density(half) - a * density(-half), 0).sum() * step ** len(axes))
+
+
+def test_the_swap_lies_above_exact_shuffles_of_three() -> None:
+    mu, count = 0.3, 2
+    setting = Setting(arb(mu), (Others(arb(mu / 2), arb(mu / 2), count),))
+    nodes = {"unit": "0.3", "below": "60", "above": "60", "beyond": "9", "exact": "1"}
+    for epsilon in (0.0, 0.1):
+        worst = max(
+            exact_shuffle(mu, list(others), epsilon)
+            for others in itertools.product((-mu / 2, 0.0, mu / 2), repeat=count)
+        )
+        for m, zeta, rate, theta in ((1.4, 1.2, 3, 2), (1.8, 1.35, 9, 1), (1.5, 1.0, 2, 4)):
+            witness = nodes | {"m": str(m), "zeta": str(zeta), "rate": str(rate)}
+            witness |= {"theta": str(theta), "h": "0.2", "smoothing": "0.001", "last": "500"}
+            chosen = Fields(witness, "point")
+            assert convex_order_delta(setting, arb(epsilon), chosen, Work(PLENTY)) >= worst
+
+
+def divergence_among_equals(mu: float, at: float, count: int, epsilon: float) -> float:
+    """(1/n) E(L_1 + .. + L_n)_+: exact where all others hold one mean, by a transform."""
+    a, n, cells, width = math.exp(epsilon), count + 1, 1 << 20, 3000.0  # sums do not wrap
+    x = np.linspace(-9, 9, 200_001)
+    mass = norm.pdf(x) / norm.pdf(x).sum()
+    ratio = np.exp((-mu / 2 - at) * x - (mu / 2 + at) ** 2 / 2)
+    ratio -= a * np.exp((mu / 2 - at) * x - (mu / 2 - at) ** 2 / 2)
+    step = width / cells
+    law = np.bincount(np.round(ratio / step).astype(int) % cells, mass, cells)
+    total = np.fft.irfft(np.fft.rfft(law) ** n, cells)
+    values = np.fft.fftfreq(cells, 1 / cells) * step
+    return float(total @ np.maximum(values, 0)) / n
+
+
+@pytest.mark.parametrize(("epsilon", "share"), [(0.0, 0.55), (0.1, 0.18)])
+def test_many_reports_against_the_exact_divergence_of_a_data_set(
+    epsilon: float, share: float
+) -> None:
+    mu, count = 1.0, 700
+    exact = max(divergence_among_equals(mu, at, count, epsilon) for at in (-mu / 2, mu / 2))
+    shape = convex_order.Shape(count, mu, mu, mu / 2)
+    witness = convex_order.point(shape, epsilon, 1.6 * exact)
+    assert witness
+    setting = Setting(arb(mu), (Others(arb(mu / 2), arb(mu / 2), count),))
+    found = convex_order_delta(setting, arb(epsilon), Fields(witness, "point"), Work(PLENTY))
+    assert exact <= found
+    assert share * found < exact  # a bound that much smaller would be seen to be false

@@ -1,0 +1,234 @@
+"""The Gram order in balls: laws, boxes, the line and the whole point, against brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from flint import arb, arb_mat
+from scipy.stats import norm
+
+from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_swap import node_weights
+from fl_shuffle.certificates.gram_order import Setting, gaussian_delta, gram_point
+from fl_shuffle.verify.gram import EXTRA, Gram, Others, Places, boxes, corner, law
+from fl_shuffle.verify.line import Line
+from fl_shuffle.verify.reading import Fields, Refused, Work
+from fl_shuffle.verify.swap import Swap, by_chords, gram_delta
+from tests.verify.test_bounds import divergence_among_equals
+
+PLENTY = 1e12
+PLACES = Places(arb("0.1"), -60, 60, 60)
+
+
+def matrix(gram: Gram) -> tuple[float, float, float]:
+    d1, d2, b = float(gram.d1), float(gram.d2), float(gram.b)
+    return d1 * d1 + b * b, d2 * d2 + b * b, b * b - d1 * d2
+
+
+@pytest.mark.parametrize(
+    ("d1", "d2", "b"),
+    [(0.9, 0.1, 0.3), (0.1, 0.9, 1e-6), (0.5, 0.5, 0.7), (1.2, -0.3, 0.2), (-0.3, 1.1, 0.4)],
+)
+@pytest.mark.parametrize("a", [1.0, 1.5])
+def test_a_law_lies_above_the_true_one(d1: float, d2: float, b: float, a: float) -> None:
+    """Stop-losses of the finite law, what it leaves out added, against quadrature."""
+    masses, left = law(Gram(arb(d1), arb(d2), arb(b)), arb(a), 8, PLACES)
+    values = np.array([float(x) for x in PLACES.values()])
+    p = np.array([float(x) for x in masses])
+    assert p.sum() == pytest.approx(1, abs=1e-12)
+    assert (p >= -1e-25).all()
+    g = np.linspace(-9, 9, 1201)
+    ell = np.exp(d1 * g - d1 * d1 / 2) - a * np.exp(-d2 * g - d2 * d2 / 2)
+    factor = np.exp(b * g - b * b / 2)
+    weight = norm.pdf(g) * (g[1] - g[0])
+    true = np.multiply.outer(factor, ell)
+    both = np.multiply.outer(weight, weight)
+    looser = 0.0
+    for t in np.quantile(true, [0.001, 0.01, 0.1, 0.3, 0.5, 0.8, 0.95, 0.999]):
+        exact = float((both * np.maximum(true - t, 0)).sum())
+        found = float(p @ np.maximum(values - t, 0)) + float(left)
+        assert exact <= found * (1 + 1e-6) + 1e-7
+        looser = max(looser, found / max(exact, 1e-3))
+        lowered = float(p @ np.maximum(0.9 * values - t, 0))
+        assert lowered < exact or abs(exact - lowered) < 0.2
+    assert looser < 1.1
+
+
+def test_a_corner_is_above_every_configuration_of_its_box() -> None:
+    """Lemma 1 between matrices: dU, dW >= 0 and dX <= sqrt(dU dW)."""
+    draw = random.Random(1)
+    tight = 0
+    for _ in range(400):
+        own, other, depth = draw.uniform(0.1, 1), draw.uniform(0.05, 1), draw.randint(1, 5)
+        whole = 1 << depth
+        i = draw.randrange(whole)
+        j = draw.randrange(whole - i)
+        letter = chr(ord("a") + draw.randrange(len(EXTRA)))
+        u2, w2, x2 = matrix(corner(arb(own), arb(other), (i, j, depth, letter)))
+        g1, g2 = ((k + draw.random()) * math.pi / whole for k in (i, j))
+        if g1 + g2 > math.pi:
+            continue
+        u = own**2 + other**2 + 2 * own * other * math.cos(g1)
+        w = own**2 + other**2 + 2 * own * other * math.cos(g2)
+        x = other**2 + own * other * (math.cos(g1) + math.cos(g2)) + own**2 * math.cos(g1 + g2)
+        assert u2 - u >= -1e-12
+        assert w2 - w >= -1e-12
+        room = math.sqrt(max(u2 - u, 0) * max(w2 - w, 0)) - (x2 - x)
+        assert room >= -1e-9
+        tight += room < 0.02
+    assert tight > 10
+
+
+def test_boxes_cover_the_triangle_and_nothing_else_is_a_tree() -> None:
+    draw = random.Random(2)
+    for tree in ("a", "saaa", "ssaaaaaa", "sasaaaa"):
+        leaves = list(boxes(tree))
+        for _ in range(300):
+            g1 = draw.random()
+            g2 = draw.random() * (1 - g1)
+            held = [
+                (i, j)
+                for i, j, depth, _ in leaves
+                if i <= g1 * (1 << depth) <= i + 1 and j <= g2 * (1 << depth) <= j + 1
+            ]
+            assert held, (tree, g1, g2)
+    for tree in ("", "s", "saa", "aa", "saaaa", "s" * 60, "s" * 100_000):
+        with pytest.raises(Refused, match="boxes"):
+            list(boxes(tree))
+    with pytest.raises(Refused, match="no letter"):
+        corner(arb(1), arb(1), (0, 0, 0, "z"))
+
+
+def line(count: int, **changed: str) -> Line:
+    stated = {"theta": "0.8", "h": "0.05", "smoothing": "0.001", "exact": "60", "last": "1500"}
+    return Line.of(Fields(stated | changed, "line"), count)
+
+
+@pytest.mark.parametrize("changed", [{}, {"theta": "2"}, {"exact": "3"}, {"last": "70"}])
+def test_the_line_lies_above_enumerated_sums(changed: dict[str, str]) -> None:
+    values, masses = [-1.5, -0.2, 0.4, 2.0], [0.3, 0.4, 0.2, 0.1]
+    for count in (2, 4):
+        exact = sum(
+            math.prod(masses[i] for i in drawn) * max(sum(values[i] for i in drawn), 0)
+            for drawn in itertools.product(range(4), repeat=count)
+        )
+        rule = line(count, **changed)
+        table = arb_mat([rule.columns(arb(x), True) for x in values])
+        (row,) = (arb_mat([[arb(p) for p in masses]]) * table).tolist()
+        found = float(rule.bound(row, *rule.weights()))
+        assert exact <= found
+        if not changed:
+            assert found < 1.6 * exact
+
+
+def swap(**changed: Any) -> Swap:
+    stated = {"m": "650", "zeta": "6", "alpha": "3", "beta": "0.3", "nodes": ["2.5"]}
+    return Swap.of(Fields(stated | changed, "swap"), 717)
+
+
+def test_weights_of_nodes_are_the_accountants() -> None:
+    for c in (0.1, 0.5, 1.0):
+        found = [float(p) for p in swap().weights(arb(c))]
+        wanted = node_weights(np.array([0.0, 1.0, 2.5, 6.0]), c)
+        assert found == pytest.approx(wanted, rel=1e-8, abs=1e-12)
+
+
+def test_the_functions_of_the_swap() -> None:
+    """huber by brute force, Young's inequality on its range, and what the weights' drift costs."""
+    s = swap()
+    steps = np.linspace(-1, 5, 6001)
+    for x in (-9.0, -2.0, -0.1, 0.0, 0.4, 3.0, 40.0):
+        huber = float(np.max(steps * x - 1.5 * steps**2))
+        for w in (0.0, 1.0, 6.0):
+            wanted = x + (max((1 - w) * x, 0) + huber) / 650
+            assert float(s.lift(arb(x), arb(w))) == pytest.approx(wanted, abs=1e-7)
+    g = np.linspace(-12, 12, 200_001)
+    z = np.exp(0.5 * g - 0.125)
+    for rate in (0.5, 4.0):
+        kappa = rate * 3 / 1300
+        exact = np.exp(kappa * (np.minimum(z, 6) - 1) ** 2) @ norm.pdf(g) * (g[1] - g[0])
+        wanted = math.exp(-1 - rate * 0.3) / rate * float(exact) ** 717
+        found = float(s.drift(arb(rate), (Others(arb("0.5"), arb("0.5"), 717),)))
+        assert wanted <= found * (1 + 1e-9)
+        assert found < 1.05 * wanted
+
+
+def test_chords_lie_just_above_a_convex_function() -> None:
+    found = float(by_chords(lambda z: (z - 1) ** 2, arb(10), arb("0.4"), arb(6)))
+    exact = math.expm1(0.16)
+    assert exact < found < 1.002 * exact
+
+
+NAMES = ["m", "zeta", "alpha", "beta", "below", "above", "theta", "h", "smoothing", "exact", "last"]
+NAMES += ["width", "low", "top", "bottom", "fine", "bulk from", "bulk to"]
+
+
+@pytest.fixture(scope="module")
+def cheap() -> tuple[Setting, dict[str, Any], float]:
+    """A coarse point of 700 reports, and the exact divergence of one data set."""
+    setting = Setting(1.0, 0.5, ((0.5, 700),))
+    witness = gram_point(setting, 0.0, gaussian_delta(setting, 0.0))
+    assert witness
+    witness |= {"boxes": [first_tree()], "fine": "4"}
+    exact = max(divergence_among_equals(1.0, at, 700, 0.0) for at in (-0.5, 0.5))
+    return setting, witness, exact
+
+
+def verified(setting: Setting, epsilon: float, witness: Any) -> float:
+    groups = tuple(Others(arb(setting.own), arb(c), n) for c, n in setting.groups)
+    chosen = Fields(witness, "point")
+    return float(gram_delta(arb(setting.move), groups, arb(epsilon), chosen, Work(PLENTY)))
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1])
+def test_a_point_is_the_accountants_within_a_percent_and_above_a_data_set(epsilon: float) -> None:
+    setting = Setting(1.0, 0.5, ((0.5, 700),))
+    delta = gaussian_delta(setting, epsilon)
+    found = verified(setting, epsilon, gram_point(setting, epsilon, delta))
+    assert found == pytest.approx(delta, rel=0.015)
+    assert found > max(divergence_among_equals(1.0, at, 700, epsilon) for at in (-0.5, 0.5))
+
+
+def test_no_witness_makes_a_point_smaller_than_a_data_set(
+    cheap: tuple[Setting, dict[str, Any], float],
+) -> None:
+    """Every parameter at odd values: refused, or a bound all the same."""
+    setting, witness, exact = cheap
+    assert verified(setting, 0.0, witness) > exact
+    tried = accepted = 0
+    for name in NAMES:
+        before = float(witness[name])
+        for factor in (-1.0, 0.7, 8.0):
+            changed = factor * before
+            text = str(round(changed)) if "." not in str(witness[name]) else repr(changed)
+            tried += 1
+            try:
+                found = verified(setting, 0.0, witness | {name: text})
+            except (Refused, ArithmeticError, ValueError):
+                continue
+            accepted += 1
+            assert found > exact, (name, text, found)
+    assert tried == 3 * len(NAMES)
+    assert accepted > 15
+    for other in ("", "x", "sa", 7, None, []):
+        with pytest.raises(Refused):
+            verified(setting, 0.0, witness | {"boxes": [other]})
+    with pytest.raises(Refused):
+        verified(setting, 0.0, witness | {"nodes": ["0.5"]})
+
+
+def first_tree() -> str:
+    """Boxes of a quarter: a whole level of them."""
+
+    def tree(i: int, j: int, depth: int) -> str:
+        if i + j >= 1 << depth:
+            return ""
+        if depth == 2:
+            return "d"
+        return "s" + "".join(tree(2 * i + x, 2 * j + y, depth + 1) for x in (0, 1) for y in (0, 1))
+
+    return tree(0, 0, 0)

@@ -1,0 +1,327 @@
+"""Certificates of runs: the facts come from the ledger, read by the verifier itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fl_shuffle as fs
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
+from fl_shuffle.certificates.verdicts import certificate_line, verdict_of
+from fl_shuffle.certificates.writing import exact, text_of
+from fl_shuffle.cli import main
+from fl_shuffle.errors import InvalidValueError, NotApplicableError, RunError
+from fl_shuffle.verify.claims import check
+from fl_shuffle.verify.gaussian import Group, Round, fits, hiding_variance, rounds_of
+from fl_shuffle.verify.ledger import ledger_facts
+from fl_shuffle.verify.reading import Fields, Refused
+from tests.repository import ROOT
+
+SMALL = {
+    "run.rounds": 3,
+    "data.clients": 90,
+    "training.participation": 0.8,
+    "privacy.target_delta": 1e-3,
+    "privacy.assumed_honest": 0.9,
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    fs.simulate(overrides=SMALL, out=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def certified(run: Path) -> dict[str, dict[str, Any]]:
+    return {
+        column: fs.certify(run, column=column, short=True) for column in ("proven", "sum", "local")
+    }
+
+
+def printed(run: Path, client: int) -> dict[str, float]:
+    with closing(sqlite3.connect(run / "ledger.sqlite")) as database:
+        names = ("proven", "sum", "local")
+        row = database.execute(
+            "SELECT proven, sum, local FROM client_spend WHERE client_id = ?", (client,)
+        ).fetchone()
+    return dict(zip(names, row, strict=True))
+
+
+@pytest.mark.parametrize("column", ["proven", "sum", "local"])
+def test_a_run_is_certified_and_accepted_beside_its_ledger(
+    run: Path, certified: dict[str, dict[str, Any]], column: str
+) -> None:
+    written = certified[column]
+    found = check(text_of(written), run / "ledger.sqlite")
+    assert found.kind == {"proven": "shuffled"}.get(column, column)
+    says = printed(run, int(found.client))[column]
+    claimed = float(written["claim"]["epsilon"])
+    assert claimed >= says * (1 - 1e-9)
+    if column != "proven":
+        assert claimed <= says * (1 + 2e-5)
+
+
+def test_facts_are_the_attendance_of_the_client(run: Path) -> None:
+    with closing(sqlite3.connect(run / "ledger.sqlite")) as database:
+        present: dict[int, set[int]] = {}
+        for attempt, client in database.execute("SELECT attempt, client_id FROM attendance"):
+            present.setdefault(attempt, set()).add(client)
+        class_of = dict(database.execute("SELECT client_id, class_id FROM clients"))
+    assert len({len(who) for who in present.values()} | {90}) > 1, "nobody was absent"
+    for client in range(0, 90, 7):
+        wanted: Counter[tuple[int, int]] = Counter()
+        for who in present.values():
+            if client in who:
+                kinds = Counter(class_of[other] for other in who - {client})
+                wanted[tuple(kinds[i] for i in sorted(set(class_of.values())))] += 1  # type: ignore[index]
+        facts = ledger_facts(run / "ledger.sqlite", "sum", client)
+        found: Counter[tuple[int, ...]] = Counter()
+        for each in facts["rounds"]:
+            found[tuple(int(g["count"]) for g in each["others"])] += int(each["times"])
+            arrived = 1 + sum(int(g["count"]) for g in each["others"])
+            assert int(each["colluders"]) == arrived - int(0.9 * arrived)
+        assert found == wanted
+
+
+def another_run(run: Path, folder: Path) -> Path:
+    fs.simulate(overrides=SMALL | {"run.seed": 2}, out=folder / "other")
+    return folder / "other" / "ledger.sqlite"
+
+
+def test_another_run_or_client_is_refused(
+    run: Path, certified: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    other = another_run(run, tmp_path)
+    for column in ("sum", "local"):
+        written = certified[column]
+        with pytest.raises(Refused, match="not as the ledger has it"):
+            check(text_of(written), other)
+        for client in (int(written["claim"]["client"]) + 1, 10_000):
+            changed = deepcopy(written)
+            changed["claim"]["client"] = str(client)
+            with pytest.raises(Refused):
+                check(text_of(changed), run / "ledger.sqlite")
+        changed = deepcopy(written)
+        changed["claim"]["client"] = "any"
+        with pytest.raises(Refused, match="client"):
+            check(text_of(changed))
+
+
+@pytest.mark.parametrize("name", ["count", "times", "scale", "radius", "colluders", "grid"])
+def test_a_fact_that_the_ledger_does_not_tell_is_refused(
+    run: Path, certified: dict[str, dict[str, Any]], name: str
+) -> None:
+    """Above all one report more: no tightness of epsilon would show it."""
+    changed = deepcopy(certified["sum"])
+    first = changed["facts"]["rounds"][0]
+    holder = first["others"][0] if name == "count" else first
+    change = {"count": 1, "times": -1, "colluders": -1}.get(name)
+    before = float(holder[name])
+    holder[name] = str(int(before) + change) if change else exact(before / 2)
+    if holder[name] == "0":
+        del changed["facts"]["rounds"][0]
+    with pytest.raises(Refused, match="facts: rounds not as the ledger has it"):
+        check(text_of(changed), run / "ledger.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("UPDATE meta SET value = '5' WHERE key = 'schema'", "schema"),
+        ("UPDATE meta SET value = '{' WHERE key = 'config'", "cannot be read"),
+        ("DELETE FROM meta WHERE key = 'assumed_honest'", "cannot be read"),
+        ("UPDATE reservations SET present = x'00'", "present"),
+        ("UPDATE classes SET scale = 'wide'", "not a number"),
+        ("UPDATE classes SET noise = 'laplace'", "not Gaussian"),
+        ("UPDATE clients SET client_id = 1000 WHERE client_id = 3", "clients"),
+        ("DROP TABLE classes", "cannot be read"),
+        ("UPDATE meta SET value = replace(value, '\"aggregate\"', '\"sequential\"')", "single"),
+        ("UPDATE meta SET value = replace(value, '\"gaussian\"', '\"krr\"')", "not Gaussian"),
+        ("UPDATE reservations SET link = 'x'", "run"),
+    ],
+)
+def test_a_changed_ledger_is_refused(
+    run: Path, certified: dict[str, dict[str, Any]], tmp_path: Path, statement: str, says: str
+) -> None:
+    path = tmp_path / "ledger.sqlite"
+    shutil.copy(run / "ledger.sqlite", path)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(statement)
+        database.commit()
+    with pytest.raises(Refused, match=says):
+        check(text_of(certified["sum"]), path)
+    path.write_bytes(b"no database")
+    with pytest.raises(Refused, match="cannot be read"):
+        check(text_of(certified["sum"]), path)
+    with pytest.raises(Refused, match="cannot be read"):
+        check(text_of(certified["sum"]), tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(("kind", "counted"), [("sum", 2), ("shuffled", 2), ("local", 4)])
+def test_every_released_attempt_counts(run: Path, tmp_path: Path, kind: str, counted: int) -> None:
+    """And for whoever runs the server each that was reserved: its reports may have arrived."""
+    path = tmp_path / "ledger.sqlite"
+    shutil.copy(run / "ledger.sqlite", path)
+    before = ledger_facts(path, kind, 0)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(
+            "INSERT INTO reservations SELECT attempt + 100, round, expected_reports, epsilon, "
+            "released, present, link FROM reservations"
+        )
+        database.execute(
+            "INSERT INTO reservations SELECT attempt + 1000, round, expected_reports, epsilon, "
+            "0, present, link FROM reservations"
+        )
+        database.commit()
+    after = ledger_facts(path, kind, 0)
+    times = [sum(int(each["times"]) for each in facts["rounds"]) for facts in (before, after)]
+    assert times[1] == counted * times[0] > 0
+
+
+@pytest.mark.slow
+def test_words_of_the_commands(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "claim.json"
+    assert main(["certify", str(run), "--column", "sum", "--client", "5", "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "client 5, sum: epsilon <= " in said
+    assert "certificate accepted: epsilon = " in said
+    assert "sha256 " in said
+    assert f"fl-shuffle verify {out} --ledger {run / 'ledger.sqlite'}" in said
+    assert main(["verify", str(out), "--ledger", str(run / "ledger.sqlite")]) == 0
+    assert "facts: as in " in capsys.readouterr().out
+    assert json.loads(out.read_text(encoding="utf-8"))["claim"]["client"] == "5"
+    assert main(["certify", str(tmp_path)]) == 2
+    assert "not a run directory" in capsys.readouterr().err
+    assert main(["certify", str(run), "--out", str(tmp_path)]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_what_has_no_certificate_is_said(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match="client"):
+        fs.certify(run, client=90)
+    with pytest.raises(RunError):
+        fs.certify(tmp_path)
+    laplace = tmp_path / "laplace"
+    fs.simulate(overrides={"run.rounds": 1, "privacy.randomizer": "laplace"}, out=laplace)
+    with pytest.raises(NotApplicableError, match="Gaussian"):
+        fs.certify(laplace)
+
+
+@pytest.mark.parametrize("colluders", [0, 1, 4, 9])
+def test_the_sum_counts_what_the_accountant_counts(colluders: int) -> None:
+    """V of every client against the package, steps far apart among them."""
+    import numpy as np
+
+    from fl_shuffle.accounting.bounds.sum_release.gaussian import hiding_variance as package
+
+    scale = np.array([1.0, 0.9, 3000.0, 2.0e5])
+    grid = np.array([2.0**-16, 2.0**-16, 2.0**-4, 4.0])
+    counts = np.array([3, 4, 2, 1])
+    wanted = package(scale, grid, counts, int(counts.sum()) - colluders)
+    for own in range(4):
+        others = [
+            {"scale": exact(s), "radius": "1", "grid": exact(g), "count": str(n - (i == own))}
+            for i, (s, g, n) in enumerate(zip(scale, grid, counts.tolist(), strict=True))
+            if n - (i == own)
+        ]
+        entry = {"times": "1", "noise": "gaussian", "scale": exact(scale[own]), "radius": "1"}
+        entry |= {"sensitivity": "1", "grid": exact(grid[own]), "colluders": str(colluders)}
+        (each,) = rounds_of(Fields({"rounds": [{**entry, "others": others}]}, "facts"))
+        found = hiding_variance(each)
+        assert int(found.p) / int(found.q) == pytest.approx(float(wanted[own]), rel=1e-12)
+
+
+def test_colluders_are_those_in_the_smallest_balls() -> None:
+    def groups(colluders: int) -> list[tuple[float, int]]:
+        others = tuple(Group(1, r, 1, n) for r, n in ((3, 2), (1, 4), (2, 1)))  # type: ignore[arg-type]
+        each = Round(1, 3, 1, 1, 6, others, colluders)  # type: ignore[arg-type]
+        return [(float(r), n) for r, n in each.hiding()]
+
+    assert groups(0) == [(1, 4), (2, 1), (3, 2)]
+    assert groups(4) == [(2, 1), (3, 2)]
+    assert groups(6) == [(3, 1)]
+    assert groups(7) == groups(100) == []
+    own = Round(1, 1, 1, 1, 1, (), 0)  # type: ignore[arg-type]
+    assert not fits(own, Group(8, 1, 1, 1))  # type: ignore[arg-type]
+
+
+def test_the_report_says_accepted_of_the_very_file_that_was_checked(
+    run: Path, certified: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    shutil.copy(run / "ledger.sqlite", tmp_path / "ledger.sqlite")
+    assert certificate_line(tmp_path, "laplace").startswith("none can be written")
+    assert certificate_line(tmp_path, "gaussian") == f"none yet: fl-shuffle certify {tmp_path}"
+    path = tmp_path / "certificate.json"
+    path.write_text(text_of(certified["sum"]), encoding="utf-8")
+    assert "has not been checked" in certificate_line(tmp_path, "gaussian")
+    assert verdict_of(path, tmp_path / "ledger.sqlite").startswith("ACCEPTED: ")
+    said = certificate_line(tmp_path, "gaussian")
+    assert said.startswith("certificate accepted: epsilon = ")
+    assert f"fl-shuffle verify {path} --ledger " in said
+    path.write_text(text_of(certified["local"]), encoding="utf-8")
+    assert "has not been checked" in certificate_line(tmp_path, "gaussian")
+    false = deepcopy(certified["sum"])
+    false["claim"]["epsilon"] = "0.001"
+    path.write_text(text_of(false), encoding="utf-8")
+    assert verdict_of(path, tmp_path / "ledger.sqlite").startswith("REFUSED: ")
+    assert "has not been checked" in certificate_line(tmp_path, "gaussian")
+
+
+def test_a_broken_accountant_is_caught(run: Path, certified: dict[str, dict[str, Any]]) -> None:
+    """A round forgotten, delta / 1.01: by the claim; a client too many: by the ledger alone."""
+    written = certified["sum"]
+    claim = written["claim"]
+    epsilon, delta = float(claim["epsilon"]), float(claim["delta"])
+    (each,) = {r["scale"] for r in written["facts"]["rounds"]}
+    square = 0.0
+    for r in written["facts"]["rounds"]:
+        others = sum(int(o["count"]) for o in r["others"]) - int(r["colluders"])
+        move = float(r["sensitivity"])
+        square += int(r["times"]) * move**2 / ((others + 1) * float(each) ** 2)
+    assert gaussian_profile(epsilon, square**0.5) == pytest.approx(delta, rel=1e-4)
+    times = sum(int(r["times"]) for r in written["facts"]["rounds"])
+    broken = {
+        "a round forgotten": gaussian_epsilon(delta, (square * (times - 1) / times) ** 0.5),
+        "delta / 1.01": gaussian_epsilon(delta * 1.01, square**0.5),
+        "a client too many": gaussian_epsilon(delta, (square * 88 / 89) ** 0.5),
+    }
+    for name, found in broken.items():
+        false = deepcopy(written)
+        false["claim"]["epsilon"] = exact(float(found))
+        with pytest.raises(Refused, match="only known to be at most"):
+            check(text_of(false), run / "ledger.sqlite")
+        if name == "a client too many":
+            for r in false["facts"]["rounds"]:
+                r["others"][0]["count"] = str(int(r["others"][0]["count"]) + 2)
+            check(text_of(false))  # what such an accountant would state, and bear out
+            with pytest.raises(Refused, match="not as the ledger has it"):
+                check(text_of(false), run / "ledger.sqlite")
+
+
+def test_certificates_of_runs_fit_the_schema(certified: dict[str, dict[str, Any]]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((ROOT / "docs/certificate.schema.json").read_text(encoding="utf-8"))
+    validator = jsonschema.Draft202012Validator(schema)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    for written in certified.values():
+        validator.validate(written)
+        for name in ("claim", "facts", "assumptions", "witness"):
+            assert not validator.is_valid({k: v for k, v in written.items() if k != name})
+        less = deepcopy(written)
+        del less["claim"]["adversary"]
+        assert not validator.is_valid(less)
+        number = deepcopy(written)
+        number["claim"]["epsilon"] = 1.5
+        assert not validator.is_valid(number)
