@@ -1,1 +1,1 @@
-"""`fl-shuffle new`: a Flower app of your own, written from the template `app.md`."""
+"""`fl-shuffle new`: a Flower app of your own, written from the template `template.txt`."""

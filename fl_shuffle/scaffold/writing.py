@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fl_shuffle.errors import ConfigError
 
-TEMPLATE = Path(__file__).with_name("app.md")
+TEMPLATE = Path(__file__).with_name("template.txt")
 BLOCK = re.compile(r"^~~~~\w+\n# file: (\S+)\n(.*?)^~~~~$", re.MULTILINE | re.DOTALL)
 CLIENTS = 120
 """Of the federation in the template: enough to hide in, few enough for seconds."""

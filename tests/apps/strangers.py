@@ -1,4 +1,4 @@
-"""Apps written for Flower's own strategies (`strangers.md`), and what of them changes."""
+"""Apps written for Flower's own strategies (`strangers.txt`), and what of them changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from difflib import SequenceMatcher
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("strangers.md")
+SOURCE = Path(__file__).with_name("strangers.txt")
 BLOCK = re.compile(r"^~~~~\w+\n# file: (\S+)\n(.*?)^~~~~$", re.MULTILINE | re.DOTALL)
 CHANGES = re.compile(r"^~~~~changes\n(.*?)^~~~~$", re.MULTILINE | re.DOTALL)
 APPS = ("quickstart_pytorch", "quickstart_sklearn", "fl_tabular", "opacus_fl", "advanced_pytorch")
