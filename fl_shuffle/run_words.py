@@ -24,7 +24,7 @@ MOST_ROWS = 20
 """Rounds that are printed where nothing is rewritten in place: the first three, and the last."""
 NARROWEST = 40
 """Lines are not wrapped for terminals below this width: nothing would be left of them."""
-ENTRIES = ("accuracy", "epsilon", "sums", "reports", "local", "attack", "GSPA")
+ENTRIES = ("accuracy", "epsilon", "sums", "removed", "reports", "local", "attack", "GSPA")
 """What the final lines begin with; what does not fit stands below their third column."""
 SAME = 0.02
 """A bound that is smaller by less than this share is no gain worth a word."""
@@ -107,7 +107,7 @@ def row(texts: Iterable[str]) -> str:
 
 
 def footer(summary: Mapping[str, Any], place: Path | str | None = None) -> list[str]:
-    """The final numbers, each with its standing: at most eight lines but for what went wrong.
+    """The final numbers, each with its standing: at most nine lines but for what went wrong.
 
     `place` is what the run's folder is called, by default its whole path.
     """
@@ -176,6 +176,11 @@ def _epsilons(summary: Mapping[str, Any]) -> list[str]:
             f"{summary['clients']} clients{middle}, against {whom}",
         )
     ]
+    removed = summary.get("sum_epsilon_add_remove")  # no summary of version 0.1 has it
+    if summary["headline"] == "sum" and removed is not None:
+        from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
+
+        lines.append(_entry("  removed", number(removed), ADD_REMOVE_WORDS))
     other, setting = ("proven", "reports") if summed else ("sum", "sum")
     seen = "single reports are seen, shuffled" if summed else "only sums of reports are seen"
     if columns[other] is not None and summary["headline"] != "local":

@@ -23,6 +23,8 @@ class Cost:
     known). `classes` has each class of clients, `noise` each one's local budget and scale, in the
     same order. `noise_of_mean` is the length of the noise of a round's mean report over its clip,
     for `dimension` numbers (None: only the run knows, and it is that of one number).
+    `sum_add_remove` is `epsilon` where a unit is taken out instead of replaced, to compare with
+    accountants of central DP-SGD: no guarantee (None: reports are seen, or it does not apply).
     """
 
     epsilon: float
@@ -35,6 +37,7 @@ class Cost:
     noise: tuple[Mapping[str, float], ...]
     dimension: int | None
     noise_of_mean: float | None
+    sum_add_remove: float | None = None
 
 
 @with_one_blas_thread
@@ -44,6 +47,7 @@ def cost(config: ConfigLike, *, overrides: Mapping[str, Any] | None = None) -> C
     >>> cost("configs/digits_record.toml", overrides={"run.rounds": 2}).certain
     True
     """
+    from fl_shuffle.accounting.add_remove import add_remove_of
     from fl_shuffle.accounting.queries.planned_cost import cost_over_attack
     from fl_shuffle.api.configs import resolve_config
     from fl_shuffle.planner.cost import cost_of, plan_of
@@ -52,10 +56,12 @@ def cost(config: ConfigLike, *, overrides: Mapping[str, Any] | None = None) -> C
     plan, dimension = planned = plan_of(resolved)
     costs, kinds = cost_of(resolved, planned)
     aggregate = resolved.training.schedule == "aggregate"
-    share = resolved.training.participation
+    share, delta = resolved.training.participation, resolved.privacy.target_delta
+    epsilon = max(each.epsilon for each in costs)
+    summed = resolved.privacy.release == "sum"
     return Cost(
-        epsilon=max(each.epsilon for each in costs),
-        delta=resolved.privacy.target_delta,
+        epsilon=epsilon,
+        delta=delta,
         rounds=resolved.run.rounds,
         unit=resolved.privacy.unit,
         certain=share == 1.0,
@@ -64,4 +70,5 @@ def cost(config: ConfigLike, *, overrides: Mapping[str, Any] | None = None) -> C
         noise=tuple(kinds[each.index] for each in costs),
         dimension=dimension,
         noise_of_mean=plan.noise_of_mean(dimension or 1, share) if aggregate else None,
+        sum_add_remove=add_remove_of(resolved.to_dict(), epsilon, delta) if summed else None,
     )

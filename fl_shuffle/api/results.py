@@ -146,6 +146,12 @@ class Result:
         return _known(self._view.spent("sum"))
 
     @property
+    def sum_epsilon_add_remove(self) -> float:
+        """`sum_epsilon` in another relation, to compare with accountants of central DP-SGD: a unit
+        taken out instead of replaced. No guarantee of this run; NaN where it does not apply."""
+        return _known(self._view.sum_add_remove)
+
+    @property
     def delta(self) -> float:
         """The delta of every epsilon of this run."""
         return self._view.delta

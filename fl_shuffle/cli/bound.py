@@ -183,9 +183,12 @@ def _proofs() -> str:
 
 def _remarks(answer: Guarantee, ratio: float | None) -> list[str]:
     """What goes with the number."""
+    from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
     from fl_shuffle.accounting.guarantee import ratio_line
 
     lines = [] if ratio is None else [ratio_line(ratio)]
+    if "epsilon_add_remove" in answer.details:
+        lines.append(f"epsilon {answer.details['epsilon_add_remove']:.6g}: {ADD_REMOVE_WORDS}")
     if answer.details.get("shuffling_helps") is False:
         lines.append(
             "shuffling adds nothing here: a client's own noise hides it better than others"

@@ -61,6 +61,7 @@ def _body(config: Config, found: Cost) -> dict[str, Any]:
     ]
     return {
         "epsilon": _json(found.epsilon),
+        "sum_epsilon_add_remove": _json(found.sum_add_remove),
         "delta": found.delta,
         "rounds": found.rounds,
         "unit": found.unit,
@@ -74,6 +75,7 @@ def _body(config: Config, found: Cost) -> dict[str, Any]:
 
 
 def _lines(config: Config, found: Cost) -> list[str]:
+    from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
     from fl_shuffle.accounting.guarantee import ratio_line
     from fl_shuffle.planner.cost import SURPRISE
 
@@ -87,6 +89,8 @@ def _lines(config: Config, found: Cost) -> list[str]:
             "batches and attendance are drawn: a run costs more than that with probability "
             f"{SURPRISE:g} at most, and counts what it really was"
         )
+    if found.sum_add_remove is not None:
+        lines.append(f"epsilon {found.sum_add_remove:.6g}: {ADD_REMOVE_WORDS}")
     if found.proven_over_lower is not None:
         lines.append(ratio_line(found.proven_over_lower))
     lines += _noise_lines(config, found)

@@ -152,6 +152,7 @@ def _joined(records: Sequence[RunRecord], found: Sequence[Table]) -> Table:
 
 def _bill(arguments: argparse.Namespace, path: Path, record: RunRecord) -> list[str]:
     """What one client spent in one run, in words."""
+    from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS, add_remove_of
     from fl_shuffle.report.tables import attendance_table
 
     client = arguments.client
@@ -163,6 +164,9 @@ def _bill(arguments: argparse.Namespace, path: Path, record: RunRecord) -> list[
         for name in ("proven", "sum", "local")
         if own[f"{name}_epsilon"] == own[f"{name}_epsilon"]
     ]
+    removed = add_remove_of(record.config, own["sum_epsilon"], record.delta)
+    if record.config["privacy"]["release"] == "sum" and removed is not None:
+        columns.append(f"{removed:.4g} is {ADD_REMOVE_WORDS}")
     when = str(meta["started"]) + (f" to {meta['finished']}" if meta.get("finished") else "")
     return [
         f"{path}: client {client}, {when}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS, add_remove_of
 from fl_shuffle.accounting.guarantee import Status, proof_over_attack
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.accounting.rounds.trust import towards
@@ -104,7 +105,12 @@ def protected(run: RunRecord) -> str:
         if unit == "client"
         else "one record of one client (unit = record)"
     )
-    return f"{who}, replaced by anything else ({run.ledger.meta['relation']})"
+    said = f"{who}, replaced by anything else ({run.ledger.meta['relation']})"
+    spend = run.spend
+    if spend is None or spend.headline_column != "sum":
+        return said
+    removed = add_remove_of(run.config, spend.headline, run.delta)
+    return said if removed is None else f"{said}; epsilon {short(removed)} is {ADD_REMOVE_WORDS}"
 
 
 def against(run: RunRecord) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle.accounting.add_remove import add_remove_of
 from fl_shuffle.accounting.guarantee import proof_over_attack
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.reader import EPSILONS, LedgerView
@@ -70,6 +71,12 @@ class RunView(LedgerView):
         """Epsilon of a column after the last recorded round (nats, worst client); None where the
         column says nothing, and before the first round."""
         return self.rows[-1][EPSILONS[column]] if self.rows else None
+
+    @property
+    def sum_add_remove(self) -> float | None:
+        """Of the column `sum`, in another relation than every other epsilon: see
+        `add_remove_epsilon`; None where it does not apply."""
+        return add_remove_of(self.config, self.spent("sum"), self.delta)
 
     def measured(self, name: str) -> float | None:
         """A metric of the last recorded round; None if it was not measured then."""
@@ -155,6 +162,7 @@ class RunView(LedgerView):
             "epsilon": _json(epsilons[headline]),
             "proven_epsilon": _json(epsilons["proven"]),
             "sum_epsilon": _json(epsilons["sum"]),
+            "sum_epsilon_add_remove": _json(self.sum_add_remove),
             "epsilon_quantiles": outcome["epsilon_quantiles"],
             "columns": {
                 name: {"epsilon": _json(epsilons[name]), **standing}

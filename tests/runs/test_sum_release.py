@@ -13,6 +13,7 @@ import pytest
 
 import fl_shuffle as fs
 from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS, add_remove_epsilon
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.trust import Trust
@@ -77,6 +78,14 @@ def test_every_output_gives_the_same_sum(
     assert "counted again, spent something else" not in page
     (first,) = [line for line in shown.splitlines() if line.startswith("epsilon ")]
     assert first.split()[:3] == ["epsilon", f"{headline:.4g}", "proven"] and "sums" in first
+    removed = add_remove_epsilon(headline, 1e-5)
+    assert final["sum_epsilon_add_remove"] == removed == result.sum_epsilon_add_remove < headline
+    (other,) = [line for line in shown.splitlines() if line.startswith("  removed ")]
+    assert other.split()[1] == f"{removed:.4g}" and ADD_REMOVE_WORDS in other
+    assert ADD_REMOVE_WORDS in page
+    capsys.readouterr()
+    assert main(["ledger", str(run), "--client", str(record.worst.client)]) == 0
+    assert f"{removed:.4g} is {ADD_REMOVE_WORDS}" in capsys.readouterr().out
     quantiles = final["epsilon_quantiles"]
     assert isinstance(quantiles, dict)
     assert f"median {quantiles['sum']['p50']:.4g}" in first

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
+from fl_shuffle.accounting.add_remove import add_remove_epsilon
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.guarantees import answer_to, epsilon_and_delta
@@ -51,8 +53,16 @@ def sum_guarantee(query: BoundQuery) -> Guarantee:
             "n reports arrive, with independent noise; parameters depend on public outputs only",
         ),
         **report_details(query, classes),
+        **_add_remove(query, epsilon_at),
         release=query.release,
     )
+
+
+def _add_remove(query: BoundQuery, epsilon_at: Callable[[float], float]) -> dict[str, float]:
+    """The answer's epsilon in the other relation, where it applies."""
+    if query.delta is None or query.randomizer != "gaussian":
+        return {}
+    return {"epsilon_add_remove": add_remove_epsilon(epsilon_at(query.delta), query.delta)}
 
 
 def sum_attack_guarantee(query: BoundQuery) -> Guarantee:
