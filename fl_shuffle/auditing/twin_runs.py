@@ -40,6 +40,7 @@ from fl_shuffle.auditing.published import (
 from fl_shuffle.configuration.sections import Config, DataSection
 from fl_shuffle.data import Records
 from fl_shuffle.data.features import Features, make_features
+from fl_shuffle.data.features.maps import FeatureMap
 from fl_shuffle.data.sources import load_records
 from fl_shuffle.data.task import forget_data, load_task
 from fl_shuffle.errors import FlShuffleError
@@ -97,13 +98,15 @@ HELD_OUT = Neighbour("another label of a held-out record", label=0, held_out=Tru
 @dataclass
 class _World:
     """What the run that is going on is made of, and what it was seen to send; `fitted`: its feature
-    map learned from the records."""
+    map learned from the records. `kept`: the pictures of the audit's first run, and what its
+    feature map made of them."""
 
     section: DataSection
     client_app: Any = None
     neighbour: Neighbour = AS_THEY_ARE
     record: int = 0
     fitted: bool = False
+    kept: list[tuple[NDArray[Any], NDArray[np.float32]]] = field(default_factory=list)
     messages: dict[str, str] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -167,13 +170,30 @@ class _Poisoned:
     def transform(self, images: NDArray[Any]) -> NDArray[np.float32]:
         """As the configured features."""
         assert self._inner is not None
-        found, feature = self._inner.transform(images), _now().neighbour.feature
+        found, feature = _vectors(self._inner, images), _now().neighbour.feature
         # The records that were fitted on are the training records, the first client's first one
         # first.
         if images is self._training and feature is not None:
             found = found.copy()
             found[0] = feature
         return found
+
+
+def _vectors(inner: Features, images: NDArray[Any]) -> NDArray[np.float32]:
+    """What the map makes of these pictures. One that looks at each alone, and learns nothing, is
+    asked for those that are not the first run's."""
+    if not isinstance(inner, FeatureMap) or inner.data_dependent:
+        return inner.transform(images)
+    for pictures, vectors in _now().kept:
+        if pictures.shape == images.shape:
+            found = vectors.copy()
+            other = np.flatnonzero((pictures != images).reshape(len(images), -1).any(axis=1))
+            if len(other):
+                found[other] = inner.transform(images[other])
+            return found
+    found = inner.transform(images)
+    _now().kept.append((images, found))
+    return found
 
 
 def features(**options: Any) -> Features:
@@ -265,9 +285,10 @@ def audit_published(
         # What the runs keep outside of their directory goes with them, too.
         patch.dict(os.environ, {STATE_VARIABLE: str(Path(home) / "state")}),
     ):
+        kept = list[Any]()
 
         def play(neighbour: Neighbour | None, record: int = 0) -> tuple[dict[str, str], _World]:
-            world = _World(config.data, inner, neighbour or AS_THEY_ARE, record)
+            world = _World(config.data, inner, neighbour or AS_THEY_ARE, record, kept=kept)
             with _living(world):
                 return _published(_audited(config), Path(home) / PLACE), world
 

@@ -144,13 +144,15 @@ def _build(config: Config, tell: Tell) -> Task:
 
 def _require_labels(labels: Tensor, classes: int) -> None:
     """Of a seeded simulation, which protects nobody: a tenth of the training labels outside of the
-    classes, two at least, is a mistake in the data, and those records would train nothing.
+    classes, or labels 1 .. `classes` without any 0, are a mistake in the data, and those records
+    would train nothing.
 
     A single one is its holder's mistake, of which nobody is told. Raises `DataError`.
     """
     outside = (labels < 0) | (labels >= classes)
     wrong = int(outside.sum())
-    if wrong >= max(2, MOST_OUTSIDE * len(labels)):
+    from_one = (int(labels.min()), int(labels.max())) == (1, classes)
+    if wrong >= max(2, 0.0 if from_one else MOST_OUTSIDE * len(labels)):
         own = labels[outside]
         raise DataError(
             f"{wrong:,} of {len(labels):,} training labels are not in 0 .. {classes - 1}, as "

@@ -6,12 +6,17 @@ import json
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from fl_shuffle.auditing import twin_runs
 from fl_shuffle.auditing.effort import Clock
 from fl_shuffle.auditing.published import compare, fields_of, without_times
 from fl_shuffle.auditing.twin_runs import NEIGHBOURS, audit_published
 from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.configuration.sections import DataSection
+from fl_shuffle.data.features.maps import FeatureMap
 from fl_shuffle.errors import FlShuffleError
 
 
@@ -127,6 +132,28 @@ def test_an_audited_run_that_cannot_start_says_why() -> None:
     settings = parse_config({"data": {"clients": 10_000}})
     with pytest.raises(FlShuffleError, match="more clients than"):
         audit_published(settings, Clock(600.0))
+
+
+class EachRow(FeatureMap):
+    """The mean of every picture; counts what it is asked for."""
+
+    asked = 0
+    dimension = 1
+
+    def transform(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        self.asked += len(images)
+        return np.asarray(images.mean(axis=(1, 2)), dtype=np.float32)[:, None]
+
+
+def test_pictures_that_did_not_change_keep_their_features() -> None:
+    images = np.arange(96, dtype=np.uint8).reshape(6, 4, 4)
+    other = images.copy()
+    other[2] = 7
+    maps = EachRow(8)
+    with twin_runs._living(twin_runs._World(DataSection())):
+        for each, asked in ((images, 6), (other, 7), (images, 7)):
+            assert np.array_equal(twin_runs._vectors(maps, each)[:, 0], each.mean(axis=(1, 2)))
+            assert maps.asked == asked
 
 
 def test_the_clock_cuts_the_list_and_says_so() -> None:

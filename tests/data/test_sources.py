@@ -174,29 +174,39 @@ def test_an_array_that_nothing_reads_is_refused(
         load_records(section("files", tmp_path / "own.npz", source_options={"classes": 2}))
 
 
-@pytest.mark.parametrize(("wrong", "entropy"), [(16, "seeded"), (1, "seeded"), (16, "system")])
+@pytest.mark.parametrize(
+    ("labels", "classes", "entropy", "refused"),
+    [
+        ([2] * 16 + [0] * 64, 2, "seeded", True),
+        ([2] + [0] * 79, 2, "seeded", False),
+        ([2] * 16 + [0] * 64, 2, "system", False),
+        # Of many classes few labels are the last one's.
+        ([*range(1, 41)] * 2, 40, "seeded", True),
+        ([*range(1, 40)] * 2 + [40, 0], 40, "seeded", False),
+    ],
+)
 def test_labels_that_count_from_one_are_told_where_noise_is_seeded(
-    wrong: int, entropy: str, tmp_path: Path
+    labels: list[int], classes: int, entropy: str, refused: bool, tmp_path: Path
 ) -> None:
-    """One label of 80 is its holder's secret; sixteen are a mistake in the data."""
-    labels = np.zeros(80, dtype=np.int64)
-    labels[:wrong] = 2
-    np.savez(tmp_path / "own.npz", x=np.ones((80, 3), np.float32), y=labels)
+    """One label of 80 is its holder's secret; sixteen are a mistake in the data, and so are labels
+    of which none is 0 and the last class is one too many."""
+    np.savez(tmp_path / "own.npz", x=np.ones((80, 3), np.float32), y=np.array(labels))
     config = parse_config(
         {
             "run": {"entropy": entropy},
             "data": {
                 "source": "files", "root": str(tmp_path / "own.npz"), "clients": 10,
-                "source_options": {"classes": 2}, "validation": 0.1, "features": "none",
+                "source_options": {"classes": classes}, "validation": 0.1, "features": "none",
             },
         }
     )  # fmt: skip
     forget_data()
-    if wrong == 16 and entropy == "seeded":
-        with pytest.raises(DataError, match=r"training labels are not in 0 \.\. 1, as 2"):
+    if refused:
+        last = rf"training labels are not in 0 \.\. {classes - 1}, as {classes}"
+        with pytest.raises(DataError, match=last):
             load_task(config)
     else:
-        assert load_task(config).classes == 2
+        assert load_task(config).classes == classes
 
 
 def table(path: Path, rows: list[dict[str, Any]]) -> None:
