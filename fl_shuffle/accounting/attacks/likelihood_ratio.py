@@ -47,6 +47,13 @@ ATTACK_SMOOTHING = 0.03
 """Standard deviation of the test's own noise, at least this share of the sum's, at most twice."""
 ATTACK_PERIOD_SDS = 24.0
 """Period of the lattice, in standard deviations of the sum."""
+ATTACK_TAIL_SDS = 8.0
+"""Thresholds are tried up to so many standard deviations of the sum ..."""
+ATTACK_RARE = 1e-10
+"""... and, where that is further out, up to the score of the furthest cell in which the client's
+report lies more often than this ..."""
+ATTACK_FURTHEST_SDS = 200.0
+"""... or up to so many of them."""
 ATTACK_GAUSS_REACH = 8.5
 """Beyond this many deviations the transform of the test's noise is below 1e-15."""
 ATTACK_CUT_OFF = 1e-15
@@ -142,6 +149,7 @@ class Scores:
         self._transforms: dict[tuple[float, float], _Transforms] = {}
         means = laws @ self.score
         spread = np.maximum(laws @ self.score**2 - means**2, 0.0)
+        self._largest = float(self.score[laws[-1] > ATTACK_RARE].max())
         self._one_round = (self._weights @ means, self._weights @ spread)
 
     def moments(self, rounds: int) -> tuple[FloatArray, FloatArray]:
@@ -178,14 +186,19 @@ class Scores:
         if not 0.0 < sd < math.inf or gap <= 0.0:
             return np.zeros(0), np.ones(0)
         noise = ATTACK_SMOOTHING * 2.0 ** math.ceil(math.log2(sd))
-        apart = ATTACK_PERIOD_SDS * sd
+        # One report of a large ratio may say more than all others together: its score lies far out.
+        tail = min(self._largest, ATTACK_FURTHEST_SDS * sd)
+        apart = max(ATTACK_PERIOD_SDS * sd, 2.0 * (tail + ATTACK_TAIL_SDS * sd))
         period = 2.0 ** math.ceil(math.log2(2.0 * gap + apart))
         turns = math.floor((gap - apart) / (8.0 * apart))
         if turns > 0:
             # Sums that far apart are told apart as well modulo a period that brings them nearer.
             period, gap = (gap - apart) / (2.0 * turns), apart
         transforms = self.transforms(noise, period)
-        thresholds = np.linspace(-0.5 * gap - sd, 0.5 * gap + 8.0 * sd, ATTACK_THRESHOLDS)
+        furthest = 0.5 * gap + ATTACK_TAIL_SDS * sd
+        thresholds = np.linspace(-0.5 * gap - sd, furthest, ATTACK_THRESHOLDS)
+        if tail > furthest:
+            thresholds = np.append(thresholds, np.linspace(furthest, tail, ATTACK_THRESHOLDS))
         shift = 0.5 * float(means[0] + means[1])
         # Pinsker's inequality for the error of every report's law.
         common = math.sqrt(self.reports * rounds) * self._cell_error + ATTACK_CUT_OFF

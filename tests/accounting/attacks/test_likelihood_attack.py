@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy.special import ndtr
 
 from fl_shuffle.accounting.attacks.likelihood_ratio import (
     Scores,
+    attack_delta,
     attack_epsilon,
 )
 from fl_shuffle.accounting.attacks.vector_data_sets import Batch, data_sets, population_batch
@@ -104,6 +106,33 @@ def test_never_above_the_proven_bound(
     kind = equal(noise, ratio * step / 2.0, clients, step)
     proven = LIBRARY.epsilon({kind: rounds}, delta)
     assert 0.0 <= attack_epsilon(kind, rounds, delta) <= proven * (1.0 + 1e-9)
+
+
+def delta_at_one_end(ratio: float, others: int, epsilon: float) -> float:
+    """At least delta of one report `ratio` widths from all `others`, whose means are one: with
+    l = P/R it is E(mean of l - e^eps)_+, the mean over all n reports.
+
+    Values of l are raised to a grid and cut at K: what is cut off adds E(l - K)_+.
+    """
+    n, step, size = others + 1, 1 / 64, 1 << 20
+    edges = np.arange(size // 4) * step
+    z = np.log(np.maximum(edges, 1e-300)) / ratio + 0.5 * ratio
+    below = np.append(ndtr(z), 1.0)
+    law = np.zeros(size)
+    law[1 : size // 4 + 1] = np.diff(below)
+    whole = np.maximum(np.fft.irfft(np.fft.rfft(law) ** n, size), 0.0)
+    over = np.maximum(step * np.arange(size) / n - math.exp(epsilon), 0.0)
+    # E(l - K)_+ = P(l > K) - K R(l > K).
+    return float(whole @ over + ndtr(ratio - z[-1]) - edges[-1] * ndtr(-z[-1]))
+
+
+@pytest.mark.parametrize(("ratio", "others"), [(1.5, 299), (2.0, 300)])
+def test_a_wide_report_tells_as_much_as_is_to_be_told(ratio: float, others: int) -> None:
+    """Few large ratios decide: never above the truth of the data set, and near it."""
+    for epsilon in (0.7, 1.2, 2.0):
+        found = attack_delta(equal("gaussian", ratio, others + 1), 1, epsilon)
+        truth = delta_at_one_end(ratio, others, epsilon)
+        assert 0.75 * truth <= found <= truth
 
 
 @pytest.mark.parametrize("rounds", [1, 50])
