@@ -81,8 +81,7 @@ class DominatingPair:
             return cls(np.zeros(1), np.array([1.0 - u[-1]]), float(u[-1]), grid)
         if eps[0] > 0.0:
             # Zero is not a vertex: the chord joins the two mirror images of the first vertex.
-            mirrored = -math.expm1(-eps[0]) + math.exp(-eps[0]) * u[0]
-            before = (u[0] - mirrored) / -math.expm1(-2.0 * eps[0])
+            before = (u[0] - 1.0) / (1.0 + math.exp(-eps[0]))
             steps = np.concatenate([[before], np.diff(u) / -np.expm1(-np.diff(eps))])
             forward = np.diff(u) / np.expm1(np.diff(eps))
         else:

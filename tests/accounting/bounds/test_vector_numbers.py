@@ -101,3 +101,11 @@ def test_bad_report_classes_are_refused(field: tuple[str, float]) -> None:
         VectorCurve(RoundType.of([ReportClass(**{**good, "count": 0})]))
     with pytest.raises(InvalidValueError, match="index"):
         VectorCurve(RoundType.of([ReportClass(**good)], 1))
+
+
+@pytest.mark.parametrize("move", [1e-12, 1e-9, 1e-7])
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_a_move_of_almost_nothing_costs_no_more_than_alone(noise: str, move: float) -> None:
+    curve = VectorCurve(RoundType(noise, 1.0, 1.0, move, ((1.0, 10**6),)))
+    for epsilon in (0.0, move, 1.0):
+        assert 0.0 <= curve.delta(epsilon) <= curve.local_delta(epsilon)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import product
 
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import pld_pmf, privacy_loss_distribution
@@ -38,6 +39,18 @@ def test_gaussian_rounds_against_the_closed_form(mu: float, rounds: int, delta: 
     truth = gaussian_epsilon(delta, mu * math.sqrt(rounds))
     found = Composition([(gaussian_pair(mu), rounds)]).epsilon(delta)
     assert truth * (1 - 1e-9) <= found <= truth * 1.005 + 1e-6
+
+
+@pytest.mark.parametrize("first", [1e-9, 1e-5, 0.1])
+def test_masses_of_a_curve_whose_start_is_no_vertex(first: float) -> None:
+    """(first, 0.3) and (1, 0.1): slopes to `first` from its mirror image, and beyond it."""
+    pair = DominatingPair.from_curve([0.0, first, 1.0], [0.9, 0.3, 0.1])
+    e, far = mpmath.mpf(first), mpmath.mpf(1)
+    slope = (mpmath.mpf("0.1") - mpmath.mpf("0.3")) / (mpmath.exp(far) - mpmath.exp(e))
+    chord = -mpmath.mpf("0.7") / (1 + mpmath.exp(-e))
+    near = mpmath.exp(e) * slope - chord
+    assert pair.masses[-2:] == pytest.approx([float(near), float(-mpmath.e * slope)], rel=1e-14)
+    assert math.fsum([*pair.masses, pair.infinite]) == pytest.approx(1.0, abs=1e-15)
 
 
 @pytest.mark.parametrize("mu", [0.01, 0.1, 0.3])

@@ -23,6 +23,8 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
 
 MAX_SPREAD = 3.0
 """Others' means up to this far from the client's can hide it: beyond, ratios vary too much."""
+LEAST_MOVE = 1e-6
+"""A client that moves by less, in noise widths, needs nobody: its delta is below this alone."""
 MIN_OTHERS = 4
 """Fewer others than this are not worth the search."""
 MOST_GROUPS = 4
@@ -89,7 +91,7 @@ def best_setting(
     `radii` increase. Radii are rounded up to `MOST_GROUPS` values at most.
     """
     whole = np.cumsum(counts)
-    if whole.size == 0 or move <= 0.0 or move > MAX_SPREAD or whole[-1] < MIN_OTHERS:
+    if whole.size == 0 or not LEAST_MOVE <= move <= MAX_SPREAD or whole[-1] < MIN_OTHERS:
         return None
     variances = np.array([worst_variance(radius, r, move, 1.0) for r in radii.tolist()])
     predicted = np.sqrt(np.cumsum(variances * counts)) / whole
