@@ -17,13 +17,12 @@ from fl_shuffle.accounting.laws.discrete_noise import (
     discrete_gaussian_scale,
     discrete_laplace_scale,
 )
-from fl_shuffle.accounting.laws.gaussian_inverses import (
-    analytic_sigmas,
+from fl_shuffle.accounting.laws.gaussian_mechanism import (
     classical_sigmas,
+    gaussian_epsilon,
     gaussian_mus,
     sigmas_of,
 )
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.laws.report_grid import grid_steps, report_grids
 from fl_shuffle.accounting.rounds.class_table import NOISE_KINDS, ClassTable, distinct_rows
 from fl_shuffle.accounting.rounds.events import ClientClass
@@ -220,7 +219,7 @@ def _discrete_noise(noise: str, radius: Vector, budgets: Budgets) -> tuple[Vecto
         delta = np.zeros(len(budgets))
         near = sensitivity / budgets.epsilon
     else:
-        near = sensitivity * analytic_sigmas(budgets.epsilon, delta)
+        near = sensitivity * sigmas_of(gaussian_mus(budgets.epsilon, delta))
     step = grid_steps(near, radius)
     rows = distinct_rows(budgets.epsilon, delta, sensitivity, step)
     columns = (budgets.epsilon, delta, sensitivity / step)

@@ -23,7 +23,7 @@ from fl_shuffle.accounting.laws.discrete_noise import (
     discrete_laplace_scale,
     zcdp_delta,
 )
-from fl_shuffle.accounting.laws.gaussian_inverses import analytic_sigmas
+from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma
 from fl_shuffle.budgets import Budgets
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import InvalidValueError
@@ -181,7 +181,7 @@ def test_calibrations_are_the_smallest_that_fit(epsilon: float) -> None:
     assert zcdp_delta(width**2 / (2 * scale**2), epsilon) <= delta
     assert zcdp_delta(width**2 / (2 * (scale - 2) ** 2), epsilon) > delta
     # What zCDP costs against the best calibration of continuous noise: below 15%.
-    best = float(analytic_sigmas(np.array([epsilon]), np.array([delta]))[0]) * width
+    best = analytic_sigma(epsilon, delta, width)
     assert best <= scale <= 1.15 * best
     laplace = discrete_laplace_scale(epsilon, width)
     assert width / laplace <= epsilon < width / (laplace - 2)

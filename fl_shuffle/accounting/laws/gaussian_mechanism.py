@@ -8,13 +8,13 @@ N(mu,1) in any dimension (Dong, Roth, Su 2022). T rounds are sqrt(T) mu. Units: 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import erfcx, ndtr, ndtri
+from scipy.special import erfcx, ndtr
 
-from fl_shuffle.accounting.bisection import bisected
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_open_unit, require_real
 
 NEWTON_NEAR = 1e-12
@@ -33,6 +33,8 @@ FloatArray = NDArray[np.float64]
 
 MAX_MU = 1e150
 """Squares of larger ones overflow; the mechanism protects nothing long before."""
+MAX_MU_EPSILON = 1e12
+"""Of questions for a mu."""
 _HALF_ROOT_PI = math.sqrt(0.5 * math.pi)
 _ROOT_TWO = math.sqrt(2.0)
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
@@ -85,8 +87,7 @@ def gaussian_profile(epsilon: ArrayLike, mu: ArrayLike) -> FloatArray:
         density = np.exp(-0.5 * start * start - _LOG_ROOT_TWO_PI)
         delta = density * mills_drop(np.maximum(start, -5.0), safe)
         if np.any(start < -5.0):
-            lesser = 0.5 * np.exp(-0.5 * start * start) * erfcx((start + safe) / _ROOT_TWO)
-            delta = np.where(start >= -5.0, delta, ndtr(-start) - lesser)
+            delta = np.where(start >= -5.0, delta, ndtr(-start) - _tail(size, safe))
     delta = np.where((m > 0.0) & np.isfinite(eps), delta, 0.0)
     if np.any(eps < 0.0):
         # The pair is symmetric: delta(-eps) = 1 - e^-eps + e^-eps delta(eps).
@@ -103,31 +104,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     negative mu.
     """
     require_real("epsilon", epsilon)
-    require_real("mu", mu, minimum=0.0, maximum=MAX_MU)
-    return _profile(epsilon, mu)
-
-
-def _profile(epsilon: float, mu: float) -> float:
-    """`gaussian_profile` of two plain floats, where inverses spend their time."""
-    if mu > 0.0 and epsilon >= 0.0:
-        start = epsilon / mu - 0.5 * mu
-        if start < -5.0:
-            return float(ndtr(-start)) - _lesser_tail(start, mu)
-        if mu >= _SHORT_STEP:
-            drop = float(erfcx(start / _ROOT_TWO)) - float(erfcx((start + mu) / _ROOT_TWO))
-            return 0.5 * math.exp(-0.5 * start * start) * drop
-        if start < 30.0:
-            middle = epsilon / mu
-            ratio = _HALF_ROOT_PI * float(erfcx(middle / _ROOT_TWO))
-            third = (middle * middle + 2.0) - (middle**3 + 3.0 * middle) * ratio
-            drop = mu * (1.0 - middle * ratio + mu * mu / 24.0 * third)
-            return math.exp(-0.5 * start * start - _LOG_ROOT_TWO_PI) * drop
-    return float(gaussian_profile(epsilon, mu))
-
-
-def _lesser_tail(start: float, mu: float) -> float:
-    """e^eps Phi(-start - mu), eps = mu start + mu^2/2: e^eps phi(start + mu) is phi(start)."""
-    return 0.5 * math.exp(-0.5 * start * start) * float(erfcx((start + mu) / _ROOT_TWO))
+    return float(gaussian_profile(epsilon, require_real("mu", mu, minimum=0.0, maximum=MAX_MU)))
 
 
 def gaussian_epsilon(delta: float, mu: float) -> float:
@@ -142,38 +119,19 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
 @lru_cache(maxsize=1 << 12)
 def _gaussian_epsilon(delta: float, mu: float) -> float:
     """Kept: a round asks several times, of the reports' own noise above all."""
-    if mu == 0.0 or _profile(0.0, mu) <= delta:
-        return 0.0
-    high = 0.5 * mu * mu + mu * (math.sqrt(-2.0 * math.log(delta)) + 1.0)
-    good, bad = high, 0.0
-    near = _newton_epsilon(delta, mu, high)
-    if near is not None:
-        # Seen to hold a little above, and not to hold a little below: nothing rests on Newton.
-        above, below = near * (1.0 + NEWTON_NEAR), near * (1.0 - NEWTON_NEAR)
-        if _profile(above, mu) <= delta:
-            good = above
-        if _profile(below, mu) > delta:
-            bad = below
-    root, _ = bisected(lambda epsilon: _profile(epsilon, mu) <= delta, good, bad, LAST_BITS)
-    return root * (1.0 + INVERSE_SAFETY)
+    return float(gaussian_epsilons(delta, mu)[0])
 
 
-def _newton_epsilon(delta: float, mu: float, high: float) -> float | None:
-    """About where the profile is `delta`, by Newton's method on its logarithm from above."""
-    # The profile is below its first term, Phi(mu/2 - eps/mu).
-    target, epsilon = math.log(delta), min(high, mu * (0.5 * mu - float(ndtri(delta))))
-    for _ in range(NEWTON_STEPS):
-        value = _profile(epsilon, mu)
-        slope = _lesser_tail(epsilon / mu - 0.5 * mu, mu)  # minus d delta / d eps
-        if not (value > 0.0 and slope > 0.0):
-            return None
-        step = (math.log(value) - target) * value / slope
-        epsilon += step
-        if not 0.0 < epsilon < math.inf:
-            return None
-        if abs(step) <= NEWTON_LAST_STEP * epsilon:
-            return epsilon
-    return None
+def gaussian_epsilons(delta: float, mu: ArrayLike) -> FloatArray:
+    """`gaussian_epsilon` of every mu, elementwise; `delta` in (0, 1)."""
+    values, inverse = np.unique(np.asarray(mu, dtype=np.float64), return_inverse=True)
+    result = np.zeros(values.shape)
+    left = gaussian_profile(0.0, values) > delta
+    m = values[left]
+    high = 0.5 * m * m + m * (math.sqrt(-2.0 * math.log(delta)) + 1.0)
+    found = _inverse(gaussian_profile, lambda eps, m: -_tail(eps, m), m, high, 0.0 * m, delta)
+    result[left] = found * (1.0 + INVERSE_SAFETY)
+    return result[inverse.reshape(-1)]
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -181,22 +139,87 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
     Balle and Wang (ICML 2018): the profile grows with mu, so the root is unique.
     """
-    require_real("epsilon", epsilon, minimum=0.0, maximum=1e12)
-    require_open_unit("delta", delta)
-    high = 1.0
-    while _profile(epsilon, high) <= delta:
-        high *= 2.0
-    low = 0.5 * high
-    while _profile(epsilon, low) > delta:
-        high, low = low, 0.5 * low
-    root, _ = bisected(lambda mu: _profile(epsilon, mu) <= delta, low, high, LAST_BITS)
-    return root * (1.0 - INVERSE_SAFETY)
+    return float(gaussian_mus(np.array([epsilon]), delta)[0])
+
+
+def gaussian_mus(epsilon: ArrayLike, delta: ArrayLike) -> FloatArray:
+    """`gaussian_mu` of every pair (epsilon, delta), elementwise on broadcast arrays."""
+    epsilons, deltas = np.broadcast_arrays(np.asarray(epsilon, float), np.asarray(delta, float))
+    found = np.empty(epsilons.shape)
+    for target in np.unique(deltas).tolist():
+        same = deltas == target
+        values, inverse = np.unique(epsilons[same], return_inverse=True)
+        for value in values[~((values >= 0.0) & (values <= MAX_MU_EPSILON))].tolist():
+            require_real("epsilon", value, minimum=0.0, maximum=MAX_MU_EPSILON)
+        depth = math.sqrt(-2.0 * math.log(require_open_unit("delta", target)))
+        # At epsilon = 0 delta is below mu / sqrt(2 pi).
+        low = np.maximum(2.0 * values / (np.sqrt(depth * depth + 2.0 * values) + depth), target)
+        while np.any(wide := gaussian_profile(values, low) > target):
+            low = np.where(wide, 0.5 * low, low)
+        high = 2.0 * low
+        while np.any(short := gaussian_profile(values, high) <= target):
+            high = np.where(short, 2.0 * high, high)
+        mus = _inverse(lambda mu, eps: gaussian_profile(eps, mu), _vega, values, low, high, target)
+        found[same] = (mus * (1.0 - INVERSE_SAFETY))[inverse.reshape(-1)]
+    return found
+
+
+def _inverse(
+    profile: Callable[[FloatArray, FloatArray], FloatArray],
+    slope: Callable[[FloatArray, FloatArray], FloatArray],
+    at: FloatArray,
+    good: FloatArray,
+    bad: FloatArray,
+    delta: float,
+) -> FloatArray:
+    """Where profile(x, `at`) crosses `delta`, elementwise: points at which it is no larger.
+
+    It is not larger at `good`, and larger at `bad`. Newton's method on its logarithm proposes, with
+    `slope` its derivative in x; the profile decides, and what Newton misses is bisected.
+    """
+    near, side = good.copy(), np.sign(good - bad)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        for _ in range(NEWTON_STEPS):
+            value = profile(near, at)
+            step = (math.log(delta) - np.log(value)) * value / slope(near, at)
+            moved = np.isfinite(step) & (near + step > 0.0) & (near + step < MAX_MU)
+            near = np.where(moved, near + step, near)
+            if not np.any(np.abs(step) > NEWTON_LAST_STEP * near):
+                break
+    above, below = near * (1.0 + side * NEWTON_NEAR), near * (1.0 - side * NEWTON_NEAR)
+    good = np.where(profile(above, at) <= delta, above, good)
+    bad = np.where(profile(below, at) > delta, below, bad)
+    while np.any(left := np.abs(good - bad) > LAST_BITS * np.maximum(good, bad)):
+        middle = 0.5 * (good[left] + bad[left])
+        holds = profile(middle, at[left]) <= delta
+        good[left] = np.where(holds, middle, good[left])
+        bad[left] = np.where(holds, bad[left], middle)
+    return good
+
+
+def _tail(epsilon: FloatArray, mu: FloatArray) -> FloatArray:
+    """Minus the profile's derivative in epsilon: e^eps Phi(-eps/mu - mu/2)."""
+    start = epsilon / mu - 0.5 * mu
+    result: FloatArray = 0.5 * np.exp(-0.5 * start * start) * erfcx((start + mu) / _ROOT_TWO)
+    return result
+
+
+def _vega(mu: FloatArray, epsilon: FloatArray) -> FloatArray:
+    """The profile's derivative in mu: phi(eps/mu - mu/2)."""
+    start = epsilon / mu - 0.5 * mu
+    result: FloatArray = np.exp(-0.5 * start * start - _LOG_ROOT_TWO_PI)
+    return result
 
 
 def analytic_sigma(epsilon0: float, delta0: float, sensitivity: float) -> float:
     """The smallest sigma that makes a report (epsilon0, delta0)-DP, rounded up."""
     require_real("sensitivity", sensitivity, minimum=0.0, exclusive_minimum=True)
     return sensitivity / gaussian_mu(epsilon0, delta0) * (1.0 + INVERSE_SAFETY)
+
+
+def sigmas_of(mus: FloatArray) -> FloatArray:
+    """`analytic_sigma` at sensitivity 1 where `gaussian_mus` of the budgets is known."""
+    return (1.0 / mus) * (1.0 + INVERSE_SAFETY)
 
 
 def classical_sigma(epsilon0: float, delta0: float, sensitivity: float) -> float:
@@ -207,13 +230,26 @@ def classical_sigma(epsilon0: float, delta0: float, sensitivity: float) -> float
 
     Raises `NotApplicableError` where it does not give (epsilon0, delta0).
     """
-    require_real("epsilon0", epsilon0, minimum=0.0, exclusive_minimum=True)
-    require_open_unit("delta0", delta0)
     require_real("sensitivity", sensitivity, minimum=0.0, exclusive_minimum=True)
-    ratio = math.sqrt(2.0 * math.log(1.25 / delta0)) / epsilon0
-    if gaussian_delta(epsilon0, 1.0 / ratio) > delta0:
+    return sensitivity * float(classical_sigmas(np.array([epsilon0]), delta0)[0])
+
+
+def classical_sigmas(epsilon0: ArrayLike, delta0: ArrayLike) -> FloatArray:
+    """`classical_sigma` of every (epsilon0, delta0) at sensitivity 1, elementwise.
+
+    Raises what that raises for the first pair it refuses.
+    """
+    epsilons, deltas = np.broadcast_arrays(np.asarray(epsilon0, float), np.asarray(delta0, float))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio: FloatArray = np.sqrt(2.0 * np.log(1.25 / deltas)) / epsilons
+        good = np.isfinite(ratio) & (ratio > 0.0) & (deltas < 1.0)
+        good[good] = gaussian_profile(epsilons[good], 1.0 / ratio[good]) <= deltas[good]
+    for index in np.flatnonzero(~good)[:1]:
+        epsilon, delta = float(epsilons.flat[index]), float(deltas.flat[index])
+        require_real("epsilon0", epsilon, minimum=0.0, exclusive_minimum=True)
+        require_open_unit("delta0", delta)
         raise NotApplicableError(
-            f"the classical Gaussian formula does not give ({epsilon0:g}, {delta0:g})-DP; "
+            f"the classical Gaussian formula does not give ({epsilon:g}, {delta:g})-DP; "
             "use the analytic calibration"
         )
-    return sensitivity * ratio
+    return ratio

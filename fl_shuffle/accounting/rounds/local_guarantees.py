@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
-from fl_shuffle.accounting.laws.gaussian_inverses import gaussian_epsilons
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_epsilons
 from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
 from fl_shuffle.accounting.rounds.declared_round import declared_local_epsilon
 from fl_shuffle.accounting.rounds.events import ClientClass

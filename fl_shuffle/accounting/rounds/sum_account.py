@@ -25,7 +25,7 @@ from fl_shuffle.accounting.bounds.sum_release.honest import (
 from fl_shuffle.accounting.bounds.sum_release.laplace import SUM_RARE, laplace_sum_mu
 from fl_shuffle.accounting.bounds.sum_release.sum_curve import SumCurve
 from fl_shuffle.accounting.guarantee import Status
-from fl_shuffle.accounting.laws.gaussian_inverses import gaussian_epsilons
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilons
 from fl_shuffle.accounting.laws.report_grid import report_grids
 from fl_shuffle.accounting.rounds.class_table import ClassTable, largest_of_classes
 from fl_shuffle.accounting.rounds.events import ClientClass, Column
