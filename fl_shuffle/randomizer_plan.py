@@ -94,13 +94,20 @@ class RandomizerPlan:
         """The noise of a round's mean report of `dimension` numbers, as a multiple of what a client
         can add to it without: its root mean square length (l2) over the mean radius, where `share`
         of the clients report. None for a user's own randomizer, whose law is not known.
+
+        Of clients that declare their training it is that of steps over one record each: over B
+        records in a step it is a B-th of that.
         """
-        if self.custom is not None:
+        radius = self.radius
+        if self.noise == "declared":
+            # Of m steps: sigma sqrt(m) beside m clips.
+            radius = self.sensitivity / 2.0
+        elif self.custom is not None:
             return None
         # Variance of a coordinate: b^2 + b^2 for Laplace noise of scale b.
         variance = (2.0 if self.norm == 1 else 1.0) * np.mean((self.weight * self.scale) ** 2)
         length = np.sqrt(dimension * variance / (share * len(self) * self.reports_per_round))
-        return float(length / np.mean(self.weight * self.radius))
+        return float(length / np.mean(self.weight * radius))
 
     def classes_of_each(self, clients: NDArray[np.int64]) -> list[ClientClass]:
         """What one report of each of these clients is to an accountant."""

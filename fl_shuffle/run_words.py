@@ -78,6 +78,15 @@ def noise_words(clips: float, clients: int) -> str:
     return said
 
 
+def declared_noise_words(clips: float) -> str:
+    """The same of clients that declare their training, whose steps are over batches of a size that
+    nobody says."""
+    said = f"noise of the mean: {number(clips)} clips over the records of a client's step"
+    if clips > 1.0:
+        said += f"; about {float(f'{clips:.3g}'):,.0f} of them in each step would make it 1"
+    return said
+
+
 def is_shown(number: int, rounds: int) -> bool:
     """Whether this round of so many is among the `MOST_ROWS` that are printed."""
     if rounds <= MOST_ROWS or number <= 3:

@@ -25,6 +25,8 @@ class Cost:
     for `dimension` numbers (None: only the run knows, and it is that of one number).
     `sum_add_remove` is `epsilon` where a unit is taken out instead of replaced, to compare with
     accountants of central DP-SGD: no guarantee (None: reports are seen, or it does not apply).
+    `declared`: clients train privately themselves, nothing of it is proven, and the noise is that
+    of steps over one record each.
     """
 
     epsilon: float
@@ -38,6 +40,7 @@ class Cost:
     dimension: int | None
     noise_of_mean: float | None
     sum_add_remove: float | None = None
+    declared: bool = False
 
 
 @with_one_blas_thread
@@ -71,4 +74,5 @@ def cost(config: ConfigLike, *, overrides: Mapping[str, Any] | None = None) -> C
         dimension=dimension,
         noise_of_mean=plan.noise_of_mean(dimension or 1, share) if aggregate else None,
         sum_add_remove=add_remove_of(resolved.to_dict(), epsilon, delta) if summed else None,
+        declared=resolved.privacy.randomizer == "declared",
     )

@@ -66,7 +66,7 @@ def _body(config: Config, found: Cost) -> dict[str, Any]:
         "rounds": found.rounds,
         "unit": found.unit,
         "release": config.privacy.release,
-        "status": "proven" if found.certain else "expected",
+        "status": _status(found),
         "proven_over_lower": found.proven_over_lower,
         "dimension": found.dimension,
         "noise_of_mean": found.noise_of_mean,
@@ -74,16 +74,27 @@ def _body(config: Config, found: Cost) -> dict[str, Any]:
     }
 
 
+def _status(found: Cost) -> str:
+    if found.declared:
+        return "as declared by the clients"
+    return "proven" if found.certain else "expected"
+
+
 def _lines(config: Config, found: Cost) -> list[str]:
     from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
     from fl_shuffle.accounting.guarantee import ratio_line
     from fl_shuffle.planner.cost import SURPRISE
 
+    standing = "declared" if found.declared else _status(found)
     lines = [
-        f"{'proven' if found.certain else 'expected'} cost of {found.rounds} rounds, unit = "
-        f"{found.unit}: epsilon <= {found.epsilon:.6g} at delta = {found.delta:.3g} for the worst "
-        "client"
+        f"{standing} cost of {found.rounds} rounds, unit = {found.unit}: epsilon <= "
+        f"{found.epsilon:.6g} at delta = {found.delta:.3g} for the worst client"
     ]
+    if found.declared:
+        lines.append(
+            "nothing is proven: no noise is added to what clients send, and nobody checks that "
+            "their training adds privacy.declared_sigma in each of privacy.declared_steps"
+        )
     if not found.certain:
         lines.append(
             "batches and attendance are drawn: a run costs more than that with probability "
@@ -94,6 +105,8 @@ def _lines(config: Config, found: Cost) -> list[str]:
     if found.proven_over_lower is not None:
         lines.append(ratio_line(found.proven_over_lower))
     lines += _noise_lines(config, found)
+    if found.declared:
+        return lines
     summed = config.privacy.release == "sum"
     if summed:
         from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
@@ -127,14 +140,16 @@ def _lines(config: Config, found: Cost) -> list[str]:
 
 def _noise_lines(config: Config, found: Cost) -> list[str]:
     """How much noise a round's mean has beside what a client may add to it."""
-    from fl_shuffle.run_words import HOPELESS, noise_words
+    from fl_shuffle.run_words import HOPELESS, declared_noise_words, noise_words
 
     clips, reports = found.noise_of_mean, round(config.training.participation * config.data.clients)
     if clips is None:
         return []
     if found.dimension is None:
+        clips *= EXAMPLE**0.5
+        words = declared_noise_words(clips) if found.declared else noise_words(clips, reports)
         at = f"{EXAMPLE:,} numbers (it grows with their root; the model's size is not known here)"
-        return [f"{noise_words(clips * EXAMPLE**0.5, reports)}, for a model of {at}"]
+        return [f"{words}, for a model of {at}"]
     said = f"{noise_words(clips, reports)} ({found.dimension:,} numbers)"
     lines = [f"warning: {said}" if clips > HOPELESS else said]
     times = config.privacy.reports_per_round
@@ -173,8 +188,9 @@ def show_grid(config: Config, grid: Sequence[str], *, as_json: bool) -> None:
     keys = [axis.key for axis in plan.axes]
     cells = [[*keys, *heads.values()]]
     cells += [[_shown(name, row[name]) for name in (*keys, *heads)] for row in rows]
+    kind = "declared" if config.privacy.randomizer == "declared" else "proven"
     say(
-        f"{config.run.rounds} rounds, unit = {config.privacy.unit}, proven epsilon (worst client, "
+        f"{config.run.rounds} rounds, unit = {config.privacy.unit}, {kind} epsilon (worst client, "
         f"median) at delta = {config.privacy.target_delta:.3g}"
     )
     say(*aligned(cells, None))

@@ -131,6 +131,9 @@ def _trust_conflicts(config: Config) -> Iterator[FlShuffleError]:
             "must be 1 with privacy.shuffler = 'apart': it takes one report a client and round": (
                 privacy.shuffler == "apart"
             ),
+            "must be 1 with privacy.randomizer = 'declared': several reports would be the same": (
+                privacy.randomizer == "declared"
+            ),
         }.items():
             if holds:
                 yield _wrong(config, "privacy.reports_per_round", reason)

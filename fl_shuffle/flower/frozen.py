@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fl_shuffle.errors import ConfigError
+from fl_shuffle.flower.messages import arrays_in, record_in
 
 FROZEN_RECORD = "frozen"
 """The arrays beside the trained ones, and ..."""
@@ -51,11 +52,11 @@ class Frozen:
     @classmethod
     def read(cls, content: RecordDict) -> Frozen | None:
         """What came with a request; None if all of the model is trained."""
-        how = content.config_records.get(WHOLE_RECORD)
+        how = record_in(content, WHOLE_RECORD, ConfigRecord)
         if how is None:
             return None
         names, values_of = (list(map(str, how[key])) for key in ("names", "values of"))  # type: ignore[arg-type]
-        return cls(names, values_of, content.array_records[FROZEN_RECORD])
+        return cls(names, values_of, arrays_in(content, FROZEN_RECORD) or ArrayRecord())
 
     def write(self, content: RecordDict) -> None:
         """Put it beside a request's trained arrays."""

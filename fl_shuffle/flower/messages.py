@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from io import BytesIO
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import (
@@ -47,6 +47,8 @@ SERVER_ROUND = "server-round"
 REQUEST_RECORD = "request"
 """Beside them: whose reports are asked for."""
 REPORT_RECORD = "report"
+Kind = TypeVar("Kind", ArrayRecord, ConfigRecord)
+
 FLOATING = ("float16", "float32", "float64")
 """Of a model's arrays: training is done in float32, and they go back as they came."""
 
@@ -290,10 +292,27 @@ class TrainRequest:
         return cls(int(number), int(first), int(span), bitmap, summed)  # type: ignore[arg-type]
 
 
+def record_in(content: RecordDict, name: str, kind: type[Kind]) -> Kind | None:
+    """The record of that name, if it is of that kind; else None.
+
+    Flower's `content.array_records` and the like make a cycle of references around all records: a
+    model would stay in memory until garbage is collected.
+    """
+    record = content.get(name)
+    return record if isinstance(record, kind) else None
+
+
 def arrays_in(content: RecordDict, name: str) -> ArrayRecord | None:
     """The arrays of that name; None if there are none."""
-    record = content.get(name)
-    return record if isinstance(record, ArrayRecord) else None
+    return record_in(content, name, ArrayRecord)
+
+
+def model_in(content: RecordDict) -> ArrayRecord:
+    """The model's arrays; raises `KeyError` if there are none."""
+    record = arrays_in(content, MODEL_RECORD)
+    if record is None:
+        raise KeyError(MODEL_RECORD)
+    return record
 
 
 def expired(message: Message) -> bool:

@@ -47,6 +47,8 @@ from fl_shuffle.flower.messages import (
     Layout,
     TrainRequest,
     expired,
+    model_in,
+    record_in,
     reply_with_arrays,
     reply_with_reports,
 )
@@ -135,7 +137,7 @@ class LocalRandomizerMod(ReportingMod):
     def _train(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         require_no_pass(context.node_config)
         clients = TrainRequest.of(message).clients if _names_clients(message) else NOBODY
-        received = message.content.array_records[MODEL_RECORD]
+        received = model_in(message.content)
         model = torch.from_numpy(Layout.of(received).flatten(received))
         updates = AppUpdates(message, context, call_next)
         clip = ClippedRows(updates, [self._clip], self._kind.norm)
@@ -277,7 +279,7 @@ class AppUpdates:
         self._context = context
         self._call_next = call_next
         self._first = first
-        self.layout = Layout.of(message.content.array_records[MODEL_RECORD])
+        self.layout = Layout.of(model_in(message.content))
 
     def __call__(self, parameters: Tensor, clients: Ids, tally: NonfiniteRecords) -> Tensor:
         """float32 [k, d]; what is not finite is the clipper's affair."""
@@ -319,7 +321,7 @@ class AppUpdates:
             raise RunError(f"the app returned {type(reply).__name__}, no message")
         if reply.has_error():
             raise RunError(f"the app replied with an error: {text_of(reply.error)}")
-        self.layout.flatten(reply.content.array_records[MODEL_RECORD], trained)
+        self.layout.flatten(model_in(reply.content), trained)
 
     def _ask(self, client: int) -> Message:
         if not _names_clients(self._message):
@@ -357,14 +359,14 @@ def _as_client(
 
     What the app leaves in `state` is kept in the node's, under the client's number.
     """
-    number = message.content.config_records[REQUEST_RECORD]["round"]
-    settings = message.content.config_records.get(CONFIG_RECORD, ConfigRecord())
+    request = record_in(message.content, REQUEST_RECORD, ConfigRecord) or ConfigRecord()
+    settings = record_in(message.content, CONFIG_RECORD, ConfigRecord) or ConfigRecord()
     own_message, frozen = copy.copy(message), Frozen.read(message.content)
-    trained = message.content.array_records[MODEL_RECORD]
+    trained = model_in(message.content)
     own_message.content = RecordDict(
         {
             MODEL_RECORD: trained if frozen is None else frozen.whole(trained),
-            CONFIG_RECORD: ConfigRecord({**settings, SERVER_ROUND: number}),
+            CONFIG_RECORD: ConfigRecord({**settings, SERVER_ROUND: request["round"]}),
         }
     )
     mark = f"client-{client}/"
@@ -372,7 +374,7 @@ def _as_client(
     own_context = copy.copy(context)
     own_context.state = RecordDict(own)
     own_context.node_config = {**context.node_config, PARTITION: client}
-    total = message.content.config_records[REQUEST_RECORD].get(CLIENTS)
+    total = request.get(CLIENTS)
     if total is not None:
         own_context.node_config[PARTITIONS] = require_integer(CLIENTS, total, minimum=1)
     yield own_message, own_context
@@ -383,7 +385,7 @@ def _as_client(
 
 
 def _names_clients(message: Message) -> bool:
-    return REQUEST_RECORD in message.content.config_records
+    return record_in(message.content, REQUEST_RECORD, ConfigRecord) is not None
 
 
 def _answer(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

@@ -34,7 +34,7 @@ from fl_shuffle.configuration.supernodes import SuperNodeFile
 from fl_shuffle.errors import require_integer
 from fl_shuffle.flower.exchange import exchange, wait_for_nodes
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED, InProcessGrid
-from fl_shuffle.flower.messages import CLIENTS, REQUEST_RECORD
+from fl_shuffle.flower.messages import CLIENTS, REQUEST_RECORD, record_in
 from fl_shuffle.flower.settings import SIMULATION_VARIABLE
 
 log = logging.getLogger("fl_shuffle.run.nodes")
@@ -92,7 +92,7 @@ def reply_with_range(question: Message, first: int, count: int) -> Message:
 
 def holding_in(reply: Message) -> tuple[int, int] | None:
     """(first, count) in a node's answer, or None if it names no range."""
-    record = reply.content.config_records.get(HOLDING_RECORD)
+    record = record_in(reply.content, HOLDING_RECORD, ConfigRecord)
     if record is None:
         return None
     first, count = record.get("first"), record.get("count")

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Message
 
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError
-from fl_shuffle.flower.messages import REQUEST_RECORD
+from fl_shuffle.flower.messages import REQUEST_RECORD, record_in
 from fl_shuffle.randomizer_plan import RandomizerPlan
 from fl_shuffle.shuffler.remote.agreement import Agreement, require_run
 from fl_shuffle.shuffler.remote.client import RUN
@@ -110,4 +110,5 @@ def _file(name: str, value: object) -> Path:
 
 def run_named_in(message: Message) -> str:
     """The identifier of the run that a request is part of; raises `InvalidValueError`."""
-    return require_run(message.content.config_records.get(REQUEST_RECORD, ConfigRecord()).get(RUN))
+    request = record_in(message.content, REQUEST_RECORD, ConfigRecord)
+    return require_run(None if request is None else request.get(RUN))

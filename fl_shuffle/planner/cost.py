@@ -74,31 +74,45 @@ def cost_of(
     With partial participation batches and rounds are drawn: the cost is then that of batches as
     small, and of a client drawn as often, as happens with probability `SURPRISE` at most; `lower`
     is what an attack on the reports reaches against a client drawn as often. It is the cost towards
-    whom `privacy.release` names, of `privacy.assumed_honest` reports.
+    whom `privacy.release` names, of `privacy.assumed_honest` reports. Of clients that declare their
+    training it is what they declare.
     """
     import numpy as np
 
     from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
-    from fl_shuffle.accounting.queries.planned_cost import client_class, proven_costs, with_lower
+    from fl_shuffle.accounting.queries.planned_cost import (
+        ClassCost,
+        client_class,
+        proven_costs,
+        with_lower,
+    )
     from fl_shuffle.accounting.queries.planned_sums import drawn_sum_cost, sum_cost
     from fl_shuffle.accounting.reports import NOISES, ReportClass
+    from fl_shuffle.accounting.rounds.local_guarantees import local_epsilon
     from fl_shuffle.errors import NotApplicableError
 
     plan, dimension = planned or plan_of(config)
     counts = np.bincount(plan.class_of, minlength=len(plan.classes))
+    share, delta = config.training.participation, config.privacy.target_delta
+    rounds = rounds_taken(config.run.rounds, share, config.data.clients)
+    kinds = [{"epsilon0": kind.epsilon0, "noise_scale": kind.scale} for kind in plan.classes]
+    if config.privacy.randomizer == "declared":
+        alone = [local_epsilon(kind, rounds, delta) for kind in plan.classes]
+        pairs = zip(alone, counts.tolist(), strict=True)
+        return [
+            ClassCost(index, count, 1, epsilon, epsilon, credit=False)
+            for index, (epsilon, count) in enumerate(pairs)
+        ], kinds
     if any(kind.noise not in NOISES for kind in plan.classes):
         raise NotApplicableError(
             f"privacy.randomizer = {config.privacy.randomizer!r} has no known law to plan with; "
             "only its declared local budgets count"
         )
-    share, delta = config.training.participation, config.privacy.target_delta
-    rounds = rounds_taken(config.run.rounds, share, config.data.clients)
     rounds *= config.privacy.reports_per_round  # each report is in a batch of its own
     classes = [
         ReportClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, count)
         for kind, count in zip(plan.classes, counts.tolist(), strict=True)
     ]
-    kinds = [{"epsilon0": kind.epsilon0, "noise_scale": kind.scale} for kind in plan.classes]
     if config.training.schedule == "sequential":
         # Each report is answered by a model of its own, so the server sees it in its place.
         one = np.ones(1, dtype=np.int64)

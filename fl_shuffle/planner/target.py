@@ -40,6 +40,11 @@ def solve_configuration(config: Config, name: str, epsilon: float) -> tuple[floa
     keeps the target, `InvalidValueError` for a target that is none, or budgets of several sizes.
     """
     asked = SOLVABLE[require_choice("--solve-for", name, SOLVABLE)]
+    if config.privacy.randomizer == "declared" and name != "rounds":
+        raise InvalidValueError(
+            "--solve-for", name, "of what clients declare only rounds can be solved for",
+            "the others change privacy.declared_sigma, and train with that",
+        )  # fmt: skip
     target = require_real("epsilon", epsilon, minimum=0.0, exclusive_minimum=True)
     if name == "epsilon0" and config.budgets.distribution != "constant":
         raise InvalidValueError(

@@ -21,10 +21,10 @@ from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.budgets import BY_PLACE
 from fl_shuffle.configuration.reading import idle_settings
-from fl_shuffle.configuration.sections import Config
+from fl_shuffle.configuration.sections import BudgetsSection, Config
 from fl_shuffle.ledger.store import SCHEMA_VERSION
 from fl_shuffle.randomizer_plan import RandomizerPlan
-from fl_shuffle.run_words import HOPELESS, noise_words
+from fl_shuffle.run_words import HOPELESS, declared_noise_words, noise_words
 from fl_shuffle.runs.metrics import own_columns
 from fl_shuffle.runs.outcome import publishes_times
 from fl_shuffle.version import __version__
@@ -36,6 +36,15 @@ POOLED = (
 DECLARED = (
     "NOTHING IS PROVEN: no noise is added to what clients send; the epsilons are as the clients "
     "declare their own training (privacy.declared_sigma, clip_norm, declared_steps)"
+)
+IDLE_IN_SUMS = (
+    "budgets do not act: what leaves is sums of reports with equal clips, and every client's "
+    "epsilon is the same whatever its budget; with privacy.personalization = 'clipping' who has "
+    "half the budget is clipped to half, and has about half the epsilon"
+)
+IDLE_DECLARED = (
+    "budgets do not act: no noise is added to what clients send, and every client's epsilon is "
+    "that of the training that all of them declare; only lifetime budgets count"
 )
 LIBRARIES = ("flwr", "torch", "numpy", "numba", "scipy", "dp-accounting")
 
@@ -140,6 +149,8 @@ def noise_of(config: Config, facts: RunFacts) -> tuple[str, bool]:
     clips = facts.plan.noise_of_mean(facts.dimension, share)
     if clips is None or config.training.schedule == "sequential":
         return "", False
+    if config.privacy.randomizer == "declared":
+        return declared_noise_words(clips), False
     said = noise_words(clips, round(share * len(facts.plan)))
     if clips <= HOPELESS:
         return said, False
@@ -192,11 +203,9 @@ def warnings_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
     if hopeless:
         found.append(noise)
     if _budgets_idle(config, facts):
-        found.append(
-            "budgets do not act: what leaves is sums of reports with equal clips, and every "
-            "client's epsilon is the same whatever its budget; with privacy.personalization = "
-            "'clipping' who has half the budget is clipped to half, and has about half the epsilon"
-        )
+        found.append(IDLE_IN_SUMS)
+    if config.privacy.randomizer == "declared" and config.budgets != BudgetsSection():
+        found.append(IDLE_DECLARED)
     if config.privacy.randomizer == "declared":
         found.append(DECLARED)
     failing = _declared_delta_spent(config, facts)

@@ -22,6 +22,7 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.federation import RunParts
 from fl_shuffle.plugins import installed
+from fl_shuffle.runs.facts import warnings_of
 from tests.apps.test_strangers import _forgotten  # noqa: F401
 
 CLIENTS, ROUNDS, SIGMA, CLIP, STEPS, DELTA = 4, 3, 3.0, 0.5, 2, 1e-5
@@ -163,7 +164,7 @@ def test_opacus_trains_and_nothing_is_added(
     result = fs.Result("run")
     assert result.epsilon == pytest.approx(epsilon, rel=1e-6)
     assert re.search(r"epsilon +[\d.]+ +as declared by the clients at delta 1e-05", out)
-    assert "NOTHING IS PROVEN" in err
+    assert "NOTHING IS PROVEN" in err and "clips over the records of a client's step" in err
     assert not re.search(r"\d +proven", out)
     assert result.ledger.client(2).epsilon == pytest.approx(epsilon, rel=1e-6)
     summary = json.loads(Path("run/summary.json").read_text())
@@ -197,6 +198,7 @@ MISTAKES = [
     ({"unit": "client"}, {}, r"set privacy\.unit = 'record'"),
     ({"clip": "average"}, {}, r"leave privacy\.clip out"),
     ({"personalization": "clipping"}, {}, r"one noise for all"),
+    ({"reports_per_round": 2}, {}, r"privacy\.reports_per_round = 2: must be 1 with"),
     ({}, {"app": {}}, r"what clients of an app of your own do"),
     ({}, {"server": {"weights": "inverse-variance"}}, r"set server\.weights = 'uniform'"),
 ]
@@ -209,6 +211,41 @@ def test_what_cannot_be_declared_is_one_line(
     with pytest.raises(FlShuffleError, match=told) as error:
         parse_config({**tables(**privacy), **more})
     assert "\n" not in str(error.value)
+
+
+def test_bound_counts_what_is_declared(app: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And says that nothing of it is proven, and how much noise that is."""
+    epsilon = expected(2.0 * CLIP / SIGMA * math.sqrt(STEPS * ROUNDS))
+    assert main(["bound", "dp.toml"]) == 0
+    first, second, noise = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"declared cost of 3 rounds, unit = record: epsilon <= {epsilon:.5g}")
+    assert second.startswith("nothing is proven: ")
+    # 3 sqrt(10000 / 4) beside 0.5 sqrt(2).
+    assert "212.1 clips over the records of a client's step" in noise
+    assert "for a model of 10,000 numbers" in noise
+    assert main(["bound", "dp.toml", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["epsilon"] == pytest.approx(epsilon)
+    assert found["status"] == "as declared by the clients" and found["proven_over_lower"] is None
+    cost = fs.cost("dp.toml")
+    assert cost.declared and cost.epsilon == found["epsilon"]
+    assert main(["bound", "dp.toml", "--grid", "run.rounds=2,3"]) == 0
+    assert "declared epsilon" in capsys.readouterr().out
+    assert main(["bound", "dp.toml", "--solve-for", "rounds", "--epsilon", "4"]) == 0
+    assert "run.rounds <= 3 for epsilon <= 4" in capsys.readouterr().out
+    for name in ("clients", "epsilon0", "reports-per-round"):
+        assert main(["bound", "dp.toml", "--solve-for", name, "--epsilon", "4"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "only rounds can be solved for" in line and "privacy.declared_sigma" in line
+
+
+@pytest.mark.parametrize(
+    ("budgets", "idle"), [({}, False), ({"epsilon": 0.4}, True), ({"distribution": "unif2"}, True)]
+)
+def test_budgets_that_do_not_act_are_told(budgets: dict[str, Any], idle: bool) -> None:
+    config = parse_config({**tables(), "budgets": budgets})
+    said = warnings_of(config, RunParts.made_of(config).facts(18, ()))
+    assert any(each.startswith("budgets do not act") for each in said) is idle
 
 
 def test_records_that_are_given_get_no_noise_so_they_are_refused(

@@ -17,7 +17,7 @@ from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.randomizer_plan import make_plan
 from fl_shuffle.randomizers.personal import make_randomizer
-from fl_shuffle.run_words import noise_words
+from fl_shuffle.run_words import declared_noise_words, noise_words
 from tests.small_federation import Launch, launch, small
 
 __all__ = ["launch", "small"]
@@ -66,6 +66,36 @@ def test_words() -> None:
         "noise of the mean: 125.2 clips; about 157,000 clients would make it 1"
     )
     assert noise_words(0.5, 100) == "noise of the mean: 0.5 clips"
+
+
+@pytest.mark.parametrize(("steps", "share"), [(1, 1.0), (4, 0.5)])
+def test_the_noise_of_what_is_declared(steps: int, share: float) -> None:
+    """As clients train who have nothing to learn: steps over 20 records with noise on their sum."""
+    clients, sigma, clip, batch, dimension = 8, 3.0, 0.5, 20, 5000
+    config = parse_config(
+        {
+            "data": {"clients": clients},
+            "privacy": {
+                "randomizer": "declared",
+                "clip_norm": clip,
+                "declared_sigma": sigma,
+                "declared_steps": steps,
+            },
+            "app": {"client": "a:b", "server": "a:b"},
+        }
+    )
+    plan = make_plan(config, make_budgets(config.budgets, clients), np.ones(clients, np.int64))
+    draws = np.random.default_rng(1).normal(
+        scale=sigma / batch, size=(round(share * clients), steps, dimension)
+    )
+    drawn = np.linalg.norm(draws.sum(axis=1).mean(axis=0))
+    found = plan.noise_of_mean(dimension, share)
+    assert found is not None and found / batch == pytest.approx(drawn / (steps * clip), rel=0.05)
+    assert declared_noise_words(125.23) == (
+        "noise of the mean: 125.2 clips over the records of a client's step; about 125 of them in "
+        "each step would make it 1"
+    )
+    assert declared_noise_words(0.5).endswith("0.5 clips over the records of a client's step")
 
 
 def notes(folder: Path, kind: str) -> list[str]:
@@ -126,7 +156,7 @@ IDLE = "budgets do not act"
     [
         (["privacy.release=sum"], True),
         (["privacy.release=sum", "privacy.randomizer=laplace"], False),
-        (["privacy.release=sum", "privacy.personalization=clipping"], False),
+        (["privacy.release=sum", "privacy.personalization=clipping", "budgets.levels=2"], False),
         (["privacy.release=sum", "budgets.distribution=constant"], False),
         (["privacy.release=reports"], False),
         (["privacy.release=sum", "server.weights=inverse-variance"], False),
