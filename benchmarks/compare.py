@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.simulation_parts.jobs import JOBS, ROOT, SMOKE_JOB, Job
-from benchmarks.simulation_parts.measure import adopt_orphans
 
 FILE = Path(__file__).with_name("frozen.json")
 MILLION = Job("million", 1_000_000, 1)
@@ -45,7 +44,7 @@ def network(seconds: float) -> Ratio:
     """A round's gradients of a convolutional network over the same written by hand, client unit."""
     from benchmarks.kernels import bench
 
-    return _ratio(*bench(NETWORK, "client", seconds))
+    return _ratio(*bench("client", seconds))
 
 
 def _ratio(own: Any, floor: Any) -> Ratio:
@@ -101,7 +100,6 @@ def main() -> int:
     parser.add_argument("--smoke", action="store_true", help="one tiny job, nothing written")
     given = parser.parse_args()
     mnist = str(Path(given.data).resolve()) if given.data else ""
-    adopt_orphans()
     if given.smoke:
         show(SMOKE, pooled(SMOKE_JOB, 4.0, "")["ratio"], None)
         return 0

@@ -44,7 +44,7 @@ def measure(case: str, noise: str, clients: int, rounds: int, folder: Path) -> d
     """One whole command; `slowest_s` is the slowest of all rounds."""
     config = folder / f"{case}-{noise}.toml"
     job = Job("million", clients, 1)
-    text = job.config(unit="record", mnist="", rounds=rounds, engine="in-process", out=folder)
+    text = job.config(unit="record", mnist="", rounds=rounds, out=folder)
     config.write_text(text, encoding="utf-8")
     settings = {**CASES[case], "run.noise": noise}
     command = simulate_command(config, settings, folder / f"run-{case}-{noise}")

@@ -1,18 +1,14 @@
-"""What a simulated round costs: the floor, fl-shuffle (also with pooled noise, and on Ray), and
-stock Flower.
+"""What a simulated round costs: the floor, and fl-shuffle, also with pooled noise.
 
-Every engine runs in its own child process. The first three run side by side for a given time, all
-but one of them stopped while that one has its turn of a second or so; the others run after them.
-Rounds that were stalled (three times their engine's median) are left out, and counted. Times are of
-this machine under its load at the time, so read the ratios: of the mean round of one engine's turn
-(not every round does the same work) to that of the other's next to it, the median over turns, with
-the tenth and ninetieth percentile beside it.
+Every engine runs in its own child process, side by side for a given time, all but one of them
+stopped while that one has its turn of a second or so. Rounds that were stalled (three times their
+engine's median) are left out, and counted. Times are of this machine under its load at the time, so
+read the ratios: of the mean round of one engine's turn (not every round does the same work) to that
+of the other's next to it, the median over turns, with the tenth and ninetieth percentile beside it.
 
   floor   the round's arithmetic alone (benchmarks/simulation_parts/floor.py), 1 or 2 threads
   ours    fl-shuffle simulate CONFIG --json, accountant and ledger on
   pooled  the same with run.noise = "pooled"
-  ray     ours with --engine ray
-  stock   plain Flower on Ray, one client per node, Opacus (benchmarks/stock_flower)
 
 The test set is not evaluated between rounds in any of them. MNIST (60 principal components) is
 used where --data or FL_SHUFFLE_DATA names it; synthetic features of the same shape otherwise.
@@ -23,17 +19,12 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
-import itertools
 import math
 import os
-import sqlite3
 import statistics
 import sys
 import tempfile
-import time
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -45,18 +36,15 @@ from benchmarks.simulation_parts.jobs import (
     child_environment,
     simulate_command,
 )
-from benchmarks.simulation_parts.measure import Measurement, adopt_orphans, run_child, run_in_turns
+from benchmarks.simulation_parts.measure import Measurement, run_child, run_in_turns
 
-ENGINES = ("floor", "ours", "pooled", "ray", "stock")
-LIGHT = ("floor", "ours", "pooled")
+ENGINES = ("floor", "ours", "pooled")
 TURN_SECONDS = 1.5
 # A turn has at least so many rounds.
 TURN_ROUNDS = 5
 # How long a trial takes at least: it says how many rounds are certainly enough for the time given.
 TRIAL_SECONDS = 2.0
 TRIAL_ROUNDS = 3
-# One client per node: beyond this, a round of stock Flower takes minutes.
-MOST_STOCK_CLIENTS = 1000
 CHILD_LIMIT = 900.0
 COLUMNS = (
     "job", "unit", "data", "engine", "clients", "records", "d", "rounds", "start_up_s",
@@ -88,13 +76,11 @@ class Bench:
     def data(self) -> str:
         return "mnist" if self.mnist and self.job.fits_mnist else "synthetic"
 
-    def config(self, rounds: int, engine: str, name: str) -> Path:
+    def config(self, rounds: int, name: str) -> Path:
         """Write the configuration file of one run."""
         path = self.folder / f"{name}.toml"
         out = self.folder / "runs"
-        text = self.job.config(
-            unit=self.unit, mnist=self.mnist, rounds=rounds, engine=engine, out=out
-        )
+        text = self.job.config(unit=self.unit, mnist=self.mnist, rounds=rounds, out=out)
         path.write_text(text, encoding="utf-8")
         return path
 
@@ -103,20 +89,14 @@ class Bench:
         from fl_shuffle.configuration.reading import load_config
         from fl_shuffle.data.task import load_task
 
-        task = load_task(load_config(self.config(1, "in-process", "export")))
+        task = load_task(load_config(self.config(1, "export")))
         inputs, labels = task.inputs.numpy(), task.labels.numpy()
         np.savez(self.folder / "job.npz", inputs=inputs, labels=labels)
-        np.save(self.folder / "inputs.npy", inputs)
-        np.save(self.folder / "labels.npy", labels)
         self.scale = float(task.plan.scale[0])
 
     def run(self, engine: str, rounds: int) -> Measurement:
         """One child process of an engine."""
         self.turns += 1
-        if engine == "ray":
-            return self._ray(rounds)
-        if engine == "stock":
-            return self._stock(rounds)
         return self.child(self.command(engine, rounds))
 
     def typical(self, engine: str) -> float:
@@ -136,8 +116,8 @@ class Bench:
     def run_in_turns(
         self, rounds: dict[str, int], turn: float | list[float], seconds: float, least: int = 0
     ) -> dict[str, Measurement]:
-        """The light engines that are asked for, `turn` seconds at a time (or each its own), for
-        `seconds` together or so many rounds each."""
+        """These engines, `turn` seconds at a time (or each its own), for `seconds` together or so
+        many rounds each."""
         self.turns += 1
         found = run_in_turns(
             [self.command(engine, count) for engine, count in rounds.items()],
@@ -151,22 +131,16 @@ class Bench:
         return dict(zip(rounds, found, strict=True))
 
     def command(self, engine: str, rounds: int) -> list[str]:
-        """What starts a light engine."""
+        """What starts an engine."""
         if engine == "floor":
             return self._floor(rounds)
-        return self._simulate(rounds, "in-process", pooled=engine == "pooled")
+        noise = "pooled" if engine == "pooled" else "per-report"
+        name = f"{noise}-{self.turns}"
+        return simulate_command(self.config(rounds, name), {"run.noise": noise}, self.folder / name)
 
-    def child(
-        self, command: list[str], *, limit: float = CHILD_LIMIT, **options: object
-    ) -> Measurement:
+    def child(self, command: list[str], *, limit: float = CHILD_LIMIT) -> Measurement:
         """One child process, measured; ended after `limit` seconds."""
-        return run_child(
-            command,
-            environment=self.environment,
-            cwd=self.folder,
-            limit=limit,
-            **options,  # type: ignore[arg-type]
-        )
+        return run_child(command, environment=self.environment, cwd=self.folder, limit=limit)
 
     def _floor(self, rounds: int) -> list[str]:
         command = [sys.executable, "-m", "benchmarks.simulation_parts.floor"]
@@ -181,75 +155,6 @@ class Bench:
             self.block_bytes = int(tuned.finish["block_bytes"])
         command += ["--rounds", str(rounds), "--threads", str(self.threads)]
         return [*command, "--block-bytes", str(self.block_bytes)]
-
-    def _simulate(self, rounds: int, engine: str, *, pooled: bool = False) -> list[str]:
-        noise = "pooled" if pooled else "per-report"
-        name = f"{engine}-{noise}-{self.turns}"
-        config = self.config(rounds, engine, name)
-        return simulate_command(config, {"run.noise": noise}, self.folder / name)
-
-    def _ray(self, rounds: int) -> Measurement:
-        ledger = self.folder / f"ray-per-report-{self.turns}" / "ledger.sqlite"
-
-        def finished() -> int:
-            return len(_ledger(ledger, "SELECT round FROM rounds"))
-
-        spawned = time.time()
-        result = self.child(self._simulate(rounds, "ray"), poll=finished)
-        if not result.failed:
-            seconds = [row[0] for row in _ledger(ledger, "SELECT seconds FROM rounds")]
-            opened = _ledger(ledger, "SELECT value FROM meta WHERE key = 'started'")[0][0]
-            began = datetime.fromisoformat(opened.strip('"')).timestamp()
-            result.start_up, result.turns = began - spawned + seconds[0], [seconds[1:]]
-            result.drop_stalled()
-        result.cpu_per_round = float("nan")  # Flower's processes come and go between samples
-        return result
-
-    def _stock(self, rounds: int) -> Measurement:
-        times = self.folder / f"stock-{self.turns}.times"
-        settings = self.folder / f"stock-{self.turns}.toml"
-        settings.write_text(
-            f'data = "{self.folder}"\ntimes = "{times}"\nclients = {self.job.clients}\n'
-            f"records = {self.job.records}\nhidden = {self.job.hidden}\nrounds = {rounds}\n"
-            f'unit = "{self.unit}"\nscale = {self.scale!r}\n',
-            encoding="utf-8",
-        )
-
-        def lines() -> list[list[str]]:
-            text = times.read_text() if times.exists() else ""
-            return [line.split() for line in text.splitlines()]
-
-        log = str(times.with_suffix(".log"))
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.simulation_parts.stock",
-            str(self.job.clients),
-            str(settings),
-            log,
-        ]
-        spawned = time.time()
-        result = self.child(command, poll=lambda: len(lines()))
-        result.cpu_per_round = float("nan")
-        stamps = [float(line[1]) for line in lines()]
-        if stamps:
-            result.start_up = stamps[0] - spawned
-            result.turns = [[b - a for a, b in itertools.pairwise(stamps)]]
-            result.drop_stalled()
-        if any(int(line[2]) != self.job.clients for line in lines()):
-            result.failed = f"some clients failed; see {log}"
-        return result
-
-
-def _ledger(path: Path, query: str) -> list[tuple[Any, ...]]:
-    """Rows of a run's ledger, none while it is being created."""
-    if not path.exists():
-        return []
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
-        try:
-            return connection.execute(query).fetchall()
-        except sqlite3.OperationalError:
-            return []
 
 
 def summarize(
@@ -310,10 +215,10 @@ def add_ratios(rows: list[dict[str, object]], found: dict[str, Measurement]) -> 
 def measure_job(
     job: Job, unit: str, mnist: str, engines: list[str], seconds: float, folder: Path
 ) -> list[dict[str, object]]:
-    """All asked engines on one job, floor and ours in turns, within about `seconds`."""
+    """All asked engines on one job, in turns, within about `seconds`."""
     bench = Bench(job, unit, mnist, folder / f"{job.name}-{unit}")
     # A round of the memory job takes longer than a turn: each engine plays all of its own in one.
-    rounds = dict.fromkeys((e for e in engines if e in LIGHT), TRIAL_ROUNDS)
+    rounds = dict.fromkeys(engines, TRIAL_ROUNDS)
     turn = TURN_SECONDS if seconds else CHILD_LIMIT
     if seconds:
         for engine in rounds:
@@ -322,11 +227,6 @@ def measure_job(
             rounds[engine] = max(TRIAL_ROUNDS, int(2.0 * seconds / len(rounds) / typical))
             turn = max(turn, TURN_ROUNDS * typical)
     found = bench.run_in_turns(rounds, turn, seconds)
-    for engine in engines:
-        if engine == "stock" and job.clients > MOST_STOCK_CLIENTS:
-            found[engine] = Measurement(failed=f"not run above {MOST_STOCK_CLIENTS} nodes")
-        elif engine not in LIGHT:
-            found[engine] = bench.run(engine, 4 if engine == "stock" else 12)
     shares = {engine: one.accounting_share for engine, one in found.items()}
     for engine in ("ours", "pooled"):
         if engine in found and seconds:
@@ -374,12 +274,11 @@ def main() -> int:
         parser.error(f"--engines: known ones are {', '.join(ENGINES)}")
     mnist = str(Path(given.data).resolve()) if given.data else ""
     if given.smoke:
-        jobs, engines, mnist = [SMOKE_JOB], list(LIGHT), ""
+        jobs, engines, mnist = [SMOKE_JOB], list(ENGINES), ""
     elif given.job == "all":
         jobs = [*JOBS.values(), MEMORY_JOB]
     else:
         jobs = [{**JOBS, MEMORY_JOB.name: MEMORY_JOB}[given.job]]
-    adopt_orphans()
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory(prefix="bench-simulation-") as folder:
         for job in jobs:
@@ -391,8 +290,7 @@ def main() -> int:
             rows += found
             # After every job: a long run that is stopped leaves the finished part of its table.
             write_table(given.csv, rows)
-    failed = [row for row in rows if row["note"] and not str(row["note"]).startswith("not run")]
-    return 1 if failed else 0
+    return 1 if any(row["note"] for row in rows) else 0
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.simulation import CHILD_LIMIT, LIGHT, TURN_SECONDS, Bench, ratios
+from benchmarks.simulation import CHILD_LIMIT, ENGINES, TURN_SECONDS, Bench, ratios
 from benchmarks.simulation_parts.jobs import JOBS, SMOKE_JOB, Job
 from benchmarks.simulation_parts.measure import Measurement
 
@@ -77,7 +77,7 @@ class PeerBench(Bench):
         print(f"[{passed:6.1f} s] {self.job.name}: {what}", file=sys.stderr, flush=True)
 
     def command(self, engine: str, rounds: int) -> list[str]:
-        if engine in LIGHT:
+        if engine in ENGINES:
             return super().command(engine, rounds)
         return self._pfl(rounds, *self.how[engine])
 

@@ -33,7 +33,7 @@ class Job:
     def fits_mnist(self) -> bool:
         return self.clients * self.records <= 60_000
 
-    def config(self, *, unit: str, mnist: str, rounds: int, engine: str, out: Path) -> str:
+    def config(self, *, unit: str, mnist: str, rounds: int, out: Path) -> str:
         """The TOML file for `fl-shuffle simulate`."""
         if mnist and self.fits_mnist:
             features = f'features = "pca"\nfeature_options = {{ components = {FEATURES} }}'
@@ -45,7 +45,6 @@ class Job:
 [run]
 rounds = {rounds}
 seed = 1
-engine = "{engine}"
 out = {json.dumps(str(out))}
 evaluate_every = 1000000
 
@@ -89,13 +88,10 @@ SMOKE_JOB = Job("smoke", 40, 5)
 
 
 def child_environment() -> dict[str, str]:
-    """What engines find: this repository's code, Flower's programs, one thread each."""
+    """What engines find: this repository's code, one thread each."""
     environment = dict(os.environ)
     path = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(path)
-    # Flower starts its own programs by name.
-    programs = [str(Path(sys.executable).parent), environment.get("PATH", "")]
-    environment["PATH"] = os.pathsep.join(programs)
     environment.setdefault("OMP_NUM_THREADS", "1")
     return environment
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
 import math
@@ -12,7 +11,7 @@ import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,13 +21,12 @@ SAMPLE_SECONDS = 0.25
 SETTLE_SECONDS = 0.02
 # A round that took so many times its engine's median was stalled by somebody else.
 STALLED = 3.0
-PR_SET_CHILD_SUBREAPER = 36
 MARKS = 12
 
 
 @dataclass
 class Measurement:
-    """What was seen of one child and everything it started."""
+    """What was seen of one child."""
 
     start_up: float = float("nan")
     begun: float = float("nan")
@@ -73,66 +71,23 @@ class Measurement:
         return spent / statistics.median(self.seconds)
 
 
-def adopt_orphans() -> None:
-    """Make detached grandchildren ours, so that none of a tree's processes goes unseen."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def descendants(root: int) -> list[int]:
-    """Process ids below `root`, itself included if it lives."""
-    parents: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            fields = _stat(int(name))
-            if fields:
-                parents[int(name)] = int(fields[1])
-    found, wave = [], [root]
-    while wave:
-        found += wave
-        wave = [pid for pid, parent in parents.items() if parent in wave]
-    return [pid for pid in found if pid in parents]
-
-
-def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat after the command name; empty if the process is gone."""
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process and of its reaped children; 0 once it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
-        return []
-    return text[text.rindex(")") + 2 :].split()
+        return 0.0
+    fields = text[text.rindex(")") + 2 :].split()
+    return sum(int(value) for value in fields[11:15]) / TICKS
 
 
-def cpu_seconds(pids: Sequence[int]) -> float:
-    """User and system time of live processes and of their reaped children."""
-    stats = [_stat(pid) for pid in pids]
-    return sum(sum(int(value) for value in stat[11:15]) for stat in stats if stat) / TICKS
-
-
-def memory_mib(pids: Sequence[int]) -> float:
-    """Proportional set size of all: pages that several processes share are counted once.
-
-    Of one process alone, its highest resident size so far: adding up pages stops what it does.
-    """
-    if len(pids) == 1:
-        return _kib(Path(f"/proc/{pids[0]}/status"), "VmHWM:") / 1024
-    return sum(_kib(Path(f"/proc/{pid}/smaps_rollup"), "Pss:") for pid in pids) / 1024
-
-
-def _kib(path: Path, name: str) -> int:
-    """The number behind `name` in a process's file; zero if the process is gone."""
+def memory_mib(pid: int) -> float:
+    """The highest resident size that it has had so far; 0 once it is gone."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith(name))
-
-
-def end(pid: int) -> None:
-    """End one process that this benchmark started."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
 class Child:
@@ -166,15 +121,10 @@ class Child:
     def runs(self) -> bool:
         return self._process.poll() is None
 
-    def note(self, count: int) -> None:
-        """So many rounds have finished by now."""
-        now = time.monotonic()
-        self.arrivals.extend([now] * (count - len(self.arrivals)))
-
     def mark(self) -> None:
         """Note the CPU seconds that it has taken so far, for its start and first rounds."""
         if len(self.result.marks) < MARKS:
-            self.result.marks.append(cpu_seconds([self.pid]))
+            self.result.marks.append(cpu_seconds(self.pid))
 
     def signal(self, number: int) -> None:
         """Send it a signal unless it has ended."""
@@ -184,7 +134,7 @@ class Child:
     def start_up(self) -> None:
         """Wait for its first round, then stop it."""
         while self.runs and not self.arrivals:
-            self.see_memory([self.pid])
+            self.see_memory()
             time.sleep(0.01)
         self.signal(signal.SIGSTOP)
 
@@ -194,24 +144,24 @@ class Child:
         Until `least` rounds have ended it goes on for up to ten times as long.
         """
         time.sleep(SETTLE_SECONDS)
-        count, used = len(self.arrivals), cpu_seconds([self.pid])
+        count, used = len(self.arrivals), cpu_seconds(self.pid)
         self.stops.append(count)
         self.signal(signal.SIGCONT)
         begun = time.monotonic()
         while self.runs and time.monotonic() - begun < seconds * (
             10.0 if len(self.arrivals) - count < least else 1.0
         ):
-            self.see_memory([self.pid])
+            self.see_memory()
             time.sleep(min(0.05, seconds))
         self.signal(signal.SIGSTOP)
         if not self.runs:
             return 0, 0.0
-        self.see_memory([self.pid])
-        return len(self.arrivals) - count, cpu_seconds([self.pid]) - used
+        self.see_memory()
+        return len(self.arrivals) - count, cpu_seconds(self.pid) - used
 
-    def see_memory(self, pids: Sequence[int]) -> None:
-        """Keep the most memory that these processes were seen to hold."""
-        self.result.peak_mib = max(self.result.peak_mib, memory_mib(pids))
+    def see_memory(self) -> None:
+        """Keep the most memory that it was seen to hold."""
+        self.result.peak_mib = max(self.result.peak_mib, memory_mib(self.pid))
 
     def round_seconds(self) -> list[list[float]]:
         """Times of rounds, turn by turn; those that span a stop are left out.
@@ -252,7 +202,7 @@ class Child:
                 self.result.begun = time.monotonic() - self.started
                 self.mark()
             elif event["event"] == "round":
-                self.note(len(self.arrivals) + 1)
+                self.arrivals.append(time.monotonic())
                 self.mark()
             elif event["event"] in ("finish", "tuned"):
                 self.result.finish = event
@@ -263,37 +213,20 @@ class Child:
 
 
 def run_child(
-    command: Sequence[str],
-    *,
-    environment: dict[str, str],
-    cwd: Path,
-    limit: float,
-    poll: Callable[[], int] | None = None,
+    command: Sequence[str], *, environment: dict[str, str], cwd: Path, limit: float
 ) -> Measurement:
-    """Run to the end (or for `limit` seconds) and measure.
-
-    With `poll`, which returns how many rounds have finished, they are asked for.
-    """
-    before = set(descendants(os.getpid()))
+    """Run to the end (or for `limit` seconds) and measure."""
     child = Child(command, environment, cwd)
     result = child.result
     cpu: list[tuple[int, float]] = []
-
-    def ours() -> list[int]:
-        return [pid for pid in descendants(os.getpid()) if pid not in before]
-
     while child.runs:
         if time.monotonic() - child.started > limit:
             result.failed = f"stopped after {limit:.0f} s"
+            child.signal(signal.SIGKILL)
             break
-        if poll is not None:
-            child.note(max(poll(), len(child.arrivals)))
-        pids = ours()
-        child.see_memory(pids)
-        cpu.append((len(child.arrivals), cpu_seconds(pids)))
-        time.sleep(0.02 if poll is not None and not child.arrivals else SAMPLE_SECONDS)
-    for pid in reversed(ours()):
-        end(pid)
+        child.see_memory()
+        cpu.append((len(child.arrivals), cpu_seconds(child.pid)))
+        time.sleep(SAMPLE_SECONDS)
     child.finish()
     result.cpu = cpu[-1][1] if cpu else result.cpu
     during = [(count, used) for count, used in cpu if count >= 1]
