@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fl_shuffle.accounting.rounds import equal_rounds
 from tests.small_federation import launch, small
 
 __all__ = ["launch", "small"]
@@ -34,6 +35,20 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for name, spent in sorted(seconds.items(), key=lambda item: -item[1]):
         if spent > SLOW:
             terminalreporter.write_line(f"{spent:5.1f} s, not marked slow: {name}")
+
+
+@pytest.fixture(scope="module")
+def coarse_pairs() -> Iterator[None]:
+    """Rounds are certified at a third of the points: as proven, a little larger, and sooner.
+
+    For tests of what is done with such numbers. What is kept on disk keeps them apart: its name is
+    a digest of these constants, too.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(equal_rounds, "ROUND_NODES_PER_SD", 2.0)
+        patch.setitem(equal_rounds.shuffled_pair.__kwdefaults__, "per_sd", 2.0)
+        patch.setattr(equal_rounds, "ROUND_ENOUGH_DELTA", 1e-8)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,6 +16,8 @@ contract = pytest.importorskip("dp_accounting.privacy_accountant_test")
 
 from fl_shuffle.api.dp_accountant import ShuffleAccountant, ShuffledReportsDpEvent  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("coarse_pairs")
+
 EVENT = {"epsilon0": 0.5, "clients": 2_000}
 
 
@@ -61,7 +63,7 @@ def test_what_it_cannot_count_is_said() -> None:
 
 
 RUN = {
-    "run": {"rounds": 6},
+    "run": {"rounds": 3},
     "data": {"clients": 60},
     "privacy": {"unit": "client", "clip_norm": 0.5},
     "training": {"participation": 0.5},
@@ -71,8 +73,7 @@ RUN = {
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"privacy.release": "sum"}, {"privacy.randomizer": "laplace"},
-     {"privacy.release": "sum", "privacy.randomizer": "laplace"}],
+    [{}, {"privacy.release": "sum"}, {"privacy.release": "sum", "privacy.randomizer": "laplace"}],
     ids=str,
 )  # fmt: skip
 def test_a_clients_bill_with_mixed_budgets_and_missed_rounds(
@@ -81,7 +82,7 @@ def test_a_clients_bill_with_mixed_budgets_and_missed_rounds(
     result = fs.simulate(RUN, overrides=changes, out=tmp_path / "run")
     taken = result.ledger.record.totals.rounds
     assert taken.min() < taken.max()
-    for client in (int(taken.argmin()), int(taken.argmax()), 17):
+    for client in (int(taken.argmin()), int(taken.argmax())):
         law = result.to_dp_accounting(client=client)
         own = result.ledger.client(client).epsilon
         theirs = law.get_epsilon_for_delta(result.delta)

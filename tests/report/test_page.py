@@ -25,14 +25,14 @@ from fl_shuffle.report.record import read_run
 from tests.report.reading import Page
 
 SETTINGS = {
-    "run.rounds": 3, "data.clients": 40, "training.participation": 0.6, "budgets.levels": 3,
+    "run.rounds": 2, "data.clients": 40, "training.participation": 0.6, "budgets.levels": 2,
     "run.jobs": 1, "privacy.unit": "client",
 }  # fmt: skip
 COLUMNS = {"specific": "gspa_specific"}
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def runs(tmp_path_factory: pytest.TempPathFactory, coarse_pairs: None) -> list[Path]:
     """Two seeds of one federation, and the same with tighter budgets."""
     place = tmp_path_factory.mktemp("runs")
     asked = {
@@ -97,7 +97,7 @@ def require_the_ledger(shown: Page, folder: Path, prefix: str) -> None:
 
 
 def test_every_number_of_the_page_is_the_ledgers(runs: list[Path], tmp_path: Path) -> None:
-    shown = page(runs[:1], tmp_path / "page.html", "--policy", "1,100", "--purpose", "a <b> test")
+    shown = page(runs[:1], tmp_path / "page.html", "--policy", "0.1,100", "--purpose", "a <b> test")
     require_the_ledger(shown, runs[0], "")
     result = fs.Result(runs[0])
     assert shown.data == {"headline": result.epsilon, "accuracy": pytest.approx(result.accuracy)}

