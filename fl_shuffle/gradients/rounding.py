@@ -3,7 +3,29 @@
 Standard model of float32 and float64 arithmetic (Higham, Accuracy and Stability of Numerical
 Algorithms, 2nd ed., sections 2.2 and 4.2): every operation has relative error at most u, with or
 without fused multiply-adds, and a product of matrices adds an entry's terms in some order. Nothing
-else is assumed of a library or a processor. The argument is in docs/proofs.md, section 0.
+else is assumed of a library or a processor, but that an entry depends on its row and column only.
+
+Claim (docs/proofs.md, section 0): with u = 2^-24 and records clipped to L = C / ((1 + nu)(1 + rho)
+(1 + 2^-20)), replacing one of B records moves the float32 mean by at most 2C/B.
+
+A record. Its share g of the mean is what rounded factors multiply to, exactly (for a layer whose
+gradients are written out: the float32 gradient times the clipping factor). Its computed length is a
+sum of non-negative terms, so the true one is at most (1 + nu) L / B, nu = (terms + 8) u / 2 for l2
+and twice that for l1; 2^-20 covers the single roundings and what is lost below 2^-126.
+
+The others. Whatever is not summed over records is computed row by row, so their shares keep their
+bits when one record is replaced (also when it counts as zero).
+
+The sum. An addition errs by at most u times its partial sum. Replacing a record changes the errors
+of those partial sums alone that hold it: within a stretch of t records, in whatever order, they
+hold at most 2, 3, ..., t shares, and products round t times more: u (t (t + 3) / 2) L / B. Beyond,
+in float64, B shares in B additions at most, and the mean's own rounding: (u + (B + 3) 2^-53) L.
+Both means err, so the move errs by twice as much; divided by 2L / B that is
+
+    rho = u t (t + 3) / 2 + B (u + (B + 3) 2^-53),   the last where B > t.
+
+Behind the mean two float32 steps may follow, and each errs by a share of the whole mean, in both
+neighbours: a second clip and a weight (`move_error_behind`).
 """
 
 from __future__ import annotations

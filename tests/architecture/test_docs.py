@@ -52,6 +52,19 @@ def test_named_files_modules_and_scripts_exist() -> None:
         assert not {n for n in set(DOTTED.findall(text)) - LOGGERS if not resolves(n)}, page
 
 
+def unknown_names(text: str, sources: str) -> list[str]:
+    """Names in backticks, like `Cover` or `RoundType.lessened`, that no source has as a word."""
+    names = {name.rpartition(".")[2] for name in re.findall(r"`([A-Za-z_][\w.]*\w)`", text)}
+    known = set(re.findall(r"\w+", sources))
+    return sorted(name for name in names - {"py", "json"} if name not in known)
+
+
+def test_what_the_proofs_name_is_in_the_package() -> None:
+    sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "fl_shuffle").rglob("*.py"))
+    assert unknown_names((ROOT / "docs" / "proofs.md").read_text("utf-8"), sources) == []
+    assert unknown_names("`Cover`, `RoundType.lessned`", sources) == ["lessned"]
+
+
 def test_a_missing_name_would_be_seen() -> None:
     assert len(PAGES) > 5
     assert missing_files("`engine/fourier.py`, `engine/spectral.py`") == ["engine/spectral.py"]

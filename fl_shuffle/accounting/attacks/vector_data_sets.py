@@ -3,8 +3,9 @@
 The client's mean moves along a line, between `radius` and `radius - sensitivity`. The others' means
 lie where they hide it least:
 
-* *one end*: at the other end of their own balls. For Gaussian noise, and as far as a normal
-  approximation of the batch goes, no other placement in any dimension is worse (docs/proofs.md, 8);
+* *one end*: at the other end of their own balls. To first order an attack has v^T A^+ v / N, v the
+  difference of the client's two laws and A the mean of diag(R) - R R^T over the others: convex in
+  A, which is linear in how often each law occurs, so the best data set has them all at one mean;
 * *corner* (Laplace noise, two coordinates or more): at another corner of their l1 balls.
 
 A report matters through two independent parts: its coordinate along the line, and a second one that
