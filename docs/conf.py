@@ -17,9 +17,10 @@ from fl_shuffle.configuration.reading import SECTIONS
 from fl_shuffle.declare import reference
 from fl_shuffle.version import __version__
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for the page of reproductions
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for the page of reproductions, and notebooks
 
 from benchmarks.reproduction.page import sections
+from docs.notebooks import NotebookParser
 
 project = "fl-shuffle"
 author = "The fl-shuffle authors"
@@ -28,8 +29,6 @@ release = version = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["reproduction/*/*"]
-# Handed out beside the page it is made of.
-html_extra_path = ["tutorial.ipynb"]
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["own.css"]
@@ -111,6 +110,8 @@ def with_reproductions(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def setup(app: Sphinx) -> None:
+    app.add_source_suffix(".ipynb", "notebook")
+    app.add_source_parser(NotebookParser)
     app.connect("source-read", with_reproductions)
     app.add_directive("all-commands", AllCommands)
     app.add_directive("all-settings", AllSettings)

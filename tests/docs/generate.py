@@ -1,9 +1,11 @@
-"""What of the documents is made by a program (`scripts/generate`): tables, the notebook, a page."""
+"""What of the documents is made by a program (`scripts/generate`): tables, a page, and what
+the tutorial's notebook prints."""
 
 from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,49 +13,36 @@ from benchmarks import ship_pairs
 from benchmarks.reproduction import publish
 from benchmarks.reproduction.core import all_targets
 from benchmarks.reproduction.page import page
-from tests.docs.blocks import BLOCK, Block
 from tests.golden import epsilons
 from tests.repository import ROOT
 
-PAGE = ROOT / "docs" / "tutorial.md"
 NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
 
 
-def _cell(kind: str, text: str, number: int) -> dict[str, Any]:
-    cell: dict[str, Any] = {"cell_type": kind, "id": f"cell-{number}", "metadata": {}}
-    if kind == "code":
-        cell |= {"execution_count": None, "outputs": []}
-    cell["source"] = text.strip("\n").splitlines(keepends=True)
-    return cell
+def played(folder: Path) -> Any:
+    """The tutorial's notebook, played from top to bottom in `folder`, with what its cells print.
+
+    Needs `[docs]`. What goes to stderr (progress) is left out, as are times.
+    """
+    from nbclient import NotebookClient
+    from nbformat import read
+
+    book = read(NOTEBOOK, as_version=4)
+    with_path = {"metadata": {"path": str(folder)}}
+    NotebookClient(book, timeout=600, resources=with_path).execute()
+    for cell in book.cells:
+        cell.metadata = {}
+        if cell.cell_type == "code":
+            cell.outputs = [o for o in cell.outputs if o.get("name") == "stdout"]
+    return book
 
 
-def _code(language: str, body: str) -> str:
-    """A block as a cell: files are written, commands handed to the shell."""
-    name = Block(language, body).file
-    if name is not None:
-        return f"%%writefile {name}\n{body}"
-    return body if language == "python" else f"%%sh\n{body}"
+def write_notebook() -> None:
+    import nbformat
 
-
-def notebook(text: str) -> str:
-    """The notebook of a page: its prose as markdown cells, its blocks as code cells."""
-    cells: list[dict[str, Any]] = []
-    start = 0
-    for found in [*BLOCK.finditer(text), None]:
-        prose = text[start : found.start() if found else len(text)]
-        if prose.strip():
-            cells.append(_cell("markdown", prose, len(cells)))
-        if found:
-            cells.append(_cell("code", _code(found["language"], found["body"]), len(cells)))
-            start = found.end()
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    whole = {
-        "cells": cells,
-        "metadata": {"kernelspec": kernel, "language_info": {"name": "python"}},
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
-    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+    with tempfile.TemporaryDirectory() as folder:
+        book = played(Path(folder))
+    NOTEBOOK.write_text(nbformat.writes(book) + "\n", encoding="utf-8")
 
 
 def generated() -> dict[Path, str]:
@@ -61,7 +50,6 @@ def generated() -> dict[Path, str]:
     results, readme = ROOT / publish.FOLDER, ROOT / "README.md"
     entries = [json.loads((results / name / "entry.json").read_text()) for name in all_targets()]
     made = {
-        NOTEBOOK: notebook(PAGE.read_text(encoding="utf-8")),
         readme: publish.with_table(readme.read_text("utf-8"), publish.expectations(results)),
         results / "README.md": page(entries),
     }
@@ -74,6 +62,8 @@ def generated() -> dict[Path, str]:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--epsilons"]:
         epsilons.write_down()
+    if sys.argv[1:] == ["--notebook"]:
+        write_notebook()
     ship_pairs.main()
     for target, text in generated().items():
         target.write_text(text, encoding="utf-8")

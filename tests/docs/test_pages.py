@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -12,16 +11,12 @@ from markdown_it import MarkdownIt
 import fl_shuffle as fs
 from tests.architecture.test_docs import PAGES
 from tests.docs.blocks import RUN, SHOWN, Block, blocks, commands, run
-from tests.docs.generate import PAGE as TUTORIAL
 from tests.repository import ROOT
 
-NOTEBOOKS = importlib.util.find_spec("nbclient") and importlib.util.find_spec("nbformat")
 WITH_CODE = [
     page
     for page in PAGES
-    # The tutorial's blocks are its notebook's cells (test_site): they run once, there.
-    if not (NOTEBOOKS and page == TUTORIAL)
-    and any(b.language in RUN and not b.excuse for b in blocks(page.read_text(encoding="utf-8")))
+    if any(b.language in RUN and not b.excuse for b in blocks(page.read_text(encoding="utf-8")))
 ]
 
 LONG = ("guide", "certificates", "coming-from", "own-data", "own-app", "budgets", "analyzer")

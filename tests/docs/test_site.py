@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.generate import NOTEBOOK, generated
+from tests.docs.generate import NOTEBOOK, generated, played
 from tests.repository import ROOT
 
 
@@ -28,6 +29,8 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     assert "--solve-for" in commands
     python = (tmp_path / "site" / "reference" / "python.html").read_text(encoding="utf-8")
     assert "fl_shuffle.simulate" in python
+    tutorial = (tmp_path / "site" / "tutorial.html").read_text(encoding="utf-8")
+    assert "epsilon" in tutorial and "proven" in tutorial
 
 
 def test_what_is_made_is_what_would_be_made() -> None:
@@ -39,15 +42,15 @@ def test_what_is_made_is_what_would_be_made() -> None:
 def test_the_notebook_runs_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = pytest.importorskip("nbclient", reason="the notebook needs [docs]")
-    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("nbclient", reason="the notebook needs [docs]")
+    pytest.importorskip("nbformat")
     commands = str(Path(sys.executable).parent)
     monkeypatch.setenv("PATH", commands + os.pathsep + os.environ["PATH"])
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("JUPYTER_PATH", str(Path(sys.prefix) / "share" / "jupyter"))
-    book = nbformat.read(NOTEBOOK, as_version=4)
-    client.NotebookClient(
-        book, timeout=600, resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
+    book = played(tmp_path)
     assert (tmp_path / "report.html").is_file()
-    assert all(cell.execution_count for cell in book.cells if cell.cell_type == "code")
+    known = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    for cell, stored in zip(book.cells, known, strict=True):
+        if cell.cell_type == "code":  # numbers differ in their last digits between machines
+            assert cell.execution_count and bool(cell.outputs) == bool(stored["outputs"])
