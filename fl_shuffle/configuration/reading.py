@@ -128,9 +128,6 @@ def _trust_conflicts(config: Config) -> Iterator[FlShuffleError]:
     if privacy.reports_per_round > 1:
         for reason, holds in {
             "must be 1 in a sequential schedule: each report meets the model alone": sequential,
-            "must be 1 with privacy.shuffler = 'apart': it takes one report a client and round": (
-                privacy.shuffler == "apart"
-            ),
             "must be 1 with privacy.randomizer = 'declared': several reports would be the same": (
                 privacy.randomizer == "declared"
             ),

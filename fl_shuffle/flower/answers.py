@@ -99,7 +99,8 @@ class ReportsAnswer:
 
 
 class SealedAnswer(ReportsAnswer):
-    """Each report sealed and submitted to the node's own shuffler; the server's reply is empty."""
+    """Each report sealed and submitted to the node's own shuffler, those of a client together; the
+    server's reply is empty."""
 
     def __init__(
         self,
@@ -116,8 +117,9 @@ class SealedAnswer(ReportsAnswer):
     def add(self, reports: Tensor, clients: Ids) -> None:
         """See `Answer`."""
         sent = self.allowed(clients)
-        for client, report in zip(clients[sent].tolist(), reports.numpy()[sent], strict=True):
-            self._sender.send(self._agreement, self.request.round, client, report)
+        of_each = reports.numpy().reshape(self._agreement.batches, len(clients), -1).swapaxes(0, 1)
+        for client, own in zip(clients[sent].tolist(), of_each[sent], strict=True):
+            self._sender.send(self._agreement, self.request.round, client, own)
 
     def message(self) -> Message:
         """See `Answer`: that the request was worked on."""

@@ -36,6 +36,7 @@ def agreement_of(run: str, config: Config, plan: RandomizerPlan, dimension: int)
         min_reports=config.privacy.min_reports,
         exponent=exponent,
         largest=math.ceil(float(plan.largest.max()) / 2.0**exponent),
+        batches=plan.reports_per_round,
     )
 
 

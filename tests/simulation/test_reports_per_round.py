@@ -80,13 +80,6 @@ def test_pooled_noise_is_that_of_all_reports_of_a_round() -> None:
             {"privacy": {"reports_per_round": 2}, "training": {"schedule": "sequential"}},
             "must be 1 in a sequential schedule",
         ),
-        (
-            {
-                "privacy": {"reports_per_round": 2, "shuffler": "apart"},
-                "run": {"entropy": "system"},
-            },
-            "takes one report a client and round",
-        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(

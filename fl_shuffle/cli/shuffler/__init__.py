@@ -45,7 +45,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     init.add_argument(
         "--largest-report", type=int, metavar="BYTES", default=LARGEST_REPORT,
-        help=f"most bytes of a report, 4 a coordinate (default: {LARGEST_REPORT})",
+        help="most bytes of a client's reports of a round, 4 a coordinate "
+        f"(default: {LARGEST_REPORT})",
     )  # fmt: skip
     serve = parts.add_parser(
         "serve", help="take reports and release batches, until it is ended",

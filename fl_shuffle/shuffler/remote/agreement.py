@@ -26,13 +26,15 @@ LARGEST_DIMENSION = 1 << 32
 """Coordinates of a report; nothing of a declared size is allocated."""
 LARGEST_SUM = 1 << 53
 """In steps: such sums are exact in float64."""
+LARGEST_BATCHES = 10_000
+"""Of a round."""
 LARGEST_ROUND = (1 << 32) - 1
 """Of what fits the wire."""
 
-_LAYOUT = struct.Struct(">4sB16sQQQiQ")
+_LAYOUT = struct.Struct(">4sB16sQQQiQQ")
 ENCODED_BYTES = _LAYOUT.size
 """Of an agreement on the wire."""
-_MAGIC = b"FLS1"
+_MAGIC = b"FLS2"
 _ROUND = struct.Struct(">Q")
 
 
@@ -43,8 +45,9 @@ class Agreement:
     `run` is the run's identifier, 32 hexadecimal digits. `release`: "reports" (sealed to the
     analyzer, released in random order) or "sum" (sealed to the shuffler, only the sum is released).
     A report has `dimension` coordinates, each a multiple of 2^`exponent` of at most `largest` of
-    them in absolute value. Fewer than `min_reports` reports are never released. Raises
-    `InvalidValueError` for what cannot be.
+    them in absolute value. Fewer than `min_reports` reports are never released. In a round a client
+    sends `batches` reports, one for each of as many batches, which are shuffled by themselves.
+    Raises `InvalidValueError` for what cannot be.
     """
 
     run: str
@@ -54,6 +57,7 @@ class Agreement:
     min_reports: int
     exponent: int
     largest: int
+    batches: int = 1
 
     def __post_init__(self) -> None:
         require_run(self.run)
@@ -64,10 +68,12 @@ class Agreement:
         # The exponents of float32.
         require_integer("exponent", self.exponent, minimum=-149, maximum=127)
         require_integer("largest", self.largest, minimum=1, maximum=LARGEST_SUM)
-        if self.release == "sum" and self.clients * self.largest > LARGEST_SUM:
+        require_integer("batches", self.batches, minimum=1, maximum=LARGEST_BATCHES)
+        most = self.clients * self.batches * self.largest
+        if self.release == "sum" and most > LARGEST_SUM:
             raise InvalidValueError(
-                "clients x largest report",
-                self.clients * self.largest,
+                "clients x batches x largest report",
+                most,
                 f"must be at most {LARGEST_SUM} steps, so that sums are exact",
             )
 
@@ -78,8 +84,18 @@ class Agreement:
 
     @property
     def sealed_bytes(self) -> int:
-        """Of every client's sealed report; any other size is refused."""
+        """Of a sealed report."""
         return self.report_bytes + OVERHEAD
+
+    @property
+    def delivery_bytes(self) -> int:
+        """Of a client's sealed reports of a round together; any other size is refused."""
+        return self.batches * self.sealed_bytes
+
+    def sealed_reports(self, delivery: bytes) -> list[bytes]:
+        """A client's sealed reports of a round, one for each batch."""
+        size = self.sealed_bytes
+        return [delivery[start : start + size] for start in range(0, len(delivery), size)]
 
     @property
     def step(self) -> float:
@@ -97,6 +113,7 @@ class Agreement:
             self.min_reports,
             self.exponent,
             self.largest,
+            self.batches,
         )
 
     @classmethod
@@ -104,10 +121,10 @@ class Agreement:
         """Read `encoded` bytes. Raises `InvalidValueError` for anything else."""
         if len(data) != _LAYOUT.size or data[: len(_MAGIC)] != _MAGIC:
             raise InvalidValueError("agreement", f"{len(data)} bytes", "is none of this version")
-        _, release, run, clients, dimension, least, exponent, largest = _LAYOUT.unpack(data)
+        _, release, run, *facts = _LAYOUT.unpack(data)
         if release >= len(RELEASES):
             raise InvalidValueError("release", release, "is none of this version")
-        return cls(run.hex(), RELEASES[release], clients, dimension, least, exponent, largest)
+        return cls(run.hex(), RELEASES[release], *facts)
 
     def info(self, round_number: int) -> bytes:
         """What the reports of a round are bound to."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.errors import PrivacyBudgetError, RunError
@@ -67,7 +68,7 @@ class RemoteShuffler:
         self.keep = keep
         self.patience = patience
         self.min_reports = receiver.agreement.min_reports
-        self.batches = 1
+        self.batches = receiver.agreement.batches
         self._counted = counted
 
     @property
@@ -141,37 +142,44 @@ class RemoteBatch:
         if receiver.agreement.release == "sum":
             (content,) = receiver.batch(self._number)
             exact = sum_of_content(content, receiver.agreement)
-            return Shuffled(self._count, total=torch.from_numpy(exact))
-        total, rows, pieces, valid = ExactSum(receiver.agreement.dimension), [], 0, 0
+            return Shuffled(self._sent, total=torch.from_numpy(exact))
+        total, rows, pieces = ExactSum(receiver.agreement.dimension), [], 0
+        valid = np.zeros(self._shuffler.batches, dtype=np.int64)
         for sealed in receiver.batch(self._number):
-            pieces += 1
-            row = self._opened(sealed)
+            batch, pieces = pieces // self._count, pieces + 1
+            row = self._opened(sealed) if batch < len(valid) else None
             if row is None:
                 continue
-            valid += 1
+            valid[batch] += 1
             if self._shuffler.keep:
                 rows.append(row)
             else:
                 total.add_sum(row.double(), self._shuffler.largest)
-        if pieces != self._count:
+        if pieces != self._sent:
             raise RunError(
                 f"the shuffler released {pieces} reports of round {self._number} and named "
                 f"{self._count} clients"
             )
         self._require_honest(valid)
+        usable = int(valid.sum())
         if self._shuffler.keep:
-            return Shuffled(valid, reports=torch.stack(rows))
-        return Shuffled(valid, total=total.total)
+            return Shuffled(usable, reports=torch.stack(rows))
+        return Shuffled(usable, total=total.total)
 
-    def _require_honest(self, valid: int) -> None:
-        unusable = self._count - valid
+    @property
+    def _sent(self) -> int:
+        """Reports, in all batches together."""
+        return self._count * self._shuffler.batches
+
+    def _require_honest(self, valid: NDArray[np.int64]) -> None:
+        unusable = self._sent - int(valid.sum())
         if unusable:
             log.warning(
-                "round %d: %d of %d reports cannot be used", self._number, unusable, self._count
+                "round %d: %d of %d reports cannot be used", self._number, unusable, self._sent
             )
-        if valid < max(1, self._shuffler.honest(self._count)):
+        if valid.min() < max(1, self._shuffler.honest(self._count)):
             raise UnusableBatchError(
-                f"{unusable} of {self._count} reports cannot be used, and whose they are is not "
+                f"{unusable} of {self._sent} reports cannot be used, and whose they are is not "
                 "known: fewer are honest than is assumed (privacy.assumed_honest); if some clients "
                 "may not be, say how many are, in a new run"
             )

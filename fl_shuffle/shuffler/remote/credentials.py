@@ -56,7 +56,7 @@ class Settings:
     """A shuffler's own: nothing of it is the analyzer's to choose.
 
     No batch below `min_reports` leaves; a round is closed `deadline` seconds after it was begun;
-    no report may have more than `largest_report` bytes.
+    the reports of a client and round may not have more than `largest_report` bytes together.
     """
 
     address: str

@@ -16,6 +16,7 @@ from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.shuffler.remote import wire
 from fl_shuffle.shuffler.remote.agreement import Agreement
 from fl_shuffle.shuffler.remote.credentials import Settings, digest_of
+from fl_shuffle.shuffler.remote.sealing import OVERHEAD
 from fl_shuffle.shuffler.remote.store import Store, Taken
 from fl_shuffle.shuffler.remote.summing import adding
 
@@ -52,7 +53,7 @@ class RequestHandler:
             self._timers.clear()
 
     def deliver(self, data: bytes) -> bytes:
-        """Take a site's sealed report of one of its clients."""
+        """Take a site's sealed reports, one for each batch of a round, of one of its clients."""
         call, facts, client, sealed = wire.decode_delivery(data)
         site = self._sites.get(digest_of(call.token))
         if site is None:
@@ -67,10 +68,11 @@ class RequestHandler:
                 "this report is bound to other facts than this run was begun with: is every site "
                 "sent the same configuration?",
             )
-        if len(sealed) != agreement.sealed_bytes:
+        if len(sealed) != agreement.delivery_bytes:
             raise Refused(
                 "INVALID_ARGUMENT",
-                f"a sealed report of this run has {agreement.sealed_bytes} bytes, no other number",
+                f"what a client sends of a round has {agreement.delivery_bytes} bytes, no other "
+                "number",
             )
         taken = self._store.add(call.run, call.round_number, client, sealed)
         if taken is Taken.ALREADY:
@@ -89,11 +91,12 @@ class RequestHandler:
                 "FAILED_PRECONDITION",
                 f"data.clients = {agreement.clients}: this shuffler enrolled {settings.clients}",
             )
-        if agreement.report_bytes > settings.largest_report:
+        if agreement.delivery_bytes > settings.largest_report + OVERHEAD:
             raise Refused(
                 "FAILED_PRECONDITION",
-                f"reports of {agreement.report_bytes} bytes: this shuffler takes at most "
-                f"{settings.largest_report} (shuffler init --largest-report)",
+                f"{agreement.batches} reports of {agreement.report_bytes} bytes a client and round "
+                f"(sealed, {OVERHEAD} more each): this shuffler takes at most "
+                f"{settings.largest_report} of a client (shuffler init --largest-report)",
             )
         number = call.round_number
         if self._store.begin(agreement, number, asked):

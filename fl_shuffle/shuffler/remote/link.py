@@ -134,17 +134,19 @@ class Sender:
         self._link = Link(own, patience)
 
     def send(
-        self, agreement: Agreement, round_number: int, client: int, report: NDArray[np.float32]
+        self, agreement: Agreement, round_number: int, client: int, reports: NDArray[np.float32]
     ) -> None:
-        """Seal a report [d] and hand it over; returns when the shuffler has it for good.
+        """Seal a client's reports of a round [batches, d], each by itself, and hand them over;
+        returns when the shuffler has them for good.
 
-        A report of this client on this round that is there already counts instead. Raises
-        `ShufflerError` for a shuffler that refuses or does not answer.
+        What of this client on this round is there already counts instead. Raises `ShufflerError`
+        for a shuffler that refuses or does not answer.
         """
         key = self._own.key if agreement.release == "sum" else self._analyzer
         if key is None:
             raise ShufflerError("KEY", "reports are sealed to the analyzer, and its key is missing")
-        sealed = seal(report_as_bytes(report), key, agreement.info(round_number))
+        info = agreement.info(round_number)
+        sealed = b"".join(seal(report_as_bytes(report), key, info) for report in reports)
         call = self._link.call(agreement.run, round_number)
         try:
             self._link.ask(wire.DELIVER, wire.encode_delivery(call, agreement, client, sealed))

@@ -29,8 +29,8 @@ from fl_shuffle.errors import RunError
 from fl_shuffle.shuffler.remote.agreement import Agreement
 
 FILE = "shuffler.sqlite"
-VERSION = 1
-"""Raised whenever a table changes."""
+VERSION = 2
+"""Raised whenever a table, or what is in it, changes."""
 
 SCHEMA = """
 CREATE TABLE runs (run TEXT PRIMARY KEY, agreement BLOB NOT NULL, open INTEGER,
@@ -181,11 +181,13 @@ class Store:
         return None if row is None else Agreement.decoded(row[0])
 
     def add(self, run: str, round_number: int, client: int, sealed: bytes) -> Taken:
-        """Keep a client's sealed report of an open round. The first one counts; the very same
-        bytes may come again, as they do when an acknowledgement was lost."""
-        place, digest = (run, round_number), hashlib.sha256(sealed).digest()
+        """Keep a client's sealed reports of an open round, one for each of its batches together.
+        The first delivery counts; the very same bytes may come again, as they do when an
+        acknowledgement was lost."""
+        place = (run, round_number)
         with self._whole() as database:
-            if not self._is_open(*place):
+            agreement = self.agreement(run)
+            if agreement is None or not self._is_open(*place):
                 return Taken.NOT_OPEN
             if not self._is_asked(run, client):
                 return Taken.NOT_ASKED
@@ -195,16 +197,20 @@ class Store:
             ).fetchone()
             if row is not None:
                 return Taken.ACCEPTED if row[0] == sealed else Taken.ALREADY
-            fresh = database.execute(
-                "INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", (*place, digest)
+            # Report by report: a copy of another client's would stand beside it in a batch.
+            digests = [hashlib.sha256(each).digest() for each in agreement.sealed_reports(sealed)]
+            fresh = database.executemany(
+                "INSERT OR IGNORE INTO seen VALUES (?, ?, ?)",
+                [(*place, digest) for digest in digests],
             ).rowcount
-            if not fresh:
+            if fresh != len(digests):
                 return Taken.REPLAYED
             database.execute("INSERT INTO reports VALUES (?, ?, ?, ?)", (*place, client, sealed))
         return Taken.ACCEPTED
 
     def shuffle(self, run: str, round_number: int, minimum: int) -> NDArray[np.bool_] | None:
-        """Close a round: its reports, in a uniformly random order, are the batch.
+        """Close a round: its reports are released batch after batch, each in a uniformly random
+        order of its own.
 
         Returns who is in it (mask [clients]); None, and the round stays open, if fewer than
         `minimum` reports are there. A round that is closed stays as it is.
@@ -217,15 +223,18 @@ class Store:
             clients = self._clients(*place) if self._is_open(*place) else []
             if len(clients) < max(1, minimum):
                 return None
-            order = list(clients)
-            # Fisher-Yates over the operating system's entropy: every order is equally likely.
-            secrets.SystemRandom().shuffle(order)
-            for position, client in enumerate(order):
-                database.execute(
-                    "INSERT INTO batch SELECT run, round, ?, sealed FROM reports "
-                    "WHERE run = ? AND round = ? AND client = ?",
-                    (position, *place, client),
-                )
+            agreement = self.agreement(run)
+            assert agreement is not None
+            size, order = agreement.sealed_bytes, list(clients)
+            for batch in range(agreement.batches):
+                # Fisher-Yates over the operating system's entropy: every order is equally likely.
+                secrets.SystemRandom().shuffle(order)
+                for position, client in enumerate(order, start=batch * len(order)):
+                    database.execute(
+                        "INSERT INTO batch SELECT run, round, ?, substr(sealed, ?, ?) "
+                        "FROM reports WHERE run = ? AND round = ? AND client = ?",
+                        (position, 1 + batch * size, size, *place, client),
+                    )
             return self._closed(*place, clients)
 
     def add_up(

@@ -20,18 +20,22 @@ from fl_shuffle.shuffler.remote.store import Adding, Summed
 def adding(agreement: Agreement, round_number: int, private: bytes) -> Adding:
     """What opens the reports of a round with the shuffler's key and adds them up.
 
-    A report that does not open, or is not what an honest client sends (on the grid, within the
-    public bound), is left out with its client.
+    A client is left out with all its reports where one of them does not open, or is not what an
+    honest client sends (on the grid, within the public bound).
     """
     info = agreement.info(round_number)
 
     def add(rows: Iterable[tuple[int, bytes]]) -> Summed:
         total = np.zeros(agreement.dimension, dtype=np.int64)
         clients = []
-        for client, sealed in rows:
-            steps = _steps(sealed, agreement, info, private)
-            if steps is not None:
-                total += steps
+        for client, delivery in rows:
+            each = [
+                _steps(sealed, agreement, info, private)
+                for sealed in agreement.sealed_reports(delivery)
+            ]
+            good = [steps for steps in each if steps is not None]
+            if len(good) == agreement.batches:
+                total += sum(good)
                 clients.append(client)
         return Summed(clients, total.astype("<i8").tobytes())
 

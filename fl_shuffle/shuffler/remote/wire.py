@@ -27,7 +27,7 @@ OPEN, CLOSED, HANDED_OVER = b"\x00", b"\x01", b"\x02"
 _HEAD = struct.Struct(f">{TOKEN_BYTES}s{RUN_BYTES}sQ")
 _CLIENT = struct.Struct(">Q")
 HEAD_BYTES = _HEAD.size + ENCODED_BYTES + _CLIENT.size
-"""What a delivery has beside the sealed report."""
+"""What a delivery has beside the sealed reports."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class Call:
 
 
 def encode_delivery(call: Call, agreement: Agreement, client: int, sealed: bytes) -> bytes:
-    """A client's sealed report, and the run's facts that it is bound to."""
+    """A client's sealed reports of a round, and the run's facts that they are bound to."""
     return call.encoded(agreement.encoded() + _CLIENT.pack(client) + sealed)
 
 
 def decode_delivery(data: bytes) -> tuple[Call, Agreement, int, bytes]:
-    """(call, the run's facts, client, sealed report). Raises `InvalidValueError` for anything
+    """(call, the run's facts, client, sealed reports). Raises `InvalidValueError` for anything
     else."""
     call, agreement, rest = _with_facts(data)
     if len(rest) < _CLIENT.size:

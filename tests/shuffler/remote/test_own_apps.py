@@ -62,9 +62,9 @@ def test_the_server_gets_what_the_shuffler_releases_and_nothing_else(
 ) -> None:
     sent, send = {}, Sender.send
 
-    def noted(self: Sender, facts: Any, number: int, who: int, report: Any) -> None:
-        sent[who] = report.copy()
-        send(self, facts, number, who, report)
+    def noted(self: Sender, facts: Any, number: int, who: int, reports: Any) -> None:
+        sent[who] = reports[0].copy()
+        send(self, facts, number, who, reports)
 
     monkeypatch.setattr(Sender, "send", noted)
     lab, replies = make_lab(tmp_path, sites=1), []  # type: tuple[Lab, list[Message]]

@@ -113,19 +113,21 @@ def summary(run: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("batches", [1, 3])
 @pytest.mark.parametrize("release", ["reports", "sum"])
 def test_the_server_steps_along_the_mean_of_what_was_handed_over(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, release: str
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, release: str, batches: int
 ) -> None:
     sent, send = [], Sender.send
 
-    def noted(self: Sender, facts: Any, number: int, who: int, report: Any) -> None:
-        sent.append(report.copy())
-        send(self, facts, number, who, report)
+    def noted(self: Sender, facts: Any, number: int, who: int, reports: Any) -> None:
+        sent.append(reports.copy())
+        send(self, facts, number, who, reports)
 
     monkeypatch.setattr(Sender, "send", noted)
     replies: list[Message] = []
     changes = {"run_rounds": 1, "privacy_release": release, "server_learning_rate": 1.0}
+    changes["privacy_reports_per_round"] = batches
     run = play(lab, "run", replies=replies, **changes)
     assert len(sent) == CLIENTS
     assert replies
@@ -135,7 +137,9 @@ def test_the_server_steps_along_the_mean_of_what_was_handed_over(
     tensors = load_file(run / "model.safetensors")
     model = load_task(config).model(config)
     model.load_state_dict(tensors)
-    mean = torch.from_numpy(np.stack(sent)).double().mean(dim=0)
+    assert {len(reports) for reports in sent} == {batches}
+    assert len({row.tobytes() for reports in sent for row in reports}) == CLIENTS * batches
+    mean = torch.from_numpy(np.concatenate(sent)).double().mean(dim=0)
     torch.testing.assert_close(
         before - flatten_parameters(model).double(), mean, rtol=0.0, atol=1e-6
     )

@@ -41,7 +41,7 @@ def lab(tmp_path: Path) -> Lab:
 def send(lab: Lab, clients: range, round_number: int = 1) -> None:
     for client in clients:
         sender = lab.sender(client // 2)
-        sender.send(FACTS, round_number, client, REPORTS[client])
+        sender.send(FACTS, round_number, client, REPORTS[client][None])
         sender.close()
 
 
@@ -83,10 +83,10 @@ def test_who_may_do_what(lab: Lab) -> None:
         receiver.begin(1, EVERYBODY)
         for token in (analyzer.token, bytes(32)):
             with pytest.raises(ShufflerError, match="was not handed out"):
-                lab.sender(0, token=token).send(FACTS, 1, 0, REPORTS[0])
+                lab.sender(0, token=token).send(FACTS, 1, 0, REPORTS[:1])
         for client in (2, CLIENTS, 1 << 60):
             with pytest.raises(ShufflerError, match="does not speak for that client"):
-                lab.sender(0).send(FACTS, 1, client, REPORTS[0])
+                lab.sender(0).send(FACTS, 1, client, REPORTS[:1])
         send(lab, range(6))
         for method in (wire.BEGIN, wire.CLOSE, wire.FINISH):
             call = wire.Call(site.token, FACTS.run, 1)
@@ -105,7 +105,7 @@ def test_the_right_certificate_or_nothing(lab: Lab, tmp_path: Path) -> None:
     other = Pass.read(make_lab(tmp_path / "other").given("site-0"), "site")
     lab.patience = 0.0
     with serving(lab), pytest.raises(ShufflerError, match="is this its certificate"):
-        lab.sender(0, certificate=other.certificate).send(FACTS, 1, 0, REPORTS[0])
+        lab.sender(0, certificate=other.certificate).send(FACTS, 1, 0, REPORTS[:1])
 
 
 def test_the_shufflers_own_minimum_stands_above_the_servers(tmp_path: Path) -> None:
@@ -164,7 +164,14 @@ def test_what_a_run_must_not_be(lab: Lab) -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"release": "sum"}, {"min_reports": 3}, {"exponent": -9}, {"largest": 7}, {"dimension": 5}],
+    [
+        {"release": "sum"},
+        {"min_reports": 3},
+        {"exponent": -9},
+        {"largest": 7},
+        {"dimension": 5},
+        {"batches": 2},
+    ],
 )
 def test_a_report_that_is_bound_to_other_facts_is_refused(
     lab: Lab, changed: dict[str, Any]
@@ -174,7 +181,7 @@ def test_a_report_that_is_bound_to_other_facts_is_refused(
         receiver = lab.receiver()
         receiver.begin(1, EVERYBODY)
         send(lab, range(2))
-        report = np.zeros(other.dimension, np.float32)
+        report = np.zeros((other.batches, other.dimension), np.float32)
         with pytest.raises(ShufflerError, match="bound to other facts"):
             lab.sender(1).send(other, 1, 2, report)
         present = receiver.close_round(1)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from fl_shuffle.shuffler.remote.summing import adding, sum_of_content
 RUN = "ab" * 16
 FACTS = Agreement(RUN, "reports", 8, 3, 2, -4, 1 << 20)
 EVERYBODY = np.ones(8, dtype=bool)
+ORDERS = list(permutations(range(3)))
+ROUNDS_OF_BATCHES = 400
 
 
 @pytest.fixture
@@ -74,6 +77,45 @@ def test_one_report_per_client_and_round_and_none_twice(store: Store) -> None:
     fill(store, [2])
     assert store.shuffle(RUN, 1, 2) is not None
     assert sorted(store.batch(RUN, 1)) == [sealed(1), sealed(2)]
+
+
+def delivery(client: int) -> bytes:
+    """One sealed report for each of three batches."""
+    return b"".join(bytes([client, batch]) * (FACTS.sealed_bytes // 2) for batch in range(3))
+
+
+def test_each_batch_of_a_round_has_an_order_of_its_own(tmp_path: Path) -> None:
+    """Of three clients: every pair of orders is as likely in two batches, and no report is lost."""
+    store, facts = Store.open(tmp_path), replace(FACTS, batches=3)
+    store._db.execute("PRAGMA synchronous = OFF")
+    pairs: Counter[tuple[tuple[int, ...], ...]] = Counter()
+    for number in range(1, ROUNDS_OF_BATCHES + 1):
+        assert store.begin(facts, number, EVERYBODY)
+        for client in range(3):
+            assert store.add(RUN, number, client, delivery(client)) is Taken.ACCEPTED
+        assert store.shuffle(RUN, number, 2) is not None
+        found = list(store.batch(RUN, number))
+        assert [piece[1] for piece in found] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+        assert {len(piece) for piece in found} == {FACTS.sealed_bytes}
+        orders = [tuple(piece[0] for piece in found[start : start + 3]) for start in (0, 3, 6)]
+        assert all(sorted(order) == [0, 1, 2] for order in orders)
+        pairs[orders[0], orders[1]] += 1
+        pairs[orders[1], orders[2]] += 1
+    expected = 2 * ROUNDS_OF_BATCHES / 36
+    squares = sum((pairs[one, two] - expected) ** 2 for one in ORDERS for two in ORDERS)
+    # The two pairs of a round share a batch, but each of them is uniform: at most twice chi-square.
+    assert squares / expected < 2.0 * chi2.isf(1e-6, 35)
+
+
+def test_a_copy_of_one_of_anothers_reports_is_refused(tmp_path: Path) -> None:
+    store, facts = Store.open(tmp_path), replace(FACTS, batches=3)
+    store.begin(facts, 1, EVERYBODY)
+    assert store.add(RUN, 1, 1, delivery(1)) is Taken.ACCEPTED
+    size = FACTS.sealed_bytes
+    copied = delivery(2)[: 2 * size] + delivery(1)[:size]
+    assert store.add(RUN, 1, 2, copied) is Taken.REPLAYED
+    twice = delivery(3)[:size] * 2 + delivery(3)[2 * size :]
+    assert store.add(RUN, 1, 3, twice) is Taken.REPLAYED
 
 
 def test_a_batch_below_the_minimum_stays_and_an_abandoned_one_is_gone(store: Store) -> None:
