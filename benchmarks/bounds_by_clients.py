@@ -15,8 +15,8 @@ from typing import Any
 
 from fl_shuffle.accounting.bounds.clones import clone_curve
 from fl_shuffle.accounting.engine.monotone_search import solve
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.errors import FlShuffleError
 
 CLIENTS = tuple(10**power for power in range(2, 9))
@@ -56,7 +56,7 @@ def epsilon(query: dict[str, Any], clients: int) -> float | None:
     if query["method"] == "withdrawn":
         return withdrawn(clients)
     try:
-        return bound(BoundQuery.from_mapping({**query, "clients": clients})).epsilon
+        return bound(Question.from_mapping({**query, "clients": clients})).epsilon
     except FlShuffleError as refusal:
         print(f"{query['method']} at {clients}: {refusal}", file=sys.stderr)
         return None

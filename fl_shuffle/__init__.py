@@ -19,7 +19,7 @@ from fl_shuffle.version import __version__
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.guarantee import Guarantee
-    from fl_shuffle.accounting.queries.bound_query import BoundQuery
+    from fl_shuffle.accounting.queries.question import Question
     from fl_shuffle.api.bounds import Solved, bound, compare, solve, to_dp_accounting
     from fl_shuffle.api.certificates import certify
     from fl_shuffle.api.costs import Cost, cost
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from fl_shuffle.sweeps.results import SweepResult
 
 __all__ = [
-    "BoundQuery",
     "Config",
     "Cost",
     "FlShuffleError",
     "Guarantee",
+    "Question",
     "Result",
     "Solved",
     "SweepResult",
@@ -57,7 +57,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "fl_shuffle.accounting.guarantee": ("Guarantee",),
-        "fl_shuffle.accounting.queries.bound_query": ("BoundQuery",),
+        "fl_shuffle.accounting.queries.question": ("Question",),
         "fl_shuffle.auditing.audit": ("audit",),
         "fl_shuffle.api.bounds": ("Solved", "bound", "compare", "solve", "to_dp_accounting"),
         "fl_shuffle.api.certificates": ("certify",),

@@ -18,8 +18,8 @@ from benchmarks.reproduction.core import Options, Panel, Result, Target, panels
 from fl_shuffle.accounting.bounds.blanket import blanket_epsilon
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
 from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.estimators import (
     BoundedRandomizer,
     categorical_randomizer,
@@ -150,8 +150,8 @@ def simulate(
 def central(groups: Groups) -> dict[str, float]:
     """Central epsilon of the release: published, and proven for each randomizer."""
     budgets = tuple(each for each in groups.budgets() if each.count)
-    query = BoundQuery(method="gspa", budgets=budgets, delta=DELTA)
-    binary = BoundQuery(randomizer="krr", k=2, budgets=budgets, delta=DELTA)
+    query = Question(method="gspa", budgets=budgets, delta=DELTA)
+    binary = Question(randomizer="krr", k=2, budgets=budgets, delta=DELTA)
     return {
         "GSPA epsilon": bound(query).epsilon,
         "proven, binary reports": bound(binary).epsilon,

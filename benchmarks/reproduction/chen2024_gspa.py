@@ -22,8 +22,8 @@ from fl_shuffle.accounting.bounds.clones import standard_clone
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
 from fl_shuffle.accounting.laws.amplification import Case
 from fl_shuffle.accounting.laws.outcome_pair import OutcomePair
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.configuration.sections import BudgetsSection
 
@@ -75,8 +75,8 @@ def bounds_at(epsilon0: NDArray[np.float64], repeats: int) -> dict[str, float]:
     budgets = tuple(LocalBudget(value, 0.0, count * repeats) for value, count in counts.items())
     clients = epsilon0.size * repeats
     top = float(epsilon0.max())
-    personal = BoundQuery(budgets=budgets, delta=DELTA)
-    worst = BoundQuery(method="feldman2022", epsilon0=top, clients=clients, delta=DELTA)
+    personal = Question(budgets=budgets, delta=DELTA)
+    worst = Question(method="feldman2022", epsilon0=top, clients=clients, delta=DELTA)
     return {
         ERLINGSSON: 12.0 * top * math.sqrt(math.log(1.0 / DELTA) / clients),
         FELDMAN: bound(worst).epsilon if _feldman_holds(top, clients) else math.nan,
@@ -160,7 +160,7 @@ def leaks(options: Options) -> list[dict[str, Any]]:
     for clients in (1000,) if options.fast else (1000, 10_000):
         for own in OWN:
             budgets = (LocalBudget(OTHER, 0.0, clients - 1), LocalBudget(own, 0.0, 1))
-            query = BoundQuery(method="gspa", budgets=budgets, delta=DELTA)
+            query = Question(method="gspa", budgets=budgets, delta=DELTA)
             witness: Any = OneAmongMany(own, OTHER)
             rows.append(
                 {

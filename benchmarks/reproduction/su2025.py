@@ -15,8 +15,8 @@ from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_epsilon
 from fl_shuffle.accounting.bounds.blanket import blanket_epsilon
 from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
 from fl_shuffle.accounting.laws.products import JointComposition
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
+from fl_shuffle.accounting.queries.question import Question
 
 PAPER = "Su, Cheng, Wang 2025"
 DELTA = 1e-6
@@ -45,15 +45,13 @@ def cohorts(options: Options) -> list[int]:
     return [1000, 1800, 3200, 5600, 10_000, 18_000, 32_000, 56_000, 100_000]
 
 
-def query(name: str, epsilon0: float, clients: int, **extra: Any) -> BoundQuery:
+def query(name: str, epsilon0: float, clients: int, **extra: Any) -> Question:
     """One round of one randomizer at the figure's delta."""
     k = 10 if name == "krr" else None
-    return BoundQuery(
-        randomizer=name, k=k, epsilon0=epsilon0, clients=clients, delta=DELTA, **extra
-    )
+    return Question(randomizer=name, k=k, epsilon0=epsilon0, clients=clients, delta=DELTA, **extra)
 
 
-def both(asked: BoundQuery) -> tuple[float, float]:
+def both(asked: Question) -> tuple[float, float]:
     """Upper and lower bound; joint Laplace reports are built directly."""
     if asked.randomizer == "laplace" and asked.joint > 1:
         epsilon0, _, clients = asked.local
@@ -88,7 +86,7 @@ def parallel_curves(epsilon0: float, clients: Sequence[int]) -> list[dict[str, A
     rows = []
     for n in clients:
         row: dict[str, Any] = {"epsilon0": epsilon0, "clients": n}
-        mixed = BoundQuery(
+        mixed = Question(
             parallel=(("krr", 0.5), ("blh", 0.5)),
             k=10,
             epsilon0=epsilon0,

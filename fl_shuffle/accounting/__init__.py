@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from fl_shuffle.accounting.accountant import Accountant
     from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
     from fl_shuffle.accounting.guarantee import Guarantee, Status
-    from fl_shuffle.accounting.queries.bound_query import BoundQuery
     from fl_shuffle.accounting.queries.methods import applicable_methods, bound, compare
     from fl_shuffle.accounting.queries.planned_cost import plan_cost
+    from fl_shuffle.accounting.queries.question import Question
     from fl_shuffle.accounting.rounds.events import ClientClass
 
 __all__ = [
     "Accountant",
-    "BoundQuery",
     "ClientClass",
     "Guarantee",
     "LocalBudget",
+    "Question",
     "Status",
     "applicable_methods",
     "bound",
@@ -40,7 +40,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "fl_shuffle.accounting.accountant": ("Accountant",),
         "fl_shuffle.accounting.guarantee": ("Guarantee", "Status"),
-        "fl_shuffle.accounting.queries.bound_query": ("BoundQuery",),
+        "fl_shuffle.accounting.queries.question": ("Question",),
         "fl_shuffle.accounting.queries.methods": ("applicable_methods", "bound", "compare"),
         "fl_shuffle.accounting.rounds.events": ("ClientClass",),
         "fl_shuffle.accounting.queries.planned_cost": ("plan_cost",),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fl_shuffle.accounting.guarantee import Guarantee
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.declare import asks
 from fl_shuffle.errors import ConfigError, FlShuffleError
 from fl_shuffle.threads import with_one_blas_thread
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 
-@asks(BoundQuery)
+@asks(Question)
 @with_one_blas_thread
-def bound(question: BoundQuery) -> Guarantee:
+def bound(question: Question) -> Guarantee:
     """The guarantee of one method, in nats, for replacing one unit (client or record).
 
     Without `method` it is the smallest proven one; `compare` has them all.
@@ -33,9 +33,9 @@ def bound(question: BoundQuery) -> Guarantee:
     return ask(question)
 
 
-@asks(BoundQuery)
+@asks(Question)
 @with_one_blas_thread
-def compare(question: BoundQuery) -> dict[str, Guarantee | FlShuffleError]:
+def compare(question: Question) -> dict[str, Guarantee | FlShuffleError]:
     """Every method's answer, or the error that says why it does not apply; best proven first.
 
     >>> answers = compare(epsilon0=1.0, clients=10_000, delta=1e-6)
@@ -57,13 +57,13 @@ class Solved:
 
 
 @with_one_blas_thread
-def solve(name: str, question: BoundQuery, *, delta: float) -> Solved:
+def solve(name: str, question: Question, *, delta: float) -> Solved:
     """The most, or least, of the question's number `name` that keeps its epsilon at `delta`.
 
     What the question says of `name` is where nothing begins: any value will do. Raises
     `NotApplicableError` where no value keeps the target.
 
-    >>> question = BoundQuery(randomizer="krr", k=10, epsilon0=1.0, clients=1, epsilon=0.1)
+    >>> question = Question(randomizer="krr", k=10, epsilon0=1.0, clients=1, epsilon=0.1)
     >>> solve("clients", question, delta=1e-6).value
     661
     """
@@ -93,5 +93,5 @@ def to_dp_accounting(*, discretization: float = 1e-4, **question: Any) -> Privac
         if question.get(name) is not None:
             raise ConfigError(f"{name} is no part of this question: the answer has all of them")
     export.require_dp_accounting()
-    query = BoundQuery.from_mapping({**question, "delta": 1e-6})
+    query = Question.from_mapping({**question, "delta": 1e-6})
     return export.to_dp_accounting(query_composition(query), discretization=discretization)

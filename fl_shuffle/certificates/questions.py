@@ -7,7 +7,7 @@ from typing import Any
 
 from fl_shuffle.accounting.guarantee import Guarantee
 from fl_shuffle.accounting.laws.report_grid import report_grids
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.queries.vector_methods import report_classes
 from fl_shuffle.accounting.reports import ReportClass
 from fl_shuffle.certificates.writing import (
@@ -25,7 +25,7 @@ ANY_DIMENSION = 10**9
 KINDS = {"proven": "shuffled", "sum": "sum"}
 
 
-def certificate_of(query: BoundQuery, answer: Guarantee) -> dict[str, Any]:
+def certificate_of(query: Question, answer: Guarantee) -> dict[str, Any]:
     """What `fl_shuffle.verify` accepts for the question that `answer` answers.
 
     Its epsilon is the one that the verifier proves, at the answer's delta. Raises

@@ -21,7 +21,7 @@ from fl_shuffle.run_words import say, tell
 
 if TYPE_CHECKING:
     from fl_shuffle.accounting.guarantee import Guarantee
-    from fl_shuffle.accounting.queries.bound_query import BoundQuery
+    from fl_shuffle.accounting.queries.question import Question
 
 SUMMARY = (
     "The epsilon at --delta (or delta at --epsilon) of shuffled reports, the smallest proven one; "
@@ -35,7 +35,7 @@ CONFIGURED = {"clients": "data.clients", "rounds": "run.rounds"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from fl_shuffle.accounting.queries.bound_query import BoundQuery
+    from fl_shuffle.accounting.queries.question import Question
 
     parser.add_argument(
         "config", metavar="CONFIG", nargs="?", help="what this configuration will cost"
@@ -45,11 +45,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="with CONFIG: what each of these values would gain and lose; may be repeated",
     )  # fmt: skip
     add_overrides(parser)
-    names = [each for each in declare.settings_of(BoundQuery) if each not in ADVERSARY + ASKED]
-    declare.add_options(parser.add_argument_group("reports"), BoundQuery, names=names)
-    declare.add_options(parser.add_argument_group("adversary"), BoundQuery, names=ADVERSARY)
+    names = [each for each in declare.settings_of(Question) if each not in ADVERSARY + ASKED]
+    declare.add_options(parser.add_argument_group("reports"), Question, names=names)
+    declare.add_options(parser.add_argument_group("adversary"), Question, names=ADVERSARY)
     asked = parser.add_argument_group("asked")
-    declare.add_options(asked, BoundQuery, names=ASKED)
+    declare.add_options(asked, Question, names=ASKED)
     asked.add_argument(
         "--solve-for", metavar="NAME",
         help="given both --epsilon and --delta: the most (or least) of clients, sigma, records, "
@@ -79,9 +79,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fl_shuffle.accounting.queries.bound_query import BoundQuery
+    from fl_shuffle.accounting.queries.question import Question
 
-    values = declare.given(arguments, BoundQuery)
+    values = declare.given(arguments, Question)
     if arguments.config is not None:
         return _configured(arguments, values)
     if arguments.set or arguments.grid:
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
             return _stream(lines, values, sys.stdout)
     if arguments.solve_for is not None:
         return _solve(arguments.solve_for.replace("-", "_"), values, as_json=arguments.json)
-    query = BoundQuery.from_mapping(values)
+    query = Question.from_mapping(values)
     if arguments.all:
         return _all(query, arguments)
     return _one(query, arguments)
@@ -133,7 +133,7 @@ def _configured(arguments: argparse.Namespace, values: dict[str, Any]) -> int:
     return 0
 
 
-def _one(query: BoundQuery, arguments: argparse.Namespace) -> int:
+def _one(query: Question, arguments: argparse.Namespace) -> int:
     from fl_shuffle.accounting.queries.methods import bound, lower_answers, proven_over_lower
 
     if arguments.certificate is not None and query.method is None:
@@ -158,7 +158,7 @@ def _one(query: BoundQuery, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _certify(query: BoundQuery, answer: Guarantee, path: Path) -> str:
+def _certify(query: Question, answer: Guarantee, path: Path) -> str:
     """Write the certificate, and say which epsilon it vouches for."""
     require_extra("flint", "certificates", "--certificate")
     from fl_shuffle.certificates.questions import certificate_of
@@ -197,7 +197,7 @@ def _remarks(answer: Guarantee, ratio: float | None) -> list[str]:
 
 
 def _solve(name: str, values: dict[str, Any], *, as_json: bool) -> int:
-    from fl_shuffle.accounting.queries.bound_query import BoundQuery
+    from fl_shuffle.accounting.queries.question import Question
     from fl_shuffle.accounting.queries.solve import COSTS, solve
 
     if name in ("delta", "epsilon"):
@@ -217,7 +217,7 @@ def _solve(name: str, values: dict[str, Any], *, as_json: bool) -> int:
             "are; give a share of them with --solve-for clients"
         )  # fmt: skip
     tell(f"looking for {name}")
-    query = BoundQuery.from_mapping({**values, **START.get(name, {name: 1})})
+    query = Question.from_mapping({**values, **START.get(name, {name: 1})})
     value, result = solve(query, name, delta)
     if as_json:
         print(json.dumps({name: value, **result.to_dict(), "target_delta": delta}))
@@ -264,15 +264,15 @@ def _stream(lines: TextIO, defaults: dict[str, Any], out: TextIO) -> int:
 
 
 def _answer_line(line: str, defaults: dict[str, Any]) -> dict[str, Any]:
-    from fl_shuffle.accounting.queries.bound_query import BoundQuery
     from fl_shuffle.accounting.queries.methods import bound
+    from fl_shuffle.accounting.queries.question import Question
 
     start = time.perf_counter()
     try:
         query = json.loads(line, parse_constant=_refuse_constant)
         if not isinstance(query, dict):
             raise InvalidValueError("query", query, "must be a JSON object")
-        answer = bound(BoundQuery.from_mapping({**defaults, **query}))
+        answer = bound(Question.from_mapping({**defaults, **query}))
     except json.JSONDecodeError as error:
         return {"error": f"not JSON: {error}"}
     except RecursionError:
@@ -290,7 +290,7 @@ def _refuse_constant(name: str) -> float:
     raise InvalidValueError("query", name, "is not a JSON number; numbers must be finite")
 
 
-def _all(query: BoundQuery, arguments: argparse.Namespace) -> int:
+def _all(query: Question, arguments: argparse.Namespace) -> int:
     from fl_shuffle.accounting.guarantee import Guarantee
     from fl_shuffle.accounting.queries.methods import compare, proven_over_lower
 
@@ -323,14 +323,14 @@ def _all(query: BoundQuery, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(query: BoundQuery) -> tuple[str, str]:
+def _asked(query: Question) -> tuple[str, str]:
     """What is asked for, and at what."""
     if query.delta is not None:
         return "epsilon", f"delta = {query.delta:g}"
     return "delta", f"epsilon = {query.epsilon:g}"
 
 
-def _print_table(query: BoundQuery, results: dict[str, Guarantee]) -> None:
+def _print_table(query: Question, results: dict[str, Guarantee]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -363,7 +363,7 @@ def _require_figure(path: Path) -> None:
         raise ConfigError(f"--plot {path}: cannot be written: no folder {path.parent}")
 
 
-def _plot(query: BoundQuery, results: dict[str, Guarantee], path: Path) -> None:
+def _plot(query: Question, results: dict[str, Guarantee], path: Path) -> None:
     """Each method's answer for n from a tenth to ten times the clients."""
     import numpy as np
 
@@ -393,7 +393,7 @@ def _plot(query: BoundQuery, results: dict[str, Guarantee], path: Path) -> None:
         raise ConfigError(f"--plot {error}") from None
 
 
-def _number(query: BoundQuery, name: str) -> float:
+def _number(query: Question, name: str) -> float:
     """The method's answer, or nan (a gap in the figure) where it does not apply or is vacuous."""
     from fl_shuffle.accounting.queries.methods import asked_number, bound
 

@@ -94,7 +94,7 @@ import fl_shuffle.accounting as accounting
 names = [m.name for m in pkgutil.walk_packages(accounting.__path__, "fl_shuffle.accounting.")]
 for name in names:
     importlib.import_module(name)
-query = accounting.BoundQuery(
+query = accounting.Question(
     method="proven", randomizer="gaussian", epsilon0=1.0, delta0=1e-5, clients=1000, delta=1e-6
 )
 print(len(names), accounting.bound(query).status, TRIED & set(sys.modules))
@@ -230,7 +230,7 @@ def test_what_a_configuration_will_cost_and_a_number_for_a_target() -> None:
     assert cost.certain and cost.rounds == 2 and cost.unit == "client"
     assert cost.epsilon == max(kind.epsilon for kind in cost.classes)
     assert sum(kind.clients for kind in cost.classes) == 12 and len(cost.noise) == len(cost.classes)
-    question = fs.BoundQuery(randomizer="gaussian", sigma=1.0, clients=20, epsilon=4.0)
+    question = fs.Question(randomizer="gaussian", sigma=1.0, clients=20, epsilon=4.0)
     solved = fs.solve("sigma", question, delta=1e-5)
     assert solved.answer.delta <= 1e-5 and 0.0 < solved.value < 10.0
 

@@ -23,7 +23,7 @@ def bounds() -> None:
     assert_type(answer.epsilon, float)
     assert_type(answer.status, Status)
     assert_type(answer.is_guarantee, bool)
-    question = fs.BoundQuery(randomizer="krr", k=10, epsilon0=1.0, clients=10_000, delta=1e-6)
+    question = fs.Question(randomizer="krr", k=10, epsilon0=1.0, clients=10_000, delta=1e-6)
     for name, found in fs.compare(epsilon0=1.0, clients=10_000, delta=1e-6).items():
         assert_type(name, str)
         if not isinstance(found, fs.FlShuffleError):

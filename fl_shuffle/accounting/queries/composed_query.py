@@ -9,15 +9,15 @@ from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.dp_accounting_export import EXPORT_SMALLEST_DELTA
 from fl_shuffle.accounting.engine.stop_loss import DeltaBound
 from fl_shuffle.accounting.guarantee import Status
-from fl_shuffle.accounting.queries.bound_query import MAX_EPSILON, BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
+from fl_shuffle.accounting.queries.question import MAX_EPSILON, Question
 from fl_shuffle.accounting.queries.vector_methods import batches, report_classes
 from fl_shuffle.accounting.rounds.equal_rounds import compose_equal_rounds
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.errors import NotApplicableError
 
 
-def query_composition(query: BoundQuery) -> Composition:
+def query_composition(query: Question) -> Composition:
     """The composed law of the query's rounds, by its method; for replacing one unit.
 
     The one-round bound is asked at some 500 budgets: seconds for the costly methods. The epsilon or
@@ -47,7 +47,7 @@ def query_composition(query: BoundQuery) -> Composition:
     return compose_equal_rounds(at, end, query.rounds)
 
 
-def _vector_composition(query: BoundQuery) -> Composition | None:
+def _vector_composition(query: Question) -> Composition | None:
     """Where all clients send vector reports with one noise; the points of a run's own accounting.
 
     None elsewhere, and where the noise is too small for a dominating pair.

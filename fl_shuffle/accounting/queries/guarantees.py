@@ -11,7 +11,7 @@ from fl_shuffle.accounting.bounds.published.closed_form import smallest_delta
 from fl_shuffle.accounting.engine.monotone_search import Point, solve
 from fl_shuffle.accounting.engine.stop_loss import Curve
 from fl_shuffle.accounting.guarantee import Guarantee, Status
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.rounds.equal_rounds import compose_equal_rounds
 from fl_shuffle.errors import NotApplicableError
 
@@ -20,7 +20,7 @@ ONE_RANDOMIZER = "all clients use one randomizer with this local budget"
 
 
 def answer_to(
-    query: BoundQuery,
+    query: Question,
     point: tuple[float, float] | Point,
     status: Status,
     source: str,
@@ -43,7 +43,7 @@ def answer_to(
 
 
 def guarantee_from_curve(
-    query: BoundQuery,
+    query: Question,
     curve: Curve,
     local_epsilon: float,
     status: Status,
@@ -65,13 +65,13 @@ def guarantee_from_curve(
     return answer_to(query, point, status, source, (*assumed(query), *assumptions))
 
 
-def assumed(query: BoundQuery) -> tuple[str, ...]:
+def assumed(query: Question) -> tuple[str, ...]:
     """What every bound on shuffled reports takes for granted."""
     return (SHUFFLED, *secrecy(query))
 
 
 def over_rounds(
-    query: BoundQuery, curve: Curve, local_epsilon: float, *, pure: bool = True
+    query: Question, curve: Curve, local_epsilon: float, *, pure: bool = True
 ) -> tuple[float, float]:
     """The answer over all rounds; `pure`: nobody loses more than `local_epsilon` in one of them."""
     whole = compose_equal_rounds(curve, local_epsilon, query.rounds)
@@ -84,7 +84,7 @@ def over_rounds(
 
 
 def epsilon_and_delta(
-    query: BoundQuery,
+    query: Question,
     epsilon_at: Callable[[float], float],
     delta_at: Callable[[float], float],
 ) -> tuple[float, float]:
@@ -95,12 +95,12 @@ def epsilon_and_delta(
     return epsilon, delta_at(epsilon)
 
 
-def secrecy(query: BoundQuery) -> tuple[str, ...]:
+def secrecy(query: Question) -> tuple[str, ...]:
     """What has to be assumed where clients may be absent."""
     return (ASSUMPTION,) if query.participation < 1.0 else ()
 
 
-def query_details(query: BoundQuery) -> dict[str, object]:
+def query_details(query: Question) -> dict[str, object]:
     names = ("randomizer", "k", "epsilon0", "delta0", "clients", "rounds", "joint", "participation")
     found = {name: getattr(query, name) for name in names}
     if query.budgets:
@@ -109,7 +109,7 @@ def query_details(query: BoundQuery) -> dict[str, object]:
 
 
 def guarantee_from_epsilon(
-    query: BoundQuery,
+    query: Question,
     epsilon_at: Callable[[float], float],
     status: Status,
     source: str,
@@ -123,7 +123,7 @@ def guarantee_from_epsilon(
     return answer_to(query, (epsilon, delta), status, source, (SHUFFLED, *notes))
 
 
-def require_one_round(query: BoundQuery) -> None:
+def require_one_round(query: Question) -> None:
     if query.rounds > 1:
         raise NotApplicableError(
             f"{query.method} is stated for one round; over {query.rounds} rounds use blanket, "

@@ -1,4 +1,4 @@
-"""Every bound by name: a `BoundQuery` in, a `Guarantee` out.
+"""Every bound by name: a `Question` in, a `Guarantee` out.
 
 `bound(query)` evaluates the method the query names; `compare(query)` all that apply. A method asked
 outside its validity raises `NotApplicableError` with the condition that failed.
@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from fl_shuffle.accounting.guarantee import Guarantee, Status, proof_over_attack
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.profile_method import profile_answer
 from fl_shuffle.accounting.queries.published_methods import (
     echo_guarantee,
@@ -20,6 +19,7 @@ from fl_shuffle.accounting.queries.published_methods import (
     gspa_guarantee,
     rdp_guarantee,
 )
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.queries.randomizer_methods import (
     blanket_guarantee,
     chosen_dataset_guarantee,
@@ -52,14 +52,14 @@ class Method:
 
     name: str
     summary: str
-    answer: Callable[[BoundQuery], Guarantee]
+    answer: Callable[[Question], Guarantee]
     of_records: bool = False
     absence: bool = False
     computed: bool = False
     sees: str = "any"
 
 
-def bound(query: BoundQuery) -> Guarantee:
+def bound(query: Question) -> Guarantee:
     """The answer of the method that the query names, or, without one, the smallest proven answer.
 
     Where neighbours change one of several records in a report, another client's report may differ
@@ -92,7 +92,7 @@ def bound(query: BoundQuery) -> Guarantee:
     return answer
 
 
-def _smallest_proven(query: BoundQuery) -> Guarantee:
+def _smallest_proven(query: Question) -> Guarantee:
     """Raises `NotApplicableError` where no bound for the query is proven."""
     answers = list(compare(query, lower=False).values())
     for answer in answers:
@@ -111,7 +111,7 @@ def _smallest_proven(query: BoundQuery) -> Guarantee:
     )
 
 
-def _require_release(query: BoundQuery, method: Method) -> None:
+def _require_release(query: Question, method: Method) -> None:
     """Raise `NotApplicableError` where what is released is not what the method is about."""
     if method.sees not in ("any", query.release):
         needed = "sums alone" if method.sees == "sum" else "single reports"
@@ -126,7 +126,7 @@ def _require_release(query: BoundQuery, method: Method) -> None:
         )
 
 
-def compare(query: BoundQuery, *, lower: bool = True) -> dict[str, Guarantee | FlShuffleError]:
+def compare(query: Question, *, lower: bool = True) -> dict[str, Guarantee | FlShuffleError]:
     """Every method's answer, or the error that says why it does not apply; best proven first.
 
     Order: proven upper bounds from small to large, then asymptotic and published ones, then lower
@@ -148,7 +148,7 @@ LOWER_METHODS = ("lower", "attack", "sum-attack")
 """Lower bounds for the very randomizer asked for (girgis-lower is about binary response)."""
 
 
-def lower_answers(query: BoundQuery) -> dict[str, Guarantee]:
+def lower_answers(query: Question) -> dict[str, Guarantee]:
     """What is certainly lost in the situation of `query`, by every method that can say."""
     found = {}
     for name in LOWER_METHODS:
@@ -161,7 +161,7 @@ def lower_answers(query: BoundQuery) -> dict[str, Guarantee]:
 
 
 def proven_over_lower(
-    query: BoundQuery, answers: Mapping[str, Guarantee | FlShuffleError]
+    query: Question, answers: Mapping[str, Guarantee | FlShuffleError]
 ) -> float | None:
     """The smallest proven number over the largest lower bound; None without one of the two."""
     numbers = {
@@ -178,17 +178,17 @@ def proven_over_lower(
     return proof_over_attack(min(proven, default=None), max(lower, default=None))
 
 
-def asked_number(query: BoundQuery, answer: Guarantee) -> float:
+def asked_number(query: Question, answer: Guarantee) -> float:
     """What the query asks for: epsilon at its delta, or delta at its epsilon."""
     return answer.epsilon if query.delta is not None else answer.delta
 
 
-def applicable_methods(query: BoundQuery) -> tuple[str, ...]:
+def applicable_methods(query: Question) -> tuple[str, ...]:
     """Names of the methods that answer this query, best proven first."""
     return tuple(name for name, value in compare(query).items() if isinstance(value, Guarantee))
 
 
-def _rank(query: BoundQuery, value: Guarantee | FlShuffleError) -> tuple[int, float]:
+def _rank(query: Question, value: Guarantee | FlShuffleError) -> tuple[int, float]:
     if isinstance(value, FlShuffleError):
         return 4, 0.0
     order = (Status.PROVEN, Status.ASYMPTOTIC, Status.AS_PUBLISHED, Status.LOWER_BOUND)

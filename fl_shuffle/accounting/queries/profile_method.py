@@ -9,14 +9,14 @@ from fl_shuffle.accounting.bounds.partial_shuffle.profile import PROFILE_MAX_EPS
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
 from fl_shuffle.accounting.engine.monotone_search import solve
 from fl_shuffle.accounting.guarantee import Guarantee, Status
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.guarantees import SHUFFLED, answer_to, over_rounds
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.errors import NotApplicableError
 
 SOURCE = "partial shuffle by a random swap, then convex order (docs/proofs.md, section 13)"
 
 
-def query_profile(query: BoundQuery) -> LocalProfile:
+def query_profile(query: Question) -> LocalProfile:
     """The profile a query states: its list of points, or its (epsilon0, delta0)."""
     if query.profile:
         return profiles.points(query.pairs)
@@ -28,7 +28,7 @@ def query_profile(query: BoundQuery) -> LocalProfile:
     return profiles.approximate(epsilon0, delta0)
 
 
-def profile_answer(query: BoundQuery) -> Guarantee:
+def profile_answer(query: Question) -> Guarantee:
     """The guarantee of any randomizer, from its local profile alone."""
     if query.personal:
         raise NotApplicableError(

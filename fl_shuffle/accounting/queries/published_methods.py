@@ -1,4 +1,4 @@
-"""How GSPA, Echo and the Renyi and Gaussian-DP bounds answer a `BoundQuery`.
+"""How GSPA, Echo and the Renyi and Gaussian-DP bounds answer a `Question`.
 
 Every function checks its conditions and raises `NotApplicableError` naming the one that failed.
 """
@@ -14,7 +14,6 @@ from fl_shuffle.accounting.bounds.published.echo_of_neighbors import echo_epsilo
 from fl_shuffle.accounting.bounds.published.gspa import gspa_exact_curve, gspa_mu
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta, gaussian_epsilon
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.guarantees import (
     ONE_RANDOMIZER,
     SHUFFLED,
@@ -24,13 +23,14 @@ from fl_shuffle.accounting.queries.guarantees import (
     guarantee_from_epsilon,
     require_one_round,
 )
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.queries.randomizer_methods import SAFE_CLONE
 from fl_shuffle.errors import NotApplicableError
 
 CENTRAL_LIMIT = (SHUFFLED, "a central limit theorem without error term")
 
 
-def gspa_guarantee(query: BoundQuery) -> Guarantee:
+def gspa_guarantee(query: Question) -> Guarantee:
     mu = gspa_mu(query.local_budgets, rounds=query.rounds)
     epsilon, delta = epsilon_and_delta(
         query,
@@ -42,7 +42,7 @@ def gspa_guarantee(query: BoundQuery) -> Guarantee:
     return answer_to(query, (epsilon, delta), Status.AS_PUBLISHED, source, CENTRAL_LIMIT, mu=mu)
 
 
-def gspa_exact_guarantee(query: BoundQuery) -> Guarantee:
+def gspa_exact_guarantee(query: Question) -> Guarantee:
     status, reason = _gspa_status(query)
     return guarantee_from_curve(
         query,
@@ -54,7 +54,7 @@ def gspa_exact_guarantee(query: BoundQuery) -> Guarantee:
     )
 
 
-def _gspa_status(query: BoundQuery) -> tuple[Status, str]:
+def _gspa_status(query: Question) -> tuple[Status, str]:
     """Proven where every other report contains both answers with mass 1/(1 + e^eps_j)."""
     pure = all(budget.delta0 == 0.0 for budget in query.local_budgets)
     plain = query.joint == 1 and not query.parallel
@@ -67,7 +67,7 @@ def _gspa_status(query: BoundQuery) -> tuple[Status, str]:
     return Status.AS_PUBLISHED, "the reduction is not proven for this randomizer and budgets"
 
 
-def echo_guarantee(query: BoundQuery) -> Guarantee:
+def echo_guarantee(query: Question) -> Guarantee:
     if query.randomizer not in (None, "laplace"):
         raise NotApplicableError(
             f"echo is stated for clipped Laplace noise, not {query.randomizer}"
@@ -82,7 +82,7 @@ def echo_guarantee(query: BoundQuery) -> Guarantee:
     )
 
 
-def rdp_guarantee(query: BoundQuery, upper: str) -> Guarantee:
+def rdp_guarantee(query: Question, upper: str) -> Guarantee:
     query.require_pure()
     epsilon0, _, clients = query.local
     rounds = query.rounds
@@ -114,7 +114,7 @@ def rdp_guarantee(query: BoundQuery, upper: str) -> Guarantee:
     return answer_to(query, (epsilon, delta), status, source, assumed, orders=asked)
 
 
-def gdp_asymptotic_guarantee(query: BoundQuery) -> Guarantee:
+def gdp_asymptotic_guarantee(query: Question) -> Guarantee:
     query.require_pure()
     epsilon0, _, clients = query.local
     mu = renyi_closed_forms.chen2024_mu(epsilon0, clients) * math.sqrt(query.rounds)
@@ -127,7 +127,7 @@ def gdp_asymptotic_guarantee(query: BoundQuery) -> Guarantee:
     return answer_to(query, (epsilon, delta), Status.ASYMPTOTIC, source, CENTRAL_LIMIT, mu=mu)
 
 
-def girgis_lower_guarantee(query: BoundQuery) -> Guarantee:
+def girgis_lower_guarantee(query: Question) -> Guarantee:
     require_one_round(query)
     query.require_pure()
     epsilon0, _, clients = query.local

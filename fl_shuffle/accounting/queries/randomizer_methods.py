@@ -1,4 +1,4 @@
-"""How the bounds of a randomizer, and of any randomizer of a local budget, answer a `BoundQuery`.
+"""How the bounds of a randomizer, and of any randomizer of a local budget, answer a `Question`.
 
 Every function checks its conditions and raises `NotApplicableError` naming the one that failed.
 """
@@ -23,7 +23,6 @@ from fl_shuffle.accounting.bounds.published import closed_form
 from fl_shuffle.accounting.bounds.worst_client import worst_client_curve
 from fl_shuffle.accounting.engine.stop_loss import DeltaBound
 from fl_shuffle.accounting.guarantee import Guarantee, Status
-from fl_shuffle.accounting.queries.bound_query import BoundQuery, make_randomizer
 from fl_shuffle.accounting.queries.guarantees import (
     ONE_RANDOMIZER,
     answer_to,
@@ -33,17 +32,18 @@ from fl_shuffle.accounting.queries.guarantees import (
     require_one_round,
     secrecy,
 )
+from fl_shuffle.accounting.queries.question import Question, make_randomizer
 from fl_shuffle.errors import NotApplicableError
 
 SAFE_CLONE = ("krr", "laplace", "privunit")
 """Randomizers whose bound survives clones with probability 2/(1 + e^eps0) at equal budgets."""
 
 
-def _setting(query: BoundQuery) -> dict[str, Any]:
+def _setting(query: Question) -> dict[str, Any]:
     return {"participation": query.participation, "relative_error": query.relative_error}
 
 
-def blanket_guarantee(query: BoundQuery) -> Guarantee:
+def blanket_guarantee(query: Question) -> Guarantee:
     query.require_pure()
     if query.personal:
         return _personal_blanket(query)
@@ -59,7 +59,7 @@ def blanket_guarantee(query: BoundQuery) -> Guarantee:
     return guarantee_from_curve(query, bound.delta, local, Status.PROVEN, source, assumptions)
 
 
-def _personal_blanket(query: BoundQuery) -> Guarantee:
+def _personal_blanket(query: Question) -> Guarantee:
     if query.randomizer not in SAFE_CLONE:
         raise NotApplicableError(
             "blanket with personal budgets needs a blanket law that does not depend on the "
@@ -84,7 +84,7 @@ def _personal_blanket(query: BoundQuery) -> Guarantee:
     )
 
 
-def chosen_dataset_guarantee(query: BoundQuery) -> Guarantee:
+def chosen_dataset_guarantee(query: Question) -> Guarantee:
     require_one_round(query)
     query.require_pure()
     epsilon0, _, clients = query.local
@@ -102,7 +102,7 @@ def chosen_dataset_guarantee(query: BoundQuery) -> Guarantee:
     return answer_to(query, point, Status.LOWER_BOUND, source, assumptions)
 
 
-def moments_guarantee(query: BoundQuery, tail: str) -> Guarantee:
+def moments_guarantee(query: Question, tail: str) -> Guarantee:
     query.require_pure()
     epsilon0, _, clients = query.local
     formula = getattr(blanket_moments, f"{tail}_delta")
@@ -131,7 +131,7 @@ def moments_guarantee(query: BoundQuery, tail: str) -> Guarantee:
 # --- bounds for any randomizer of a local budget -----------------------------------------------
 
 
-def clone_guarantee(query: BoundQuery) -> Guarantee:
+def clone_guarantee(query: Question) -> Guarantee:
     if query.personal:
         return _personal_clone(query)
     epsilon0, delta0, clients = query.local
@@ -159,7 +159,7 @@ def clone_guarantee(query: BoundQuery) -> Guarantee:
     return guarantee_from_curve(query, curve, epsilon0, Status.PROVEN, source, (ONE_RANDOMIZER,))
 
 
-def _personal_clone(query: BoundQuery) -> Guarantee:
+def _personal_clone(query: Question) -> Guarantee:
     query.require_pure()
     k = query.k
 
@@ -193,7 +193,7 @@ def _personal_clone(query: BoundQuery) -> Guarantee:
     )
 
 
-def feldman2022_guarantee(query: BoundQuery) -> Guarantee:
+def feldman2022_guarantee(query: Question) -> Guarantee:
     epsilon0, delta0, clients = query.local
 
     def pure(delta: float) -> float:
@@ -218,7 +218,7 @@ def feldman2022_guarantee(query: BoundQuery) -> Guarantee:
     return guarantee_from_curve(query, curve, epsilon0, Status.PROVEN, source, (ONE_RANDOMIZER,))
 
 
-def feldman2023_guarantee(query: BoundQuery) -> Guarantee:
+def feldman2023_guarantee(query: Question) -> Guarantee:
     query.require_pure()
     epsilon0, _, clients = query.local
     _require_safe_clone(query)
@@ -231,7 +231,7 @@ def feldman2023_guarantee(query: BoundQuery) -> Guarantee:
     )
 
 
-def _require_safe_clone(query: BoundQuery) -> None:
+def _require_safe_clone(query: Question) -> None:
     if query.randomizer not in SAFE_CLONE or query.joint > 1:
         raise NotApplicableError(
             f"{query.method} needs every report law to be at least "
@@ -240,7 +240,7 @@ def _require_safe_clone(query: BoundQuery) -> None:
         )
 
 
-def variation_ratio_guarantee(query: BoundQuery) -> Guarantee:
+def variation_ratio_guarantee(query: Question) -> Guarantee:
     query.require_pure()
     epsilon0, _, clients = query.local
     if query.randomizer != "krr" or query.joint > 1:
@@ -262,7 +262,7 @@ def variation_ratio_guarantee(query: BoundQuery) -> Guarantee:
     return guarantee_from_curve(query, curve, epsilon0, Status.PROVEN, source, (ONE_RANDOMIZER,))
 
 
-def erlingsson_guarantee(query: BoundQuery) -> Guarantee:
+def erlingsson_guarantee(query: Question) -> Guarantee:
     query.require_pure()
     epsilon0, _, clients = query.local
     return guarantee_from_epsilon(

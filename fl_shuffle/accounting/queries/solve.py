@@ -10,8 +10,8 @@ from typing import Any
 from fl_shuffle import declare
 from fl_shuffle.accounting.guarantee import Guarantee
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_mu
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_choice
 
 COSTS = {
@@ -34,7 +34,7 @@ LARGEST, SMALLEST = 1e9, 1e-6
 """Nothing beyond is tried: of real numbers, and of counts that have no end of their own."""
 
 
-def solve(query: BoundQuery, name: str, delta: float) -> tuple[float, Guarantee]:
+def solve(query: Question, name: str, delta: float) -> tuple[float, Guarantee]:
     """The most of `name` (where it costs privacy) or the least that keeps the target.
 
     The target is `query.epsilon` at `delta`. Returns the value, and the answer there. Where the
@@ -49,8 +49,8 @@ def solve(query: BoundQuery, name: str, delta: float) -> tuple[float, Guarantee]
 
 
 class _Search:
-    def __init__(self, query: BoundQuery, name: str, delta: float) -> None:
-        spec = declare.settings_of(BoundQuery)[name]
+    def __init__(self, query: Question, name: str, delta: float) -> None:
+        spec = declare.settings_of(Question)[name]
         self.query, self.name, self.delta = query, name, delta
         self.whole = spec.kind.startswith("int")
         self.costs = COSTS[name]
@@ -141,7 +141,7 @@ def _coordinate(delta: float) -> float:
     return math.sqrt(max(-math.log(max(delta, 1e-300)), 0.0))
 
 
-def _guess(query: BoundQuery, name: str, delta: float) -> float:
+def _guess(query: Question, name: str, delta: float) -> float:
     """Where to begin: near what sums of Gaussian reports would need."""
     epsilon = max(query.epsilon or 0.0, 1e-3)
     mu = gaussian_mu(epsilon, delta)

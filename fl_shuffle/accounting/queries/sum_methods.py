@@ -9,13 +9,13 @@ import numpy as np
 
 from fl_shuffle.accounting.add_remove import add_remove_epsilon
 from fl_shuffle.accounting.guarantee import Guarantee, Status
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.guarantees import answer_to, epsilon_and_delta
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.queries.vector_methods import report_classes, report_details
 from fl_shuffle.errors import NotApplicableError
 
 
-def sum_guarantee(query: BoundQuery) -> Guarantee:
+def sum_guarantee(query: Question) -> Guarantee:
     """The worst client's proven guarantee over `rounds` equal sums of reports.
 
     The reports are those of `proven_vector_guarantee`, each counting once in the sum: everybody's
@@ -58,14 +58,14 @@ def sum_guarantee(query: BoundQuery) -> Guarantee:
     )
 
 
-def _add_remove(query: BoundQuery, epsilon_at: Callable[[float], float]) -> dict[str, float]:
+def _add_remove(query: Question, epsilon_at: Callable[[float], float]) -> dict[str, float]:
     """The answer's epsilon in the other relation, where it applies."""
     if query.delta is None or query.randomizer != "gaussian":
         return {}
     return {"epsilon_add_remove": add_remove_epsilon(epsilon_at(query.delta), query.delta)}
 
 
-def sum_attack_guarantee(query: BoundQuery) -> Guarantee:
+def sum_attack_guarantee(query: Question) -> Guarantee:
     """What the best test on the sums certainly reaches against the worst client.
 
     Raises `NotApplicableError` where it reaches nothing.

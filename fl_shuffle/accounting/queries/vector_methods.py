@@ -7,8 +7,8 @@ from typing import Any
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma, classical_sigma
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.guarantees import answer_to, epsilon_and_delta, secrecy
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.reports import ReportClass, RoundType
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary, Spent
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
@@ -16,7 +16,7 @@ from fl_shuffle.errors import InvalidValueError, NotApplicableError
 VECTOR_RANDOMIZERS = ("gaussian", "laplace")
 
 
-def proven_vector_guarantee(query: BoundQuery) -> Guarantee:
+def proven_vector_guarantee(query: Question) -> Guarantee:
     """The worst client's proven guarantee over `rounds` equal rounds, local guarantee included.
 
     The mean report lies in a ball of radius 1 (only ratios matter). Replacing one client moves it
@@ -50,7 +50,7 @@ def proven_vector_guarantee(query: BoundQuery) -> Guarantee:
     )
 
 
-def attack_guarantee(query: BoundQuery) -> Guarantee:
+def attack_guarantee(query: Question) -> Guarantee:
     """An epsilon that a computed attack on the worst client certainly reaches, or a delta.
 
     The reports are those of `proven_vector_guarantee`. Raises `NotApplicableError` where no attack
@@ -82,12 +82,12 @@ def attack_guarantee(query: BoundQuery) -> Guarantee:
     )
 
 
-def batches(query: BoundQuery, classes: list[ReportClass]) -> list[RoundType]:
+def batches(query: Question, classes: list[ReportClass]) -> list[RoundType]:
     """The query's round as a client of each class sees it."""
     return [RoundType.of(classes, i, query.participation) for i in range(len(classes))]
 
 
-def report_details(query: BoundQuery, classes: list[ReportClass]) -> dict[str, Any]:
+def report_details(query: Question, classes: list[ReportClass]) -> dict[str, Any]:
     """What an answer about vector reports says of the question, beside its other fields."""
     return {
         "records": query.records,
@@ -96,7 +96,7 @@ def report_details(query: BoundQuery, classes: list[ReportClass]) -> dict[str, A
     }
 
 
-def report_classes(query: BoundQuery, instead: str) -> list[ReportClass]:
+def report_classes(query: Question, instead: str) -> list[ReportClass]:
     """The query's reports: noise calibrated to its budgets on means in a ball of radius 1.
 
     Raises `NotApplicableError`, ending with `instead`, where the randomizer is another one.
@@ -113,7 +113,7 @@ def report_classes(query: BoundQuery, instead: str) -> list[ReportClass]:
     return [_report_class(query, budget, sensitivity) for budget in query.local_budgets]
 
 
-def _report_class(query: BoundQuery, budget: LocalBudget, sensitivity: float) -> ReportClass:
+def _report_class(query: Question, budget: LocalBudget, sensitivity: float) -> ReportClass:
     if budget.epsilon0 <= 0.0:
         raise InvalidValueError("epsilon0", budget.epsilon0, "must be > 0 to fix a noise scale")
     if query.randomizer == "laplace":

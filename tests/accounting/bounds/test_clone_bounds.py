@@ -15,8 +15,8 @@ from fl_shuffle.accounting.bounds.clones import clone_curve, standard_clone
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
 from fl_shuffle.accounting.bounds.published.gspa import gspa_exact_curve
 from fl_shuffle.accounting.bounds.worst_client import safe_groups
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.errors import NotApplicableError
 from tests.accounting.bounds.bounds_oracles import (
     clone_pair,
@@ -53,7 +53,7 @@ def test_every_dataset_of_small_randomized_response_stays_below(k: int) -> None:
         matrices = [randomized_response(epsilon0, k)] * n
         for epsilon in (0.0, 0.2 * epsilon0, 0.6 * epsilon0):
             exact = worst_delta(matrices, epsilon)
-            query = BoundQuery(randomizer="krr", k=k, epsilon0=epsilon0, clients=n, epsilon=epsilon)
+            query = Question(randomizer="krr", k=k, epsilon0=epsilon0, clients=n, epsilon=epsilon)
             blanket = bound(query).delta
             clone = standard_clone(epsilon0, n, epsilon=epsilon).delta
             assert exact <= blanket * (1 + 1e-9)
@@ -92,7 +92,7 @@ def test_ternary_response_with_personal_budgets_is_covered(
         for i in range(len(budgets))
     )
     for method in ("blanket", "clone"):
-        query = BoundQuery(
+        query = Question(
             method=method,
             randomizer="krr",
             k=3,
@@ -114,12 +114,12 @@ def test_blanket_below_stronger_clone_below_standard_clone(
 ) -> None:
     asked = {"epsilon0": epsilon0, "clients": n, "epsilon": share * epsilon0}
     krr = {"randomizer": "krr", "k": k}
-    blanket = bound(BoundQuery(**asked, **krr))
-    strong = bound(BoundQuery(**asked, **krr, method="gspa-exact"))
-    standard = bound(BoundQuery(**asked, method="clone"))
-    bennett = bound(BoundQuery(**asked, **krr, method="bennett")).delta
-    hoeffding = bound(BoundQuery(**asked, **krr, method="hoeffding")).delta
-    lower = bound(BoundQuery(**asked, **krr, method="lower")).delta
+    blanket = bound(Question(**asked, **krr))
+    strong = bound(Question(**asked, **krr, method="gspa-exact"))
+    standard = bound(Question(**asked, method="clone"))
+    bennett = bound(Question(**asked, **krr, method="bennett")).delta
+    hoeffding = bound(Question(**asked, **krr, method="hoeffding")).delta
+    lower = bound(Question(**asked, **krr, method="lower")).delta
     # The certified lower ends: far in the tail (1e-200) the engine only bounds.
     assert lower <= blanket.delta
     assert blanket.delta - blanket.numerical_error <= strong.delta
@@ -129,12 +129,12 @@ def test_blanket_below_stronger_clone_below_standard_clone(
 
 def test_equal_personal_budgets_are_the_homogeneous_bound_and_order_is_irrelevant() -> None:
     asked = {"randomizer": "krr", "k": 4, "delta": 1e-6}
-    shared = bound(BoundQuery(**asked, epsilon0=0.8, clients=500))
-    personal = bound(BoundQuery(**asked, budgets=(LocalBudget(0.8),) * 500))
+    shared = bound(Question(**asked, epsilon0=0.8, clients=500))
+    personal = bound(Question(**asked, budgets=(LocalBudget(0.8),) * 500))
     assert shared.epsilon == personal.epsilon
     mixed = [LocalBudget(0.5)] * 100 + [LocalBudget(1.5)] * 50
-    forward = bound(BoundQuery(**asked, budgets=tuple(mixed)))
-    backward = bound(BoundQuery(**asked, budgets=tuple(reversed(mixed))))
+    forward = bound(Question(**asked, budgets=tuple(mixed)))
+    backward = bound(Question(**asked, budgets=tuple(reversed(mixed))))
     assert forward.epsilon == backward.epsilon
 
 
@@ -162,10 +162,10 @@ def test_variation_ratio_for_ternary_response_is_refused_with_its_counterexample
     """n = 5, eps0 = 4, eps = 3, 10-RR: exact .37419 on a dataset, published .36876."""
     asked = {"randomizer": "krr", "epsilon0": 4.0, "clients": 5, "epsilon": 3.0}
     with pytest.raises(NotApplicableError, match="third category"):
-        bound(BoundQuery(**asked, k=10, method="variation-ratio"))
-    reached = bound(BoundQuery(**asked, k=10, method="lower")).delta
-    ours = bound(BoundQuery(**asked, k=10)).delta
+        bound(Question(**asked, k=10, method="variation-ratio"))
+    reached = bound(Question(**asked, k=10, method="lower")).delta
+    ours = bound(Question(**asked, k=10)).delta
     assert 0.3741 <= reached <= ours
     assert reached > 0.36876
-    binary = bound(BoundQuery(**asked, k=2, method="variation-ratio")).delta
-    assert binary == pytest.approx(bound(BoundQuery(**asked, k=2)).delta, rel=1e-6)
+    binary = bound(Question(**asked, k=2, method="variation-ratio")).delta
+    assert binary == pytest.approx(bound(Question(**asked, k=2)).delta, rel=1e-6)

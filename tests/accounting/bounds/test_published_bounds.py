@@ -30,8 +30,8 @@ from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from fl_shuffle.accounting.laws.finite import KRandomizedResponse
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.errors import NotApplicableError
 
 MIXED = (LocalBudget(0.5, 0.0, 5000), LocalBudget(0.01, 0.0, 5000))
@@ -111,7 +111,7 @@ def test_closed_forms_are_above_the_numeric_clone(epsilon0: float, n: int, expon
         closed = feldman2022_epsilon(epsilon0, n, delta)
     except NotApplicableError:
         return
-    numeric = bound(BoundQuery(method="clone", epsilon0=epsilon0, clients=n, delta=delta)).epsilon
+    numeric = bound(Question(method="clone", epsilon0=epsilon0, clients=n, delta=delta)).epsilon
     assert numeric <= closed * (1 + 1e-6)
     assert smallest_delta(lambda d: feldman2022_epsilon(epsilon0, n, d), closed) <= delta * 1.001
 
@@ -182,7 +182,7 @@ def gamma_zero(values: np.ndarray) -> list[float]:
 
 def test_status_of_the_personal_reduction() -> None:
     def status(**given: object) -> Status:
-        return bound(BoundQuery(method="gspa-exact", epsilon=0.01, **given)).status
+        return bound(Question(method="gspa-exact", epsilon=0.01, **given)).status
 
     assert status(randomizer="krr", k=2, budgets=MIXED) is Status.PROVEN
     assert status(randomizer="krr", k=3, budgets=MIXED) is Status.AS_PUBLISHED
@@ -195,9 +195,9 @@ def test_status_of_the_personal_reduction() -> None:
 def test_personal_noise_scales_break_the_published_mu() -> None:
     """One eps = 4 client among .01 clients, common noise: proven .0938 at 1e-5, published .0588."""
     budgets = (LocalBudget(4.0), LocalBudget(0.01, 0.0, 9_999))
-    published = bound(BoundQuery(method="gspa", budgets=budgets, delta=1e-5)).epsilon
+    published = bound(Question(method="gspa", budgets=budgets, delta=1e-5)).epsilon
     proven = bound(
-        BoundQuery(method="blanket", randomizer="laplace", budgets=budgets, delta=1e-5)
+        Question(method="blanket", randomizer="laplace", budgets=budgets, delta=1e-5)
     ).epsilon
     assert published == pytest.approx(0.0588, abs=2e-4)
     assert proven == pytest.approx(0.0938, rel=5e-3)
@@ -209,5 +209,5 @@ def test_extreme_local_budgets_never_exceed_the_local_guarantee(
     method: str, epsilon0: float
 ) -> None:
     for clients in (1, 2, 50):
-        query = BoundQuery(method=method, epsilon0=epsilon0, clients=clients, delta=1e-6)
+        query = Question(method=method, epsilon0=epsilon0, clients=clients, delta=1e-6)
         assert 0.0 <= bound(query).epsilon <= epsilon0 * (1 + 1e-9)

@@ -21,8 +21,8 @@ from fl_shuffle.accounting.bounds.renyi import (
     rdp_floor_delta,
     useful_orders,
 )
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.errors import InvalidValueError
 from tests.accounting.bounds.bounds_oracles import clone_pair, pair_delta, pair_renyi
 
@@ -82,9 +82,9 @@ def test_girgis_lower_below_exact_below_girgis_upper(epsilon0: float, n: int, or
 def test_conversion_never_beats_the_exact_profile(epsilon0: float, n: int, share: float) -> None:
     epsilon = share * epsilon0
     exact = standard_clone(epsilon0, n, epsilon=epsilon)
-    via_rdp = bound(BoundQuery(method="rdp", epsilon0=epsilon0, clients=n, epsilon=epsilon)).delta
+    via_rdp = bound(Question(method="rdp", epsilon0=epsilon0, clients=n, epsilon=epsilon)).delta
     floor = bound(
-        BoundQuery(method="girgis-lower", epsilon0=epsilon0, clients=n, epsilon=epsilon)
+        Question(method="girgis-lower", epsilon0=epsilon0, clients=n, epsilon=epsilon)
     ).delta
     assert floor <= exact.delta * (1 + 1e-9)
     assert exact.delta - exact.numerical_error <= via_rdp * (1 + 1e-9)
@@ -103,11 +103,9 @@ def test_floor_from_divergence_holds_for_a_two_point_pair() -> None:
 
 
 def test_composition_is_additive_and_never_below_one_round() -> None:
-    one = bound(BoundQuery(method="rdp", epsilon0=1.0, clients=1000, delta=1e-6)).epsilon
-    ten = bound(BoundQuery(method="rdp", epsilon0=1.0, clients=1000, delta=1e-6, rounds=10)).epsilon
-    pld = bound(
-        BoundQuery(method="clone", epsilon0=1.0, clients=1000, delta=1e-6, rounds=10)
-    ).epsilon
+    one = bound(Question(method="rdp", epsilon0=1.0, clients=1000, delta=1e-6)).epsilon
+    ten = bound(Question(method="rdp", epsilon0=1.0, clients=1000, delta=1e-6, rounds=10)).epsilon
+    pld = bound(Question(method="clone", epsilon0=1.0, clients=1000, delta=1e-6, rounds=10)).epsilon
     assert one < pld < ten < 10 * one
 
 

@@ -24,8 +24,8 @@ from fl_shuffle.accounting.laws.frequency_oracles import (
     Rappor,
 )
 from fl_shuffle.accounting.laws.products import JointComposition, ParallelComposition
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, PrecisionError
 
 KRR = KRandomizedResponse(1.0, 10)
@@ -181,7 +181,7 @@ def test_atoms() -> None:
 
 
 def test_statements_carry_their_status() -> None:
-    query = BoundQuery(randomizer="krr", k=10, epsilon0=1.0, clients=100, epsilon=0.2)
+    query = Question(randomizer="krr", k=10, epsilon0=1.0, clients=100, epsilon=0.2)
     upper, lower = (bound(replace(query, method=name)) for name in ("blanket", "lower"))
     assert upper.status is Status.PROVEN and upper.is_guarantee
     assert lower.status is Status.LOWER_BOUND and not lower.is_guarantee

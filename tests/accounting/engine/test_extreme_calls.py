@@ -7,8 +7,8 @@ import warnings
 
 import pytest
 
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
+from fl_shuffle.accounting.queries.question import Question
 
 KINDS: list[dict[str, object]] = [
     {"randomizer": "krr", "k": 2},
@@ -47,7 +47,7 @@ def drawn(seed: int) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("call", [*REFUSED_ONCE, *drawn(20)], ids=str)
 def test_there_is_always_an_answer(call: dict[str, object]) -> None:
-    query = BoundQuery.from_mapping(call)
+    query = Question.from_mapping(call)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         answer = bound(query)

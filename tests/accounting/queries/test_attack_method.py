@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from fl_shuffle.accounting.guarantee import Status
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound, compare
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.errors import FlShuffleError, NotApplicableError
 
 
@@ -22,7 +22,7 @@ def test_no_proven_bound_on_vector_reports_lies_below_the_attack(
     randomizer: str, delta0: float, unit: str, records: int, rounds: int
 ) -> None:
     """Six records in a report: bounds that take epsilon0 for any two reports would (0.13, 0.79)."""
-    query = BoundQuery(
+    query = Question(
         randomizer=randomizer,
         epsilon0=1.0,
         delta0=delta0,
@@ -43,7 +43,7 @@ def test_no_proven_bound_on_vector_reports_lies_below_the_attack(
 
 
 def test_one_record_of_several_is_refused_where_the_bound_is_about_whole_reports() -> None:
-    query = BoundQuery(
+    query = Question(
         randomizer="laplace", epsilon0=1.0, clients=1000, delta=1e-6, unit="record", records=6
     )
     for name in ("blanket", "clone", "gspa-exact", "bennett", "lower"):
@@ -54,7 +54,7 @@ def test_one_record_of_several_is_refused_where_the_bound_is_about_whole_reports
 
 
 def test_the_attack_answers_for_delta_too() -> None:
-    query = BoundQuery(
+    query = Question(
         randomizer="gaussian", epsilon0=1.0, delta0=1e-5, clients=1000, epsilon=0.01, unit="client"
     )
     lower, upper = (bound(replace(query, method=name)).delta for name in ("attack", "proven"))

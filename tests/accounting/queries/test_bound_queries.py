@@ -7,13 +7,13 @@ import math
 import pytest
 
 from fl_shuffle.accounting.guarantee import Status
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import METHODS, applicable_methods, bound, compare
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.errors import FlShuffleError, InvalidValueError
 
 
 def test_compare_sorts_proven_first_and_explains_the_rest() -> None:
-    query = BoundQuery(randomizer="krr", k=10, epsilon0=1.0, clients=1000, delta=1e-6)
+    query = Question(randomizer="krr", k=10, epsilon0=1.0, clients=1000, delta=1e-6)
     answers = compare(query)
     assert set(answers) == set(METHODS)
     names = applicable_methods(query)
@@ -66,7 +66,7 @@ GOOD = {"epsilon0": 1.0, "clients": 100, "delta": 1e-6}
 )
 def test_bad_queries_name_the_field(change: dict[str, object], field: str) -> None:
     with pytest.raises(InvalidValueError, match=field):
-        bound(BoundQuery.from_mapping({"method": "clone", **GOOD, **change}))
+        bound(Question.from_mapping({"method": "clone", **GOOD, **change}))
 
 
 @pytest.mark.parametrize(
@@ -84,4 +84,4 @@ def test_vector_reports_refuse_what_has_no_noise_scale(
     good = {"epsilon0": 1.0, "delta0": 1e-5, "clients": 100, "delta": 1e-6}
     query = {"randomizer": "gaussian", "method": "proven", **good, **change}
     with pytest.raises(FlShuffleError, match=message):
-        bound(BoundQuery.from_mapping(query))
+        bound(Question.from_mapping(query))

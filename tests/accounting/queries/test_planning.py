@@ -11,8 +11,8 @@ import pytest
 
 import fl_shuffle as fs
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.queries.solve import COSTS, solve
 from fl_shuffle.cli import main
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
@@ -44,7 +44,7 @@ OWN: dict[str, Any] = {"matrix": [[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]]}
 )
 def test_the_target_is_kept_and_hardly_less_would(name: str, question: dict[str, Any]) -> None:
     delta = 1e-6
-    query = BoundQuery(**{name: 1e-6 if name == "delta0" else 1, **question})
+    query = Question(**{name: 1e-6 if name == "delta0" else 1, **question})
     value, answer = solve(query, name, delta)
     assert answer.delta <= delta and answer.epsilon == query.epsilon
     found: Any = {name: value}
@@ -60,7 +60,7 @@ def test_the_target_is_kept_and_hardly_less_would(name: str, question: dict[str,
 def test_where_shuffling_adds_nothing_a_report_protects_itself(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    query = BoundQuery(
+    query = Question(
         randomizer="gaussian", unit="record", records=600, clients=100, rounds=50, epsilon=1.0,
         sigma=1,
     )  # fmt: skip
@@ -75,7 +75,7 @@ def test_where_shuffling_adds_nothing_a_report_protects_itself(
 
 
 def test_what_cannot_be_solved_for_is_said() -> None:
-    query = BoundQuery(**KRR, epsilon0=1.0, clients=1000, epsilon=0.1)
+    query = Question(**KRR, epsilon0=1.0, clients=1000, epsilon=0.1)
     with pytest.raises(InvalidValueError, match="solve_for = 'k'"):
         solve(query, "k", 1e-6)
     with pytest.raises(InvalidValueError, match="epsilon"):

@@ -15,11 +15,11 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import (
     gaussian_delta,
     gaussian_epsilon,
 )
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound, compare
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
 
-ASKED = BoundQuery(
+ASKED = Question(
     method="sum",
     randomizer="gaussian",
     epsilon0=1.0,
@@ -51,7 +51,7 @@ def test_the_formula_written_out() -> None:
 def test_personal_budgets_hide_in_everybodys_noise() -> None:
     budgets = ((0.5, 1e-5, 30), (2.0, 1e-5, 70))
     named = {"method": "sum", "randomizer": "gaussian", "budgets": list(budgets), "delta": 1e-6}
-    query = BoundQuery.from_mapping({**named, "unit": "client", "release": "sum"})
+    query = Question.from_mapping({**named, "unit": "client", "release": "sum"})
     scales = [analytic_sigma(e, d, 2.0) for e, d, _ in budgets]
     variance = sum(n * s * s for s, (_, _, n) in zip(scales, budgets, strict=True))
     assert bound(query).epsilon == pytest.approx(

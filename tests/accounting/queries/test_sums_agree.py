@@ -10,10 +10,10 @@ import pytest
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
 from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.accounting.queries.planned_cost import client_class
 from fl_shuffle.accounting.queries.planned_sums import sum_cost
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.queries.vector_methods import report_classes
 from fl_shuffle.accounting.reports import ReportClass
 from fl_shuffle.accounting.rounds.trust import Trust
@@ -93,7 +93,7 @@ def of_a_run(setting: Setting, classes: list[ReportClass]) -> float:
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 def test_every_command_says_the_same(setting: Setting) -> None:
-    query = BoundQuery(
+    query = Question(
         method="sum",
         randomizer=setting.randomizer,
         budgets=tuple(setting.arrived),

@@ -11,13 +11,13 @@ from fl_shuffle.accounting.bounds.partial_shuffle import profile as profiles
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import profile_delta
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta, gaussian_epsilon
-from fl_shuffle.accounting.queries.bound_query import BoundQuery
 from fl_shuffle.accounting.queries.methods import bound
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.errors import FlShuffleError, InvalidValueError
 
 
 def ask(**values: object) -> float:
-    return bound(BoundQuery(delta=1e-6, **values)).epsilon  # type: ignore[arg-type]
+    return bound(Question(delta=1e-6, **values)).epsilon  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_more_points_say_more() -> None:
 @pytest.mark.parametrize("value", ["1", "1:x", "a:b", "-1:0.1", "1:2", "gdp:x", "gdp:-1"])
 def test_bad_profiles_are_refused(value: str) -> None:
     with pytest.raises(InvalidValueError):
-        BoundQuery.from_mapping({"profile": value, "clients": 10, "delta": 1e-6})
+        Question.from_mapping({"profile": value, "clients": 10, "delta": 1e-6})
 
 
 def test_profile_beside_epsilon0_is_refused() -> None:
     with pytest.raises(InvalidValueError, match="beside"):
-        BoundQuery(method="profile", profile=((1.0, 0.1),), epsilon0=2.0, clients=10, delta=0.1)
+        Question(method="profile", profile=((1.0, 0.1),), epsilon0=2.0, clients=10, delta=0.1)
 
 
 def test_profiles_bound_what_they_stand_for() -> None:

@@ -1,4 +1,4 @@
-"""What can be asked of the accountant, validated once: `BoundQuery`."""
+"""What can be asked of the accountant, validated once: `Question`."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _matrix_file(path: Path) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundQuery:
+class Question:
     """One question: which delta at `epsilon`, or which epsilon at `delta` (exactly one is given).
 
     Raises `InvalidValueError` for a field outside its range, and for missing or clashing fields.
@@ -406,7 +406,7 @@ class BoundQuery:
             )
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> BoundQuery:
+    def from_mapping(cls, values: Mapping[str, Any]) -> Question:
         """A query from JSON-like names; what is None counts as not given. Unknown names raise."""
         if not isinstance(values, Mapping):
             raise InvalidValueError("query", values, "must be an object of names and values")
@@ -416,7 +416,7 @@ class BoundQuery:
         return declare.read(cls, given, "", "query key")
 
 
-def make_randomizer(query: BoundQuery, epsilon0: float) -> Randomizer:
+def make_randomizer(query: Question, epsilon0: float) -> Randomizer:
     """The accountant's view of the named randomizer at local budget `epsilon0`.
 
     Raises `NotApplicableError` if no randomizer is named or it has no pure law (Gaussian noise).
@@ -440,7 +440,7 @@ def make_randomizer(query: BoundQuery, epsilon0: float) -> Randomizer:
     return JointComposition((part,) * query.joint)
 
 
-def _single(name: str, query: BoundQuery, epsilon0: float) -> Randomizer:
+def _single(name: str, query: Question, epsilon0: float) -> Randomizer:
     from fl_shuffle.accounting.laws import finite, frequency_oracles
     from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
 
