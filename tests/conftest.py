@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from fl_shuffle.accounting.rounds import equal_rounds
+from tests.crashes import crash, refused
 from tests.small_federation import launch, small
 
-__all__ = ["launch", "small"]
+__all__ = ["crash", "launch", "refused", "small"]
 
 SLOW = 2.0
 """Seconds from which on a case is to be marked slow."""

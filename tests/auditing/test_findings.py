@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
-import pytest
-
 from fl_shuffle.auditing.canaries import Canaries
 from fl_shuffle.auditing.claims import Claims
-from fl_shuffle.auditing.effort import AuditSettings
 from fl_shuffle.auditing.findings import Finding, Point
-from fl_shuffle.errors import InvalidValueError
 from tests.auditing.audit_settings import config, played
 
 
@@ -42,24 +36,3 @@ def test_a_claim_that_is_too_small_is_contradicted() -> None:
 
     report = played(settings, canaries, Wrong(settings, *canaries.claimant))
     assert report.findings[0].breaks_proven
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("trials", 7),
-        ("trials", 0),
-        ("trials", 10**9),
-        ("trials", 10.0),
-        ("reports", 999),
-        ("confidence", 0.4),
-        ("confidence", 1.0),
-        ("confidence", math.nan),
-        ("seconds", 0.0),
-        ("seconds", math.inf),
-        ("seed", -1),
-    ],
-)
-def test_bad_settings_are_refused(name: str, value: object) -> None:
-    with pytest.raises(InvalidValueError, match=name):
-        AuditSettings(**{name: value})  # type: ignore[arg-type]

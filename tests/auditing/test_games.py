@@ -79,11 +79,12 @@ def test_the_right_noise_is_not_contradicted(settings: Config) -> None:
     assert report.findings
 
 
-@pytest.mark.parametrize("settings", KINDS, ids=NAMES)
+@pytest.mark.parametrize("settings", [KINDS[0], KINDS[3]], ids=[NAMES[0], NAMES[3]])
 def test_noise_three_times_too_small_is_caught(settings: Config) -> None:
     assert audit(settings, factor=3.0).breaks_proven
 
 
+@pytest.mark.slow
 def test_the_stated_power_is_true() -> None:
     """Noise as much too small as the audit says it would catch is caught; at 95% per seed, two
     misses in six have chance 3e-2 and three 2e-3. Noise half as far off is below the power."""
@@ -102,6 +103,7 @@ def test_the_stated_power_is_true() -> None:
     assert sum(caught) >= 4
 
 
+@pytest.mark.slow
 def test_a_minority_with_large_budgets_breaks_the_published_mu_in_whole_rounds() -> None:
     report = play(named("1% of 1,000"), trials=800, reports=20_000)
     games = [found for found in report.findings if "Clopper-Pearson" in found.method]
@@ -113,9 +115,7 @@ def test_a_minority_with_large_budgets_breaks_the_published_mu_in_whole_rounds()
     ("name", "at_least", "truth", "published"),
     [
         ("1% of 10,000 clients at 0.5", 0.13, 0.157, 0.0589),
-        ("10% of 10,000 clients at 2", 0.19, 0.219, 0.0614),
         ("1% of 10,000 clients at 2, the rest at 0.01 (Laplace)", 0.75, 0.917, 0.0590),
-        ("50% of 10,000 clients at 4", 0.27, 0.309, 0.0844),
     ],
 )
 def test_mixes_of_budgets_that_break_the_published_mu(
@@ -131,6 +131,7 @@ def test_mixes_of_budgets_that_break_the_published_mu(
     assert not report.breaks_proven
 
 
+@pytest.mark.slow
 def test_record_level_noise_breaks_the_published_mu_with_many_clients_only() -> None:
     many = play(named("1,000 clients of 600"), trials=300, reports=50_000)
     few = play(named("100 clients of 600"), trials=300, reports=50_000)

@@ -34,20 +34,13 @@ def test_json_is_exactly_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     ("flags", "message"),
     [
         (["--epsilon0", "1", "--clients", "0", "--delta", "1e-6"], "clients = 0"),
-        (["--epsilon0", "nan", "--clients", "9", "--delta", "1e-6"], "epsilon0 = nan"),
-        (["--epsilon0", "1", "--clients", "9", "--delta", "0"], "delta = 0"),
-        (["--epsilon0", "1", "--clients", "9"], "exactly one"),
         ([*KRR, *QUERY, "--delta", "1e-6", "--method", "echo"], "clipped Laplace"),
         ([*QUERY, "--delta", "1e-6", "--method", "erlingsson2019"], "epsilon0 < 0.5"),
         ([*QUERY, "--delta", "1e-6", "--budgets", "/no/such.csv"], "does not exist"),
         (["--jsonl", "/no/such.jsonl"], "does not exist"),
-        ([*SUMS, "--clients", "1000", "--assumed-honest", "1000000"], "number of reports, 1000"),
         ([*SUMS, "--clients", "1000", "--assumed-honest", "1001"], "number of reports, 1000"),
         ([*SUMS, "--epsilon", "1", "--solve-for", "clients", "--assumed-honest", "9"], "a share"),
-        (
-            [*KRR, "--epsilon", "1", "--solve-for", "delta"],
-            "--epsilon without --delta",
-        ),
+        ([*KRR, "--epsilon", "1", "--solve-for", "delta"], "--epsilon without --delta"),
     ],
 )
 def test_bad_input_is_one_line_and_code_two(
@@ -69,16 +62,6 @@ def test_every_answer_says_what_it_assumes(method: str, capsys: pytest.CaptureFi
     assert main(["bound", *flags, "--json"]) == 0
     assumed = json.loads(capsys.readouterr().out)["assumptions"]
     assert assumed and all(f"assumes {each}" in shown for each in assumed)
-
-
-def test_a_plan_refuses_more_honest_reports_than_there_are(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    target = ["--release", "sum", "--clients", "100", "--epsilon", "1", "--delta", "1e-6"]
-    assert main(["plan", *target, "--rounds", "2", "--assumed-honest", "101"]) == 2
-    assert "assumed_honest = 101: must be at most the number of reports, 100" in " ".join(
-        capsys.readouterr().err.split()
-    )
 
 
 def test_secret_check_in_states_its_assumption(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,14 +42,6 @@ def spent(config: Config, present: np.ndarray) -> float:
     return account.worst_epsilon(config.privacy.target_delta)
 
 
-@pytest.mark.parametrize("assumed", [None, 7, 0.4])
-def test_a_plan_says_what_the_run_will_count(assumed: AssumedHonest) -> None:
-    config = config_with(assumed)
-    everybody = np.ones((12, config.data.clients), dtype=bool)
-    worst = max(cost.epsilon for cost in cost_of(config)[0])
-    assert worst == pytest.approx(spent(config, everybody), rel=1e-8)
-
-
 @pytest.mark.parametrize("assumed", [None, 3, 0.4])
 def test_drawn_runs_stay_below_the_expected_cost(assumed: AssumedHonest) -> None:
     """Exceeded with probability 1% at most: in 20 runs twice or more has probability 2%."""

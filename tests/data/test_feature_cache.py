@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 import numpy as np
@@ -83,19 +82,6 @@ def test_another_image_option_or_training_set_has_another_file(folder: Path) -> 
     assert cached("hog", {"cells": [2]}, changed).known(IMAGES)
     assert not cached("hog", {"cells": [2]}, changed).known(changed)
     assert {path.name for path in folder.iterdir()} == names
-
-
-def test_only_the_user_can_read_it(folder: Path) -> None:
-    folder.mkdir(mode=0o755, parents=True)
-    folder.chmod(0o755)
-    before = os.umask(0)
-    try:
-        cached(*MAPS[0]).transform(IMAGES)
-    finally:
-        os.umask(before)
-    [file] = folder.iterdir()
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("damage", ["cut", "bit", "empty"])

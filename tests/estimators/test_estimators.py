@@ -44,8 +44,13 @@ def population(rng: np.random.Generator, *, dependent: bool) -> tuple[np.ndarray
     return categories, numbers, budgets
 
 
-@pytest.mark.parametrize("name", list(CATEGORICAL))
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize(
+    ("name", "estimator"),
+    [
+        *(("krr", estimator) for estimator in ESTIMATORS),
+        *((name, "inverse-variance") for name in CATEGORICAL if name != "krr"),
+    ],
+)
 def test_frequency_is_unbiased_and_covered(name: str, estimator: str) -> None:
     """Budgets are dealt at random, anew in every repetition; the users' values stay the same."""
     rng = np.random.default_rng(10)
@@ -134,23 +139,14 @@ def test_published_forms_by_hand() -> None:
     assert mean.high[0] - mean.value[0] == pytest.approx(1.959964 * deviation, rel=1e-6)
 
 
-@pytest.mark.parametrize("confidence", [0.0, 1.0, -0.5, math.nan, "0.9"])
-def test_bad_confidence(confidence: object) -> None:
-    with pytest.raises(InvalidValueError, match="confidence"):
-        estimate_mean(
-            np.zeros(3),
-            1.0,
-            make_mean_randomizer("laplace"),
-            confidence=confidence,  # type: ignore[arg-type]
-        )
-
-
 def test_bad_reports_budgets_and_names() -> None:
     laplace, krr = make_mean_randomizer("laplace"), categorical_randomizer("krr", 2)
     with pytest.raises(InvalidValueError, match="reports"):
         estimate_mean(np.array([]), 1.0, laplace)
     with pytest.raises(InvalidValueError, match="reports"):
         estimate_mean(np.array([1.0, np.nan]), 1.0, laplace)
+    with pytest.raises(InvalidValueError, match="confidence"):
+        estimate_mean(np.zeros(3), 1.0, laplace, confidence=1.0)
     with pytest.raises(InvalidValueError, match="epsilon0"):
         estimate_mean(np.zeros(2), np.array([1.0, 0.0]), laplace)
     with pytest.raises(InvalidValueError, match="reports"):

@@ -127,6 +127,7 @@ def test_rounds_have_one_law(noise: str, missing: tuple[int, ...]) -> None:
     assert not np.mod(pooled, step).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 def test_power(noise: str) -> None:
     """What the comparison sees: each of these with near certainty (here: it does)."""

@@ -73,8 +73,14 @@ def part(problem: tuple, first: int, last: int, shift: int = 0) -> tuple:
     return inputs, labels, offsets[first : last + 1] - offsets[first], radius[first:last]
 
 
-@pytest.mark.parametrize(("clip", "steps"), [("record", 1), ("none", 1), ("none", 3)])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "clip", "steps"),
+    [
+        *((name, "record", 1) for name in MODELS),
+        *((name, "none", 3) for name in ("linear", "linear, compiled", "broad", "residual")),
+        ("convolution", "none", 1),
+    ],
+)
 def test_whole_blocks_have_the_same_bits_in_any_call(name: str, clip: str, steps: int) -> None:
     engine = engine_of(name, clip)
     problem = data(name, 6)

@@ -75,6 +75,7 @@ def test_distribution(law: str, bits: int) -> None:
     assert abs(np.mean(values)) < 5 * math.sqrt(np.mean(values**2) / SAMPLES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", ["normal", "laplace"])
 def test_power_of_the_distribution_tests(law: str) -> None:
     values = sample(law)
@@ -90,6 +91,7 @@ def test_power_of_the_distribution_tests(law: str) -> None:
     assert ks_p_value(np.round(values * 32) / 32, law) < ALARM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [32, 64])
 def test_tail_counts(bits: int) -> None:
     """Counts beyond 4, 4.5 and 5 sigma and 12, 14 and 16 Laplace scales.
@@ -119,6 +121,7 @@ def test_tail_counts(bits: int) -> None:
     assert stats.binomtest(wide, total, float(stats.norm.sf(4.0))).pvalue < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", ["normal", "laplace"])
 @pytest.mark.parametrize("bits", [32, 64])
 def test_no_correlation_between_clients_rounds_and_dimensions(law: str, bits: int) -> None:

@@ -41,9 +41,8 @@ def test_grid_step_is_the_smallest_power_of_two_that_suffices(scale: float, radi
 
 @pytest.mark.parametrize(
     ("scale", "radius"),
-    [(0.0, 1.0), (-1.0, 1.0), (math.nan, 1.0), (math.inf, 1.0), (1.0, -1.0), (1.0, math.nan),
-     (1e13, 1.0), (1e-13, 1.0), ("1", 1.0), (True, 1.0)],
-)  # fmt: skip
+    [(0.0, 1.0), (math.nan, 1.0), (1.0, -1.0), (1e13, 1.0), (1e-13, 1.0), ("1", 1.0)],
+)
 def test_grid_step_refuses(scale: object, radius: object) -> None:
     with pytest.raises(InvalidValueError):
         grid_step(scale, radius)  # type: ignore[arg-type]
@@ -184,11 +183,7 @@ def test_exactness_is_refused_where_it_does_not_hold() -> None:
     st.floats(-30, 30),
 )
 def test_clipped_rows_never_exceed_the_radius(
-    seed: int,
-    rows: int,
-    shape: tuple[int, int],
-    log_radius: float,
-    log_size: float,
+    seed: int, rows: int, shape: tuple[int, int], log_radius: float, log_size: float
 ) -> None:
     dimension, norm = shape
     rng = np.random.default_rng(seed)
@@ -232,7 +227,7 @@ def awkward_rows(dimension: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("norm", [1, 2])
-@pytest.mark.parametrize("dimension", [1, 7, 31, 255, 256, 257, 640, 3000])
+@pytest.mark.parametrize("dimension", [1, 31, 256, 257, 3000])
 @pytest.mark.parametrize("radius", [SMALLEST, 1.0])
 def test_clipping_against_float64(dimension: int, norm: int, radius: float) -> None:
     radii = np.geomspace(radius, 1e3 * radius, 88)

@@ -11,7 +11,7 @@ import pytest
 
 import fl_shuffle as fs
 from fl_shuffle.cli import main
-from tests.runs.test_runs import Crash, crash_in_round
+from tests.crashes import Crashing
 from tests.small_federation import Launch
 
 
@@ -25,20 +25,15 @@ def listed(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> d
 @pytest.mark.parametrize("release", ["reports", "sum"])
 def test_an_interrupted_run_shows_what_it_cost_so_far(
     release: str,
+    crash: Crashing,
     launch: Launch,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     wanted = f"privacy.release={release}"
     assert launch("whole", wanted, "run.rounds=2") == 0
-    with monkeypatch.context() as patch:
-        crash_in_round(patch, 2)
-        with pytest.raises(Crash):
-            launch("stopped", wanted)
-        crash_in_round(patch, 0)
-        with pytest.raises(Crash):
-            launch("begun", wanted)
+    crash(2, wanted, name="stopped")
+    crash(0, wanted, name="begun")
     rows, whole = listed(tmp_path, capsys), fs.Result(tmp_path / "whole")
     assert [rows[name]["state"] for name in ("whole", "stopped", "begun")] == [
         "finished", "unfinished", "unfinished",

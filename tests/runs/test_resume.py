@@ -22,45 +22,20 @@ from fl_shuffle.ledger.writer import LedgerWriter
 from fl_shuffle.report.record import read_run
 from fl_shuffle.runs.events import RoundFinished
 from fl_shuffle.runs.run import Run
-from tests.runs.test_runs import CLASS, Crash, crash_in_round
+from tests.crashes import Crash, Crashing, Refused, dying_after, resume
+from tests.runs.test_runs import CLASS
 from tests.small_federation import Launch, model_bytes, summary
 
 SYSTEM = "run.entropy=system"
 
 
-def crashed(launch: Launch, patch: pytest.MonkeyPatch, after: int, *settings: str) -> None:
-    with patch.context() as inner:
-        crash_in_round(inner, after)
-        with pytest.raises(Crash):
-            launch("run", *settings)
-
-
-def resume(folder: Path, *options: str) -> int:
-    return main(["simulate", "--resume", str(folder), "--quiet", *options])
-
-
-def crashed_twice(
-    launch: Launch, patch: pytest.MonkeyPatch, run: Path, after: int, *settings: str
-) -> tuple[bytes, bytes]:
+def crashed_twice(crash: Crashing, after: int, *settings: str) -> tuple[bytes, bytes]:
     """Six rounds that crash after `after` and, resumed, in the fourth: the ledger of each time."""
-    crashed(launch, patch, after, "run.rounds=6", *settings)
+    run = crash(after, "run.rounds=6", *settings)
     older = (run / "ledger.sqlite").read_bytes()
-    with patch.context() as inner:
-        crash_in_round(inner, 4)
-        with pytest.raises(Crash):
-            resume(run)
+    with dying_after(4):
+        resume(run)
     return older, (run / "ledger.sqlite").read_bytes()
-
-
-def refused(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
-    """The one line with which a resume is refused; the ledger stays as it was."""
-    capsys.readouterr()
-    before = (folder / "ledger.sqlite").read_bytes()
-    assert resume(folder, *options) == 2
-    said = capsys.readouterr().err
-    assert len(said.splitlines()) == 1
-    assert (folder / "ledger.sqlite").read_bytes() == before
-    return said
 
 
 def test_a_release_is_recorded_under_its_own_attempt(tmp_path: Path) -> None:
@@ -90,10 +65,7 @@ def test_a_release_is_recorded_under_its_own_attempt(tmp_path: Path) -> None:
 
 
 def test_a_stopped_run_says_from_where_it_replays(
-    small: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a seeded run the state is kept now and then; a real one's after every round."""
 
@@ -116,16 +88,11 @@ def test_a_stopped_run_says_from_where_it_replays(
         assert ("going on at round 2: rounds 2 to 4 are played again" in said) == replayed
 
 
-def test_an_older_ledger_is_refused(
-    launch: Launch,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_older_ledger_is_refused(crash: Crashing, refused: Refused, tmp_path: Path) -> None:
     run, ledger = tmp_path / "run", tmp_path / "run" / "ledger.sqlite"
-    older, newer = crashed_twice(launch, monkeypatch, run, 2, SYSTEM)
+    older, newer = crashed_twice(crash, 2, SYSTEM)
     ledger.write_bytes(older)
-    said = refused(run, capsys)
+    said = refused(run)
     assert "the ledger is older than the run, as lock tells" in said
     ledger.write_bytes(newer)
     assert resume(run) == 0
@@ -133,11 +100,11 @@ def test_an_older_ledger_is_refused(
 
 
 def test_a_seeded_run_plays_again_what_an_older_ledger_forgot(
-    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    crash: Crashing, launch: Launch, tmp_path: Path
 ) -> None:
     assert launch("whole", "run.rounds=6") == 0
     run = tmp_path / "run"
-    older, _ = crashed_twice(launch, monkeypatch, run, 1)
+    older, _ = crashed_twice(crash, 1)
     (run / "ledger.sqlite").write_bytes(older)
     assert resume(run) == 0
     assert model_bytes(run) == model_bytes(tmp_path / "whole")
@@ -148,12 +115,9 @@ def test_a_seeded_run_plays_again_what_an_older_ledger_forgot(
 
 
 def test_a_missing_ledger_is_refused(
-    launch: Launch,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    crash: Crashing, launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    crashed(launch, monkeypatch, 2, SYSTEM)
+    crash(2, SYSTEM)
     for file in (tmp_path / "run").glob("ledger.sqlite*"):
         file.unlink()
     assert resume(tmp_path / "run") == 2
@@ -162,19 +126,14 @@ def test_a_missing_ledger_is_refused(
     assert "not empty" in capsys.readouterr().err
 
 
-def test_another_runs_ledger_is_refused(
-    launch: Launch,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    crashed(launch, monkeypatch, 2, SYSTEM)
+def test_another_runs_ledger_is_refused(crash: Crashing, refused: Refused, tmp_path: Path) -> None:
+    crash(2, SYSTEM)
     (tmp_path / "run").rename(tmp_path / "other")
-    crashed(launch, monkeypatch, 2, SYSTEM, "budgets.high=2.0")
+    crash(2, SYSTEM, "budgets.high=2.0")
     shutil.copy(tmp_path / "other" / "ledger.sqlite", tmp_path / "run" / "ledger.sqlite")
     for side in ("-wal", "-shm"):
         (tmp_path / "run" / f"ledger.sqlite{side}").unlink(missing_ok=True)
-    assert "another run's" in refused(tmp_path / "run", capsys)
+    assert "another run's" in refused(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -192,17 +151,13 @@ def test_another_runs_ledger_is_refused(
     ],
 )
 def test_a_changed_ledger_is_refused(
-    change: str,
-    launch: Launch,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    change: str, crash: Crashing, refused: Refused, tmp_path: Path
 ) -> None:
-    crashed(launch, monkeypatch, 2, SYSTEM)
+    crash(2, SYSTEM)
     with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
         assert db.execute(change).rowcount > 0
     db.close()
-    said = refused(tmp_path / "run", capsys)
+    said = refused(tmp_path / "run")
     assert "was changed" in said or "knows nothing of round 1" in said
 
 
@@ -219,33 +174,24 @@ SETTINGS: list[tuple[str, str, object]] = [
 
 @pytest.mark.parametrize(("section", "key", "value"), SETTINGS)
 def test_what_was_promised_cannot_be_changed(
-    section: str,
-    key: str,
-    value: object,
-    launch: Launch,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    section: str, key: str, value: object, crash: Crashing, refused: Refused, tmp_path: Path
 ) -> None:
     """Not on the command line; and nobody reads config.json, which is written again."""
-    crashed(launch, monkeypatch, 1, SYSTEM)
+    crash(1, SYSTEM)
     run = tmp_path / "run"
     kept = (run / "config.json").read_text()
     config = json.loads(kept)
     config[section][key] = value
     (run / "config.json").write_text(json.dumps(config))
-    assert f"{section}.{key} = " in refused(run, capsys, "--set", f"{section}.{key}={value}")
+    assert f"{section}.{key} = " in refused(run, "--set", f"{section}.{key}={value}")
     assert resume(run) == 0
     assert (run / "config.json").read_text() == kept
 
 
 def test_rounds_may_be_added_and_that_is_written_down(
-    launch: Launch,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    crash: Crashing, refused: Refused, launch: Launch, tmp_path: Path
 ) -> None:
-    crashed(launch, monkeypatch, 2)
+    crash(2)
     run = tmp_path / "run"
     assert resume(run, "--rounds", "5", "--jobs", "1", "--set", "run.timeout=60") == 0
     assert summary(run)["rounds"] == 5
@@ -259,15 +205,12 @@ def test_rounds_may_be_added_and_that_is_written_down(
     assert launch("straight", "run.rounds=5") == 0
     assert model_bytes(run) == model_bytes(tmp_path / "straight")
     run.rename(tmp_path / "done")
-    crashed(launch, monkeypatch, 2, "server.decay=linear")
-    assert "server.decay" in refused(run, capsys, "--rounds", "5")
+    crash(2, "server.decay=linear")
+    assert "server.decay" in refused(run, "--rounds", "5")
 
 
 def test_budgets_may_lie_elsewhere_when_they_are_the_same(
-    launch: Launch,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    crash: Crashing, refused: Refused, tmp_path: Path
 ) -> None:
     """Where budgets are read from may change; what is in them is compared."""
     old, new, run = tmp_path / "old.csv", tmp_path / "new.csv", tmp_path / "run"
@@ -276,14 +219,11 @@ def test_budgets_may_lie_elsewhere_when_they_are_the_same(
         *(f"{client},2.0,1e-5" for client in range(12)),
     ]
     old.write_text("\n".join(lines) + "\n")
-    with monkeypatch.context() as inner:
-        crash_in_round(inner, 2)
-        with pytest.raises(Crash):
-            launch("run", SYSTEM, options=("--budgets", str(old)))
+    crash(2, SYSTEM, options=("--budgets", str(old)))
     new.write_text(old.read_text().replace("2.0", "0.1"))
     old.unlink()
     moved = f"budgets.file={new}"
-    assert "its budgets or clipping changed" in refused(run, capsys, "--set", moved)
+    assert "its budgets or clipping changed" in refused(run, "--set", moved)
     new.write_text("\n".join(lines) + "\n")
     assert resume(run, "--set", moved) == 0
     notes = LedgerRecord(run / "ledger.sqlite").notes

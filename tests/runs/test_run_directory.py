@@ -20,7 +20,7 @@ from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data
 from fl_shuffle.runs.directory import RunDirectory, new_directory
 from fl_shuffle.runs.place import RunPlace
 from fl_shuffle.runs.resume import unfinished_config
-from tests.runs.test_runs import Crash, crash_in_round
+from tests.crashes import Crashing
 from tests.small_federation import Launch, model_bytes
 
 
@@ -93,12 +93,9 @@ def test_a_run_that_goes_on_elsewhere_is_not_resumed(
 
 
 def test_a_ledger_that_happens_to_be_there_is_not_gone_on_with(
-    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    crash: Crashing, launch: Launch, tmp_path: Path
 ) -> None:
-    with monkeypatch.context() as patch:
-        crash_in_round(patch, 1)
-        with pytest.raises(Crash):
-            launch("run")
+    crash(1)
     before = (tmp_path / "run" / "ledger.sqlite").read_bytes()
     with pytest.raises(RunError, match="already holds a run"):
         RunDirectory.claim(tmp_path / "run")
@@ -157,21 +154,14 @@ def test_only_the_owner_may_read_a_run(
     assert {mode(path) for path in (tmp_path / "run").iterdir()} == {0o600}
 
 
-def crashed(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        crash_in_round(patch, 1)
-        with pytest.raises(Crash):
-            launch("run")
-
-
 def test_data_that_cannot_be_compared_must_be_vouched_for(
-    launch: Launch,
+    crash: Crashing,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """As on another machine: the state folder does not know the run."""
-    crashed(launch, monkeypatch)
+    crash(1)
     monkeypatch.setenv(STATE_VARIABLE, str(tmp_path / "elsewhere"))
     capsys.readouterr()
     resume = ["simulate", "--resume", str(tmp_path / "run"), "--quiet"]
@@ -188,10 +178,10 @@ def test_data_that_cannot_be_compared_must_be_vouched_for(
 
 
 def test_what_is_known_of_the_data_is_private_and_goes_with_the_run(
-    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    crash: Crashing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(STATE_VARIABLE, str(tmp_path / "state"))
-    crashed(launch, monkeypatch)
+    crash(1)
     [known] = (tmp_path / "state" / "data").iterdir()
     assert mode(known) == 0o600 and mode(known.parent) == 0o700
     assert recall_data(known.name)

@@ -22,7 +22,7 @@ from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.ledger.writer import LedgerWriter
 from fl_shuffle.report.record import read_run
-from tests.runs.test_runs import Crash, crash_in_round
+from tests.crashes import Crashing, resume
 from tests.small_federation import Launch, model_bytes, summary
 
 SUM = "privacy.release=sum"
@@ -132,15 +132,9 @@ def test_targets_and_lifetimes_follow_what_is_released(launch: Launch, tmp_path:
     assert 0 < life.rounds.min() < life.rounds.max()
 
 
-def test_a_crashed_run_keeps_its_sum(
-    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crashed_run_keeps_its_sum(crash: Crashing, launch: Launch, tmp_path: Path) -> None:
     assert launch("whole", SUM) == 0
-    with monkeypatch.context() as patch:
-        crash_in_round(patch, 2)
-        with pytest.raises(Crash):
-            launch("crashed", SUM)
-    assert main(["simulate", "--resume", str(tmp_path / "crashed"), "--quiet"]) == 0
+    assert resume(crash(2, SUM, name="crashed")) == 0
     assert summary(tmp_path / "crashed")["epsilon"] == summary(tmp_path / "whole")["epsilon"]
     assert read_run(tmp_path / "crashed").agrees
 

@@ -17,8 +17,8 @@ from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.runs.directory import RunDirectory
-from tests.runs.test_resume import crashed, refused, resume
-from tests.runs.test_runs import CLASS, Crash
+from tests.crashes import Crash, Crashing, Refused, resume
+from tests.runs.test_runs import CLASS
 from tests.small_federation import Launch, model_bytes, summary
 
 
@@ -38,10 +38,10 @@ def torn(name: str, text: str | None) -> Callable[[Path], None]:
      torn("metrics.csv", None), torn("metrics.csv", "round,n_rep")],
 )  # fmt: skip
 def test_torn_files_lose_nothing(
-    tear: Callable[[Path], None], launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tear: Callable[[Path], None], crash: Crashing, launch: Launch, tmp_path: Path
 ) -> None:
     assert launch("whole") == 0
-    crashed(launch, monkeypatch, 2)
+    crash(2)
     tear(tmp_path / "run")
     assert resume(tmp_path / "run") == 0
     assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
@@ -53,12 +53,12 @@ def test_torn_files_lose_nothing(
 
 @pytest.mark.parametrize("text", [None, "", '{"rounds": 3, "proven'])
 def test_finished_is_what_the_ledger_says(
-    text: str | None, launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str | None, refused: Refused, launch: Launch, tmp_path: Path
 ) -> None:
     assert launch("run") == 0
     whole = summary(tmp_path / "run")
     torn("summary.json", text)(tmp_path / "run")
-    assert "finished" in refused(tmp_path / "run", capsys)
+    assert "finished" in refused(tmp_path / "run")
     assert summary(tmp_path / "run") == whole
     assert whole["ledger_link"] == LedgerRecord(tmp_path / "run" / "ledger.sqlite").link
 
@@ -122,7 +122,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert path.read_text() == "after" and path.stat().st_mode & 0o777 == 0o600
 
 
-def test_an_interrupted_record_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_record_is_none(tmp_path: Path) -> None:
     """Ctrl-C between two statements: what is then closed does not hold half a round."""
     ledger = Ledger.create(tmp_path / "l.sqlite", {}, [CLASS], np.zeros(4, dtype=np.int64))
     from fl_shuffle.accounting.accountant import Accountant

@@ -25,10 +25,7 @@ def shown(small: Path, run: Path, *options: str) -> list[str]:
 
 
 def test_every_run_says_what_it_reads_and_whether_it_computed_that_before(
-    small: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FL_SHUFFLE_CACHE", str(tmp_path / "cache"))
     runs = [tmp_path / name for name in ("first", "second", "quiet", "json")]

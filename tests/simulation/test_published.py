@@ -108,19 +108,17 @@ def play(launch: Launch, name: str, *settings: str, **first: object) -> None:
     assert launch(name, *OWN, *settings) == 0
 
 
-@pytest.mark.parametrize("entropy", ["seeded", "system"])
 @pytest.mark.parametrize(
-    "first",
+    ("entropy", "first"),
     [
-        {"image": np.nan},
-        {"image": 1e30},
-        {"label": CLASSES - 1},
-        {"label": 0},
-        {"label": 99},
-        {"label": -1},
-        {"image": -np.inf, "label": 10**9},
+        ("seeded", {"image": np.nan}),
+        ("seeded", {"image": 1e30}),
+        ("seeded", {"label": CLASSES - 1}),
+        ("seeded", {"label": -1}),
+        ("system", {"image": -np.inf, "label": 10**9}),
+        ("system", {"label": 0}),
     ],
-    ids=["nan", "huge", "the class nobody has", "another label", "no class", "negative", "both"],
+    ids=["nan", "huge", "the class nobody has", "no class", "both", "another label"],
 )
 def test_a_record_changes_nothing_but_the_model(
     entropy: str, first: dict[str, object], launch: Launch, tmp_path: Path

@@ -96,9 +96,7 @@ def test_the_result_goes_to_stdout_and_the_rest_to_stderr(
 
 
 def test_a_deployments_log_has_no_times(
-    events: list[RunEvent],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    events: list[RunEvent], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     overrides = {**SMALL, "run.entropy": "system"}

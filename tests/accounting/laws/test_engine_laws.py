@@ -85,18 +85,6 @@ def test_hiding_better_helps(gamma: float, few: int, many: int, share: float) ->
 
 
 @quick
-@given(budgets, st.integers(2, 10_000), shares, st.integers(1, 20))
-def test_equal_personal_budgets_are_the_homogeneous_bound(
-    epsilon0: float, n: int, share: float, pieces: int
-) -> None:
-    own = KRandomizedResponse(epsilon0, 5)
-    split = [(n - 1) // pieces] * (pieces - 1)
-    others = [(own, count) for count in [*split, n - 1 - sum(split)]]
-    whole = blanket_delta(own, n, share * epsilon0)
-    assert blanket_delta(own, n, share * epsilon0, others=others).delta == whole.delta
-
-
-@quick
 @given(families, st.floats(0.1, 4.0), st.integers(1, 50_000), st.floats(-12.0, -1.0))
 def test_epsilon_is_safe_and_tight(family, epsilon0: float, n: int, log_delta: float) -> None:
     randomizer, delta = family(epsilon0), 10.0**log_delta

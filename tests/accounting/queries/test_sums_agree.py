@@ -47,18 +47,13 @@ class Setting:
 
 
 SETTINGS = {
-    "gaussian": Setting("gaussian", ((1.0, 100),)),
     "gaussian, personal scales": Setting(
         "gaussian", ((0.5, 30), (2.0, 70)), unit="record", records=9
     ),
-    "gaussian, records": Setting("gaussian", ((1.0, 50),), unit="record", records=20),
     "gaussian, some honest": Setting("gaussian", ((0.5, 30), (2.0, 70)), 3, "record", 9, 0.3),
-    "gaussian, one honest": Setting("gaussian", ((0.5, 3), (2.0, 7)), assumed_honest=1),
     "gaussian, absent": Setting("gaussian", ((0.5, 30), (2.0, 70)), 3, "record", 9, absent=12),
     "laplace, a crowd": Setting("laplace", ((0.5, 4000),)),
-    "laplace, few": Setting("laplace", ((0.5, 60),)),
     "laplace, very few": Setting("laplace", ((0.5, 4),)),
-    "laplace, records": Setting("laplace", ((1.0, 300),), rounds=2, unit="record", records=20),
     "laplace, personal scales": Setting("laplace", ((0.3, 50), (0.6, 900))),
     "laplace, some honest": Setting("laplace", ((0.5, 90),), assumed_honest=60),
     "laplace, absent": Setting("laplace", ((0.5, 60),), absent=10),

@@ -372,11 +372,3 @@ def test_a_ledger_that_counted_others_is_refused(lab: Lab, monkeypatch: pytest.M
         play(lab, "run", resume="yes")
     monkeypatch.setattr(Receiver, "close_round", whole)
     assert attempts(play(lab, "run", resume="yes")) == [(1, 1), (2, 1), (3, 1)]
-
-
-def test_the_shuffler_keeps_nothing_of_a_run_that_is_over(lab: Lab) -> None:
-    run = play(lab, "run")
-    facts = replace(FACTS, run=run_id(run))
-    for number in (1, 2, 3):
-        with pytest.raises(link.ShufflerError, match="handed over"):
-            list(lab.receiver(facts).batch(number))

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
-import subprocess
-import sys
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -233,45 +228,6 @@ def test_nonsense_is_refused_in_one_line(lab: Lab, data: bytes, known: bool) -> 
     finally:
         handler.stop()
         store.close()
-
-
-def test_killed_while_reports_come_it_has_what_it_said_it_has(lab: Lab) -> None:
-    def start() -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-        code = "import sys; from fl_shuffle.cli import main; sys.exit(main(sys.argv[1:]))"
-        return subprocess.Popen(
-            [sys.executable, "-c", code, "shuffler", "serve", str(lab.store)],
-            env=environment,
-            stderr=subprocess.DEVNULL,
-        )
-
-    lab.patience = 120.0
-    process = start()
-    try:
-        receiver = lab.receiver()
-        assert receiver.begin(1, EVERYBODY) == wire.OPEN
-        send(lab, range(2), 1)
-        rest = threading.Thread(target=send, args=(lab, range(2, 6), 1))
-        rest.start()
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process = start()
-        rest.join()
-        present = receiver.close_round(1)
-        assert present is not None
-        assert present.all()
-        batch = list(receiver.batch(1))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process = start()
-        again = receiver.close_round(1)
-        assert again is not None
-        assert again.all()
-        assert list(receiver.batch(1)) == batch
-        receiver.finish(1)
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_two_processes_cannot_have_one_store(lab: Lab) -> None:

@@ -177,12 +177,6 @@ def test_the_list_of_an_open_round_grows_and_never_shrinks(store: Store) -> None
     assert store.add(RUN, 2, 5, sealed(5)) is Taken.NOT_ASKED
 
 
-def test_a_run_keeps_its_facts(store: Store) -> None:
-    other = Agreement(RUN, "sum", 8, 3, 2, -4, 1 << 20)
-    with pytest.raises(RunError, match="known with other facts"):
-        store.begin(other, 1, EVERYBODY)
-
-
 def test_the_file_is_private_and_holds_no_arrival_and_no_sender(
     store: Store, tmp_path: Path
 ) -> None:

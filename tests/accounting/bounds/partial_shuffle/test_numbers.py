@@ -2,33 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from itertools import pairwise
-
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.reports import ReportClass, RoundType
 
 DELTA = 1e-6
-CLASSICAL = math.sqrt(2.0 * math.log(1.25e5))
-
-
-def client_curve(epsilon0: float, clients: int) -> VectorCurve:
-    mu = epsilon0 / CLASSICAL
-    return VectorCurve(RoundType.of([ReportClass("gaussian", 1.0, 0.5 * mu, mu, clients)]))
-
-
-def test_curves_fall_with_epsilon_and_with_clients() -> None:
-    for epsilon0, clients in [(0.5, 200), (2.0, 3000), (4.0, 50_000)]:
-        curve, larger = client_curve(epsilon0, clients), client_curve(epsilon0, 2 * clients)
-        grid = [step * curve.predicted_mu for step in (0.0, 0.3, 1.0, 2.5, 4.0, 6.0)]
-        values = [curve.delta(epsilon) for epsilon in grid]
-        assert all(late <= early for early, late in pairwise(values))
-        assert all(
-            larger.delta(epsilon) < value for epsilon, value in zip(grid, values, strict=True)
-        )
-        assert all(
-            value <= curve.local_delta(epsilon) for epsilon, value in zip(grid, values, strict=True)
-        )
 
 
 def test_the_widest_others_are_left_out_where_that_pays() -> None:
