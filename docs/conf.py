@@ -35,7 +35,9 @@ html_css_files = ["own.css"]
 html_title = "fl-shuffle"
 # Docstrings and pages write code in single backticks.
 default_role = "code"
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 80
 autodoc_member_order = "bysource"
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]

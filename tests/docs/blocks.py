@@ -34,6 +34,7 @@ SHOWN = (
     "json",
     "html",
     "{toctree}",
+    "{include}",
     "{eval-rst}",
     "{all-commands}",
     "{all-settings}",
