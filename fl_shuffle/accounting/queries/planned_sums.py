@@ -4,72 +4,69 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.attacks.laplace_sums import LaplaceSumTest
 from fl_shuffle.accounting.attacks.sum_attack import laplace_sum_test
-from fl_shuffle.accounting.bounds.sum_release.gaussian import (
-    attacked_variance,
-    drawn_variance,
-    sum_mu,
-)
-from fl_shuffle.accounting.bounds.sum_release.honest import (
-    AssumedHonest,
-    honest_reports,
-)
-from fl_shuffle.accounting.bounds.sum_release.laplace import SUM_INFLATION, SUM_RARE, laplace_sum_mu
+from fl_shuffle.accounting.bounds.sum_release.gaussian import drawn_variance
+from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest, honest_reports
+from fl_shuffle.accounting.bounds.sum_release.laplace import SUM_INFLATION
 from fl_shuffle.accounting.bounds.sum_release.sum_curve import SumCurve
-from fl_shuffle.accounting.laws.report_grid import report_grids
 from fl_shuffle.accounting.limits import MAX_ROUNDS
 from fl_shuffle.accounting.queries.planned_cost import ClassCost, client_class, proven_costs
 from fl_shuffle.accounting.reports import ReportClass, RoundType
-from fl_shuffle.accounting.rounds.class_table import ClassTable
-from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilon
+from fl_shuffle.accounting.rounds.local_guarantees import local_epsilon
 from fl_shuffle.accounting.rounds.round_library import Spent
-from fl_shuffle.accounting.rounds.sum_account import SUM_MOST_COORDINATES
-from fl_shuffle.errors import (
-    NotApplicableError,
-    require_integer,
-    require_open_unit,
-)
-
-Vector = NDArray[np.float64]
+from fl_shuffle.accounting.rounds.sum_account import SumTable
+from fl_shuffle.errors import NotApplicableError, require_integer, require_open_unit
 
 
-def class_curves(
-    classes: Sequence[ReportClass],
-    rounds: int,
-    assumed_honest: AssumedHonest = None,
-    dimension: int | None = None,
-) -> list[SumCurve]:
-    """What `rounds` sums of these reports cost a client of each class; proven.
+@dataclass(frozen=True)
+class EqualSums:
+    """`rounds` equal sums of reports of classes, `counts` of each, `honest` of them honest."""
 
-    Of Laplace reports of unknown `dimension` any up to 10^9 is allowed for.
-    """
-    noise = require_one_noise(classes)
-    scale, shift, counts = _columns(classes)
-    grids = report_grids(scale, np.array([kind.radius for kind in classes]))
-    honest = honest_reports(assumed_honest, int(counts.sum()))
-    if noise == "gaussian":
-        mu = sum_mu(scale, shift, grids, counts, honest) * math.sqrt(rounds)
-        return [SumCurve(value) for value in mu.tolist()]
-    mu = laplace_sum_mu(
-        scale,
-        shift,
-        grids,
-        counts,
-        dimension=SUM_MOST_COORDINATES if dimension is None else dimension,
-        honest=honest,
-    )
-    rare = rounds * SUM_RARE
-    alone = accounted_locally(ClassTable.of(map(client_class, classes))).exposure
-    return [
-        SumCurve(value * math.sqrt(rounds), rare, pure, rounds)
-        for value, pure in zip(mu.tolist(), alone.tolist(), strict=True)
-    ]
+    table: SumTable
+    counts: NDArray[np.int64]
+    honest: int
+    rounds: int
+
+    @classmethod
+    def of(
+        cls,
+        classes: Sequence[ReportClass],
+        rounds: int,
+        assumed_honest: AssumedHonest = None,
+        dimension: int | None = None,
+    ) -> EqualSums:
+        """Of Laplace reports of unknown `dimension` any up to 10^9 is allowed for.
+
+        Raises `NotApplicableError` for reports of two kinds of noise.
+        """
+        require_one_noise(classes)
+        counts = np.array([kind.count for kind in classes], dtype=np.int64)
+        honest = honest_reports(assumed_honest, int(counts.sum()))
+        return cls(SumTable.of(map(client_class, classes), dimension), counts, honest, rounds)
+
+    def curves(self) -> list[SumCurve]:
+        """What they cost a client of each class; proven."""
+        squares = self.rounds * self.table.cost(self.counts, self.honest).mu_squared
+        return [self.table.curve(i, mu, self.rounds) for i, mu in enumerate(squares.tolist())]
+
+    def attacked_mu(self) -> float:
+        """What the best test on these Gaussian sums reaches against the worst class."""
+        squares = self.table.cost(self.counts, self.honest).attacked_mu_squared
+        return math.sqrt(self.rounds * float(squares.max()))
+
+    def laplace_tests(self) -> list[LaplaceSumTest]:
+        """The test on these Laplace sums against a client of each class."""
+        scale, grid = self.table.scale, self.table.grid
+        return [
+            laplace_sum_test(scale, grid, self.counts, self.honest, index, move, self.rounds)
+            for index, move in enumerate(self.table.shift.tolist())
+        ]
 
 
 def shuffled_histories(
@@ -89,44 +86,12 @@ def shuffled_histories(
     ]
 
 
-def attacked_class_mu(
-    classes: Sequence[ReportClass], assumed_honest: AssumedHonest = None
-) -> tuple[Vector, float]:
-    """What the best test on one sum of Gaussian reports reaches for each class; its coarsest grid
-    (in scales)."""
-    scale, shift, counts = _columns(classes)
-    radius = np.array([kind.radius for kind in classes])
-    honest = honest_reports(assumed_honest, int(counts.sum()))
-    coarsest = float(np.max(report_grids(scale, radius) / scale))
-    return shift / np.sqrt(attacked_variance(scale, counts, honest)), coarsest
-
-
-def laplace_class_tests(
-    classes: Sequence[ReportClass], rounds: int, assumed_honest: AssumedHonest = None
-) -> list[LaplaceSumTest]:
-    """The test on `rounds` sums of these Laplace reports against a client of each class."""
-    scale, shift, counts = _columns(classes)
-    grids = report_grids(scale, np.array([kind.radius for kind in classes]))
-    honest = honest_reports(assumed_honest, int(counts.sum()))
-    return [
-        laplace_sum_test(scale, grids, counts, honest, index, move, rounds)
-        for index, move in enumerate(shift.tolist())
-    ]
-
-
 def require_one_noise(classes: Sequence[ReportClass]) -> str:
     """The noise of all these reports; raises `NotApplicableError` if there are two kinds."""
     noises = {kind.noise for kind in classes}
     if len(noises) != 1:
         raise NotApplicableError("sum: nothing is proven of sums of different kinds of noise")
     return noises.pop()
-
-
-def _columns(classes: Sequence[ReportClass]) -> tuple[Vector, Vector, NDArray[np.int64]]:
-    """Scale, shift and count of each class."""
-    scale = np.array([kind.scale for kind in classes])
-    shift = np.array([kind.ratio * kind.scale for kind in classes])
-    return scale, shift, np.array([kind.count for kind in classes], dtype=np.int64)
 
 
 def sum_cost(
@@ -146,15 +111,14 @@ def sum_cost(
     """
     require_integer("rounds", rounds, minimum=1, maximum=MAX_ROUNDS)
     require_open_unit("delta", delta)
-    arrived = sum(kind.count for kind in classes)
-    honest = honest_reports(assumed_honest, arrived)
-    curves = class_curves(classes, rounds, assumed_honest, dimension)
-    if require_one_noise(classes) != "laplace":
+    sums = EqualSums.of(classes, rounds, assumed_honest, dimension)
+    honest, curves = sums.honest, sums.curves()
+    if not sums.table.laplace:
         return _costs(classes, curves, honest, rounds, delta)
-    counts = np.array([kind.count for kind in classes], dtype=np.int64)
     known = [client_class(kind) for kind in classes]
+    colluders = int(sums.counts.sum()) - honest
     costs = []
-    for shuffled in proven_costs(known, counts, rounds, delta, arrived - honest):
+    for shuffled in proven_costs(known, sums.counts, rounds, delta, colluders):
         epsilon = min(curves[shuffled.index].epsilon(delta), shuffled.epsilon)
         credit = epsilon < shuffled.local
         costs.append(replace(shuffled, anonymity=honest, epsilon=epsilon, credit=credit))
@@ -181,16 +145,16 @@ def drawn_sum_cost(
         raise NotApplicableError(
             "sum: a plan with training.participation < 1 is made for Gaussian reports alone"
         )
-    scale, shift, clients = _columns(classes)
-    grids = report_grids(scale, np.array([kind.radius for kind in classes]))
+    sums = EqualSums.of(classes, rounds, assumed_honest)
+    table, clients = sums.table, sums.counts
     reports = max(1, int(binom.ppf(rare / rounds, int(clients.sum()), participation)))
     honest = honest_reports(assumed_honest, reports)
     if assumed_honest is None:
-        variance = drawn_variance(scale, grids, clients, participation, rare / rounds)
-        mu = shift / np.sqrt(variance) * SUM_INFLATION
+        variance = drawn_variance(table.scale, table.grid, clients, participation, rare / rounds)
+        mu = table.shift / np.sqrt(variance) * SUM_INFLATION
     else:
         # Whoever is drawn, the honest ones' noise is at least the smallest of everybody's.
-        mu = sum_mu(scale, shift, grids, clients, honest)
+        mu = table.mu(clients, honest)
     curves = [SumCurve(value * math.sqrt(taken)) for value in mu.tolist()]
     return _costs(classes, curves, honest, taken, delta)
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-
-import numpy as np
 
 from fl_shuffle.accounting.add_remove import add_remove_epsilon
 from fl_shuffle.accounting.guarantee import Guarantee, Status
@@ -24,12 +21,12 @@ def sum_guarantee(query: Question) -> Guarantee:
     `NotApplicableError` for other reports.
     """
     from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
-    from fl_shuffle.accounting.queries.planned_sums import class_curves, shuffled_histories
+    from fl_shuffle.accounting.queries.planned_sums import EqualSums, shuffled_histories
     from fl_shuffle.accounting.rounds.round_library import RoundLibrary
     from fl_shuffle.accounting.rounds.sum_account import SUM_SOURCE
 
     classes = report_classes(query, "for other randomizers use blanket, for any randomizer clone")
-    curves = class_curves(classes, query.rounds, query.assumed_honest)
+    curves = EqualSums.of(classes, query.rounds, query.assumed_honest).curves()
     library = RoundLibrary()
     spent = shuffled_histories(classes, query.rounds, query.assumed_honest)
 
@@ -76,24 +73,20 @@ def sum_attack_guarantee(query: Question) -> Guarantee:
         sum_attack_delta,
         sum_attack_epsilon,
     )
-    from fl_shuffle.accounting.queries.planned_sums import (
-        attacked_class_mu,
-        laplace_class_tests,
-        require_one_noise,
-    )
+    from fl_shuffle.accounting.queries.planned_sums import EqualSums
 
     classes = report_classes(query, "for other randomizers there is no attack on sums here")
-    laplace = require_one_noise(classes) == "laplace"
+    sums = EqualSums.of(classes, query.rounds, query.assumed_honest)
+    laplace = sums.table.laplace
     if laplace:
-        tests = laplace_class_tests(classes, query.rounds, query.assumed_honest)
+        tests = sums.laplace_tests()
         epsilon, delta = epsilon_and_delta(
             query,
             lambda delta: max(test.epsilon(delta) for test in tests),
             lambda epsilon: max(test.delta(epsilon) for test in tests),
         )
     else:
-        each, coarsest = attacked_class_mu(classes, query.assumed_honest)
-        mu = float(np.max(each)) * math.sqrt(query.rounds)
+        mu, coarsest = sums.attacked_mu(), sums.table.coarsest
         epsilon, delta = epsilon_and_delta(
             query,
             lambda delta: sum_attack_epsilon(delta, mu, coarsest),

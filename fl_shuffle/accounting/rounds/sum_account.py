@@ -80,7 +80,7 @@ class _Cost(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Table:
+class SumTable:
     """What the classes of clients contribute to a sum, as arrays [classes]."""
 
     scale: Vector
@@ -93,7 +93,9 @@ class _Table:
     """The last round's cost: the next one's is mostly the same."""
 
     @classmethod
-    def of(cls, classes: Sequence[ClientClass], dimension: int | None) -> _Table:
+    def of(cls, classes: Iterable[ClientClass], dimension: int | None) -> SumTable:
+        """Of reports of so many coordinates; of unknown `dimension` any up to 10^9 is allowed
+        for."""
         rows = ClassTable.of(classes)
         shift = np.minimum(rows.sensitivity, 2.0 * rows.radius)
         coordinates = SUM_MOST_COORDINATES if dimension is None else dimension
@@ -126,6 +128,18 @@ class _Table:
         self._known[:] = [found]
         return found
 
+    @property
+    def coarsest(self) -> float:
+        """The coarsest grid of any report, in units of its noise scale."""
+        return float(np.max(self.grid / self.scale, initial=0.0))
+
+    def curve(self, index: int, mu_squared: float, times: int) -> SumCurve:
+        """Of a client of class `index` in `times` sums of that squared parameter together."""
+        mu = math.sqrt(mu_squared)
+        if not self.laplace:
+            return SumCurve(mu)
+        return SumCurve(mu, times * SUM_RARE, float(self.local.exposure[index]), times)
+
 
 @dataclass(frozen=True)
 class SumAccount:
@@ -149,7 +163,7 @@ class SumAccount:
     """Of Laplace reports: no sum so far had more of a class [classes] than this."""
     whole: int = 0
     """So many sums were of everybody's reports."""
-    _table: _Table | None = field(default=None, repr=False)
+    _table: SumTable | None = field(default=None, repr=False)
     _everybody: NDArray[np.int64] | None = field(default=None, repr=False)
     """So many clients each class [classes] has."""
 
@@ -180,15 +194,14 @@ class SumAccount:
         none, never = np.zeros(len(class_of)), np.zeros(len(class_of), dtype=np.int64)
         if reason is not None:
             return cls(class_of, reason, assumed_honest, none, none, never)
-        table = _Table.of(classes, dimension)
+        table = SumTable.of(classes, dimension)
         everybody = np.bincount(class_of, minlength=len(table.scale))
         if table.laplace:
             honest = honest_reports(assumed_honest, len(class_of))
             if not np.isfinite(table.mu(everybody, honest)).any():
                 return cls(class_of, FEW_LAPLACE, assumed_honest, none, none, never)
-        coarsest = float(np.max(table.grid / table.scale, initial=0.0))
         return cls(
-            class_of, None, assumed_honest, none, none, never, coarsest,
+            class_of, None, assumed_honest, none, none, never, table.coarsest,
             _table=table, _everybody=everybody,
         )  # fmt: skip
 
@@ -249,7 +262,7 @@ class SumAccount:
         alone = ~np.isfinite(self.mu_squared)
         for times in np.unique(rounds[~alone]):
             some = (rounds == times) & ~alone
-            left = delta - float(times) * rare_of(table.laplace)
+            left = delta - float(times) * SUM_RARE
             if left <= 0.0:
                 alone |= some
                 continue
@@ -292,12 +305,8 @@ class SumAccount:
 
     def curve(self, client: int) -> SumCurve:
         """One client's privacy curve over all its rounds."""
-        table, times = self._require(), int(self.taken[client])
-        mu = math.sqrt(float(self.mu_squared[client]))
-        if not table.laplace:
-            return SumCurve(mu)
-        pure = float(table.local.exposure[self.class_of[client]])
-        return SumCurve(mu, times * rare_of(True), pure, times)
+        index, times = int(self.class_of[client]), int(self.taken[client])
+        return self._require().curve(index, float(self.mu_squared[client]), times)
 
     def column(self, delta: float, classes: Iterable[int], *, overall: bool = False) -> Column:
         """The column `sum` of a round: these classes, and the worst client if `overall`."""
@@ -307,12 +316,7 @@ class SumAccount:
         epsilon = self.class_epsilons(delta, classes)
         return Column("sum", Status.PROVEN, SUM_SOURCE, epsilon, overall=worst)
 
-    def _require(self) -> _Table:
+    def _require(self) -> SumTable:
         if self.reason is not None or self._table is None:
             raise NotApplicableError(f"sum: {self.reason}")
         return self._table
-
-
-def rare_of(laplace: bool) -> float:
-    """What every sum adds to delta."""
-    return SUM_RARE if laplace else 0.0
