@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import NamedTuple
 
+from fl_shuffle.accounting.bisection import furthest
 from fl_shuffle.configuration.reading import overridden
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.declare import settings_of
@@ -26,8 +25,8 @@ SOLVABLE = {
     "epsilon0": Asked("budgets.epsilon", True),
     "clients": Asked("data.clients", False),
 }
-PRECISION = 1e-3
-"""Relative, of the target's epsilon, for a setting that is not whole."""
+FAR_ABOVE = 4.0
+"""Times the target: how much more an epsilon is does not guide the search."""
 MOST = 1e7
 """Nothing beyond is tried, of settings without an end of their own."""
 
@@ -59,50 +58,15 @@ def solve_configuration(config: Config, name: str, epsilon: float) -> tuple[floa
     def with_value(value: float) -> Config:
         return overridden(config.to_dict(), [f"{asked.key}={int(value) if whole else value!r}"])
 
-    def keeps(value: float) -> bool:
+    def spare(value: float) -> float:
         costs, _ = cost_of(with_value(value))
-        return max(cost.epsilon for cost in costs) <= target
+        return target - min(max(cost.epsilon for cost in costs), FAR_ABOVE * target)
 
     start = float(getattr(getattr(config, section), key))
-    value = _furthest(keeps, start, least, most, whole=whole, upwards=asked.costs)
+    value = furthest(spare, start, least, most, whole=whole, upwards=asked.costs)
     if value is None:
         raise NotApplicableError(
             f"no {asked.key} in [{least:g}, {most:g}] keeps epsilon <= {target:g} at delta = "
             f"{config.privacy.target_delta:g}"
         )
     return value, with_value(value)
-
-
-def _furthest(
-    keeps: Callable[[float], bool],
-    start: float,
-    least: float,
-    most: float,
-    *,
-    whole: bool,
-    upwards: bool,
-) -> float | None:
-    """The largest value that `keeps` (the smallest, unless `upwards`), which is monotone."""
-    far, near = (most, least) if upwards else (least, most)
-    good: float | None = None
-    bad: float | None = None
-    value = start
-    while good is None or bad is None:
-        if keeps(value):
-            good, end, factor = value, far, 2.0
-        else:
-            bad, end, factor = value, near, 0.5
-        if value == end:
-            return good
-        moved = value * (factor if upwards else 1.0 / factor)
-        value = min(max(float(math.floor(moved)) if whole else moved, least), most)
-    while abs(good - bad) > (1.0 if whole else PRECISION * min(good, bad)):
-        value = math.sqrt(good * bad)
-        if whole:
-            low, high = sorted((good, bad))
-            value = min(max(float(round(value)), low + 1.0), high - 1.0)
-        if keeps(value):
-            good = value
-        else:
-            bad = value
-    return good
