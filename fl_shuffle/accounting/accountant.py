@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from fl_shuffle.accounting.attacks.certain_loss import CertainLoss, most_exposed
 from fl_shuffle.accounting.attacks.sum_attack import SUM_LOWER_SOURCE, sum_lower_column
+from fl_shuffle.accounting.bounds.published.gspa import gspa_rest, gspa_shares
 from fl_shuffle.accounting.columns import (
     DECLARED_LOCAL_SOURCE,
     DECLARED_NOTE,
@@ -23,7 +25,6 @@ from fl_shuffle.accounting.columns import (
     SHUFFLED_SOURCE,
     SPECIFIC_SOURCE,
     ClientTotals,
-    GspaRounds,
     gspa_column,
     of_declared_training,
     of_discrete_noise,
@@ -47,7 +48,7 @@ from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView, as_published_type, kind_alone
 from fl_shuffle.accounting.rounds.sum_account import SUM_SOURCE, SumAccount
 from fl_shuffle.accounting.rounds.trust import ANALYZED, EVERYBODY_HONEST, Trust
-from fl_shuffle.accounting.rounds.worst_client import WorstClient, WorstInReports, WorstInSums
+from fl_shuffle.accounting.rounds.worst_client import WorstClient
 from fl_shuffle.accounting.rounds.worst_history import largest_epsilon
 
 LISTED_CLASSES = 64
@@ -136,7 +137,7 @@ class Accountant:
         self._by_class = np.argsort(class_of, kind="stable")
         self._class_starts = np.concatenate([[0], np.cumsum(self._everybody)])
         self._certain = CertainLoss(self._classes, self._everybody, dimension, delta)
-        self._gspa = GspaRounds(self._classes)
+        self._shares = gspa_shares(self._classes.epsilon0, self._classes.delta0)
         self._publishable = 0 < int(laplace.sum()) <= PUBLISHED_CLASSES
         self._memo: tuple[int, Mask, Spend] | None = None
         self._totals: ClientTotals | None = None
@@ -232,8 +233,7 @@ class Accountant:
         if self._sums_count and not self._smaller:
             client = self._sums.worst_client(self._delta)
             if client is not None:
-                epsilon = self._sums.worst_epsilon(self._delta)
-                return WorstInSums(client, epsilon, self._sums.curve(client))
+                return self._in_sums(client, self._sums.worst_epsilon(self._delta))
         return self.of_client(int(np.argmax(self.client_totals().headline)))
 
     def of_client(self, index: int) -> WorstClient | None:
@@ -243,12 +243,19 @@ class Accountant:
             return None
         headline, proven = float(totals.headline[index]), totals.proven
         if self._sums_count and (headline < proven[index] or not self._smaller):
-            return WorstInSums(index, headline, self._sums.curve(index))
+            return self._in_sums(index, headline)
         spent = self._histories.distinct[self._histories.group_of[index]]
         if not spent:
             alone = kind_alone(self._classes[int(self._class_of[index])])
             spent = {alone: int(self._taken[index])}
-        return WorstInReports(index, headline, spent, self._library)
+        profile, trade_off = (
+            partial(curve, spent) for curve in (self._library.profile, self._library.trade_off)
+        )
+        return WorstClient(index, headline, profile, trade_off)
+
+    def _in_sums(self, index: int, epsilon: float) -> WorstClient:
+        curve = self._sums.curve(index)
+        return WorstClient(index, epsilon, curve.profile, curve.trade_off)
 
     @property
     def _sums_count(self) -> bool:
@@ -299,9 +306,10 @@ class Accountant:
         return after
 
     def _published_mu(self, counts: NDArray[np.int64]) -> float | None:
-        """The published parameter of a round whose batches hold `counts` [classes]."""
-        mu = self._gspa.mu(counts)
-        return None if mu is None else math.sqrt(self._times) * mu
+        """The published parameter of a round whose batches hold `counts` [classes]; None where the
+        theorem's sum is empty (one report)."""
+        rest = gspa_rest(self._shares, counts)
+        return math.sqrt(2.0 * self._times / rest) if rest > 0.0 else None
 
     def _with(self, present: Mask) -> NDArray[np.int64]:
         """How many reports of each client [n] are released if those of this round are, too."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
-from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.events import Column
 from fl_shuffle.accounting.rounds.shuffled_view import (
     DECLARED_MECHANISM,
@@ -90,26 +88,6 @@ class ClientTotals(NamedTuple):
     local: Vector
     sum: Vector
     headline: Vector
-
-
-class GspaRounds:
-    """Theorem 2 of Chen, Cao, Ge (AAAI 2024), round by round, as published."""
-
-    def __init__(self, classes: ClassTable) -> None:
-        with np.errstate(over="ignore"):
-            self._shares = (1.0 - classes.delta0) / (1.0 + np.exp(classes.epsilon0))
-        # The next round's reports are mostly as many of each class.
-        self._last: tuple[NDArray[np.int64], float | None] | None = None
-
-    def mu(self, counts: NDArray[np.int64]) -> float | None:
-        """The Gaussian-DP parameter of one round with `counts` [classes]; None where the theorem's
-        sum is empty (one report)."""
-        if self._last is None or not np.array_equal(self._last[0], counts):
-            there = counts > 0
-            shares = self._shares[there]
-            rest = math.fsum((shares * counts[there]).tolist()) - float(shares.max(initial=0.0))
-            self._last = counts.copy(), math.sqrt(2.0 / rest) if rest > 0.0 else None
-        return self._last[1]
 
 
 def gspa_column(mu: float | None, delta: float, classes: Iterable[int]) -> Column:

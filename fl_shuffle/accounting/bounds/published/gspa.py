@@ -18,16 +18,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import expit
+
 from fl_shuffle.accounting.bounds.clones import clone_law
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget, check_budgets, client_count
 from fl_shuffle.accounting.bounds.worst_client import worst_client_curve
 from fl_shuffle.accounting.engine.stop_loss import Curve
+from fl_shuffle.accounting.laws.amplification import FloatArray
 from fl_shuffle.errors import NotApplicableError, require_integer
 
 
-def gspa_share(budget: LocalBudget) -> float:
-    """(1 - delta_i)/(1 + e^eps_i): half the clone probability of one client."""
-    return (1.0 - budget.delta0) * math.exp(-budget.epsilon0) / (1.0 + math.exp(-budget.epsilon0))
+def gspa_shares(epsilon0: ArrayLike, delta0: ArrayLike) -> FloatArray:
+    """(1 - delta_i)/(1 + e^eps_i): half the clone probabilities of clients with these budgets."""
+    result: FloatArray = (1.0 - np.asarray(delta0)) * expit(-np.asarray(epsilon0, np.float64))
+    return result
+
+
+def gspa_rest(shares: FloatArray, counts: ArrayLike) -> float:
+    """sum_i s_i - max_i s_i over `counts` clients of each share [classes], a client of the largest
+    share being taken out by its count: a subtraction would cancel."""
+    others = np.array(counts)
+    there = np.flatnonzero(others)
+    if there.size:
+        others[there[np.argmax(shares[there])]] -= 1
+    return float(shares @ others)
 
 
 def gspa_mu(budgets: Sequence[LocalBudget], *, rounds: int = 1) -> float:
@@ -40,16 +56,14 @@ def gspa_mu(budgets: Sequence[LocalBudget], *, rounds: int = 1) -> float:
     repeated = require_integer("rounds", rounds, minimum=1)
     if client_count(classes) < 2:
         raise NotApplicableError("gspa needs at least two clients: the sum of the others is empty")
-    shares = [gspa_share(budget) for budget in classes]
-    # The largest share is taken out by its count, not by subtraction, which would cancel.
-    top = max(range(len(classes)), key=lambda i: shares[i])
-    rest = math.fsum(
-        share * (budget.count - (index == top))
-        for index, (share, budget) in enumerate(zip(shares, classes, strict=True))
-    )
+    rest = gspa_rest(_shares(classes), [budget.count for budget in classes])
     if rest <= 0.0:
         raise NotApplicableError("gspa: no other client contributes; every delta0 is one")
     return math.sqrt(2.0 * repeated / rest)
+
+
+def _shares(budgets: Sequence[LocalBudget]) -> FloatArray:
+    return gspa_shares([each.epsilon0 for each in budgets], [each.delta0 for each in budgets])
 
 
 def gspa_exact_curve(
@@ -63,6 +77,6 @@ def gspa_exact_curve(
     return worst_client_curve(
         budgets,
         lambda epsilon0: lambda epsilon: clone_law(epsilon0, epsilon),
-        lambda own, other: 2.0 * gspa_share(other),
+        lambda own, other: 2.0 * float(_shares([other])[0]),
         relative_error=relative_error,
     )
