@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import ClassVar
@@ -102,8 +103,16 @@ def _table(rows: list[tuple[str, str, str]]) -> nodes.table:
     return table
 
 
-def with_reproductions(app: Sphinx, name: str, source: list[str]) -> None:
-    """Below the list of targets, what each of them found."""
+EXPECTED = re.compile(r"## What to expect\n.*?<!-- end of what", re.DOTALL)
+
+
+def with_results(app: Sphinx, name: str, source: list[str]) -> None:
+    """README's table on the front page; below the reproductions, what each of them found."""
+    if name == "index":
+        readme = (Path(app.srcdir).parent / "README.md").read_text(encoding="utf-8")
+        (found,) = EXPECTED.findall(readme)
+        table = re.sub("<!--.*?(-->\n|$)", "", found)
+        source[0] = source[0].replace("<!-- README.md: What to expect -->", table)
     if name == "reproduction/README":
         folder = Path(app.srcdir) / "reproduction"
         listed = [line for line in source[0].splitlines() if line.startswith("| [")]
@@ -114,6 +123,6 @@ def with_reproductions(app: Sphinx, name: str, source: list[str]) -> None:
 def setup(app: Sphinx) -> None:
     app.add_source_suffix(".ipynb", "notebook")
     app.add_source_parser(NotebookParser)
-    app.connect("source-read", with_reproductions)
+    app.connect("source-read", with_results)
     app.add_directive("all-commands", AllCommands)
     app.add_directive("all-settings", AllSettings)

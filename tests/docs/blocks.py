@@ -34,7 +34,6 @@ SHOWN = (
     "json",
     "html",
     "{toctree}",
-    "{include}",
     "{eval-rst}",
     "{all-commands}",
     "{all-settings}",

@@ -27,6 +27,8 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     commands = (tmp_path / "site" / "reference" / "commands.html").read_text(encoding="utf-8")
     assert "--solve-for" in commands
+    front = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert "What to expect" in front and "mnist_clients" in front
     python = (tmp_path / "site" / "reference" / "python.html").read_text(encoding="utf-8")
     assert "fl_shuffle.simulate" in python
     tutorial = (tmp_path / "site" / "tutorial.html").read_text(encoding="utf-8")
