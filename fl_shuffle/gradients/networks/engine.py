@@ -107,8 +107,6 @@ class NetworkEngine(GradientEngine):
             self._long_client(views, batch, rows[0], tally)
         else:
             self._short_clients(views, batch, rows, tally)
-        for part in self._network.layers:
-            part.in_order(rows)
 
     def _short_clients(
         self, views: list[Views], batch: Batch, rows: Tensor, tally: NonfiniteRecords

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,9 +39,6 @@ class Weighted(ABC):
     def written(self) -> int:
         """Numbers of one record's gradient that are written out."""
         return sum(layer.fan_in for layer in self.layers if layer.fan_out == 1)
-
-    def in_order(self, rows: Tensor) -> None:  # noqa: B027
-        """In place: the sums [k, d] of `gradients` become those of the parameters as they lie."""
 
 
 class Product(Weighted):
@@ -100,20 +96,18 @@ class Positions(Patches):
 
 
 class Convolution(Patches):
-    """A convolution of pictures, or of lines: pictures of height 1.
-
-    Pictures lie as [n, height, width, channels] in memory, where patches are runs, and pooling is
-    several times as fast. So within a gradient the channel comes last.
-    """
+    """A convolution of pictures, or of lines: pictures of height 1."""
 
     def __init__(self, part: nn.Conv1d | nn.Conv2d, position: int) -> None:
         super().__init__(part, position)
         assert not isinstance(part.padding, str)
         self._line = isinstance(part, nn.Conv1d)
         self._size = self._pair(part.kernel_size, 1)
-        self._stride = self._pair(part.stride, 1)
-        self._padding = self._pair(part.padding, 0)
-        self._dilation = self._pair(part.dilation, 1)
+        self._geometry = {
+            "stride": self._pair(part.stride, 1),
+            "padding": self._pair(part.padding, 0),
+            "dilation": self._pair(part.dilation, 1),
+        }
 
     def _pair(self, values: tuple[int, ...], height: int) -> tuple[int, int]:
         high, wide = (height, *values) if self._line else values
@@ -123,90 +117,14 @@ class Convolution(Patches):
         weight, bias = self._parameters(views)
         if self._line:
             x, weight = x[:, :, None], weight[:, :, None]
-        patches = self._patches(x.detach())
-        n, high, wide = patches.shape[:3]
-        patches = patches.reshape(n, high * wide, -1)
-        weight = weight.contiguous(memory_format=torch.channels_last)
-        geometry = self._stride, self._padding, self._dilation
-        result: Tensor = _FromPatches.apply(  # type: ignore[no-untyped-call]
-            x, weight, bias, patches, (n, high, wide), geometry
-        )
-        return patches, result[:, :, 0] if self._line else result
-
-    def _patches(self, x: Tensor) -> Tensor:
-        """A view [n, high, wide, kernel height, kernel width, channels]."""
-        (above, beside), (high, wide) = self._padding, self._size
-        pictures = x.permute(0, 2, 3, 1)
-        if above or beside:
-            pictures = nn.functional.pad(pictures, (0, 0, beside, beside, above, above))
-        pictures = pictures.contiguous()
-        n, rows, columns, channels = pictures.shape
-        counts = [
-            (length - step * (size - 1) - 1) // stride + 1
-            for length, step, size, stride in zip(
-                (rows, columns), self._dilation, self._size, self._stride, strict=True
-            )
-        ]
-        if min(counts) < 1:
-            raise ValueError("the kernel is larger than the picture")
-        of_record, of_row, of_column, _ = pictures.stride()
-        return pictures.as_strided(
-            (n, *counts, high, wide, channels),
-            (
-                of_record,
-                of_row * self._stride[0],
-                of_column * self._stride[1],
-                of_row * self._dilation[0],
-                of_column * self._dilation[1],
-                1,
-            ),
-        )
+        patches = nn.functional.unfold(x.detach(), self._size, **self._geometry)
+        result = nn.functional.conv2d(x, weight, bias, **self._geometry)
+        # With the channel last in memory, pooling is several times as fast.
+        result = result.contiguous(memory_format=torch.channels_last)
+        return patches.transpose(1, 2), result[:, :, 0] if self._line else result
 
     def _by_place(self, error: Tensor) -> Tensor:
-        return error.flatten(2).transpose(1, 2).contiguous()
-
-    def in_order(self, rows: Tensor) -> None:
-        _, channels, *size = self._shape
-        window = torch.Size(size).numel()
-        if channels == 1 or window == 1:
-            return
-        weight = self.layers[0]
-        own = rows[:, weight.weight : weight.weight + weight.fan_in]
-        turned = own.reshape(-1, window, channels).transpose(1, 2)
-        own.copy_(turned.reshape(own.shape))
-
-
-class _FromPatches(torch.autograd.Function):
-    """A convolution of x [n, in, ...] by its patches; differentiable by x alone."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        patches: Tensor,
-        shape: tuple[int, int, int],
-        geometry: tuple[tuple[int, int], ...],
-    ) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.geometry = geometry
-        flat = weight.permute(0, 2, 3, 1).reshape(len(weight), -1)
-        places = patches.flatten(0, 1)
-        found = places @ flat.T if bias is None else torch.addmm(bias, places, flat.T)
-        return found.view(*shape, len(weight)).permute(0, 3, 1, 2)
-
-    @staticmethod
-    def backward(ctx: Any, *errors: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        found = None
-        if ctx.needs_input_grad[0]:
-            stride, padding, dilation = ctx.geometry
-            found, _, _ = torch.ops.aten.convolution_backward(
-                errors[0], x, weight, None, stride, padding, dilation, False, [0, 0], 1,
-                [True, False, False],
-            )  # fmt: skip
-        return found, None, None, None, None, None
+        return error.flatten(2).transpose(1, 2)
 
 
 class Normalisation(Weighted):
