@@ -20,24 +20,44 @@ INFLATION = 1.0 + 2.0**-15
 LEAST_FACTOR = 1e-30
 
 
+# One function for each norm: a loop with the choice in it is not turned into vectors.
+
+
 @reordered
-def power(row: Any, norm: Any) -> Any:
-    """Squared l2 norm, or l1 norm, its terms added up in some order, in the row's precision."""
+def _squares(row: Any) -> Any:
+    """Sum of squares, in some order, in the row's precision."""
     total = row.dtype.type(0.0)
-    if norm == 2:
-        for i in range(row.size):
-            total += row[i] * row[i]
-    else:
-        for i in range(row.size):
-            total += abs(row[i])
+    for i in range(row.size):
+        total += row[i] * row[i]
     return total
+
+
+@reordered
+def _sizes(row: Any) -> Any:
+    """Sum of absolute values, in the same way."""
+    total = row.dtype.type(0.0)
+    for i in range(row.size):
+        total += abs(row[i])
+    return total
+
+
+@piece
+def powers(rows: Any, norm: Any, least: Any, out: Any) -> None:
+    """out [k] <- the rows' squared l2 norms, or l1 norms, plus `least`."""
+    if norm == 2:
+        for r in range(rows.shape[0]):
+            out[r] = _squares(rows[r]) + least
+    else:
+        for r in range(rows.shape[0]):
+            out[r] = _sizes(rows[r]) + least
 
 
 @piece
 def _length(row: Any, norm: Any) -> Any:
     total = 0.0
     for at in range(0, row.size, SEGMENT):
-        total += power(row[at : at + SEGMENT], norm)
+        part = row[at : at + SEGMENT]
+        total += _squares(part) if norm == 2 else _sizes(part)
     return np.sqrt(total) if norm == 2 else total
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fl_shuffle.compiled import bits_of, float_of, kernel, piece, rows
-from fl_shuffle.compiled.rows import length_of, power
+from fl_shuffle.compiled.rows import length_of, powers
 
 TILE = 64
 """Records at a time: they and their errors stay in the first-level cache. So many of a client are
@@ -186,8 +186,7 @@ def _errors(records: Any, start: Any, count: Any, model: Any, biased: Any, tile:
     if records.norm != 0:
         least = features * LEAST_SQUARES if records.norm == 2 else ZERO
         least += ONE if biased else ZERO
-        for r in range(count):
-            tile.sums[r] = power(x[r], records.norm) + least
+        powers(x, records.norm, np.float32(least), tile.sums)
         bad = _clip(records.norm, count, tile)
     for r in range(TILE):
         for c in range(classes):
