@@ -25,19 +25,20 @@ from fl_shuffle.data.features import Features, make_features, vectors_of
 from fl_shuffle.data.features.cache import CachedFeatures
 from fl_shuffle.data.features.maps import FeatureMap
 from fl_shuffle.data.models import build_loss, build_model
-from fl_shuffle.data.partitions import Partition, client_names, make_partition
+from fl_shuffle.data.partitions import client_names, make_partition
 from fl_shuffle.data.sources import SHIPPED, load_records
 from fl_shuffle.errors import DataError
 from fl_shuffle.gradients.engine import Loss
 from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
 
 
-@dataclass(frozen=True)
-class Task:
-    """Client i trains on rows `offsets[i]:offsets[i+1]` of `inputs` [N, ...] and `labels` [N].
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Records in client order, as features: everything that hangs on the data section alone.
 
+    Client i trains on rows `offsets[i]:offsets[i+1]` of `inputs` [N, ...] and `labels` [N].
     `classes` is how many numbers the model returns; in `regression` labels are [N, classes].
-    `loss` is None for cross entropy.
+    `names`: the clients', where the source has any.
     """
 
     inputs: Tensor
@@ -48,9 +49,16 @@ class Task:
     classes: int
     features_use_data: bool
     fingerprint: str
+    regression: bool = False
+    names: list[str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(Data):
+    """The same with what budgets and settings make of it; `loss` is None for cross entropy."""
+
     budgets: Budgets
     plan: RandomizerPlan
-    regression: bool = False
     loss: Loss | None = None
 
     def model(self, config: Config) -> nn.Module:
@@ -60,27 +68,11 @@ class Task:
         )
 
 
-@dataclass(frozen=True)
-class _Data:
-    """Records in client order, as features: everything that hangs on the data section alone."""
-
-    inputs: Tensor
-    labels: Tensor
-    partition: Partition
-    names: list[str] | None
-    test_inputs: Tensor
-    test_labels: Tensor
-    classes: int
-    regression: bool
-    features_use_data: bool
-    fingerprint: str
-
-
 MOST_OUTSIDE = 0.1
 """The share of training labels outside of the classes from which on they are a mistake."""
 
 _cache: dict[str, Task] = {}
-_data_cache: dict[str, _Data] = {}
+_data_cache: dict[str, Data] = {}
 _lock = Lock()
 
 
@@ -127,17 +119,9 @@ def _build(config: Config, tell: Tell) -> Task:
         _require_labels(data.labels, data.classes)
     budgets = make_budgets(config.budgets, config.data.clients, data.names)
     return Task(
-        inputs=data.inputs,
-        labels=data.labels,
-        offsets=data.partition.offsets,
-        test_inputs=data.test_inputs,
-        test_labels=data.test_labels,
-        classes=data.classes,
-        features_use_data=data.features_use_data,
-        fingerprint=data.fingerprint,
+        **vars(data),
         budgets=budgets,
-        plan=make_plan(config, budgets, data.partition.sizes),
-        regression=data.regression,
+        plan=make_plan(config, budgets, np.diff(data.offsets)),
         loss=build_loss(config.model, data.classes, regression=data.regression),
     )
 
@@ -162,7 +146,7 @@ def _require_labels(labels: Tensor, classes: int) -> None:
         )
 
 
-def _load_data(section: DataSection, tell: Tell) -> _Data:
+def _load_data(section: DataSection, tell: Tell) -> Data:
     """The data of the last run in this process is kept: a sweep computes its features once."""
     key = json.dumps(asdict(section), sort_keys=True)
     if key not in _data_cache:
@@ -182,17 +166,17 @@ def _load_data(section: DataSection, tell: Tell) -> _Data:
         vectors: Features = features
         vectors.fit(images)
         tell(_told(section, vectors, images))
-        _data_cache[key] = _Data(
+        _data_cache[key] = Data(
             inputs=vectors_of(section, vectors, images),
             labels=torch.from_numpy(records.targets(records.train_labels[partition.order])),
-            partition=partition,
-            names=client_names(section, records.train_clients),
+            offsets=partition.offsets,
             test_inputs=vectors_of(section, vectors, records.test_images),
             test_labels=torch.from_numpy(records.targets(records.test_labels)),
             classes=records.size,
             regression=records.regression,
             features_use_data=features.data_dependent,
             fingerprint=records.fingerprint(),
+            names=client_names(section, records.train_clients),
         )
     return _data_cache[key]
 

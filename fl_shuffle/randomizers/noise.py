@@ -31,14 +31,14 @@ import torch
 from numpy.typing import NDArray
 
 from fl_shuffle.errors import InvalidValueError, require_choice, require_integer
-from fl_shuffle.randomizers.noise_exact import ADD_64, Source
+from fl_shuffle.randomizers import noise_exact
 from fl_shuffle.randomizers.noise_words import (
     BLOCK_BYTES,
     WORDS_PER_BLOCK,
     AesWords,
     Layout,
-    Scratch,
 )
+from fl_shuffle.randomizers.samplers import Words
 
 FloatArray = NDArray[np.float64]
 LAWS = ("normal", "laplace")
@@ -95,20 +95,12 @@ class NoiseStream:
     def uniform(self, client_ids: Sequence[int] | NDArray[np.int64], count: int) -> FloatArray:
         """`count` numbers in (0, 1) for each client, float64 [len(client_ids), count].
 
-        Odd multiples of 2^-54, from AES on the processor; a stream of its own for each count.
+        Odd multiples of 2^-54; a stream of its own for each client and count.
         """
-        layout = Layout.of(require_integer("count", count, minimum=1), 64)
-        ids = self._ids(client_ids)
-        words = AesWords(self._derive(f"uniform {count}"), layout)
-        found = np.empty((len(ids), layout.tiles * layout.width), np.uint64)
-        raw = np.empty(8 * layout.width + BLOCK_BYTES, np.uint8)
-        for row, client in enumerate(ids.tolist()):
-            for tile in range(layout.tiles):
-                words.fill(range(client, client + 1), tile, raw)
-                own = slice(tile * layout.width, (tile + 1) * layout.width)
-                found[row, own] = raw[: 8 * layout.width].view(np.uint64)
-        places = (found[:, :count] >> np.uint64(11)).astype(np.float64)
-        return np.asarray((places + 0.5) * 2.0**-53)
+        require_integer("count", count, minimum=1)
+        keys = [self._derive(f"uniform {count} {client}") for client in self._ids(client_ids)]
+        words = np.array([Words(key).draw(count) for key in keys]).reshape(len(keys), count)
+        return np.asarray(((words >> 10) + 0.5) * 2.0**-53)
 
     def add_(
         self,
@@ -190,7 +182,6 @@ class NoiseStream:
             draw_on_device(law, seeds, target, scales, steps)
 
 
-_scratch = Scratch()
 _MAGIC = 1.5 * 2.0**23
 """Adding and taking away this many steps rounds to a multiple of the step in float32."""
 
@@ -209,19 +200,21 @@ def _draw_on_cpu(
     layout = words.layout
     wide = layout.word_bytes == 8
     sizes, magic = scales.astype(np.float32), (_MAGIC * steps).astype(np.float32)
-    rows_per_block = max(1, WORDS_PER_BLOCK // layout.width)
-    scratch = _scratch.raw[: rows_per_block * layout.width * layout.word_bytes]
-    drawn: NDArray[Any] = scratch.view(np.int64 if wide else np.int32).reshape(
-        rows_per_block, layout.width
+    rows_per_block = min(len(ids), max(1, WORDS_PER_BLOCK // layout.width))
+    size = rows_per_block * layout.width * layout.word_bytes
+    # The cipher asks for room for one more incomplete block than it writes.
+    raw = np.empty(size + BLOCK_BYTES, np.uint8)
+    drawn: NDArray[Any] = (
+        raw[:size].view(np.int64 if wide else np.int32).reshape(rows_per_block, layout.width)
     )
     for start in range(0, len(ids), rows_per_block):
         rows = slice(start, min(start + rows_per_block, len(ids)))
         for tile in range(layout.tiles):
-            words.fill(ids[rows], tile, _scratch.raw)
+            words.fill(ids[rows], tile, raw)
             block, part = drawn[: rows.stop - start], target[rows, layout.columns(tile)]
             if wide:
-                source = Source(words.key, np.asarray(ids[rows], np.int64), tile, block)
-                ADD_64[law](source, part, scales[rows], steps[rows])
+                source = noise_exact.Source(words.key, np.asarray(ids[rows], np.int64), tile, block)
+                noise_exact.add(law, source, part, scales[rows], steps[rows])
             else:
                 noise_loops.add(law, block, part, sizes[rows], magic[rows])
 

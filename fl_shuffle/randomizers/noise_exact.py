@@ -21,8 +21,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_shuffle.randomizers.noise_words import Scratch
-
 TOLERANCE = 2.0**-36
 """Noise widths. Double precision is off by less than 2^-40 for words that are not `coarse`."""
 ROUNDING = 2.0**-28
@@ -109,117 +107,62 @@ def _fraction(bits: int) -> Any:
 
 @dataclass(frozen=True)
 class Source:
-    """64-bit words [k, w] of one tile, and where their further bits come from."""
+    """Words [k, w] of a tile of k clients, and the key that further bits come from."""
 
     key: bytes
     clients: NDArray[np.int64]
     tile: int
     words: NDArray[np.int64]
 
+    def exactly(
+        self, law: str, mean: float, scale: float, step: float, row: int, place: int
+    ) -> float:
+        """The report of one coordinate of a row, `exact_report` of its words and further bits."""
+        if law == "laplace":
+            pair, is_sine = place, False
+        else:
+            half = self.words.shape[1] // 2
+            pair, is_sine = place % half, place >= half
+        more, rest = more_bits(self.key, int(self.clients[row]), self.tile, pair)
+        angle = None if law == "laplace" else (int(self.words[row, half + pair]), rest, is_sine)
+        return exact_report(mean, scale, step, int(self.words[row, pair]), more, angle)
 
-_scratch = Scratch()
+
+def variates(law: str, words: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Standard variates [k, w] in double precision: of normal ones the cosines, then the sines."""
+    uniform = torch.from_numpy(words.astype(np.float64)).mul_(2.0**-63).add_(2.0**-64)
+    if law == "laplace":
+        found = uniform.abs().log_().neg_().copysign_(uniform)
+    else:
+        size, turn = uniform.chunk(2, dim=1)
+        radius, angle = size.square().log_().neg_().sqrt_(), turn * math.pi
+        found = torch.cat([angle.cos().mul_(radius), angle.sin_().mul_(radius)], dim=1)
+    return np.asarray(found.numpy())
 
 
-def _floats(rows: int, columns: int) -> tuple[tuple[torch.Tensor, NDArray[np.float64]], ...]:
-    """A thread's three arrays: as torch vectors, whose log, sin and cos are fast, and [k, n]."""
-    vectors = [buffer[: rows * columns] for buffer in _scratch.floats]
-    return tuple((vector, vector.numpy().reshape(rows, columns)) for vector in vectors)
-
-
-def _add_normal_64(
+def add(
+    law: str,
     source: Source,
     rows: NDArray[np.float32],
     scale: NDArray[np.float64],
     step: NDArray[np.float64],
 ) -> None:
-    """As the 32-bit form, in float64, rounded as the ideal sum is."""
-    words = source.words
-    half = words.shape[1] // 2
-    (flat_radius, radius), (flat_angle, angle), (flat_cosine, cosine) = _floats(len(rows), half)
-    np.copyto(radius, words[:, :half], casting="unsafe")
-    np.copyto(angle, words[:, half:], casting="unsafe")
-    np.multiply(radius, 2.0**-63, out=radius)
-    np.add(radius, 2.0**-64, out=radius)
-    # ln U^2 instead of 2 ln |U|: one pass less.
-    np.multiply(radius, radius, out=radius)
-    torch.log(flat_radius, out=flat_radius)
-    np.multiply(radius, -np.square(scale)[:, None], out=radius)
-    np.sqrt(radius, out=radius)
-    np.multiply(angle, math.pi * 2.0**-63, out=angle)
-    torch.cos(flat_angle, out=flat_cosine)
-    torch.sin(flat_angle, out=flat_angle)
-    for is_sine, factor in enumerate((cosine, angle)):
-        part = rows[:, is_sine * half : (is_sine + 1) * half]
-        noise = factor[:, : part.shape[1]]
-        np.multiply(radius[:, : part.shape[1]], noise, out=noise)
-        _place_64(source, part, noise, scale, step, bool(is_sine))
-
-
-def _add_laplace_64(
-    source: Source,
-    rows: NDArray[np.float32],
-    scale: NDArray[np.float64],
-    step: NDArray[np.float64],
-) -> None:
-    """As the 32-bit form, in float64, rounded as the ideal sum is."""
-    words = source.words
-    (_, uniform), (flat_size, size), _ = _floats(len(rows), words.shape[1])
-    np.copyto(uniform, words, casting="unsafe")
-    np.multiply(uniform, 2.0**-63, out=uniform)
-    np.add(uniform, 2.0**-64, out=uniform)
-    np.absolute(uniform, out=size)
-    torch.log(flat_size, out=flat_size)
-    np.multiply(size, scale[:, None], out=size)
-    noise = size[:, : rows.shape[1]]
-    np.copysign(noise, uniform[:, : rows.shape[1]], out=noise)
-    _place_64(source, rows, noise, scale, step, None)
-
-
-def _place_64(
-    source: Source,
-    part: NDArray[np.float32],
-    noise: NDArray[np.float64],
-    scale: NDArray[np.float64],
-    step: NDArray[np.float64],
-    is_sine: bool | None,
-) -> None:
-    """part <- the grid points of part + noise, as the ideal noise has them; or part + noise.
-
-    `is_sine` says which half of the normal pairs this is; None for Laplace variates.
-    """
-    np.add(part, noise, out=noise)
+    """rows [k, n] <- the grid points of rows + scale [k] times noise, as the ideal noise has them;
+    without a step (zeros) noise is only added."""
+    columns = rows.shape[1]
+    sums = rows + scale[:, None] * variates(law, source.words)[:, :columns]
     if not step[0] > 0.0:
-        np.copyto(part, noise, casting="same_kind")
+        rows[:] = sums
         return
-    rounded = np.rint(noise / step[:, None]) * step[:, None]
-    unsure = doubtful(noise, rounded, scale, step)
-    unsure |= coarse(source.words[:, : part.shape[1]])
+    rounded = np.rint(sums / step[:, None]) * step[:, None]
+    coarse_words = coarse(source.words)
+    if law == "normal":
+        # A pair's radius is of the one word, whose halves' variates it makes.
+        coarse_words = np.tile(coarse_words[:, : source.words.shape[1] // 2], 2)
+    unsure = doubtful(sums, rounded, scale, step) | coarse_words[:, :columns]
     for row, place in np.argwhere(unsure).tolist():
-        rounded[row, place] = _exactly(source, part, scale, step, row, place, is_sine)
-    np.copyto(part, rounded, casting="same_kind")
-
-
-def _exactly(
-    source: Source,
-    part: NDArray[np.float32],
-    scale: NDArray[np.float64],
-    step: NDArray[np.float64],
-    row: int,
-    place: int,
-    is_sine: bool | None,
-) -> float:
-    """The report of one coordinate of a half's `part`, whose mean is still there."""
-    more, rest = more_bits(source.key, int(source.clients[row]), source.tile, place)
-    angle = None
-    if is_sine is not None:
-        half = source.words.shape[1] // 2
-        angle = int(source.words[row, half + place]), rest, is_sine
-    return exact_report(
-        float(part[row, place]), float(scale[row]), float(step[row]),
-        int(source.words[row, place]), more, angle,
-    )  # fmt: skip
-
-
-ADD_64 = {"normal": _add_normal_64, "laplace": _add_laplace_64}
-"""(source, rows [k, n], scale [k], step [k]): noise of 64-bit words, added and rounded; without a
-step (zeros) it is only added."""
+        mean = float(rows[row, place])
+        rounded[row, place] = source.exactly(
+            law, mean, float(scale[row]), float(step[row]), row, place
+        )
+    rows[:] = rounded

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
@@ -89,13 +87,3 @@ class AesWords:
 
 
 _ZEROS = bytes(8 * WORDS_PER_TILE)
-
-
-class Scratch(threading.local):
-    """Reusable buffers of one block of work, one set per thread."""
-
-    def __init__(self) -> None:
-        size = max(WORDS_PER_BLOCK, WORDS_PER_TILE)
-        # The cipher asks for room for one more incomplete block than it writes.
-        self.raw = np.empty(8 * size + BLOCK_BYTES, np.uint8)
-        self.floats = [torch.empty(size, dtype=torch.float64) for _ in range(3)]

@@ -58,7 +58,7 @@ def test_double_precision_is_within_the_tolerance(noise: str) -> None:
     target = np.zeros((1, both.shape[1]), np.float64)
     source = noise_exact.Source(KEY[:16], np.zeros(1, np.int64), 0, both)
     # Without a step the noise itself is written; a float64 target keeps its digits.
-    noise_exact.ADD_64[LAWS[noise]](source, target, np.ones(1), np.zeros(1))  # type: ignore[arg-type]
+    noise_exact.add(LAWS[noise], source, target, np.ones(1), np.zeros(1))  # type: ignore[arg-type]
     worst = 0.0
     with mpmath.workdps(60):
         for index, word in enumerate(words.tolist()):
