@@ -103,11 +103,9 @@ class Convolution(Patches):
         assert not isinstance(part.padding, str)
         self._line = isinstance(part, nn.Conv1d)
         self._size = self._pair(part.kernel_size, 1)
-        self._geometry = {
-            "stride": self._pair(part.stride, 1),
-            "padding": self._pair(part.padding, 0),
-            "dilation": self._pair(part.dilation, 1),
-        }
+        self._stride = self._pair(part.stride, 1)
+        self._padding = self._pair(part.padding, 0)
+        self._dilation = self._pair(part.dilation, 1)
 
     def _pair(self, values: tuple[int, ...], height: int) -> tuple[int, int]:
         high, wide = (height, *values) if self._line else values
@@ -117,8 +115,10 @@ class Convolution(Patches):
         weight, bias = self._parameters(views)
         if self._line:
             x, weight = x[:, :, None], weight[:, :, None]
-        patches = nn.functional.unfold(x.detach(), self._size, **self._geometry)
-        result = nn.functional.conv2d(x, weight, bias, **self._geometry)
+        patches = nn.functional.unfold(
+            x.detach(), self._size, self._dilation, self._padding, self._stride
+        )
+        result = nn.functional.conv2d(x, weight, bias, self._stride, self._padding, self._dilation)
         # With the channel last in memory, pooling is several times as fast.
         result = result.contiguous(memory_format=torch.channels_last)
         return patches.transpose(1, 2), result[:, :, 0] if self._line else result
