@@ -111,17 +111,6 @@ def test_verbose_shows_where_an_error_comes_from(capsys: pytest.CaptureFixture[s
     said(capsys)
 
 
-def test_ctrl_c_while_the_command_starts_is_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cli, "build_parser", interrupted)
-    assert cli.main(["simulate"]) == 130
-    assert said(capsys) == "interrupted"
-
-
 def test_ctrl_c_in_a_callback_is_not_lost(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,20 +331,14 @@ def test_the_nearest_command_option_or_setting_is_named(
     "words",
     [
         ["bound", "--jsonl", "a\0b"],
-        ["bound", "--budgets", "a\0b", "--delta", "1e-6"],
         ["simulate", "a\0b"],
-        ["simulate", "--out", "a\0b"],
-        ["simulate", "--resume", "a\0b"],
         ["simulate", "--set", "data.source=files", "--set", "data.root='a\\u0000b'"],
-        ["simulate", "--set", "run.out='a\\u0000b'"],
         ["simulate", "--set", "budgets.distribution=file", "--set", "budgets.file='a\\u0000b'"],
         ["report", "a\0b"],
-        ["ledger", "a\0b"],
         ["runs", "a\0b"],
         ["sweep", "--resume", "a\0b"],
         ["audit", "a\0b"],
         ["estimate", "frequency", "--data", "a\0b"],
-        ["shuffler", "key", "a\0b"],
         ["shuffler", "serve", "a\0b"],
         ["verify", "a\0b"],
         ["new", "a\0b"],

@@ -21,6 +21,8 @@ from fl_shuffle.randomizer_plan import make_plan
 
 CLIENTS, ROUNDS, SHARE = 300, 4, 0.3
 
+pytestmark = pytest.mark.usefixtures("coarse_pairs")
+
 
 def test_runs_stay_below_the_expected_cost() -> None:
     config = parse_config(

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 
-from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_mu
 from fl_shuffle.cli import main
-from fl_shuffle.report.page import render
 from fl_shuffle.report.record import read_run
 from tests.report.reading import Page
 from tests.small_federation import Launch, summary
@@ -47,60 +45,6 @@ def test_the_page_says_what_the_run_says(
     assert shown.count["figure"] == 5
     assert "was changed" not in shown.text
     assert "each of 12 clients was computed again" in shown.text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("personalization", ["noise", "clipping"])
-def test_every_output_gives_every_client_the_same_spend(
-    personalization: str, launch: Launch, tmp_path: Path
-) -> None:
-    """Half the clients take part in a round, with three budgets: few batches are alike."""
-    budgets = tmp_path / "budgets.csv"
-    lines = [f"{client},{(1.0, 1.5, 2.0)[client % 3]},1e-5" for client in range(90)]
-    budgets.write_text("\n".join(["client_id,epsilon,delta", *lines]) + "\n")
-    settings = ("data.clients=90", "training.participation=0.5", "run.rounds=4",
-                f"privacy.personalization={personalization}")  # fmt: skip
-    assert launch("run", *settings, options=("--budgets", str(budgets))) == 0
-    run = read_run(tmp_path / "run")
-    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
-        rows = db.execute("SELECT rounds, proven, sum, local FROM client_spend ORDER BY client_id")
-        recorded = np.array(rows.fetchall())
-        (headline,) = db.execute("SELECT proven FROM rounds WHERE round = 4").fetchone()
-        classes = dict(db.execute("SELECT class_id, proven FROM round_classes WHERE round = 4"))
-        class_of = np.array(db.execute("SELECT class_id FROM clients").fetchall()).ravel()
-    assert run.spend is not None and not run.differing.size and run.agrees
-    totals = run.totals
-    for column, name in enumerate(("rounds", "proven", "sum", "local")):
-        np.testing.assert_array_equal(recorded[:, column], getattr(totals, name))
-    assert np.any(totals.proven < 0.99 * totals.local) and len(np.unique(totals.rounds)) > 2
-    took = totals.rounds > 0
-    assert np.all(totals.sum[took] < totals.local[took])
-    # One by one, from the attendance alone.
-    accountant = Accountant(
-        run.ledger.classes, run.ledger.class_of, unit="client", schedule="aggregate", delta=1e-5,
-    )  # fmt: skip
-    for number, present in run.ledger.attempts:
-        before = accountant.client_epsilons_after(number, present)
-        accountant.preview(number, np.roll(present, 1))
-        accountant.commit(number, present)
-        np.testing.assert_array_equal(before, accountant.client_totals().headline)
-    np.testing.assert_array_equal(before, recorded[:, 1])
-    final = summary(tmp_path / "run")
-    assert final["proven_epsilon"] == headline == run.spend.headline == recorded[:, 1].max()
-    quantiles = final["epsilon_quantiles"]
-    assert isinstance(quantiles, dict)
-    for column, name in enumerate(("proven", "sum", "local"), start=1):
-        assert quantiles[name] == {
-            f"p{q}": pytest.approx(np.quantile(recorded[:, column], q / 100)) for q in (10, 50, 90)
-        }
-    for index, proven in classes.items():
-        assert proven == recorded[class_of == index, 1].max()
-    shown = Page(render([run]))
-    assert f"{headline:.4g} at" in shown.text and "was changed" not in shown.text
-    listed = shown.clients()
-    assert sorted(listed) == list(range(90))
-    for client, row in listed.items():
-        assert row[:4] == recorded[client].tolist()
 
 
 def test_a_changed_client_is_reported(launch: Launch, tmp_path: Path) -> None:

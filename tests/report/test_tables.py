@@ -60,20 +60,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_attendance_view_reads_without_our_code(run: Path) -> None:
-    record = read_run(run)
-    with sqlite3.connect(run / "ledger.sqlite") as database:
-        rows = database.execute("SELECT round, client_id FROM attendance").fetchall()
-    wanted = {(number, int(who)) for number, present in record.ledger.attempts
-              for who in np.flatnonzero(present)}  # fmt: skip
-    assert 0 < len(wanted) < 3 * 21
-    assert sorted(rows) == sorted(wanted)
-    table = attendance_table(record)
-    assert sorted(zip(table["round"].tolist(), table["client"].tolist(), strict=True)) == sorted(
-        wanted
-    )
-
-
 def test_the_tables_say_what_the_ledger_says(run: Path) -> None:
     record, result = read_run(run), fs.Result(run)
     clients = clients_table(record)

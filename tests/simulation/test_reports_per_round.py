@@ -12,7 +12,7 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
 from tests.federation.small_tasks import configured, task_of
-from tests.small_federation import Launch, launch, model_bytes, small
+from tests.small_federation import Launch, launch, small
 
 __all__ = ["launch", "small"]
 
@@ -44,14 +44,6 @@ def test_two_rounds_of_three_reports_cost_what_six_of_one_do(
     record = read_run(tmp_path / "three")
     assert record.recount.totals.headline.max() == pytest.approx(float(wanted["proven_epsilon"]))
     assert record.recount.totals.rounds.tolist() == [2] * 12
-
-
-@pytest.mark.slow
-def test_ray_gives_the_same_bits(launch: Launch, tmp_path: Path) -> None:
-    three = ("run.rounds=2", "privacy.reports_per_round=3")
-    assert launch("here", *three) == 0
-    assert launch("ray", *three, "run.engine=ray") == 0
-    assert model_bytes(tmp_path / "here") == model_bytes(tmp_path / "ray")
 
 
 def test_pooled_noise_is_that_of_all_reports_of_a_round() -> None:

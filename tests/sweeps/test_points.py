@@ -33,7 +33,7 @@ def test_every_combination_meets_every_seed() -> None:
     assert [point.combination for point in points] == [i for i in range(6) for _ in range(2)]
 
 
-@pytest.mark.parametrize("text", ["x=1", "=1", "a.b", ".b=1", "a.=1", ""])
+@pytest.mark.parametrize("text", ["x=1", "a.b", "a.=1"])
 def test_malformed_axes(text: str) -> None:
     with pytest.raises(ConfigError, match="section.key=value"):
         parse_axis(text)
@@ -44,11 +44,9 @@ def test_malformed_axes(text: str) -> None:
     [
         ([("privacy.clip_norm", (1.0, -1.0))], 1, "clip_norm = -1"),
         ([("privacy.clop", (1.0,))], 1, "did you mean"),
-        ([("no.such", (1.0,))], 1, "unknown section"),
         ([("privacy.clip_norm", (1.0, 1.0))], 1, "twice"),
         ([("privacy.clip_norm", ())], 1, "no value"),
         ([("run.out", ("a",))], 1, "cannot be swept"),
-        ([("run.jobs", (1, 2))], 1, "cannot be swept"),
         ([("run.seed", (1, 2))], 2, "--seeds already"),
         ([("privacy.clip_norm", (1.0,)), ("privacy.clip_norm", (2.0,))], 1, "given twice"),
         ([("run.rounds", tuple(range(1, 200))), ("run.seed", tuple(range(100)))], 1, "19,900"),
@@ -61,7 +59,7 @@ def test_grids_refused(
         Sweep.of(BASE, [Axis(key, values) for key, values in axes], seeds)
 
 
-@pytest.mark.parametrize("seeds", [0, -1, True, 1.5, "2"])
+@pytest.mark.parametrize("seeds", [0, 1.5, "2"])
 def test_numbers_of_seeds_refused(seeds: int) -> None:
     with pytest.raises(InvalidValueError, match="seeds"):
         Sweep.of(BASE, [], seeds)

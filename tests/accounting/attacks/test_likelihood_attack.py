@@ -29,7 +29,7 @@ def equal(noise: str, ratio: float, clients: int, step: float = 2.0) -> RoundTyp
 
 
 @pytest.mark.parametrize(("noise", "ratio"), [("gaussian", 0.4), ("laplace", 1.0)])
-@pytest.mark.parametrize(("clients", "rounds"), [(1, 1), (20, 3), (30, 5)])
+@pytest.mark.parametrize(("clients", "rounds"), [(1, 1), (30, 5)])
 def test_probabilities_are_those_of_a_simulation(
     noise: str, ratio: float, clients: int, rounds: int
 ) -> None:
@@ -142,9 +142,9 @@ def test_alone_it_is_nearly_the_exact_local_guarantee(rounds: int) -> None:
     assert exact * 0.997 <= attack_epsilon(kind, rounds, 1e-6) <= exact
 
 
-@pytest.mark.parametrize("rounds", [1, 50])
-@pytest.mark.parametrize("epsilon0", [0.5, 1.0])
-@pytest.mark.parametrize("clients", [1_000, 10_000])
+@pytest.mark.parametrize(
+    ("rounds", "epsilon0", "clients"), [(1, 1.0, 1_000), (50, 1.0, 1_000), (50, 0.5, 10_000)]
+)
 def test_the_proven_bound_is_within_one_and_a_half(
     rounds: int, epsilon0: float, clients: int
 ) -> None:

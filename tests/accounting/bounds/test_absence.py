@@ -18,20 +18,15 @@ from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
 from fl_shuffle.accounting.laws.finite import KRandomizedResponse, MatrixRandomizer, Randomizer
 from fl_shuffle.accounting.laws.frequency_oracles import Rappor
 from fl_shuffle.accounting.queries.methods import METHODS
-from tests.accounting.engine.test_engine_exact import (
+from tests.oracles import (
     Matrix,
-    divergence,
+    absent_too,
+    hockey_stick,
     krr_matrix,
     rappor_matrix,
     shuffled_law,
     worst_divergence,
 )
-
-
-def absent_too(matrix: Matrix, rate: float) -> Matrix:
-    """Each report with probability `rate`, else the outcome "absent"."""
-    return [[*(rate * p for p in row), 1.0 - rate] for row in matrix]
-
 
 OWN = [[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4]]
 HALF_HIDDEN = [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.25, 0.5, 0.25]]
@@ -77,20 +72,13 @@ def test_others_with_budgets_of_their_own(budgets: tuple[float, ...], rate: floa
     for epsilon in (0.0, 0.05, 0.5):
         worst = 0.0
         for inputs in itertools.product(range(3), repeat=len(budgets)):
-            laws = []
-            for x in range(3):
-                law = shuffled_law((x,), own)
-                for value, budget in zip(inputs, budgets, strict=True):
-                    rows = absent_too(krr_matrix(budget, 3), rate)
-                    following: dict[tuple[int, ...], float] = {}
-                    for reports, mass in law.items():
-                        for y, chance in enumerate(rows[value]):
-                            key = tuple(sorted((*reports, y)))
-                            following[key] = following.get(key, 0.0) + mass * chance
-                    law = following
-                laws.append(law)
-            for a, b in itertools.permutations(range(3), 2):
-                worst = max(worst, divergence(laws[a], laws[b], math.exp(epsilon)))
+            rows = [
+                absent_too(krr_matrix(budget, 3), rate)[value]
+                for value, budget in zip(inputs, budgets, strict=True)
+            ]
+            laws = [shuffled_law([own[x], *rows]) for x in range(3)]
+            for a, b in itertools.permutations(laws, 2):
+                worst = max(worst, hockey_stick(a, b, epsilon))
         upper = blanket_delta(
             randomizer, len(budgets) + 1, epsilon, others=others, participation=rate
         ).delta

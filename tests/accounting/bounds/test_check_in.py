@@ -16,8 +16,8 @@ from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.bounds.vector_blanket import VectorBlanket
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
 from fl_shuffle.accounting.reports import ReportClass, RoundType
-from tests.accounting.bounds.test_absence import HALF_HIDDEN, OWN, absent_too
-from tests.accounting.engine.test_engine_exact import Matrix, krr_matrix, worst_divergence
+from tests.accounting.bounds.test_absence import HALF_HIDDEN, OWN
+from tests.oracles import Matrix, absent_too, krr_matrix, worst_divergence
 
 RATES = (0.05, 0.3, 0.7, 0.95)
 

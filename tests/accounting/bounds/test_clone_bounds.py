@@ -18,12 +18,7 @@ from fl_shuffle.accounting.bounds.worst_client import safe_groups
 from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.errors import NotApplicableError
-from tests.accounting.bounds.bounds_oracles import (
-    clone_pair,
-    pair_delta,
-    randomized_response,
-    worst_delta,
-)
+from tests.oracles import clone_pair, krr_matrix, pair_delta, worst_delta
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "exact_delta.json").read_text())
 CLONE = [r for r in GOLDEN["records"] if r["mech"] == "clone"]
@@ -50,7 +45,7 @@ def test_small_n_against_the_pair_from_its_definition(epsilon0: float, n: int) -
 def test_every_dataset_of_small_randomized_response_stays_below(k: int) -> None:
     """All inputs of all clients, n up to 4: exact delta <= blanket <= clone."""
     for epsilon0, n in ((0.7, 3), (1.5, 4), (2.5, 3)):
-        matrices = [randomized_response(epsilon0, k)] * n
+        matrices = [krr_matrix(epsilon0, k)] * n
         for epsilon in (0.0, 0.2 * epsilon0, 0.6 * epsilon0):
             exact = worst_delta(matrices, epsilon)
             query = Question(randomizer="krr", k=k, epsilon0=epsilon0, clients=n, epsilon=epsilon)
@@ -74,7 +69,7 @@ def test_binary_response_with_personal_budgets_is_covered(
     ours = curve(epsilon).delta
     for i in range(len(budgets)):
         order = [budgets[i], *budgets[:i], *budgets[i + 1 :]]
-        exact = worst_delta([randomized_response(x) for x in order], epsilon)
+        exact = worst_delta([krr_matrix(x, 2) for x in order], epsilon)
         assert exact <= ours * (1 + 1e-9) + 1e-15
 
 
@@ -86,7 +81,7 @@ def test_ternary_response_with_personal_budgets_is_covered(
     epsilon = share * max(budgets)
     exact = max(
         worst_delta(
-            [randomized_response(x, 3) for x in [budgets[i], *budgets[:i], *budgets[i + 1 :]]],
+            [krr_matrix(x, 3) for x in [budgets[i], *budgets[:i], *budgets[i + 1 :]]],
             epsilon,
         )
         for i in range(len(budgets))

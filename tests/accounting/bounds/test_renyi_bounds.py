@@ -24,7 +24,7 @@ from fl_shuffle.accounting.bounds.renyi import (
 from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.errors import InvalidValueError
-from tests.accounting.bounds.bounds_oracles import clone_pair, pair_delta, pair_renyi
+from tests.oracles import clone_pair, pair_delta, pair_renyi
 
 
 @pytest.mark.parametrize(

@@ -27,85 +27,15 @@ from fl_shuffle.accounting.laws.frequency_oracles import (
     Rappor,
 )
 from fl_shuffle.accounting.laws.products import JointComposition, ParallelComposition
-
-Matrix = list[list[float]]
-
-
-def krr_matrix(epsilon0: float, k: int) -> Matrix:
-    low = 1.0 / (math.exp(epsilon0) + k - 1.0)
-    return [[low * (math.exp(epsilon0) if x == y else 1.0) for y in range(k)] for x in range(k)]
-
-
-def unary_matrix(own: float, foreign: float, k: int) -> Matrix:
-    rows = []
-    for x in range(k):
-        row = []
-        for bits in itertools.product((0, 1), repeat=k):
-            chance = 1.0
-            for position, bit in enumerate(bits):
-                one = own if position == x else foreign
-                chance *= one if bit else 1.0 - one
-            row.append(chance)
-        rows.append(row)
-    return rows
-
-
-def rappor_matrix(epsilon0: float, k: int) -> Matrix:
-    flip = 1.0 / (math.exp(0.5 * epsilon0) + 1.0)
-    return unary_matrix(1.0 - flip, flip, k)
-
-
-def oue_matrix(epsilon0: float, k: int) -> Matrix:
-    return unary_matrix(0.5, 1.0 / (math.exp(epsilon0) + 1.0), k)
-
-
-def hash_matrix(epsilon0: float, k: int) -> Matrix:
-    """Binary local hashing with all 2^k hash functions: report = (function, bit)."""
-    high = math.exp(epsilon0) / (math.exp(epsilon0) + 1.0)
-    rows = []
-    for x in range(k):
-        row = []
-        for function in itertools.product((0, 1), repeat=k):
-            row += [(high if bit == function[x] else 1.0 - high) / 2**k for bit in (0, 1)]
-        rows.append(row)
-    return rows
-
-
-def product_matrix(a: Matrix, b: Matrix) -> Matrix:
-    return np.kron(np.array(a), np.array(b)).tolist()
-
-
-def shuffled_law(inputs: Sequence[int], matrix: Matrix) -> dict[tuple[int, ...], float]:
-    """Exact law of the multiset of reports."""
-    law: dict[tuple[int, ...], float] = {(): 1.0}
-    for x in inputs:
-        following: dict[tuple[int, ...], float] = {}
-        for reports, mass in law.items():
-            for y, chance in enumerate(matrix[x]):
-                if chance > 0.0:
-                    key = tuple(sorted((*reports, y)))
-                    following[key] = following.get(key, 0.0) + mass * chance
-        law = following
-    return law
-
-
-def divergence(p: dict[tuple[int, ...], float], q: dict[tuple[int, ...], float], a: float) -> float:
-    return math.fsum(max(mass - a * q.get(key, 0.0), 0.0) for key, mass in p.items())
-
-
-def worst_divergence(matrix: Matrix, n: int, epsilon: float) -> tuple[float, float]:
-    """Over all neighbouring datasets: the largest, and the largest with equal other inputs."""
-    inputs = range(len(matrix))
-    worst = equal = 0.0
-    for others in itertools.combinations_with_replacement(inputs, n - 1):
-        laws = [shuffled_law((x, *others), matrix) for x in inputs]
-        for a, b in itertools.permutations(inputs, 2):
-            value = divergence(laws[a], laws[b], math.exp(epsilon))
-            worst = max(worst, value)
-            if len(set(others)) <= 1:
-                equal = max(equal, value)
-    return worst, equal
-
+from tests.oracles import (
+    Matrix,
+    hash_matrix,
+    krr_matrix,
+    oue_matrix,
+    product_matrix,
+    rappor_matrix,
+    worst_divergence,
+)
 
 SMALL: list[tuple[Randomizer, Matrix, int]] = [
     (KRandomizedResponse(1.0, 2), krr_matrix(1.0, 2), 6),

@@ -35,13 +35,13 @@ def drawn(seed: int) -> list[dict[str, object]]:
     rng = random.Random(seed)
     calls = []
     for kind in KINDS:
-        for method in ("blanket", "clone", "lower"):
-            epsilon0 = 10.0 ** rng.uniform(-6.0, 1.3)
-            clients = round(10.0 ** rng.uniform(0.0, 8.0))
-            delta = 10.0 ** rng.uniform(-30.0, -0.31)
-            calls.append(
-                {**kind, "method": method, "epsilon0": epsilon0, "clients": clients, "delta": delta}
-            )
+        method = rng.choice(("blanket", "clone", "lower"))
+        epsilon0 = 10.0 ** rng.uniform(-6.0, 1.3)
+        clients = round(10.0 ** rng.uniform(0.0, 8.0))
+        delta = 10.0 ** rng.uniform(-30.0, -0.31)
+        calls.append(
+            {**kind, "method": method, "epsilon0": epsilon0, "clients": clients, "delta": delta}
+        )
     return calls
 
 

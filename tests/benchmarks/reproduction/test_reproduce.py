@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import itertools
 import json
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,27 +80,6 @@ def test_the_exact_divergence_lies_between_the_proven_bounds(name: str, tmp_path
     for row in tables["divergence.csv"]:
         low, high = row[chen2024_renyi.LOWER], row[chen2024_renyi.UPPER]
         assert low <= row[chen2024_renyi.EXACT] <= high
-
-
-def test_the_printed_pair_against_enumeration() -> None:
-    epsilon0, clients, order = 0.7, 5, 3
-    p = math.exp(-epsilon0)
-    first: dict[tuple[int, int], float] = {}
-    second: dict[tuple[int, int], float] = {}
-    cells = ((0.5 * p, 1, 0), (0.5 * p, 0, 1), (1.0 - p, 0, 0))
-    for others in itertools.product(cells, repeat=clients - 1):
-        mass = math.prod(cell[0] for cell in others)
-        a, b = sum(cell[1] for cell in others), sum(cell[2] for cell in others)
-        for share, shift in ((p, 1), (1.0 - p, 0)):
-            for law, key in ((first, (a, b + shift)), (second, (a + shift, b))):
-                law[key] = law.get(key, 0.0) + mass * share
-    # (0, n) has no mass in the second law: the printed pair has an infinite divergence, and the
-    # code, which looks at what both can produce, reports the rest.
-    common = first.keys() & second.keys()
-    assert common != first.keys()
-    moment = sum(first[key] ** order * second[key] ** (1 - order) for key in common)
-    expected = math.log(moment) / (order - 1)
-    assert chen2024_renyi.printed_pair_rdp(epsilon0, clients, order) == pytest.approx(expected)
 
 
 # --- Chen, Cao, Ge 2024 (GSPA) ------------------------------------------------------------------

@@ -14,8 +14,8 @@ from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.reports import ReportClass, RoundType
-from tests.accounting.bounds.partial_shuffle.oracles.exact_families import shuffle_delta
 from tests.accounting.chosen_vector_datasets import vector_lower_epsilon
+from tests.oracles import shuffle_delta
 
 
 @pytest.mark.parametrize(

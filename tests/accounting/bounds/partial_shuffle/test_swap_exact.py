@@ -15,10 +15,10 @@ from scipy.special import ndtr
 from tests.accounting.bounds.partial_shuffle.oracles.exact_families import (
     PartialShuffle,
     hockey,
-    shuffle_delta,
     stop_loss_law,
     sum_positive_part,
 )
+from tests.oracles import shuffle_delta
 
 ROUND_OFF = 1e-11
 LARGEST_COUNT = {2: 6, 3: 5, 4: 4}

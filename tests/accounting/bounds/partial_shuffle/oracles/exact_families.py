@@ -1,7 +1,8 @@
 """Exact oracles for the partial-shuffle theorem on finite outcome sets, in plain numpy.
 
-Nothing here imports the product. A family is a set of probability vectors over k outcomes; client 1
-reports from P or Q, the N others from the rows of R. Every expectation is an enumeration.
+Nothing here imports the product (whole shuffles: tests/oracles.py). A family is a set of
+probability vectors over k outcomes; client 1 reports from P or Q, the N others from the rows of R.
+Every expectation is an enumeration.
 """
 
 from __future__ import annotations
@@ -14,31 +15,6 @@ import numpy as np
 def enumerate_outcomes(k: int, count: int) -> np.ndarray:
     """All k^count tuples, shape (k^count, count)."""
     return np.indices((k,) * count).reshape(count, -1).T
-
-
-def count_law(laws: np.ndarray) -> dict[tuple[int, ...], float]:
-    """The law of the outcome counts of independent draws, one from each row."""
-    k = laws.shape[1]
-    law = {(0,) * k: 1.0}
-    for row in laws:
-        grown: dict[tuple[int, ...], float] = {}
-        for counts, mass in law.items():
-            for outcome, chance in enumerate(row):
-                key = (*counts[:outcome], counts[outcome] + 1, *counts[outcome + 1 :])
-                grown[key] = grown.get(key, 0.0) + mass * chance
-        law = grown
-    return law
-
-
-def shuffle_delta(p: np.ndarray, q: np.ndarray, r: np.ndarray, a: float) -> float:
-    """H_a of the two shuffles, exactly: the server sees the counts."""
-    others = count_law(r)
-    total: dict[tuple[int, ...], float] = {}
-    for counts, mass in others.items():
-        for outcome in range(len(p)):
-            key = (*counts[:outcome], counts[outcome] + 1, *counts[outcome + 1 :])
-            total[key] = total.get(key, 0.0) + mass * (p[outcome] - a * q[outcome])
-    return sum(max(value, 0.0) for value in total.values())
 
 
 def hockey(p: np.ndarray, q: np.ndarray, s: float) -> float:

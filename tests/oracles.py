@@ -1,0 +1,155 @@
+"""Exact references that share no code with the product: enumerated shuffles, sums in mpmath.
+
+A report's law is a row of probabilities; a shuffle shows how often each report occurred.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+import mpmath as mp
+import numpy as np
+
+Histogram = dict[tuple[int, ...], float]
+Matrix = list[list[float]]
+Rows = Sequence[Sequence[float] | np.ndarray]
+
+
+def krr_matrix(epsilon0: float, k: int) -> Matrix:
+    low = 1.0 / (math.exp(epsilon0) + k - 1.0)
+    return [[low * (math.exp(epsilon0) if x == y else 1.0) for y in range(k)] for x in range(k)]
+
+
+def unary_matrix(own: float, foreign: float, k: int) -> Matrix:
+    rows = []
+    for x in range(k):
+        row = []
+        for bits in itertools.product((0, 1), repeat=k):
+            chance = 1.0
+            for position, bit in enumerate(bits):
+                one = own if position == x else foreign
+                chance *= one if bit else 1.0 - one
+            row.append(chance)
+        rows.append(row)
+    return rows
+
+
+def rappor_matrix(epsilon0: float, k: int) -> Matrix:
+    flip = 1.0 / (math.exp(0.5 * epsilon0) + 1.0)
+    return unary_matrix(1.0 - flip, flip, k)
+
+
+def oue_matrix(epsilon0: float, k: int) -> Matrix:
+    return unary_matrix(0.5, 1.0 / (math.exp(epsilon0) + 1.0), k)
+
+
+def hash_matrix(epsilon0: float, k: int) -> Matrix:
+    """Binary local hashing with all 2^k hash functions: report = (function, bit)."""
+    high = math.exp(epsilon0) / (math.exp(epsilon0) + 1.0)
+    rows = []
+    for x in range(k):
+        row = []
+        for function in itertools.product((0, 1), repeat=k):
+            row += [(high if bit == function[x] else 1.0 - high) / 2**k for bit in (0, 1)]
+        rows.append(row)
+    return rows
+
+
+def product_matrix(a: Matrix, b: Matrix) -> Matrix:
+    return np.kron(np.array(a), np.array(b)).tolist()
+
+
+def absent_too(matrix: Matrix, rate: float) -> Matrix:
+    """Each report with probability `rate`, else the outcome "absent"."""
+    return [[*(rate * p for p in row), 1.0 - rate] for row in matrix]
+
+
+def shuffled_law(rows: Rows) -> Histogram:
+    """Law of the histogram of independent reports; rows[j] is client j's report law."""
+    law: Histogram = {(0,) * len(rows[0]): 1.0}
+    for row in rows:
+        following: Histogram = defaultdict(float)
+        for counts, mass in law.items():
+            for symbol, chance in enumerate(row):
+                if chance > 0.0:
+                    moved = (*counts[:symbol], counts[symbol] + 1, *counts[symbol + 1 :])
+                    following[moved] += mass * chance
+        law = following
+    return law
+
+
+def hockey_stick(p: Histogram, q: Histogram, epsilon: float) -> float:
+    """sum over outcomes of (p - e^eps q)_+."""
+    a = math.exp(epsilon)
+    return math.fsum(max(0.0, mass - a * q.get(key, 0.0)) for key, mass in p.items())
+
+
+def shuffle_delta(p: Sequence[float], q: Sequence[float], others: Rows, a: float) -> float:
+    """H_a of two shuffles, exactly: the client reports from p or q, the others from their rows."""
+    return hockey_stick(shuffled_law([p, *others]), shuffled_law([q, *others]), math.log(a))
+
+
+def worst_delta(matrices: Sequence[Matrix], epsilon: float) -> float:
+    """Exact delta of the shuffle when client 0 changes: maximum over all inputs of everybody.
+
+    matrices[j][x] is client j's report law at input x.
+    """
+    worst = 0.0
+    inputs = range(len(matrices[0]))
+    for others in itertools.product(inputs, repeat=len(matrices) - 1):
+        rest = [matrices[j + 1][x] for j, x in enumerate(others)]
+        laws = [shuffled_law([matrices[0][x], *rest]) for x in inputs]
+        for a, b in itertools.permutations(laws, 2):
+            worst = max(worst, hockey_stick(a, b, epsilon))
+    return worst
+
+
+def worst_divergence(matrix: Matrix, n: int, epsilon: float) -> tuple[float, float]:
+    """Over all neighbouring data sets of n clients with one randomizer: the largest, and the
+    largest with equal other inputs."""
+    worst = equal = 0.0
+    for others in itertools.combinations_with_replacement(matrix, n - 1):
+        laws = [shuffled_law([own, *others]) for own in matrix]
+        for a, b in itertools.permutations(laws, 2):
+            value = hockey_stick(a, b, epsilon)
+            worst = max(worst, value)
+            if all(other is others[0] for other in others):
+                equal = max(equal, value)
+    return worst, equal
+
+
+def clone_pair(epsilon0: float, n: int, clone: float | None = None, printed: bool = False):
+    """The clone pair from its definition, in mpmath; `printed`: the pair of Chen et al. 2024."""
+    p = mp.exp(-mp.mpf(epsilon0)) if clone is None else mp.mpf(clone)
+    w = 1 / (1 + mp.exp(-mp.mpf(epsilon0)))
+    first: dict = defaultdict(lambda: mp.mpf(0))
+    second: dict = defaultdict(lambda: mp.mpf(0))
+    for c in range(n):
+        outer = mp.binomial(n - 1, c) * p**c * (1 - p) ** (n - 1 - c)
+        for a in range(c + 1):
+            mass = outer * mp.binomial(c, a) * mp.mpf(2) ** (-c)
+            if printed:
+                chance = mp.exp(-mp.mpf(epsilon0))
+                for d, weight in ((1, chance), (0, 1 - chance)):
+                    first[a, c - a + d] += mass * weight
+                    second[a + d, c - a] += mass * weight
+                continue
+            for d, weight in ((1, w), (0, 1 - w)):
+                first[a + d, c - a + 1 - d] += mass * weight
+                second[a + 1 - d, c - a + d] += mass * weight
+    return first, second
+
+
+def pair_delta(first, second, epsilon: float) -> float:
+    a = mp.exp(mp.mpf(epsilon))
+    zero = mp.mpf(0)
+    return float(sum(max(zero, m - a * second.get(key, zero)) for key, m in first.items()))
+
+
+def pair_renyi(first, second, order: float) -> float:
+    lam = mp.mpf(order)
+    moment = sum(m**lam * second[key] ** (1 - lam) for key, m in first.items() if m > 0)
+    return float(mp.log(moment) / (lam - 1))
