@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from fl_shuffle.accounting.rounds import equal_rounds
 from tests.crashes import crash, refused
 from tests.small_federation import launch, small
 
@@ -45,6 +44,8 @@ def coarse_pairs() -> Iterator[None]:
     For tests of what is done with such numbers. What is kept on disk keeps them apart: its name is
     a digest of these constants, too.
     """
+    from fl_shuffle.accounting.rounds import equal_rounds
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(equal_rounds, "ROUND_NODES_PER_SD", 2.0)
         patch.setitem(equal_rounds.shuffled_pair.__kwdefaults__, "per_sd", 2.0)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from fl_shuffle.cli import main
-from fl_shuffle.ledger.writer import LedgerWriter
 from tests.small_federation import Launch
 
 Crashing = Callable[..., Path]
@@ -24,6 +23,9 @@ class Crash(Exception):
 @contextmanager
 def dying_after(number: int) -> Iterator[None]:
     """Whatever is played here dies when round `number` is over, before the next is reserved."""
+    # Not before somebody asks for it: every test's session reads this file.
+    from fl_shuffle.ledger.writer import LedgerWriter
+
     whole = LedgerWriter.reserve
 
     def dying(self: LedgerWriter, round_number: int, participants: np.ndarray) -> np.ndarray | None:

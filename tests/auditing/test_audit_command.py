@@ -24,7 +24,7 @@ randomizer = "laplace"
 epsilon = 2.0
 delta = 0.0
 """
-QUICK = ["--trials", "20", "--reports", "1000", "--seconds", "600"]
+QUICK = ["--trials", "40", "--reports", "2000", "--seconds", "600"]
 
 
 def too_quiet(

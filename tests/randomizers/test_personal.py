@@ -40,8 +40,11 @@ def means(config: Config, spoil: dict[int, float] | None = None) -> Tensor:
         ("linear", {"clip": "average"}, math.inf),
         ("linear", {"unit": "client"}, math.nan),
         ("mlp", {}, math.inf),
-        ("own", {}, 3e38),
         ("own", {"unit": "client", "client_clip": 0.05}, math.nan),
+        # A mean turns around: more than once the clip.
+        ("linear", {"clip": "average"}, 3e38),
+        ("linear", {"unit": "client"}, 3e38),
+        ("mlp", {"unit": "client", "client_clip": 0.05}, 3e38),
     ],
 )
 def test_a_nonfinite_record_moves_a_mean_by_no_more_than_the_plan_says(
