@@ -22,7 +22,7 @@ from fl_shuffle.gradients.blocks import Segment, equal_pieces, packing_of_networ
 from fl_shuffle.gradients.client_sums import TILE, ClientSums
 from fl_shuffle.gradients.engine import Batch, GradientEngine, Loss, cross_entropy
 from fl_shuffle.gradients.general import GeneralEngine
-from fl_shuffle.gradients.kernels import FLUSHED, Views, clip_factor, powers_of, views_of
+from fl_shuffle.gradients.kernels import FLUSHED, clip_factor, powers_of
 from fl_shuffle.gradients.networks.graph import Network
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords, without_nonfinite_
 from fl_shuffle.gradients.rounding import length_error, move_error_float32
@@ -102,21 +102,20 @@ class NetworkEngine(GradientEngine):
     def _block_means(
         self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
-        views = [views_of(parameters, layer) for layer in self._layers]
         if len(batch.labels) > max(self.packing.records, TILE):
-            self._long_client(views, batch, rows[0], tally)
+            self._long_client(parameters, batch, rows[0], tally)
         else:
-            self._short_clients(views, batch, rows, tally)
+            self._short_clients(parameters, batch, rows, tally)
 
     def _short_clients(
-        self, views: list[Views], batch: Batch, rows: Tensor, tally: NonfiniteRecords
+        self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
         segments, order = segments_of(batch.sizes)
         index = slice(None) if order is None else torch.from_numpy(order).to(self.device)
         sizes = torch.from_numpy(batch.sizes).to(self.device)
         shares = sizes.reciprocal().repeat_interleave(sizes)[index]
         limits = None if batch.limits is None else batch.limits.repeat_interleave(sizes)[index]
-        done = self._pass(views, batch, index, shares, limits)
+        done = self._pass(parameters, batch, index, shares, limits)
         if done.nonfinite is not None:
             given = torch.zeros_like(done.nonfinite)
             given[index] = done.nonfinite
@@ -126,7 +125,7 @@ class NetworkEngine(GradientEngine):
                 self._sums.write(rows, layer, segment, *done.of_segment(depth, segment))
 
     def _long_client(
-        self, views: list[Views], batch: Batch, row: Tensor, tally: NonfiniteRecords
+        self, parameters: Tensor, batch: Batch, row: Tensor, tally: NonfiniteRecords
     ) -> None:
         """One client's mean, over pieces of its records."""
         size = len(batch.labels)
@@ -135,7 +134,7 @@ class NetworkEngine(GradientEngine):
         found = torch.zeros(size, dtype=torch.bool)
         for piece in equal_pieces(size, self.packing.records):
             limits = None if batch.limits is None else batch.limits.expand(size)[piece]
-            done = self._pass(views, batch, piece, shares[piece], limits)
+            done = self._pass(parameters, batch, piece, shares[piece], limits)
             if done.nonfinite is not None:
                 found[piece] = done.nonfinite.cpu()
             for layer, error, x in zip(self._layers, done.errors, done.inputs, strict=True):
@@ -151,7 +150,7 @@ class NetworkEngine(GradientEngine):
 
     def _pass(
         self,
-        views: list[Views],
+        parameters: Tensor,
         batch: Batch,
         index: slice | Tensor,
         shares: Tensor,
@@ -162,7 +161,7 @@ class NetworkEngine(GradientEngine):
         labels = batch.labels[index]
         given = batch.inputs[index]
         x = self._sums.buffer("records", *given.shape).copy_(given)
-        trace = self._network.run(views, x)
+        trace = self._network.run(parameters, x)
         with torch.enable_grad():
             losses = (self.loss or cross_entropy)(trace.logits, labels)
             if losses.shape != labels.shape[:1]:

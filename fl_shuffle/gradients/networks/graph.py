@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock, get_ident
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from fl_shuffle.gradients.kernels import Views, views_of
+from fl_shuffle.gradients.kernels import views_of
 from fl_shuffle.gradients.networks.weighted import Product, Weighted, weighted_of
 from fl_shuffle.gradients.structure import ELEMENTWISE, has_hooks
 
@@ -89,17 +89,6 @@ class NotANetworkError(Exception):
 
 
 @dataclass(frozen=True)
-class Step:
-    """One operation: `function` of arguments, among which nodes stand for what they computed."""
-
-    name: str
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    options: dict[str, Any]
-    weighted: Weighted | None = None
-
-
-@dataclass(frozen=True)
 class Trace:
     """One pass forth: logits [n, C], and of each weighted layer what it kept, and its result."""
 
@@ -112,46 +101,69 @@ class Trace:
 class Network:
     """A module's operations, for records of one shape.
 
-    `numbers`: how many one record takes on its way forth and back; `classes`: logits per record.
+    `weighted`: the layers with parameters, by their nodes in the graph. `numbers`: how many one
+    record takes on its way forth and back; `classes`: logits per record.
     """
 
-    steps: tuple[Step, ...]
+    module: nn.Module
+    graph: fx.Graph
+    weighted: dict[str, Weighted]
     shape: tuple[int, ...]
-    given: str
-    answer: str
-    layers: tuple[Weighted, ...]
     numbers: int
     classes: int
 
     @property
+    def layers(self) -> tuple[Weighted, ...]:
+        """Those with parameters, in their order."""
+        return tuple(self.weighted.values())
+
+    @property
     def linear(self) -> bool:
         """Whether it is one linear map of all of a record's numbers."""
-        others = [step.function for step in self.steps if step.weighted is None]
+        others = [
+            type(self.module.get_submodule(str(node.target))) if node.op == "call_module" else None
+            for node in self.graph.nodes
+            if node.op not in ("placeholder", "output") and node.name not in self.weighted
+        ]
         single = len(self.layers) == 1 and isinstance(self.layers[0], Product)
-        return single and all(type(each) in (nn.Flatten, nn.Identity) for each in others)
+        return single and all(each in (nn.Flatten, nn.Identity) for each in others)
 
-    def run(self, views: Sequence[Views], x: Tensor) -> Trace:
-        """Forth, of x [n, ...], such that the layers' results can be differentiated by.
-
-        views: of each weighted layer's `layers`, one after the other, in the parameters.
-        """
-        values: dict[str, Any] = {self.given: x}
-        kept, results = list[Tensor](), list[Tensor]()
-        left = iter(views)
+    def run(self, parameters: Tensor, x: Tensor) -> Trace:
+        """Forth, of x [n, ...] with parameters [d], such that the layers' results can be
+        differentiated by."""
+        own = _Pass(self.module, self.graph, self.weighted, parameters)
         with torch.enable_grad():
-            for step in self.steps:
-                arguments, options = _resolved(step, values)
-                if step.weighted is None:
-                    values[step.name] = step.function(*arguments, **options)
-                    continue
-                own = [next(left) for _ in step.weighted.layers]
-                before, result = step.weighted.forward(own, *arguments)
-                if not result.requires_grad:
-                    result.requires_grad_()
-                kept.append(before)
-                results.append(result)
-                values[step.name] = result
-        return Trace(values[self.answer], kept, results)
+            logits = own.run(x)
+        return Trace(logits, own.kept, own.results)
+
+
+class _Pass(fx.Interpreter):
+    """Runs a graph whose weighted layers have their parameters from a flat vector."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        graph: fx.Graph,
+        weighted: dict[str, Weighted],
+        parameters: Tensor,
+    ) -> None:
+        super().__init__(module, garbage_collect_values=False, graph=graph)
+        self._parameters = parameters
+        self.weighted = weighted
+        self.kept: list[Tensor] = []
+        self.results: list[Tensor] = []
+
+    def run_node(self, n: fx.Node) -> Any:
+        layer = self.weighted.get(n.name)
+        if layer is None:
+            return super().run_node(n)
+        (x,), _ = self.fetch_args_kwargs_from_env(n)
+        kept, result = layer.forward([views_of(self._parameters, own) for own in layer.layers], x)
+        if not result.requires_grad:
+            result.requires_grad_()
+        self.kept.append(kept)
+        self.results.append(result)
+        return result
 
 
 def network_of(module: nn.Module, shape: tuple[int, ...]) -> Network | None:
@@ -169,11 +181,11 @@ def network_of(module: nn.Module, shape: tuple[int, ...]) -> Network | None:
 
 
 def _network(module: nn.Module, shape: tuple[int, ...]) -> Network:
-    # A layer by itself is a part of something, too, to whoever follows its code.
-    module = nn.Sequential(module)
     for part in module.modules():
         if has_hooks(part) or "forward" in vars(part):
             raise NotANetworkError(f"{type(part).__name__} has hooks")
+    # A layer by itself is a part of something, too, to whoever follows its code.
+    module = nn.Sequential(module)
     owners = dict(module.named_parameters())
     if len(owners) != len(list(module.named_parameters(remove_duplicate=False))):
         raise NotANetworkError("parameters are shared")
@@ -181,15 +193,30 @@ def _network(module: nn.Module, shape: tuple[int, ...]) -> Network:
     for name, parameter in owners.items():
         positions[name] = position
         position += parameter.numel()
-    reading = _Reading(module, positions)
-    # Two and three records: what hangs on their number shows.
     parameters = torch.cat([p.detach().reshape(-1).cpu().float() for p in owners.values()])
-    two, three = (reading.network(parameters, torch.zeros(count, *shape)) for count in (2, 3))
-    if (two.numbers, two.classes) != (three.numbers, three.classes):
+    # Of its own parameters only the shapes are asked for.
+    module = copy.deepcopy(module).to("meta")
+    with _tracing:
+        graph = _OwnTracer().trace(module)
+    _keep_results(module, graph)
+    # Two and three records: what hangs on their number shows.
+    two, three = (_Reading(module, graph, parameters, positions) for _ in range(2))
+    classes = [each.classes(torch.zeros(n, *shape)) for n, each in ((2, two), (3, three))]
+    if (two.numbers, classes[0]) != (three.numbers, classes[1]):
         raise NotANetworkError("what it computes hangs on how many records there are")
-    if reading.used != set(owners):
+    if two.used != set(owners):
         raise NotANetworkError("some parameters are in no known layer")
-    return two
+    return Network(module, graph, two.weighted, shape, two.numbers, classes[0])
+
+
+def _keep_results(module: nn.Module, graph: fx.Graph) -> None:
+    """Nothing is computed in place: what a layer gave is needed as it was."""
+    for part in module.modules():
+        if hasattr(part, "inplace"):
+            vars(part)["inplace"] = False
+    for node in graph.nodes:
+        if "inplace" in node.kwargs:
+            node.update_kwarg("inplace", False)
 
 
 _tracing = Lock()
@@ -221,105 +248,80 @@ class _OwnTracer(fx.Tracer):
         return super().getattr(attr, attr_val, parameter_proxy_cache)
 
 
-class _Reading:
-    """Turns a module's traced nodes into steps, by running them on made-up records."""
+class _Reading(_Pass):
+    """Finds a graph's weighted layers, by running it on made-up records; raises for what is on no
+    list."""
 
-    def __init__(self, module: nn.Module, positions: dict[str, int]) -> None:
-        self._module = module
+    def __init__(
+        self,
+        module: nn.Module,
+        graph: fx.Graph,
+        parameters: Tensor,
+        positions: dict[str, int],
+    ) -> None:
+        super().__init__(module, graph, {}, parameters)
         self._positions = positions
-        with _tracing:
-            self._graph = _OwnTracer().trace(module)
+        self._records = 0
         self.used: set[str] = set()
+        self.numbers = 0
 
-    def network(self, parameters: Tensor, x: Tensor) -> Network:
-        values: dict[str, Any] = {}
-        steps: list[Step] = []
-        self.used = set()
-        given, answer, numbers = "", "", 0
-        for node in self._graph.nodes:
-            if node.op == "placeholder":
-                if given:
-                    raise NotANetworkError("forward takes more than the records")
-                given, values[node.name] = node.name, x
-                numbers += x[0].numel()
-                continue
-            if node.op == "output":
-                if not isinstance(node.args[0], fx.Node):
-                    raise NotANetworkError("forward returns more than logits")
-                answer = node.args[0].name
-                continue
-            step = self._step(node, values)
-            arguments, options = _resolved(step, values)
-            if step.weighted is None:
-                value = step.function(*arguments, **options)
-                if isinstance(value, Tensor):
-                    numbers += 2 * value[0].numel()
-            else:
-                own = [views_of(parameters, layer) for layer in step.weighted.layers]
-                kept, value = step.weighted.forward(own, *arguments)
-                numbers += kept[0].numel() + 2 * value[0].numel() + step.weighted.written
-            if isinstance(value, Tensor) and (not value.dim() or len(value) != len(x)):
-                raise NotANetworkError(f"{node.name} does not keep the records apart")
-            if not isinstance(value, Tensor | torch.Size | int):
-                raise NotANetworkError(f"{node.name} is no array")
-            values[node.name] = value
-            steps.append(step)
-        logits = values[answer]
+    def classes(self, x: Tensor) -> int:
+        """Run it; logits per record."""
+        self._records = len(x)
+        logits = self.run(x)
         if not isinstance(logits, Tensor) or logits.dim() != 2:
             raise NotANetworkError("it gives no logits [N, C]")
-        layers = tuple(step.weighted for step in steps if step.weighted is not None)
-        return Network(
-            tuple(steps), tuple(x.shape[1:]), given, answer, layers, numbers, logits.shape[1]
-        )
+        self.numbers += x[0].numel() + sum(kept[0].numel() for kept in self.kept)
+        self.numbers += sum(layer.written for layer in self.weighted.values())
+        return logits.shape[1]
 
-    def _step(self, node: fx.Node, values: dict[str, Any]) -> Step:
-        given = [values[n.name] for n in node.all_input_nodes]
+    def run_node(self, n: fx.Node) -> Any:
+        if n.op in ("placeholder", "output"):
+            return super().run_node(n)
+        self._require_known(n)
+        value = super().run_node(n)
+        if not isinstance(value, Tensor | torch.Size | int):
+            raise NotANetworkError(f"{n.name} is no array")
+        if isinstance(value, Tensor):
+            if not value.dim() or len(value) != self._records:
+                raise NotANetworkError(f"{n.name} does not keep the records apart")
+            self.numbers += 2 * value[0].numel()
+        return value
+
+    def _require_known(self, n: fx.Node) -> None:
+        given = [self.env[each] for each in n.all_input_nodes]
         arrays = [value for value in given if isinstance(value, Tensor)]
-        if node.op == "call_module":
-            return self._part(node, arrays)
-        target, options = node.target, dict(node.kwargs)
-        if node.op == "call_method" and _allowed_method(str(target), len(given), len(arrays)):
-            return Step(node.name, _method(str(target)), node.args, options)
-        if callable(target) and _allowed_function(target, node, given):
-            if "inplace" in options:
-                # What a layer gave is needed as it was.
-                options["inplace"] = False
-            return Step(node.name, target, node.args, options)
-        raise NotANetworkError(f"{node.op} {target} is on no list")
+        if n.op == "call_module":
+            self._part(n, arrays)
+        elif n.op == "call_method":
+            if not _allowed_method(str(n.target), len(given), len(arrays)):
+                raise NotANetworkError(f"{n.op} {n.target} is on no list")
+        elif not callable(n.target) or not _allowed_function(n.target, n, given):
+            raise NotANetworkError(f"{n.op} {n.target} is on no list")
 
-    def _part(self, node: fx.Node, arrays: list[Tensor]) -> Step:
-        name = str(node.target)
-        part = self._module.get_submodule(name)
-        if len(arrays) != 1 or len(node.args) != 1 or node.kwargs:
+    def _part(self, n: fx.Node, arrays: list[Tensor]) -> None:
+        name = str(n.target)
+        part = self.module.get_submodule(name)
+        if len(arrays) != 1 or len(n.args) != 1 or n.kwargs:
             raise NotANetworkError(f"{name} takes more than one array")
         own = {f"{name}.{key}" for key, _ in part.named_parameters()}
         if not own:
             if type(part) not in PARTS or getattr(part, "return_indices", False):
                 raise NotANetworkError(f"{type(part).__name__} is on no list")
-            part = copy.deepcopy(part)
-            if hasattr(part, "inplace"):
-                vars(part)["inplace"] = False
-            return Step(node.name, part, node.args, {})
+            return
         if own & self.used:
             raise NotANetworkError(f"{name} is used twice")
         self.used |= own
         weighted = weighted_of(part, min(self._positions[key] for key in own), arrays[0])
         if weighted is None:
             raise NotANetworkError(f"{type(part).__name__} has no closed form here")
-        return Step(node.name, part, node.args, {}, weighted)
+        self.weighted[n.name] = weighted
 
 
 def _allowed_method(name: str, given: int, arrays: int) -> bool:
     if name in SHAPING:
         return arrays == 1
     return name in (*METHODS, *SHAPES) and given == arrays == 1
-
-
-def _method(name: str) -> Callable[..., Any]:
-    def call(x: Tensor, *arguments: Any, **options: Any) -> Any:
-        return getattr(x, name)(*arguments, **options)
-
-    return call
 
 
 def _allowed_function(function: Callable[..., Any], node: fx.Node, given: list[Any]) -> bool:
@@ -340,10 +342,3 @@ def _allowed_function(function: Callable[..., Any], node: fx.Node, given: list[A
     if function is torch.cat:
         return bool(given)
     return function in OF_ONE and len(given) == 1 and not node.kwargs.get("return_indices")
-
-
-def _resolved(step: Step, values: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The step's arguments, with what the nodes among them computed."""
-    arguments = fx.node.map_arg(step.arguments, lambda n: values[n.name])
-    options = fx.node.map_arg(step.options, lambda n: values[n.name])
-    return arguments, options
