@@ -26,6 +26,10 @@ NARROWEST = 40
 """Lines are not wrapped for terminals below this width: nothing would be left of them."""
 ENTRIES = ("accuracy", "epsilon", "sums", "removed", "reports", "local", "attack", "GSPA")
 """What the final lines begin with; what does not fit stands below their third column."""
+METRICS_STAY = (
+    "metrics that clients return, and their evaluations, stay with them: they are exact numbers "
+    "about private records"
+)
 SAME = 0.02
 """A bound that is smaller by less than this share is no gain worth a word."""
 

@@ -47,6 +47,8 @@ SERVER_ROUND = "server-round"
 REQUEST_RECORD = "request"
 """Beside them: whose reports are asked for."""
 REPORT_RECORD = "report"
+NO_REPORT = "sent no report: is app.client a ShuffleClientApp?"
+"""Why there is none from an app as it is for Flower's own strategies."""
 Kind = TypeVar("Kind", ArrayRecord, ConfigRecord)
 
 FLOATING = ("float16", "float32", "float64")
@@ -334,6 +336,11 @@ def reply_with_arrays(request: Message, layout: Layout, model: NDArray[np.float3
     return Message(content, reply_to=request)
 
 
+def reply_without_metrics(request: Message) -> Message:
+    """What they read of an evaluation: everybody's weight, the same, and nothing else."""
+    return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1})}), reply_to=request)
+
+
 def reply_with_sum_of_reports(
     request: Message, total: NDArray[np.float64], valid: NDArray[np.bool_]
 ) -> Message:
@@ -391,7 +398,7 @@ def _reports_or_cause(
     record = arrays_in(reply.content, REPORT_RECORD) if reply.has_content() else None
     array = None if record is None else record.get(REPORTS)
     if array is None:
-        return None, "sent no report"
+        return None, NO_REPORT
     if shape is not None and tuple(array.shape) != shape:
         return None, "wrong shape"
     reports = float32_array(array)

@@ -51,6 +51,7 @@ from fl_shuffle.flower.messages import (
     record_in,
     reply_with_arrays,
     reply_with_reports,
+    reply_without_metrics,
 )
 from fl_shuffle.flower.node_registry import PARTITION, PARTITIONS, holding_in, reply_with_range
 from fl_shuffle.flower.own_records import OwnRecords, RecordGradients, RecordsOf
@@ -61,6 +62,7 @@ from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 from fl_shuffle.randomizers.additive import NOISES
 from fl_shuffle.randomizers.noise import NoiseStream
 from fl_shuffle.randomizers.per_client import Ids
+from fl_shuffle.run_words import METRICS_STAY
 from fl_shuffle.seeds import KEY_BYTES
 from fl_shuffle.threads import kept_default_dtype
 
@@ -84,20 +86,32 @@ class ReportingMod(ABC):
     raises, or replies with an error or another number of values: a missing report would tell of
     it. The exception and its text go to the log `fl_shuffle.client`.
 
-    An evaluation request is answered with an error and never reaches the app: its answer would be
-    exact numbers about private records. Of the answer to a query only the range of clients that
+    An evaluation request never reaches the app, whose answer would be exact numbers about private
+    records: the answer is `num-examples` = 1, for Flower's own strategies, and nothing else. The
+    log says once that metrics stay here. Of the answer to a query only the range of clients that
     this node plays passes (`fl_shuffle.flower.node_registry`).
     """
+
+    _told = False
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Flower's mod protocol."""
         kind = message.metadata.message_type.split(".")[0]
         if kind == MessageType.QUERY:
             return _answer(message, context, call_next)
+        if kind == MessageType.EVALUATE:
+            self._tell()
+            return reply_without_metrics(message)
         if kind != MessageType.TRAIN:
             log.warning("a message of type %r is not answered", message.metadata.message_type)
             return _error(message)
         return self._train(message, context, call_next)
+
+    def _tell(self) -> None:
+        """Say once what will not be sent."""
+        if not self._told:
+            self._told = True
+            log.warning(METRICS_STAY)
 
     @abstractmethod
     def _train(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -148,6 +162,8 @@ class LocalRandomizerMod(ReportingMod):
         reports = randomizer.reports(means, rows, stream)
         if _names_clients(message):
             return reply_with_reports(message, reports.numpy())
+        if updates.more:
+            self._tell()
         # Flower's own strategies average arrays, weighted by a number that may not be private.
         return reply_with_arrays(message, updates.layout, (model - reports[0]).numpy())
 
@@ -160,6 +176,9 @@ class ShuffleMod(ReportingMod):
     comes, `InvalidValueError` for a configuration that own apps cannot have, and for clients whose
     records lie on another node; `ConfigError` where node and configuration disagree on the
     shuffler; `ShufflerError` for one that refuses or does not answer.
+
+    `ClientApp(mods=[ShuffleMod(beside=__file__)])` is enough in simulations. Nodes that hold a part
+    of the clients each say which: that is what `ShuffleClientApp(mods=[...])` adds.
     """
 
     def __init__(self, beside: str | Path | None = None, records: OwnRecords | None = None) -> None:
@@ -279,6 +298,8 @@ class AppUpdates:
         self._context = context
         self._call_next = call_next
         self._first = first
+        self.more = False
+        """Whether the app has replied more than arrays."""
         self.layout = Layout.of(model_in(message.content))
 
     def __call__(self, parameters: Tensor, clients: Ids, tally: NonfiniteRecords) -> Tensor:
@@ -321,6 +342,7 @@ class AppUpdates:
             raise RunError(f"the app returned {type(reply).__name__}, no message")
         if reply.has_error():
             raise RunError(f"the app replied with an error: {text_of(reply.error)}")
+        self.more = self.more or len(reply.content) > 1
         self.layout.flatten(model_in(reply.content), trained)
 
     def _ask(self, client: int) -> Message:

@@ -24,7 +24,7 @@ from fl_shuffle.configuration.reading import idle_settings
 from fl_shuffle.configuration.sections import BudgetsSection, Config
 from fl_shuffle.ledger.store import SCHEMA_VERSION
 from fl_shuffle.randomizer_plan import RandomizerPlan
-from fl_shuffle.run_words import HOPELESS, declared_noise_words, noise_words
+from fl_shuffle.run_words import HOPELESS, METRICS_STAY, declared_noise_words, noise_words
 from fl_shuffle.runs.metrics import own_columns
 from fl_shuffle.runs.outcome import publishes_times
 from fl_shuffle.version import __version__
@@ -195,10 +195,7 @@ def warnings_of(config: Config, facts: RunFacts) -> tuple[str, ...]:
             "itself tells of labels is not covered"
         )
     if config.app.custom_client:
-        found.append(
-            "metrics that clients return, and their evaluations, stay with them: they are exact "
-            "numbers about private records"
-        )
+        found.append(METRICS_STAY)
     noise, hopeless = noise_of(config, facts)
     if hopeless:
         found.append(noise)

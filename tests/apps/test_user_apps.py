@@ -18,18 +18,26 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import Strategy
+from flwr.clientapp.typing import Mod
+from flwr.serverapp.strategy import FedAdam, FedAvg, Strategy
 
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta
 from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
-from fl_shuffle.flower import LocalRandomizerMod, ShuffleStrategy
+from fl_shuffle.flower import LocalRandomizerMod, ShuffleMod, ShuffleStrategy
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED, InProcessGrid
 from fl_shuffle.flower.messages import Layout
+from fl_shuffle.run_words import METRICS_STAY
 from tests.flower.small_rounds import OpenLedger, small_strategy
 
 
-def test_an_evaluation_request_does_not_reach_the_app() -> None:
-    app, reached = ClientApp(mods=[LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)]), []
+@pytest.mark.parametrize(
+    "mod", [LocalRandomizerMod(randomizer="laplace", epsilon0=1.0), ShuffleMod()]
+)
+def test_an_evaluation_request_does_not_reach_the_app(
+    mod: Mod, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no error either, whoever asks, and is told once."""
+    app, reached = ClientApp(mods=[mod]), []
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -38,11 +46,53 @@ def test_an_evaluation_request_does_not_reach_the_app() -> None:
 
     grid = InProcessGrid(app, {}, nodes=1)
     try:
-        message = grid.create_message(RecordDict({"arrays": initial()}), "evaluate", 2, "1")
-        assert next(iter(grid.send_and_receive([message]))).has_error()
+        for number in ("1", "2"):
+            message = grid.create_message(RecordDict({"arrays": initial()}), "evaluate", 2, number)
+            (reply,) = grid.send_and_receive([message])
+            assert list(reply.content) == ["metrics"]
+            assert dict(reply.content["metrics"]) == {"num-examples": 1}
     finally:
         grid.close()
     assert not reached
+    assert [record.getMessage() for record in caplog.records] == [METRICS_STAY]
+
+
+@pytest.mark.parametrize("stock", [FedAvg, FedAdam])
+def test_flowers_own_strategies_run_with_the_mod(
+    stock: type[FedAvg], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With their defaults: all clients are asked to evaluate, too."""
+    app = ClientApp(mods=[LocalRandomizerMod(randomizer="laplace", epsilon0=1e6)])
+    app.train()(towards_target)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        raise AssertionError
+
+    grid = InProcessGrid(app, {}, nodes=4)
+    call, replies = grid._call, []
+    monkeypatch.setattr(grid, "_call", lambda message: replies.append(call(message)) or replies[-1])
+    try:
+        result = stock().start(grid=grid, initial_arrays=initial(), num_rounds=3)
+    finally:
+        grid.close()
+    assert len(replies) == 24 and not any(reply.has_error() for reply in replies)
+    # Half the way each round; FedAdam makes steps of its own length.
+    share = 0.875 if stock is FedAvg else 0.1
+    assert np.all(result.arrays["w"].numpy() * np.sign(TARGET) >= share * np.abs(TARGET) - 1e-3)
+    assert [record.getMessage() for record in caplog.records if "fl_shuffle" in record.name] == [
+        METRICS_STAY
+    ]
+
+
+def towards_target(message: Message, context: Context) -> Message:
+    arrays = message.content["arrays"]
+    weight = arrays["w"].numpy() + 0.5 * (TARGET - arrays["w"].numpy())
+    trained = {"w": Array(weight), "b": Array(arrays["b"].numpy())}
+    metrics = MetricRecord({"num-examples": 123, "loss": 0.25})
+    return Message(
+        RecordDict({"arrays": ArrayRecord(trained), "metrics": metrics}), reply_to=message
+    )
 
 
 SECRET = "a secret in a record"
@@ -251,7 +301,7 @@ def test_whatever_training_tells_the_mod_sends_a_report_alone(kind: str) -> None
     assert report_in(reply).shape == (7,)
 
 
-@pytest.mark.parametrize("kind", ["evaluate", "query.raising", "query.none"])
+@pytest.mark.parametrize("kind", ["query.raising", "query.none"])
 def test_the_mod_lets_no_error_and_no_other_record_through(kind: str) -> None:
     mod = LocalRandomizerMod(randomizer="laplace", epsilon0=1.0)
     grid = InProcessGrid(talking_app(mod), {}, nodes=1)
