@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Result
 from torch import nn
 
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
-from fl_shuffle.errors import ConfigError, InvalidValueError, suggestion
+from fl_shuffle.errors import ConfigError, InvalidValueError, PrivacyBudgetError, suggestion
 from fl_shuffle.federation import RunParts
 from fl_shuffle.flower.frozen import Frozen
 from fl_shuffle.flower.messages import Layout
@@ -44,6 +44,10 @@ NOT_TAKEN = {
     "evaluate_metrics_aggr_fn": _NO_METRICS,
 }
 """What stock strategies take and this one cannot: why not."""
+
+
+NO_MOD = "app.client must be a ShuffleClientApp, which reports whatever its training does"
+"""What to look at where nobody has sent a report."""
 
 
 class ConfiguredStrategy(PlayedByStart):
@@ -130,16 +134,21 @@ class ConfiguredStrategy(PlayedByStart):
                 nodes=nodes,
                 analyzer=parts.analyzer,
             )
-            result = strategy.start(
-                grid,
-                trained,
-                num_rounds=config.run.rounds,
-                timeout=timeout,
-                train_config=train_config or ConfigRecord(),
-                evaluate_fn=None if evaluate_fn is None else measured,
-                first_round=first_round,
-                frozen=frozen,
-            )
+            try:
+                result = strategy.start(
+                    grid,
+                    trained,
+                    num_rounds=config.run.rounds,
+                    timeout=timeout,
+                    train_config=train_config or ConfigRecord(),
+                    evaluate_fn=None if evaluate_fn is None else measured,
+                    first_round=first_round,
+                    frozen=frozen,
+                )
+            except PrivacyBudgetError as error:
+                if strategy.answered:
+                    raise
+                raise PrivacyBudgetError(f"{error}; {NO_MOD}") from None
             if frozen is not None:
                 result.arrays = frozen.whole(result.arrays)
             tensors = {n: torch.from_numpy(array.numpy()) for n, array in result.arrays.items()}

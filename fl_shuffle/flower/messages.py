@@ -47,8 +47,6 @@ SERVER_ROUND = "server-round"
 REQUEST_RECORD = "request"
 """Beside them: whose reports are asked for."""
 REPORT_RECORD = "report"
-NO_REPORT = "sent no report: is app.client a ShuffleClientApp?"
-"""Why there is none from an app as it is for Flower's own strategies."""
 Kind = TypeVar("Kind", ArrayRecord, ConfigRecord)
 
 FLOATING = ("float16", "float32", "float64")
@@ -398,7 +396,7 @@ def _reports_or_cause(
     record = arrays_in(reply.content, REPORT_RECORD) if reply.has_content() else None
     array = None if record is None else record.get(REPORTS)
     if array is None:
-        return None, NO_REPORT
+        return None, "sent no report"
     if shape is not None and tuple(array.shape) != shape:
         return None, "wrong shape"
     reports = float32_array(array)

@@ -36,6 +36,10 @@ class OwnRecords:
     _engines: dict[Any, GradientEngine] = field(default_factory=dict)
     _making: Lock = field(default_factory=Lock)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As it was given: Ray hands the app to its actors, and nobody can hand a lock on."""
+        return OwnRecords, (self.records, self.model, self.loss)
+
     def engine(self, parts: RunParts, shape: tuple[int, ...]) -> GradientEngine:
         """Of records of this shape, with the run's clipping."""
         clip, norm = parts.config.clip, parts.randomizers.norm

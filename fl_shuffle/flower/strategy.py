@@ -128,6 +128,8 @@ class ShuffleStrategy(PlayedByStart):
         self._asked = 0
         self.stopped: str | None = None
         self.failed = False
+        self.answered = False
+        """Whether any node has sent a report, or a sum of them."""
 
     @staticmethod
     def of(
@@ -255,6 +257,7 @@ class ShuffleStrategy(PlayedByStart):
                 reply, request, self._dimension, batch.reasons, self._shuffler.batches
             )
             if answer is not None:
+                self.answered = True
                 valid = batch.add(answer, request.clients, position)
                 if taken is not None:
                     taken(answer, valid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -217,6 +218,16 @@ def test_one_client_whose_records_fail_reports_like_any_other(app: Path) -> None
     (app / "recordapp.py").write_text(APP.replace("    start, end", failing))
     assert main(["simulate", "own.toml", "--out", "run", "--quiet"]) == 0
     assert list(fs.Result("run").metrics["n_reports"]) == [CLIENTS] * 3
+
+
+def test_an_app_can_be_handed_on() -> None:
+    """To the actors of Ray."""
+    means, parameters = gradients(tables(), {0: made_up(4)})
+    own = OwnRecords(made_up, nn.Identity, nn.MSELoss(reduction="none"))
+    again = pickle.loads(pickle.dumps(own))
+    assert (again.records, again.model, again.loss.reduction) == (made_up, nn.Identity, "none")
+    assert row(means, parameters).shape == (8,)
+    pickle.dumps(ShuffleClientApp(records=made_up, model=nn.Identity)._mods)
 
 
 def test_what_goes_together() -> None:

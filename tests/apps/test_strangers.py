@@ -32,8 +32,12 @@ from fl_shuffle.flower.messages import Layout
 from fl_shuffle.flower.on_ray.engine import _program
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.plugins import installed, load_attribute
+from fl_shuffle.run_words import METRICS_STAY
+from tests.apps import silos
+from tests.apps.silos import KINDS
 from tests.apps.strangers import APPS, changed_lines, written
 from tests.apps.superlink import PROGRAMS, federation
+from tests.small_federation import model_bytes
 
 CLIENTS = 16
 
@@ -92,7 +96,7 @@ def test_ten_changed_lines_and_it_is_private(
     monkeypatch.chdir(written(app, tmp_path, changed=True))
     assert main(["simulate", "shuffle.toml", "--out", "run"]) == 0
     said = capfd.readouterr().err
-    assert said.count("metrics that clients return, and their evaluations, stay with them") == 1
+    assert said.count(METRICS_STAY) == 1
     assert "failed" not in said and "counts as zero" not in said
     result = fs.Result("run")
     assert list(result.metrics["n_reports"]) == [CLIENTS] * 3
@@ -169,6 +173,45 @@ def test_a_mistake_is_told_with_its_place_before_more_is_paid(
     with sqlite3.connect("run/ledger.sqlite") as ledger:
         assert ledger.execute("SELECT max(round) FROM reservations").fetchone() == (1,)
         assert not ledger.execute("SELECT * FROM rounds").fetchall()
+
+
+def test_a_client_that_is_none_of_these_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = written("opacus_fl", tmp_path, changed=True)
+    monkeypatch.chdir(folder)
+    _edited(
+        folder,
+        "opacus_fl/client_app.py",
+        "from fl_shuffle.flower import ShuffleClientApp",
+        "from flwr.clientapp import ClientApp",
+    )
+    _edited(folder, "opacus_fl/client_app.py", "ShuffleClientApp(beside=__file__)", "ClientApp()")
+    assert _simulate() == 1
+    said = _said(capfd)
+    assert "raised KeyError 'partition-id': 16); app.client must be a ShuffleClientApp" in said
+
+
+def test_the_mod_by_itself_is_what_the_app_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among other mods of a `ClientApp`."""
+    folder = written("quickstart_sklearn", tmp_path, changed=True)
+    monkeypatch.chdir(folder)
+    assert main(["simulate", "shuffle.toml", "--out", "first", "--quiet"]) == 0
+    _edited(
+        folder,
+        "sklearnexample/client_app.py",
+        "app = ShuffleClientApp(beside=__file__)",
+        "from flwr.clientapp import ClientApp\nfrom fl_shuffle.flower import ShuffleMod\n"
+        "calls = []\n\n\ndef mine(message, context, call_next):\n"
+        "    calls.append(message)\n    return call_next(message, context)\n\n\n"
+        "app = ClientApp(mods=[mine, ShuffleMod(beside=__file__)])",
+    )
+    sys.modules.pop("sklearnexample.client_app")
+    assert main(["simulate", "shuffle.toml", "--out", "second", "--quiet"]) == 0
+    assert model_bytes(Path("first")) == model_bytes(Path("second"))
+    assert len(load_attribute("sklearnexample.client_app:calls", field="")) >= 3
 
 
 def test_few_that_fail_among_others_are_no_mistake(
@@ -304,12 +347,16 @@ def test_names_shapes_and_types_come_back_as_they_went() -> None:
 @pytest.mark.skipif(not installed("ray"), reason="Ray is not installed")
 @pytest.mark.parametrize("app", APPS)
 def test_on_ray_it_gives_the_same_bits(
-    app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    app: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(written(app, tmp_path, changed=True))
     for out, engine in (("here", "in-process"), ("there", "ray")):
-        arguments = ["--out", out, "--engine", engine, "--quiet", "--set", "run.rounds=3"]
+        arguments = ["--out", out, "--engine", engine, "--set", "run.rounds=3"]
         assert main(["simulate", "shuffle.toml", *arguments]) == 0
+        assert capfd.readouterr().err.count(METRICS_STAY) == 1
     here, there = (Path(name, "model.safetensors").read_bytes() for name in ("here", "there"))
     # The initial model of a torch app is drawn anew in every run.
     assert app != "quickstart_sklearn" or here == there
@@ -322,8 +369,8 @@ def test_on_ray_it_gives_the_same_bits(
     reason="Flower's programs are not installed",
 )
 def test_flwr_run_plays_it_on_supernodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All five, on two nodes that hold eight clients each; the run directory, which the last one
-    does not name, is where the log says."""
+    """All five, and those of silos, on two nodes that hold eight clients each; the run directory,
+    which the last one does not name, is where the log says."""
     # The ServerApp inherits this folder, and the apps write into it.
     monkeypatch.chdir(tmp_path)
     with federation(tmp_path / "flower") as flower:
@@ -331,8 +378,12 @@ def test_flwr_run_plays_it_on_supernodes(tmp_path: Path, monkeypatch: pytest.Mon
         for index in range(2):
             flower.start_supernode(f"node{index}", f"partition-id={index} num-partitions=2")
         flower.wait_for_supernodes(2)
-        for app in APPS:
-            folder, out = written(app, tmp_path, changed=True), tmp_path / f"run-{app}"
+        for app in (*KINDS, *APPS):
+            if app in KINDS:
+                folder = silos.written(app, tmp_path, CLIENTS)
+            else:
+                folder = written(app, tmp_path, changed=True)
+            out = tmp_path / f"run-{app}"
             chosen = flower.home / "run.toml"
             named = "" if app == APPS[-1] else str(out)
             chosen.write_text(f"run-directory = {json.dumps(named)}\n")
@@ -344,6 +395,7 @@ def test_flwr_run_plays_it_on_supernodes(tmp_path: Path, monkeypatch: pytest.Mon
             said = flower.flwr_prints("log", run_id, "lab", "--show")
             told = Path(re.findall(r"run directory: (.*\S)", said)[-1])
             assert told == out if named else told.parent == tmp_path / "runs"
+            assert said.count(METRICS_STAY) == 1
             assert list(fs.Result(told).metrics["n_reports"]) == [CLIENTS] * 3
 
 

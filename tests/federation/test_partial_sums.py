@@ -16,7 +16,6 @@ from fl_shuffle.errors import ConfigError
 from fl_shuffle.flower.answers import read_answer
 from fl_shuffle.flower.grid import adopt_task_identity
 from fl_shuffle.flower.messages import (
-    NO_REPORT,
     Layout,
     TrainRequest,
     reply_with_reports,
@@ -100,7 +99,7 @@ def test_a_sum_that_honest_reports_cannot_have_is_dropped() -> None:
     released = batch.release()
     assert released.count == 4 and released.total is not None
     assert released.total.tolist() == [5.0, -1.0, 2.0]
-    assert batch.reasons == Counter({OUT_OF_RANGE: 4, NO_REPORT: 2})
+    assert batch.reasons == Counter({OUT_OF_RANGE: 4, "sent no report": 2})
     # Nor is one that nobody asked for.
     unasked = TrainRequest(1, 0, 2)
     total = reply_with_sum_of_reports(asked[0], np.ones(3), both)

@@ -19,7 +19,6 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import InvalidValueError, PrivacyBudgetError
 from fl_shuffle.flower.grid import InProcessGrid, stamp
 from fl_shuffle.flower.messages import (
-    NO_REPORT,
     REQUEST_RECORD,
     Layout,
     TrainRequest,
@@ -255,4 +254,4 @@ def test_robust_analyzers_stay_among_the_honest() -> None:
 def test_arrays_of_another_record_are_no_reports(named: None) -> None:
     reply = Message(RecordDict({"other": ArrayRecord()}), reply_to=message())
     causes: Counter[str] = Counter()
-    assert reports_of(reply, (4, 5), causes) is None and causes == {NO_REPORT: 4}
+    assert reports_of(reply, (4, 5), causes) is None and causes == {"sent no report": 4}
