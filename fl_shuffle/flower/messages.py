@@ -329,14 +329,17 @@ def reply_with_reports(request: Message, reports: NDArray[np.float32]) -> Messag
 
 def reply_with_arrays(request: Message, layout: Layout, model: NDArray[np.float32]) -> Message:
     """What Flower's own strategies read: a model [d], weighted like any other, and nothing else."""
-    metrics = MetricRecord({"num-examples": 1})
-    content = RecordDict({MODEL_RECORD: layout.record(model), "metrics": metrics})
+    content = RecordDict({MODEL_RECORD: layout.record(model), "metrics": _of_equal_weight()})
     return Message(content, reply_to=request)
 
 
 def reply_without_metrics(request: Message) -> Message:
     """What they read of an evaluation: everybody's weight, the same, and nothing else."""
-    return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1})}), reply_to=request)
+    return Message(RecordDict({"metrics": _of_equal_weight()}), reply_to=request)
+
+
+def _of_equal_weight() -> MetricRecord:
+    return MetricRecord({"num-examples": 1})
 
 
 def reply_with_sum_of_reports(
