@@ -9,9 +9,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fl_shuffle.accounting.bounds.sum_release.gaussian import SUM_DELTA_SHARE, sum_epsilon
-from fl_shuffle.accounting.laws.gaussian_mechanism import INVERSE_SAFETY, gaussian_mu
-
 ADD_REMOVE_WORDS = (
     "the same sums in add-remove, where a unit is taken out and its noise stays: to compare with "
     "Opacus, no guarantee"
@@ -28,6 +25,10 @@ def add_remove_epsilon(epsilon: float, delta: float) -> float:
     zero-out (Kairouz et al., ICML 2021, "Practical and Private (Deep) Learning without Sampling or
     Shuffling"). Raises `InvalidValueError` for delta outside (0, 1).
     """
+    # Who reads what a run wrote down does not wait for the bounds.
+    from fl_shuffle.accounting.bounds.sum_release.gaussian import SUM_DELTA_SHARE, sum_epsilon
+    from fl_shuffle.accounting.laws.gaussian_mechanism import INVERSE_SAFETY, gaussian_mu
+
     if not math.isfinite(epsilon):
         return math.inf
     mu = gaussian_mu(epsilon, delta * SUM_DELTA_SHARE) * (1.0 + 3.0 * INVERSE_SAFETY)

@@ -164,9 +164,9 @@ def _bill(arguments: argparse.Namespace, path: Path, record: RunRecord) -> list[
         for name in ("proven", "sum", "local")
         if own[f"{name}_epsilon"] == own[f"{name}_epsilon"]
     ]
-    removed = add_remove_of(record.config, own["sum_epsilon"], record.delta)
-    if record.config["privacy"]["release"] == "sum" and removed is not None:
-        columns.append(f"{removed:.4g} is {ADD_REMOVE_WORDS}")
+    if record.config["privacy"]["release"] == "sum":
+        removed = add_remove_of(record.config, own["sum_epsilon"], record.delta)
+        columns += [] if removed is None else [f"{removed:.4g} is {ADD_REMOVE_WORDS}"]
     when = str(meta["started"]) + (f" to {meta['finished']}" if meta.get("finished") else "")
     return [
         f"{path}: client {client}, {when}",

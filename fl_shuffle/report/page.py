@@ -1,6 +1,6 @@
 """The report page: what ran, what it cost whom, and which of the numbers are guarantees.
 
-Here is what the templates (`templates`) show of a run, as plain values; the words are `meaning`'s.
+Here is what the templates (`templates`) show of a run; the words are theirs.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,7 @@ from markupsafe import Markup
 from fl_shuffle.accounting.guarantee import Status, ratio_line
 from fl_shuffle.accounting.rounds.class_table import distinct_rows
 from fl_shuffle.accounting.rounds.events import Column
+from fl_shuffle.accounting.rounds.trust import towards
 from fl_shuffle.certificates.verdicts import certificate_line
 from fl_shuffle.errors import ConfigError, RunError
 from fl_shuffle.report import meaning
@@ -117,7 +118,7 @@ def template(name: str) -> Template:
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    pages.filters |= {"short": short, "exact": exact}
+    pages.filters |= {"short": short, "exact": exact, "moment": _time, "grouped": "{:,}".format}
     pages.globals |= {"drawn": _drawn, "strokes": STROKES, "numbers": figure_numbers}
     return pages.get_template(name)
 
@@ -164,14 +165,7 @@ def _view(
     run: RunRecord, prefix: str, policy: Policy | None, purpose: str | None
 ) -> dict[str, Any]:
     """What the template shows of a run."""
-    meta, config, spend = run.ledger.meta, run.config, run.spend
-    facts = [
-        ("data", _data(meta["data"])),
-        ("protected", meaning.protected(run)),
-        ("against", meaning.against(run)),
-        ("when", f"started {_time(meta['started'])}, {_finished(meta)}"),
-        ("certificate", certificate_line(run.directory, config["privacy"]["randomizer"])),
-    ]
+    meta = run.ledger.meta
     versions = {
         "fl-shuffle": meta["code_version"], "python": meta["python"], **meta["libraries"],
         "seed": meta["seed"], "ledger digest": run.ledger.link,
@@ -182,31 +176,27 @@ def _view(
         if kind not in ("warning", "assumption")
     ]
     view: dict[str, Any] = {
-        "name": run.name,
+        "record": run,
         "prefix": prefix,
-        "directory": str(run.directory),
+        "purpose": purpose,
+        "policy": policy,
         "seeded": is_seeded(run),
-        "released": spend is not None,
-        "started": _time(meta["started"]),
-        "rounds": config["run"]["rounds"],
-        "unit": config["privacy"]["unit"],
-        "done": meaning.done(run),
-        "facts": Grid(("", ""), [*([("purpose", purpose)] if purpose else []), *facts], cards=True),
-        "wrong": disagreements(run),
-        "not_covered": meaning.not_covered(run),
+        "against": meaning.against(run),
+        "removed": meaning.removed(run),
+        "certificate": certificate_line(run.directory, run.config["privacy"]["randomizer"]),
         "remarks": Grid(("round", "kind", "remark"), remarks[:LISTED_NOTES], cards=True),
         "more_remarks": max(0, len(remarks) - LISTED_NOTES),
         "versions": Grid(("", ""), [(k, str(v)) for k, v in versions.items()], cards=True),
-        "config": json.dumps(config, indent=2),
+        "config": json.dumps(run.config, indent=2),
     }
-    return view if spend is None else view | _spent(run, prefix, policy)
+    return view if run.spend is None else view | _spent(run, prefix)
 
 
-def _spent(run: RunRecord, prefix: str, policy: Policy | None) -> dict[str, Any]:
+def _spent(run: RunRecord, prefix: str) -> dict[str, Any]:
     """What there is to show of a run that released something."""
     spend = run.spend
     assert spend is not None
-    first, clients = [spend_over_rounds(run)], [clients_distribution(run)]
+    first = [spend_over_rounds(run)]
     if len(run.accuracy) > 1:
         first.append(accuracy_over_rounds(run))
     bounds = [
@@ -214,68 +204,23 @@ def _spent(run: RunRecord, prefix: str, policy: Policy | None) -> dict[str, Any]
          _explained(name, column), column.source)
         for name, column in spend.columns.items()
     ]  # fmt: skip
-    ratio = spend.proven_over_lower
+    ratio, factor = spend.proven_over_lower, meaning.odds_factor(spend.headline, run.delta)
+    privacy = run.config["privacy"]
     return {
-        "headline": spend.headline,
-        "round": spend.round_number,
-        "lead": meaning.lead(run),
-        "tiles": _tiles(run),
-        "chain": meaning.chain(run),
+        "towards": towards(privacy["release"], privacy.get("shuffler", "in-server")),
+        "factor": factor if factor <= meaning.NO_LIMIT else None,
+        "guess": None if run.worst is None else meaning.best_guess(run.worst),
+        "attack": meaning.attacked(spend),
         "first_figures": first,
         "words": meaning.in_words(run),
-        "meaning": meaning.meaning(run),
-        "grade": None if policy is None else policy.grade(spend.headline),
-        "graded": None if policy is None else policy.sentence(spend.headline),
-        "counted": f"{len(run.totals.rounds):,}",
-        "compared": run.ledger.spend is not None,
         "rounds_table": _rounds(run, prefix),
-        "all_rounds": len(run.ledger.rounds),
         "bounds": Grid(("column", "epsilon", "status", "what it is", "source"), bounds, cards=True),
         "gain": "" if ratio is None else f"{ratio_line(ratio)}.",
-        "clients_figures": clients,
+        "clients_figures": [clients_distribution(run)],
         "quantiles": _quantiles(run, prefix),
         "clients": _clients(run),
         "curves": [] if run.worst is None else [privacy_profile(run), trade_off(run)],
     }
-
-
-def disagreements(run: RunRecord) -> list[str]:
-    """Where the ledger says something else than its own rounds, counted again."""
-    changed = "it was changed, or written by another version of the accountant"
-    found = []
-    if run.differing.size:
-        found.append(
-            f"{run.differing.size:,} clients, counted again, spent something else than the ledger "
-            f"says (the first is client {run.differing[0]}): {changed}"
-        )
-    if not run.agrees:
-        found.append(
-            f"the ledger says epsilon {short(run.recorded)}, but its rounds, counted again, give "
-            f"{short(run.recounted)}: {changed}"
-        )
-    return found
-
-
-def _tiles(run: RunRecord) -> list[dict[str, Any]]:
-    """Name, text, what it is; and, of a number that is read back, its key and value."""
-    found: list[dict[str, Any]] = []
-    if run.accuracy:
-        last = max(run.accuracy)
-        tested = f"after round {last}, on {run.ledger.meta['test_data']} test records"
-        value = run.accuracy[last]
-        found.append({"name": "accuracy", "text": f"{value:.2%}", "what": tested,
-                      "key": "accuracy", "value": value})  # fmt: skip
-    clients, unit = f"{run.config['data']['clients']:,}", run.config["privacy"]["unit"]
-    held = "everything that it holds" if unit == "client" else "each record, replaced by any other"
-    found += [
-        {"name": "clients", "text": clients, "what": "epsilon is that of the most exposed one"},
-        {"name": "protected", "text": f"one {unit}", "what": held},
-    ]
-    attack, ratio = (None, None) if run.spend is None else meaning.attacked(run.spend)
-    if attack is not None and ratio is not None:
-        gap = f"reached for certain: a better proof gains at most {ratio:.3g} times"
-        found.append({"name": "an attack", "text": short(attack), "what": gap})
-    return found
 
 
 def _rounds(run: RunRecord, prefix: str) -> Grid:
@@ -338,8 +283,8 @@ def _clients(run: RunRecord) -> dict[str, Any]:
         "heads": ["client", *heads.values()],
         "rows": {"groups": groups, "clients": clients},
         "first": first,
-        "listed": f"{listed:,}",
-        "all": f"{len(order):,}",
+        "listed": listed,
+        "all": len(order),
         "hidden": len(order) - listed,
         "later": max(0, listed - PAGE_ROWS),
     }
@@ -349,23 +294,6 @@ def _cells(values: Any) -> list[Any]:
     """JSON has no infinity: it is the text "inf" there."""
     cells: list[Any] = values.tolist()
     return [str(cell) if isinstance(cell, float) and math.isinf(cell) else cell for cell in cells]
-
-
-def _finished(meta: Mapping[str, Any]) -> str:
-    if "finished" not in meta:
-        return "not finished"
-    return "finished" if meta["finished"] is None else f"finished {_time(meta['finished'])}"
-
-
-def _data(facts: Mapping[str, Any]) -> str:
-    if not facts["records"]:
-        return f"{facts['source']}: the server knows nothing else of them"
-    shape = " x ".join(map(str, facts["shape"]))
-    what = "numbers to predict" if facts.get("regression") else "classes"
-    return (
-        f"{facts['source']}: {facts['records']:,} records of {shape}, {facts['classes']} {what}, "
-        f"{facts['test_records']:,} test records"
-    )
 
 
 def _time(stamp: str) -> str:
