@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from fl_shuffle.accounting.bounds.participation import with_absence
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
+from fl_shuffle.accounting.engine.tilted_moments import TINY
 from fl_shuffle.accounting.laws.amplification import AmplificationLaw
 from fl_shuffle.accounting.laws.continuous import LaplaceLaw
 from fl_shuffle.accounting.laws.gaussian import GaussianLaw
@@ -45,8 +46,11 @@ MAX_EXPONENT = 500.0
 """Larger exponents of the amplification law would overflow."""
 DEPTHS = np.arange(3.5, 8.0, 0.1)
 """Values of z: any is valid."""
-NARROW = 10
-"""So many of them are looked at from the first whose penalty is small enough."""
+RISE, LEAST_RISE = 0.9, 0.1
+"""From each to the next the blankets' own term is taken to grow by this, in logarithms: a first
+guess, and no less than seen."""
+TRIES = 5
+"""So many of them are looked at."""
 
 FloatArray = NDArray[np.float64]
 
@@ -106,24 +110,26 @@ class VectorBlanket:
         found = below
         # With z the blankets' own term grows and the penalty falls, both steeply: the least of
         # their sum lies about where they are equal.
-        penalties = [kappa * self._leak(depth) for depth in DEPTHS.tolist()]
-        low, high = int(np.searchsorted(-np.array(penalties), -found, side="right")), len(DEPTHS)
-        middle = high // 2
-        if math.isfinite(below):
-            # Both change by more than a factor of a thousand over one.
-            middle, high = low, min(high, low + NARROW)
-        while low < high:
-            depth, penalty = float(DEPTHS[middle]), penalties[middle]
+        penalties = kappa * np.array([self._leak(depth) for depth in DEPTHS.tolist()])
+        first = int(np.searchsorted(-penalties, -found, side="right"))
+        place = first if math.isfinite(below) else len(DEPTHS) // 2
+        rise, before = RISE, (place, 0.0)
+        for trial in range(TRIES if first < len(DEPTHS) else 0):
+            depth, penalty = float(DEPTHS[place]), float(penalties[place])
             # The top of the law is cut where what is left hardly adds to delta.
             guess = min(local, float(gaussian_profile(epsilon, self.predicted_mu)) + penalty)
             law = GaussianLaw(self._own, epsilon, tail=max(0.1 * self._error * guess, 1e-290))
-            masses = self._masses(self._reach, depth)
-            own = self._certified(law, masses, epsilon)
-            found = min(found, own + penalty)
+            own = self._certified(law, self._masses(self._reach, depth), epsilon)
+            found, log = min(found, own + penalty), math.log(own + TINY)
             if 0.5 * penalty < own < 2.0 * penalty:
                 break
-            low, high = (middle + 1, high) if own < penalty else (low, middle)
-            middle = (low + high) // 2
+            if trial and log != before[1]:
+                rise = max((log - before[1]) / (place - before[0]), LEAST_RISE)
+            before = place, log
+            expected = log + rise * (np.arange(first, len(DEPTHS)) - place)
+            place = first + int(np.argmin(np.abs(np.log(penalties[first:] + TINY) - expected)))
+            if place == before[0]:
+                break
         return found
 
     def _certified(self, law: AmplificationLaw, masses: FloatArray, epsilon: float) -> float:
