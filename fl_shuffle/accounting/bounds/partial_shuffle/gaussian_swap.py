@@ -24,6 +24,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from fl_shuffle.accounting.bounds.partial_shuffle.dominating_law import factor_law
+from fl_shuffle.accounting.bounds.partial_shuffle.weights import largest_m
 from fl_shuffle.accounting.laws.amplification import FloatArray
 
 LAMBDA = 1.0
@@ -149,19 +150,7 @@ def below_m(groups: Groups, zeta: float, log_goal: float) -> tuple[float, float]
         with np.errstate(over="ignore"):
             about = np.expm1(-np.multiply.outer(tau, np.minimum(t, zeta) - 1.0)) @ p
         log_moment += n * (np.log1p(about) - tau + 1e-15 * (1.0 + tau))
-    log_moment += 1e-9
-    level = log_goal - log_moment + 1.0
-    good = np.isfinite(level) & (level > 1.5)
-    if not np.any(good):
-        return None
-    tau, log_moment, level = tau[good], log_moment[good], level[good]
-    x = level
-    for _ in range(40):
-        x = level + np.log(x)
-    x = x * (1.0 - 1e-9)
-    best = int(np.argmax(x / tau))
-    bound = math.exp(float(x[best] + log_moment[best]) - 1.0) / float(x[best])
-    return float(x[best] / tau[best]), bound * ROUND_UP
+    return largest_m(tau, log_moment + 1e-9, log_goal)
 
 
 def drift_of_weights(

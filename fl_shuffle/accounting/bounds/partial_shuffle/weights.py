@@ -19,12 +19,12 @@ from fl_shuffle.accounting.engine.tilted_moments import TINY
 from fl_shuffle.accounting.laws.amplification import FloatArray
 
 SWAP_ROUND_OFF = 1e-9
-"""Covers the round-off of a weight's log moment, relative to its exponent."""
+"""Covers the round-off of a weight's log moment, relative to its exponent, and that of x."""
 SWAP_MAX_RATE = 60.0
 """Larger rates, in units of one over a weight's deviation, would overflow."""
 SWAP_LEAST_LEVEL = 1.1
 """x - log x has its minimum 1: below this level no rate keeps the goal."""
-SWAP_FIXED_POINT_STEPS = 30
+SWAP_FIXED_POINT_STEPS = 40
 """Any x is valid: x = level + log x comes near the best one in so many steps."""
 SWAP_EXPONENT_ROUND_OFF = 1e-12
 """Covers the round-off of an exponent, relative to its parts."""
@@ -57,18 +57,25 @@ def floor_of_sum(
     # log E e^(-rate (w - 1)), with round-off; then of e^(-rate S).
     each = np.log1p(np.expm1(-np.multiply.outer(rates, values - 1.0)) @ probabilities)
     log_moment = count * (each + SWAP_ROUND_OFF * rates * spread - rates)
-    # With x = rate m the bound is e^(x + log_moment - 1) / x: the largest x that keeps the goal.
-    level = log_goal - log_moment + 1.0
-    good = level > SWAP_LEAST_LEVEL
+    return largest_m(rates, log_moment, log_goal)
+
+
+def largest_m(
+    rates: FloatArray, log_moments: FloatArray, log_goal: float
+) -> tuple[float, float] | None:
+    """m, and a bound on E(1 - S/m)_+ near e^`log_goal`, if log E e^(-rate S) <= `log_moments`.
+
+    With x = rate m it is at most e^(x + log_moment - 1)/x: the largest x that keeps the goal. None
+    where no rate does.
+    """
+    level = log_goal - log_moments + 1.0
+    good = np.isfinite(level) & (level > SWAP_LEAST_LEVEL)
     if not np.any(good):
         return None
-    rates, log_moment, level = rates[good], log_moment[good], level[good]
-    x = level + np.log(level)
+    rates, log_moments, x = rates[good], log_moments[good], level[good]
     for _ in range(SWAP_FIXED_POINT_STEPS):
-        x = level + np.log(x)
+        x = level[good] + np.log(x)
     best = int(np.argmax(x / rates))
-    m = float(x[best] / rates[best])
-    exponent = float(rates[best] * m + log_moment[best]) - 1.0
-    slack = SWAP_EXPONENT_ROUND_OFF * (float(rates[best]) * m + 1.0)
-    below = math.exp(exponent + slack) / (float(rates[best]) * m)
-    return m, max(below, TINY)
+    most = float(x[best]) * (1.0 - SWAP_ROUND_OFF)
+    exponent = most + float(log_moments[best]) - 1.0 + SWAP_EXPONENT_ROUND_OFF * (most + 1.0)
+    return most / float(rates[best]), max(math.exp(exponent) / most, TINY)
