@@ -46,6 +46,7 @@ PIXEL_MAXIMUM: Final[Mapping[int, int]] = {28: 255, 8: 16}
 FULL = 255
 """The value of a full pixel, where `PIXEL_MAXIMUM` has no other for images of that side."""
 
+_FIELD: Final = "data.feature_options"
 _CHUNK: Final = 200
 """Images described at a time: bounds the memory."""
 _SIDE: Final = 28
@@ -68,11 +69,9 @@ class FeatureMap(ABC):
     """Whether vectors take longer to compute than to read."""
 
     def __init__(self, image_side: int) -> None:
-        side = require_integer("data.feature_options.image_side", image_side, minimum=1)
+        side = _whole("image_side", image_side, 1, 1 << 16)
         if side not in PIXEL_MAXIMUM:
-            raise InvalidValueError(
-                "data.feature_options.image_side", side, f"must be one of {sorted(PIXEL_MAXIMUM)}"
-            )
+            raise _refused("image_side", side, f"must be one of {sorted(PIXEL_MAXIMUM)}")
         self.image_side = side
 
     @property
@@ -150,8 +149,8 @@ class RawPixels(FeatureMap):
 
     def __init__(self, *, image_side: int = 28, shift: float = 0.0, scale: float = 1.0) -> None:
         super().__init__(image_side)
-        self.shift = require_real("data.feature_options.shift", shift, minimum=-10.0, maximum=10.0)
-        self.scale = require_real("data.feature_options.scale", scale, minimum=1e-3, maximum=1e3)
+        self.shift = require_real(f"{_FIELD}.shift", shift, minimum=-10.0, maximum=10.0)
+        self.scale = require_real(f"{_FIELD}.scale", scale, minimum=1e-3, maximum=1e3)
 
     @property
     def dimension(self) -> int:
@@ -175,9 +174,7 @@ class PrincipalComponents(FeatureMap):
 
     def __init__(self, *, image_side: int = 28, components: int = 60) -> None:
         super().__init__(image_side)
-        self.components = require_integer(
-            "data.feature_options.components", components, minimum=1, maximum=self.image_side**2
-        )
+        self.components = _whole("components", components, 1, self.image_side**2)
         self._mean: NDArray[np.float64] | None = None
         self._directions: NDArray[np.float64] | None = None
 
@@ -246,45 +243,26 @@ class OrientedGradients(FeatureMap):
         fourier_ridge: float = 0.003,
     ) -> None:
         super().__init__(image_side)
-        self.orientations = require_integer(
-            "data.feature_options.orientations", orientations, minimum=2, maximum=32
-        )
+        self.orientations = _whole("orientations", orientations, 2, 32)
         if not isinstance(cells, tuple | list) or not 1 <= len(cells) <= 4:
-            raise InvalidValueError(
-                "data.feature_options.cells", cells, "must be a list of 1 to 4 grid sizes"
-            )
-        self.cells = tuple(
-            require_integer("data.feature_options.cells", size, minimum=2, maximum=_SIDE // 2)
-            for size in cells
-        )
+            raise _refused("cells", cells, "must be a list of 1 to 4 grid sizes")
+        self.cells = tuple(_whole("cells", size, 2, _SIDE // 2) for size in cells)
         if not isinstance(upright, bool):
-            raise InvalidValueError(
-                "data.feature_options.upright", upright, "must be true or false"
-            )
+            raise _refused("upright", upright, "must be true or false")
         self.upright = upright
         self.descriptor_dimension = self.orientations * sum(size**2 for size in self.cells)
-        self.components = require_integer(
-            "data.feature_options.components",
-            components,
-            minimum=0,
-            maximum=min(self.descriptor_dimension, _STROKES - 1),
-        )
+        most = min(self.descriptor_dimension, _STROKES - 1)
+        self.components = _whole("components", components, 0, most)
         self.ridge = _positive("ridge", ridge)
-        self.fourier = require_integer(
-            "data.feature_options.fourier", fourier, minimum=0, maximum=_STROKES - 2
-        )
+        self.fourier = _whole("fourier", fourier, 0, _STROKES - 2)
         if self.fourier % 2:
-            raise InvalidValueError(
-                "data.feature_options.fourier", fourier, "must be even: a cosine has its sine"
-            )
+            raise _refused("fourier", fourier, "must be even: a cosine has its sine")
         for option, value, usual in (
             ("gamma", gamma, 0.5),
             ("fourier_ridge", fourier_ridge, 0.003),
         ):
             if not fourier and value != usual:
-                raise InvalidValueError(
-                    f"data.feature_options.{option}", value, "has no effect without fourier"
-                )
+                raise _refused(option, value, "has no effect without fourier")
         self.gamma = _positive("gamma", gamma)
         self.fourier_ridge = _positive("fourier_ridge", fourier_ridge)
         self._pools = [_pooling(_SIDE, size) for size in self.cells]
@@ -374,10 +352,18 @@ def _decorrelation(
     return mean.float(), kept.float()
 
 
+def _whole(option: str, value: int, least: int, most: int) -> int:
+    return require_integer(f"{_FIELD}.{option}", value, minimum=least, maximum=most)
+
+
 def _positive(option: str, value: float) -> float:
     return require_real(
-        f"data.feature_options.{option}", value, minimum=0.0, maximum=1e3, exclusive_minimum=True
+        f"{_FIELD}.{option}", value, minimum=0.0, maximum=1e3, exclusive_minimum=True
     )
+
+
+def _refused(option: str, value: object, why: str, hint: str = "") -> InvalidValueError:
+    return InvalidValueError(f"{_FIELD}.{option}", value, why, hint)
 
 
 def _unit_rows(rows: torch.Tensor) -> torch.Tensor:
@@ -464,10 +450,6 @@ def build_features(kind: str, **options: Any) -> FeatureMap:
     known = list(signature(maker).parameters)
     for name, value in options.items():
         if name not in known:
-            raise InvalidValueError(
-                f"data.feature_options.{name}",
-                value,
-                f"is no option of {kind!r}, which takes {', '.join(known)}",
-                suggestion(name, known),
-            )
+            why = f"is no option of {kind!r}, which takes {', '.join(known)}"
+            raise _refused(name, value, why, suggestion(name, known))
     return maker(**options)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fl_shuffle.gradients.kernels import Views
 from fl_shuffle.gradients.structure import Layer
@@ -51,7 +53,7 @@ class Product(Weighted):
 
     def forward(self, views: Sequence[Views], x: Tensor) -> tuple[Tensor, Tensor]:
         weight, bias = views[0]
-        return x.detach(), nn.functional.linear(x, weight, bias)
+        return x.detach(), functional.linear(x, weight, bias)
 
     def gradients(self, kept: Tensor, error: Tensor) -> list[Tensor]:
         return []
@@ -89,7 +91,7 @@ class Positions(Patches):
 
     def forward(self, views: Sequence[Views], x: Tensor) -> tuple[Tensor, Tensor]:
         weight, bias = self._parameters(views)
-        return x.detach().flatten(1, -2), nn.functional.linear(x, weight, bias)
+        return x.detach().flatten(1, -2), functional.linear(x, weight, bias)
 
     def _by_place(self, error: Tensor) -> Tensor:
         return error.flatten(1, -2)
@@ -115,10 +117,10 @@ class Convolution(Patches):
         weight, bias = self._parameters(views)
         if self._line:
             x, weight = x[:, :, None], weight[:, :, None]
-        patches = nn.functional.unfold(
+        patches = functional.unfold(
             x.detach(), self._size, self._dilation, self._padding, self._stride
         )
-        result = nn.functional.conv2d(x, weight, bias, self._stride, self._padding, self._dilation)
+        result = functional.conv2d(x, weight, bias, self._stride, self._padding, self._dilation)
         # With the channel last in memory, pooling is several times as fast.
         result = result.contiguous(memory_format=torch.channels_last)
         return patches.transpose(1, 2), result[:, :, 0] if self._line else result
@@ -128,68 +130,32 @@ class Convolution(Patches):
 
 
 class Normalisation(Weighted):
-    """A scale, and a shift, for each channel or number of what is normalised record by record."""
+    """A scale, and a shift, of what is normalised record by record: for each channel, or for each
+    number of the last dimensions."""
 
-    def __init__(self, part: nn.GroupNorm | nn.LayerNorm, position: int) -> None:
+    def __init__(self, part: nn.GroupNorm | nn.LayerNorm, position: int, x: Tensor) -> None:
         count = part.weight.numel()
         self.layers = _single(position, count, 0 if part.bias is None else count)
         self.terms = 1 + count
+        # How the parameters meet the numbers of a record.
+        if isinstance(part, nn.GroupNorm):
+            self._shape = (count, *(1,) * (x.dim() - 2))
+            self._normal = partial(functional.group_norm, num_groups=part.num_groups, eps=part.eps)
+        else:
+            last = part.normalized_shape
+            self._shape = (*(1,) * (x.dim() - 1 - len(last)), *last)
+            self._normal = partial(functional.layer_norm, normalized_shape=last, eps=part.eps)
 
     def forward(self, views: Sequence[Views], x: Tensor) -> tuple[Tensor, Tensor]:
         normal = self._normal(x)
-        scale, *shift = (self._spread(view[0], x) for view, _ in views)
+        scale, *shift = (view[0].view(self._shape) for view, _ in views)
         result = normal * scale
         return normal.detach(), result + shift[0] if shift else result
 
     def gradients(self, kept: Tensor, error: Tensor) -> list[Tensor]:
-        found = [self._gathered(error * kept)[:, None]]
-        return found if len(self.layers) == 1 else [*found, self._gathered(error)[:, None]]
-
-    @abstractmethod
-    def _normal(self, x: Tensor) -> Tensor:
-        """x without scale and shift."""
-
-    @abstractmethod
-    def _spread(self, values: Tensor, x: Tensor) -> Tensor:
-        """The parameter's numbers as they meet x."""
-
-    @abstractmethod
-    def _gathered(self, values: Tensor) -> Tensor:
-        """[n, parameters]: numbers [n, ...] that share a parameter, added up."""
-
-
-class Groups(Normalisation):
-    """GroupNorm: one for each channel."""
-
-    def __init__(self, part: nn.GroupNorm, position: int) -> None:
-        super().__init__(part, position)
-        self._groups, self._eps = part.num_groups, part.eps
-
-    def _normal(self, x: Tensor) -> Tensor:
-        return nn.functional.group_norm(x, self._groups, eps=self._eps)
-
-    def _spread(self, values: Tensor, x: Tensor) -> Tensor:
-        return values.view(-1, *(1,) * (x.dim() - 2))
-
-    def _gathered(self, values: Tensor) -> Tensor:
-        return values.flatten(2).sum(2) if values.dim() > 2 else values
-
-
-class Trailing(Normalisation):
-    """LayerNorm: one for each number of the last dimensions."""
-
-    def __init__(self, part: nn.LayerNorm, position: int) -> None:
-        super().__init__(part, position)
-        self._shape, self._eps = list(part.normalized_shape), part.eps
-
-    def _normal(self, x: Tensor) -> Tensor:
-        return nn.functional.layer_norm(x, self._shape, eps=self._eps)
-
-    def _spread(self, values: Tensor, x: Tensor) -> Tensor:
-        return values.view(self._shape)
-
-    def _gathered(self, values: Tensor) -> Tensor:
-        return values.reshape(len(values), -1, self.layers[0].fan_in).sum(1)
+        by_parameter = [error * kept, error][: len(self.layers)]
+        shape = len(error), *self._shape
+        return [values.sum_to_size(shape).flatten(1)[:, None] for values in by_parameter]
 
 
 def _single(position: int, weight: int, bias: int) -> tuple[Layer, ...]:
@@ -207,6 +173,7 @@ def weighted_of(part: nn.Module, position: int, x: Tensor) -> Weighted | None:
         plain = part.groups == 1 and part.padding_mode == "zeros"
         fits = plain and not isinstance(part.padding, str) and x.dim() == part.weight.dim()
         return Convolution(part, position) if fits else None
-    if type(part) is nn.GroupNorm:
-        return Groups(part, position)
-    return Trailing(part, position) if type(part) is nn.LayerNorm else None
+    known = type(part) in (nn.GroupNorm, nn.LayerNorm)
+    if isinstance(part, nn.GroupNorm | nn.LayerNorm) and known:
+        return Normalisation(part, position, x)
+    return None
