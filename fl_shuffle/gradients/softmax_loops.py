@@ -208,7 +208,23 @@ def _sum(errors: Any, x: Any, out: Any) -> Any:
     if there are biases."""
     classes, features = errors.shape[1], x.shape[1]
     numbers = classes * features
-    np.dot(errors.T, x, out[:numbers].reshape(classes, features))
+    weights, size = out[:numbers].reshape(classes, features), errors.shape[0]
+    weights[:] = ZERO
+    # BLAS takes longer to begin than a few records do.
+    by_four = size - size % 4
+    for r in range(0, by_four, 4):
+        x0, x1, x2, x3 = x[r], x[r + 1], x[r + 2], x[r + 3]
+        for c in range(classes):
+            line = weights[c]
+            e0, e1, e2, e3 = errors[r, c], errors[r + 1, c], errors[r + 2, c], errors[r + 3, c]
+            for i in range(features):
+                line[i] += (e0 * x0[i] + e1 * x1[i]) + (e2 * x2[i] + e3 * x3[i])
+    for r in range(by_four, size):
+        x0 = x[r]
+        for c in range(classes):
+            line, e0 = weights[c], errors[r, c]
+            for i in range(features):
+                line[i] += e0 * x0[i]
     if out.size > numbers:
         biases = out[numbers:]
         biases[:] = ZERO
