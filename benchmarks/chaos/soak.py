@@ -1,8 +1,6 @@
 """A long run of a small federation: does memory grow, do rounds become slower?
 
-    nice -n 19 .venv/bin/python -m benchmarks.chaos.soak --rounds 5000 [--trace]
-
-`--trace` says which lines of code hold what was added in the second half (tracemalloc; slow).
+nice -n 19 .venv/bin/python -m benchmarks.chaos.soak --rounds 5000
 """
 
 from __future__ import annotations
@@ -15,10 +13,8 @@ import shutil
 import sys
 import tempfile
 import time
-import tracemalloc
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,8 +22,6 @@ import fl_shuffle as fs
 from fl_shuffle.runs.events import RoundFinished
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-SHOWN = 12
-"""Lines of code that `--trace` shows."""
 
 
 def resident() -> int:
@@ -40,10 +34,7 @@ class Watch:
     """What every `every`-th round found: its number, resident bytes, CPU seconds until then."""
 
     every: int
-    half: int
-    trace: bool
     seen: list[tuple[int, int, float]] = field(default_factory=list)
-    snapshots: list[Any] = field(default_factory=list)
 
     def __call__(self, event: object) -> None:
         if not isinstance(event, RoundFinished):
@@ -55,8 +46,6 @@ class Watch:
             self.seen.append(look)
             said = f"round {number}: {look[1]} bytes, {look[2]:.2f} CPU s"
             print(said, file=sys.stderr, flush=True)
-        if self.trace and number == self.half:
-            self.snapshots.append(tracemalloc.take_snapshot())
 
 
 def soak(
@@ -64,14 +53,11 @@ def soak(
     *,
     rounds: int,
     every: int,
-    trace: bool = False,
     entropy: str = "seeded",
     participation: float = 1.0,
 ) -> tuple[Watch, Path]:
     """Run it. Returns what was seen, and the run's folder."""
-    watch = Watch(every, rounds // 2, trace)
-    if trace:
-        tracemalloc.start(8)
+    watch = Watch(every)
     fs.simulate(
         {
             "run": {
@@ -87,9 +73,6 @@ def soak(
         out=folder / "run",
         on_event=watch,
     )  # fmt: skip
-    if trace:
-        watch.snapshots.append(tracemalloc.take_snapshot())
-        tracemalloc.stop()
     return watch, folder / "run"
 
 
@@ -110,13 +93,12 @@ def growth(seen: list[tuple[int, int, float]]) -> dict[str, float]:
 
 
 def main() -> int:
-    """Print the figures as JSON, and with `--trace` the lines that hold more and more."""
+    """Print the figures as JSON."""
     parser = argparse.ArgumentParser(prog="benchmarks.chaos.soak", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5000, help="how many (5000)")
     parser.add_argument("--every", type=int, default=50, help="rounds between two looks (50)")
     parser.add_argument("--entropy", default="seeded", help="seeded (default) or system")
     parser.add_argument("--participation", type=float, default=1.0, help="share of clients (1)")
-    parser.add_argument("--trace", action="store_true", help="say who holds the memory")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fl-shuffle-soak-"))
     try:
@@ -124,7 +106,6 @@ def main() -> int:
             folder,
             rounds=options.rounds,
             every=options.every,
-            trace=options.trace,
             entropy=options.entropy,
             participation=options.participation,
         )
@@ -132,10 +113,6 @@ def main() -> int:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print(json.dumps({**growth(watch.seen), "files": sizes}, indent=2))
-    if options.trace:
-        first, second = watch.snapshots
-        for line in second.compare_to(first, "lineno")[:SHOWN]:
-            print(line)
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from benchmarks.reproduction import (
     chen2024_estimation,
     chen2024_gspa,
     chen2024_renyi,
-    publish,
     su2025,
 )
 from benchmarks.reproduction import command as reproduce_command
@@ -27,10 +25,9 @@ from benchmarks.reproduction.core import (
     Result,
     Target,
     execute,
-    write_csv,
 )
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_epsilon
-from fl_shuffle.errors import InvalidValueError, NotApplicableError
+from fl_shuffle.errors import InvalidValueError
 
 Rows = list[dict[str, float]]
 
@@ -226,67 +223,3 @@ def test_publish_needs_every_full_result(
     assert command.main(["publish", "--out", str(tmp_path)]) == 2
     assert "broken has no full result" in capsys.readouterr().err
     assert (ROOT / "README.md").read_text() == before
-
-
-def test_publish_copies_results_and_leaves_the_rest_of_the_readme(
-    command: ModuleType, toys: list[Toy], tmp_path: Path
-) -> None:
-    out, root = tmp_path / "results", tmp_path / "root"
-    assert command.main(["toy", "--out", str(out)]) == 0
-    level = out / "toy"
-    tables = {
-        publish.CLIENT_LEVEL: [CLIENT_ROW],
-        publish.RECORD_LEVEL: [RECORD_ROW],
-        publish.EPSILONS: EPSILON_ROWS,
-    }
-    for path, found in tables.items():
-        # The tables that the README is made from, as results of targets of these names.
-        entry = json.loads((level / "entry.json").read_text())
-        entry |= {"name": path.parent.name, "tables": [path.name], "figures": []}
-        (out / path.parent).mkdir()
-        (out / path.parent / "entry.json").write_text(json.dumps(entry))
-        write_csv(out / path, found)
-    root.mkdir()
-    text = f"before\n{publish.START}\nold\n{publish.END}\nafter\n"
-    (root / "README.md").write_text(text)
-    named = [
-        dataclasses.replace(toys[1].target, name=name)
-        for name in ("toy", *(path.parent.name for path in tables))
-    ]
-    shown_page = publish.publish(named, Options(out), root)
-    assert shown_page == root / "docs" / "reproduction" / "README.md"
-    assert (shown_page.parent / "toy" / "plot.png").is_file()
-    shown = (root / "README.md").read_text()
-    assert shown.startswith(f"before\n{publish.START}\n|") and shown.endswith(
-        f"{publish.END}\nafter\n"
-    )
-    assert "| `a` | 4, client | 97.9% ± 0.1% | 0.372 | 1.16 | 0.253 | 3.51 |" in shown
-    assert "| 98.2% ± 0.1% | 20.8 | 1.02 | 2.41 | 9.58, refuted: 20.4 is reached |" in shown
-    with pytest.raises(NotApplicableError, match="once"):
-        publish.with_table("no markers", "")
-
-
-EPSILON_ROWS = [
-    {"configuration": "configs/a.toml", "proven": 0.37128, "sum": 0.25209, "local": 51.7,
-     "lower": 0.3217, "gspa": 3.507},
-    {"configuration": "configs/b.toml", "proven": 20.753, "sum": 2.4056, "local": 20.753,
-     "lower": 20.49, "gspa": 9.581},
-]  # fmt: skip
-CLIENT_ROW = {
-    "configuration": "configs/a.toml",
-    "local epsilon of a report": 4,
-    "accuracy": 0.9794,
-    "spread": 0.0009,
-    "proven epsilon": 0.37128,
-    "published epsilon (GSPA)": 3.507,
-    "lower bound": 0.3217,
-}
-RECORD_ROW = {
-    "configuration": "configs/b.toml",
-    "local budgets": "U(0.01, 2)",
-    "accuracy": 0.9824,
-    "spread": 0.0005,
-    "proven epsilon, worst client": 20.753,
-    "published epsilon (GSPA)": 9.581,
-    "lower bound": 20.49,
-}
