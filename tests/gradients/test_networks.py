@@ -11,11 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fl_shuffle.gradients import (
-    GradientEngine,
-    Packing,
-    make_gradient_engine,
-)
+from fl_shuffle.gradients import GradientEngine, Packing, make_gradient_engine
 from fl_shuffle.gradients.networks.graph import network_of
 from tests.gradients.gradient_modules import NETWORKS, middle_radius
 from tests.gradients.gradient_oracle import flat, means, offsets_of, relative_difference

@@ -12,12 +12,7 @@ from scipy import stats
 
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.randomizers import base
-from fl_shuffle.randomizers.base import (
-    LocalRandomizer,
-    Noise,
-    OfOneMean,
-    load_randomizer,
-)
+from fl_shuffle.randomizers.base import LocalRandomizer, Noise, OfOneMean, load_randomizer
 from fl_shuffle.randomizers.noise import NoiseStream
 
 KEY = bytes(range(32))

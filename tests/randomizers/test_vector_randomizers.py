@@ -18,12 +18,7 @@ from fl_shuffle.randomizers import Gaussian, Laplace
 from fl_shuffle.randomizers.additive import NOISES, grid_step
 from fl_shuffle.randomizers.base import LARGEST, SMALLEST, Noise
 from fl_shuffle.randomizers.noise import NoiseStream
-from fl_shuffle.shuffler.exact_sums import (
-    exact_sum,
-    exact_sum_within,
-    require_exact,
-    sum_is_exact,
-)
+from fl_shuffle.shuffler.exact_sums import exact_sum, exact_sum_within, require_exact, sum_is_exact
 
 KEY = bytes(range(32))
 SCALES = st.floats(SMALLEST, LARGEST)

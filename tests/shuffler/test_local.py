@@ -13,13 +13,7 @@ from torch import Tensor
 from fl_shuffle.errors import ConfigError, PrivacyBudgetError
 from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
 from fl_shuffle.seeds import SeedTree
-from fl_shuffle.shuffler.local import (
-    OUT_OF_RANGE,
-    Batch,
-    LocalShuffler,
-    PartialSum,
-    Reports,
-)
+from fl_shuffle.shuffler.local import OUT_OF_RANGE, Batch, LocalShuffler, PartialSum, Reports
 
 DIMENSION = 7
 

@@ -11,11 +11,7 @@ import pytest
 
 import fl_shuffle as fs
 from fl_shuffle.api.configs import resolve_config
-from fl_shuffle.run_words import (
-    footer,
-    number,
-    one_line,
-)
+from fl_shuffle.run_words import footer, number, one_line
 from fl_shuffle.runs.display import FlowerLog, LiveDisplay, make_display
 from fl_shuffle.runs.events import RunEvent
 from tests.golden import epsilons

@@ -8,11 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from fl_shuffle.accounting.attacks.likelihood_ratio import (
-    Scores,
-    attack_delta,
-    attack_epsilon,
-)
+from fl_shuffle.accounting.attacks.likelihood_ratio import Scores, attack_delta, attack_epsilon
 from fl_shuffle.accounting.attacks.vector_data_sets import Batch, data_sets, population_batch
 from fl_shuffle.accounting.queries.planned_cost import client_class
 from fl_shuffle.accounting.reports import ReportClass, RoundType

@@ -8,10 +8,7 @@ import pytest
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.reports import ReportClass, RoundType
-from tests.accounting.chosen_vector_datasets import (
-    vector_lower_delta,
-    vector_lower_epsilon,
-)
+from tests.accounting.chosen_vector_datasets import vector_lower_delta, vector_lower_epsilon
 from tests.accounting.vector_oracles import binned, divergences
 
 

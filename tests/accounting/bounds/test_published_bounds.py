@@ -22,10 +22,7 @@ from fl_shuffle.accounting.bounds.published.closed_form import (
     smallest_delta,
 )
 from fl_shuffle.accounting.bounds.published.echo_of_neighbors import echo_epsilon, echo_sum
-from fl_shuffle.accounting.bounds.published.gspa import (
-    gspa_exact_curve,
-    gspa_mu,
-)
+from fl_shuffle.accounting.bounds.published.gspa import gspa_exact_curve, gspa_mu
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from fl_shuffle.accounting.laws.finite import KRandomizedResponse

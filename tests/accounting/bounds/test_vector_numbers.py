@@ -11,9 +11,7 @@ from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.laws.gaussian_mechanism import classical_sigma, gaussian_epsilon
 from fl_shuffle.accounting.reports import ReportClass, RoundType
 from fl_shuffle.errors import InvalidValueError
-from tests.accounting.chosen_vector_datasets import (
-    vector_lower_epsilon,
-)
+from tests.accounting.chosen_vector_datasets import vector_lower_epsilon
 
 
 def gaussian_batch(epsilon0: float, n: int) -> list[ReportClass]:

@@ -9,10 +9,7 @@ import pytest
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta, lower_bound_epsilon
 from fl_shuffle.accounting.bounds.blanket import blanket_delta, blanket_epsilon
 from fl_shuffle.accounting.laws.finite import KRandomizedResponse
-from fl_shuffle.accounting.laws.frequency_oracles import (
-    OptimizedUnaryEncoding,
-    Rappor,
-)
+from fl_shuffle.accounting.laws.frequency_oracles import OptimizedUnaryEncoding, Rappor
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 
 import fl_shuffle.accounting.laws.frequency_oracles as oracles
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta, lower_bound_epsilon
-from fl_shuffle.accounting.bounds.blanket import (
-    blanket_delta,
-    blanket_epsilon,
-)
+from fl_shuffle.accounting.bounds.blanket import blanket_delta, blanket_epsilon
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.laws.continuous import LaplaceLaw, LaplaceRandomizer
 from fl_shuffle.accounting.laws.finite import KRandomizedResponse, MatrixRandomizer

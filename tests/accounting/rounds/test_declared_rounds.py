@@ -10,10 +10,7 @@ import pytest
 
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.columns import DECLARED_NOTE
-from fl_shuffle.accounting.rounds.declared_round import (
-    declared_local_delta,
-    declared_local_epsilon,
-)
+from fl_shuffle.accounting.rounds.declared_round import declared_local_delta, declared_local_epsilon
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.trust import Trust
 

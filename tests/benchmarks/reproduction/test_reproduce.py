@@ -13,19 +13,9 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.reproduction import (
-    chen2024_estimation,
-    chen2024_gspa,
-    chen2024_renyi,
-    su2025,
-)
+from benchmarks.reproduction import chen2024_estimation, chen2024_gspa, chen2024_renyi, su2025
 from benchmarks.reproduction import command as reproduce_command
-from benchmarks.reproduction.core import (
-    Options,
-    Result,
-    Target,
-    execute,
-)
+from benchmarks.reproduction.core import Options, Result, Target, execute
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_epsilon
 from fl_shuffle.errors import InvalidValueError
 

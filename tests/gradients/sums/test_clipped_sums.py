@@ -9,11 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl_shuffle.gradients import (
-    NonfiniteRecords,
-    Packing,
-    make_gradient_engine,
-)
+from fl_shuffle.gradients import NonfiniteRecords, Packing, make_gradient_engine
 from fl_shuffle.gradients.rounding import sum_grid
 from fl_shuffle.gradients.softmax_regression import SoftmaxRegression, SumPlan
 from tests.gradients.gradient_modules import SHAPE, chains, records_of

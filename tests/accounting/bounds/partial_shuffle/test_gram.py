@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 from mpmath import mp, mpf
 
-from fl_shuffle.accounting.bounds.partial_shuffle.gram import (
-    Cover,
-    corner,
-    cover,
-)
+from fl_shuffle.accounting.bounds.partial_shuffle.gram import Cover, corner, cover
 from tests.accounting.bounds.partial_shuffle.oracles.gram_theorem import stop_loss
 
 
