@@ -135,9 +135,8 @@ class OneAmongMany:
     def assumptions(self) -> tuple[str, ...]:
         return ("noise scaled to each client's budget; all others hold the middle value",)
 
-    def witness_cases(self, *, both_directions: bool = False) -> tuple[Case, ...]:
+    def witness_cases(self) -> tuple[Case, ...]:
         """The pair 0 against 1; the other direction is its mirror image."""
-        del both_directions
         reach = 12.0 / self.own
         edges = np.linspace(-reach, 1.0 + reach, self.cells + 1)
         p, q = _masses(edges, 0.0, self.own), _masses(edges, 1.0, self.own)

@@ -80,8 +80,8 @@ def _two_outcomes(law: AtomicLaw, n: int) -> float:
     return best
 
 
-def _witnesses(randomizer: Randomizer, both_directions: bool) -> tuple[Case, ...]:
-    cases = randomizer.witness_cases(both_directions=both_directions)
+def _witnesses(randomizer: Randomizer) -> tuple[Case, ...]:
+    cases = randomizer.witness_cases()
     if not cases:
         raise NotApplicableError(
             f"{randomizer.name} has no lower bound: it needs the report law of a third input"
@@ -94,22 +94,20 @@ def lower_bound_delta(
     n: int,
     epsilon: float,
     *,
-    both_directions: bool = False,
     participation: float = 1.0,
     relative_error: float | None = None,
 ) -> Point:
     """A delta that the shuffle of `n` reports certainly reaches at `epsilon`; rounded down.
 
-    The largest over the randomizer's `witness_cases`: the first dataset (x0) from the second (x1),
-    the others as it says; `both_directions` tries the other direction too. `participation` < 1:
-    secret check-in, as in `blanket_delta`.
+    The largest over the randomizer's `witness_cases`. `participation` < 1: secret check-in, as in
+    `blanket_delta`.
 
     Raises `NotApplicableError` if the randomizer offers no dataset to test.
     """
     budget = require_real("epsilon", epsilon, minimum=0.0)
     count = require_integer("n", n, minimum=1, maximum=MAX_CLIENTS)
     rate = require_participation(participation)
-    cases = _witnesses(randomizer, both_directions)
+    cases = _witnesses(randomizer)
     bounds = [_certified(case, count, budget, rate, relative_error) for case in cases]
     bound = max(bounds, key=lambda each: each.lower)
     return Point(budget, min(1.0, bound.lower), bound.error)
@@ -120,7 +118,6 @@ def lower_bound_epsilon(
     n: int,
     delta: float,
     *,
-    both_directions: bool = False,
     participation: float = 1.0,
     relative_error: float | None = None,
 ) -> Point:
@@ -129,7 +126,7 @@ def lower_bound_epsilon(
     count = require_integer("n", n, minimum=1, maximum=MAX_CLIENTS)
     rate = require_participation(participation)
     maximum = min(randomizer.local_epsilon, MAX_EPSILON)
-    cases = _witnesses(randomizer, both_directions)
+    cases = _witnesses(randomizer)
     tolerance = min(SEARCH_LOG_TOLERANCE, relative_error or STOP_LOSS_ROUNDED_ERROR)
     best, error = 0.0, 0.0
     for case in cases:

@@ -75,12 +75,11 @@ class LaplaceRandomizer(Randomizer):
         half = 0.5 * self.epsilon0
         return (Case(math.exp(-half), lambda epsilon: LaplaceLaw(half, epsilon), _nothing),)
 
-    def witness_cases(self, *, both_directions: bool = False) -> tuple[Case, ...]:
+    def witness_cases(self) -> tuple[Case, ...]:
         """All others at the centre; reports binned, which can only lower the divergence.
 
         Both directions are equal by symmetry.
         """
-        del both_directions
         return (self.binned_witness(WITNESS_CELLS).case(),)
 
     def dominating_pair(self, cells: int) -> OutcomePair:

@@ -47,8 +47,9 @@ class Randomizer(ABC):
         """The pairs of inputs, in both directions, of which one is worst."""
 
     @abstractmethod
-    def witness_cases(self, *, both_directions: bool = False) -> tuple[Case, ...]:
-        """Pairs whose exact divergence is a lower bound (all others hold one common value)."""
+    def witness_cases(self) -> tuple[Case, ...]:
+        """Pairs, in both directions, whose exact divergence is a lower bound (all others hold one
+        common value)."""
 
     def _set(self, **known: object) -> None:
         """Fields that follow from those given."""
@@ -89,11 +90,10 @@ class FiniteRandomizer(Randomizer):
     def cases(self) -> tuple[Case, ...]:
         return tuple(pair.case() for pair in self.pairs())
 
-    def witness_cases(self, *, both_directions: bool = False) -> tuple[Case, ...]:
+    def witness_cases(self) -> tuple[Case, ...]:
         pairs = self.witnesses()
-        if both_directions:
-            pairs = distinct((*pairs, *(pair.reversed() for pair in pairs)))
-        return tuple(pair.case() for pair in pairs)
+        both = distinct((*pairs, *(pair.reversed() for pair in pairs)))
+        return tuple(pair.case() for pair in both)
 
 
 def require_epsilon0(value: float) -> float:

@@ -18,61 +18,46 @@ from fl_shuffle.accounting.laws.outcome_pair import OutcomePair
 from fl_shuffle.errors import require_integer
 
 
-@dataclass(frozen=True)
-class _Bits:
+class _BitRandomizer(FiniteRandomizer):
     """A report in which inputs appear as independent fair or biased bits.
 
-    `base` is the probability that a foreign bit is one; the bit of the own input multiplies the
-    density by `one` (bit set) or `zero` (bit clear).
+    `k`: domain size; None: a large domain's limit (a safe, smaller blanket).
     """
-
-    base: float
-    one: float
-    zero: float
-    epsilon0: float
-
-    def pair(self, domain: int | None) -> OutcomePair:
-        """x0 against x1; `domain` None is the limit of a large domain (a safe, smaller blanket)."""
-        b, gain = self.base, self.epsilon0
-        inner = 0.0 if domain is None else b**domain
-        masses = np.array([b * (1 - b), b * (1 - b), (1 - b) ** 2, b * b - inner, inner])
-        return OutcomePair.of(
-            masses * [self.one, self.zero, self.zero, self.one, self.one],
-            masses * [self.zero, self.one, self.zero, self.one, self.one],
-            masses * [self.zero, self.zero, self.zero, self.zero, self.one],
-            [gain, -gain, 0.0, 0.0, 0.0],
-        )
-
-    def witnesses(self, domain: int | None) -> tuple[OutcomePair, ...]:
-        """All others hold a third input (unless there are two), x1, x0, or a mix of these two."""
-        bits = (0, 1)
-        factor = (self.zero, self.one)
-        chance = (1.0 - self.base, self.base)
-        rows = []
-        for a, b, c in product(bits, bits, bits):
-            weight = chance[a] * chance[b] * chance[c]
-            rows.append((*(weight * factor[bit] for bit in (a, b, c)), a - b))
-        x0, x1, third, sign = (np.array(column) for column in zip(*rows, strict=True))
-        others = [x1, x0, *mixes(x0, x1)]
-        others = others if domain == 2 else [third, *others]
-        loss = sign * self.epsilon0
-        return tuple(OutcomePair.of(x0, x1, law, loss, blanket_mass=1.0) for law in others)
-
-
-class _BitRandomizer(FiniteRandomizer):
-    """A randomizer whose reports are `_Bits`. `k`: domain size; None: a large domain's limit."""
 
     k: int | None = None
     first_witness_alone = True
 
     @abstractmethod
-    def _bits(self) -> _Bits: ...
+    def _bits(self) -> tuple[float, float, float]:
+        """How likely a foreign bit is one; what the bit of the own input, one or zero, multiplies
+        the density by."""
 
     def pairs(self) -> tuple[OutcomePair, ...]:
-        return (self._bits().pair(self.k),)
+        """x0 against x1."""
+        (b, one, zero), gain = self._bits(), self.epsilon0
+        inner = 0.0 if self.k is None else b**self.k
+        masses = np.array([b * (1 - b), b * (1 - b), (1 - b) ** 2, b * b - inner, inner])
+        pair = OutcomePair.of(
+            masses * [one, zero, zero, one, one],
+            masses * [zero, one, zero, one, one],
+            masses * [zero, zero, zero, zero, one],
+            [gain, -gain, 0.0, 0.0, 0.0],
+        )
+        return (pair,)
 
     def witnesses(self) -> tuple[OutcomePair, ...]:
-        return self._bits().witnesses(self.k)
+        """All others hold a third input (unless there are two), x1, x0, or a mix of these two."""
+        base, one, zero = self._bits()
+        factor, chance = (zero, one), (1.0 - base, base)
+        rows = []
+        for a, b, c in product((0, 1), repeat=3):
+            weight = chance[a] * chance[b] * chance[c]
+            rows.append((*(weight * factor[bit] for bit in (a, b, c)), a - b))
+        x0, x1, third, sign = (np.array(column) for column in zip(*rows, strict=True))
+        others = [x1, x0, *mixes(x0, x1)]
+        others = others if self.k == 2 else [third, *others]
+        loss = sign * self.epsilon0
+        return tuple(OutcomePair.of(x0, x1, law, loss, blanket_mass=1.0) for law in others)
 
 
 @dataclass(frozen=True)
@@ -90,9 +75,9 @@ class BinaryLocalHashing(_BitRandomizer):
     def __post_init__(self) -> None:
         require_epsilon0(self.epsilon0)
 
-    def _bits(self) -> _Bits:
+    def _bits(self) -> tuple[float, float, float]:
         high = math.exp(self.epsilon0)
-        return _Bits(0.5, 2.0 * high / (high + 1.0), 2.0 / (high + 1.0), self.epsilon0)
+        return 0.5, 2.0 * high / (high + 1.0), 2.0 / (high + 1.0)
 
 
 @dataclass(frozen=True)
@@ -129,9 +114,9 @@ class Rappor(_UnaryEncoding):
 
     name = "RAPPOR"
 
-    def _bits(self) -> _Bits:
+    def _bits(self) -> tuple[float, float, float]:
         root = math.exp(0.5 * self.epsilon0)
-        return _Bits(1.0 / (root + 1.0), root, 1.0 / root, self.epsilon0)
+        return 1.0 / (root + 1.0), root, 1.0 / root
 
 
 @dataclass(frozen=True)
@@ -140,7 +125,7 @@ class OptimizedUnaryEncoding(_UnaryEncoding):
 
     name = "OUE"
 
-    def _bits(self) -> _Bits:
+    def _bits(self) -> tuple[float, float, float]:
         high = math.exp(self.epsilon0)
         one = 0.5 * (high + 1.0)
-        return _Bits(1.0 / (high + 1.0), one, one / high, self.epsilon0)
+        return 1.0 / (high + 1.0), one, one / high

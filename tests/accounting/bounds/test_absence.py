@@ -52,9 +52,7 @@ def test_bounds_bracket_every_neighbouring_pair(
         for epsilon in (0.0, 0.01, 0.3, 0.9):
             worst, _ = worst_divergence(seen, n, epsilon)
             upper = blanket_delta(randomizer, n, epsilon, participation=rate).delta
-            lower = lower_bound_delta(
-                randomizer, n, epsilon, both_directions=True, participation=rate
-            ).delta
+            lower = lower_bound_delta(randomizer, n, epsilon, participation=rate).delta
             assert lower * (1.0 - 1e-12) <= worst <= upper * (1.0 + 1e-12)
             public = (
                 rate * math.exp(0.0) * max(case.local_delta(epsilon) for case in randomizer.cases())

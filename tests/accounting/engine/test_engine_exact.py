@@ -85,7 +85,7 @@ def test_upper_bound_covers_every_neighbouring_pair(
     epsilon = share * budget
     worst, _ = worst_divergence(matrix, n, epsilon)
     upper = blanket_delta(randomizer, n, epsilon).delta
-    lower = lower_bound_delta(randomizer, n, epsilon, both_directions=True).delta
+    lower = lower_bound_delta(randomizer, n, epsilon).delta
     assert worst <= upper * (1.0 + 1e-12)
     assert lower <= worst * (1.0 + 1e-12)
 
@@ -100,7 +100,7 @@ def test_lower_bound_reaches_every_data_set_with_equal_others(
 ) -> None:
     epsilon = 0.3 * min(randomizer.local_epsilon, 2.0)
     _, equal = worst_divergence(matrix, n, epsilon)
-    lower = lower_bound_delta(randomizer, n, epsilon, both_directions=True).delta
+    lower = lower_bound_delta(randomizer, n, epsilon).delta
     worst, _ = worst_divergence(matrix, n, epsilon)
     assert equal * (1.0 - 5e-4) <= lower <= worst * (1.0 + 1e-12)
 

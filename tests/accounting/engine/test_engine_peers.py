@@ -66,6 +66,6 @@ def test_variation_ratio_numbers_are_below_what_a_dataset_attains() -> None:
     assert attained > 3.41497
     assert 3.80644 < attained <= upper
     assert upper >= attained
-    small = lower_bound_delta(randomizer, 5, 3.0, both_directions=True).delta
+    small = lower_bound_delta(randomizer, 5, 3.0).delta
     assert small > 0.36876
     assert small == pytest.approx(0.37419, rel=5e-4)
