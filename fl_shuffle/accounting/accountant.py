@@ -54,9 +54,6 @@ from fl_shuffle.accounting.rounds.worst_history import largest_epsilon
 LISTED_CLASSES = 64
 """With more classes than this a round lists only some of the most exposed; the worst client's
 epsilon and the totals are over every client."""
-KEPT_ROUNDS = 8
-"""So many rounds' numbers of every listed class are remembered: a round is asked about as it is
-reserved and as it is committed."""
 PUBLISHED_CLASSES = 1000
 """For more kinds of Laplace reports than this the published column is not computed."""
 
@@ -131,7 +128,6 @@ class Accountant:
         self._smaller = bool(laplace.any()) and self._no_sum is None
         self._histories = ParticipationHistory.empty(len(class_of))
         self._published = ParticipationHistory.empty(len(class_of))
-        self._local_cache: dict[tuple[int, int], float] = {}
         self._everybody = np.bincount(class_of, minlength=len(self._classes))
         # The members of class c are clients order[start[c]:start[c + 1]].
         self._by_class = np.argsort(class_of, kind="stable")
@@ -326,13 +322,7 @@ class Accountant:
         return {int(index): int(most[index]) for index in listed}
 
     def _local(self, index: int, rounds: int) -> float:
-        key = (index, rounds)
-        if key not in self._local_cache:
-            self._local_cache[key] = local_epsilon(self._alone[index], rounds, self._delta)
-            # The numbers of rounds only grow: no other comes back.
-            while len(self._local_cache) > KEPT_ROUNDS * LISTED_CLASSES:
-                del self._local_cache[next(iter(self._local_cache))]
-        return self._local_cache[key]
+        return local_epsilon(self._alone[index], rounds, self._delta)
 
     def _worst_local(self, present: Mask) -> float:
         taken, everybody = self._with(present), np.zeros_like(self._class_of)

@@ -151,11 +151,7 @@ class LaplaceShuffleCurve:
         """An upper bound on the divergence at `epsilon` >= 0, both directions; may be infinite."""
         if self._best is None or epsilon >= self._move:
             return math.inf
-        return _convex_order(self._move, *self._best, epsilon)
-
-
-@lru_cache(maxsize=1 << 14)
-def _convex_order(move: float, count: int, spread: float, reach: float, epsilon: float) -> float:
-    law = LaplaceSplitLaw(epsilon, move, spread)
-    local = float(laplace_profile(epsilon, move)) * PROFILE_INFLATION
-    return convex_order_delta(law, None, local, laplace(reach), count)
+        count, spread, reach = self._best
+        law = LaplaceSplitLaw(epsilon, self._move, spread)
+        local = float(laplace_profile(epsilon, self._move)) * PROFILE_INFLATION
+        return convex_order_delta(law, None, local, laplace(reach), count)
