@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
@@ -15,6 +16,9 @@ WHOLE_RECORD = "whole model"
 """... how both make the model: its names in order, and whose values each of them has."""
 
 
+BATCH_COUNT = "num_batches_tracked"
+
+
 @dataclass(frozen=True)
 class Frozen:
     """`names` of the whole model in order; `values_of`: the array that each has its values from,
@@ -25,9 +29,10 @@ class Frozen:
     arrays: ArrayRecord
 
     @classmethod
-    def of(cls, model: object, arrays: ArrayRecord) -> Frozen:
-        """What of these arrays `model`, a torch module, does not train: parameters that ask for no
-        gradient, and further names of one that has several.
+    def of(cls, model: Any, arrays: ArrayRecord) -> Frozen:
+        """What of these arrays `model`, a torch module, does not train: buffers, parameters that
+        ask for no gradient, and further names of one that has several. Statistics of batches are
+        left to be refused: they would never be what models with them need.
 
         Raises `ConfigError` for a model that is none, or whose parameters are not among the arrays.
         """
@@ -43,6 +48,7 @@ class Frozen:
                 "state_dict()"
             )
         still = {name for name, each in named if not each.requires_grad}
+        still |= {name for name, _ in model.named_buffers() if not name.endswith(BATCH_COUNT)}
         kept = ArrayRecord()
         for name in arrays:
             if name in still:

@@ -24,7 +24,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fl_shuffle.errors import FlShuffleError, text_of
+from fl_shuffle.errors import FlShuffleError, ProgramError, text_of
 from fl_shuffle.flower.node_threads import Gate, NodeThreads
 from fl_shuffle.flower.settings import SIMULATED
 from fl_shuffle.threads import kept_default_dtype
@@ -229,12 +229,13 @@ class InProcessGrid(Grid):
             cause = f"returned {type(reply).__name__}, no message"
             log.error("a request failed in round %s: its app %s", message.metadata.group_id, cause)
         except BaseException as error:
-            if self._trusted and isinstance(error, FlShuffleError):
+            if isinstance(error, FlShuffleError if self._trusted else ProgramError):
                 raise
             if isinstance(error, KeyboardInterrupt) and _in_main_thread():
                 raise
             cause = f"raised {type(error).__name__} {text_of(error)}".rstrip()
-            log.exception("a request failed in round %s", message.metadata.group_id)
+            number = message.metadata.group_id
+            log.exception("a request failed in round %s: its app %s", number, cause[:SHOWN])
         return Message(NamedError(cause[:SHOWN]), reply_to=message)
 
 

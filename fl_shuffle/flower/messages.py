@@ -315,6 +315,13 @@ def model_in(content: RecordDict) -> ArrayRecord:
     return record
 
 
+def trained_in(content: RecordDict) -> ArrayRecord:
+    """An app's arrays in its reply: of that name, or the only ones, as Flower's own strategies take
+    them. Raises `KeyError` for any other number of them."""
+    found = [record for record in content.values() if isinstance(record, ArrayRecord)]
+    return found[0] if len(found) == 1 else model_in(content)
+
+
 def expired(message: Message) -> bool:
     """Whether nobody waits for the answer any more. Clocks of nodes may be off by a minute."""
     metadata = message.metadata

@@ -52,6 +52,7 @@ from fl_shuffle.flower.messages import (
     reply_with_arrays,
     reply_with_reports,
     reply_without_metrics,
+    trained_in,
 )
 from fl_shuffle.flower.node_registry import PARTITION, PARTITIONS, holding_in, reply_with_range
 from fl_shuffle.flower.own_records import OwnRecords, RecordGradients, RecordsOf
@@ -175,7 +176,8 @@ class ShuffleMod(ReportingMod):
     paths of the configuration are looked for beside the file `beside` first. Raises, when a message
     comes, `InvalidValueError` for a configuration that own apps cannot have, and for clients whose
     records lie on another node; `ConfigError` where node and configuration disagree on the
-    shuffler; `ShufflerError` for one that refuses or does not answer.
+    shuffler; `ShufflerError` for one that refuses or does not answer; `ProgramError` for a mistake
+    of the app.
 
     `ClientApp(mods=[ShuffleMod(beside=__file__)])` is enough in simulations. Nodes that hold a part
     of the clients each say which: that is what `ShuffleClientApp(mods=[...])` adds.
@@ -193,13 +195,10 @@ class ShuffleMod(ReportingMod):
             return _error(message)
         answer = parts.answer(request)
         first = parts.first_trainings if is_simulated(parts.config, context.node_config) else None
-        try:
-            clip = self._clipper(parts, AppUpdates(message, context, call_next, first))
-            for clients in answer.blocks:
-                means = clip(request.model, clients)
-                answer.add(parts.randomizer(means, clients, request.round), clients)
-        except ProgramError as error:
-            return Message(Error(PROGRAM_FAILS, str(error)), reply_to=message)
+        clip = self._clipper(parts, AppUpdates(message, context, call_next, first))
+        for clients in answer.blocks:
+            means = clip(request.model, clients)
+            answer.add(parts.randomizer(means, clients, request.round), clients)
         return answer.message()
 
     def _clipper(self, parts: RunParts, updates: AppUpdates) -> Clipper:
@@ -278,6 +277,14 @@ class ShuffleClientApp(ClientApp):
         def holding(message: Message, context: Context) -> Message:
             return RunParts.of(context, beside=beside).holding(message, context)
 
+    def __call__(self, message: Message, context: Context) -> Message:
+        """See Flower's `ClientApp`. A mistake of the app becomes an error reply here, behind all
+        mods: those of an app may look into every reply, and would raise at one without content."""
+        try:
+            return super().__call__(message, context)
+        except ProgramError as error:
+            return Message(Error(PROGRAM_FAILS, str(error)), reply_to=message)
+
 
 class AppUpdates:
     """`Rows` of an app's own training, for a clipper: (received - trained) of each client.
@@ -343,7 +350,7 @@ class AppUpdates:
         if reply.has_error():
             raise RunError(f"the app replied with an error: {text_of(reply.error)}")
         self.more = self.more or len(reply.content) > 1
-        self.layout.flatten(model_in(reply.content), trained)
+        self.layout.flatten(trained_in(reply.content), trained)
 
     def _ask(self, client: int) -> Message:
         if not _names_clients(self._message):

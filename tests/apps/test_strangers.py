@@ -155,7 +155,8 @@ MISTAKES = {
         "wrapped._module[:1].state_dict()",
         r"KeyError: '1\.weight'",
     ),
-    "no arrays": ('{"arrays": arrays, ', '{"array": arrays, ', r"KeyError: 'arrays'"),
+    "no arrays": ('{"arrays": arrays, ', "{", r"KeyError: 'arrays'"),
+    "which arrays": ('{"arrays": arrays, ', '{"a": arrays, "b": arrays, ', r"KeyError: 'arrays'"),
     "nothing": ("    return Message(", "    Message(", "the app returned NoneType, no message"),
 }
 
@@ -173,6 +174,41 @@ def test_a_mistake_is_told_with_its_place_before_more_is_paid(
     with sqlite3.connect("run/ledger.sqlite") as ledger:
         assert ledger.execute("SELECT max(round) FROM reservations").fetchone() == (1,)
         assert not ledger.execute("SELECT * FROM rounds").fetchall()
+
+
+def test_mods_that_look_into_replies_hide_no_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As Flower's own do: they raise where a reply has no content."""
+    folder = written("opacus_fl", tmp_path, changed=True)
+    monkeypatch.chdir(folder)
+    client = "opacus_fl/client_app.py"
+    _edited(
+        folder,
+        client,
+        "beside=__file__)",
+        "beside=__file__, mods=[arrays_size_mod])",
+    )
+    what = "from fl_shuffle.flower import ShuffleClientApp"
+    _edited(folder, client, what, f"from flwr.clientapp.mod import arrays_size_mod\n{what}")
+    assert _simulate() == 0
+    old, new, told = MISTAKES["train_config that nobody gave"]
+    _edited(folder, client, old, new)
+    sys.modules.pop("opacus_fl.client_app")
+    capfd.readouterr()
+    assert main(["simulate", "shuffle.toml", "--out", "again"]) == 2
+    assert re.search(rf"the first 3 clients all failed alike: .*{told}", _said(capfd))
+
+
+def test_arrays_in_a_reply_may_have_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under Flower's own strategies, which take the only ones."""
+    folder = written("quickstart_sklearn", tmp_path, changed=True)
+    monkeypatch.chdir(folder)
+    _edited(folder, "sklearnexample/client_app.py", '{"arrays": arrays', '{"mine": arrays')
+    assert _simulate() == 0
+    _what_the_app_leaves("quickstart_sklearn")
 
 
 def test_a_client_that_is_none_of_these_is_told(
@@ -373,7 +409,7 @@ def test_flwr_run_plays_it_on_supernodes(tmp_path: Path, monkeypatch: pytest.Mon
     which the last one does not name, is where the log says."""
     # The ServerApp inherits this folder, and the apps write into it.
     monkeypatch.chdir(tmp_path)
-    with federation(tmp_path / "flower") as flower:
+    with federation(tmp_path / "flower", ready=True) as flower:
         flower.start_superlink()
         for index in range(2):
             flower.start_supernode(f"node{index}", f"partition-id={index} num-partitions=2")
@@ -441,6 +477,21 @@ def test_what_asks_for_no_gradient_gets_no_noise_and_tied_weights_count_once(
     assert not torch.equal(first["1.weight"], last["1.weight"])
     # 6 x 6 once, and the last layer: nothing else is clipped, or gets noise.
     assert fs.Result("run").ledger.record.ledger.meta["dimension"] == 36 + 18 + 3
+
+
+def test_buffers_get_no_noise_and_statistics_of_batches_are_refused() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.BatchNorm1d(1))
+    model.register_buffer("scale", torch.ones(3))
+    model.register_buffer("count", torch.tensor(7))
+    arrays = ArrayRecord(model.state_dict())
+    with pytest.raises(InvalidValueError, match=r"1\.num_batches_tracked.*GroupNorm"):
+        Layout.of(Frozen.of(model, arrays).trained(arrays))
+    model[1] = torch.nn.GroupNorm(1, 1)
+    arrays = ArrayRecord(model.state_dict())
+    frozen = Frozen.of(model, arrays)
+    trained = frozen.trained(arrays)
+    assert list(trained) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    assert list(frozen.whole(trained)) == list(arrays)
 
 
 def test_models_that_do_not_fit_their_arrays_are_one_line() -> None:
