@@ -17,7 +17,14 @@ from fl_shuffle.certificates.gram_order import gaussian_delta, gram_point
 from fl_shuffle.certificates.lines import LOCAL, one_point
 from fl_shuffle.verify.gaussian import Round
 from fl_shuffle.verify.reading import Fields, Work
-from fl_shuffle.verify.shuffled import Setting, convex_order_delta, point_delta, setting_of
+from fl_shuffle.verify.shuffled import (
+    WAYS,
+    Groups,
+    Setting,
+    convex_order_delta,
+    point_delta,
+    setting_of,
+)
 
 Find = Callable[[float, float], tuple[float, dict[str, Any] | None]]
 """epsilon, a guess at delta -> about delta there, and a witness."""
@@ -65,7 +72,7 @@ def shuffled_witness(
         setting_of(some, Fields(entry, "type")) for some, entry in zip(members, types, strict=True)
     ]
     shapes = [_shape(setting) if short else _gram_setting(setting) for setting in settings]
-    if printed is not None and not short and sum(times) == 1 and len(types) == 1:
+    if printed is not None and sum(times) == 1 and len(types) == 1:
         only = partial(_only_point, shapes[0], settings[0], delta)
         points, window = one_point(only, printed, delta)
         return {**window, "types": [{**types[0], "points": points}]}
@@ -75,10 +82,10 @@ def shuffled_witness(
     left = NEGLIGIBLE * delta / sum(times)
     for entry, shape, setting, deviation in zip(types, shapes, settings, deviations, strict=True):
         if isinstance(shape, Shape):
-            found, pace = partial(_by_convex_order, shape, setting), SHORT
+            found, pace = partial(_by_convex_order, shape, setting[1]), SHORT
         else:
             found, pace = partial(_by_gram_order, shape), SPARSE
-        entry["points"] = _points(found, float(setting.move), step, deviation, left, pace)
+        entry["points"] = _points(found, float(setting[0]), step, deviation, left, pace)
     tilt = math.sqrt(2 * math.log(1 / delta) / square) / (1.2 if short else 1.0)
     # Rare large losses come round and count as smaller ones: the window holds them all, if it can.
     span = 2 * sum(n * int(t["points"][-1]["index"]) for n, t in zip(times, types, strict=True))
@@ -135,14 +142,17 @@ def written(value: fmpq) -> str:
 
 
 def _shape(setting: Setting) -> Shape:
-    reach = float(setting.groups[-1].reach) if setting.groups else 0.0
-    return Shape(setting.count, float(setting.move), float(setting.spread), reach)
+    move, groups = float(setting[0]), setting[1]
+    if not groups:
+        return Shape(0, move, move, 0.0)
+    own, reach = float(groups[0].own), float(groups[-1].reach)
+    return Shape(sum(each.count for each in groups), move, max(own + reach, move), reach)
 
 
 def _gram_setting(setting: Setting) -> GramSetting:
-    groups = tuple((float(g.reach), g.count) for g in setting.groups)
-    own = float(setting.groups[0].own) if setting.groups else 0.5 * float(setting.move)
-    return GramSetting(float(setting.move), own, groups)
+    move, groups = float(setting[0]), setting[1]
+    own = float(groups[0].own) if groups else 0.5 * move
+    return GramSetting(move, own, tuple((float(g.reach), g.count) for g in groups))
 
 
 def _deviation(shape: Shape | GramSetting) -> float:
@@ -183,9 +193,11 @@ def _only_point(
     found, witness = math.inf, None
     if isinstance(shape, GramSetting):
         witness = _by_gram_order(shape, float(step), delta)[1]
+    else:
+        witness = _by_convex_order(shape, setting[1], float(step), delta)[1]
     if witness is not None:
-        found = float(point_delta(setting, PLENTY, arb(step).mid(), Fields(witness, "point")))
-    local = float(point_delta(setting, PLENTY, arb(step).mid(), Fields(LOCAL, "point")))
+        found = float(point_delta(setting, PLENTY, WAYS, arb(step).mid(), Fields(witness, "point")))
+    local = float(point_delta(setting, PLENTY, WAYS, arb(step).mid(), Fields(LOCAL, "point")))
     return (LOCAL, local) if witness is None or local < found else (witness, found)
 
 
@@ -199,7 +211,7 @@ def _by_gram_order(
 
 
 def _by_convex_order(
-    shape: Shape, setting: Setting, epsilon: float, guess: float
+    shape: Shape, groups: Groups, epsilon: float, guess: float
 ) -> tuple[float, dict[str, Any] | None]:
     """The witness made for `guess`, and once more where the guess was far off."""
     best: tuple[float, dict[str, Any] | None] = (math.inf, None)
@@ -209,7 +221,7 @@ def _by_convex_order(
         witness = point(shape, epsilon, guess)
         if witness is None:
             return best
-        delta = float(convex_order_delta(setting, arb(epsilon), Fields(witness, "point"), PLENTY))
+        delta = float(convex_order_delta(groups, arb(epsilon), Fields(witness, "point"), PLENTY))
         best = min(best, (delta, witness), key=lambda found: found[0])
         if 0.6 < delta / guess < 1.5:
             return best

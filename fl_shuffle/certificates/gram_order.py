@@ -22,6 +22,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import (
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_swap import LAMBDA, Swap, choose_swap
 from fl_shuffle.accounting.bounds.partial_shuffle.gram import ADDED, Cover, frontier, tilted_moment
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
+from fl_shuffle.verify.gram import NOTHING
 
 FloatArray = NDArray[np.float64]
 
@@ -108,7 +109,8 @@ def _trees(setting: Setting, term: MainTerm, swap: Swap, a: float, tolerance: fl
         split: set[tuple[int, int, int]] = set()
         level = [(0, 0, 0)]
         while level:
-            boxes = np.array([_angles(*box) for box in level])
+            level = [box for box in level if _holds(area, *box)]
+            boxes = np.array([_sides(area, *box) for box in level])
             values = value(boxes)
             best = max(best, float(value(area.middles(boxes)).max()))
             halved = []
@@ -117,27 +119,37 @@ def _trees(setting: Setting, term: MainTerm, swap: Swap, a: float, tolerance: fl
                     split.add(box)
                     halved += _quarters(*box)
             level = halved
-        return _written(split, lambda box: _letter(area, box, a, term.theta))
+        return _written(split, lambda *box: _letter(area, box, a, term.theta))
 
     return [
         tree(area, p, s) for area, p, s in zip(setting.covers, swap.weights, scales, strict=True)
     ]
 
 
-def _angles(i: int, j: int, depth: int) -> tuple[float, float, float, float]:
-    unit = math.pi / (1 << depth)
-    return i * unit, (i + 1) * unit, j * unit, (j + 1) * unit
+def _sides(area: Cover, i: int, j: int, depth: int) -> tuple[float, float, float, float]:
+    """A box of the verifier's square in the coordinates of `Cover`."""
+    if area.client_unit:
+        unit = math.pi / (1 << depth)
+        return i * unit, (i + 1) * unit, j * unit, (j + 1) * unit
+    reach, parts = area.own + area.other, 1 << depth
+    most, side = reach * reach, 2 * reach * area.move
+    low, high = ((2 * k - parts) / parts * side for k in (j, j + 1))
+    return most * i / parts, most * (i + 1) / parts, low, high
+
+
+def _holds(area: Cover, i: int, j: int, depth: int) -> bool:
+    """Whether some configuration may lie there."""
+    if area.client_unit:
+        return i + j < 1 << depth
+    return bool(len(area.kept(np.array([_sides(area, i, j, depth)]))))
 
 
 def _quarters(i: int, j: int, depth: int) -> list[tuple[int, int, int]]:
-    """In the verifier's order; those beyond the triangle hold nothing."""
-    parts = [(2 * i + x, 2 * j + y, depth + 1) for x in (0, 1) for y in (0, 1)]
-    return [box for box in parts if box[0] + box[1] < 1 << box[2]]
+    """In the verifier's order."""
+    return [(2 * i + x, 2 * j + y, depth + 1) for x in (0, 1) for y in (0, 1)]
 
 
-def _written(
-    split: set[tuple[int, int, int]], letter: Callable[[tuple[int, int, int]], str]
-) -> str:
+def _written(split: set[tuple[int, int, int]], letter: Callable[[int, int, int], str]) -> str:
     """The tree, depth first."""
     found, open_boxes = [], [(0, 0, 0)]
     while open_boxes:
@@ -146,17 +158,24 @@ def _written(
             found.append("s")
             open_boxes += reversed(_quarters(*box))
         else:
-            found.append(letter(box))
+            found.append(letter(*box))
     return "".join(found)
 
 
 def _letter(area: Cover, box: tuple[int, int, int], a: float, theta: float) -> str:
     """Which e of Lemma 3 ranks first."""
-    low1, high1, low2, high2 = (np.array([x]) for x in _angles(*box))
-    u2, w2, _ = frontier(area.own, area.other, low1, low2)
-    u1, w1, _ = frontier(area.own, area.other, high1, high2)
-    spread = np.maximum(u2 - u1, w2 - w1)
-    chord = 2 * area.own**2 * (1 - np.cos(np.minimum(high1 + high2, math.pi)))
+    if not _holds(area, *box):
+        return NOTHING
+    low1, high1, low2, high2 = (np.array([x]) for x in _sides(area, *box))
+    if area.client_unit:
+        u2, w2, _ = frontier(area.own, area.other, low1, low2)
+        u1, w1, _ = frontier(area.own, area.other, high1, high2)
+        spread = np.maximum(u2 - u1, w2 - w1)
+        chord = 2 * area.own**2 * (1 - np.cos(np.minimum(high1 + high2, math.pi)))
+    else:
+        u2, w2 = high1, np.clip(high1 - low2, 0.0, area.most)
+        spread = np.maximum(high2 - u2 + w2, u2 - w2 - low2)
+        chord = np.maximum(area.chord(low1, high2), 0.0)
     e = ADDED * spread
     u, w, s = u2 + e, w2 + e, np.sqrt(e + spread) - np.sqrt(e)
     x = np.maximum((u + w - chord - s * s) / 2, -np.sqrt(u * w))

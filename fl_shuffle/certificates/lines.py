@@ -23,6 +23,8 @@ TRIALS = 5
 """A single point is moved up so often at most, until its delta is small enough."""
 MOST_EPSILON = 500.0
 """Where the search ends."""
+LEAST_STEP = 1e-9
+"""Of epsilon."""
 LOCAL = {"by": "local"}
 """The witness of the client's own noise alone."""
 
@@ -56,14 +58,24 @@ def line(
     }
 
 
+def value(chosen: dict[str, str], p: FloatArray, x: FloatArray, count: int) -> float:
+    """About what the verifier finds with `line`'s choice."""
+    theta, step, v = (float(chosen[name]) for name in ("theta", "h", "smoothing"))
+    s = theta + 1j * step * np.arange(int(chosen["last"]) + 1)
+    logs = count * np.log1p(np.expm1(np.multiply.outer(s, x)) @ p) + v * s * s / 2 - 2 * np.log(s)
+    terms = np.exp(logs).real
+    return float(step / math.pi * (terms.sum() - terms[0] / 2))
+
+
 def one_point(
     only: Callable[[str], tuple[dict[str, Any], float]], printed: float, delta: float
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """For a single round: epsilon = 0 by the local bound, one point near `printed`; the window.
 
-    `only`: an epsilon, which is the step -> a witness there and the delta that it proves.
+    `only`: an epsilon, which is the step -> a witness there and the delta that it proves. Where
+    `printed` is zero it is the smallest step that there is.
     """
-    epsilon = printed
+    epsilon = max(printed, LEAST_STEP)
     for _ in range(TRIALS):
         step = format(Decimal(epsilon), "f")
         witness, found = only(step)

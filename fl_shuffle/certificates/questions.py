@@ -52,11 +52,11 @@ def certificate_of(query: Question, answer: Guarantee) -> dict[str, Any]:
         )
     (own,) = _one_class(report_classes(query, "no certificate for them"))
     facts = {"dimension": str(ANY_DIMENSION), "rounds": [_round(own, query.rounds)]}
-    witness = {}
+    witness, page = {}, None
     if kind == "shuffled":
-        witness = shuffled_witness(
-            rounds_of(Fields(facts, "facts")), answer.delta, printed=answer.epsilon
-        )
+        rounds = rounds_of(Fields(facts, "facts"))
+        witness = shuffled_witness(rounds, answer.delta, printed=answer.epsilon)
+        page = shuffled_witness(rounds, answer.delta, printed=answer.epsilon, short=True)
     return certificate(
         kind,
         facts,
@@ -65,6 +65,7 @@ def certificate_of(query: Question, answer: Guarantee) -> dict[str, Any]:
         client=None,
         delta=answer.delta,
         start=max(answer.epsilon, math.ulp(1.0)),
+        page=page,
     )
 
 

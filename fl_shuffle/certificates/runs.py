@@ -31,7 +31,8 @@ def certificate_of_run(
     `column`: "proven", "sum" or "local"; by default the run's headline. Where a client's own noise
     alone proves as much as "proven" says, the claim is of kind local, against more adversaries.
     `client`: by default the most exposed in that column. The epsilon claimed is the one that the
-    verifier proves, at the run's delta; with `short` by convex order alone. Raises `RunError` for a
+    verifier proves, at the run's delta, and beside it the one by convex order alone; with `short`
+    that one alone. Raises `RunError` for a
     folder without a finished run, `NotApplicableError` where there is no certificate.
     """
     path = directory / "ledger.sqlite"
@@ -59,8 +60,11 @@ def certificate_of_run(
         raise NotApplicableError(f"no certificate for column {column!r}: {why}") from None
     delta = float(meta["delta"])
     witness: dict[str, Any] = {}
+    page = None
     if kind == "shuffled":
         witness = shuffled_witness(rounds, delta, printed=printed[client], short=short)
+        if not short:
+            page = shuffled_witness(rounds, delta, printed=printed[client], short=True)
     written = certificate(
         kind,
         facts,
@@ -70,6 +74,7 @@ def certificate_of_run(
         client=client,
         delta=delta,
         start=printed[client],
+        page=page,
     )
     return {**written, "not certified": NOT_CERTIFIED}, printed[client]
 

@@ -21,24 +21,27 @@ def verdict_of(path: Path, ledger: Path) -> str:
     return said.getvalue()
 
 
-def certificate_line(directory: Path, randomizer: str) -> str:
-    """A run's certificate in a line of its report; `randomizer` is the run's.
+def certificate_line(directory: Path, randomizer: str, link: str) -> str:
+    """A run's certificate in a line of its report; `randomizer` and last `link` are the run's.
 
-    "accepted" only where the verifier accepted the very file that is there.
+    "accepted" only where the verifier accepted the very file that is there beside this ledger:
+    links are digests of all that it tells.
     """
     path = directory / CERTIFICATE
     command = f"fl-shuffle verify {path} --ledger {directory / 'ledger.sqlite'}"
     if randomizer != "gaussian":
         return "none can be written: of runs, those with Gaussian reports are certified"
     try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        held = path.read_bytes()
     except OSError:
         return f"none yet: fl-shuffle certify {directory}"
+    digest = hashlib.sha256(held).hexdigest()
     try:
         said = path.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
         said = []
-    if f"sha256 {digest}" not in said or not said[0].startswith(ACCEPTED):
+    checked = [f"facts: as the ledger has them, last link {link}", f"sha256 {digest}"]
+    if said[1:] != checked or not said[0].startswith(ACCEPTED):
         return f"{CERTIFICATE} has not been checked as it stands: {command}"
     claim = said[0].removeprefix(ACCEPTED)
     return f"certificate accepted: {claim}; sha256 {digest}; check it: {command}"

@@ -20,8 +20,9 @@ from fl_shuffle.verify.claims import (
     KINDS,
     RELATIONS,
     VERSION,
+    WORK,
 )
-from fl_shuffle.verify.reading import Fields, Refused, Work
+from fl_shuffle.verify.reading import MOST_BYTES, Fields, Refused, Work
 
 DIGITS = 6
 """Of the claimed epsilon, rounded up."""
@@ -46,7 +47,7 @@ def smallest_epsilon(holds: Callable[[float], bool], start: float, within: float
     while not holds(high):
         low, high = high, 2 * high
         if high > 600:
-            raise ValueError("no epsilon below 600 holds")
+            raise NotApplicableError("no certificate was found: no epsilon below 600 holds")
     if holds(low):
         return low
     while high - low > within * high:
@@ -56,9 +57,12 @@ def smallest_epsilon(holds: Callable[[float], bool], start: float, within: float
 
 
 def proven(kind: str, facts: Mapping[str, Any], witness: Mapping[str, Any]) -> Profile:
-    """The curve that the verifier finds."""
+    """The curve that the verifier finds; `NotApplicableError` where it would refuse the witness."""
     stated, chosen = Fields(dict(facts), "facts"), Fields(dict(witness), "witness")
-    return KINDS[kind].bound(stated, chosen, Work(math.inf))
+    try:
+        return KINDS[kind].bound(stated, chosen, Work(WORK / 2))
+    except (Refused, ArithmeticError, ValueError) as why:
+        raise NotApplicableError(f"no certificate was found: {why}") from None
 
 
 def certificate(
@@ -71,23 +75,20 @@ def certificate(
     delta: float,
     start: float,
     relation: str = RELATIONS[0],
+    page: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The claim of the smallest epsilon that facts and witness bear, at `delta`.
 
-    `start`: an epsilon near which it is looked for, such as the printed one. Raises
-    `NotApplicableError` where the witness proves nothing.
+    `start`: an epsilon near which it is looked for, such as the printed one. `page`: a witness by
+    convex order alone, whose epsilon is stated beside it. Raises `NotApplicableError` where the
+    witness proves nothing, or the file would be too large.
     """
-    try:
-        profile = proven(kind, facts, witness)
-    except (Refused, ArithmeticError) as why:
-        raise NotApplicableError(f"no certificate was found: {why}") from None
-    allowed = arb(exact(delta))
 
-    def holds(epsilon: float) -> bool:
-        return bool(profile(arb(epsilon)) <= allowed)
+    def smallest(chosen: Mapping[str, Any]) -> str:
+        profile, allowed = proven(kind, facts, chosen), arb(exact(delta))
+        return rounded_up(smallest_epsilon(lambda x: bool(profile(arb(x)) <= allowed), start))
 
-    epsilon = smallest_epsilon(holds, start)
-    return {
+    written = {
         "format": FORMAT,
         "version": VERSION,
         "claim": {
@@ -96,13 +97,18 @@ def certificate(
             "relation": relation,
             "adversary": KINDS[kind].adversary,
             "client": "any" if client is None else str(client),
-            "epsilon": rounded_up(epsilon),
+            "epsilon": smallest(witness),
             "delta": exact(delta),
         },
         "assumptions": KINDS[kind].assumptions,
         "facts": dict(facts),
         "witness": dict(witness),
     }
+    if page is not None:
+        written["by a page"] = {"epsilon": smallest(page), "witness": dict(page)}
+    if len(text_of(written)) > MOST_BYTES:
+        raise NotApplicableError("no certificate was found: it would be larger than 1 MiB")
+    return written
 
 
 def randomized_response(

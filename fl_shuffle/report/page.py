@@ -183,7 +183,9 @@ def _view(
         "seeded": is_seeded(run),
         "against": meaning.against(run),
         "removed": meaning.removed(run),
-        "certificate": certificate_line(run.directory, run.config["privacy"]["randomizer"]),
+        "certificate": certificate_line(
+            run.directory, run.config["privacy"]["randomizer"], run.ledger.link
+        ),
         "remarks": Grid(("round", "kind", "remark"), remarks[:LISTED_NOTES], cards=True),
         "more_remarks": max(0, len(remarks) - LISTED_NOTES),
         "versions": Grid(("", ""), [(k, str(v)) for k, v in versions.items()], cards=True),

@@ -7,7 +7,7 @@ from functools import reduce
 
 from flint import arb, ctx
 
-from .reading import Refused, require
+from .reading import require
 
 Profile = Callable[[arb], arb]
 """epsilon >= 0, an exact number -> an upper bound on delta there."""
@@ -38,9 +38,8 @@ def max_of(values: Iterable[arb]) -> arb:
 def ceiling(x: arb) -> int:
     """The least integer that is certainly not below x."""
     found = up(x).ceil().unique_fmpz()
-    if found is None or abs(found) > 1 << 60:
-        raise Refused("the witness leads nowhere: a number is too large")
-    return int(found)
+    require(found is not None and abs(found) < 1 << 60, "the witness leads nowhere: too large")
+    return int(found or 0)
 
 
 def normal(x: arb) -> arb:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,15 @@ from .finite import finite
 from .gaussian import local, rounds_of, summed
 from .ledger import ledger_facts
 from .reading import LARGEST_EPSILON, Fields, Refused, Work, parse, require
-from .shuffled import shuffled
+from .shuffled import PAGE, shuffled
 
 FORMAT, VERSION = "fl-shuffle certificate", "2"
 WORK = 3e9
 """Steps of about 50 ns: a shipped run takes a third, and what asks for more is refused."""
 
-ADVERSARIES = {
-    "server": "whoever runs the server and sees every client's report under its name",
-    "reports": "whoever sees the shuffled reports of every round",
-    "sums": "whoever sees the sum of every round's reports",
-}
+SERVER = "whoever runs the server and sees every client's report under its name"
+REPORTS = "whoever sees the shuffled reports of every round"
+SUMS = "whoever sees the sum of every round's reports"
 ASSUMPTIONS = {
     "clip": "every mean lies within its radius and moves by at most the sensitivity (section 0)",
     "noise": "reports are ideal noise rounded to a public grid, drawn independently (section 9)",
@@ -38,11 +37,14 @@ ASSUMPTIONS = {
 RELATIONS = ("replace-one", "replace-one after the partition by label")
 
 
+Bound = Callable[[Fields, Fields, Work], Profile]
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of claim: facts, witness, work -> its profile; its adversary; what it assumes."""
 
-    bound: Callable[[Fields, Fields, Work], Profile]
+    bound: Bound
     adversary: str
     names: tuple[str, ...]
 
@@ -53,12 +55,10 @@ class Kind:
 
 
 KINDS = {
-    "local": Kind(local, ADVERSARIES["server"], ("clip", "noise")),
-    "sum": Kind(summed, ADVERSARIES["sums"], ("clip", "noise", "arrivals", "honest", "sum")),
-    "shuffled": Kind(
-        shuffled, ADVERSARIES["reports"], ("clip", "noise", "arrivals", "honest", "order")
-    ),
-    "finite": Kind(finite, ADVERSARIES["reports"], ("arrivals", "honest", "order")),
+    "local": Kind(local, SERVER, ("clip", "noise")),
+    "sum": Kind(summed, SUMS, ("clip", "noise", "arrivals", "honest", "sum")),
+    "shuffled": Kind(shuffled, REPORTS, ("clip", "noise", "arrivals", "honest", "order")),
+    "finite": Kind(finite, REPORTS, ("arrivals", "honest", "order")),
 }
 
 
@@ -74,6 +74,10 @@ class Accepted:
     delta: fmpq
     verified: arb
     """An upper bound on delta at this epsilon, at most the claim's."""
+    link: str
+    """The run's last link; empty where the claim is about no run."""
+    by_page: fmpq | None
+    """The larger epsilon that convex order alone proves, a proof of a page."""
 
 
 def check(text: str, ledger: Path | None = None) -> Accepted:
@@ -90,16 +94,18 @@ def check(text: str, ledger: Path | None = None) -> Accepted:
     kind = KINDS[name]
     unit, relation = claim.word("unit", "client", "record"), claim.word("relation", *RELATIONS)
     adversary = claim.word("adversary", kind.adversary)
-    client = claim.held.get("client")
+    client = claim.get("client")
     if client != "any":
         client = str(claim.integer("client", 0, 10**12))
     stated = certificate.items("assumptions", len(ASSUMPTIONS))
-    why = "assumptions: not those of this kind of claim, which are "
-    require(stated == kind.assumptions, why + json.dumps(kind.assumptions))
+    require(stated == kind.assumptions, f"assumptions: not {json.dumps(kind.assumptions)}")
+    link = ""
     if "run" in facts.held:
         require(client != "any", "client: a run's claim is about one client, by its number")
-        facts.object("run").word("unit", unit)
-        facts.object("run").word("relation", relation)
+        run = facts.object("run")
+        run.word("unit", unit)
+        run.word("relation", relation)
+        link = str(run.get("link"))
     else:
         require(relation == RELATIONS[0], "relation: only a run has another")
     if ledger is not None:
@@ -110,13 +116,25 @@ def check(text: str, ledger: Path | None = None) -> Accepted:
         require(moved, "sensitivity: replacing a client moves its mean by twice its radius")
         require(client != "any" or each.widest(), "client: another one has less to hide it")
     epsilon, delta = claim.number("epsilon", 0, LARGEST_EPSILON), claim.number("delta", 0, 1)
-    try:
-        found = kind.bound(facts, certificate.object("witness"), Work(WORK))(arb(epsilon))
-    except (ArithmeticError, ValueError) as error:
-        raise Refused(f"the witness leads nowhere: {error}") from None
-    why = f"delta at epsilon = {digits(epsilon, 12)} is only known to be at most {digits(found)}"
-    require(found <= arb(delta), why)
-    return Accepted(name, unit, adversary, client, epsilon, delta, found)
+    work, by_page = Work(WORK), None
+
+    def bounded(bound: Bound, witness: Fields, at: fmpq) -> arb:
+        try:
+            found = bound(facts, witness, work)(arb(at))
+        except (ArithmeticError, ValueError) as error:
+            raise Refused(f"the witness leads nowhere: {error}") from None
+        why = f"delta at epsilon = {digits(at, 12)} is only known to be at most {digits(found)}"
+        require(found <= arb(delta), why)
+        return found
+
+    verified = bounded(kind.bound, certificate.object("witness"), epsilon)
+    if name == "shuffled" and "by a page" in certificate.held:
+        alone = certificate.object("by a page")
+        by_page = alone.number("epsilon", 0, LARGEST_EPSILON)
+        bounded(partial(shuffled, ways=PAGE), alone.object("witness"), by_page)
+    certificate.get("not certified")  # words for the reader
+    certificate.require_all_read()
+    return Accepted(name, unit, adversary, client, epsilon, delta, verified, link, by_page)
 
 
 def require_facts(stated: dict[str, Any], read: dict[str, Any]) -> None:

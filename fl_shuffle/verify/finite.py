@@ -31,7 +31,7 @@ def finite(facts: Fields, witness: Fields, work: Work) -> Profile:
             return positive(((e0 - a) * low).max(ZERO))
         values = [(e0 - a, low), (1 - a * e0, low), (1 - a, gamma - 2 * low)]
         law = [(mass, gamma * value) for value, mass in values] + [(1 - gamma, ZERO)]
-        return positive(Line.of(point, clients).of_equals(law, work) / (clients * gamma))
+        return positive(Line(point, clients).of_equals(law, work) / (clients * gamma))
 
     step = witness.free("step", fmpq(1, 10**9), LARGEST_EPSILON)
     return composed([(curve(witness, step, bound), times)], step, witness, work)

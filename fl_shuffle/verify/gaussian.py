@@ -68,6 +68,7 @@ class Round:
 
 def rounds_of(facts: Fields) -> list[Round]:
     """The types of rounds that the certificate states."""
+    facts.integer("dimension", 1, 10**12)
     return [_round(entry) for entry in facts.objects("rounds", MOST_TYPES, 1)]
 
 

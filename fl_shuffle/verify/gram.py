@@ -7,9 +7,10 @@ independent factors is a product of polynomials.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 from flint import arb, arb_poly, fmpq
@@ -24,86 +25,99 @@ MOST_PLACES, MOST_KEPT = 4000, 1000
 BEYOND = fmpq(19, 5)
 """The nodes z of ell are x + x^3/8 for x up to this, 10.7; from -7.3 on."""
 
+NOTHING, TINY = ".", arb(2) ** -50
+
 Box = tuple[int, int, int, str]
-"""Place (i, j) among squares of side 1/2^depth, depth, and e."""
+"""Place (i, j) among squares of side 1/2^depth, depth, and e, or `NOTHING`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Gram:
     """A matrix (U, W, X) by what its law hangs on: d_1, d_2 and b (section 12, Finite laws)."""
 
     d1: arb
     d2: arb
     b: arb
-    _nodes: dict[int, list[tuple[arb, ...]]] = field(default_factory=dict)
-
-    def nodes(self, fine: int) -> list[tuple[arb, ...]]:
-        """z, Phi(z), Phi(z - d_1), Phi(z + d_2), upwards; kept, as all epsilons ask for them."""
-        if fine not in self._nodes:
-            self._nodes[fine] = [(z, below, *self.tails(z)) for z, below in nodes(fine)]
-        return self._nodes[fine]
-
-    def tails(self, z: arb) -> tuple[arb, arb]:
-        """Phi(z - d_1) and Phi(z + d_2)."""
-        return normal(z - self.d1), normal(z + self.d2)
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Others:
-    """One group of others, `reach` from the centre at most, beside a client's ball `own`."""
+    """One group of others, `reach` from the centre at most, beside a client's ball `own`.
+
+    The client's two means are at most `move` apart.
+    """
 
     own: arb
     reach: arb
+    move: arb
     count: int
-    _corners: dict[Box, Gram] = field(default_factory=dict)
-
-    def corner(self, box: Box) -> Gram:
-        """`corner` of a box; the last thousand are kept."""
-        if box not in self._corners:
-            if len(self._corners) >= MOST_KEPT:
-                self._corners.clear()
-            self._corners[box] = corner(self.own, self.reach, box)
-        return self._corners[box]
 
 
 def boxes(tree: Any) -> Iterator[Box]:
-    """Leaves of a tree over [0, pi]^2.
-
-    's' halves a box both ways; another letter keeps it. Boxes with i + j >= 2^depth hold nothing:
-    g_1 + g_2 <= pi.
-    """
+    """Leaves of a tree over a square: 's' halves a box both ways, another letter keeps it."""
     require(isinstance(tree, str) and len(tree) <= MOST_BOXES, "boxes: not a short tree")
     letters, open_boxes = iter(tree), [(0, 0, 0)]
     while open_boxes:
         i, j, depth = open_boxes.pop()
-        if i + j < 1 << depth:
-            letter = next(letters, "")
-            require(letter, "boxes: too short a tree")
-            if letter != "s":
-                yield i, j, depth, letter
-                continue
-            require(depth < DEEPEST_BOX, "boxes: too small")
-            open_boxes += [(2 * i + x, 2 * j + y, depth + 1) for x in (1, 0) for y in (1, 0)]
+        letter = next(letters, "")
+        require(letter, "boxes: too short a tree")
+        if letter != "s":
+            yield i, j, depth, letter
+            continue
+        require(depth < DEEPEST_BOX, "boxes: too small")
+        open_boxes += [(2 * i + x, 2 * j + y, depth + 1) for x in (1, 0) for y in (1, 0)]
     require(next(letters, None) is None, "boxes: more than the tree needs")
 
 
-def corner(own: arb, other: arb, box: Box) -> Gram:
-    """Lemmas 2 and 3: above every law with g_1, g_2 in the box; p, q within `own` of the centre."""
-    i, j, depth, letter = box
-    place, all_of_pi = ord(letter) - ord("a"), 1 << depth
+@lru_cache(maxsize=MOST_KEPT)
+def corner(others: Others, box: Box) -> Gram | None:
+    """Lemma 3: above every law of the box; None for one that holds nothing and is left out."""
+    *_, letter = box
+    sides = by_angles if not others.move < 2 * others.own else by_lengths
+    u, w, spread, chord, nothing = sides(others, *box[:3])
+    if letter == NOTHING:
+        require(nothing, "boxes: one that is left out may hold something")
+        return None
+    place = ord(letter) - ord("a")
     require(0 <= place < len(EXTRA), f"boxes: no letter {letter!r}")
-    both, twice = own**2 + other**2, 2 * own * other
-    u, w = both + twice * cosine(i, all_of_pi), both + twice * cosine(j, all_of_pi)
-    u1, w1 = both + twice * cosine(i + 1, all_of_pi), both + twice * cosine(j + 1, all_of_pi)
-    spread = (u - u1).max(w - w1)
-    chord = 2 * own**2 * (1 - cosine(min(i + j + 2, all_of_pi), all_of_pi))
     more = arb(EXTRA[place]) * spread
     u, w, s = u + more, w + more, (more + spread).sqrt() - more.sqrt()
-    x = ((u + w - chord - s**2) / 2).max(-(u * w).sqrt())
+    # A longer chord is above, too, and no d is zero by coincidence.
+    x = ((u + w - chord * (1 + TINY) - s**2) / 2).max(-(u * w).sqrt())
     d = (u + w - 2 * x).sqrt()
     d1, d2 = (u - x) / d, (w - x) / d
     # A larger b is above in the order, so it need not be zero.
-    return Gram(d1, d2, (up((u - d1**2).max(ZERO)) + arb(2) ** -80).sqrt().upper())
+    return Gram(d1, d2, (up((u - d1**2).max(ZERO)) + TINY**2).sqrt().upper())
+
+
+def by_angles(others: Others, i: int, j: int, depth: int) -> tuple[arb, arb, arb, arb, bool]:
+    """U_2, W_2, Delta and D^2 of Lemma 3, and whether the box holds nothing: any means in the ball.
+
+    Lemma 2: (g_1, g_2) in [0, pi]^2, g_1 + g_2 <= pi.
+    """
+    own, other, pi = others.own, others.reach, 1 << depth
+    u, w, u1, w1 = (
+        own**2 + other**2 + 2 * own * other * cosine(k, pi) for k in (i, j, i + 1, j + 1)
+    )
+    chord = 2 * own**2 * (1 - cosine(min(i + j + 2, pi), pi))
+    return u, w, (u - u1).max(w - w1), chord, i + j >= pi
+
+
+def by_lengths(others: Others, i: int, j: int, depth: int) -> tuple[arb, arb, arb, arb, bool]:
+    """The same where one record moves the client's mean: U in [0, M], U - W in [-m, m].
+
+    Section 12, Boxes: M = (C_1 + C_2)^2, m = 2 D (C_1 + C_2).
+    """
+    own, other, move, parts = others.own, others.reach, others.move, 1 << depth
+    most, side = (own + other) ** 2, 2 * move * (own + other)
+    least, u = most * i / parts, most * (i + 1) / parts
+    low, high = side * (2 * j - parts) / parts, side * (2 * j + 2 - parts) / parts
+    w = (u - low).min(most).max(ZERO) + most * TINY
+    both = least + (least - high).max(ZERO) - 2 * (own**2 + other**2)
+    chord = (4 * own**2 - (both.max(ZERO) / (2 * other)) ** 2).min(move**2)
+    reach = move * (u.sqrt() + w.sqrt())
+    nothing = u < low or chord < 0 or least - high > most or low > reach or -high > reach
+    return u, w, (high - u + w).max(u - w - low), chord.max(ZERO), nothing
 
 
 @lru_cache(maxsize=4096)
@@ -120,23 +134,29 @@ def nodes(fine: int) -> list[tuple[arb, arb]]:
     return [(z, normal(z)) for z in places]
 
 
-@dataclass
+@lru_cache(maxsize=MOST_KEPT)
+def nodes_of(gram: Gram, fine: int) -> list[tuple[arb, ...]]:
+    """`node` of every place, upwards; kept, as all epsilons ask for them."""
+    return [node(gram, *place) for place in nodes(fine)]
+
+
+def node(gram: Gram, z: arb, below: arb) -> tuple[arb, ...]:
+    """z, Phi(z), Phi(z - d_1), Phi(z + d_2)."""
+    return z, below, normal(z - gram.d1), normal(z + gram.d2)
+
+
 class Places:
     """The grid: e^(width i) for low <= i <= top, -e^(width i) for low <= i <= bottom, and 0."""
 
-    width: arb
-    low: int
-    top: int
-    bottom: int
-    _known: dict[int, arb] = field(default_factory=dict)
+    def __init__(self, witness: Fields) -> None:
+        self.width = witness.free("width", fmpq(1, 100), 1)
+        self.low = witness.integer("low", -2000, 2000)
+        self.top, self.bottom = (
+            witness.integer(end, self.low + 1, 2000) for end in ("top", "bottom")
+        )
+        self._known: dict[int, arb] = {}
 
-    @classmethod
-    def of(cls, witness: Fields) -> Places:
-        """As the witness has it."""
-        low = witness.integer("low", -2000, 2000)
-        top, bottom = (witness.integer(end, low + 1, 2000) for end in ("top", "bottom"))
-        return cls(witness.free("width", fmpq(1, 100), 1), low, top, bottom)
-
+    @cached_property
     def values(self) -> list[arb]:
         """Upwards."""
         below = [-self.at(i) for i in range(self.bottom, self.low - 1, -1)]
@@ -149,51 +169,36 @@ class Places:
         return self._known[i]
 
 
-class Signed:
+class OnGrid:
     """Masses on the grid; what is put there goes upwards, at the cost of `over` beyond its top."""
 
     def __init__(self, places: Places) -> None:
-        self.places = places
-        self.plus = [ZERO] * (places.top + 1 - places.low)
-        self.minus = [ZERO] * (places.bottom + 1 - places.low)
-        self.zero = self.over = ZERO
+        self.places, self.masses, self.over = places, [ZERO] * len(places.values), ZERO
 
     def put(self, value: arb, mass: arb) -> None:
-        """An atom to its two neighbours, mean kept; where a ball leaves it open, to the upper."""
-        at, low, width = self.places.at, self.places.low, self.places.width
-        side, size = (self.minus, -value) if value < 0 else (self.plus, value.max(ZERO))
-        if size < at(low):
-            i = low - 1
-        elif side is self.plus:
-            i = max(low, ceiling(size.log() / width)) - 1
-        else:
-            i = max(low - 1, -ceiling(-size.log() / width))
-        under = at(i) if i >= low else ZERO
-        share = ((size - under) / (at(i + 1) - under)).max(ZERO).min(ONE)
-        self.add(side, i, mass * (1 - share))
-        self.add(side, i + 1, mass * share)
+        """An atom to its two neighbours, mean kept: to the least above it, and the one before."""
+        at, masses = self.places.values, self.masses
+        i = bisect_left(at, True, key=lambda place: place > value)
+        if i == len(at):
+            masses[-1] += mass
+            self.over += mass * (value - at[-1]).max(ZERO)
+            return
+        # Where a ball leaves open which place comes before, the share is cut: upwards.
+        share = ((value - at[i - 1]) / (at[i] - at[i - 1])).max(ZERO).min(ONE) if i else ONE
+        masses[i] += mass * share
+        if i:
+            masses[i - 1] += mass * (1 - share)
 
-    def add(self, side: list[arb], i: int, mass: arb) -> None:
-        """A mass at e^(width i), or -e^(width i); below `low` at 0."""
-        low, end = self.places.low, self.places.low + len(side) - 1
-        if i < low:
-            self.zero += mass
-        else:
-            side[min(i, end) - low] += mass
-            if i > end and side is self.plus:
-                self.over += mass * (self.places.at(i) - self.places.at(end))
-
-    def times(self, gram: Gram) -> Signed:
+    def times(self, gram: Gram) -> OnGrid:
         """The law of the product with Lambda, which is independent."""
         factor, last, gone, beyond = factor_law(gram.b, self.places.width)
-        low, found = self.places.low, Signed(self.places)
+        low, found = self.places.low, OnGrid(self.places)
+        zero = self.places.bottom + 1 - low
         found.over = self.over + beyond
-        found.zero = self.zero + gone * (1 - self.zero)
-        for held, side in ((self.minus, found.minus), (self.plus, found.plus)):
+        found.masses[zero] = self.masses[zero] + gone * (1 - self.masses[zero])
+        for sign, held in ((-1, self.masses[zero - 1 :: -1]), (1, self.masses[zero + 1 :])):
             for i, mass in enumerate((arb_poly(held) * arb_poly(factor)).coeffs(), low - last):
-                share = self.places.at(i - low) if i < low else ONE
-                found.add(side, max(i, low), mass * share)
-                found.zero += mass * (1 - share)
+                found.put(sign * self.places.at(i), mass)
         return found
 
 
@@ -213,9 +218,9 @@ def spread(at: list[arb], below: list[arb], mean: list[arb]) -> list[arb]:
     return masses
 
 
-def ell_law(gram: Gram, a: arb, fine: int, places: Places) -> tuple[Signed, arb]:
+def ell_law(gram: Gram, a: arb, fine: int, places: Places) -> tuple[OnGrid, arb]:
     """ell's law on the grid, and what lies beyond the last node (section 12, Finite laws)."""
-    d1, d2, at = gram.d1, gram.d2, gram.nodes(fine)
+    d1, d2, at = gram.d1, gram.d2, nodes_of(gram, fine)
     require((d1 > 0 or d1 < 0) and (d2 > 0 or d2 < 0), "boxes: signs of d_1, d_2 are not known")
 
     def ell(x: arb) -> arb:
@@ -224,26 +229,22 @@ def ell_law(gram: Gram, a: arb, fine: int, places: Places) -> tuple[Signed, arb]
     least = ZERO if d2 < 0 else ell(at[0][0])
     if d1 < 0 or d2 < 0:
         turn = (-a * d2 / d1).log() / (d1 + d2) + (d1 - d2) / 2
-        left, right = (
-            [node for node in at if node[0] < turn],
-            [node for node in at if node[0] > turn],
-        )
+        left, right = [x for x in at if x[0] < turn], [x for x in at if x[0] > turn]
+        # A node that is not told apart from it gives way to it.
+        require(len(left) + len(right) >= len(at) - bool(left and right), "boxes: turn")
         if left and right:
-            at = [*left, (turn, normal(turn), *gram.tails(turn)), *right]
-        require(
-            len(left) + len(right) >= len(gram.nodes(fine)) - bool(left and right), "boxes: turn"
-        )
-        if d1 < 0 and not left:
+            at = [*left, node(gram, turn, normal(turn)), *right]
+        elif d1 < 0 and not left:
             least = ell(turn)
-    end, t, below = at[-1][0], [ell(node[0]) for node in at], [node[1] for node in at]
-    masses = spread(t, below, [node[2] - a * node[3] for node in at])
+    end, t, below = at[-1][0], [ell(x[0]) for x in at], [x[1] for x in at]
+    masses = spread(t, below, [x[2] - a * x[3] for x in at])
     masses[-1] += normal(-end)
-    signed = Signed(places)
+    found = OnGrid(places)
     # Below the first node: no value is larger than this one.
-    signed.put(t[0].max(least), below[0])
+    found.put(t[0].max(least), below[0])
     for value, mass in zip(t, masses, strict=True):
-        signed.put(value, mass)
-    return signed, normal(d1 - end) + (-t[-1]).max(ZERO) * normal(-end)
+        found.put(value, mass)
+    return found, normal(d1 - end) + (-t[-1]).max(ZERO) * normal(-end)
 
 
 def factor_law(b: arb, width: arb) -> tuple[list[arb], int, arb, arb]:
@@ -266,6 +267,6 @@ def factor_law(b: arb, width: arb) -> tuple[list[arb], int, arb, arb]:
 
 def law(gram: Gram, a: arb, fine: int, places: Places) -> tuple[list[arb], arb]:
     """A_B on the grid, in the order of `Places.values`, and what it leaves out: kappa_B/sigma."""
-    signed, missing = ell_law(gram, a, fine, places)
-    found = signed.times(gram)
-    return [*reversed(found.minus), found.zero, *found.plus], missing + found.over
+    held, missing = ell_law(gram, a, fine, places)
+    found = held.times(gram)
+    return found.masses, missing + found.over

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import struct
 from collections import Counter
 from contextlib import closing
 from decimal import Decimal
+from fractions import Fraction
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +23,11 @@ from .reading import Refused, decimal, require
 
 SCHEMA = 6
 MOST_CLIENTS, MOST_CLASSES, MOST_ATTEMPTS = 10**7, 4000, 10**5
-
-LENGTHS = ("scale", "radius", "sensitivity")
-
-Classes = dict[int, dict[str, str]]
+NOISE = ("gaussian", "laplace", "user", "declared")
+PLAN = ("schema", "seed", "data", "relation", "dimension")
+MAY_CHANGE = {"run.rounds", "run.out", "run.jobs", "run.timeout", "run.supernodes"}
+MAY_CHANGE |= {"run.ray_address", "data.root", "budgets.file"}
+Rows = list[tuple[Any, ...]]
 
 
 def ledger_facts(path: Path, kind: str, client: int) -> dict[str, Any]:
@@ -31,47 +35,75 @@ def ledger_facts(path: Path, kind: str, client: int) -> dict[str, Any]:
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             return _facts(database, kind, client)
-    except (sqlite3.Error, OSError, LookupError, TypeError, ValueError, OverflowError) as error:
+    except Refused:
+        raise
+    except Exception as error:  # it may hold anything
         raise Refused(f"{path} cannot be read as a ledger: {error!r}") from None
 
 
 def _facts(database: sqlite3.Connection, kind: str, client: int) -> dict[str, Any]:
-    rows = database.execute("SELECT key, value FROM meta").fetchall()
-    meta = {key: json.loads(value, parse_float=str) for key, value in rows}
+    def table(name: str, most: int) -> Rows:
+        found = database.execute(f"SELECT * FROM {name} ORDER BY 1").fetchall()
+        require(0 < len(found) <= most, f"{name}: none, or more than {most}")
+        return found
+
+    meta = {key: json.loads(value) for key, value in table("meta", 1000)}
     require(meta.get("schema") == SCHEMA, f"the ledger's schema is not {SCHEMA}")
+    privacy, clients = meta["config"]["privacy"], table("clients", MOST_CLIENTS)
     require_kind(kind, meta["config"])
-    class_of = dict(database.execute("SELECT client_id, class_id FROM clients"))
-    clients = len(class_of)
-    require(0 < clients <= MOST_CLIENTS, f"clients: none, or more than {MOST_CLIENTS}")
-    require(sorted(class_of) == list(range(clients)), "clients: not numbered from 0")
-    require(client in class_of, f"client {client} is not in the ledger")
-    classes = classes_of(database)
+    class_of, size = [index for _, index in clients], -(-len(clients) // 8)
+    numbered = [number for number, _ in clients] == list(range(len(clients)))
+    require(numbered, "clients: not numbered from 0")
+    require(client < len(clients), f"client {client} is not in the ledger")
+    kinds, attempts = table("classes", MOST_CLASSES), table("reservations", MOST_ATTEMPTS)
+    classes = classes_of(kinds)
     own = classes[class_of[client]]
     require(own["noise"] == "gaussian", f"client {client}: its noise is not Gaussian")
-    members = members_of(class_of)
-    size, seen = -(-clients // 8), Counter[tuple[int, ...]]()
-    each = meta.get("reports_per_round", 1)
-    require(type(each) is int and each >= 1, "reports_per_round: not a whole number above 0")
-    attempts = database.execute("SELECT released, present FROM reservations").fetchall()
-    require(len(attempts) <= MOST_ATTEMPTS, f"reservations: more than {MOST_ATTEMPTS}")
-    for released, held in attempts:
+    bits = [bytearray(size) for _ in classes]
+    for number, index in clients:
+        bits[index][number // 8] |= 128 >> number % 8  # as in `present`: client 0 in the highest
+    members, seen = [int.from_bytes(held, "big") for held in bits], Counter[tuple[int, ...]]()
+    for *_, released, held, _ in attempts:
         present = b"\xff" * size if held is None else held
         require(len(present) == size, "present: not a bit per client")
         if (released or kind == "local") and present[client // 8] << client % 8 & 128:
             mask = int.from_bytes(present, "big")
-            seen[tuple((mask & own_kind).bit_count() for own_kind in members.values())] += each
-    rounds = []
-    for counts, times in seen.items():
-        others = dict(zip(members, counts, strict=True))
-        others[class_of[client]] -= 1
-        rounds.append(round_of(own, classes, others, times, meta["assumed_honest"]))
-    last = database.execute("SELECT link FROM reservations ORDER BY attempt DESC LIMIT 1")
-    link = str((last.fetchone() or ("",))[0])
+            counts = tuple((mask & some).bit_count() for some in members)
+            seen[counts] += privacy["reports_per_round"]
+    rounds = [
+        round_of(classes, class_of[client], counts, times, privacy["assumed_honest"])
+        for counts, times in seen.items()
+    ]
+    link = last_link(meta, kinds, class_of, attempts)
     return {
-        "run": {"link": link, "unit": str(meta["unit"]), "relation": str(meta["relation"])},
+        "run": {"link": link, "unit": privacy["unit"], "relation": meta["relation"]},
         "dimension": str(int(meta["dimension"])),
         "rounds": rounds,
     }
+
+
+def last_link(meta: dict[str, Any], kinds: Rows, class_of: list[int], attempts: Rows) -> str:
+    """The newest attempt's link: a digest of its row, of all rows before it and of the plan.
+
+    docs/ledger.md, The chain. Everything that the facts are made of is in it.
+    """
+    config = {
+        f"{part}.{name}": value
+        for part, values in meta["config"].items()
+        for name, value in values.items()
+        if f"{part}.{name}" not in MAY_CHANGE
+    }
+    plan = {"config": config, **{name: meta.get(name) for name in PLAN}}
+    digest = sha256(json.dumps(plan, sort_keys=True).encode())
+    _, noise, *numbers, _ = zip(*kinds, strict=True)
+    for code, values in zip("bdddddq", ([NOISE.index(x) for x in noise], *numbers), strict=True):
+        digest.update(struct.pack(f"<{len(values)}{code}", *values))
+    digest.update(struct.pack(f"<{len(class_of)}q", *class_of))
+    link = digest.hexdigest()
+    for *row, written in attempts:
+        link = sha256(f"{link} {tuple(row)!r}".encode()).hexdigest()
+        require(link == written, f"the ledger was changed: attempt {row[0]} does not fit its link")
+    return link
 
 
 def require_kind(kind: str, config: Any) -> None:
@@ -85,31 +117,32 @@ def require_kind(kind: str, config: Any) -> None:
     require(gaussian, "the run's reports are not Gaussian")
 
 
-def classes_of(database: sqlite3.Connection) -> Classes:
+def classes_of(kinds: Rows) -> list[dict[str, str]]:
     """Each class's noise and lengths as certificates write them, with its report grid."""
-    asked = f"SELECT class_id, noise, {', '.join(LENGTHS)} FROM classes"
-    rows = database.execute(asked).fetchall()
-    require(len(rows) <= MOST_CLASSES, f"more than {MOST_CLASSES} kinds of reports")
-    lengths = [length for row in rows for length in row[2:]]
-    require(all(isinstance(x, float) for x in lengths), "classes: a length is not a number")
+    lengths = [row[2:5] for row in kinds]
+    require(all(isinstance(x, float) for own in lengths for x in own), "classes: not a number")
     reach: dict[float, float] = {}
-    for _, _, scale, radius, _ in rows:
+    for scale, radius, _ in lengths:
         reach[scale] = max(radius, reach.get(scale, 0.0))
-    found = {}
-    for index, noise, *own in rows:
-        written = dict(zip(LENGTHS, map(exact, own), strict=True))
-        grid = exact(grid_step(own[0], reach[own[0]])) if own[0] else "0"
-        found[index] = {"noise": noise, **written, "grid": grid}
-    return found
+    return [
+        {
+            "noise": row[1],
+            "scale": exact(scale),
+            "radius": exact(radius),
+            "sensitivity": exact(sensitivity),
+            "grid": exact(grid_step(scale, reach[scale])) if scale else "0",
+        }
+        for row, (scale, radius, sensitivity) in zip(kinds, lengths, strict=True)
+    ]
 
 
-def grid_step(scale: float, radius: float) -> fmpq:
+def grid_step(scale: float, radius: float) -> Fraction:
     """The least power of two >= scale 2^-16 and (radius + 12 scale) 2^-21 (section 14).
 
     `radius`: the largest of all that have this scale.
     """
-    s, r = fmpq(*scale.as_integer_ratio()), fmpq(*radius.as_integer_ratio())
-    finest, step = max(s / 2**16, (r + 12 * s) / 2**21), fmpq(1)
+    s, step = Fraction(scale), Fraction(1)
+    finest = max(s / 2**16, (Fraction(radius) + 12 * s) / 2**21)
     while step < finest:
         step *= 2
     while step / 2 >= finest:
@@ -117,41 +150,27 @@ def grid_step(scale: float, radius: float) -> fmpq:
     return step
 
 
-def members_of(class_of: dict[int, int]) -> dict[int, int]:
-    """The clients of each class as bits: as in `present`, client 0 in the highest one."""
-    bits: dict[int, bytearray] = {}
-    for client, index in class_of.items():
-        held = bits.setdefault(index, bytearray(-(-len(class_of) // 8)))
-        held[client // 8] |= 128 >> client % 8
-    return {index: int.from_bytes(held, "big") for index, held in bits.items()}
-
-
 def round_of(
-    own: dict[str, str], classes: Classes, counts: dict[int, int], times: int, honest: Any
+    classes: list[dict[str, str]], own: int, counts: tuple[int, ...], times: int, honest: Any
 ) -> dict[str, Any]:
-    """One type of round as certificates state it; `counts`: others of each class.
+    """One type of round as certificates state it; `counts`: reports of each class, with the own.
 
-    `honest`: `assumed_honest` of the run: None (all), a count, or a share as it was written.
+    `honest`: `assumed_honest` of the run: None (all), a count, or a share.
     """
-    arrived = 1 + sum(counts.values())
+    arrived = sum(counts)
     kept = arrived if honest is None else honest
-    if isinstance(honest, str):
-        share = decimal(honest, "assumed_honest", fmpq(0), fmpq(1))
+    if isinstance(honest, float):
+        share = decimal(repr(honest), "assumed_honest", fmpq(0), fmpq(1))
         kept = int((share * arrived).floor())
     others = [
-        {"count": str(count), **{name: classes[i][name] for name in ("scale", "radius", "grid")}}
-        for i, count in sorted(counts.items())
-        if count and classes[i]["noise"] == "gaussian"
+        {"count": str(count), **{name: each[name] for name in ("scale", "radius", "grid")}}
+        for index, (each, here) in enumerate(zip(classes, counts, strict=True))
+        if (count := here - (index == own)) and each["noise"] == "gaussian"
     ]
-    return {
-        "times": str(times),
-        **own,
-        "others": others,
-        "colluders": str(arrived - min(arrived, max(1, kept))),
-    }
+    colluders = arrived - min(arrived, max(1, kept))
+    return {"times": str(times), **classes[own], "others": others, "colluders": str(colluders)}
 
 
-def exact(value: float | fmpq) -> str:
+def exact(value: float | Fraction) -> str:
     """The exact decimal expansion of a float, or of a power of two."""
-    number = value if isinstance(value, (int, float)) else int(value.p) / int(value.q)
-    return format(Decimal(number), "f")
+    return format(Decimal(float(value)), "f")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from flint import acb, arb
 
 from .balls import ONE, ZERO, positive, up
@@ -12,27 +10,17 @@ from .reading import LARGE, Fields, Work
 MOST_FREQUENCIES = 20_000
 
 
-@dataclass(frozen=True)
 class Line:
     """Re s = theta, at the frequencies i * step, |i| <= last, for a sum of `count` terms.
 
     Copies that the steps bring along and a normal variable of variance `smoothing` only add.
     """
 
-    theta: arb
-    step: arb
-    smoothing: arb
-    exact: int
-    last: int
-    count: int
-
-    @classmethod
-    def of(cls, witness: Fields, count: int) -> Line:
-        """As the witness has it."""
-        exact = witness.integer("exact", 1, MOST_FREQUENCIES)
-        last = witness.integer("last", exact, MOST_FREQUENCIES)
-        theta, step = witness.free("theta"), witness.free("h")
-        return cls(theta, step, witness.free("smoothing", high=LARGE), exact, last, count)
+    def __init__(self, witness: Fields, count: int) -> None:
+        self.count, self.theta, self.step = count, witness.free("theta"), witness.free("h")
+        self.smoothing = witness.free("smoothing", high=LARGE)
+        self.exact = witness.integer("exact", 1, MOST_FREQUENCIES)
+        self.last = witness.integer("last", self.exact, MOST_FREQUENCIES)
 
     def weight(self, i: int) -> arb:
         """c_k for k = i h and, with it, -i h."""

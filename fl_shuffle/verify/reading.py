@@ -63,10 +63,23 @@ class Fields:
     def __init__(self, held: Any, name: str) -> None:
         require(isinstance(held, dict), f"{name}: not an object")
         self.held: dict[str, Any] = held
+        self.name, self.unread = name, set(held)
+        self.parts: list[Fields] = []
+
+    def get(self, name: str) -> Any:
+        """Whatever stands there, or None."""
+        self.unread.discard(name)
+        return self.held.get(name)
+
+    def require_all_read(self) -> None:
+        """Refuse a field that nothing has asked for: nobody can say what it would mean."""
+        require(not self.unread, f"{self.name}: unknown field {min(self.unread, default='')!r}")
+        for part in self.parts:
+            part.require_all_read()
 
     def number(self, name: str, low: Any = SMALL, high: Any = LARGE) -> fmpq:
         """An exact rational within [low, high]."""
-        return decimal(self.held.get(name), name, low, high)
+        return decimal(self.get(name), name, low, high)
 
     def free(self, name: str, low: Any = SMALL, high: Any = 10**9) -> arb:
         """A parameter that may be anything within [low, high]: rounded to an exact number."""
@@ -74,35 +87,38 @@ class Fields:
 
     def integer(self, name: str, low: int, high: int) -> int:
         """A whole number within [low, high]."""
-        return whole(self.held.get(name), name, low, high)
+        return whole(self.get(name), name, low, high)
 
     def word(self, name: str, *allowed: str) -> str:
         """One of the words `allowed`."""
-        value = self.held.get(name)
+        value = self.get(name)
         require(value in allowed, f"{name}: not {' or '.join(allowed)}")
         return str(value)
 
     def items(self, name: str, most: int, least: int = 0) -> list[Any]:
         """A list of `least` to `most` items."""
-        value = self.held.get(name)
+        value = self.get(name)
         require(
             isinstance(value, list) and least <= len(value) <= most,
             f"{name}: not a list of {least} to {most} items",
         )
-        return list(value)  # type: ignore[arg-type]
+        return list(value)
 
     def objects(self, name: str, most: int, least: int = 0) -> list[Fields]:
         """A list of objects."""
-        return [Fields(value, name) for value in self.items(name, most, least)]
+        found = [Fields(value, name) for value in self.items(name, most, least)]
+        self.parts += found
+        return found
 
     def object(self, name: str) -> Fields:
         """An object."""
-        return Fields(self.held.get(name), name)
+        self.parts.append(Fields(self.get(name), name))
+        return self.parts[-1]
 
 
 def parse(text: str) -> Fields:
     """A JSON object of bounded size and depth, without repeated names; every number a string."""
-    require(len(text) <= MOST_BYTES, "the certificate is larger than 1 MiB")
+    require(len(text.encode(errors="replace")) <= MOST_BYTES, "larger than 1 MiB")
     depth = 0
     for mark in re.findall(r"[\[{}\]]", re.sub(r'"(\\.|[^"\\])*"', "", text)):
         depth += 1 if mark in "[{" else -1
@@ -113,10 +129,8 @@ def parse(text: str) -> Fields:
         require(len(found) == len(pairs), "a name occurs twice in one object")
         return found
 
-    def refuse(value: str) -> None:
-        raise Refused(f"{value}: numbers are strings")
-
-    numbers: dict[str, Any] = dict.fromkeys(("parse_float", "parse_int", "parse_constant"), refuse)
+    # Where a number stands there is nothing: numbers are strings.
+    numbers: Any = dict.fromkeys(("parse_float", "parse_int", "parse_constant"), lambda text: None)
     try:
         return Fields(json.loads(text, object_pairs_hook=unique, **numbers), "the certificate")
     except (ValueError, RecursionError) as error:

@@ -1,51 +1,45 @@
-"""Shuffled Gaussian reports: types of rounds, and a point of the curve by convex order alone.
+"""Shuffled Gaussian reports: types of rounds, and a point of the curve in two ways.
 
-That is a proof of four steps: the swap (section 11), one law for every other report (section 12),
-the sum of N of them, the dominating pair (section 6).
+By convex order alone, a proof of four steps: the swap (section 11), one law for every other report
+(section 12), the sum of N of them, the dominating pair (section 6). And by Theorem 2 of section 12:
+the swap's other end, Hölder's inequality, the Gram order.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
+from itertools import accumulate, pairwise
 
-from flint import arb, fmpq
+from flint import arb, arb_mat, fmpq
 
 from .balls import ONE, ZERO, Profile, excess, gaussian_delta, max_of, positive, up
 from .gaussian import MOST_REPORTS, Round, rounds_of
-from .gram import Others
+from .gram import Others, Places, boxes, corner, law
 from .line import Line
-from .reading import LARGE, LARGEST_EPSILON, Fields, Work, require, whole
+from .reading import LARGE, LARGEST_EPSILON, Fields, Work, decimal, require, whole
 from .rounds import composed, curve, kinks
-from .swap import above_zeta, gram_delta, too_small
 
 MOST_TOLD_APART = 8
 """Groups of others by radius."""
+PAGE = ("local", "convex order")
+"""How a point may be proven in a page ..."""
+WAYS = (*PAGE, "gram")
+"""... and how at all."""
+MOST_ENTRIES, BATCH = 2_000_000, 64
+LADDER = [fmpq(3, 10) * i - 20 for i in range(47)] + [fmpq(2, 25) * i - 6 for i in range(1, 260)]
+
+Groups = tuple[Others, ...]
+Ways = tuple[str, ...]
+Setting = tuple[arb, Groups]
+"""A round in noise widths: the client's means lie so far apart; groups of others, nearest first."""
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A round in noise widths: the client's means lie `move` apart in a ball about the centre.
+def shuffled(facts: Fields, witness: Fields, work: Work, ways: Ways = WAYS) -> Profile:
+    """delta of all rounds together, against whoever sees each round's shuffled reports.
 
-    `groups` of others, the nearest first.
+    `ways`: by which each point may be proven.
     """
-
-    move: arb
-    groups: tuple[Others, ...]
-
-    @property
-    def count(self) -> int:
-        """N, the number of others."""
-        return sum(others.count for others in self.groups)
-
-    @property
-    def spread(self) -> arb:
-        """At least |p - r| and |q - r| for every other mean r, and |p - q|."""
-        return max_of((others.own + others.reach).max(self.move) for others in self.groups)
-
-
-def shuffled(facts: Fields, witness: Fields, work: Work) -> Profile:
-    """delta of all rounds together, against whoever sees each round's shuffled reports."""
     rounds = rounds_of(facts)
     step = witness.free("step", fmpq(1, 10**9), LARGEST_EPSILON)
     kinds, left = [], dict(enumerate(rounds))
@@ -53,7 +47,7 @@ def shuffled(facts: Fields, witness: Fields, work: Work) -> Profile:
         places = {whole(i, "rounds", 0, LARGE) for i in entry.items("rounds", len(rounds), 1)}
         require(places <= left.keys(), "types: a round twice, or one that there is not")
         members = [left.pop(place) for place in sorted(places)]
-        bound = partial(point_delta, setting_of(members, entry), work)
+        bound = partial(point_delta, setting_of(members, entry), work, ways)
         kinds.append((curve(entry, step, bound), sum(each.times for each in members)))
     require(not left, "types: not every round is in one")
     return composed(kinds, step, witness, work)
@@ -77,37 +71,40 @@ def setting_of(rounds: list[Round], entry: Fields) -> Setting:
         for each in rounds:
             there = sum(many for radius, many in each.hiding() if radius <= last)
             require(within <= there, "groups: more others than the facts state within a radius")
-        groups.append(Others(arb(own / scale), arb(last / scale), count))
-    return Setting(arb(move / scale), tuple(groups))
+        groups.append(Others(arb(own / scale), arb(last / scale), arb(move / scale), count))
+    return arb(move / scale), tuple(groups)
 
 
-def point_delta(setting: Setting, work: Work, epsilon: arb, point: Fields) -> arb:
+def point_delta(setting: Setting, work: Work, ways: Ways, epsilon: arb, point: Fields) -> arb:
     """One point of the curve, by the bound that it names."""
-    by = point.word("by", "local", "gram", "convex order")
+    move, groups = setting
+    by = point.word("by", *ways)
     if by == "local":
-        return positive(gaussian_delta(epsilon, setting.move))
-    require(setting.groups, "groups: nobody to hide among")
+        return positive(gaussian_delta(epsilon, move))
+    require(groups, "groups: nobody to hide among")
     if by == "gram":
-        return gram_delta(setting.move, setting.groups, epsilon, point, work)
-    return convex_order_delta(setting, epsilon, point, work)
+        return gram_delta(groups, epsilon, point, work)
+    return convex_order_delta(groups, epsilon, point, work)
 
 
-def convex_order_delta(setting: Setting, epsilon: arb, witness: Fields, work: Work) -> arb:
+def convex_order_delta(groups: Groups, epsilon: arb, witness: Fields, work: Work) -> arb:
     """At least delta of one round: (1/m) E(sum_k phi(L*_k))_+, the cut, (A) and (B).
 
     Section 11 with its constants from a profile: every weight at most zeta, no floor, so that
     phi(l) = l + eta |l|, eta = zeta/m, and no (C).
     """
     work.spend(1.5e6)  # some thousand tails of the normal distribution
-    count, a, groups = setting.count, epsilon.exp(), setting.groups
+    count, a, move = sum(others.count for others in groups), epsilon.exp(), groups[0].move
     m, zeta = witness.free("m", high=count), witness.free("zeta", 1)
     eta = up(zeta / m)
     require(eta < 1, "zeta: not below m")
-    local = positive(excess(a, setting.move))
+    local = positive(excess(a, move))
     rare = local * too_small(m, zeta, witness.free("rate"), groups)  # (A)
     large = (local + a - 1) * above_zeta(zeta, groups) / m  # (B)
-    law, cut = comparison(a, setting.move, setting.spread, eta, witness)
-    main = Line.of(witness, count).of_equals(law, work)
+    # At least |p - r| and |q - r| for every other mean r, and |p - q|.
+    spread = max_of((others.own + others.reach).max(move) for others in groups)
+    law, cut = comparison(a, move, spread, eta, witness)
+    main = Line(witness, count).of_equals(law, work)
     return positive((main + count * cut) / m + rare + large)
 
 
@@ -154,3 +151,134 @@ def comparison(
     nodes.append((0, witness.free("beyond", high=LARGE), ZERO))
     require(nodes[-1][1] > places[-1], "beyond: too near")
     return [(positive(mass), t) for _, t, mass in kinks(nodes, -ONE)], cut
+
+
+def by_chords(f: Callable[[arb], arb], beyond: arb, reach: arb, zeta: arb) -> arb:
+    """At least E f(Z), f convex with slope `beyond` from zeta on; Z of mean one, parameter `reach`.
+
+    f is replaced by its chords between nodes: the chord over the mean, and kinks on both sides of
+    it, where E(Z - t)_+ and E(t - Z)_+ = t E(Z - 1/t)_+ are needed. All terms are positive, so
+    nothing cancels where f is steep.
+    """
+    inner = [(reach * arb(g) - reach * reach / 2).exp().mid() for g in LADDER]
+    nodes = [ZERO, *(t for t in inner if t < zeta), zeta]
+    points = [(t, f(t)) for t in nodes]
+    slopes = [(v - u) / (t - s) for (s, u), (t, v) in pairwise(points)] + [beyond]
+    middle = sum(1 for t in nodes if t <= 1) - 1
+    total = points[middle][1] + slopes[middle] * (1 - nodes[middle])
+    for i, t in enumerate(nodes[1:], 1):
+        beside = excess(t, reach) if i > middle else t * excess(1 / t, reach)
+        total += (slopes[i] - slopes[i - 1]) * beside
+    return up(total)
+
+
+def too_small(m: arb, zeta: arb, rate: arb, groups: Groups) -> arb:
+    """(A) over H: E(1 - S/m)_+ <= e^(rate m - 1)/(rate m) prod E e^(-rate min(Z_g, zeta))^n_g."""
+    found = (rate * m - 1).exp() / (rate * m)
+    for others in groups:
+        falling = by_chords(lambda z: (-rate * z).exp(), ZERO, others.reach, zeta)
+        found *= falling**others.count
+    return found
+
+
+def above_zeta(zeta: arb, groups: Groups) -> arb:
+    """(B) over (H + a - 1)/m: sum of E(Z_g - zeta)_+ over all others."""
+    return sum((others.count * excess(zeta, others.reach) for others in groups), ZERO)
+
+
+class Swap:
+    """The constants of Theorem 2 at one epsilon, lambda = 1; any of these ranges is valid.
+
+    `nodes`: 1 = x_1 < .. < x_K = zeta.
+    """
+
+    def __init__(self, witness: Fields, count: int) -> None:
+        self.m, self.zeta = witness.free("m", high=count), witness.free("zeta")
+        self.alpha, self.beta = witness.free("alpha"), witness.free("beta", 0)
+        inner = [arb(decimal(x, "nodes")).mid() for x in witness.items("nodes", 4)]
+        self.nodes = [ONE, *inner, self.zeta]
+        require(all(x < y for x, y in pairwise(self.nodes)), "nodes: not upwards from 1 to zeta")
+        require(self.m >= self.zeta, "m: below zeta")
+
+    def lift(self, x: arb, w: arb) -> arb:
+        """phi_w(x) of Theorem 2."""
+        s = (x / self.alpha).max(-ONE).min(self.zeta - 1)
+        return x + (((1 - w) * x).max(ZERO) + s * x - self.alpha * s * s / 2) / self.m
+
+    def weights(self, reach: arb) -> list[arb]:
+        """p of step (iv) at the nodes 0, x_1, .., x_K for a group of this radius."""
+        growth, low = (reach * reach).exp(), excess(ONE, reach)
+        above = [(x, growth * excess(x / growth, reach)) for x in self.nodes]
+        slopes = [(e - f) / (y - x) for (x, e), (y, f) in pairwise(above)] + [ZERO]
+        between = [s - t for s, t in pairwise(slopes)]
+        return [positive(p) for p in (low, 1 - slopes[0] - low, *between)]
+
+    def drift(self, rate: arb, groups: Groups) -> arb:
+        """(C), m times: E((alpha/2m) sum (w_k - 1)^2 - beta)_+."""
+        kappa, found = rate * self.alpha / (2 * self.m), (-1 - rate * self.beta).exp() / rate
+
+        def hbar(z: arb) -> arb:
+            return (kappa * (z - 1) ** 2).exp()
+
+        slope = 2 * kappa * (self.zeta - 1) * hbar(self.zeta)
+        for others in groups:
+            found *= by_chords(hbar, slope, others.reach, self.zeta) ** others.count
+        return found
+
+
+def node_mean(d: list[arb], weights: list[arb]) -> arb:
+    """sum p_i D'(x_i), D' at 0 at least D(1), from 1 on a running maximum (step iv)."""
+    rising = [d[0].max(d[1]), *accumulate(d[1:], arb.max)]
+    return up(sum((p * value for p, value in zip(weights, rising, strict=True)), ZERO))
+
+
+def gram_delta(groups: Groups, epsilon: arb, witness: Fields, work: Work) -> arb:
+    """Theorem 2: at least delta of one round, main and cut under one maximum."""
+    a, count = epsilon.exp(), sum(others.count for others in groups)
+    swap, line = Swap(witness, count), Line(witness, count)
+    local = positive(excess(a, groups[0].move))
+    costs = local * too_small(swap.m, swap.zeta, witness.free("below"), groups)
+    costs += swap.drift(witness.free("above"), groups) / swap.m
+    costs += (local + a - 1) * above_zeta(swap.zeta, groups) / swap.m
+    places, fine = Places(witness), witness.integer("fine", 1, 64)
+    table, c = table_of(places, swap, line, witness, work), line.weights()
+    size, found = 2 * line.exact + 5, []
+    for others, tree in zip(groups, witness.items("boxes", len(groups), len(groups)), strict=True):
+        weights, laws, each = swap.weights(others.reach), [], []
+        steps = 40_000 + 2500 * fine + 100 * table.nrows() + table.nrows() * table.ncols() // 30
+        for box in boxes(tree):
+            if gram := corner(others, box):
+                work.spend(steps)
+                laws.append(law(gram, a, fine, places))
+        require(laws, "boxes: all are left out")
+        for start in range(0, len(laws), BATCH):
+            batch = laws[start : start + BATCH]
+            rows = (arb_mat([masses for masses, _ in batch]) * table).tolist()
+            for row, (_, missing) in zip(rows, batch, strict=True):
+                each_node = [line.bound(row[i : i + size], *c) for i in range(0, len(row), size)]
+                # phi_w rises by at most 1 + zeta/m.
+                each.append((node_mean(each_node, weights), up((1 + swap.zeta / swap.m) * missing)))
+        found.append((others.count, each))
+    largest = [max_of(d for d, _ in each) for _, each in found]
+    together = (line.theta * swap.beta).exp()
+    for (many, _), most in zip(found, largest, strict=True):
+        together *= (most.log() * many / count).exp()
+    main = ZERO
+    for (many, each), most in zip(found, largest, strict=True):
+        main += many * max_of(up(together * d / (count * most) + kappa) for d, kappa in each)
+    return positive(main / swap.m + costs)
+
+
+def table_of(places: Places, swap: Swap, line: Line, witness: Fields, work: Work) -> arb_mat:
+    """One row an atom, for the functions phi_w of all nodes w side by side."""
+    values, size = places.values, (len(swap.nodes) + 1) * (2 * line.exact + 5)
+    last = len(values)
+    require(last * size <= MOST_ENTRIES, "grid: too many atoms and frequencies")
+    work.spend(20 * last * size + 50 * line.last)
+    bulk = range(witness.integer("bulk from", 0, last), witness.integer("bulk to", 0, last))
+    return arb_mat(
+        [
+            [y for w in (ZERO, *swap.nodes) for y in line.columns(swap.lift(x, w), i in bulk)]
+            for i, x in enumerate(values)
+        ]
+    )

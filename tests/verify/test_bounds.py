@@ -21,8 +21,7 @@ from fl_shuffle.verify.gram import Others
 from fl_shuffle.verify.line import Line
 from fl_shuffle.verify.reading import Fields, Work
 from fl_shuffle.verify.rounds import composed, cyclic_power, dominating_pair, kinks
-from fl_shuffle.verify.shuffled import Setting, comparison, convex_order_delta
-from fl_shuffle.verify.swap import by_chords
+from fl_shuffle.verify.shuffled import by_chords, comparison, convex_order_delta
 
 PLENTY = 1e12
 
@@ -227,7 +226,7 @@ def test_a_sum_of_equal_terms_against_enumeration(count: int) -> None:
     balls = [(arb(mass), arb(value)) for mass, value in law]
     for odd in ({}, {"theta": "3"}, {"last": "9"}, {"h": "1"}, {"smoothing": "2"}):
         witness = Fields(line(p, x, count, 0.01) | odd, "line")
-        found = float(Line.of(witness, count).of_equals(balls, Work(PLENTY)))
+        found = float(Line(witness, count).of_equals(balls, Work(PLENTY)))
         assert exact * (1 - 1e-12) <= found
         assert odd or found <= 1.02 * exact
 
@@ -254,7 +253,7 @@ def exact_shuffle(mu: float, others: list[float], epsilon: float) -> float:
 
 def test_the_swap_lies_above_exact_shuffles_of_three() -> None:
     mu, count = 0.3, 2
-    setting = Setting(arb(mu), (Others(arb(mu / 2), arb(mu / 2), count),))
+    groups = (Others(arb(mu / 2), arb(mu / 2), arb(mu), count),)
     nodes = {"unit": "0.3", "below": "60", "above": "60", "beyond": "9", "exact": "1"}
     for epsilon in (0.0, 0.1):
         worst = max(
@@ -265,7 +264,7 @@ def test_the_swap_lies_above_exact_shuffles_of_three() -> None:
             witness = nodes | {"m": str(m), "zeta": str(zeta), "rate": str(rate)}
             witness |= {"theta": str(theta), "h": "0.2", "smoothing": "0.001", "last": "500"}
             chosen = Fields(witness, "point")
-            assert convex_order_delta(setting, arb(epsilon), chosen, Work(PLENTY)) >= worst
+            assert convex_order_delta(groups, arb(epsilon), chosen, Work(PLENTY)) >= worst
 
 
 def divergence_among_equals(mu: float, at: float, count: int, epsilon: float) -> float:
@@ -291,7 +290,7 @@ def test_many_reports_against_the_exact_divergence_of_a_data_set(
     shape = convex_order.Shape(count, mu, mu, mu / 2)
     witness = convex_order.point(shape, epsilon, 1.6 * exact)
     assert witness
-    setting = Setting(arb(mu), (Others(arb(mu / 2), arb(mu / 2), count),))
-    found = convex_order_delta(setting, arb(epsilon), Fields(witness, "point"), Work(PLENTY))
+    groups = (Others(arb(mu / 2), arb(mu / 2), arb(mu), count),)
+    found = convex_order_delta(groups, arb(epsilon), Fields(witness, "point"), Work(PLENTY))
     assert exact <= found
     assert share * found < exact  # a bound that much smaller would be seen to be false

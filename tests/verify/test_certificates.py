@@ -274,6 +274,38 @@ def at_least_as_private(kind: str, changed: dict[str, Any]) -> bool:
     return mu == 0 or float(gaussian_profile(epsilon, mu)) <= DELTA * 1.0001
 
 
+@pytest.mark.parametrize("kind", ["local", "sum", "shuffled", "finite"])
+def test_a_field_that_nobody_asks_for_is_refused(
+    accepted: dict[str, dict[str, Any]], kind: str
+) -> None:
+    """In every object of the file: what it would mean nobody can say."""
+    holders = {path[:-1] for path in places(accepted[kind]) if isinstance(path[-1], str)}
+    holders |= {(), ("claim",), ("facts",), ("witness",)}
+    for path in holders:
+        changed = deepcopy(accepted[kind])
+        holder: Any = changed
+        for step in path:
+            holder = holder[step]
+        holder["more"] = "1"
+        with pytest.raises(Refused, match=r"unknown field 'more'|assumptions"):
+            check(text_of(changed))
+    changed = deepcopy(accepted[kind])
+    changed["by a page"] = {"epsilon": "50", "witness": changed["witness"]}
+    if kind == "shuffled":
+        assert str(check(text_of(changed)).by_page) == "50"
+        changed["by a page"]["epsilon"] = "0.1"
+    with pytest.raises(Refused, match="unknown field 'by a page'|only known to be at most"):
+        check(text_of(changed))
+
+
+def test_the_limit_is_in_bytes() -> None:
+    """Half a million characters of two bytes each are too many."""
+    text = json.dumps({"format": "\u00e9" * 530_000}, ensure_ascii=False)
+    assert len(text) < 1 << 20
+    with pytest.raises(Refused, match="larger than 1 MiB"):
+        check(text)
+
+
 def test_too_much_work_is_refused_before_it_is_done(
     accepted: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,14 +11,19 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fl_shuffle as fs
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
+from fl_shuffle.accounting.rounds.class_table import NOISE_KINDS
+from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.certificates.verdicts import certificate_line, verdict_of
 from fl_shuffle.certificates.writing import exact, text_of
 from fl_shuffle.cli import main
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, RunError
+from fl_shuffle.ledger.chain import CHANGEABLE, COVERED, first_link, next_link
+from fl_shuffle.verify import ledger
 from fl_shuffle.verify.claims import check
 from fl_shuffle.verify.gaussian import Group, Round, fits, hiding_variance, rounds_of
 from fl_shuffle.verify.ledger import ledger_facts
@@ -26,11 +31,12 @@ from fl_shuffle.verify.reading import Fields, Refused
 from tests.repository import ROOT
 
 SMALL = {
-    "run.rounds": 3,
+    "run.rounds": 2,
     "data.clients": 90,
     "training.participation": 0.8,
     "privacy.target_delta": 1e-3,
     "privacy.assumed_honest": 0.9,
+    "privacy.release": "sum",
 }
 
 
@@ -43,9 +49,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def certified(run: Path) -> dict[str, dict[str, Any]]:
-    return {
-        column: fs.certify(run, column=column, short=True) for column in ("proven", "sum", "local")
-    }
+    return {column: fs.certify(run, column=column) for column in ("sum", "local")}
 
 
 def printed(run: Path, client: int) -> dict[str, float]:
@@ -57,18 +61,24 @@ def printed(run: Path, client: int) -> dict[str, float]:
     return dict(zip(names, row, strict=True))
 
 
-@pytest.mark.parametrize("column", ["proven", "sum", "local"])
+@pytest.mark.slow
+def test_by_convex_order_alone(run: Path) -> None:
+    written = fs.certify(run, column="proven", short=True)
+    found = check(text_of(written), run / "ledger.sqlite")
+    assert found.kind == "shuffled"
+    assert float(written["claim"]["epsilon"]) >= printed(run, int(found.client))["proven"]
+
+
+@pytest.mark.parametrize("column", ["sum", "local"])
 def test_a_run_is_certified_and_accepted_beside_its_ledger(
     run: Path, certified: dict[str, dict[str, Any]], column: str
 ) -> None:
     written = certified[column]
     found = check(text_of(written), run / "ledger.sqlite")
-    assert found.kind == {"proven": "shuffled"}.get(column, column)
+    assert found.kind == column
     says = printed(run, int(found.client))[column]
     claimed = float(written["claim"]["epsilon"])
-    assert claimed >= says * (1 - 1e-9)
-    if column != "proven":
-        assert claimed <= says * (1 + 2e-5)
+    assert says * (1 - 1e-9) <= claimed <= says * (1 + 2e-5)
 
 
 def test_facts_are_the_attendance_of_the_client(run: Path) -> None:
@@ -94,8 +104,70 @@ def test_facts_are_the_attendance_of_the_client(run: Path) -> None:
 
 
 def another_run(run: Path, folder: Path) -> Path:
-    fs.simulate(overrides=SMALL | {"run.seed": 2}, out=folder / "other")
-    return folder / "other" / "ledger.sqlite"
+    """As a run of another seed would have it: all its links are others."""
+    path = folder / "other.sqlite"
+    shutil.copy(run / "ledger.sqlite", path)
+    changed(path, "UPDATE meta SET value = '2' WHERE key = 'seed'", links_too=True)
+    return path
+
+
+def changed(path: Path, statement: str, *, links_too: bool = False) -> None:
+    """Change a ledger; with `links_too` as somebody who knows how links are made."""
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(statement)
+        if links_too:
+            meta = {k: json.loads(v) for k, v in database.execute("SELECT key, value FROM meta")}
+            kinds = [
+                ClientClass(*row)
+                for row in database.execute(
+                    "SELECT noise, scale, radius, sensitivity, epsilon0, delta0, records "
+                    "FROM classes ORDER BY class_id"
+                )
+            ]
+            who = [
+                c for (c,) in database.execute("SELECT class_id FROM clients ORDER BY client_id")
+            ]
+            link = first_link(meta, kinds, np.array(who))
+            for *row, _ in database.execute(
+                "SELECT * FROM reservations ORDER BY attempt"
+            ).fetchall():
+                link = next_link(link, tuple(row))
+                database.execute(
+                    "UPDATE reservations SET link = ? WHERE attempt = ?", (link, row[0])
+                )
+        database.commit()
+
+
+def test_links_are_those_that_the_ledger_makes() -> None:
+    assert set(CHANGEABLE) == ledger.MAY_CHANGE
+    assert ledger.PLAN == COVERED
+    assert ledger.NOISE == NOISE_KINDS
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE meta SET value = replace(value, '0.9', '0.95') WHERE key = 'config'",
+        "UPDATE meta SET value = '7' WHERE key = 'dimension'",
+        "UPDATE classes SET scale = 2 * scale",
+        "UPDATE reservations SET present = NULL WHERE attempt = 1",
+        "UPDATE reservations SET epsilon = 0 WHERE attempt = 2",
+        "DELETE FROM reservations WHERE attempt = 1",
+    ],
+)
+def test_a_ledger_that_was_changed_does_not_fit_its_links(
+    run: Path, certified: dict[str, dict[str, Any]], tmp_path: Path, statement: str
+) -> None:
+    path = tmp_path / "ledger.sqlite"
+    shutil.copy(run / "ledger.sqlite", path)
+    changed(path, statement)
+    client = int(certified["sum"]["claim"]["client"])
+    with pytest.raises(Refused, match="does not fit its link"):
+        ledger_facts(path, "sum", client)
+    changed(path, "UPDATE meta SET value = value", links_too=True)
+    ledger_facts(path, "sum", client)
+    with pytest.raises(Refused, match="not as the ledger has it"):
+        check(text_of(certified["sum"]), path)
 
 
 def test_another_run_or_client_is_refused(
@@ -107,14 +179,14 @@ def test_another_run_or_client_is_refused(
         with pytest.raises(Refused, match="not as the ledger has it"):
             check(text_of(written), other)
         for client in (int(written["claim"]["client"]) + 1, 10_000):
-            changed = deepcopy(written)
-            changed["claim"]["client"] = str(client)
+            false = deepcopy(written)
+            false["claim"]["client"] = str(client)
             with pytest.raises(Refused):
-                check(text_of(changed), run / "ledger.sqlite")
-        changed = deepcopy(written)
-        changed["claim"]["client"] = "any"
+                check(text_of(false), run / "ledger.sqlite")
+        false = deepcopy(written)
+        false["claim"]["client"] = "any"
         with pytest.raises(Refused, match="client"):
-            check(text_of(changed))
+            check(text_of(false))
 
 
 @pytest.mark.parametrize("name", ["count", "times", "scale", "radius", "colluders", "grid"])
@@ -122,16 +194,16 @@ def test_a_fact_that_the_ledger_does_not_tell_is_refused(
     run: Path, certified: dict[str, dict[str, Any]], name: str
 ) -> None:
     """Above all one report more: no tightness of epsilon would show it."""
-    changed = deepcopy(certified["sum"])
-    first = changed["facts"]["rounds"][0]
+    false = deepcopy(certified["sum"])
+    first = false["facts"]["rounds"][0]
     holder = first["others"][0] if name == "count" else first
     change = {"count": 1, "times": -1, "colluders": -1}.get(name)
     before = float(holder[name])
     holder[name] = str(int(before) + change) if change else exact(before / 2)
     if holder[name] == "0":
-        del changed["facts"]["rounds"][0]
+        del false["facts"]["rounds"][0]
     with pytest.raises(Refused, match="facts: rounds not as the ledger has it"):
-        check(text_of(changed), run / "ledger.sqlite")
+        check(text_of(false), run / "ledger.sqlite")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +211,7 @@ def test_a_fact_that_the_ledger_does_not_tell_is_refused(
     [
         ("UPDATE meta SET value = '5' WHERE key = 'schema'", "schema"),
         ("UPDATE meta SET value = '{' WHERE key = 'config'", "cannot be read"),
-        ("DELETE FROM meta WHERE key = 'assumed_honest'", "cannot be read"),
+        ("UPDATE meta SET value = replace(value, 'assumed', 'taken')", "cannot be read"),
         ("UPDATE reservations SET present = x'00'", "present"),
         ("UPDATE classes SET scale = 'wide'", "not a number"),
         ("UPDATE classes SET noise = 'laplace'", "not Gaussian"),
@@ -147,7 +219,7 @@ def test_a_fact_that_the_ledger_does_not_tell_is_refused(
         ("DROP TABLE classes", "cannot be read"),
         ("UPDATE meta SET value = replace(value, '\"aggregate\"', '\"sequential\"')", "single"),
         ("UPDATE meta SET value = replace(value, '\"gaussian\"', '\"krr\"')", "not Gaussian"),
-        ("UPDATE reservations SET link = 'x'", "run"),
+        ("UPDATE reservations SET link = 'x'", "link"),
     ],
 )
 def test_a_changed_ledger_is_refused(
@@ -155,9 +227,7 @@ def test_a_changed_ledger_is_refused(
 ) -> None:
     path = tmp_path / "ledger.sqlite"
     shutil.copy(run / "ledger.sqlite", path)
-    with closing(sqlite3.connect(path)) as database:
-        database.execute(statement)
-        database.commit()
+    changed(path, statement)
     with pytest.raises(Refused, match=says):
         check(text_of(certified["sum"]), path)
     path.write_bytes(b"no database")
@@ -173,16 +243,13 @@ def test_every_released_attempt_counts(run: Path, tmp_path: Path, kind: str, cou
     path = tmp_path / "ledger.sqlite"
     shutil.copy(run / "ledger.sqlite", path)
     before = ledger_facts(path, kind, 0)
-    with closing(sqlite3.connect(path)) as database:
-        database.execute(
-            "INSERT INTO reservations SELECT attempt + 100, round, expected_reports, epsilon, "
-            "released, present, link FROM reservations"
+    for more, released in ((100, "released"), (1000, "0")):
+        changed(
+            path,
+            f"INSERT INTO reservations SELECT attempt + {more}, round, expected_reports, epsilon, "
+            f"{released}, present, link FROM reservations",
+            links_too=True,
         )
-        database.execute(
-            "INSERT INTO reservations SELECT attempt + 1000, round, expected_reports, epsilon, "
-            "0, present, link FROM reservations"
-        )
-        database.commit()
     after = ledger_facts(path, kind, 0)
     times = [sum(int(each["times"]) for each in facts["rounds"]) for facts in (before, after)]
     assert times[1] == counted * times[0] > 0
@@ -200,7 +267,7 @@ def test_words_of_the_commands(
     assert "sha256 " in said
     assert f"fl-shuffle verify {out} --ledger {run / 'ledger.sqlite'}" in said
     assert main(["verify", str(out), "--ledger", str(run / "ledger.sqlite")]) == 0
-    assert "facts: as in " in capsys.readouterr().out
+    assert "facts: as the ledger has them, last link " in capsys.readouterr().out
     assert json.loads(out.read_text(encoding="utf-8"))["claim"]["client"] == "5"
     assert main(["certify", str(tmp_path)]) == 2
     assert "not a run directory" in capsys.readouterr().err
@@ -214,7 +281,12 @@ def test_what_has_no_certificate_is_said(run: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError):
         fs.certify(tmp_path)
     laplace = tmp_path / "laplace"
-    fs.simulate(overrides={"run.rounds": 1, "privacy.randomizer": "laplace"}, out=laplace)
+    shutil.copytree(run, laplace)
+    changed(
+        laplace / "ledger.sqlite",
+        "UPDATE meta SET value = replace(value, '\"gaussian\"', '\"laplace\"')",
+        links_too=True,
+    )
     with pytest.raises(NotApplicableError, match="Gaussian"):
         fs.certify(laplace)
 
@@ -222,8 +294,6 @@ def test_what_has_no_certificate_is_said(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("colluders", [0, 1, 4, 9])
 def test_the_sum_counts_what_the_accountant_counts(colluders: int) -> None:
     """V of every client against the package, steps far apart among them."""
-    import numpy as np
-
     from fl_shuffle.accounting.bounds.sum_release.gaussian import hiding_variance as package
 
     scale = np.array([1.0, 0.9, 3000.0, 2.0e5])
@@ -238,7 +308,9 @@ def test_the_sum_counts_what_the_accountant_counts(colluders: int) -> None:
         ]
         entry = {"times": "1", "noise": "gaussian", "scale": exact(scale[own]), "radius": "1"}
         entry |= {"sensitivity": "1", "grid": exact(grid[own]), "colluders": str(colluders)}
-        (each,) = rounds_of(Fields({"rounds": [{**entry, "others": others}]}, "facts"))
+        (each,) = rounds_of(
+            Fields({"dimension": "9", "rounds": [{**entry, "others": others}]}, "facts")
+        )
         found = hiding_variance(each)
         assert int(found.p) / int(found.q) == pytest.approx(float(wanted[own]), rel=1e-12)
 
@@ -261,22 +333,28 @@ def test_the_report_says_accepted_of_the_very_file_that_was_checked(
     run: Path, certified: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
     shutil.copy(run / "ledger.sqlite", tmp_path / "ledger.sqlite")
-    assert certificate_line(tmp_path, "laplace").startswith("none can be written")
-    assert certificate_line(tmp_path, "gaussian") == f"none yet: fl-shuffle certify {tmp_path}"
+    link = certified["sum"]["facts"]["run"]["link"]
+
+    def line(link: str = link) -> str:
+        return certificate_line(tmp_path, "gaussian", link)
+
+    assert certificate_line(tmp_path, "laplace", link).startswith("none can be written")
+    assert line() == f"none yet: fl-shuffle certify {tmp_path}"
     path = tmp_path / "certificate.json"
     path.write_text(text_of(certified["sum"]), encoding="utf-8")
-    assert "has not been checked" in certificate_line(tmp_path, "gaussian")
+    assert "has not been checked" in line()
     assert verdict_of(path, tmp_path / "ledger.sqlite").startswith("ACCEPTED: ")
-    said = certificate_line(tmp_path, "gaussian")
+    said = line()
     assert said.startswith("certificate accepted: epsilon = ")
+    assert "has not been checked" in line("0" * 64)  # of another ledger, or of this one later
     assert f"fl-shuffle verify {path} --ledger " in said
     path.write_text(text_of(certified["local"]), encoding="utf-8")
-    assert "has not been checked" in certificate_line(tmp_path, "gaussian")
+    assert "has not been checked" in line()
     false = deepcopy(certified["sum"])
     false["claim"]["epsilon"] = "0.001"
     path.write_text(text_of(false), encoding="utf-8")
     assert verdict_of(path, tmp_path / "ledger.sqlite").startswith("REFUSED: ")
-    assert "has not been checked" in certificate_line(tmp_path, "gaussian")
+    assert "has not been checked" in line()
 
 
 def test_a_broken_accountant_is_caught(run: Path, certified: dict[str, dict[str, Any]]) -> None:

@@ -156,14 +156,14 @@ class Cover:
         else:
             root = np.sqrt(mid1)
             near = np.maximum(root - self.move, 0.0)
-            far = np.minimum((root + self.move) ** 2, self._most)
+            far = np.minimum((root + self.move) ** 2, self.most)
             mid2 = np.clip(mid2, mid1 - far, mid1 - near * near)
         return np.column_stack([mid1, mid1, mid2, mid2])
 
     def kept(self, boxes: FloatArray) -> FloatArray:
         """Without the boxes that hold no configuration at all.
 
-        Record unit: |U - W| <= |p - q| (sqrt(U) + sqrt(W)), W >= 0, and `_chord` is not negative.
+        Record unit: |U - W| <= |p - q| (sqrt(U) + sqrt(W)), W >= 0, and `chord` is not negative.
         """
         low1, high1, low2, high2 = boxes.T[:4]
         if self.client_unit:
@@ -172,17 +172,17 @@ class Cover:
             most = high1 - low2
             reach = self.move * (np.sqrt(high1) + np.sqrt(np.maximum(most, 0.0))) + 1e-12
             holds = (most >= 0.0) & (low2 <= reach) & (-high2 <= reach)
-            holds &= low1 - high2 <= self._most
-            holds &= self._chord(low1, high2) >= 0.0
+            holds &= low1 - high2 <= self.most
+            holds &= self.chord(low1, high2) >= 0.0
         result: FloatArray = boxes[holds]
         return result
 
     @property
-    def _most(self) -> float:
+    def most(self) -> float:
         """The largest U and W there is, rounded up."""
         return (self.own + self.other) ** 2 * (1.0 + 1e-12)
 
-    def _chord(self, low1: FloatArray, high2: FloatArray) -> FloatArray:
+    def chord(self, low1: FloatArray, high2: FloatArray) -> FloatArray:
         """Record unit: |p - q|^2 at most, by the parallelogram law; negative: no configuration.
 
         |p - q|^2 <= 4 C_1^2 - |p + q|^2, U + W <= 2 (C_1^2 + C_2^2) + 2 C_2 |p + q|.
@@ -198,8 +198,8 @@ class Cover:
         """Lemma 3 for every box."""
         low1, high1, low2, high2 = boxes.T
         if not self.client_unit:
-            chord = np.maximum(self._chord(low1, high2), 0.0)
-            w2 = np.clip(high1 - low2, 0.0, self._most)
+            chord = np.maximum(self.chord(low1, high2), 0.0)
+            w2 = np.clip(high1 - low2, 0.0, self.most)
             spread = np.maximum(high2 - (high1 - w2), (high1 - w2) - low2)
             return corner(high1, w2, np.maximum(spread, high2 - low2), chord, a, theta)
         last1 = np.maximum(np.minimum(high1, math.pi - low2), low1)
