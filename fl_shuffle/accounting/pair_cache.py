@@ -7,9 +7,9 @@ content of all accounting code and the constants as they stand in memory; Python
 the machine. So what is read is what would be computed, or is not read. Nothing of it is private: a
 round is described by the public plan and by how many reports arrived.
 
-Pairs of the shipped quickstart come with the package, under a digest of round, code and constants:
-the same code certified them on another machine (`scripts/generate`), so they are upper bounds,
-too, and differ from this machine's in last digits at most.
+Pairs of the quickstart and of a new app come with the package, under a digest of round, code and
+constants: the same code certified them on another machine (`scripts/generate`), so they are upper
+bounds, too, and differ from this machine's in last digits at most.
 """
 
 from __future__ import annotations
