@@ -404,7 +404,10 @@ def test_on_ray_it_gives_the_same_bits(
     any(shutil.which(_program(name)) is None for name in PROGRAMS),
     reason="Flower's programs are not installed",
 )
-def test_flwr_run_plays_it_on_supernodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("apps", [KINDS, APPS[:3], APPS[3:]], ids="-".join)
+def test_flwr_run_plays_it_on_supernodes(
+    apps: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All five, and those of silos, on two nodes that hold eight clients each; the run directory,
     which the last one does not name, is where the log says."""
     # The ServerApp inherits this folder, and the apps write into it.
@@ -414,14 +417,14 @@ def test_flwr_run_plays_it_on_supernodes(tmp_path: Path, monkeypatch: pytest.Mon
         for index in range(2):
             flower.start_supernode(f"node{index}", f"partition-id={index} num-partitions=2")
         flower.wait_for_supernodes(2)
-        for app in (*KINDS, *APPS):
+        for app in apps:
             if app in KINDS:
                 folder = silos.written(app, tmp_path, CLIENTS)
             else:
                 folder = written(app, tmp_path, changed=True)
             out = tmp_path / f"run-{app}"
             chosen = flower.home / "run.toml"
-            named = "" if app == APPS[-1] else str(out)
+            named = "" if app == apps[-1] else str(out)
             chosen.write_text(f"run-directory = {json.dumps(named)}\n")
             flower._finished = flower._count()
             answer = flower.flwr("run", str(folder), "lab", "--run-config", str(chosen))
