@@ -30,6 +30,7 @@ RECORD_LEVEL = Path("mnist-record-level") / "accuracy.csv"
 EPSILONS = Path("mnist-epsilons") / "epsilons.csv"
 LEFT_OUT = (
     *("mnist_clients_local_4", "mnist_clients_local_2", "mnist_clients_local_1.75"),
+    *("mnist_clients_local_1", "mnist_clients_local_0.5"),
     *("mnist_record_unif3", "mnist_record_mixed"),
 )
 """Rows that say what their neighbours say: they are on the page, not in the README."""
