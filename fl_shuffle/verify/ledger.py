@@ -71,7 +71,7 @@ def _facts(database: sqlite3.Connection, kind: str, client: int) -> dict[str, An
             counts = tuple((mask & some).bit_count() for some in members)
             seen[counts] += privacy["reports_per_round"]
     rounds = [
-        round_of(classes, class_of[client], counts, times, privacy["assumed_honest"])
+        round_of(classes, class_of[client], counts, times, privacy.get("assumed_honest"))
         for counts, times in seen.items()
     ]
     link = last_link(meta, kinds, class_of, attempts)
