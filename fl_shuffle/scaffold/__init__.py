@@ -1,1 +1,1 @@
-"""`fl-shuffle new`: a Flower app of your own, written from the template `template.txt`."""
+"""`fl-shuffle new`: a Flower app of your own, written from the template `template.md`."""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from fl_shuffle.errors import ConfigError
 
-TEMPLATE = Path(__file__).with_name("template.txt")
+# Flower sends files of few kinds to a SuperLink, and this repository is an app itself.
+TEMPLATE = Path(__file__).with_name("template.md")
 BLOCK = re.compile(r"^~~~~\w+\n# file: (\S+)\n(.*?)^~~~~$", re.MULTILINE | re.DOTALL)
 CLIENTS = 120
 """Of the federation in the template: enough to hide in, few enough for seconds."""

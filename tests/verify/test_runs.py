@@ -211,7 +211,7 @@ def test_a_fact_that_the_ledger_does_not_tell_is_refused(
     [
         ("UPDATE meta SET value = '5' WHERE key = 'schema'", "schema"),
         ("UPDATE meta SET value = '{' WHERE key = 'config'", "cannot be read"),
-        ("UPDATE meta SET value = replace(value, 'assumed', 'taken')", "cannot be read"),
+        ("UPDATE meta SET value = replace(value, 'assumed', 'taken')", "link"),
         ("UPDATE reservations SET present = x'00'", "present"),
         ("UPDATE classes SET scale = 'wide'", "not a number"),
         ("UPDATE classes SET noise = 'laplace'", "not Gaussian"),
