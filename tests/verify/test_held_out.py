@@ -18,6 +18,7 @@ def test_a_setting_has_its_certificate(number: int) -> None:
 @pytest.mark.parametrize("number", range(300, 321))
 def test_further_settings_have_theirs(number: int) -> None:
     kind, printed, certified = tried(number)
-    assert certified > 0
+    # What already holds at epsilon zero is printed, and certified, as zero.
+    assert certified > 0 or (kind.startswith("question") and printed == certified == 0)
     if printed and "krr" in kind:
         assert certified <= 1.005 * printed
