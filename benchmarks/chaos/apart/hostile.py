@@ -196,11 +196,12 @@ KINDS: dict[str, Kind] = {
 def _instead(names: Sequence[str]) -> Send:
     """What a node does whose first client hands over one of these in each round."""
 
-    def send(own: Sender, facts: Agreement, number: int, who: int, report: np.ndarray) -> None:
+    def send(own: Sender, facts: Agreement, number: int, who: int, reports: np.ndarray) -> None:
         if who == CULPRIT:
+            (report,) = reports
             KINDS[names[number - 1]].do(Case(own, facts, number, report))
         else:
-            honestly(own, facts, number, who, report)
+            honestly(own, facts, number, who, reports)
 
     return send
 

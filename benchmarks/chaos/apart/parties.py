@@ -47,7 +47,7 @@ DIES = {"open": "close_round", "counted": "batch"}
 stepping. Calls of `Receiver`."""
 
 Send = Callable[[Sender, Agreement, int, int, np.ndarray], None]
-"""How a node hands a client's report over."""
+"""How a node hands a client's reports [batches, d] of a round over."""
 honestly: Send = Sender.send
 
 
@@ -203,10 +203,12 @@ class Parties:
         return self.folder / f"witness-{what}"
 
     def _node(self, number: int, send: Send) -> int:
-        def noted(own: Sender, facts: Agreement, now: int, who: int, report: np.ndarray) -> None:
-            piece = report[PIECE].astype("<f4").tobytes()
-            note(self._witness("reports"), piece.hex())
-            send(own, facts, now, who, report)
+        def noted(own: Sender, facts: Agreement, now: int, who: int, reports: np.ndarray) -> None:
+            for report in reports:
+                piece = report[PIECE].astype("<f4").tobytes()
+                assert piece  # nothing is everywhere
+                note(self._witness("reports"), piece.hex())
+            send(own, facts, now, who, reports)
 
         Sender.send = noted  # type: ignore[assignment]
         own = {
