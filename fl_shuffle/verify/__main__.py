@@ -30,13 +30,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     whose = "any client" if accepted.client == "any" else f"client {accepted.client}"
     what = "everything held by" if accepted.unit == "client" else "one record of"
-    alone = accepted.by_page and digits(accepted.by_page, 12)
+    alone = accepted.by_page and digits(accepted.by_page)
     page = f" ({alone} by convex order alone, a proof of one page)" if alone else ""
     print(
-        f"ACCEPTED: epsilon = {digits(accepted.epsilon, 12)}{page} "
-        f"at delta = {digits(accepted.delta, 12)} "
-        f"for replacing {what} {whose}, against {accepted.adversary} "
-        f"(delta at most {digits(accepted.verified)})"
+        f"ACCEPTED: epsilon = {digits(accepted.epsilon)}{page} "
+        f"at delta = {digits(accepted.delta)} "
+        f"for replacing {what} {whose}, against {accepted.adversary}"
     )
     if given.ledger is not None:
         print(f"facts: as the ledger has them, last link {accepted.link}")

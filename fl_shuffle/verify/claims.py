@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal, localcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ class Accepted:
     link: str
     """The run's last link; empty where the claim is about no run."""
     by_page: fmpq | None
-    """The larger epsilon that convex order alone proves, a proof of a page."""
+    """What convex order alone proves, a proof of a page."""
 
 
 def check(text: str, ledger: Path | None = None) -> Accepted:
@@ -114,7 +115,7 @@ def check(text: str, ledger: Path | None = None) -> Accepted:
     for each in rounds_of(facts) if name != "finite" else []:
         moved = unit == "record" or each.move == 2 * each.radius
         require(moved, "sensitivity: replacing a client moves its mean by twice its radius")
-        require(client != "any" or each.widest(), "client: another one has less to hide it")
+        require(client != "any" or each.alike(), "client: the others are not like this one")
     epsilon, delta = claim.number("epsilon", 0, LARGEST_EPSILON), claim.number("delta", 0, 1)
     work, by_page = Work(WORK), None
 
@@ -123,7 +124,7 @@ def check(text: str, ledger: Path | None = None) -> Accepted:
             found = bound(facts, witness, work)(arb(at))
         except (ArithmeticError, ValueError) as error:
             raise Refused(f"the witness leads nowhere: {error}") from None
-        why = f"delta at epsilon = {digits(at, 12)} is only known to be at most {digits(found)}"
+        why = f"delta at epsilon = {digits(at)} is only known to be at most {found.str(8)}"
         require(found <= arb(delta), why)
         return found
 
@@ -143,6 +144,7 @@ def require_facts(stated: dict[str, Any], read: dict[str, Any]) -> None:
         require(stated.get(name) == read.get(name), f"facts: {name} not as the ledger has it")
 
 
-def digits(value: arb | fmpq, count: int = 8) -> str:
-    """So many significant digits, to nearest."""
-    return str(arb(value).str(count, radius=False))
+def digits(value: fmpq) -> str:
+    """Twelve significant digits, rounded up: what is printed of a claim holds, too."""
+    with localcontext(prec=12, rounding=ROUND_CEILING):
+        return str(Decimal(int(value.p)) / Decimal(int(value.q)))

@@ -43,10 +43,10 @@ class Round:
     others: tuple[Group, ...]
     colluders: int
 
-    def widest(self) -> bool:
+    def alike(self) -> bool:
         """Whether what holds of this client holds of each of the others, too."""
-        noise = {(group.scale, group.grid) for group in self.others} <= {(self.scale, self.grid)}
-        return noise and all(group.radius <= self.radius for group in self.others)
+        own = (self.scale, self.grid, self.radius)
+        return all((group.scale, group.grid, group.radius) == own for group in self.others)
 
     def hiding(self) -> list[tuple[fmpq, int]]:
         """(radius, count) of the honest others with the client's own noise and grid, by radius.

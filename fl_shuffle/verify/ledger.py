@@ -43,7 +43,7 @@ def ledger_facts(path: Path, kind: str, client: int) -> dict[str, Any]:
 
 def _facts(database: sqlite3.Connection, kind: str, client: int) -> dict[str, Any]:
     def table(name: str, most: int) -> Rows:
-        found = database.execute(f"SELECT * FROM {name} ORDER BY 1").fetchall()
+        found = database.execute(f"SELECT * FROM {name} ORDER BY 1").fetchmany(most + 1)
         require(0 < len(found) <= most, f"{name}: none, or more than {most}")
         return found
 
@@ -53,9 +53,13 @@ def _facts(database: sqlite3.Connection, kind: str, client: int) -> dict[str, An
     require_kind(kind, meta["config"])
     class_of, size = [index for _, index in clients], -(-len(clients) // 8)
     numbered = [number for number, _ in clients] == list(range(len(clients)))
-    require(numbered, "clients: not numbered from 0")
+    # The chain holds no counts of rows: it binds them with the configuration's own.
+    complete = len(clients) == meta["config"]["data"]["clients"]
+    require(numbered and complete, "clients: not all, numbered from 0")
     require(client < len(clients), f"client {client} is not in the ledger")
     kinds, attempts = table("classes", MOST_CLASSES), table("reservations", MOST_ATTEMPTS)
+    numbered = [row[0] for row in kinds] == list(range(len(kinds)))
+    require(numbered and set(class_of) <= set(range(len(kinds))), "classes: not numbered from 0")
     classes = classes_of(kinds)
     own = classes[class_of[client]]
     require(own["noise"] == "gaussian", f"client {client}: its noise is not Gaussian")

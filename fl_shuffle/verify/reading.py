@@ -40,12 +40,9 @@ def require(holds: object, why: str) -> None:
 
 def decimal(text: Any, name: str, low: Any = SMALL, high: Any = LARGE) -> fmpq:
     """The exact rational that a decimal string writes, within [low, high]."""
-    require(
-        isinstance(text, str) and NUMBER.fullmatch(text),
-        f"{name}: not a decimal number as a string",
-    )
-    held = Fraction(text)
-    value = fmpq(held.numerator, held.denominator)
+    readable = isinstance(text, str) and NUMBER.fullmatch(text)
+    require(readable, f"{name}: not a decimal number as a string")
+    value = fmpq(*Fraction(text).as_integer_ratio())
     require(low <= value <= high, f"{name}: not from {low} to {high}")
     return value
 
@@ -98,10 +95,8 @@ class Fields:
     def items(self, name: str, most: int, least: int = 0) -> list[Any]:
         """A list of `least` to `most` items."""
         value = self.get(name)
-        require(
-            isinstance(value, list) and least <= len(value) <= most,
-            f"{name}: not a list of {least} to {most} items",
-        )
+        listed = isinstance(value, list) and least <= len(value) <= most
+        require(listed, f"{name}: not a list of {least} to {most} items")
         return list(value)
 
     def objects(self, name: str, most: int, least: int = 0) -> list[Fields]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from flint import fmpq
 
 from fl_shuffle.certificates.writing import certificate, text_of
-from fl_shuffle.verify.claims import check
+from fl_shuffle.verify.claims import check, digits
 from fl_shuffle.verify.reading import Refused
 from tests.verify.test_certificates import facts
 
@@ -25,8 +27,8 @@ def claim(kind: str, stated: dict[str, Any], unit: str, client: int | None) -> d
 
 
 @pytest.mark.parametrize("kind", ["local", "sum"])
-def test_the_least_exposed_client_is_not_any_client(kind: str) -> None:
-    for radius, fits in ((0.1, True), (0.001, False)):
+def test_a_client_among_others_that_differ_is_not_any_client(kind: str) -> None:
+    for radius, fits in ((0.1, True), (0.001, False), (0.2, False)):
         stated = facts(1, 0.1, radius, [(0.1, 30)])
         written = claim(kind, stated, "client", 0)
         assert check(json.dumps(written)).kind == kind
@@ -34,7 +36,7 @@ def test_the_least_exposed_client_is_not_any_client(kind: str) -> None:
         if fits:
             assert check(json.dumps(written)).client == "any"
         else:
-            assert "another one has less to hide it" in refused(written)
+            assert "the others are not like this one" in refused(written)
 
 
 def test_what_one_record_moves_is_no_claim_about_a_client() -> None:
@@ -68,4 +70,10 @@ def test_a_tiny_delta_is_printed_as_it_is(
     (tmp_path / "c.json").write_text(json.dumps(written))
     assert main([str(tmp_path / "c.json")]) == 0
     said = capsys.readouterr().out
-    assert "epsilon = 90.12345678" in said and "e-30" in said
+    assert "epsilon = 90.12345678" in said and "E-30" in said
+
+
+def test_printed_digits_are_rounded_up() -> None:
+    assert Decimal(digits(fmpq(1) + fmpq(49, 10**13))) >= Decimal("1.0000000000049")
+    assert digits(fmpq(1, 8)) == "0.125"
+    assert digits(fmpq(1, 3)) == "0.333333333334"
