@@ -27,9 +27,13 @@ def add_remove_epsilon(epsilon: float, delta: float) -> float:
     """
     # Who reads what a run wrote down does not wait for the bounds.
     from fl_shuffle.accounting.bounds.sum_release.gaussian import SUM_DELTA_SHARE, sum_epsilon
-    from fl_shuffle.accounting.laws.gaussian_mechanism import INVERSE_SAFETY, gaussian_mu
+    from fl_shuffle.accounting.laws.gaussian_mechanism import (
+        INVERSE_SAFETY,
+        MAX_MU_EPSILON,
+        gaussian_mu,
+    )
 
-    if not math.isfinite(epsilon):
+    if not epsilon <= MAX_MU_EPSILON:  # no inverse is taken so far out
         return math.inf
     mu = gaussian_mu(epsilon, delta * SUM_DELTA_SHARE) * (1.0 + 3.0 * INVERSE_SAFETY)
     return sum_epsilon(delta, 0.5 * mu)

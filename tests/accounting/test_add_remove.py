@@ -9,6 +9,8 @@ import pytest
 
 from fl_shuffle.accounting.add_remove import add_remove_epsilon, add_remove_of
 from fl_shuffle.accounting.bounds.sum_release.gaussian import sum_epsilon, sum_mu
+from fl_shuffle.accounting.queries.methods import bound
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.configuration.reading import parse_config
 from tests.accounting.bounds.sum_release.test_gaussian_sums import divergence, law_of_sum
 
@@ -71,3 +73,17 @@ def test_a_second_clip_is_moved_as_far_by_taking_out_as_by_replacing() -> None:
     with_it = np.clip(0.5 * (other + own), -client_clip, client_clip)
     without = np.clip(0.5 * other, -client_clip, client_clip)
     assert with_it - without == pytest.approx(2.0 * client_clip)
+
+
+def test_sums_with_hardly_any_noise_have_an_answer() -> None:
+    assert add_remove_epsilon(2e14, 1e-5) == math.inf
+    asked = Question(
+        method="sum",
+        release="sum",
+        randomizer="gaussian",
+        clients=10,
+        unit="client",
+        sigma=1e-7,
+        delta=1e-5,
+    )
+    assert bound(asked).epsilon > 1e12

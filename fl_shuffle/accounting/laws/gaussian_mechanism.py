@@ -8,6 +8,7 @@ N(mu,1) in any dimension (Dong, Roth, Su 2022). T rounds are sqrt(T) mu. Units: 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -189,7 +190,9 @@ def _inverse(
     above, below = near * (1.0 + side * NEWTON_NEAR), near * (1.0 - side * NEWTON_NEAR)
     good = np.where(profile(above, at) <= delta, above, good)
     bad = np.where(profile(below, at) > delta, below, bad)
-    while np.any(left := np.abs(good - bad) > LAST_BITS * np.maximum(good, bad)):
+    # Among the smallest numbers their spacing is wider than that.
+    last = sys.float_info.min
+    while np.any(left := np.abs(good - bad) > LAST_BITS * np.maximum(good, bad) + last):
         middle = 0.5 * (good[left] + bad[left])
         holds = profile(middle, at[left]) <= delta
         good[left] = np.where(holds, middle, good[left])

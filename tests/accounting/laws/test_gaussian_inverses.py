@@ -65,3 +65,8 @@ def test_a_budget_without_a_calibration_is_refused() -> None:
         classical_sigmas(np.array([1.0, 2.0]), np.array([1e-5, 0.0]))
     with pytest.raises(InvalidValueError, match="delta"):
         gaussian_mus(np.linspace(0.1, 1.0, 100), 0.0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100])
+def test_the_smallest_deltas_have_an_inverse(count: int) -> None:
+    assert 0.0 <= gaussian_mu(0.0, count * 5e-324) <= 3.0 * count * 5e-324
