@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from threading import RLock
 
@@ -38,7 +40,8 @@ CREATE TABLE runs (run TEXT PRIMARY KEY, agreement BLOB NOT NULL, open INTEGER,
 CREATE TABLE rounds (run TEXT NOT NULL, round INTEGER NOT NULL, attendance BLOB NOT NULL,
     handed_over INTEGER NOT NULL, PRIMARY KEY (run, round)) WITHOUT ROWID;
 CREATE TABLE reports (run TEXT NOT NULL, round INTEGER NOT NULL, client INTEGER NOT NULL,
-    sealed BLOB NOT NULL, PRIMARY KEY (run, round, client)) WITHOUT ROWID;
+    batch INTEGER NOT NULL, sealed BLOB NOT NULL,
+    PRIMARY KEY (run, round, client, batch)) WITHOUT ROWID;
 CREATE TABLE seen (run TEXT NOT NULL, round INTEGER NOT NULL, digest BLOB NOT NULL,
     PRIMARY KEY (run, round, digest)) WITHOUT ROWID;
 CREATE TABLE batch (run TEXT NOT NULL, round INTEGER NOT NULL, position INTEGER NOT NULL,
@@ -73,8 +76,8 @@ class Summed:
     content: bytes
 
 
-Adding = Callable[[Iterable[tuple[int, bytes]]], Summed]
-"""Adds up the sealed reports of (client, sealed)."""
+Adding = Callable[[Iterable[tuple[int, list[bytes]]]], Summed]
+"""Adds up what clients have sent, as (client, its sealed reports)."""
 
 
 class Store:
@@ -180,7 +183,7 @@ class Store:
             row = self._db.execute("SELECT agreement FROM runs WHERE run = ?", (run,)).fetchone()
         return None if row is None else Agreement.decoded(row[0])
 
-    def add(self, run: str, round_number: int, client: int, sealed: bytes) -> Taken:
+    def add(self, run: str, round_number: int, client: int, delivery: bytes) -> Taken:
         """Keep a client's sealed reports of an open round, one for each of its batches together.
         The first delivery counts; the very same bytes may come again, as they do when an
         acknowledgement was lost."""
@@ -191,21 +194,27 @@ class Store:
                 return Taken.NOT_OPEN
             if not self._is_asked(run, client):
                 return Taken.NOT_ASKED
-            row = database.execute(
-                "SELECT sealed FROM reports WHERE run = ? AND round = ? AND client = ?",
+            sealed = agreement.sealed_reports(delivery)
+            held = database.execute(
+                "SELECT sealed FROM reports WHERE run = ? AND round = ? AND client = ? "
+                "ORDER BY batch",
                 (*place, client),
-            ).fetchone()
-            if row is not None:
-                return Taken.ACCEPTED if row[0] == sealed else Taken.ALREADY
+            ).fetchall()
+            if held:
+                same = sealed == [report for (report,) in held]
+                return Taken.ACCEPTED if same else Taken.ALREADY
             # Report by report: a copy of another client's would stand beside it in a batch.
-            digests = [hashlib.sha256(each).digest() for each in agreement.sealed_reports(sealed)]
+            digests = [hashlib.sha256(each).digest() for each in sealed]
             fresh = database.executemany(
                 "INSERT OR IGNORE INTO seen VALUES (?, ?, ?)",
                 [(*place, digest) for digest in digests],
             ).rowcount
             if fresh != len(digests):
                 return Taken.REPLAYED
-            database.execute("INSERT INTO reports VALUES (?, ?, ?, ?)", (*place, client, sealed))
+            database.executemany(
+                "INSERT INTO reports VALUES (?, ?, ?, ?, ?)",
+                [(*place, client, batch, report) for batch, report in enumerate(sealed)],
+            )
         return Taken.ACCEPTED
 
     def shuffle(self, run: str, round_number: int, minimum: int) -> NDArray[np.bool_] | None:
@@ -225,15 +234,15 @@ class Store:
                 return None
             agreement = self.agreement(run)
             assert agreement is not None
-            size, order = agreement.sealed_bytes, list(clients)
+            order = list(clients)
             for batch in range(agreement.batches):
                 # Fisher-Yates over the operating system's entropy: every order is equally likely.
                 secrets.SystemRandom().shuffle(order)
                 for position, client in enumerate(order, start=batch * len(order)):
                     database.execute(
-                        "INSERT INTO batch SELECT run, round, ?, substr(sealed, ?, ?) "
-                        "FROM reports WHERE run = ? AND round = ? AND client = ?",
-                        (position, 1 + batch * size, size, *place, client),
+                        "INSERT INTO batch SELECT run, round, ?, sealed FROM reports "
+                        "WHERE run = ? AND round = ? AND client = ? AND batch = ?",
+                        (position, *place, client, batch),
                     )
             return self._closed(*place, clients)
 
@@ -249,9 +258,14 @@ class Store:
             if not self._is_open(*place):
                 return None
             rows = database.execute(
-                "SELECT client, sealed FROM reports WHERE run = ? AND round = ?", place
+                "SELECT client, sealed FROM reports WHERE run = ? AND round = ? "
+                "ORDER BY client, batch",
+                place,
             )
-            total = adding((int(client), bytes(sealed)) for client, sealed in rows)
+            total = adding(
+                (int(client), [bytes(sealed) for _, sealed in own])
+                for client, own in groupby(rows, itemgetter(0))
+            )
             if len(total.clients) < max(1, minimum):
                 return None
             database.execute("INSERT INTO batch VALUES (?, ?, 0, ?)", (*place, total.content))
@@ -345,7 +359,7 @@ class Store:
 
     def _clients(self, run: str, round_number: int) -> list[int]:
         rows = self._db.execute(
-            "SELECT client FROM reports WHERE run = ? AND round = ? ORDER BY client",
+            "SELECT DISTINCT client FROM reports WHERE run = ? AND round = ? ORDER BY client",
             (run, round_number),
         ).fetchall()
         return [int(client) for (client,) in rows]

@@ -25,14 +25,11 @@ def adding(agreement: Agreement, round_number: int, private: bytes) -> Adding:
     """
     info = agreement.info(round_number)
 
-    def add(rows: Iterable[tuple[int, bytes]]) -> Summed:
+    def add(rows: Iterable[tuple[int, list[bytes]]]) -> Summed:
         total = np.zeros(agreement.dimension, dtype=np.int64)
         clients = []
-        for client, delivery in rows:
-            each = [
-                _steps(sealed, agreement, info, private)
-                for sealed in agreement.sealed_reports(delivery)
-            ]
+        for client, reports in rows:
+            each = [_steps(sealed, agreement, info, private) for sealed in reports]
             good = [steps for steps in each if steps is not None]
             if len(good) == agreement.batches:
                 total += sum(good)
