@@ -1,4 +1,4 @@
-"""`scripts/chaos [--minutes M]`: the whole list, two rooms at a time, and one table."""
+"""`scripts/chaos [--minutes M]`: the whole list, two groups of faults at a time, and one table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.chaos.rooms import ROOMS, play, ready
+from benchmarks.chaos.groups import GROUPS, play, ready
 from benchmarks.chaos.tally import Tally, table
 
 AT_A_TIME = 2
@@ -23,7 +23,7 @@ def everything(folder: Path, *, minutes: float, each: int) -> Iterator[Tally]:
     spawn = get_context("spawn")
     state = folder / "state"
     with ProcessPoolExecutor(AT_A_TIME, spawn, initializer=ready, initargs=(state,)) as pool:
-        found = [pool.submit(play, name, folder / name, minutes, each) for name in ROOMS]
+        found = [pool.submit(play, name, folder / name, minutes, each) for name in GROUPS]
         for tallies in found:
             yield from tallies.result()
 

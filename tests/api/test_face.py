@@ -69,11 +69,11 @@ def test_every_name_of_every_room_exists() -> None:
     ]
     assert len(packages) > 1
     for parts in packages:
-        room = importlib.import_module(".".join(parts))
-        for name in room.__all__:
-            assert getattr(room, name) is not None
+        module = importlib.import_module(".".join(parts))
+        for name in module.__all__:
+            assert getattr(module, name) is not None
         with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-            room.nonsense  # noqa: B018
+            module.nonsense  # noqa: B018
 
 
 def test_the_accountant_needs_numpy_and_scipy_only() -> None:

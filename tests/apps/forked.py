@@ -28,7 +28,7 @@ import socket
 import sys
 
 with socket.socket(socket.AF_UNIX) as connection:
-    connection.connect({door!r})
+    connection.connect({address!r})
     socket.send_fds(connection, [b"."], [1, 2])
     asked = [{name!r}, sys.argv, dict(os.environ), os.getcwd()]
     connection.sendall(json.dumps(asked).encode() + b"\\n")
@@ -36,17 +36,17 @@ with socket.socket(socket.AF_UNIX) as connection:
 """
 
 
-def callers(folder: Path, door: Path) -> None:
-    """Programs of these names in `folder` that have the process behind `door` fork one. Who ends
+def callers(folder: Path, address: Path) -> None:
+    """Programs of these names in `folder` that have the process behind `address` fork one. Who ends
     such a program ends what was forked."""
     folder.mkdir()
     for name in PROGRAMS:
         program = folder / name
-        program.write_text(CALLER.format(python=sys.executable, door=str(door), name=name))
+        program.write_text(CALLER.format(python=sys.executable, address=str(address), name=name))
         program.chmod(stat.S_IRWXU)
 
 
-def _serve(door: str) -> None:
+def _serve(address: str) -> None:
     # What the app needs of others; its own modules are those of its bundle.
     import mpmath
     import scipy.special
@@ -60,9 +60,9 @@ def _serve(door: str) -> None:
     }
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"{door}-")
+        listener.bind(f"{address}-")
         listener.listen(64)
-        os.rename(f"{door}-", door)
+        os.rename(f"{address}-", address)
         while True:
             connection, _ = listener.accept()
             if not os.fork():

@@ -53,11 +53,11 @@ class Federation:
         (home / "flwr" / "config.toml").write_text(
             f'[superlink.lab]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
         )
-        self._door = home / "door" if ready else None
-        if self._door is not None:
-            forked.callers(home / "programs", self._door)
+        self._address = home / "socket" if ready else None
+        if self._address is not None:
+            forked.callers(home / "programs", self._address)
             program = str(forked.__file__)
-            self.start("ready", sys.executable, "-P", program, str(self._door))
+            self.start("ready", sys.executable, "-P", program, str(self._address))
 
     def environment(self, name: str) -> dict[str, str]:
         programs = [str(self.home / "programs"), str(Path(sys.executable).parent)]
@@ -77,7 +77,7 @@ class Federation:
 
     def start_superlink(self) -> None:
         deadline = time.monotonic() + 180
-        while self._door is not None and not self._door.exists():
+        while self._address is not None and not self._address.exists():
             assert time.monotonic() < deadline, self.log("ready")
             time.sleep(0.2)
         self.start(
@@ -91,7 +91,7 @@ class Federation:
 
     def start_supernode(self, name: str, node_config: str) -> None:
         program = "flower-supernode"
-        if self._door is not None:
+        if self._address is not None:
             program = str(self.home / "programs" / program)
         self.start(
             name, program, "--insecure", "--superlink", f"127.0.0.1:{self.port}",

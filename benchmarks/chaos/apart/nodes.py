@@ -23,10 +23,10 @@ GONE = 1
 """An error code that is not the app's: the node did not answer."""
 
 
-def play_node(door: Path, node_config: dict[str, Any], shown: Callable[[Message], None]) -> None:
+def play_node(socket: Path, node_config: dict[str, Any], shown: Callable[[Message], None]) -> None:
     """Answer requests, one after the other, as a SuperNode does; `shown` gets each of them."""
     adopt_task_identity(1)
-    with Listener(str(door), "AF_UNIX", backlog=16) as listener:
+    with Listener(str(socket), "AF_UNIX", backlog=16) as listener:
         while True:
             # Who asked may be gone when the answer is there.
             with suppress(EOFError, ConnectionError), listener.accept() as connection:
@@ -47,21 +47,21 @@ def _answer(request: Message, context: Context) -> bytes | None:
 
 
 class NodeGrid(Grid):
-    """Hands requests to nodes behind `doors`, in threads; one that is dead has not answered.
+    """Hands requests to nodes behind `sockets`, in threads; one that is dead has not answered.
 
     `settings` is the run configuration that nodes are sent, `taken` is told the content of every
     answer to a training request.
     """
 
     def __init__(
-        self, doors: list[Path], settings: dict[str, Any], taken: Callable[[RecordDict], None]
+        self, sockets: list[Path], settings: dict[str, Any], taken: Callable[[RecordDict], None]
     ) -> None:
-        self._doors = dict(enumerate(doors, start=2))
+        self._sockets = dict(enumerate(sockets, start=2))
         self._settings = settings
         self._taken = taken
         self._run = Run.create_empty(run_id=secrets.randbits(62))
         adopt_task_identity(self._run.run_id)
-        self._threads = ThreadPoolExecutor(2 * len(doors))
+        self._threads = ThreadPoolExecutor(2 * len(sockets))
         self._waiting: dict[str, Future[Message]] = {}
 
     def set_run(self, run: Run) -> None:
@@ -75,7 +75,7 @@ class NodeGrid(Grid):
         raise NotImplementedError  # the server makes its messages itself
 
     def get_node_ids(self) -> list[int]:
-        return list(self._doors)
+        return list(self._sockets)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         found = []
@@ -97,7 +97,7 @@ class NodeGrid(Grid):
     def _ask(self, message: Message) -> Message:
         kind, content = message.metadata.message_type, None
         try:
-            with Client(str(self._doors[message.metadata.dst_node_id]), "AF_UNIX") as connection:
+            with Client(str(self._sockets[message.metadata.dst_node_id]), "AF_UNIX") as connection:
                 asked = (self._run.run_id, kind, self._settings, _written(message.content))
                 connection.send(asked)
                 answer = connection.recv()

@@ -95,7 +95,7 @@ class Parties:
 
     def start_node(self, number: int, send: Send = honestly) -> None:
         """A node that plays the clients of one site."""
-        self._door(number).unlink(missing_ok=True)
+        self._socket(number).unlink(missing_ok=True)
         name = f"node-{number}"
         self.processes[name] = begin(lambda: self._node(number, send), self._says(name))
 
@@ -196,8 +196,8 @@ class Parties:
         self._begun += 1
         return self.folder / f"said-{name}-{self._begun:04d}"
 
-    def _door(self, number: int) -> Path:
-        return self.folder / f"door-{number}"
+    def _socket(self, number: int) -> Path:
+        return self.folder / f"socket-{number}"
 
     def _witness(self, what: str) -> Path:
         return self.folder / f"witness-{what}"
@@ -218,7 +218,7 @@ class Parties:
             ANALYZER_KEY: f"{self.key}.pub",
         }
         models = self._witness("models")
-        play_node(self._door(number), own, lambda request: note_model(request, models))
+        play_node(self._socket(number), own, lambda request: note_model(request, models))
         return 0
 
     def _server(
@@ -242,7 +242,7 @@ class Parties:
             if list(content):
                 note(self._witness("replies"), "a reply to the server holds something")
 
-        grid = NodeGrid([self._door(i) for i in range(NODES)], resolved, taken)
+        grid = NodeGrid([self._socket(i) for i in range(NODES)], resolved, taken)
         try:
             server.main(grid, Context(grid.run.run_id, 1, {}, RecordDict(), settings))
         except FlShuffleError as error:

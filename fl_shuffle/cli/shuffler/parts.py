@@ -61,9 +61,9 @@ def serve(arguments: argparse.Namespace) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     logging.getLogger("fl_shuffle.shuffler").setLevel(logging.INFO)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with opened(Path(arguments.directory), arguments.listen) as door:
+    with opened(Path(arguments.directory), arguments.listen) as service:
         try:
-            door.wait()
+            service.wait()
         except KeyboardInterrupt:
             return 0
     return 0

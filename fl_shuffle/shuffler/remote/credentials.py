@@ -95,7 +95,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Pass:
-    """What opens a shuffler's door: `kind` is "site" or "analyzer".
+    """What a shuffler lets somebody in with: `kind` is "site" or "analyzer".
 
     `certificate` (PEM) is the one its TLS must show; `key` is its public key, to which reports are
     sealed where only their sum is released.

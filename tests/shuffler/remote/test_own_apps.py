@@ -23,7 +23,7 @@ from tests.shuffler.remote.small_shuffler import CLIENTS, Lab, make_lab, serving
 
 
 def play(lab: Lab, replies: list[Message], **privacy: Any) -> Path:
-    """Run the apps in this process, the shuffler behind its door; the run's folder."""
+    """Run the apps in this process, with a shuffler that listens; the run's folder."""
     tables = settings(rounds=1, entropy="system", timeout=60.0)
     tables["data"] = {"clients": CLIENTS}
     tables["privacy"] |= {"shuffler": "apart", "min_reports": 3, **privacy}

@@ -70,7 +70,7 @@ def tables(**changes: Any) -> dict[str, dict[str, Any]]:
 def play(
     lab: Lab, name: str, *, resume: str = "no", replies: list[Message] | None = None, **changes: Any
 ) -> Path:
-    """Run the reference apps in this process, the shuffler behind its door; the run's folder."""
+    """Run the reference apps in this process, with a shuffler that listens; the run's folder."""
     config = parse_config(tables(**changes))
     app, out = ClientApp(), lab.home / name
     node: dict[str, Any] = {

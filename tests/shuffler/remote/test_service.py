@@ -1,4 +1,4 @@
-"""The shuffler's door: who may, what is refused, and what happens when it is killed."""
+"""The shuffler's service: who may, what is refused, and what happens when it is killed."""
 
 from __future__ import annotations
 

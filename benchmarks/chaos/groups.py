@@ -1,4 +1,4 @@
-"""The rooms of `scripts/chaos`: groups of faults, each played by a process that forks others."""
+"""The groups of faults of `scripts/chaos`, each played by a process that forks others."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from benchmarks.chaos.hostile import replies
 from benchmarks.chaos.inputs import mistakes
 from benchmarks.chaos.tally import Tally
 
-ROOMS = ("crashes", "kills", "fuzz", "cells", "damages", "replies", "stores", "sealed", "mistakes")
+GROUPS = ("crashes", "kills", "fuzz", "cells", "damages", "replies", "stores", "sealed", "mistakes")
 """The longest come first."""
 INPUTS = 1_000_000
 
 
 def ready(state: Path) -> None:
-    """Make this process one that plays rooms."""
+    """Make this process one that plays groups of faults."""
     os.environ["FL_SHUFFLE_STATE"] = str(state)
     warm()
 
 
 def play(name: str, folder: Path, minutes: float, each: int) -> list[Tally]:
-    """One of the rooms, in a process of its own. Those that try as much as time allows have about
+    """One of the groups, in a process of its own. Those that try as much as time allows have about
     `minutes` together; `each` bounds how many crashes and kills of a kind."""
     folder.mkdir()
     place, seconds = folder / "place", 60.0 * minutes
@@ -43,14 +43,14 @@ def play(name: str, folder: Path, minutes: float, each: int) -> list[Tally]:
         return list(fuzz(place, inputs=INPUTS, seconds=0.35 * seconds, ledger=ledger))
     if name == "cells":
         return [cells(_ledger(folder), place, 0.1 * seconds)]
-    rooms: dict[str, Callable[[Path], Tally]] = {
+    short: dict[str, Callable[[Path], Tally]] = {
         "damages": damages,
         "replies": replies,
         "stores": stores,
         "sealed": sealed_reports,
         "mistakes": mistakes,
     }
-    return [rooms[name](place)]
+    return [short[name](place)]
 
 
 def _ledger(folder: Path) -> Path:
