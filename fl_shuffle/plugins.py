@@ -99,11 +99,6 @@ def installed(library: str) -> bool:
     return find_spec(library) is not None
 
 
-def loaded(module: str) -> bool:
-    """Whether something has imported `module` already."""
-    return module in sys.modules
-
-
 def require_extra(library: str, extra: str, what: str) -> None:
     """Raise `ConfigError`, naming the extra to install, unless `library` is there."""
     if not installed(library):
