@@ -279,8 +279,9 @@ class _Transforms:
         frequencies, most = self.frequencies[kept], most[kept]
         size = self.weights[kept] * np.exp(exponent.real)
         drift = rounds * self.relative_error[index, kept]
+        furthest = abs(shift) + float(np.abs(thresholds).max())
         drift += 8.0 * UNIT * (
-            rounds * self.size[index, kept] + np.abs(frequencies * shift) + size.size
+            rounds * self.size[index, kept] + frequencies * furthest + size.size
         )  # fmt: skip
         wrong = np.minimum(size * np.expm1(np.minimum(drift, 1.0)), size + most)
         wrong = np.where(drift < 1.0, wrong, size + most)

@@ -26,6 +26,9 @@ LAST_BITS = 2e-12
 """Inverses are searched this closely, relatively."""
 INVERSE_SAFETY = 1e-10
 """Relative safety added to every inverse: above round-off, below anything that matters."""
+PROFILE_ROUND_OFF = 1e-14
+"""Of the profile, relatively: inverses are taken at a delta so much smaller, which counts where
+delta is nearly one or epsilon nearly zero."""
 NEWTON_LAST_STEP = 1e-7
 """A smaller relative step of Newton's, from such starts, is the last: what it leaves is about its
 square."""
@@ -127,6 +130,7 @@ def gaussian_epsilons(delta: float, mu: ArrayLike) -> FloatArray:
     """`gaussian_epsilon` of every mu, elementwise; `delta` in (0, 1)."""
     values, inverse = np.unique(np.asarray(mu, dtype=np.float64), return_inverse=True)
     result = np.zeros(values.shape)
+    delta *= 1.0 - PROFILE_ROUND_OFF
     left = gaussian_profile(0.0, values) > delta
     m = values[left]
     high = 0.5 * m * m + m * (math.sqrt(-2.0 * math.log(delta)) + 1.0)
@@ -147,12 +151,13 @@ def gaussian_mus(epsilon: ArrayLike, delta: ArrayLike) -> FloatArray:
     """`gaussian_mu` of every pair (epsilon, delta), elementwise on broadcast arrays."""
     epsilons, deltas = np.broadcast_arrays(np.asarray(epsilon, float), np.asarray(delta, float))
     found = np.empty(epsilons.shape)
-    for target in np.unique(deltas).tolist():
-        same = deltas == target
+    for wanted in np.unique(deltas).tolist():
+        same = deltas == wanted
         values, inverse = np.unique(epsilons[same], return_inverse=True)
         for value in values[~((values >= 0.0) & (values <= MAX_MU_EPSILON))].tolist():
             require_real("epsilon", value, minimum=0.0, maximum=MAX_MU_EPSILON)
-        depth = math.sqrt(-2.0 * math.log(require_open_unit("delta", target)))
+        target = require_open_unit("delta", wanted) * (1.0 - PROFILE_ROUND_OFF)
+        depth = math.sqrt(-2.0 * math.log(target))
         # At epsilon = 0 delta is below mu / sqrt(2 pi).
         low = np.maximum(2.0 * values / (np.sqrt(depth * depth + 2.0 * values) + depth), target)
         while np.any(wide := gaussian_profile(values, low) > target):

@@ -30,6 +30,8 @@ EXACT_SDS = 7.0
 """Moduli are exact up to about k_1 = 7/sd, sd that of the sum of bulks; any k_1 is valid."""
 MOST_EXACT = 48
 """So many at most: where few large values decide the step is short."""
+MOST_FREQUENCIES = 1 << 16
+"""So many at most, up to k_2: beyond, the variance of the blur is a 1e-9th of the sum's."""
 MODULUS_ROUND_OFF = 1e-12
 """Of sums of a few hundred positive terms of total one."""
 
@@ -59,7 +61,7 @@ class Line:
         """
         h = 2.0 * math.pi / (8.0 * sd + 8.0 / theta)
         exact = min(int(min(EXACT_SDS / math.sqrt(count), 1.5) / own / h) + 2, MOST_EXACT)
-        last = max(int(0.8 / own / h), exact) + 1
+        last = max(min(int(0.8 / own / h), MOST_FREQUENCIES), exact) + 1
         k = h * np.arange(last + 1)
         k1, k2 = exact * h, float(k[-1])
         v = (2.5 / k2) ** 2
