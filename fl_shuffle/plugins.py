@@ -27,23 +27,35 @@ def load_attribute(path: str, *, field: str) -> Any:
     module_name, separator, attribute = path.partition(":")
     if not separator or not module_name or not attribute:
         raise ConfigError(f"{field} = {path!r}: must look like module:attribute")
-    here = str(Path.cwd())
-    if not module_name.startswith("fl_shuffle.") and here not in sys.path:
-        sys.path.append(here)
+    require_package(path, field=field)
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise
-        raise ConfigError(
-            f"{field} = {path!r}: there is no module {error.name!r} on the Python path or in {here}"
-        ) from None
+        raise _no_module(path, error.name, field) from None
     try:
         return getattr(module, attribute)
     except AttributeError:
         raise ConfigError(
             f"{field} = {path!r}: module {module_name!r} has no attribute {attribute!r}"
         ) from None
+
+
+def require_package(path: str, *, field: str) -> None:
+    """Raise `ConfigError` unless the outermost package of `module:attribute` can be found, as
+    `load_attribute` would find it; nothing is imported."""
+    package, here = path.partition(":")[0].partition(".")[0], str(Path.cwd())
+    if package != "fl_shuffle" and here not in sys.path:
+        sys.path.append(here)
+    there = package in sys.modules or (package.isidentifier() and find_spec(package) is not None)
+    if not there:
+        raise _no_module(path, package, field)
+
+
+def _no_module(path: str, name: str, field: str) -> ConfigError:
+    where = f"on the Python path or in {Path.cwd()}"
+    return ConfigError(f"{field} = {path!r}: there is no module {name!r} {where}")
 
 
 def load_function(path: str, *arguments: str, field: str) -> Any:

@@ -120,7 +120,7 @@ def row(texts: Iterable[str]) -> str:
 
 
 def footer(summary: Mapping[str, Any], place: Path | str | None = None) -> list[str]:
-    """The final numbers, each with its standing: at most nine lines but for what went wrong.
+    """The final numbers, each with its standing: at most eight lines but for what went wrong.
 
     `place` is what the run's folder is called, by default its whole path.
     """
@@ -214,7 +214,8 @@ def _epsilons(summary: Mapping[str, Any]) -> list[str]:
         ratio = proof_over_attack(None if reported is None else float(reported), float(attack))
         gain = "" if ratio is None else f": a better proof gains at most {ratio:.3g} times"
         lines.append(_entry("  attack", number(attack), f"reached for certain{gain}"))
-    if columns["gspa"] is not None:
+    # Of shuffled reports: with sums it stands in the rounds' lines alone.
+    if columns["gspa"] is not None and not summed:
         text = "as published, sqrt(T) composition: no guarantee"
         lines.append(_entry("  GSPA", number(columns["gspa"]), text))
     return lines

@@ -5,7 +5,6 @@ Accountants of central DP-SGD (Opacus, DPSUR) count so. Every guarantee here is 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,9 +14,9 @@ ADD_REMOVE_WORDS = (
 )
 
 
-def add_remove_epsilon(epsilon: float, delta: float) -> float:
+def add_remove_epsilon(epsilon: float, delta: float) -> float | None:
     """What Gaussian sums cost a unit that is taken out, if replacing it costs `epsilon`: nats, at
-    `delta` both, rounded up.
+    `delta` both, rounded up; None beyond `MAX_MU_EPSILON`.
 
     A mean in a ball around zero becomes zero and moves half as far as one that becomes any other of
     the ball; the noise, that client's own included, stays in the sums. So the Gaussian-DP parameter
@@ -34,7 +33,7 @@ def add_remove_epsilon(epsilon: float, delta: float) -> float:
     )
 
     if not epsilon <= MAX_MU_EPSILON:  # no inverse is taken so far out
-        return math.inf
+        return None
     mu = gaussian_mu(epsilon, delta * SUM_DELTA_SHARE) * (1.0 + 3.0 * INVERSE_SAFETY)
     return sum_epsilon(delta, 0.5 * mu)
 

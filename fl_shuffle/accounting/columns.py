@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.guarantee import Status
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.accounting.laws.gaussian_mechanism import MAX_MU, gaussian_epsilon
 from fl_shuffle.accounting.rounds.events import Column
 from fl_shuffle.accounting.rounds.shuffled_view import (
     DECLARED_MECHANISM,
@@ -94,7 +95,7 @@ def gspa_column(mu: float | None, delta: float, classes: Iterable[int]) -> Colum
     """Its column after rounds of parameter `mu` together."""
     if mu is None:
         return Column("gspa", Status.AS_PUBLISHED, GSPA_SOURCE, note="needs two reports a round")
-    epsilon = gaussian_epsilon(delta, mu)
+    epsilon = gaussian_epsilon(delta, mu) if mu <= MAX_MU else math.inf
     return Column("gspa", Status.AS_PUBLISHED, GSPA_SOURCE, dict.fromkeys(classes, epsilon))
 
 

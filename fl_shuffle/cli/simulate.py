@@ -96,10 +96,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _require_files(config: Config | None, arguments: argparse.Namespace) -> None:
-    """What can be said without PyTorch: a folder that is taken or no run's, files that are not
-    there."""
+    """What can be said without PyTorch: a folder that is taken or no run's, files and packages that
+    are not there."""
     from fl_shuffle.budgets import require_file
+    from fl_shuffle.configuration.reading import own_parts
     from fl_shuffle.errors import DataError
+    from fl_shuffle.plugins import require_package
     from fl_shuffle.runs.directory import require_begun, require_free
 
     if config is None:
@@ -107,6 +109,9 @@ def _require_files(config: Config | None, arguments: argparse.Namespace) -> None
         return
     if arguments.out:
         require_free(Path(arguments.out).resolve())
+    if config.run.engine != "flwr":  # there Flower says where the app's packages are
+        for field, path in own_parts(config).items():
+            require_package(path, field=field)
     require_file(config.budgets)
     root = config.data.root
     if config.data.source == "files" and root and not Path(root).exists():

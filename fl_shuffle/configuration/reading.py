@@ -305,6 +305,21 @@ def require_effect(config: Config, keys: Iterable[str]) -> None:
             )
 
 
+def own_parts(config: Config) -> dict[str, str]:
+    """`section.key` -> `module:attribute` of every part that is not this package's own."""
+    found = {
+        f"{name}.{key}": str(getattr(getattr(config, name), key))
+        for name, section in SECTIONS.items()
+        for key, each in declare.settings_of(section).items()
+        if each.own
+    }
+    return {
+        key: path
+        for key, path in found.items()
+        if ":" in path and not path.startswith("fl_shuffle.")
+    }
+
+
 def value_of(config: Config, key: str) -> object:
     """The value of `section.key`."""
     section, _, name = key.partition(".")

@@ -180,6 +180,7 @@ sys.exit(main(sys.argv[1:]))
         (["--out", "taken"], "is not empty"),
         (["--resume", "nowhere"], "nowhere"),
         (["--budgets", "nobody.csv"], "nobody.csv does not exist"),
+        (["--set", "model.kind=nobodys.package:net"], "there is no module 'nobodys'"),
         (["--set", "data.source=files", "--data", "nothing"], "nothing does not exist"),
     ],
 )

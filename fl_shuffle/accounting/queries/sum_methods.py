@@ -59,7 +59,8 @@ def _add_remove(query: Question, epsilon_at: Callable[[float], float]) -> dict[s
     """The answer's epsilon in the other relation, where it applies."""
     if query.delta is None or query.randomizer != "gaussian":
         return {}
-    return {"epsilon_add_remove": add_remove_epsilon(epsilon_at(query.delta), query.delta)}
+    found = add_remove_epsilon(epsilon_at(query.delta), query.delta)
+    return {} if found is None else {"epsilon_add_remove": found}
 
 
 def sum_attack_guarantee(query: Question) -> Guarantee:
