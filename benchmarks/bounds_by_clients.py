@@ -2,17 +2,22 @@
 
     python -m benchmarks.bounds_by_clients docs/bounds_by_clients.svg
 
-prints the table (Markdown) and draws the figure. All numbers are the tool's own `bound`; published
-codes are represented by the method that evaluates the same statement exactly; the one whose proof
-is withdrawn is computed here only and is no method of the tool.
+prints the table (Markdown) and draws the figure. Numbers are the tool's own `bound`, and formulas
+of papers (`benchmarks.reproduction.published`); the one whose proof is withdrawn is computed here.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
+from benchmarks.reproduction.published import (
+    bennett_delta,
+    feldman2022_epsilon,
+    moments_epsilon,
+)
 from fl_shuffle.accounting.bounds.clones import clone_curve
 from fl_shuffle.accounting.engine.monotone_search import solve
 from fl_shuffle.accounting.queries.methods import bound
@@ -51,11 +56,19 @@ def withdrawn(clients: int) -> float:
     return solve(curve, epsilon0, epsilon=None, delta=COMMON["delta"])[0]
 
 
+PUBLISHED: dict[str, Callable[[int], float]] = {
+    "bennett": lambda n: moments_epsilon(bennett_delta, COMMON["epsilon0"], n, COMMON["delta"]),
+    "feldman2022": lambda n: feldman2022_epsilon(COMMON["epsilon0"], n, COMMON["delta"]),
+    "withdrawn": withdrawn,
+}
+"""What papers print, and no method of the tool."""
+
+
 def epsilon(query: dict[str, Any], clients: int) -> float | None:
     """The method's epsilon among so many clients; None where it does not apply."""
-    if query["method"] == "withdrawn":
-        return withdrawn(clients)
     try:
+        if query["method"] in PUBLISHED:
+            return PUBLISHED[query["method"]](clients)
         return bound(Question.from_mapping({**query, "clients": clients})).epsilon
     except FlShuffleError as refusal:
         print(f"{query['method']} at {clients}: {refusal}", file=sys.stderr)

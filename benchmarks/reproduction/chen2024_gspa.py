@@ -17,15 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.reproduction.core import Options, Panel, Result, Target, panels
+from benchmarks.reproduction.published import (
+    echo_epsilon,
+    feldman2022_epsilon,
+    gspa_exact_curve,
+)
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_epsilon
 from fl_shuffle.accounting.bounds.clones import standard_clone
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
+from fl_shuffle.accounting.engine.monotone_search import solve
 from fl_shuffle.accounting.laws.amplification import Case
 from fl_shuffle.accounting.laws.outcome_pair import OutcomePair
 from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.configuration.sections import BudgetsSection
+from fl_shuffle.errors import NotApplicableError
 
 PAPER = "Chen, Cao, Ge 2024 (GSPA)"
 DELTA = 1e-4
@@ -76,13 +83,12 @@ def bounds_at(epsilon0: NDArray[np.float64], repeats: int) -> dict[str, float]:
     clients = epsilon0.size * repeats
     top = float(epsilon0.max())
     personal = Question(budgets=budgets, delta=DELTA)
-    worst = Question(method="feldman2022", epsilon0=top, clients=clients, delta=DELTA)
     return {
         ERLINGSSON: 12.0 * top * math.sqrt(math.log(1.0 / DELTA) / clients),
-        FELDMAN: bound(worst).epsilon if _feldman_holds(top, clients) else math.nan,
-        ECHO: bound(replace(personal, method="echo")).epsilon,
+        FELDMAN: _feldman(top, clients),
+        ECHO: echo_epsilon(budgets, DELTA),
         GSPA: bound(replace(personal, method="gspa")).epsilon,
-        EXACT: bound(replace(personal, method="gspa-exact")).epsilon,
+        EXACT: solve(gspa_exact_curve(budgets), top, epsilon=None, delta=DELTA).epsilon,
         BINARY: bound(replace(personal, method="blanket", randomizer="krr", k=2)).epsilon,
         LAPLACE: bound(replace(personal, method="blanket", randomizer="laplace")).epsilon,
         COHORT: max(
@@ -92,9 +98,11 @@ def bounds_at(epsilon0: NDArray[np.float64], repeats: int) -> dict[str, float]:
     }
 
 
-def _feldman_holds(epsilon0: float, clients: int) -> bool:
-    """Theorem 3.1 needs eps0 <= ln(n/(16 ln(2/delta)))."""
-    return epsilon0 <= math.log(clients / (16.0 * math.log(2.0 / DELTA)))
+def _feldman(epsilon0: float, clients: int) -> float:
+    try:
+        return feldman2022_epsilon(epsilon0, clients, DELTA)
+    except NotApplicableError:
+        return math.nan
 
 
 def _exposed(budgets: Sequence[LocalBudget]) -> list[LocalBudget]:

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
 from benchmarks.reproduction.core import Options, Panel, Result, Target, panels
-from fl_shuffle.accounting.bounds.published.renyi_closed_forms import (
+from benchmarks.reproduction.published import (
     chen2024_rdp,
+    clone_rdp,
     girgis_lower_rdp,
     girgis_upper_rdp,
 )
-from fl_shuffle.accounting.bounds.renyi import clone_rdp
 
 PAPER = "Chen, Cao, Ge 2024 (Renyi)"
 CLIENTS = 10_000

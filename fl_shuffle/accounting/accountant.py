@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fl_shuffle.accounting.attacks.certain_loss import CertainLoss, most_exposed
 from fl_shuffle.accounting.attacks.sum_attack import SUM_LOWER_SOURCE, sum_lower_column
-from fl_shuffle.accounting.bounds.published.gspa import gspa_rest, gspa_shares
+from fl_shuffle.accounting.bounds.gspa import gspa_rest, gspa_shares
 from fl_shuffle.accounting.columns import (
     DECLARED_LOCAL_SOURCE,
     DECLARED_NOTE,

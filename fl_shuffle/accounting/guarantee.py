@@ -19,7 +19,6 @@ class Status(StrEnum):
     """How much a number may claim. Only `PROVEN` upper bounds are guarantees."""
 
     PROVEN = "proven"
-    ASYMPTOTIC = "asymptotic"
     AS_PUBLISHED = "as published"
     LOWER_BOUND = "lower bound"
     DECLARED = "as declared by the clients"

@@ -113,7 +113,7 @@ def test_bound_is_the_accountants_number() -> None:
     with pytest.raises(InvalidValueError, match="clients"):
         fs.bound(epsilon0=1.0, delta=1e-6)
     with pytest.raises(NotApplicableError):
-        fs.bound(method="feldman2022", epsilon0=30.0, clients=1000, delta=1e-6)
+        fs.bound(method="blanket", epsilon0=30.0, clients=1000, delta=1e-6)
 
 
 def test_a_run_from_tables(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -65,7 +65,11 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     },
     "any randomizer, clones": {"method": "clone", "epsilon0": 1.0, "clients": 10_000},
     "any randomizer, its profile": {"method": "profile", "epsilon0": 1.0, "clients": 10_000},
-    "personal budgets": {"method": "gspa-exact", "budgets": [[0.5, 0.0, 300], [2.0, 0.0, 600]]},
+    "personal budgets": {
+        "randomizer": "krr",
+        "k": 2,
+        "budgets": [[0.5, 0.0, 300], [2.0, 0.0, 600]],
+    },
     "a sum of Gaussian reports": {
         "randomizer": "gaussian",
         "unit": "client",

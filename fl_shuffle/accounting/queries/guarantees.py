@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from fl_shuffle.accounting.bounds.participation import ASSUMPTION
-from fl_shuffle.accounting.bounds.published.closed_form import smallest_delta
 from fl_shuffle.accounting.engine.monotone_search import Point, solve
 from fl_shuffle.accounting.engine.stop_loss import Curve
 from fl_shuffle.accounting.guarantee import Guarantee, Status
@@ -108,24 +107,9 @@ def query_details(query: Question) -> dict[str, object]:
     return {name: value for name, value in found.items() if value not in (None, "")}
 
 
-def guarantee_from_epsilon(
-    query: Question,
-    epsilon_at: Callable[[float], float],
-    status: Status,
-    source: str,
-    *notes: str,
-) -> Guarantee:
-    """An answer from a bound given as delta -> epsilon; one round only."""
-    require_one_round(query)
-    epsilon, delta = epsilon_and_delta(
-        query, epsilon_at, lambda epsilon: smallest_delta(epsilon_at, epsilon)
-    )
-    return answer_to(query, (epsilon, delta), status, source, (SHUFFLED, *notes))
-
-
 def require_one_round(query: Question) -> None:
     if query.rounds > 1:
         raise NotApplicableError(
-            f"{query.method} is stated for one round; over {query.rounds} rounds use blanket, "
-            "clone, rdp or gspa"
+            f"{query.method} is stated for one round; over {query.rounds} rounds use blanket or "
+            "clone"
         )

@@ -11,24 +11,12 @@ from dataclasses import dataclass, replace
 
 from fl_shuffle.accounting.guarantee import Guarantee, Status, proof_over_attack
 from fl_shuffle.accounting.queries.profile_method import profile_answer
-from fl_shuffle.accounting.queries.published_methods import (
-    echo_guarantee,
-    gdp_asymptotic_guarantee,
-    girgis_lower_guarantee,
-    gspa_exact_guarantee,
-    gspa_guarantee,
-    rdp_guarantee,
-)
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.queries.randomizer_methods import (
     blanket_guarantee,
     chosen_dataset_guarantee,
     clone_guarantee,
-    erlingsson_guarantee,
-    feldman2022_guarantee,
-    feldman2023_guarantee,
-    moments_guarantee,
-    variation_ratio_guarantee,
+    gspa_guarantee,
 )
 from fl_shuffle.accounting.queries.sum_methods import sum_attack_guarantee, sum_guarantee
 from fl_shuffle.accounting.queries.vector_methods import attack_guarantee, proven_vector_guarantee
@@ -129,12 +117,12 @@ def _require_release(query: Question, method: Method) -> None:
 def compare(query: Question, *, lower: bool = True) -> dict[str, Guarantee | FlShuffleError]:
     """Every method's answer, or the error that says why it does not apply; best proven first.
 
-    Order: proven upper bounds from small to large, then asymptotic and published ones, then lower
+    Order: proven upper bounds from small to large, then published ones, then lower
     bounds (where `lower` asks for them), then those that do not apply.
     """
     answers: dict[str, Guarantee | FlShuffleError] = {}
     for name, method in METHODS.items():
-        if not lower and name in (*LOWER_METHODS, "girgis-lower"):
+        if not lower and name in LOWER_METHODS:
             continue
         error = query.relative_error if method.computed else None
         try:
@@ -145,7 +133,7 @@ def compare(query: Question, *, lower: bool = True) -> dict[str, Guarantee | FlS
 
 
 LOWER_METHODS = ("lower", "attack", "sum-attack")
-"""Lower bounds for the very randomizer asked for (girgis-lower is about binary response)."""
+"""What the randomizer asked for certainly loses."""
 
 
 def lower_answers(query: Question) -> dict[str, Guarantee]:
@@ -190,8 +178,8 @@ def applicable_methods(query: Question) -> tuple[str, ...]:
 
 def _rank(query: Question, value: Guarantee | FlShuffleError) -> tuple[int, float]:
     if isinstance(value, FlShuffleError):
-        return 4, 0.0
-    order = (Status.PROVEN, Status.ASYMPTOTIC, Status.AS_PUBLISHED, Status.LOWER_BOUND)
+        return len(Status), 0.0
+    order = (Status.PROVEN, Status.AS_PUBLISHED, Status.LOWER_BOUND)
     return order.index(value.status), asked_number(query, value)
 
 
@@ -229,30 +217,7 @@ METHODS: dict[str, Method] = _registry(
         computed=True,
     ),
     Method("profile", "any randomizer, from its local privacy profile alone", profile_answer),
-    Method(
-        "gspa-exact", "GSPA's reduction solved at finite n", gspa_exact_guarantee, computed=True
-    ),
-    Method("bennett", "privacy blanket, Bennett tail", lambda q: moments_guarantee(q, "bennett")),
-    Method(
-        "hoeffding", "privacy blanket, Hoeffding tail", lambda q: moments_guarantee(q, "hoeffding")
-    ),
-    Method("feldman2022", "standard clone, closed form", feldman2022_guarantee),
-    Method("feldman2023", "stronger clone, closed form, where it stands", feldman2023_guarantee),
-    Method(
-        "variation-ratio",
-        "variation-ratio reduction, where it is sound",
-        variation_ratio_guarantee,
-        computed=True,
-    ),
-    Method("erlingsson2019", "first amplification bound, closed form", erlingsson_guarantee),
-    Method("rdp", "exact Renyi divergence of the clone pair", lambda q: rdp_guarantee(q, "rdp")),
-    Method(
-        "girgis-upper", "Renyi bounds of Girgis et al.", lambda q: rdp_guarantee(q, "girgis-upper")
-    ),
     Method("gspa", "GSPA's Gaussian-DP parameter, as published", gspa_guarantee),
-    Method("echo", "Echo of Neighbors, as published", echo_guarantee),
-    Method("rdp-asymptotic", "asymptotic Renyi form", lambda q: rdp_guarantee(q, "asymptotic")),
-    Method("gdp-asymptotic", "asymptotic Gaussian-DP form", gdp_asymptotic_guarantee),
     Method(
         "lower",
         "exact divergence of a dataset of the randomizer",
@@ -274,11 +239,5 @@ METHODS: dict[str, Method] = _registry(
         sum_attack_guarantee,
         of_records=True,
         sees="sum",
-    ),
-    Method(
-        "girgis-lower",
-        "Renyi lower bound of Girgis et al.",
-        girgis_lower_guarantee,
-        sees="reports",
     ),
 )

@@ -385,7 +385,7 @@ class Question:
         if self.epsilon0 is None or self.clients is None:
             raise NotApplicableError(
                 f"{self.method} is stated for one local budget shared by all clients; with "
-                "personal budgets use gspa, gspa-exact, echo, or blanket for krr, laplace, privunit"
+                "personal budgets use gspa, or blanket for krr, laplace, privunit"
             )
         return self.epsilon0, self.delta0, self.clients
 
@@ -453,8 +453,8 @@ def _single(name: str, query: Question, epsilon0: float) -> Randomizer:
         return finite.CapRandomizer(epsilon0, cap)
     if name == "gaussian":
         raise NotApplicableError(
-            f"{query.method} needs a pure randomizer; for Gaussian noise use proven, or clone, "
-            "feldman2022 and gspa with delta0"
+            f"{query.method} needs a pure randomizer; for Gaussian noise use proven, or clone and "
+            "gspa with delta0"
         )
     if name == "laplace":
         return LaplaceRandomizer(epsilon0)

@@ -9,26 +9,24 @@ import math
 from typing import Any
 
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta, lower_bound_epsilon
-from fl_shuffle.accounting.bounds import blanket_moments
 from fl_shuffle.accounting.bounds.blanket import BlanketBound
 from fl_shuffle.accounting.bounds.clones import (
     clone_curve,
     clone_law,
-    delta0_penalty,
-    local_delta,
     standard_clone,
 )
+from fl_shuffle.accounting.bounds.gspa import gspa_mu
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
-from fl_shuffle.accounting.bounds.published import closed_form
 from fl_shuffle.accounting.bounds.worst_client import worst_client_curve
-from fl_shuffle.accounting.engine.stop_loss import DeltaBound
 from fl_shuffle.accounting.guarantee import Guarantee, Status
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta, gaussian_epsilon
 from fl_shuffle.accounting.queries.guarantees import (
     ONE_RANDOMIZER,
+    SHUFFLED,
     answer_to,
     assumed,
+    epsilon_and_delta,
     guarantee_from_curve,
-    guarantee_from_epsilon,
     require_one_round,
     secrecy,
 )
@@ -102,32 +100,6 @@ def chosen_dataset_guarantee(query: Question) -> Guarantee:
     return answer_to(query, point, Status.LOWER_BOUND, source, assumptions)
 
 
-def moments_guarantee(query: Question, tail: str) -> Guarantee:
-    query.require_pure()
-    epsilon0, _, clients = query.local
-    formula = getattr(blanket_moments, f"{tail}_delta")
-    if query.randomizer is None and not (query.parallel or query.matrix):
-        cases, local, note = None, epsilon0, ONE_RANDOMIZER
-    else:
-        randomizer = make_randomizer(query, epsilon0)
-        cases, local, note = randomizer.cases(), randomizer.local_epsilon, randomizer.name
-
-    def curve(epsilon: float) -> DeltaBound:
-        if cases is None:
-            moments = [blanket_moments.BlanketMoments.generic(epsilon0, epsilon)]
-        else:
-            moments = [
-                blanket_moments.BlanketMoments.of_law(law, case.blanket_mass, case.exposed(epsilon))
-                for case in cases
-                if (law := case.law(epsilon)) is not None
-            ]
-        values = [formula(each, clients, epsilon) for each in moments]
-        return DeltaBound(min(max(values, default=1.0), local_delta(epsilon, local, 0.0)), 0.0)
-
-    source = f"Balle, Bell, Gascon, Nissim 2019, Section 5 ({tail.capitalize()})"
-    return guarantee_from_curve(query, curve, local, Status.PROVEN, source, (note,))
-
-
 # --- bounds for any randomizer of a local budget -----------------------------------------------
 
 
@@ -193,82 +165,14 @@ def _personal_clone(query: Question) -> Guarantee:
     )
 
 
-def feldman2022_guarantee(query: Question) -> Guarantee:
-    epsilon0, delta0, clients = query.local
-
-    def pure(delta: float) -> float:
-        return closed_form.feldman2022_epsilon(epsilon0, clients, delta)
-
-    if delta0 == 0.0:
-        source = "Feldman, McMillan, Talwar 2022, Theorem 3.1"
-        return guarantee_from_epsilon(query, pure, Status.PROVEN, source, ONE_RANDOMIZER)
-
-    require_one_round(query)
-
-    def curve(epsilon: float) -> DeltaBound:
-        try:
-            hidden = closed_form.smallest_delta(pure, epsilon)
-        except NotApplicableError:
-            hidden = 1.0
-        return DeltaBound(
-            min(1.0, hidden + delta0_penalty(epsilon, epsilon0, delta0, clients)), 0.0
-        )
-
-    source = "Feldman, McMillan, Talwar 2022, Theorem 3.8"
-    return guarantee_from_curve(query, curve, epsilon0, Status.PROVEN, source, (ONE_RANDOMIZER,))
-
-
-def feldman2023_guarantee(query: Question) -> Guarantee:
-    query.require_pure()
-    epsilon0, _, clients = query.local
-    _require_safe_clone(query)
-    return guarantee_from_epsilon(
+def gspa_guarantee(query: Question) -> Guarantee:
+    mu = gspa_mu(query.local_budgets, rounds=query.rounds)
+    point = epsilon_and_delta(
         query,
-        lambda delta: closed_form.feldman2023_epsilon(epsilon0, clients, delta),
-        Status.PROVEN,
-        "Feldman, McMillan, Talwar 2023, closed form, where its reduction stands",
-        ONE_RANDOMIZER,
+        lambda delta: gaussian_epsilon(delta, mu),
+        lambda epsilon: gaussian_delta(epsilon, mu),
     )
-
-
-def _require_safe_clone(query: Question) -> None:
-    if query.randomizer not in SAFE_CLONE or query.joint > 1:
-        raise NotApplicableError(
-            f"{query.method} needs every report law to be at least "
-            "(R(x0) + R(x1))/(e^eps0 + 1); that is known for krr, laplace and privunit, not for "
-            f"{query.randomizer or 'an arbitrary randomizer'}: its general proof is withdrawn"
-        )
-
-
-def variation_ratio_guarantee(query: Question) -> Guarantee:
-    query.require_pure()
-    epsilon0, _, clients = query.local
-    if query.randomizer != "krr" or query.joint > 1:
-        raise NotApplicableError(
-            "variation-ratio is sound where the two report laws of the differing client leave no "
-            "common remainder; here that is checked for krr only"
-        )
-    k = query.k or 2
-    low = 1.0 / (math.exp(epsilon0) + k - 1.0)
-    remainder = (k - 2) * low
-    if remainder > 0.0:
-        raise NotApplicableError(
-            f"variation-ratio is not an upper bound here: with k = {k} the differing client's "
-            f"report falls on a third category with probability {remainder:.3g}, which the "
-            "reduction treats as revealing nothing; use blanket"
-        )
-    curve = clone_curve(epsilon0, [(2.0 * low, clients - 1)], relative_error=query.relative_error)
-    source = "Wang et al. 2025, where its decomposition is exact"
-    return guarantee_from_curve(query, curve, epsilon0, Status.PROVEN, source, (ONE_RANDOMIZER,))
-
-
-def erlingsson_guarantee(query: Question) -> Guarantee:
-    query.require_pure()
-    epsilon0, _, clients = query.local
-    return guarantee_from_epsilon(
-        query,
-        lambda delta: closed_form.erlingsson2019_epsilon(epsilon0, clients, delta),
-        Status.PROVEN,
-        "Erlingsson et al. 2019",
-        ONE_RANDOMIZER,
-    )
+    theorem = "Theorems 2 and 5" if query.rounds > 1 else "Theorem 2"
+    source = f"Chen, Cao, Ge 2024 (GSPA), {theorem}"
+    assumptions = (SHUFFLED, "a central limit theorem without error term")
+    return answer_to(query, point, Status.AS_PUBLISHED, source, assumptions, mu=mu)

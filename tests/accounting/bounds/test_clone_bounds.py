@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 
 from fl_shuffle.accounting.bounds.clones import clone_curve, standard_clone
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
-from fl_shuffle.accounting.bounds.published.gspa import gspa_exact_curve
 from fl_shuffle.accounting.bounds.worst_client import safe_groups
 from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.accounting.queries.question import Question
-from fl_shuffle.errors import NotApplicableError
 from tests.oracles import clone_pair, krr_matrix, pair_delta, worst_delta
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "exact_delta.json").read_text())
@@ -55,24 +53,6 @@ def test_every_dataset_of_small_randomized_response_stays_below(k: int) -> None:
             assert blanket <= clone * (1 + 1e-3)
 
 
-@settings(max_examples=12, deadline=None)
-@given(
-    budgets=st.lists(st.floats(0.0, 3.0), min_size=2, max_size=5),
-    share=st.floats(0.0, 0.95),
-)
-def test_binary_response_with_personal_budgets_is_covered(
-    budgets: list[float], share: float
-) -> None:
-    """Enumeration over all inputs, each client in turn the differing one."""
-    epsilon = share * max(budgets)
-    curve = gspa_exact_curve([LocalBudget(x) for x in budgets])
-    ours = curve(epsilon).delta
-    for i in range(len(budgets)):
-        order = [budgets[i], *budgets[:i], *budgets[i + 1 :]]
-        exact = worst_delta([krr_matrix(x, 2) for x in order], epsilon)
-        assert exact <= ours * (1 + 1e-9) + 1e-15
-
-
 @settings(max_examples=8, deadline=None)
 @given(budgets=st.lists(st.floats(0.05, 2.5), min_size=3, max_size=4), share=st.floats(0.0, 0.9))
 def test_ternary_response_with_personal_budgets_is_covered(
@@ -104,22 +84,15 @@ def test_ternary_response_with_personal_budgets_is_covered(
     share=st.floats(0.0, 0.9),
     k=st.integers(2, 30),
 )
-def test_blanket_below_stronger_clone_below_standard_clone(
-    epsilon0: float, n: int, share: float, k: int
-) -> None:
+def test_blanket_below_standard_clone(epsilon0: float, n: int, share: float, k: int) -> None:
     asked = {"epsilon0": epsilon0, "clients": n, "epsilon": share * epsilon0}
     krr = {"randomizer": "krr", "k": k}
     blanket = bound(Question(**asked, **krr))
-    strong = bound(Question(**asked, **krr, method="gspa-exact"))
     standard = bound(Question(**asked, method="clone"))
-    bennett = bound(Question(**asked, **krr, method="bennett")).delta
-    hoeffding = bound(Question(**asked, **krr, method="hoeffding")).delta
     lower = bound(Question(**asked, **krr, method="lower")).delta
     # The certified lower ends: far in the tail (1e-200) the engine only bounds.
     assert lower <= blanket.delta
-    assert blanket.delta - blanket.numerical_error <= strong.delta
-    assert strong.delta - strong.numerical_error <= standard.delta
-    assert blanket.delta - blanket.numerical_error <= min(bennett, hoeffding)
+    assert blanket.delta - blanket.numerical_error <= standard.delta
 
 
 def test_equal_personal_budgets_are_the_homogeneous_bound_and_order_is_irrelevant() -> None:
@@ -153,14 +126,8 @@ def test_delta0_extension_adds_the_penalty_and_never_beats_the_local_profile() -
     assert standard_clone(1.0, 1000, delta=1e-7, delta0=1e-6).epsilon == math.inf
 
 
-def test_variation_ratio_for_ternary_response_is_refused_with_its_counterexample() -> None:
+def test_variation_ratio_is_below_what_a_data_set_reaches() -> None:
     """n = 5, eps0 = 4, eps = 3, 10-RR: exact .37419 on a dataset, published .36876."""
-    asked = {"randomizer": "krr", "epsilon0": 4.0, "clients": 5, "epsilon": 3.0}
-    with pytest.raises(NotApplicableError, match="third category"):
-        bound(Question(**asked, k=10, method="variation-ratio"))
-    reached = bound(Question(**asked, k=10, method="lower")).delta
-    ours = bound(Question(**asked, k=10)).delta
-    assert 0.3741 <= reached <= ours
-    assert reached > 0.36876
-    binary = bound(Question(**asked, k=2, method="variation-ratio")).delta
-    assert binary == pytest.approx(bound(Question(**asked, k=2)).delta, rel=1e-6)
+    asked = {"randomizer": "krr", "k": 10, "epsilon0": 4.0, "clients": 5, "epsilon": 3.0}
+    reached = bound(Question(**asked, method="lower")).delta
+    assert 0.3741 <= reached <= bound(Question(**asked)).delta

@@ -1,16 +1,10 @@
-"""GSPA of Chen, Cao and Ge (AAAI 2024): personal local budgets in the shuffle model.
+"""GSPA of Chen, Cao and Ge (AAAI 2024): personal local budgets in the shuffle model, as published.
 
 Their reduction turns client i into randomized response with budget eps_i, hidden by clients j that
-send a fair coin between its two answers with probability p_j = 2 (1 - delta_j)/(1 + e^eps_j). Two
-numbers come out of it:
-
-* `gspa_mu`: their Theorem 2, a Gaussian-DP parameter from a central limit theorem, as published;
-* `gspa_exact_curve`: the same reduction solved at finite n, keeping the factor tanh(eps_i/2) that
-  the differing client's own noise contributes and that the Gaussian form drops.
-
-The reduction is proven for binary randomized response with any personal budgets and, with equal
-budgets, where every report law is at least (R(x0) + R(x1))/(1 + e^eps0); not for every randomizer,
-and not with delta_i > 0. Replace-one; units nats.
+send a fair coin between its two answers with probability p_j = 2 (1 - delta_j)/(1 + e^eps_j); a
+central limit theorem makes a Gaussian-DP parameter of it (Theorem 2), which drops the factor
+tanh(eps_i/2) of the differing client's own noise. Not proven, and refuted for equal binary
+randomized response (docs/errata.md). Replace-one; units nats.
 """
 
 from __future__ import annotations
@@ -22,10 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from fl_shuffle.accounting.bounds.clones import clone_law
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget, check_budgets, client_count
-from fl_shuffle.accounting.bounds.worst_client import worst_client_curve
-from fl_shuffle.accounting.engine.stop_loss import Curve
 from fl_shuffle.accounting.laws.amplification import FloatArray
 from fl_shuffle.errors import NotApplicableError, require_integer
 
@@ -64,19 +55,3 @@ def gspa_mu(budgets: Sequence[LocalBudget], *, rounds: int = 1) -> float:
 
 def _shares(budgets: Sequence[LocalBudget]) -> FloatArray:
     return gspa_shares([each.epsilon0 for each in budgets], [each.delta0 for each in budgets])
-
-
-def gspa_exact_curve(
-    budgets: Sequence[LocalBudget], *, relative_error: float | None = None
-) -> Curve:
-    """The reduction at finite n for the worst client: delta(epsilon), rounded up.
-
-    Client j hides client i with probability 2 (1 - delta_j)/(1 + e^eps_j). The chance delta_i with
-    which the reduction lets client i's own report reveal nothing is not credited.
-    """
-    return worst_client_curve(
-        budgets,
-        lambda epsilon0: lambda epsilon: clone_law(epsilon0, epsilon),
-        lambda own, other: 2.0 * float(_shares([other])[0]),
-        relative_error=relative_error,
-    )

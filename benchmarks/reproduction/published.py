@@ -1,0 +1,209 @@
+"""Amplification bounds as their papers print them: what the accountant's own are drawn beside.
+
+None is smaller than a method of the tool that is proven for the same question, and some are no
+bounds at all (docs/errata.md); so nobody is offered them as answers. Replace-one, nats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import gammaln
+from scipy.stats import binom
+
+from fl_shuffle.accounting.bounds.clones import clone_law
+from fl_shuffle.accounting.bounds.gspa import gspa_shares
+from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget, check_budgets
+from fl_shuffle.accounting.bounds.worst_client import worst_client_curve
+from fl_shuffle.accounting.engine.monotone_search import solve
+from fl_shuffle.accounting.engine.stop_loss import Curve, DeltaBound
+from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw
+from fl_shuffle.accounting.laws.finite import Randomizer
+from fl_shuffle.errors import NotApplicableError
+
+# --- Closed forms ------------------------------------------------------------------------------
+
+
+def feldman2022_epsilon(epsilon0: float, clients: int, delta: float) -> float:
+    """Feldman, McMillan and Talwar 2022, Theorem 3.1: the standard clone in closed form."""
+    if not epsilon0 <= math.log(clients / (16.0 * math.log(2.0 / delta))):
+        raise NotApplicableError("Theorem 3.1 needs epsilon0 <= ln(n / (16 ln(2/delta)))")
+    high = math.exp(epsilon0)
+    spread = 8.0 * math.sqrt(high * math.log(4.0 / delta) / clients) + 8.0 * high / clients
+    return math.log1p(math.tanh(0.5 * epsilon0) * spread)
+
+
+def echo_sum(budgets: Sequence[LocalBudget]) -> float:
+    """S of Liu et al. 2023 (Echo of Neighbors): sum over i, one client of the largest budget left
+    out, of the average over j of (eps_i/eps_j) (1 - e^-eps_j)/(1 - e^-eps_i) e^-max(eps_i, eps_j).
+    """
+    classes = check_budgets(budgets)
+    eps = np.array([budget.epsilon0 for budget in classes])
+    count = np.array([float(budget.count) for budget in classes])
+    scale = eps / -np.expm1(-eps)
+    # Budgets are sorted: max(eps_i, eps_j) is eps_i for j <= i and eps_j after it.
+    below = np.cumsum(count / scale)
+    above = np.cumsum((count * np.exp(-eps) / scale)[::-1])[::-1]
+    average = scale * (np.exp(-eps) * below + np.append(above[1:], 0.0)) / count.sum()
+    count[-1] -= 1.0
+    return float(average @ count)
+
+
+def echo_epsilon(budgets: Sequence[LocalBudget], delta: float) -> float:
+    """Their epsilon for the client with the largest budget: an average over the differing client's
+    inputs, not a worst case."""
+    total, need = echo_sum(budgets), math.log(4.0 / delta)
+    top = max(budget.epsilon0 for budget in budgets)
+    if total < 16.0 * need:
+        return top
+    return math.log1p(math.tanh(0.5 * top) * (8.0 * math.sqrt(need / total) + 8.0 / total))
+
+
+def gspa_exact_curve(budgets: Sequence[LocalBudget]) -> Curve:
+    """GSPA's reduction at finite n, for the worst client: client j hides it with probability
+    2 (1 - delta_j)/(1 + e^eps_j). Proven for binary randomized response, not for all randomizers.
+    """
+    return worst_client_curve(
+        budgets,
+        lambda epsilon0: lambda epsilon: clone_law(epsilon0, epsilon),
+        lambda own, other: 2.0 * float(gspa_shares(other.epsilon0, other.delta0)),
+    )
+
+
+# --- Moments of the blanket (Balle, Bell, Gascon, Nissim 2019, Lemma 5.3) -----------------------
+
+
+@dataclass(frozen=True)
+class BlanketMoments:
+    """What these bounds know of the amplification variable L at one epsilon; `second` is E L^2."""
+
+    gamma: float
+    lower: float
+    upper: float
+    second: float
+    exposed: float = 0.0
+
+    @classmethod
+    def generic(cls, epsilon0: float, epsilon: float) -> BlanketMoments:
+        """For any pure eps0-randomizer shared by all clients."""
+        return cls(
+            gamma=math.exp(-epsilon0),
+            lower=math.exp(-epsilon0) - math.exp(epsilon),
+            upper=math.exp(epsilon) * math.expm1(epsilon0 - epsilon),
+            second=-math.expm1(epsilon0) * math.expm1(-epsilon0) + math.expm1(epsilon) ** 2,
+        )
+
+    @classmethod
+    def of_law(cls, law: AmplificationLaw, gamma: float, exposed: float = 0.0) -> BlanketMoments:
+        """Without atoms, L is spread to a grid with its mean kept, which can only add to E L^2."""
+        if isinstance(law, AtomicLaw):
+            second = float(law.probabilities @ law.values**2)
+            return cls(gamma, law.lower, law.upper, second, exposed)
+        grid = np.linspace(law.lower, law.upper, 4001)
+        step = grid[1] - grid[0]
+        # E f(L) for the chord function of t^2: value at the left end, slope, then one kink a node.
+        second = grid[0] ** 2 + (grid[0] + grid[1]) * (law.mean - grid[0])
+        second += 2.0 * step * float(law.stop_loss(grid)[1:-1].sum())
+        return cls(gamma, law.lower, law.upper, second * (1.0 + 1e-9), exposed)
+
+
+def hoeffding_delta(moments: BlanketMoments, clients: int, epsilon: float) -> float:
+    """With Hoeffding's tail, averaged exactly over Bin(n, gamma)."""
+    drift, span = math.expm1(epsilon), moments.upper - moments.lower
+    if drift == 0.0 or moments.upper <= 0.0:
+        return 1.0 if drift == 0.0 else min(1.0, moments.exposed)
+    return _averaged(span * span / (4.0 * drift), 2.0 * (drift / span) ** 2, moments, clients)
+
+
+def bennett_delta(moments: BlanketMoments, clients: int, epsilon: float) -> float:
+    """With Bennett's tail."""
+    drift, top, second = math.expm1(epsilon), moments.upper, moments.second
+    if drift == 0.0 or top <= 0.0:
+        return 1.0 if drift == 0.0 else min(1.0, moments.exposed)
+    u = drift * top / second
+    log = math.log1p(u)
+    phi = (1.0 + u) * log - u if u > 1e-4 else 0.5 * u * u * (1.0 - u / 3.0)
+    return _averaged(top / log, second / top**2 * phi, moments, clients)
+
+
+def _averaged(front: float, rate: float, moments: BlanketMoments, n: int) -> float:
+    """(1/(gamma n)) E[front e^(-rate M) 1{M >= 1}], M ~ Bin(n, gamma), plus what is exposed."""
+    gamma = moments.gamma
+    some = n * math.log1p(gamma * math.expm1(-rate))
+    none = n * math.log1p(-gamma) if gamma < 1.0 else -math.inf
+    if none > -30.0:
+        # exp(some) - exp(none) would cancel when few reports come from the blanket.
+        hit = math.exp(none) * math.expm1(n * math.log1p(gamma * math.exp(-rate) / (1.0 - gamma)))
+    else:
+        hit = math.exp(some)
+    return min(1.0, front / (gamma * n) * hit * (1.0 + 1e-9) + moments.exposed)
+
+
+def moments_epsilon(
+    formula: Callable[[BlanketMoments, int, float], float],
+    epsilon0: float,
+    clients: int,
+    delta: float,
+    randomizer: Randomizer | None = None,
+) -> float:
+    """Epsilon at `delta` of `hoeffding_delta` or `bennett_delta`; without a randomizer, of any."""
+    cases = () if randomizer is None else randomizer.cases()
+
+    def curve(epsilon: float) -> DeltaBound:
+        moments = [
+            BlanketMoments.of_law(law, case.blanket_mass, case.exposed(epsilon))
+            for case in cases
+            if (law := case.law(epsilon)) is not None
+        ] or [BlanketMoments.generic(epsilon0, epsilon)]
+        return DeltaBound(max(formula(each, clients, epsilon) for each in moments), 0.0)
+
+    return solve(curve, epsilon0, epsilon=None, delta=delta).epsilon
+
+
+# --- Renyi divergences --------------------------------------------------------------------------
+
+
+def clone_rdp(epsilon0: float, clients: int, order: float) -> float:
+    """The Renyi divergence of the clone pair, by its double sum (up to some 10,000 clients)."""
+    v = np.arange(clients)
+    log_weights = binom.logpmf(v, clients - 1, math.exp(-epsilon0))
+    kept = log_weights > log_weights.max() - 60.0 - epsilon0 * (order - 1.0)
+    high = 1.0 / (1.0 + math.exp(-epsilon0))
+    moment = 0.0
+    for clones, log_weight in zip(v[kept].tolist(), log_weights[kept].tolist(), strict=True):
+        coins = np.arange(clones + 2.0)
+        x = coins / (clones + 1.0)
+        first = np.log(2.0 * (high * x + (1.0 - high) * (1.0 - x)))
+        second = np.log(2.0 * ((1.0 - high) * x + high * (1.0 - x)))
+        excess = np.expm1(order * (first - second) + second)
+        moment += math.exp(log_weight) * float(binom.pmf(coins, clones + 1, 0.5) @ excess)
+    return math.log1p(moment) / (order - 1.0)
+
+
+def girgis_upper_rdp(epsilon0: float, clients: int, order: int) -> float:
+    """The smaller of two upper bounds of Girgis et al. 2021, and eps0."""
+    high, gain = math.exp(epsilon0), math.expm1(epsilon0)
+    m = math.floor((clients - 1) / (2.0 * high)) + 1
+    tail = epsilon0 * order - (clients - 1) / (8.0 * high)
+    simple = float(np.logaddexp(order**2 * gain**2 / m, tail))
+    pairs = math.log(math.comb(order, 2)) + 2.0 * math.log(gain) - epsilon0 - math.log(m)
+    ratio = 2.0 * math.log(math.expm1(2.0 * epsilon0)) - 2.0 * epsilon0 - math.log(2.0 * m)
+    i = np.arange(3.0, order + 1.0)
+    choose = gammaln(order + 1.0) - gammaln(i + 1.0) - gammaln(order - i + 1.0)
+    higher = choose + np.log(i) + gammaln(0.5 * i) + 0.5 * i * ratio
+    series = float(np.logaddexp.reduce(np.concatenate([[0.0, tail, pairs], higher])))
+    return min(epsilon0, min(simple, series) / (order - 1))
+
+
+def girgis_lower_rdp(epsilon0: float, clients: int, order: int) -> float:
+    """Girgis et al. 2021: binary randomized response reaches at least this."""
+    gain = 4.0 * math.sinh(0.5 * epsilon0) ** 2
+    return math.log1p(0.5 * order * (order - 1) * gain / clients) / (order - 1)
+
+
+def chen2024_rdp(epsilon0: float, clients: int, order: float) -> float:
+    """2 e^eps0 order/(n - 1): Chen, Cao and Ge 2024, Corollary 2; asymptotic."""
+    return 2.0 * math.exp(epsilon0) * order / (clients - 1)

@@ -1,0 +1,132 @@
+"""Bounds as papers print them: formulas by hand, and where they are no bounds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.reproduction.published import (
+    BlanketMoments,
+    bennett_delta,
+    clone_rdp,
+    echo_epsilon,
+    echo_sum,
+    feldman2022_epsilon,
+    girgis_lower_rdp,
+    girgis_upper_rdp,
+    gspa_exact_curve,
+    hoeffding_delta,
+)
+from fl_shuffle.accounting.bounds.clones import standard_clone
+from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
+from fl_shuffle.accounting.laws.amplification import AtomicLaw
+from fl_shuffle.accounting.laws.finite import KRandomizedResponse
+from fl_shuffle.errors import NotApplicableError
+from tests.oracles import clone_pair, krr_matrix, pair_delta, pair_renyi, worst_delta
+
+
+def test_echo_by_its_double_sum() -> None:
+    rng = np.random.default_rng(3)
+    eps = rng.uniform(0.2, 2.0, 60)
+    total = 0.0
+    for i in set(range(60)) - {int(np.argmax(eps))}:
+        for j in range(60):
+            ratio = eps[i] / eps[j] * (1 - math.exp(-eps[j])) / (1 - math.exp(-eps[i]))
+            total += ratio * math.exp(-max(eps[i], eps[j])) / 60
+    budgets = [LocalBudget(float(x)) for x in eps]
+    assert echo_sum(budgets) == pytest.approx(total, rel=1e-12)
+    # Too few echoes for its condition: the local budget is all that is left.
+    assert echo_epsilon(budgets, 1e-6) == pytest.approx(float(eps.max()))
+
+
+@settings(max_examples=25, deadline=None)
+@given(epsilon0=st.floats(0.05, 2.0), n=st.integers(2000, 10**6), exponent=st.floats(-12, -3))
+def test_the_closed_form_is_above_the_numeric_clone(
+    epsilon0: float, n: int, exponent: float
+) -> None:
+    delta = 10.0**exponent
+    try:
+        closed = feldman2022_epsilon(epsilon0, n, delta)
+    except NotApplicableError:
+        return
+    assert standard_clone(epsilon0, n, delta=delta).epsilon <= closed * (1 + 1e-6)
+
+
+def test_centred_variance_in_bennett_would_be_unsafe() -> None:
+    """k-RR, k = 1000, eps0 = 1, eps = .95, one report: truth 1.3e-4; with the variance 3.3e-10."""
+    law = KRandomizedResponse(1.0, 1000).pairs()[0].law(0.95)
+    assert law is not None
+    truth = float(law.stop_loss(np.zeros(1))[0])
+    right = BlanketMoments.of_law(law, 1.0)
+    assert truth == pytest.approx(1.3e-4, rel=0.05)
+    assert bennett_delta(right, 1, 0.95) >= truth
+    centred = BlanketMoments(1.0, law.lower, law.upper, right.second - law.mean**2)
+    assert bennett_delta(centred, 1, 0.95) < 1e-8
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    values=st.lists(st.floats(-3.0, 2.0), min_size=2, max_size=5),
+    gamma=st.floats(0.1, 1.0),
+    n=st.integers(1, 6),
+)
+def test_moment_bounds_cover_enumerated_sums(values: list[float], gamma: float, n: int) -> None:
+    """Any law with mean 1 - e^eps: (1/(gamma n)) E (sum over Bin(n, gamma) draws)_+ exactly."""
+    v, weights, epsilon = np.array(values), np.full(len(values), 1.0 / len(values)), 0.3
+    v = v - v.mean() - math.expm1(epsilon)
+    total, mass = np.zeros(1), np.ones(1)
+    for _ in range(n):
+        total = np.add.outer(total, np.append(0.0, v)).ravel()
+        mass = np.multiply.outer(mass, np.append(1.0 - gamma, gamma * weights)).ravel()
+    exact = float(mass @ np.maximum(total, 0.0)) / (gamma * n)
+    moments = BlanketMoments.of_law(AtomicLaw.of(v, weights), gamma)
+    for formula in (hoeffding_delta, bennett_delta):
+        assert exact <= formula(moments, n, epsilon) * (1 + 1e-9) + 1e-12
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    budgets=st.lists(st.floats(0.0, 3.0), min_size=2, max_size=5),
+    share=st.floats(0.0, 0.95),
+)
+def test_gspa_reduction_covers_binary_response(budgets: list[float], share: float) -> None:
+    """Enumeration over all inputs, each client in turn the differing one."""
+    epsilon = share * max(budgets)
+    ours = gspa_exact_curve([LocalBudget(x) for x in budgets])(epsilon).delta
+    for i in range(len(budgets)):
+        order = [budgets[i], *budgets[:i], *budgets[i + 1 :]]
+        exact = worst_delta([krr_matrix(x, 2) for x in order], epsilon)
+        assert exact <= ours * (1 + 1e-9) + 1e-15
+
+
+@pytest.mark.parametrize(
+    ("epsilon0", "n", "order"), [(1.0, 1, 2.0), (2.0, 12, 1.5), (0.5, 60, 8.0), (1.0, 40, 20.0)]
+)
+def test_clone_divergence_matches_its_definition(epsilon0: float, n: int, order: float) -> None:
+    exact = pair_renyi(*clone_pair(epsilon0, n), order)
+    assert clone_rdp(epsilon0, n, order) == pytest.approx(float(exact), rel=1e-9)
+
+
+@settings(max_examples=15, deadline=None)
+@given(epsilon0=st.floats(0.05, 3.0), n=st.integers(2, 3000), order=st.integers(2, 40))
+def test_girgis_lower_below_exact_below_girgis_upper(epsilon0: float, n: int, order: int) -> None:
+    exact = clone_rdp(epsilon0, n, float(order))
+    assert girgis_lower_rdp(epsilon0, n, order) <= exact * (1 + 1e-9)
+    assert exact <= girgis_upper_rdp(epsilon0, n, order) * (1 + 1e-9)
+
+
+def test_the_printed_pair_of_the_renyi_paper_is_not_a_bound() -> None:
+    """Theorem 1 as printed shifts one world by Bern(e^-eps0); the proven pair reaches more.
+
+    At n = 120, eps0 = 1 its delta is already several times too small.
+    """
+    n, epsilon0, epsilon = 120, 1.0, 0.3
+    right = pair_delta(*clone_pair(epsilon0, n), epsilon)
+    first, second = clone_pair(epsilon0, n, printed=True)
+    printed = max(pair_delta(first, second, epsilon), pair_delta(second, first, epsilon))
+    assert printed < 0.5 * right
+    assert standard_clone(epsilon0, n, epsilon=epsilon).delta >= right
