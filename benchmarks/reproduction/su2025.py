@@ -7,17 +7,21 @@ drawn against the number of reports at delta 1e-6.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from benchmarks.reproduction.composed import JointComposition, ParallelComposition
 from benchmarks.reproduction.core import Options, Panel, Result, Target, panels
 from benchmarks.reproduction.published import bennett_delta, hoeffding_delta, moments_epsilon
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_epsilon
 from fl_shuffle.accounting.bounds.blanket import blanket_epsilon
+from fl_shuffle.accounting.bounds.clones import standard_clone
 from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
-from fl_shuffle.accounting.laws.products import JointComposition
-from fl_shuffle.accounting.queries.methods import bound
-from fl_shuffle.accounting.queries.question import Question, make_randomizer
+from fl_shuffle.accounting.laws.finite import KRandomizedResponse, Randomizer
+from fl_shuffle.accounting.laws.frequency_oracles import (
+    BinaryLocalHashing,
+    OptimizedUnaryEncoding,
+    Rappor,
+)
 
 PAPER = "Su, Cheng, Wang 2025"
 DELTA = 1e-6
@@ -47,72 +51,61 @@ def cohorts(options: Options) -> list[int]:
     return [1000, 1800, 3200, 5600, 10_000, 18_000, 32_000, 56_000, 100_000]
 
 
-def query(name: str, epsilon0: float, clients: int, **extra: Any) -> Question:
-    """One round of one randomizer at the figure's delta."""
-    k = 10 if name == "krr" else None
-    return Question(randomizer=name, k=k, epsilon0=epsilon0, clients=clients, delta=DELTA, **extra)
+def randomizer_of(name: str, epsilon0: float) -> Randomizer:
+    """One report of this randomizer."""
+    if name == "krr":
+        return KRandomizedResponse(epsilon0, 10)
+    makers: dict[str, Callable[[float], Randomizer]] = {
+        "blh": BinaryLocalHashing,
+        "rappor": Rappor,
+        "oue": OptimizedUnaryEncoding,
+        "laplace": LaplaceRandomizer,
+    }
+    return makers[name](epsilon0)
 
 
-def both(asked: Question) -> tuple[float, float]:
-    """Upper and lower bound; joint Laplace reports are built directly."""
-    if asked.randomizer == "laplace" and asked.joint > 1:
-        epsilon0, _, clients = asked.local
-        parts = (LaplaceRandomizer(epsilon0 / asked.joint),) * asked.joint
-        randomizer = JointComposition(parts)
-        upper = blanket_epsilon(randomizer, clients, DELTA)
-        return upper.epsilon, lower_bound_epsilon(randomizer, clients, DELTA).epsilon
-    return (
-        bound(replace(asked, method="blanket")).epsilon,
-        bound(replace(asked, method="lower")).epsilon,
-    )
+def both(randomizer: Randomizer, clients: int) -> tuple[float, float]:
+    """Upper and lower bound."""
+    upper = blanket_epsilon(randomizer, clients, DELTA).epsilon
+    return upper, lower_bound_epsilon(randomizer, clients, DELTA).epsilon
 
 
-def baselines(asked: Question) -> dict[str, float]:
+def baselines(randomizer: Randomizer, clients: int) -> dict[str, float]:
     """The three bounds that the paper compares with."""
-    epsilon0, _, clients = asked.local
-    randomizer = make_randomizer(asked, epsilon0)
+    local = randomizer.local_epsilon
     found = {
-        label: moments_epsilon(formula, randomizer.local_epsilon, clients, DELTA, randomizer)
+        label: moments_epsilon(formula, local, clients, DELTA, randomizer)
         for label, formula in MOMENTS.items()
     }
-    return {**found, "standard clone": bound(replace(asked, method="clone")).epsilon}
+    return {**found, "standard clone": standard_clone(local, clients, delta=DELTA).epsilon}
 
 
 def curves(name: str, epsilon0: float, clients: Sequence[int]) -> list[dict[str, Any]]:
     """All bounds of one randomizer at one local budget."""
     rows = []
     for n in clients:
-        asked = query(name, epsilon0, n)
+        alone = randomizer_of(name, epsilon0)
         row: dict[str, Any] = {"randomizer": name, "epsilon0": epsilon0, "clients": n}
-        row[UPPER], row[LOWER] = both(asked)
+        row[UPPER], row[LOWER] = both(alone, n)
         for joint in JOINT:
-            upper, lower = both(query(name, epsilon0, n, joint=joint))
+            parts = (randomizer_of(name, epsilon0 / joint),) * joint
+            upper, lower = both(JointComposition(parts), n)
             row[f"{joint}-joint upper"], row[f"{joint}-joint lower"] = upper, lower
-        row |= baselines(asked)
-        rows.append(row)
+        rows.append(row | baselines(alone, n))
     return rows
 
 
 def parallel_curves(epsilon0: float, clients: Sequence[int]) -> list[dict[str, Any]]:
     """10-RR, BLH, and each with probability one half."""
     rows = []
+    krr, blh = (randomizer_of(name, epsilon0) for name in ("krr", "blh"))
+    mixed = ParallelComposition(((0.5, krr), (0.5, blh)))
     for n in clients:
         row: dict[str, Any] = {"epsilon0": epsilon0, "clients": n}
-        mixed = Question(
-            parallel=(("krr", 0.5), ("blh", 0.5)),
-            k=10,
-            epsilon0=epsilon0,
-            clients=n,
-            delta=DELTA,
-        )
-        for label, asked in (
-            ("10-RR", query("krr", epsilon0, n)),
-            ("BLH", query("blh", epsilon0, n)),
-            ("parallel", mixed),
-        ):
-            row[f"{label} upper"], row[f"{label} lower"] = both(asked)
-        row |= {f"parallel {label}": value for label, value in baselines(mixed).items()}
-        rows.append(row)
+        for label, asked in (("10-RR", krr), ("BLH", blh), ("parallel", mixed)):
+            row[f"{label} upper"], row[f"{label} lower"] = both(asked, n)
+        found = baselines(mixed, n)
+        rows.append(row | {f"parallel {label}": value for label, value in found.items()})
     return rows
 
 

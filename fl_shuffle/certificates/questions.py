@@ -33,8 +33,8 @@ def certificate_of(query: Question, answer: Guarantee) -> dict[str, Any]:
     """
     if not 0 < answer.delta < 1:
         raise NotApplicableError(f"no certificate at delta = {answer.delta:g}")
-    if query.participation < 1 or query.joint > 1 or query.parallel:
-        raise NotApplicableError("no certificate with participation, joint or parallel reports")
+    if query.participation < 1:
+        raise NotApplicableError("no certificate with participation")
     if answer.method == "blanket" and query.randomizer == "krr" and len(query.local_budgets) == 1:
         return randomized_response(
             int(query.k or 2),

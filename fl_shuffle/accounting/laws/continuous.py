@@ -66,7 +66,6 @@ class LaplaceRandomizer(Randomizer):
     assumptions = (
         "all clients add Laplace noise of one scale to inputs in the l1 ball of radius C",
     )
-    blanket_shape = ("laplace",)
 
     def __post_init__(self) -> None:
         require_epsilon0(self.epsilon0)
@@ -81,38 +80,6 @@ class LaplaceRandomizer(Randomizer):
         Both directions are equal by symmetry.
         """
         return (self.binned_witness(WITNESS_CELLS).case(),)
-
-    def dominating_pair(self, cells: int) -> OutcomePair:
-        """A finite pair whose (P/omega, Q/omega) spreads ours with its mean kept.
-
-        On either side of the centre one ratio is constant and the other runs over
-        [e^-c, e^c], c = eps0/2; each value goes to the two ends of its cell (equal in log scale).
-        Spreading the pair of ratios raises every convex function of P - e^eps Q, also in a product.
-        """
-        c = 0.5 * self.epsilon0
-        if c == 0.0:
-            return OutcomePair.of([1.0], [1.0], [1.0], [0.0])
-        steps = np.arange(cells + 1)
-        nodes = np.exp(2.0 * c * steps / cells - c)
-        width = c / cells
-        mass = np.exp(-width * steps[:-1]) * -math.expm1(-width)
-        first = np.exp(width * steps[:-1] - c) * math.expm1(width)
-        mean = first / mass
-        upper = np.clip((mean - nodes[:-1]) / np.diff(nodes), 0.0, 1.0)
-        weights = np.zeros(cells + 1)
-        weights[:-1] += mass * (1.0 - upper)
-        weights[1:] += mass * upper
-        weights[-1] += math.exp(-c)
-        weights *= 0.5
-        low = math.exp(-c)
-        loss = 2.0 * c * steps / cells
-        return OutcomePair.of(
-            np.concatenate([weights * nodes, weights * low]),
-            np.concatenate([weights * low, weights * nodes]),
-            np.concatenate([weights, weights]) * low,
-            np.concatenate([loss, -loss]),
-            blanket_mass=low,
-        )
 
     def binned_witness(self, cells: int) -> OutcomePair:
         """Bins of [-C, C] plus the two tails, on each of which all ratios are constant."""

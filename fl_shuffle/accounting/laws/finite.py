@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import permutations, product
+from itertools import permutations
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,8 +34,6 @@ class Randomizer(ABC):
     epsilon0: float
     source = "Su, Cheng, Wang 2025, Theorem 4 and Table 1"
     assumptions: tuple[str, ...] = ()
-    blanket_shape: Hashable | None = None
-    """Randomizers with equal shape share the blanket law, whatever their budgets."""
 
     @property
     def local_epsilon(self) -> float:
@@ -60,9 +58,6 @@ class Randomizer(ABC):
 class FiniteRandomizer(Randomizer):
     """A randomizer with finitely many kinds of report."""
 
-    first_witness_alone = False
-    """Whether one witness is enough where this is one part of a composition."""
-
     @abstractmethod
     def pairs(self) -> tuple[OutcomePair, ...]:
         """Pairs (both directions) of which one is worst, against the blanket."""
@@ -74,18 +69,6 @@ class FiniteRandomizer(Randomizer):
         For a common input the divergence is exact. For a mix it is that of the average over the
         data sets it draws, which some of them reach: divergences are jointly convex.
         """
-
-    def coordinate_pairs(self) -> tuple[OutcomePair, ...]:
-        """Candidates when this is one part of a composition, where inputs may also agree.
-
-        Equal inputs make P/omega and Q/omega comonotone, which is the least divergent coupling, so
-        they need no candidate when all inputs have the same marginal law.
-        """
-        return self.pairs()
-
-    def coordinate_witnesses(self) -> tuple[OutcomePair, ...]:
-        """The witnesses to combine when this is one part of a composition."""
-        return self.witnesses()[:1] if self.first_witness_alone else self.witnesses()
 
     def cases(self) -> tuple[Case, ...]:
         return tuple(pair.case() for pair in self.pairs())
@@ -111,12 +94,11 @@ class KRandomizedResponse(FiniteRandomizer):
 
     epsilon0: float
     k: int
-    first_witness_alone = True
 
     def __post_init__(self) -> None:
         require_epsilon0(self.epsilon0)
         require_integer("k", self.k, minimum=2, maximum=10**12)
-        self._set(name=f"{self.k}-RR", blanket_shape=("uniform", self.k))
+        self._set(name=f"{self.k}-RR")
 
     def pairs(self) -> tuple[OutcomePair, ...]:
         return (cap_pair(self.epsilon0, 1.0 / self.k),)
@@ -182,8 +164,6 @@ class CapRandomizer(FiniteRandomizer):
     name = "PrivUnit"
     source = "Balle et al. 2019, Lemma 5.3, with the two-level density of PrivUnit"
     assumptions = ("all reports are unit vectors of one dimension, sent unscaled",)
-    blanket_shape = ("uniform on the sphere",)
-    first_witness_alone = True
 
     def __post_init__(self) -> None:
         require_epsilon0(self.epsilon0)
@@ -247,17 +227,7 @@ class MatrixRandomizer(FiniteRandomizer):
         low = self.rows.min(axis=0)
         inputs = range(self.rows.shape[0])
         return distinct(
-            OutcomePair.of(self.rows[a], self.rows[b], low).merged("up")
-            for a, b in permutations(inputs, 2)
-        )
-
-    def coordinate_pairs(self) -> tuple[OutcomePair, ...]:
-        """Every ordered pair of inputs, equal ones included: marginal laws may differ."""
-        low = self.rows.min(axis=0)
-        inputs = range(self.rows.shape[0])
-        return distinct(
-            OutcomePair.of(self.rows[a], self.rows[b], low).merged("up")
-            for a, b in product(inputs, repeat=2)
+            OutcomePair.of(self.rows[a], self.rows[b], low) for a, b in permutations(inputs, 2)
         )
 
     def witnesses(self) -> tuple[OutcomePair, ...]:

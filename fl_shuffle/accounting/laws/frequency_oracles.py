@@ -25,7 +25,6 @@ class _BitRandomizer(FiniteRandomizer):
     """
 
     k: int | None = None
-    first_witness_alone = True
 
     @abstractmethod
     def _bits(self) -> tuple[float, float, float]:

@@ -1,24 +1,19 @@
 """A pair of inputs against a blanket, over finitely many kinds of report.
 
 Reports that all of P, Q and the blanket treat alike are one outcome, so a randomizer on a huge
-domain often has three to five. Joint composition is a product of such tables, parallel composition
-a mixture.
+domain often has three to five.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fl_shuffle.accounting.laws.amplification import AtomicLaw, Case, FloatArray
 from fl_shuffle.errors import InvalidValueError
-
-OUTCOME_MERGE_TOLERANCE = 1e-11
-"""Losses and ratios this close count as the same outcome (see `OutcomePair.merged`)."""
 
 
 @dataclass(frozen=True)
@@ -98,55 +93,6 @@ class OutcomePair:
     def reversed(self) -> OutcomePair:
         """The other direction: Q against P."""
         return OutcomePair(self.q, self.p, self.omega, -self.loss, self.blanket_mass)
-
-    def times(self, other: OutcomePair) -> OutcomePair:
-        """Both reports together, drawn independently (joint composition)."""
-
-        def outer(a: FloatArray, b: FloatArray) -> FloatArray:
-            return np.asarray(np.multiply.outer(a, b).ravel(), dtype=np.float64)
-
-        with np.errstate(invalid="ignore"):
-            loss = np.add.outer(self.loss, other.loss).ravel()
-        product = OutcomePair(
-            outer(self.p, other.p),
-            outer(self.q, other.q),
-            outer(self.omega, other.omega),
-            np.where(np.isnan(loss), 0.0, loss),
-            self.blanket_mass * other.blanket_mass,
-        )
-        used = (product.p > 0.0) | (product.q > 0.0) | (product.omega > 0.0)
-        return product._taking(used)
-
-    def _taking(self, index: NDArray[np.bool_]) -> OutcomePair:
-        return OutcomePair(
-            self.p[index], self.q[index], self.omega[index], self.loss[index], self.blanket_mass
-        )
-
-    def merged(self, direction: Literal["up", "down"]) -> OutcomePair:
-        """Join outcomes whose loss and whose q/omega agree up to round-off.
-
-        Joining replaces L by its conditional mean: a change of second order in the tolerance. The
-        loss of a group becomes its largest ("up") or smallest ("down") member.
-        """
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.log(self.q) - np.log(self.omega)
-        scaled = np.stack([self.loss, np.where(np.isnan(ratio), np.inf, ratio)])
-        key = np.where(np.isfinite(scaled), np.round(scaled / OUTCOME_MERGE_TOLERANCE), scaled)
-        order = np.lexsort(key)
-        fresh = np.any(key[:, order[1:]] != key[:, order[:-1]], axis=0)
-        group = np.empty(self.size, dtype=np.int64)
-        group[order] = np.concatenate([[0], np.cumsum(fresh)])
-        count = int(group.max()) + 1
-        p, q, omega = (
-            np.bincount(group, weights=x).astype(np.float64) for x in (self.p, self.q, self.omega)
-        )
-        if direction == "up":
-            loss = np.full(count, -np.inf)
-            np.maximum.at(loss, group, self.loss)
-        else:
-            loss = np.full(count, np.inf)
-            np.minimum.at(loss, group, self.loss)
-        return OutcomePair(p, q, omega, loss, self.blanket_mass)
 
     def canonical(self) -> tuple[tuple[float, ...], ...]:
         """A key that is equal for pairs that differ only in the names of their outcomes."""

@@ -100,7 +100,7 @@ def secrecy(query: Question) -> tuple[str, ...]:
 
 
 def query_details(query: Question) -> dict[str, object]:
-    names = ("randomizer", "k", "epsilon0", "delta0", "clients", "rounds", "joint", "participation")
+    names = ("randomizer", "k", "epsilon0", "delta0", "clients", "rounds", "participation")
     found = {name: getattr(query, name) for name in names}
     if query.budgets:
         found["budget_classes"] = len(query.classes)

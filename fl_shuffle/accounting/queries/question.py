@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -38,26 +38,8 @@ MIN_RELATIVE_ERROR, MAX_RELATIVE_ERROR = 1e-9, 0.5
 LARGEST_MATRIX = 1 << 24
 """Bytes of a file: some thousand inputs by reports, whose pairs are all looked at."""
 Profile = str | Sequence[tuple[float, float]]
-Parallel = str | Sequence[tuple[str, float]]
 Matrix = str | Sequence[Sequence[float]] | Sequence[Mapping[str, float]]
 Budgets = str | Sequence[LocalBudget] | Sequence[Sequence[float]]
-
-
-def _parallel(value: object) -> tuple[tuple[str, float], ...]:
-    if not isinstance(value, str):
-        pairs: Any = value
-    else:
-        pairs = [item.strip().rpartition(":")[::2] for item in value.split(",")]
-    try:
-        parts = tuple((str(name).strip(), float(weight)) for name, weight in pairs)
-    except (TypeError, ValueError):
-        raise InvalidValueError(
-            "parallel", value, "must look like NAME:WEIGHT,NAME:WEIGHT"
-        ) from None
-    for name, weight in parts:
-        require_choice("parallel", name, RANDOMIZERS)
-        require_real("parallel weight", weight, minimum=0.0, maximum=1.0, exclusive_minimum=True)
-    return parts
 
 
 def _profile(given: object) -> tuple[tuple[float, float], ...]:
@@ -197,13 +179,6 @@ class Question:
         None, "ask for delta at this epsilon", low=0.0, high=MAX_EPSILON, metavar="E"
     )
     rounds: int = setting(1, "number of rounds", low=1, high=MAX_ROUNDS, metavar="T")
-    joint: int = setting(
-        1, "answers in one report, sharing epsilon0 evenly", low=1, high=64, metavar="K"
-    )
-    parallel: Parallel = setting(
-        (), "each client uses one of these randomizers", read=_parallel,
-        metavar="NAME:WEIGHT,...",
-    )  # fmt: skip
     unit: str | None = setting(
         None,
         "what neighbours change; to be named where a report averages several records",
@@ -276,7 +251,8 @@ class Question:
             self._set("delta0", smallest[1])
         self._check_clients()
         require_honest(self.assumed_honest, self.clients or 1)
-        self._check_shape()
+        if self.randomizer == "krr" and self.k is None:
+            raise InvalidValueError("k", None, "is required by krr (the number of categories)")
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -284,9 +260,9 @@ class Question:
     def _read_matrix(self) -> None:
         """The local budget is the matrix's own."""
         local = self.own_randomizer.local_epsilon
-        if self.randomizer is not None or self.parallel or self.joint > 1 or self.profile:
+        if self.randomizer is not None or self.profile:
             raise InvalidValueError(
-                "matrix", "given", "must not be given beside randomizer, parallel, joint or profile"
+                "matrix", "given", "must not be given beside randomizer or profile"
             )
         if self.epsilon0 not in (None, local) or self.sigma is not None or self.budgets:
             raise InvalidValueError(
@@ -327,25 +303,11 @@ class Question:
         if self.clients is None:
             raise InvalidValueError("clients", None, "is required")
 
-    def _check_shape(self) -> None:
-        if self.parallel and (self.randomizer is not None or self.joint > 1):
-            raise InvalidValueError(
-                "parallel", self.parallel, "must not be given beside randomizer or joint"
-            )
-        needs_k = self.randomizer == "krr" or any(name == "krr" for name, _ in self.mixture)
-        if needs_k and self.k is None:
-            raise InvalidValueError("k", None, "is required by krr (the number of categories)")
-
     # Fields that take several forms hold one; here they are by what they hold.
     @property
     def classes(self) -> tuple[LocalBudget, ...]:
         """Personal budgets, equal ones together; empty where all clients share one."""
         return cast(tuple[LocalBudget, ...], self.budgets)
-
-    @property
-    def mixture(self) -> tuple[tuple[str, float], ...]:
-        """(name, weight) of randomizers of which each client uses one."""
-        return cast(tuple[tuple[str, float], ...], self.parallel)
 
     @property
     def pairs(self) -> tuple[tuple[float, float], ...]:
@@ -421,53 +383,28 @@ def make_randomizer(query: Question, epsilon0: float) -> Randomizer:
 
     Raises `NotApplicableError` if no randomizer is named or it has no pure law (Gaussian noise).
     """
-    from fl_shuffle.accounting.laws.products import JointComposition, ParallelComposition
+    from fl_shuffle.accounting.laws import finite, frequency_oracles
+    from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
 
     if query.matrix:
         return query.own_randomizer
-    if query.parallel:
-        return ParallelComposition(
-            tuple((weight, _single(name, query, epsilon0)) for name, weight in query.mixture)
-        )
     if query.randomizer is None:
         raise NotApplicableError(
             f"{query.method} needs a randomizer ({', '.join(RANDOMIZERS)}); for any randomizer of "
             "a given local budget use clone"
         )
-    if query.joint == 1:
-        return _single(query.randomizer, query, epsilon0)
-    part = _single(query.randomizer, query, epsilon0 / query.joint)
-    return JointComposition((part,) * query.joint)
-
-
-def _single(name: str, query: Question, epsilon0: float) -> Randomizer:
-    from fl_shuffle.accounting.laws import finite, frequency_oracles
-    from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
-
-    if name == "krr":
-        if query.k is None:
-            raise InvalidValueError("k", None, "is required by krr (the number of categories)")
-        return finite.KRandomizedResponse(epsilon0, query.k)
-    if name == "privunit":
-        cap = 0.5 if query.cap is None else query.cap
-        return finite.CapRandomizer(epsilon0, cap)
-    if name == "gaussian":
+    if query.randomizer == "gaussian":
         raise NotApplicableError(
             f"{query.method} needs a pure randomizer; for Gaussian noise use proven, or clone and "
             "gspa with delta0"
         )
-    if name == "laplace":
-        return LaplaceRandomizer(epsilon0)
-    if name in ("rappor", "oue"):
-        unary = (
-            frequency_oracles.Rappor
-            if name == "rappor"
-            else frequency_oracles.OptimizedUnaryEncoding
-        )
-        return unary(epsilon0, query.k)
-    hashed = (
-        frequency_oracles.BinaryLocalHashing
-        if name == "blh"
-        else frequency_oracles.HadamardResponse
-    )
-    return hashed(epsilon0)
+    makers: dict[str, Callable[[], Randomizer]] = {
+        "krr": lambda: finite.KRandomizedResponse(epsilon0, query.k or 2),
+        "privunit": lambda: finite.CapRandomizer(epsilon0, 0.5 if query.cap is None else query.cap),
+        "laplace": lambda: LaplaceRandomizer(epsilon0),
+        "rappor": lambda: frequency_oracles.Rappor(epsilon0, query.k),
+        "oue": lambda: frequency_oracles.OptimizedUnaryEncoding(epsilon0, query.k),
+        "blh": lambda: frequency_oracles.BinaryLocalHashing(epsilon0),
+        "hadamard": lambda: frequency_oracles.HadamardResponse(epsilon0),
+    }
+    return makers[query.randomizer]()

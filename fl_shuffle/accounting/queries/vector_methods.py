@@ -101,7 +101,7 @@ def report_classes(query: Question, instead: str) -> list[ReportClass]:
 
     Raises `NotApplicableError`, ending with `instead`, where the randomizer is another one.
     """
-    if query.randomizer not in VECTOR_RANDOMIZERS or query.joint > 1:
+    if query.randomizer not in VECTOR_RANDOMIZERS:
         raise NotApplicableError(
             f"{query.method} is the bound for vector reports (randomizer gaussian or laplace); "
             + instead

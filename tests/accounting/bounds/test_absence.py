@@ -8,10 +8,13 @@ import math
 import pytest
 
 import fl_shuffle as fs
+from benchmarks.reproduction.composed import dominating_pair
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta
 from fl_shuffle.accounting.bounds.blanket import blanket_delta
 from fl_shuffle.accounting.bounds.clones import clone_curve
 from fl_shuffle.accounting.bounds.participation import with_absence
+from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
+from fl_shuffle.accounting.bounds.worst_client import client_curve
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
@@ -65,8 +68,14 @@ def test_bounds_bracket_every_neighbouring_pair(
 def test_others_with_budgets_of_their_own(budgets: tuple[float, ...], rate: float) -> None:
     """One client of budget 1.5 among others with these: every data set of theirs, k = 3."""
     own = absent_too(krr_matrix(1.5, 3), rate)
-    randomizer = KRandomizedResponse(1.5, 3)
-    others = [(KRandomizedResponse(budget, 3), 1) for budget in budgets]
+    clients = [LocalBudget(1.5), *map(LocalBudget, budgets)]
+    curve = client_curve(
+        clients,
+        clients[0],
+        lambda epsilon0: KRandomizedResponse(epsilon0, 3).cases()[0].law,
+        lambda own, other: KRandomizedResponse(other.epsilon0, 3).cases()[0].blanket_mass,
+        participation=rate,
+    )
     for epsilon in (0.0, 0.05, 0.5):
         worst = 0.0
         for inputs in itertools.product(range(3), repeat=len(budgets)):
@@ -77,10 +86,7 @@ def test_others_with_budgets_of_their_own(budgets: tuple[float, ...], rate: floa
             laws = [shuffled_law([own[x], *rows]) for x in range(3)]
             for a, b in itertools.permutations(laws, 2):
                 worst = max(worst, hockey_stick(a, b, epsilon))
-        upper = blanket_delta(
-            randomizer, len(budgets) + 1, epsilon, others=others, participation=rate
-        ).delta
-        assert worst <= upper * (1.0 + 1e-12)
+        assert worst <= curve(epsilon).delta * (1.0 + 1e-12)
 
 
 def test_clones_cover_every_pair_of_any_randomizer() -> None:
@@ -120,7 +126,7 @@ def test_every_method_that_knows_of_absence_brackets_the_truth(method: str, rate
 def test_laplace_reports_may_be_absent_too() -> None:
     """The continuous law and its finite dominating pair, as outcome tables, agree."""
     laplace = LaplaceRandomizer(1.0)
-    pair = laplace.dominating_pair(400)
+    pair = dominating_pair(laplace, 400)
     for rate, epsilon in ((0.02, 0.001), (0.3, 0.05)):
         bound = blanket_delta(laplace, 500, epsilon, participation=rate).delta
         law = pair.law(epsilon)

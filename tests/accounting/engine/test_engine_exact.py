@@ -10,6 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from benchmarks.reproduction.composed import JointComposition, ParallelComposition
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta
 from fl_shuffle.accounting.bounds.blanket import blanket_delta
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
@@ -26,7 +27,6 @@ from fl_shuffle.accounting.laws.frequency_oracles import (
     OptimizedUnaryEncoding,
     Rappor,
 )
-from fl_shuffle.accounting.laws.products import JointComposition, ParallelComposition
 from tests.oracles import (
     Matrix,
     hash_matrix,

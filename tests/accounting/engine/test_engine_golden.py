@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.reproduction.composed import ParallelComposition
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta
 from fl_shuffle.accounting.bounds.blanket import blanket_delta
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
@@ -21,7 +22,6 @@ from fl_shuffle.accounting.laws.frequency_oracles import (
     OptimizedUnaryEncoding,
     Rappor,
 )
-from fl_shuffle.accounting.laws.products import ParallelComposition
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "exact_delta.json"
 RECORDS: list[dict[str, Any]] = json.loads(GOLDEN.read_text())["records"]

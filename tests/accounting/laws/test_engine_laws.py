@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fl_shuffle.accounting.laws.frequency_oracles as oracles
+from benchmarks.reproduction.composed import dominating_pair
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta, lower_bound_epsilon
 from fl_shuffle.accounting.bounds.blanket import blanket_delta, blanket_epsilon
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
@@ -109,7 +110,7 @@ def test_epsilon_is_safe_and_tight(family, epsilon0: float, n: int, log_delta: f
 def test_finite_laplace_pair_dominates_in_convex_order(epsilon0: float, cells: int) -> None:
     for epsilon in (0.0, 0.3 * epsilon0):
         exact = LaplaceLaw(0.5 * epsilon0, epsilon)
-        rounded = LaplaceRandomizer(epsilon0).dominating_pair(cells).law(epsilon)
+        rounded = dominating_pair(LaplaceRandomizer(epsilon0), cells).law(epsilon)
         assert rounded is not None
         grid = np.linspace(exact.lower, exact.upper, 501)
         assert np.all(rounded.stop_loss(grid) >= exact.stop_loss(grid) * (1.0 - 1e-12) - 1e-15)

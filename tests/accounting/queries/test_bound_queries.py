@@ -49,8 +49,6 @@ GOOD = {"epsilon0": 1.0, "clients": 100, "delta": 1e-6}
         ({"randomizer": "krr"}, "k = None"),
         ({"randomizer": "kr"}, "did you mean 'krr'"),
         ({"method": "clones"}, "did you mean 'clone'"),
-        ({"parallel": "blh:0.5,oue"}, "parallel"),
-        ({"parallel": "blh:0.5,oue:0.4", "method": "blanket"}, "weight"),
         ({"budgets": [[2.0, 0.0]]}, "epsilon0"),
         ({"epsilom": 1.0}, "did you mean 'epsilon"),
     ],
