@@ -6,28 +6,24 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr
 
-from fl_shuffle.accounting.attacks.certain_loss import most_exposed
-from fl_shuffle.accounting.attacks.laplace_sums import (
-    SUM_ATTACK_COARSEST,
-    SUM_ATTACK_LOG_MISSED,
-    LaplaceSumTest,
-)
 from fl_shuffle.accounting.bisection import bisected
-from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import INVERSE_SAFETY, gaussian_epsilon
 from fl_shuffle.accounting.rounds.events import Column
 from fl_shuffle.accounting.rounds.sum_account import SumAccount
 
 SUM_LOWER_SOURCE = "likelihood-ratio test on the sums, the others' means known"
-LAPLACE_LOWER_SOURCE = "threshold test on one coordinate of the sums, the others' means known"
 
 NO_TEST = "no test on the sums that we compute is certain enough here"
 
-Vector = NDArray[np.float64]
+SUM_ATTACK_COARSEST = 0.125
+"""Where a grid is coarser than this share of its noise scale no test is claimed."""
+SUM_ATTACK_LOG_MISSED = (-24.0, -36.0, -60.0)
+"""Logarithms, one of which is tried after the other, of the probability, times e^epsilon, that
+rounding moves a sum further than is allowed for."""
+LAPLACE_NOTE = "no test on sums of Laplace reports is computed"
 
 
 def sum_attack_delta(epsilon: float, mu: float, coarsest: float) -> float:
@@ -72,57 +68,19 @@ def sum_attack_epsilon(delta: float, mu: float, coarsest: float) -> float:
     return good * (1.0 - INVERSE_SAFETY)
 
 
-def laplace_sum_test(
-    scale: Vector,
-    grid: Vector,
-    counts: NDArray[np.int64],
-    honest: int,
-    index: int,
-    shift: float,
-    rounds: int,
-) -> LaplaceSumTest:
-    """The test on `rounds` sums of `counts` [classes] Laplace reports against a client of class
-    `index`, if besides it the `honest` - 1 others of the smallest noise are honest."""
-    order = np.argsort(scale, kind="stable")
-    others = counts.copy()
-    others[index] -= 1
-    hiding = np.empty_like(counts)
-    hiding[order] = np.diff(np.minimum(np.cumsum(others[order]), honest - 1), prepend=0)
-    hiding[index] += 1
-    return LaplaceSumTest(scale, grid, hiding, shift, rounds)
-
-
-def _laplace_column(account: SumAccount, delta: float, classes: list[int]) -> Column:
-    """The most exposed class's; a round of fewer reports hides it no better than a larger one."""
-    taken = account.worst_of_classes(account.taken.astype(np.float64)).astype(np.int64)
-    index = most_exposed(account.classes, {one: int(taken[one]) for one in classes})
-    counts, epsilon = account.most, {}
-    if index is not None and counts is not None:
-        # Of sums of some clients nobody can tell which of them were the honest ones.
-        rounds = int(taken[index]) if account.assumed_honest is None else account.whole
-        scale, grid, shift = account.reports(index)
-        honest = honest_reports(account.assumed_honest, int(counts.sum()))
-        if rounds:
-            test = laplace_sum_test(scale, grid, counts, honest, index, shift, rounds)
-            found = test.epsilon(delta)
-            epsilon = {index: found} if found > 0.0 else {}
-    note = "" if epsilon else NO_TEST
-    return Column("sum-lower", Status.LOWER_BOUND, LAPLACE_LOWER_SOURCE, epsilon, note)
-
-
 def sum_lower_column(account: SumAccount, delta: float, classes: Iterable[int]) -> Column:
     """What the test certainly reaches against the most exposed client of each of these classes.
 
     The adversary is the guarantee's own: where some reports are not assumed to be honest it knows
-    their noise, and the honest ones are those of the smallest noise. Of Laplace reports the most
-    exposed class alone is attacked.
+    their noise, and the honest ones are those of the smallest noise. Sums of Laplace
+    reports are not attacked.
     """
     if account.reason is not None:
         return Column(
             "sum-lower", Status.LOWER_BOUND, SUM_LOWER_SOURCE, note="as for the column sum"
         )
     if bool(account.classes.is_noise("laplace").any()):
-        return _laplace_column(account, delta, list(classes))
+        return Column("sum-lower", Status.LOWER_BOUND, SUM_LOWER_SOURCE, note=LAPLACE_NOTE)
     worst = account.worst_of_classes(account.attacked_mu_squared)
     found = {
         index: sum_attack_epsilon(delta, math.sqrt(worst[index]), account.coarsest)

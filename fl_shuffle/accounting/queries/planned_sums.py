@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.attacks.laplace_sums import LaplaceSumTest
-from fl_shuffle.accounting.attacks.sum_attack import laplace_sum_test
 from fl_shuffle.accounting.bounds.sum_release.gaussian import drawn_variance
 from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest, honest_reports
 from fl_shuffle.accounting.bounds.sum_release.laplace import SUM_INFLATION
@@ -59,14 +57,6 @@ class EqualSums:
         """What the best test on these Gaussian sums reaches against the worst class."""
         squares = self.table.cost(self.counts, self.honest).attacked_mu_squared
         return math.sqrt(self.rounds * float(squares.max()))
-
-    def laplace_tests(self) -> list[LaplaceSumTest]:
-        """The test on these Laplace sums against a client of each class."""
-        scale, grid = self.table.scale, self.table.grid
-        return [
-            laplace_sum_test(scale, grid, self.counts, self.honest, index, move, self.rounds)
-            for index, move in enumerate(self.table.shift.tolist())
-        ]
 
 
 def shuffled_histories(

@@ -69,7 +69,7 @@ def sum_attack_guarantee(query: Question) -> Guarantee:
     Raises `NotApplicableError` where it reaches nothing.
     """
     from fl_shuffle.accounting.attacks.sum_attack import (
-        LAPLACE_LOWER_SOURCE,
+        LAPLACE_NOTE,
         SUM_LOWER_SOURCE,
         sum_attack_delta,
         sum_attack_epsilon,
@@ -78,28 +78,21 @@ def sum_attack_guarantee(query: Question) -> Guarantee:
 
     classes = report_classes(query, "for other randomizers there is no attack on sums here")
     sums = EqualSums.of(classes, query.rounds, query.assumed_honest)
-    laplace = sums.table.laplace
-    if laplace:
-        tests = sums.laplace_tests()
-        epsilon, delta = epsilon_and_delta(
-            query,
-            lambda delta: max(test.epsilon(delta) for test in tests),
-            lambda epsilon: max(test.delta(epsilon) for test in tests),
-        )
-    else:
-        mu, coarsest = sums.attacked_mu(), sums.table.coarsest
-        epsilon, delta = epsilon_and_delta(
-            query,
-            lambda delta: sum_attack_epsilon(delta, mu, coarsest),
-            lambda epsilon: sum_attack_delta(epsilon, mu, coarsest),
-        )
+    if sums.table.laplace:
+        raise NotApplicableError(f"{query.method}: {LAPLACE_NOTE}")
+    mu, coarsest = sums.attacked_mu(), sums.table.coarsest
+    epsilon, delta = epsilon_and_delta(
+        query,
+        lambda delta: sum_attack_epsilon(delta, mu, coarsest),
+        lambda epsilon: sum_attack_delta(epsilon, mu, coarsest),
+    )
     if min(epsilon, delta) == 0.0 and (query.delta is not None or delta == 0.0):
         raise NotApplicableError(f"{query.method}: the test on the sums reaches nothing here")
     return answer_to(
         query,
         (epsilon, delta),
         Status.LOWER_BOUND,
-        LAPLACE_LOWER_SOURCE if laplace else SUM_LOWER_SOURCE,
+        SUM_LOWER_SOURCE,
         ("the client's mean moves along one coordinate",),
         **report_details(query, classes),
         release=query.release,

@@ -159,10 +159,6 @@ class SumAccount:
     taken: NDArray[np.int64]
     coarsest: float = 0.0
     """The coarsest grid of any report, in units of its noise scale."""
-    most: NDArray[np.int64] | None = None
-    """Of Laplace reports: no sum so far had more of a class [classes] than this."""
-    whole: int = 0
-    """So many sums were of everybody's reports."""
     _table: SumTable | None = field(default=None, repr=False)
     _everybody: NDArray[np.int64] | None = field(default=None, repr=False)
     """So many clients each class [classes] has."""
@@ -226,16 +222,11 @@ class SumAccount:
             spent, attacked = self.mu_squared.copy(), self.attacked_mu_squared.copy()
             spent[present] += times * cost.mu_squared[own]
             attacked[present] += times * cost.attacked_mu_squared[own]
-        most = self.most
-        if table.laplace:
-            most = counts if most is None else np.maximum(most, counts)
         return replace(
             self,
             mu_squared=spent,
             attacked_mu_squared=attacked,
             taken=taken,
-            most=most,
-            whole=self.whole + times * everybody,
         )
 
     @property
@@ -243,12 +234,6 @@ class SumAccount:
         """The classes, as far as their own noise is concerned; `NotApplicableError` if there is no
         guarantee."""
         return self._require().local
-
-    def reports(self, index: int) -> tuple[Vector, Vector, float]:
-        """Scale and grid of each class's reports [classes], and how far a client of class `index`
-        moves the sum."""
-        table = self._require()
-        return table.scale, table.grid, float(table.shift[index])
 
     def epsilons(self, delta: float) -> Vector:
         """Every client's epsilon [n] at `delta` (nats), proven.
