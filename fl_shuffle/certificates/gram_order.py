@@ -20,19 +20,28 @@ from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import (
     gaussian_delta,
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_swap import LAMBDA, Swap, choose_swap
-from fl_shuffle.accounting.bounds.partial_shuffle.gram import ADDED, Cover, frontier, tilted_moment
+from fl_shuffle.accounting.bounds.partial_shuffle.gram import (
+    ADDED,
+    Cover,
+    frontier,
+    second_moment,
+    tilted_moment,
+)
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
 from fl_shuffle.verify.gram import NOTHING
 
 FloatArray = NDArray[np.float64]
 
+Box = tuple[int, int, int, int]
+"""As in `fl_shuffle.verify.gram`, without the letter."""
 NODES = Nodes.of(96, 27)
 """Of the laws by which boxes are chosen."""
 TOLERANCE = 0.003
 """Boxes may say this much more than the worst configuration, times 1 + z^2 at z deviations ..."""
 MOST_TOLERANCE = 0.08
 """... and no more than this."""
-DEEPEST = 9
+MOST_PARTS, MOST_SPLITS = 1 << 13, 2000
+"""Of either side; of all boxes together."""
 FINE = 20
 """Nodes of ell to a unit."""
 WIDTH = 0.05
@@ -106,18 +115,18 @@ def _trees(setting: Setting, term: MainTerm, swap: Swap, a: float, tolerance: fl
             return np.asarray(np.exp(np.minimum(log - scale, 600.0)) + setting.count * kappa / main)
 
         best = float(value(area.ends).max())
-        split: set[tuple[int, int, int]] = set()
-        level = [(0, 0, 0)]
+        split: dict[Box, str] = {}
+        level = [(0, 0, 1, 1)]
         while level:
-            level = [box for box in level if _holds(area, *box)]
             boxes = np.array([_sides(area, *box) for box in level])
             values = value(boxes)
             best = max(best, float(value(area.middles(boxes)).max()))
             halved = []
             for box, v in zip(level, values.tolist(), strict=True):
-                if v > best * (1 + tolerance) and box[2] < DEEPEST:
-                    split.add(box)
-                    halved += _quarters(*box)
+                coarse = min(box[2:]) < MOST_PARTS and len(split) < MOST_SPLITS
+                if coarse and v > best * (1 + tolerance):
+                    split[box] = _better_split(area, box, a)
+                    halved += [half for half in _halves(*box, split[box]) if _holds(area, *half)]
             level = halved
         return _written(split, lambda *box: _letter(area, box, a, term.theta))
 
@@ -126,50 +135,64 @@ def _trees(setting: Setting, term: MainTerm, swap: Swap, a: float, tolerance: fl
     ]
 
 
-def _sides(area: Cover, i: int, j: int, depth: int) -> tuple[float, float, float, float]:
+def _better_split(area: Cover, box: Box, a: float) -> str:
+    """The side to halve: that which leaves the corners of the halves lower."""
+
+    def left(side: str) -> float:
+        halves = [_sides(area, *half) for half in _halves(*box, side) if _holds(area, *half)]
+        if not halves:
+            return 0.0
+        return float(second_moment(area.corner(np.array(halves), a), a).sum())
+
+    allowed = [side for side, parts in zip("xy", box[2:], strict=True) if parts < MOST_PARTS]
+    return min(allowed, key=left)
+
+
+def _sides(area: Cover, i: int, j: int, columns: int, rows: int) -> tuple[float, ...]:
     """A box of the verifier's square in the coordinates of `Cover`."""
     if area.client_unit:
-        unit = math.pi / (1 << depth)
-        return i * unit, (i + 1) * unit, j * unit, (j + 1) * unit
-    reach, parts = area.own + area.other, 1 << depth
+        x, y = math.pi / columns, math.pi / rows
+        return i * x, (i + 1) * x, j * y, (j + 1) * y
+    reach = area.own + area.other
     most, side = reach * reach, 2 * reach * area.move
-    low, high = ((2 * k - parts) / parts * side for k in (j, j + 1))
-    return most * i / parts, most * (i + 1) / parts, low, high
+    low, high = ((2 * k - rows) / rows * side for k in (j, j + 1))
+    return most * i / columns, most * (i + 1) / columns, low, high
 
 
-def _holds(area: Cover, i: int, j: int, depth: int) -> bool:
+def _holds(area: Cover, i: int, j: int, columns: int, rows: int) -> bool:
     """Whether some configuration may lie there."""
     if area.client_unit:
-        return i + j < 1 << depth
-    return bool(len(area.kept(np.array([_sides(area, i, j, depth)]))))
+        return i * rows + j * columns < columns * rows
+    return bool(len(area.kept(np.array([_sides(area, i, j, columns, rows)]))))
 
 
-def _quarters(i: int, j: int, depth: int) -> list[tuple[int, int, int]]:
+def _halves(i: int, j: int, columns: int, rows: int, side: str) -> list[Box]:
     """In the verifier's order."""
-    return [(2 * i + x, 2 * j + y, depth + 1) for x in (0, 1) for y in (0, 1)]
+    if side == "x":
+        return [(2 * i + x, j, 2 * columns, rows) for x in (0, 1)]
+    return [(i, 2 * j + y, columns, 2 * rows) for y in (0, 1)]
 
 
-def _written(split: set[tuple[int, int, int]], letter: Callable[[int, int, int], str]) -> str:
+def _written(split: dict[Box, str], letter: Callable[[int, int, int, int], str]) -> str:
     """The tree, depth first."""
-    found, open_boxes = [], [(0, 0, 0)]
+    found, open_boxes = [], [(0, 0, 1, 1)]
     while open_boxes:
         box = open_boxes.pop()
+        found.append(split[box] if box in split else letter(*box))
         if box in split:
-            found.append("s")
-            open_boxes += reversed(_quarters(*box))
-        else:
-            found.append(letter(*box))
+            open_boxes += reversed(_halves(*box, split[box]))
     return "".join(found)
 
 
-def _letter(area: Cover, box: tuple[int, int, int], a: float, theta: float) -> str:
+def _letter(area: Cover, box: Box, a: float, theta: float) -> str:
     """Which e of Lemma 3 ranks first."""
     if not _holds(area, *box):
         return NOTHING
     low1, high1, low2, high2 = (np.array([x]) for x in _sides(area, *box))
     if area.client_unit:
         u2, w2, _ = frontier(area.own, area.other, low1, low2)
-        u1, w1, _ = frontier(area.own, area.other, high1, high2)
+        last1, last2 = np.minimum(high1, math.pi - low2), np.minimum(high2, math.pi - low1)
+        u1, w1, _ = frontier(area.own, area.other, last1, last2)
         spread = np.maximum(u2 - u1, w2 - w1)
         chord = 2 * area.own**2 * (1 - np.cos(np.minimum(high1 + high2, math.pi)))
     else:

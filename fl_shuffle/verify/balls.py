@@ -13,9 +13,8 @@ Profile = Callable[[arb], arb]
 """epsilon >= 0, an exact number -> an upper bound on delta there."""
 
 ZERO, ONE = arb(0), arb(1)
-PRECISION = 128
-"""Bits: the differences of normal tails below lose up to 60 of them where a move is short."""
-ctx.prec = PRECISION
+# Bits: the differences of normal tails below lose up to 60 of them where a move is short.
+ctx.prec = 128
 MINUS_ROOT_HALF = -(arb(1) / 2).sqrt()
 
 

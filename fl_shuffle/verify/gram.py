@@ -20,15 +20,18 @@ from .reading import Fields, require
 
 EXTRA = ("0", "0.02", "0.05", "0.1", "0.2", "0.4", "0.7", "1.2", "2", "3.5", "6", "10", "25", "80")
 """e of Lemma 3 in units of a box's Delta, named by letters from a on; any e is valid."""
-MOST_BOXES, DEEPEST_BOX = 5000, 12
+MOST_BOXES, MOST_PARTS = 5000, 1 << 14
 MOST_PLACES, MOST_KEPT = 4000, 1000
 BEYOND = fmpq(19, 5)
 """The nodes z of ell are x + x^3/8 for x up to this, 10.7; from -7.3 on."""
 
 NOTHING, TINY = ".", arb(2) ** -50
 
-Box = tuple[int, int, int, str]
-"""Place (i, j) among squares of side 1/2^depth, depth, and e, or `NOTHING`."""
+Box = tuple[int, int, int, int, str]
+"""Place (i, j) among the parts of either side, how many those are, and e, or `NOTHING`."""
+
+Sides = tuple[arb, arb, arb, arb, bool]
+"""U_2, W_2, Delta and D^2 of Lemma 3, and whether a box holds nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,18 +57,20 @@ class Others:
 
 
 def boxes(tree: Any) -> Iterator[Box]:
-    """Leaves of a tree over a square: 's' halves a box both ways, another letter keeps it."""
+    """Leaves of a tree over a square: 'x' or 'y' halves that side, another letter keeps a box."""
     require(isinstance(tree, str) and len(tree) <= MOST_BOXES, "boxes: not a short tree")
-    letters, open_boxes = iter(tree), [(0, 0, 0)]
+    letters, open_boxes = iter(tree), [(0, 0, 1, 1)]
     while open_boxes:
-        i, j, depth = open_boxes.pop()
+        i, j, columns, rows = open_boxes.pop()
         letter = next(letters, "")
         require(letter, "boxes: too short a tree")
-        if letter != "s":
-            yield i, j, depth, letter
-            continue
-        require(depth < DEEPEST_BOX, "boxes: too small")
-        open_boxes += [(2 * i + x, 2 * j + y, depth + 1) for x in (1, 0) for y in (1, 0)]
+        require(max(columns, rows) <= MOST_PARTS, "boxes: too small")
+        if letter == "x":
+            open_boxes += [(2 * i + x, j, 2 * columns, rows) for x in (1, 0)]
+        elif letter == "y":
+            open_boxes += [(i, 2 * j + y, columns, 2 * rows) for y in (1, 0)]
+        else:
+            yield i, j, columns, rows, letter
     require(next(letters, None) is None, "boxes: more than the tree needs")
 
 
@@ -74,7 +79,7 @@ def corner(others: Others, box: Box) -> Gram | None:
     """Lemma 3: above every law of the box; None for one that holds nothing and is left out."""
     *_, letter = box
     sides = by_angles if not others.move < 2 * others.own else by_lengths
-    u, w, spread, chord, nothing = sides(others, *box[:3])
+    u, w, spread, chord, nothing = sides(others, *box[:4])
     if letter == NOTHING:
         require(nothing, "boxes: one that is left out may hold something")
         return None
@@ -90,28 +95,27 @@ def corner(others: Others, box: Box) -> Gram | None:
     return Gram(d1, d2, (up((u - d1**2).max(ZERO)) + TINY**2).sqrt().upper())
 
 
-def by_angles(others: Others, i: int, j: int, depth: int) -> tuple[arb, arb, arb, arb, bool]:
-    """U_2, W_2, Delta and D^2 of Lemma 3, and whether the box holds nothing: any means in the ball.
-
-    Lemma 2: (g_1, g_2) in [0, pi]^2, g_1 + g_2 <= pi.
-    """
-    own, other, pi = others.own, others.reach, 1 << depth
+def by_angles(others: Others, i: int, j: int, columns: int, rows: int) -> Sides:
+    """Any means in the ball: (g_1, g_2) in [0, pi]^2, g_1 + g_2 <= pi (Lemma 2)."""
+    own, other, pi = others.own, others.reach, columns * rows
+    low1, low2 = i * rows, j * columns
+    high1, high2 = min(low1 + rows, pi - low2), min(low2 + columns, pi - low1)
     u, w, u1, w1 = (
-        own**2 + other**2 + 2 * own * other * cosine(k, pi) for k in (i, j, i + 1, j + 1)
+        own**2 + other**2 + 2 * own * other * cosine(k, pi) for k in (low1, low2, high1, high2)
     )
-    chord = 2 * own**2 * (1 - cosine(min(i + j + 2, pi), pi))
-    return u, w, (u - u1).max(w - w1), chord, i + j >= pi
+    chord = 2 * own**2 * (1 - cosine(min(low1 + rows + low2 + columns, pi), pi))
+    return u, w, (u - u1).max(w - w1), chord, low1 + low2 >= pi
 
 
-def by_lengths(others: Others, i: int, j: int, depth: int) -> tuple[arb, arb, arb, arb, bool]:
-    """The same where one record moves the client's mean: U in [0, M], U - W in [-m, m].
+def by_lengths(others: Others, i: int, j: int, columns: int, rows: int) -> Sides:
+    """One record moves the client's mean: U in [0, M], U - W in [-m, m].
 
     Section 12, Boxes: M = (C_1 + C_2)^2, m = 2 D (C_1 + C_2).
     """
-    own, other, move, parts = others.own, others.reach, others.move, 1 << depth
+    own, other, move = others.own, others.reach, others.move
     most, side = (own + other) ** 2, 2 * move * (own + other)
-    least, u = most * i / parts, most * (i + 1) / parts
-    low, high = side * (2 * j - parts) / parts, side * (2 * j + 2 - parts) / parts
+    least, u = most * i / columns, most * (i + 1) / columns
+    low, high = side * (2 * j - rows) / rows, side * (2 * j + 2 - rows) / rows
     w = (u - low).min(most).max(ZERO) + most * TINY
     both = least + (least - high).max(ZERO) - 2 * (own**2 + other**2)
     chord = (4 * own**2 - (both.max(ZERO) / (2 * other)) ** 2).min(move**2)
@@ -151,10 +155,8 @@ class Places:
     def __init__(self, witness: Fields) -> None:
         self.width = witness.free("width", fmpq(1, 100), 1)
         self.low = witness.integer("low", -2000, 2000)
-        self.top, self.bottom = (
-            witness.integer(end, self.low + 1, 2000) for end in ("top", "bottom")
-        )
-        self._known: dict[int, arb] = {}
+        self.top = witness.integer("top", self.low + 1, 2000)
+        self.bottom = witness.integer("bottom", self.low + 1, 2000)
 
     @cached_property
     def values(self) -> list[arb]:
@@ -164,9 +166,7 @@ class Places:
 
     def at(self, i: int) -> arb:
         """e^(width i)."""
-        if i not in self._known:
-            self._known[i] = (self.width * i).exp()
-        return self._known[i]
+        return (self.width * i).exp()
 
 
 class OnGrid:
@@ -198,7 +198,10 @@ class OnGrid:
         found.masses[zero] = self.masses[zero] + gone * (1 - self.masses[zero])
         for sign, held in ((-1, self.masses[zero - 1 :: -1]), (1, self.masses[zero + 1 :])):
             for i, mass in enumerate((arb_poly(held) * arb_poly(factor)).coeffs(), low - last):
-                found.put(sign * self.places.at(i), mass)
+                if low <= i < low + len(held):
+                    found.masses[zero + sign * (i - low + 1)] += mass
+                else:
+                    found.put(sign * self.places.at(i), mass)
         return found
 
 

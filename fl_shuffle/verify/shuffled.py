@@ -244,15 +244,13 @@ def gram_delta(groups: Groups, epsilon: arb, witness: Fields, work: Work) -> arb
     table, c = table_of(places, swap, line, witness, work), line.weights()
     size, found = 2 * line.exact + 5, []
     for others, tree in zip(groups, witness.items("boxes", len(groups), len(groups)), strict=True):
-        weights, laws, each = swap.weights(others.reach), [], []
+        weights, each = swap.weights(others.reach), []
+        kept = [gram for box in boxes(tree) if (gram := corner(others, box))]
+        require(kept, "boxes: all are left out")
         steps = 40_000 + 2500 * fine + 100 * table.nrows() + table.nrows() * table.ncols() // 30
-        for box in boxes(tree):
-            if gram := corner(others, box):
-                work.spend(steps)
-                laws.append(law(gram, a, fine, places))
-        require(laws, "boxes: all are left out")
-        for start in range(0, len(laws), BATCH):
-            batch = laws[start : start + BATCH]
+        work.spend(steps * len(kept))
+        for start in range(0, len(kept), BATCH):
+            batch = [law(gram, a, fine, places) for gram in kept[start : start + BATCH]]
             rows = (arb_mat([masses for masses, _ in batch]) * table).tolist()
             for row, (_, missing) in zip(rows, batch, strict=True):
                 each_node = [line.bound(row[i : i + size], *c) for i in range(0, len(row), size)]

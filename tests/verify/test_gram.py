@@ -72,17 +72,18 @@ def test_a_corner_is_above_every_configuration_of_its_box() -> None:
     draw = random.Random(1)
     tight = 0
     for _ in range(400):
-        own, other, depth = draw.uniform(0.1, 1), draw.uniform(0.05, 1), draw.randint(1, 5)
-        whole = 1 << depth
-        i = draw.randrange(whole)
-        j = draw.randrange(whole - i)
+        own, other = draw.uniform(0.1, 1), draw.uniform(0.05, 1)
+        columns, rows = 1 << draw.randint(0, 5), 1 << draw.randint(0, 5)
+        i, j = draw.randrange(columns), draw.randrange(rows)
         letter = chr(ord("a") + draw.randrange(len(EXTRA)))
         others = Others(arb(own), arb(other), arb(2 * own), 1)
-        found = corner(others, (i, j, depth, letter))
-        assert found
-        g1, g2 = ((k + draw.random()) * math.pi / whole for k in (i, j))
+        g1, g2 = (i + draw.random()) * math.pi / columns, (j + draw.random()) * math.pi / rows
         if g1 + g2 > math.pi:
             continue
+        found = corner(others, (i, j, columns, rows, letter))
+        assert found
+        with pytest.raises(Refused, match="may hold something"):
+            corner(others, (i, j, columns, rows, NOTHING))
         u = own**2 + other**2 + 2 * own * other * math.cos(g1)
         w = own**2 + other**2 + 2 * own * other * math.cos(g2)
         x = other**2 + own * other * (math.cos(g1) + math.cos(g2)) + own**2 * math.cos(g1 + g2)
@@ -98,49 +99,50 @@ def test_in_the_record_unit_a_corner_is_above_every_three_means_of_its_box() -> 
     tight = 0
     for _ in range(600):
         own, other = rng.uniform(0.1, 1), rng.uniform(0.05, 1)
-        move, depth = own * rng.uniform(0.05, 1.9), int(rng.integers(0, 7))
+        move, columns = own * rng.uniform(0.05, 1.9), 1 << int(rng.integers(0, 7))
+        rows = 1 << int(rng.integers(0, 7))
         p, q, r = (v / max(np.linalg.norm(v), 1) for v in rng.normal(size=(3, 3)) * 0.9)
         p, q, r = own * p, own * q, other * r
         q = p + (q - p) * min(1, move / np.linalg.norm(q - p))
         u, w, x = ((p - r) @ (p - r), (q - r) @ (q - r), (p - r) @ (q - r))
-        most, side, parts = (own + other) ** 2, 2 * move * (own + other), 1 << depth
-        i = min(int(u / most * parts), parts - 1)
-        j = min(int(((u - w) / side + 1) / 2 * parts), parts - 1)
+        most, side = (own + other) ** 2, 2 * move * (own + other)
+        i = min(int(u / most * columns), columns - 1)
+        j = min(int(((u - w) / side + 1) / 2 * rows), rows - 1)
         letter = chr(ord("a") + int(rng.integers(len(EXTRA))))
         others = Others(arb(own), arb(other), arb(move), 1)
-        found = corner(others, (i, j, depth, letter))
+        found = corner(others, (i, j, columns, rows, letter))
         assert found
         room = above(found, u, w, x)
         assert room >= -1e-9
         tight += room < 0.02
         with pytest.raises(Refused, match="may hold something"):
-            corner(others, (i, j, depth, NOTHING))
+            corner(others, (i, j, columns, rows, NOTHING))
     assert tight > 10
 
 
 def test_boxes_cover_the_square_and_nothing_else_is_a_tree() -> None:
     draw = random.Random(2)
     others = Others(arb(1), arb(1), arb(2), 1)
-    for tree in ("a", "saaa.", "ssaaaaaa.", "sasaaa.a.", "saasaaa.."):
+    for tree in ("a", "xaa", "yxaaa", "xyaaya.", "xyaxaayaa", "yxxaaaxa."):
         leaves = list(boxes(tree))
         for _ in range(300):
             g1 = draw.random()
             g2 = draw.random() * (1 - g1)
             held = [
                 (i, j)
-                for i, j, depth, letter in leaves
-                if i <= g1 * (1 << depth) <= i + 1
-                and j <= g2 * (1 << depth) <= j + 1
-                and corner(others, (i, j, depth, letter))
+                for i, j, columns, rows, letter in leaves
+                if i <= g1 * columns <= i + 1
+                and j <= g2 * rows <= j + 1
+                and corner(others, (i, j, columns, rows, letter))
             ]
             assert held, (tree, g1, g2)
-    for tree in ("", "s", "saaa", "aa", "saaaaa", "s" * 60, "s" * 100_000):
+    for tree in ("", "x", "xa", "aa", "yaaa", "x" * 60, "y" * 60, "x" * 100_000):
         with pytest.raises(Refused, match="boxes"):
             list(boxes(tree))
     with pytest.raises(Refused, match="no letter"):
-        corner(others, (0, 0, 0, "z"))
+        corner(others, (0, 0, 1, 1, "z"))
     with pytest.raises(Refused, match="may hold something"):
-        corner(others, (0, 0, 1, NOTHING))
+        corner(others, (0, 0, 2, 2, NOTHING))
 
 
 def line(count: int, **changed: str) -> Line:
@@ -255,7 +257,7 @@ def test_no_witness_makes_a_point_smaller_than_a_data_set(
             assert found > exact, (name, text, found)
     assert tried == 3 * len(NAMES)
     assert accepted > 15
-    for other in ("", "x", "sa", 7, None, []):
+    for other in ("", "z", "xa", 7, None, []):
         with pytest.raises(Refused):
             verified(setting, 0.0, witness | {"boxes": [other]})
     with pytest.raises(Refused):
@@ -270,6 +272,7 @@ def first_tree() -> str:
             return "."
         if depth == 2:
             return "d"
-        return "s" + "".join(tree(2 * i + x, 2 * j + y, depth + 1) for x in (0, 1) for y in (0, 1))
+        parts = [[tree(2 * i + x, 2 * j + y, depth + 1) for y in (0, 1)] for x in (0, 1)]
+        return "x" + "".join("y" + "".join(column) for column in parts)
 
     return tree(0, 0, 0)
