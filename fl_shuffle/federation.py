@@ -8,7 +8,6 @@ what of it needs nobody's records: all that there is where model and records are
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
@@ -51,7 +50,7 @@ from fl_shuffle.flower.node_registry import reply_with_holding
 from fl_shuffle.flower.nodes import Nodes
 from fl_shuffle.flower.remote_shuffler import agreement_of, receiver_of, run_named_in
 from fl_shuffle.flower.schedule import Schedule
-from fl_shuffle.flower.settings import SIMULATION_VARIABLE, config_of, require_simulated
+from fl_shuffle.flower.settings import config_of, require_simulated
 from fl_shuffle.gradients import make_gradient_engine, packing_of
 from fl_shuffle.gradients.blocks import Packing
 from fl_shuffle.gradients.clipper import Clipper, Records, make_clipper, starts_of_pieces
@@ -267,20 +266,19 @@ class RunParts:
             config.data.clients,
             config.run.timeout,
             self.blocks,
-            summed=self._nodes_add_up,
+            summed=self._nodes_add_up(grid),
             simulated=isinstance(grid, InProcessGrid) or is_simulated(config),
             supernodes=read_supernodes(listed, config.data.clients) if listed else None,
         )
 
-    @property
-    def _nodes_add_up(self) -> bool:
-        """Whether nodes answer with sums of reports: on Ray, where each report would be pickled on
-        its way and nobody wants single ones; and where no reports are made."""
+    def _nodes_add_up(self, grid: Grid) -> bool:
+        """Whether nodes answer with sums of reports: where each report would be pickled on its way
+        and nobody wants single ones; and where no reports are made."""
         config = self.config
         if config.training.schedule == "sequential" or config.server.analyzer != "mean":
             return False
-        on_ray = os.environ.get(SIMULATION_VARIABLE) == "1"
-        return on_ray or config.run.noise == "pooled"
+        far = isinstance(grid, InProcessGrid) and grid.far
+        return far or config.run.noise == "pooled"
 
     def shuffler(
         self, context: Context, run: str, dimension: int, counted: int | None

@@ -33,8 +33,8 @@ def simulate(
     `config` is a TOML file, nested tables or a `Config`; `overrides` maps `section.key` to a value.
     The run's folder is `out`, which must not hold a run, or a new one below `run.out`. `on_round`
     is called after every round with its spend and metrics, `on_event` with every event of
-    `fl_shuffle.runs.events`; what they raise ends the run. On the Ray engine, whose rounds run in
-    another process, they are called a little later. Nothing is printed. Raises `FlShuffleError`.
+    `fl_shuffle.runs.events`; what they raise ends the run. Nothing is printed. Raises
+    `FlShuffleError`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

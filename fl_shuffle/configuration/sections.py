@@ -38,8 +38,8 @@ class RunSection:
     )
     engine: str = setting(
         "in-process",
-        "what plays the clients: `in-process`, `ray` (Flower's simulation engine), or `flwr`: the "
-        "same by `flwr run .`, the app of this folder",
+        "what plays the clients: `in-process`, `ray` (its processes, here or on a cluster), or "
+        "`flwr`: the app of this folder on Flower's Simulation Runtime, as `flwr run .` does",
         choices=("in-process", "ray", "flwr"),
         flag="--engine",
         metavar="NAME",

@@ -57,11 +57,11 @@ def exchange(
 ) -> None:
     """Call take(position of the request, reply) as replies arrive, at most `window` under way.
 
-    The in-process engine calls it on the threads that play the nodes, several at a time. Requests
-    that get no reply within `timeout` seconds are given up: nothing is taken for them.
+    Requests that get no reply within `timeout` seconds are given up: nothing is taken for them. The
+    in-process engine waits, and calls it on the threads that play the nodes, several at a time.
     """
     if isinstance(grid, InProcessGrid):
-        grid.exchange(messages, take, timeout=timeout)
+        grid.exchange(messages, take)
         return
     source = enumerate(messages)
     position_of: dict[str, int] = {}

@@ -7,7 +7,6 @@ end, and train on noise alone.
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ import flwr
 
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ProgramError, text_of
-from fl_shuffle.flower.settings import APP_ROOT, SIMULATED, SIMULATION_VARIABLE
+from fl_shuffle.flower.settings import APP_ROOT, SIMULATED
 
 FEW = 3
 """So many clients that fail alike, and nobody before them who does not, are a mistake."""
@@ -33,8 +32,7 @@ def is_simulated(config: Config, node_config: Mapping[str, object] = MappingProx
 
     Seeded noise protects nobody, wherever it is drawn.
     """
-    told = bool(node_config.get(SIMULATED)) or os.environ.get(SIMULATION_VARIABLE) == "1"
-    return told or config.run.entropy == "seeded"
+    return bool(node_config.get(SIMULATED)) or config.run.entropy == "seeded"
 
 
 class FirstTrainings:

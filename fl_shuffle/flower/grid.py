@@ -5,15 +5,15 @@ The same ServerApp and ClientApp run unchanged on Flower's Simulation and Deploy
 
 from __future__ import annotations
 
+import ast
 import itertools
 import logging
 import secrets
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, wait
-from functools import partial
+from functools import wraps
+from multiprocessing.pool import ThreadPool
 from typing import Any
 
 import torch
@@ -25,7 +25,6 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fl_shuffle.errors import FlShuffleError, ProgramError, text_of
-from fl_shuffle.flower.node_threads import Gate, NodeThreads
 from fl_shuffle.flower.settings import SIMULATED
 from fl_shuffle.threads import kept_default_dtype
 
@@ -71,14 +70,14 @@ class InProcessGrid(Grid):
     """Plays `nodes` Flower nodes in this process, on as many threads.
 
     Each worker thread computes with one torch thread: results then do not depend on the number of
-    workers. A ClientApp that raises (or exits, or returns what is no message) yields an error reply
-    without text, but for the cause that a `NamedError` tells the user's own terminal; the exception
-    goes to this process's client log only. One that hangs is given up after the exchange's timeout.
-    Of the framework's own app (`trusted`) a `FlShuffleError` is about the run's settings: it is
-    raised here, for the user to see.
+    workers. What becomes of a ClientApp that raises: `reply_of`; of one that hangs: the run waits,
+    until it is interrupted.
 
     `observer` is who watches the run: the ServerApp finds it here and tells it what happens.
     """
+
+    far = False
+    """Whether replies come from other processes: each report would be pickled on its way."""
 
     def __init__(
         self,
@@ -94,6 +93,7 @@ class InProcessGrid(Grid):
         self._app = client_app
         self._run = Run.create_empty(run_id=secrets.randbits(62))
         adopt_task_identity(self._run.run_id)
+        parse_one_at_a_time()
         config: UserConfig = dict(run_config)  # type: ignore[arg-type]
         self._contexts = {
             node_id: Context(
@@ -105,20 +105,21 @@ class InProcessGrid(Grid):
             )
             for node_id in range(2, 2 + nodes)
         }
-        self._threads = NodeThreads(nodes, lambda: torch.set_num_threads(1))
+        # Its threads are daemons: one that hangs does not keep the interpreter from ending.
+        self._pool = ThreadPool(nodes, torch.set_num_threads, (1,))
         self._switch_interval = sys.getswitchinterval()
         sys.setswitchinterval(min(SWITCH_SECONDS, self._switch_interval))
         self._replies: dict[str, Message] = {}
 
     def close(self) -> None:
         """Stop the worker threads."""
-        self._threads.close()
+        self._pool.terminate()
         sys.setswitchinterval(self._switch_interval)
 
     def begin(self, call: Callable[[], None]) -> None:
         """Have a node's thread do this beside the ServerApp: something that later requests would
         do themselves, for nobody hears what it raises."""
-        self._threads.submit(call)
+        self._pool.apply_async(call)
 
     def set_run(self, run: Run) -> None:
         self._run = run
@@ -141,12 +142,9 @@ class InProcessGrid(Grid):
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        identifiers = []
-        for message in messages:
-            reply = self._call(stamp(message))
-            self._replies[message.metadata.message_id] = reply
-            identifiers.append(message.metadata.message_id)
-        return identifiers
+        sent = [stamp(message) for message in messages]
+        self._replies |= {each.metadata.message_id: self._answered(each) for each in sent}
+        return [message.metadata.message_id for message in sent]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         return [self._replies.pop(key) for key in message_ids if key in self._replies]
@@ -155,89 +153,73 @@ class InProcessGrid(Grid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         replies: dict[int, Message] = {}
-        self.exchange(messages, replies.__setitem__, timeout=timeout)
+        self.exchange(messages, replies.__setitem__)
         return [replies[position] for position in sorted(replies)]
 
-    def exchange(
-        self,
-        messages: Iterable[Message],
-        take: Take,
-        *,
-        timeout: float | None = None,
-    ) -> None:
+    def exchange(self, messages: Iterable[Message], take: Take) -> None:
         """Have every message answered and taken, on the threads of the nodes.
 
-        Few are in flight at a time. The first exception of a ClientApp or of `take` is raised here.
-        What is not answered within `timeout` seconds is given up: nothing is taken any more.
+        The first exception of a ClientApp or of `take` is raised here.
         """
-        gate = Gate()
-        deadline = None if timeout is None else time.monotonic() + timeout
 
-        def play(position: int, message: Message) -> None:
-            reply = self._call(message)
-            with gate.passing() as through:
-                if through:
-                    take(position, reply)
+        def play(request: tuple[int, Message]) -> None:
+            position, message = request
+            take(position, self._answered(stamp(message)))
 
-        try:
-            self._play_all(messages, play, deadline)
-        finally:
-            gate.shut()
+        for _ in self._pool.imap_unordered(play, enumerate(messages)):
+            pass
 
-    def _play_all(
-        self,
-        messages: Iterable[Message],
-        play: Callable[[int, Message], None],
-        deadline: float | None,
-    ) -> None:
-        waiting: set[Future[None]] = set()
-        source = enumerate(messages)
-        # Those that start at once are made before the first one does: a thread that computes leaves
-        # this one no time.
-        first = list(itertools.islice(source, len(self._contexts)))
-        for position, message in itertools.chain(first, source):
-            waiting.add(self._threads.submit(partial(play, position, stamp(message))))
-            if len(waiting) > len(self._contexts):
-                rest = self._finished(waiting, FIRST_COMPLETED, deadline)
-                if rest is None:
-                    return
-                waiting = rest
-        self._finished(waiting, ALL_COMPLETED, deadline)
-
-    def _finished(
-        self, waiting: set[Future[None]], until: str, deadline: float | None
-    ) -> set[Future[None]] | None:
-        """Wait for one of them, or all; returns those still under way, None after the deadline."""
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        done, rest = wait(waiting, timeout=left, return_when=until)
-        for future in done:
-            future.result()
-        if rest and (not done or until == ALL_COMPLETED):
-            hanging = self._threads.give_up(rest)
-            log.error("%d requests were not answered in time and are given up", hanging)
-            return None
-        return rest
-
-    def _call(self, message: Message) -> Message:
+    def _answered(self, message: Message) -> Message:
         context = self._contexts[message.metadata.dst_node_id]
-        try:
-            # Whatever the type says: a user's app may return anything.
-            with kept_default_dtype():
-                reply: Any = self._app(message, context)
-            if isinstance(reply, Message) and (reply.has_error() or reply.has_content()):
-                return reply
-            cause = f"returned {type(reply).__name__}, no message"
-            log.error("a request failed in round %s: its app %s", message.metadata.group_id, cause)
-        except BaseException as error:
-            if isinstance(error, FlShuffleError if self._trusted else ProgramError):
-                raise
-            if isinstance(error, KeyboardInterrupt) and _in_main_thread():
-                raise
-            cause = f"raised {type(error).__name__} {text_of(error)}".rstrip()
-            number = message.metadata.group_id
-            log.exception("a request failed in round %s: its app %s", number, cause[:SHOWN])
-        return Message(NamedError(cause[:SHOWN]), reply_to=message)
+        return reply_of(self._app, message, context, trusted=self._trusted)
+
+
+def reply_of(
+    app: Callable[[Message, Context], Any], message: Message, context: Context, *, trusted: bool
+) -> Message:
+    """A ClientApp's reply. One that raises (or exits, or returns what is no message) yields an
+    error reply without text, but for the cause that a `NamedError` tells the user's own terminal;
+    the exception goes to this process's client log only.
+
+    Of the framework's own app (`trusted`) a `FlShuffleError` is about the run's settings: it is
+    raised, for the user to see; of others a `ProgramError`.
+    """
+    try:
+        # Whatever the type says: a user's app may return anything.
+        with kept_default_dtype():
+            reply = app(message, context)
+        if isinstance(reply, Message) and (reply.has_error() or reply.has_content()):
+            return reply
+        cause = f"returned {type(reply).__name__}, no message"
+        log.error("a request failed in round %s: its app %s", message.metadata.group_id, cause)
+    except BaseException as error:
+        if isinstance(error, FlShuffleError if trusted else ProgramError):
+            raise
+        if isinstance(error, KeyboardInterrupt) and _in_main_thread():
+            raise
+        cause = f"raised {type(error).__name__} {text_of(error)}".rstrip()
+        number = message.metadata.group_id
+        log.exception("a request failed in round %s: its app %s", number, cause[:SHOWN])
+    return Message(NamedError(cause[:SHOWN]), reply_to=message)
 
 
 def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
+
+
+def parse_one_at_a_time() -> None:
+    """Have threads take turns in `ast.parse` from now on, where CPython is older than 3.11.8.
+
+    It counts the depth of all threads' parsing together there, and raises `SystemError` in one of
+    them where the collection of garbage lets two meet. NumPy reads the header of every array so.
+    """
+    if sys.version_info >= (3, 11, 8) or hasattr(ast.parse, "__wrapped__"):
+        return
+    parse, turn = ast.parse, threading.RLock()
+
+    @wraps(parse)
+    def parse_in_turn(*arguments: Any, **options: Any) -> Any:
+        with turn:
+            return parse(*arguments, **options)
+
+    ast.parse = parse_in_turn

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -35,7 +34,6 @@ from fl_shuffle.errors import require_integer
 from fl_shuffle.flower.exchange import exchange, wait_for_nodes
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED, InProcessGrid
 from fl_shuffle.flower.messages import CLIENTS, REQUEST_RECORD, record_in
-from fl_shuffle.flower.settings import SIMULATION_VARIABLE
 
 log = logging.getLogger("fl_shuffle.run.nodes")
 
@@ -206,9 +204,7 @@ class NodeRegistry:
         return None
 
     def _ask(self, grid: Grid, nodes: list[int]) -> dict[int, range]:
-        # Ray's actors start with the first message, on machines that may be busy with others.
-        simulated = os.environ.get(SIMULATION_VARIABLE) == "1"
-        timeout = self._timeout if simulated else min(QUERY_SECONDS, self._timeout)
+        timeout = min(QUERY_SECONDS, self._timeout)
         questions = [
             Message(
                 RecordDict({REQUEST_RECORD: ConfigRecord({CLIENTS: self._clients})}),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -33,8 +32,6 @@ RESERVED = (
 SIMULATED = "fl-shuffle-simulation"
 """In the configuration of simulated nodes. Whoever starts a SuperNode writes its configuration, and
 the server cannot."""
-SIMULATION_VARIABLE = "FL_SHUFFLE_SIMULATION"
-"""Set, to "1", for the processes that play the nodes on Ray."""
 APP_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -145,7 +142,7 @@ def require_simulated(context: Context) -> None:
 
     The server writes the run's configuration: a node must not believe it that it is simulated.
     """
-    if not (context.node_config.get(SIMULATED) or os.environ.get(SIMULATION_VARIABLE) == "1"):
+    if not context.node_config.get(SIMULATED):
         raise ConfigError(
             "run.noise = 'pooled' is for `fl-shuffle simulate` alone: clients add no noise of "
             "their own; set run.noise = 'per-report'"

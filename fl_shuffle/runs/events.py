@@ -1,22 +1,17 @@
 """What a run tells whoever watches it: typed events, in order, to one observer.
 
-In this process the grid carries the observer to the ServerApp. Where Flower's Ray engine plays a
-simulation the ServerApp runs in another process and appends its events to a file, which whoever
-started the engine reads (`flower/event_file.py`). Elsewhere it tells Flower's log
+The grid carries the observer to the ServerApp; where there is none it tells Flower's log
 (`runs/display.py`).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.flower.event_file import EVENTS, append_event
 from fl_shuffle.runs.outcome import RoundOutcome
 
 
@@ -66,7 +61,4 @@ def unobserved(event: RunEvent) -> None:
 def observer_of(grid: object, otherwise: Observer = unobserved) -> Observer:
     """Who watches the run that this grid plays; `otherwise` where nobody does."""
     found: Observer | None = getattr(grid, "observer", None)
-    if found is not None:
-        return found
-    file = os.environ.get(EVENTS, "")
-    return partial(append_event, Path(file)) if file else otherwise
+    return otherwise if found is None else found

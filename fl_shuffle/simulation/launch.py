@@ -1,4 +1,5 @@
-"""Starting a run: the configured Flower apps, in this process or on Flower's Ray engine."""
+"""Starting a run: the configured Flower apps in this process or on Ray, or those of a folder on
+Flower's Simulation Runtime."""
 
 from __future__ import annotations
 
@@ -10,14 +11,16 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.plugins import load_function, require_extra
-from fl_shuffle.runs.directory import discard_unused, new_directory, require_unlocked
 from fl_shuffle.runs.events import Observer, Preparing, unobserved
 from fl_shuffle.runs.place import RunPlace
+
+if TYPE_CHECKING:
+    from fl_shuffle.flower.grid import InProcessGrid
 
 
 def simulate(
@@ -49,29 +52,25 @@ def simulate(
     config = with_app_config(_absolute_paths(config), Path.cwd())
     if config.run.engine != "in-process":
         require_extra("ray", "ray", f"run.engine = {config.run.engine!r}")
-        _simulate_on_ray(config, place, observer)
-    else:
-        _simulate_in_process(config, place, observer)
+    _play(config, place, observer)
 
 
-def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) -> None:
+def _play(config: Config, place: RunPlace, observer: Observer) -> None:
     from flwr.app import Context, RecordDict
 
-    from fl_shuffle.flower.grid import InProcessGrid
     from fl_shuffle.flower.settings import RESOLVED, SIMULATED
 
-    server_app = load_function(config.app.server, "grid", "context", field="app.server")
-    client_app = load_function(config.app.client, "message", "context", field="app.client")
     run_config: dict[str, Any] = {
         **config.app.config, RESOLVED: config.to_json(), **place.run_config()
     }  # fmt: skip
-    grid = InProcessGrid(
-        client_app,
-        run_config,
-        nodes=worker_count(config),
-        trusted=not config.app.custom_client,
-        observer=observer,
-    )
+    if config.run.engine == "flwr":
+        from fl_shuffle.flower.simulation_runtime import PASSED, play_app
+
+        settings = {key: run_config[key] for key in PASSED}
+        play_app(Path.cwd(), settings, worker_count(config), observer)
+        return
+    server_app = load_function(config.app.server, "grid", "context", field="app.server")
+    grid = _grid(config, run_config, observer)
     context = Context(
         run_id=grid.run.run_id,
         node_id=1,
@@ -84,6 +83,28 @@ def _simulate_in_process(config: Config, place: RunPlace, observer: Observer) ->
             server_app(grid, context)
     finally:
         grid.close()
+
+
+def _grid(config: Config, run_config: dict[str, Any], observer: Observer) -> InProcessGrid:
+    """The nodes: on threads, or in Ray's processes."""
+    client_app = load_function(config.app.client, "message", "context", field="app.client")
+    nodes, trusted = worker_count(config), not config.app.custom_client
+    if config.run.engine == "in-process":
+        from fl_shuffle.flower.grid import InProcessGrid
+
+        return InProcessGrid(client_app, run_config, nodes, trusted=trusted, observer=observer)
+    from fl_shuffle.flower.ray_grid import LOCAL, RayGrid
+
+    address = config.run.ray_address or os.environ.get("RAY_ADDRESS") or LOCAL
+    if address != LOCAL and not config.run.jobs:
+        raise ConfigError(
+            "run.jobs is missing: on a Ray cluster say how many workers shall play the clients, "
+            "e.g. as many as it has processors"
+        )
+    observer(Preparing("starting Ray"))
+    return RayGrid(
+        address, config.app.client, run_config, nodes, trusted=trusted, observer=observer
+    )
 
 
 class _FirstOfAKind(logging.Handler):
@@ -119,37 +140,6 @@ def _clients_heard() -> Iterator[None]:
         yield
     finally:
         log.removeHandler(handler)
-
-
-def _simulate_on_ray(config: Config, place: RunPlace, observer: Observer) -> None:
-    from fl_shuffle.data.task import load_task
-    from fl_shuffle.flower.on_ray.engine import ray_address, require_app, run_on_ray
-
-    if config.run.engine == "flwr":
-        require_app(Path.cwd())
-    if ray_address(config) and not config.run.jobs:
-        raise ConfigError(
-            "run.jobs is missing: on a Ray cluster say how many workers shall play the clients, "
-            "e.g. as many as it has processors"
-        )
-    if not config.app.custom:
-        # Whatever the user can put right is said here, not in a worker's log.
-        load_task(config, lambda text: observer(Preparing(text)))
-    if place.goes_on and place.directory is not None:
-        require_unlocked(place.directory)  # here, and not in the log of an engine that starts first
-    directory = place.directory or new_directory(Path(config.run.out))
-    place = RunPlace(directory, place.resume)
-    observer(Preparing("starting Flower's Simulation Engine, which takes a while"))
-    try:
-        run_on_ray(
-            config,
-            place.run_config(),
-            directory,
-            nodes=worker_count(config),
-            observer=observer,
-        )
-    finally:
-        discard_unused(directory)
 
 
 def worker_count(config: Config) -> int:

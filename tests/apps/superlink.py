@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fl_shuffle.flower.on_ray.engine import OFFLINE, _free_port, _listens, _program
 from fl_shuffle.flower.settings import APP_ROOT
 from tests.apps import forked
+from tests.apps.programs import OFFLINE, free_port, listens, program
 
 PROGRAMS = ("flower-superlink", "flower-supernode", "flwr")
 APP = ("pyproject.toml", ".gitignore", "README.md", "fl_shuffle", "server", "clients", "configs")
@@ -45,7 +45,7 @@ class Federation:
 
     def __init__(self, home: Path, *, ready: bool) -> None:
         self.home = home
-        self.port = _free_port()
+        self.port = free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._finished = 0
         (home / "flwr").mkdir(parents=True)
@@ -56,8 +56,8 @@ class Federation:
         self._address = home / "socket" if ready else None
         if self._address is not None:
             forked.callers(home / "programs", self._address)
-            program = str(forked.__file__)
-            self.start("ready", sys.executable, "-P", program, str(self._address))
+            file = str(forked.__file__)
+            self.start("ready", sys.executable, "-P", file, str(self._address))
 
     def environment(self, name: str) -> dict[str, str]:
         programs = [str(self.home / "programs"), str(Path(sys.executable).parent)]
@@ -68,7 +68,7 @@ class Federation:
     def start(self, name: str, *command: str) -> None:
         with (self.home / f"{name}.log").open("wb") as log:
             self.processes[name] = subprocess.Popen(
-                [_program(command[0]), *command[1:]],
+                [program(command[0]), *command[1:]],
                 env=self.environment(name),
                 stdout=log,
                 stderr=log,
@@ -84,18 +84,18 @@ class Federation:
             "link", "flower-superlink", "--insecure", "--host", "127.0.0.1",
             "--port", str(self.port),
         )  # fmt: skip
-        while not _listens(self.port):
+        while not listens(self.port):
             assert self.processes["link"].poll() is None, self.log("link")
             assert time.monotonic() < deadline, self.log("link")
             time.sleep(0.2)
 
     def start_supernode(self, name: str, node_config: str) -> None:
-        program = "flower-supernode"
+        node = "flower-supernode"
         if self._address is not None:
-            program = str(self.home / "programs" / program)
+            node = str(self.home / "programs" / node)
         self.start(
-            name, program, "--insecure", "--superlink", f"127.0.0.1:{self.port}",
-            "--host", "127.0.0.1", "--port", str(_free_port()), "--node-config", node_config,
+            name, node, "--insecure", "--superlink", f"127.0.0.1:{self.port}",
+            "--host", "127.0.0.1", "--port", str(free_port()), "--node-config", node_config,
         )  # fmt: skip
 
     def wait_for_supernodes(self, count: int) -> None:
@@ -123,7 +123,7 @@ class Federation:
 
     def flwr_prints(self, *arguments: str) -> str:
         done = subprocess.run(
-            [_program("flwr"), *arguments],
+            [program("flwr"), *arguments],
             env=self.environment("flwr"),
             cwd=self.home,
             capture_output=True,

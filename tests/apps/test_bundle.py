@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from fl_shuffle.flower.on_ray.engine import OFFLINE, _program
+from tests.apps.programs import OFFLINE, program
 from tests.apps.superlink import app_folder
 from tests.repository import FILES, ROOT
 
 pytestmark = pytest.mark.skipif(
-    shutil.which(_program("flwr")) is None, reason="Flower's programs are not installed"
+    shutil.which(program("flwr")) is None, reason="Flower's programs are not installed"
 )
 
 USE = """
@@ -48,7 +48,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library.parent.mkdir(parents=True)
     library.touch()
     environment = {**os.environ, **OFFLINE, "FLWR_HOME": str(place / "home")}
-    command = [_program("flwr"), "build", "--app", str(app)]
+    command = [program("flwr"), "build", "--app", str(app)]
     subprocess.run(command, cwd=place, env=environment, check=True, capture_output=True)
     (packed,) = place.glob("*.fab")
     with zipfile.ZipFile(packed) as archive:

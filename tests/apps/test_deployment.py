@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from fl_shuffle.cli import main
-from fl_shuffle.flower.on_ray.engine import _program
+from tests.apps.programs import program
 from tests.apps.superlink import PROGRAMS, federation
 
 SMALL = """
@@ -41,7 +41,7 @@ TABLES = ("classes", "clients", "reservations", "rounds", "round_classes", "note
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        any(shutil.which(_program(name)) is None for name in PROGRAMS),
+        any(shutil.which(program(name)) is None for name in PROGRAMS),
         reason="Flower's programs are not installed",
     ),
 ]

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.chaos.apart.memory import found_in_memory
 from fl_shuffle.cli import main
-from fl_shuffle.flower.on_ray.engine import _free_port, _program
+from tests.apps.programs import free_port, program
 from tests.apps.superlink import PROGRAMS, Federation, federation
 
 NODES, CLIENTS = 5, 10
@@ -67,7 +67,7 @@ def mean(reports):
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        any(shutil.which(_program(name)) is None for name in PROGRAMS),
+        any(shutil.which(program(name)) is None for name in PROGRAMS),
         reason="Flower's programs are not installed",
     ),
 ]
@@ -108,7 +108,7 @@ def test_nobody_sees_what_is_not_theirs_and_kills_lose_no_round(
     for name, text in (("watched.toml", WATCHED), ("summed.toml", SUMMED)):
         (tmp_path / name).write_text(text)
     key, store, passes = tmp_path / "analyzer.key", tmp_path / "store", tmp_path / "passes"
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     assert main(["shuffler", "key", str(key)]) == 0
     made = ["--passes", str(passes), "--address", address, "--clients", str(CLIENTS)]
     made += ["--min-reports", "4"]

@@ -29,11 +29,11 @@ from fl_shuffle.flower.configured import NOT_TAKEN
 from fl_shuffle.flower.frozen import Frozen
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.messages import Layout
-from fl_shuffle.flower.on_ray.engine import _program
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.plugins import installed, load_attribute
 from fl_shuffle.run_words import METRICS_STAY
 from tests.apps import silos
+from tests.apps.programs import program
 from tests.apps.silos import KINDS
 from tests.apps.strangers import APPS, changed_lines, written
 from tests.apps.superlink import PROGRAMS, federation
@@ -67,8 +67,8 @@ def test_it_is_an_app_for_flowers_own_strategy(
     grid = InProcessGrid(load_attribute(f"{package}.client_app:app", field=""), config, nodes=4)
     for number, own in enumerate(grid._contexts.values()):
         own.node_config = {"partition-id": number, "num-partitions": 4}
-    call, replies = grid._call, []
-    monkeypatch.setattr(grid, "_call", lambda message: replies.append(call(message)) or replies[-1])
+    call, replies = grid._answered, []
+    monkeypatch.setattr(grid, "_answered", lambda message: replies.append(call(message)) or replies[-1])
     context = Context(1, 1, {}, RecordDict(), config)
     try:
         load_attribute(f"{package}.server_app:app", field="")(grid, context)
@@ -401,7 +401,7 @@ def test_on_ray_it_gives_the_same_bits(
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    any(shutil.which(_program(name)) is None for name in PROGRAMS),
+    any(shutil.which(program(name)) is None for name in PROGRAMS),
     reason="Flower's programs are not installed",
 )
 @pytest.mark.parametrize("apps", [KINDS, APPS[:3], APPS[3:]], ids="-".join)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from threading import Event
 
 import numpy as np
 import pytest
@@ -132,19 +131,6 @@ def test_a_client_that_exits_is_a_failed_client() -> None:
 
     strategy, book = play(exits)
     assert book.reports == [4, 4] and strategy.stopped is None
-
-
-def test_a_client_that_hangs_is_a_failed_client() -> None:
-    never, asked_of = Event(), []
-
-    def hangs(asked: Message, request: TrainRequest) -> Message:
-        asked_of.append(request.round_number)
-        never.wait(60.0)
-        return reply_with_reports(asked, honest_rows(request))
-
-    _, book = play(hangs, timeout=1.0)
-    assert book.reports == [4, 4] and asked_of == [1, 2]
-    never.set()
 
 
 def test_who_heard_nobody_is_told_why() -> None:

@@ -38,14 +38,14 @@ class Nodes(InProcessGrid):
         self, configs: Mapping[int, dict[str, object] | None], client_app: ClientApp = app
     ) -> None:
         super().__init__(client_app, {RESOLVED: Config().to_json()}, nodes=1)
-        self.close()
+        self._pool.close()  # nothing is played there
         self.configs = dict(configs)
         self.asked: list[int] = []
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.configs)
 
-    def _call(self, message: Message) -> Message:
+    def _answered(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
         self.asked.append(node)
         config = self.configs[node]
@@ -58,7 +58,7 @@ class Nodes(InProcessGrid):
             state=RecordDict(),
             run_config={RESOLVED: Config().to_json()},
         )
-        return super()._call(message)
+        return super()._answered(message)
 
 
 class Remote:
@@ -210,8 +210,8 @@ def test_a_node_refuses_clients_it_does_not_hold() -> None:
     grid = Nodes({1: part(1, 5)})
     model = array_record({"parameters": np.zeros(650, dtype=np.float32)}, shared=True)
     with pytest.raises(InvalidValueError, match="clients 10 to 19"):
-        grid._call(stamp(TrainRequest(1, 9, 2).message(model, 1)))
-    reply = grid._call(stamp(TrainRequest(1, 10, 2).message(model, 1)))
+        grid._answered(stamp(TrainRequest(1, 9, 2).message(model, 1)))
+    reply = grid._answered(stamp(TrainRequest(1, 10, 2).message(model, 1)))
     assert not reply.has_error()
     node = Node(held_clients(part(1, 5), CLIENTS), None, None)
     node.require_held(TrainRequest(1, 10, 10))

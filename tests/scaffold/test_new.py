@@ -16,8 +16,8 @@ import pytest
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import load_config
-from fl_shuffle.flower.on_ray.engine import _program
 from fl_shuffle.report.record import read_run
+from tests.apps.programs import program
 from tests.apps.superlink import PROGRAMS, federation
 from tests.repository import ROOT
 from tests.simulation.test_ray_ends import (
@@ -98,7 +98,7 @@ def test_names_that_cannot_be_are_one_line(
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    any(shutil.which(_program(name)) is None for name in PROGRAMS),
+    any(shutil.which(program(name)) is None for name in PROGRAMS),
     reason="Flower's programs are not installed",
 )
 def test_it_runs_on_supernodes_that_hold_many_clients_each(app: Path, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from fl_shuffle.cli import main
-from fl_shuffle.flower.on_ray.engine import RAY_ADDRESS
 from tests.small_federation import Launch, model_bytes, summary
 
 pytest.importorskip("ray")
@@ -31,31 +30,19 @@ def nobody() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-@pytest.mark.parametrize(
-    ("address", "words"),
-    [
-        ("nobody", "nobody listens there; start the head with ray start --head --port="),
-        ("ray://127.0.0.1:10001", "must be HOST:PORT of the cluster's head"),
-        ("here", "must be HOST:PORT"),
-        ("127.0.0.1:70000", "must be HOST:PORT"),
-    ],
-)
-@pytest.mark.parametrize("by", ["run.ray_address", RAY_ADDRESS])
+@pytest.mark.parametrize("address", ["nobody", "ray://127.0.0.1:10001", "127.0.0.1:70000"])
+@pytest.mark.parametrize("by", ["run.ray_address", "RAY_ADDRESS"])
 def test_an_address_that_leads_nowhere_is_one_line(
-    by: str, address: str, words: str, nobody: str, small: Path,
+    by: str, address: str, nobody: str, small: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     address = nobody if address == "nobody" else address
-    setting = []
-    if by == RAY_ADDRESS:
-        monkeypatch.setenv(RAY_ADDRESS, address)
-    else:
-        monkeypatch.setenv(RAY_ADDRESS, "not looked at")
-        setting = ["--set", f"run.ray_address={address}"]
-    assert main(["simulate", str(small), *ON_RAY, "--jobs", "2", *setting]) in (1, 2)
+    monkeypatch.setenv("RAY_ADDRESS", address if by == "RAY_ADDRESS" else "not looked at")
+    setting = [] if by == "RAY_ADDRESS" else ["--set", f"run.ray_address={address}"]
+    assert main(["simulate", str(small), *ON_RAY, "--jobs", "2", "--quiet", *setting]) == 2
     said = capsys.readouterr().err
     assert said.startswith("fl-shuffle: error: ") and said.count("\n") == 1
-    assert by in said and address in said and words in said
+    assert by in said and address in said and "nobody listens there" in said
 
 
 def test_a_cluster_wants_to_know_the_number_of_workers(

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fl_shuffle.flower.on_ray.engine import _free_port
 from fl_shuffle.shuffler.remote.agreement import Agreement
 from fl_shuffle.shuffler.remote.credentials import Pass, write_key
 from fl_shuffle.shuffler.remote.link import Receiver, Sender
 from fl_shuffle.shuffler.remote.sealing import new_key, public_key
 from fl_shuffle.shuffler.remote.service import initialise, opened
+from tests.apps.programs import free_port
 
 CLIENTS = 6
 EVERYBODY = np.ones(CLIENTS, dtype=bool)
@@ -49,7 +49,7 @@ def make_lab(home: Path, *, sites: int = 3, min_reports: int = 2, deadline: floa
     initialise(
         home / "store",
         home / "passes",
-        address=f"127.0.0.1:{_free_port()}",
+        address=f"127.0.0.1:{free_port()}",
         clients=CLIENTS,
         sites=sites,
         min_reports=min_reports,

@@ -1,1 +1,0 @@
-"""Simulations on Ray, this machine's or a cluster's."""

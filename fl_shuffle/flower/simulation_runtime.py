@@ -1,0 +1,133 @@
+"""`run.engine = "flwr"`: the Flower app in a folder on Flower's Simulation Runtime, as `flwr run .`
+plays it, but in this process: with its settings, its display and its end.
+
+Flower's entry into it is private (1.41): it is called here alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+# Before Flower's modules read them: a run needs no network.
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns
+
+from flwr.app import Context, Message, RecordDict
+from flwr.common.config import get_fused_config_from_dir
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation.run_simulation import _run_simulation
+from flwr.supercore import telemetry
+from flwr.supercore.constant import NOOP_FEDERATION_ID
+from flwr.supercore.run import Run
+
+from fl_shuffle.errors import ConfigError, RunError
+from fl_shuffle.flower.grid import adopt_task_identity
+from fl_shuffle.flower.settings import RESOLVED, app_tables
+from fl_shuffle.plugins import load_function
+
+PASSED = (RESOLVED, "run-directory", "resume")
+"""What the app is told of a run: Flower takes only keys that the app's pyproject.toml has."""
+
+
+def play_app(
+    folder: Path, run_config: Mapping[str, str], nodes: int, observer: Callable[[Any], None]
+) -> None:
+    """Play the app in `folder` to its end, on `nodes` of Ray's processes, with these settings.
+
+    `observer` gets the run's events. Raises what its ServerApp raises, `ConfigError` for a folder
+    without such an app, and `RunError` where the runtime fails; on an interrupt the ServerApp ends
+    first.
+    """
+    server_app = load_function(_component(folder), "grid", "context", field="serverapp")
+    begun, interrupted, ended = Event(), Event(), Event()
+    raised: list[BaseException] = []
+    heard = ServerApp()
+
+    @heard.main()
+    def main(grid: Grid, context: Context) -> None:
+        begun.set()
+        pull = grid.pull_messages
+
+        def pull_messages(identifiers: Iterable[str]) -> Iterable[Message]:
+            if interrupted.is_set():
+                raise KeyboardInterrupt
+            return pull(identifiers)
+
+        grid.pull_messages = pull_messages  # type: ignore
+        grid.observer = observer  # type: ignore[attr-defined]
+        try:
+            server_app(grid, context)
+        except BaseException as error:
+            raised.append(error)
+        finally:
+            ended.set()
+
+    try:
+        _simulate(folder, run_config, nodes, heard)
+    except KeyboardInterrupt:
+        interrupted.set()
+        if begun.is_set():
+            ended.wait()
+        raise (raised or [KeyboardInterrupt()])[0] from None
+    except Exception as error:
+        if not raised:
+            raise RunError(f"Flower's Simulation Runtime failed: {error}") from error
+    if raised:
+        raise raised[0]
+
+
+def _simulate(folder: Path, run_config: Mapping[str, str], nodes: int, server: ServerApp) -> None:
+    run = Run.create_empty(run_id=secrets.randbits(62))
+    run.primary_task_id, run.federation_id = run.run_id, NOOP_FEDERATION_ID
+    run.override_config = dict(run_config)
+    adopt_task_identity(run.run_id)
+    settings = get_fused_config_from_dir(folder, run.override_config)
+    log = logging.getLogger("flwr")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        _run_simulation(
+            num_supernodes=nodes,
+            exit_event=telemetry.EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
+            server_app=server,
+            client_app_attr=app_tables(folder)["components"]["clientapp"],
+            server_app_context=Context(run.run_id, 0, {}, RecordDict(), settings),
+            backend_config={
+                "init_args": {
+                    "address": "local",
+                    "num_cpus": nodes,
+                    "log_to_driver": False,
+                    "logging_level": logging.ERROR,
+                },
+                "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+            },
+            app_dir=str(folder),
+            is_app=True,
+            run=run,
+        )
+    finally:
+        log.setLevel(level)
+
+
+def _component(folder: Path) -> str:
+    """The app's ServerApp; raises `ConfigError` where it would not get this run's settings."""
+    app, file = app_tables(folder), folder / "pyproject.toml"
+    if not app:
+        raise ConfigError(
+            f"run.engine = 'flwr' is `flwr run .`, and {file} names no Flower app; go to the app's "
+            "folder (`fl-shuffle new NAME` writes one), or use 'ray'"
+        )
+    missing = [key for key in PASSED if key not in app.get("config", {})]
+    if missing:
+        lines = ", ".join(f'{key} = ""' for key in missing)
+        raise ConfigError(
+            f"{file}: Flower takes only what [tool.flwr.app.config] has; add there: {lines}"
+        )
+    return str(app["components"]["serverapp"])
