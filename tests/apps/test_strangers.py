@@ -67,8 +67,10 @@ def test_it_is_an_app_for_flowers_own_strategy(
     grid = InProcessGrid(load_attribute(f"{package}.client_app:app", field=""), config, nodes=4)
     for number, own in enumerate(grid._contexts.values()):
         own.node_config = {"partition-id": number, "num-partitions": 4}
-    call, replies = grid._answered, []
-    monkeypatch.setattr(grid, "_answered", lambda message: replies.append(call(message)) or replies[-1])
+    answered, replies = grid._answered, []
+    monkeypatch.setattr(
+        grid, "_answered", lambda message: replies.append(answered(message)) or replies[-1]
+    )
     context = Context(1, 1, {}, RecordDict(), config)
     try:
         load_attribute(f"{package}.server_app:app", field="")(grid, context)

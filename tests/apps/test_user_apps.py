@@ -70,8 +70,10 @@ def test_flowers_own_strategies_run_with_the_mod(
         raise AssertionError
 
     grid = InProcessGrid(app, {}, nodes=4)
-    call, replies = grid._answered, []
-    monkeypatch.setattr(grid, "_answered", lambda message: replies.append(call(message)) or replies[-1])
+    answered, replies = grid._answered, []
+    monkeypatch.setattr(
+        grid, "_answered", lambda message: replies.append(answered(message)) or replies[-1]
+    )
     try:
         result = stock().start(grid=grid, initial_arrays=initial(), num_rounds=3)
     finally:
