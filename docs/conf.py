@@ -33,6 +33,7 @@ exclude_patterns = ["reproduction/*/*"]
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["own.css"]
+html_js_files = ["own.js"]
 html_title = "fl-shuffle"
 # Docstrings and pages write code in single backticks.
 default_role = "code"
@@ -47,7 +48,7 @@ suppress_warnings = ["misc.highlighting_failure"]
 
 
 class AllCommands(Directive):
-    """`{all-commands}`: what every command's `--help` prints, so that the page cannot differ."""
+    """`{all-commands}`: what every command's parser says, so that the page cannot differ."""
 
     option_spec: ClassVar = {}
 
@@ -59,12 +60,28 @@ class AllCommands(Directive):
         )
         found: list[nodes.Node] = []
         for name in SUBCOMMANDS:
-            text = subparsers.choices[name].format_help()
             section = nodes.section(ids=[f"command-{name}"])
             section += nodes.title(text=name)
-            section += nodes.literal_block(text, text, language="text")
+            section += _command(subparsers.choices[name])
             found.append(section)
         return found
+
+
+def _command(parser: argparse.ArgumentParser) -> list[nodes.Node]:
+    """What it does, how it is called, and a line for each of its arguments."""
+    formatter = parser._get_formatter()
+    usage = " ".join(parser.format_usage().split()[1:])
+    listed = nodes.definition_list()
+    for action in parser._actions:
+        if action.help in (None, argparse.SUPPRESS):
+            continue
+        names = formatter._format_action_invocation(action)
+        item = nodes.definition_list_item()
+        item += nodes.term("", "", nodes.literal(names, names))
+        item += nodes.definition("", _prose(formatter._expand_help(action)))
+        listed += item
+    purpose = [_prose(text) for text in (parser.description or "").split("\n\n")]
+    return [*purpose, nodes.literal_block(usage, usage, language="text"), listed]
 
 
 class AllSettings(Directive):
@@ -82,6 +99,14 @@ class AllSettings(Directive):
         return found
 
 
+def _prose(text: str) -> nodes.paragraph:
+    """A paragraph in which backticks mark code."""
+    paragraph = nodes.paragraph()
+    for place, part in enumerate(text.split("`")):
+        paragraph += (nodes.literal if place % 2 else nodes.inline)(part, part)
+    return paragraph
+
+
 def _table(rows: list[tuple[str, str, str]]) -> nodes.table:
     group = nodes.tgroup(cols=3)
     group += [nodes.colspec(colwidth=width) for width in (20, 20, 60)]
@@ -89,12 +114,8 @@ def _table(rows: list[tuple[str, str, str]]) -> nodes.table:
     for number, row in enumerate(rows):
         line = nodes.row()
         for column, text in enumerate(row):
-            paragraph = nodes.paragraph()
-            parts = ["", text] if number and column < 2 else text.split("`")
-            for place, part in enumerate(parts):
-                paragraph += (nodes.literal if place % 2 else nodes.inline)(part, part)
             cell = nodes.entry()
-            cell += paragraph
+            cell += _prose(f"`{text}`" if number and column < 2 else text)
             line += cell
         bodies[min(number, 1)].append(line)
     group += list(bodies)
