@@ -1,24 +1,62 @@
-"""A node that plays clients by the client's page itself, with any records."""
+"""Nodes that play one app, and one that plays clients by the client's page itself, with any
+records."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, Message, RecordDict
+import pytest
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from torch import Tensor
 
 from clients import app as page
-from fl_shuffle import federation as federation_module
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.task import Task, load_task
 from fl_shuffle.federation import Federation
-from fl_shuffle.flower.grid import adopt_task_identity, stamp
+from fl_shuffle.flower.grid import InProcessGrid, adopt_task_identity, stamp
 from fl_shuffle.flower.messages import Layout, TrainRequest, reports_of, sum_of_reports
-from fl_shuffle.flower.settings import RESOLVED, SIMULATED, config_of
+from fl_shuffle.flower.settings import RESOLVED, SIMULATED
 
 _runs = count(1)
+App = Callable[[Message, Context], Message]
+
+
+@contextmanager
+def nodes(
+    app: App,
+    count: int = 1,
+    *,
+    tables: Mapping[str, Any] | None = None,
+    node_config: Mapping[str, Any] | None = None,
+    **run_config: Any,
+) -> Iterator[InProcessGrid]:
+    """Nodes of this process that play `app`, in a run with this configuration.
+
+    `node_config` is what they say of themselves: nothing of a simulation, if it is given.
+    """
+
+    def own(message: Message, context: Context) -> Message:
+        said = dict(context.node_config if node_config is None else node_config)
+        same = context.run_id, context.node_id, said, context.state, context.run_config
+        return app(message, Context(*same))
+
+    resolved = {} if tables is None else {RESOLVED: json.dumps(tables)}
+    grid = InProcessGrid(own, {**resolved, **run_config}, nodes=count)  # type: ignore[arg-type]
+    try:
+        yield grid
+    finally:
+        grid.close()
+
+
+def answer(grid: InProcessGrid, arrays: ArrayRecord, kind: str = "train") -> Message:
+    """What the first node answers to a message of Flower's own strategies."""
+    message = grid.create_message(RecordDict({"arrays": arrays}), kind, 2, "1")
+    return next(iter(grid.send_and_receive([message])))
 
 
 class OneNode:
@@ -39,11 +77,11 @@ class OneNode:
             state=RecordDict(),
             run_config={RESOLVED: config.to_json()},
         )
-        key = Federation, self._run, config_of(context)
-        federation_module._kept[:] = [(key, self.federation)]
         model = Layout.flat(len(parameters)).record(parameters.numpy())
         message = stamp(request.message(model, 2, clients=config.data.clients))
-        return page.app(message, context)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Federation, "made_of", lambda _: self.federation)
+            return page.app(message, context)
 
     def means(self, clients: np.ndarray, parameters: Tensor) -> Tensor:
         """Clipped means [k, d]."""

@@ -134,15 +134,16 @@ class Federation:
         return done.stdout + done.stderr
 
     def submit(self, config: Path, out: Path, **more: str) -> str:
-        """`more` are further settings of the run configuration, `_` for `-`."""
+        """Start the framework's own app; `more` as for `run`."""
+        return self.run(self.app, config=str(config), run_directory=str(out), **more)
+
+    def run(self, app: Path, **settings: str) -> str:
+        """Start an app; `settings` of the run configuration have `_` for `-`."""
         self._finished = self._count()
-        settings = self.home / "run.toml"
-        values = {"config": str(config), "run-directory": str(out)}
-        values |= {name.replace("_", "-"): value for name, value in more.items()}
-        settings.write_text(
-            "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
-        )
-        answer = self.flwr("run", str(self.app), "lab", "--run-config", str(settings))
+        chosen = self.home / "run.toml"
+        lines = [f"{k.replace('_', '-')} = {json.dumps(v)}\n" for k, v in settings.items()]
+        chosen.write_text("".join(lines))
+        answer = self.flwr("run", str(app), "lab", "--run-config", str(chosen))
         return str(json.loads(answer[answer.index("{") :])["run-id"])
 
     def _count(self) -> int:

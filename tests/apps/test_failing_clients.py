@@ -1,13 +1,12 @@
-"""Clients of a user's own app that fail in the worst ways: each is absent, and no run ends."""
+"""Clients that fail in the worst ways: each is absent, and no run ends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
@@ -49,14 +48,13 @@ Trap.__qualname__ = Array.__qualname__
 def trapped(**changes: Any) -> Callable[[Message, Message], Message]:
     def answer(asked: Message, reply: Message) -> Message:
         whole = Array(reply.content.array_records["report"]["reports"].numpy())
-        record = ArrayRecord()
-        record["reports"] = Trap(whole, **changes)
+        record = ArrayRecord({"reports": Trap(whole, **changes)})
         return Message(RecordDict({"report": record}), reply_to=asked)
 
     return answer
 
 
-def raising(error: BaseException) -> Callable[[Message, Message], Message]:
+def raising(error: Exception) -> Callable[[Message, Message], Message]:
     def answer(asked: Message, reply: Message) -> Message:
         raise error
 
@@ -68,25 +66,38 @@ def in_doubles(asked: Message, reply: Message) -> Message:
     raise ValueError("and now everything is float64")
 
 
-FAILURES: dict[str, Callable[[Message, Message], Message]] = {
-    "ConfigError": raising(ConfigError("a setting of mine")),
-    "DataError": raising(DataError("a record of mine")),
-    "no text": raising(Silent()),
-    "data raises": trapped(trapped=True),
-    "no shape": trapped(shape=None),
-    "a shape of texts": trapped(shape=("x", None)),
-    "no dtype": trapped(dtype=None),
-    "another default dtype": in_doubles,
-}
-current: list[str] = []
+FAILURES = [
+    raising(DataError("a record of mine")),
+    raising(Silent()),
+    trapped(trapped=True),
+    trapped(shape=None),
+    trapped(shape=("x", None)),
+    trapped(dtype=None),
+    in_doubles,
+]
+"""How the first clients fail, each in its own way."""
 
 
-def client(message: Message, context: Context) -> Message:
-    """Honest, but for client 0, which fails as `current` says."""
-    reply = honest(message, context)
-    if message.content.config_records["request"]["first"]:
-        return reply
-    return FAILURES[current[0]](message, reply)
+def in_their_ways(message: Message, context: Context) -> Message:
+    reply, first = honest(message, context), message.content.config_records["request"]["first"]
+    return FAILURES[first](message, reply) if first < len(FAILURES) else reply
+
+
+def alike(message: Message, context: Context) -> Message:
+    reply, first = honest(message, context), message.content.config_records["request"]["first"]
+    return FAILURES[0](message, reply) if first < len(FAILURES) else reply
+
+
+def test_a_client_that_fails_is_absent_and_the_run_goes_on(launch: Launch, tmp_path: Path) -> None:
+    settings = ("run.rounds=2", "training.schedule=sequential")
+    for name in ("in_their_ways", "alike"):
+        assert launch(name, *settings, f"app.client={__name__}:{name}") == 0
+    result = fs.Result(tmp_path / "in_their_ways")
+    assert list(result.metrics["n_reports"]) == [CLIENTS - len(FAILURES)] * 2
+    for client in range(CLIENTS):
+        assert result.ledger.client(client).rounds == (2 if client >= len(FAILURES) else 0)
+    # What the others sent is what they sent: the failed ones changed nothing else.
+    assert model_bytes(tmp_path / "in_their_ways") == model_bytes(tmp_path / "alike")
 
 
 def randomizer(
@@ -96,28 +107,6 @@ def randomizer(
     if generator.random() < 1 / 3:
         raise ConfigError("a setting of mine") if epsilon0 < 2.0 else Silent()
     return mean + generator.standard_normal(len(mean))
-
-
-@pytest.fixture(autouse=True)
-def _default_dtype() -> Iterator[None]:
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-@pytest.mark.parametrize("kind", FAILURES)
-def test_a_client_that_fails_is_absent_and_the_run_goes_on(
-    kind: str, launch: Launch, tmp_path: Path
-) -> None:
-    current[:] = [kind]
-    settings = (f"app.client={__name__}:client", "run.rounds=2", "training.schedule=sequential")
-    assert launch("run", *settings) == 0
-    result = fs.Result(tmp_path / "run")
-    assert list(result.metrics["n_reports"]) == [CLIENTS - 1] * 2
-    assert result.ledger.client(0).rounds == 0
-    # What the others sent is what they sent: the failed one changed nothing else.
-    current[:] = ["ConfigError"]
-    assert launch("again", *settings) == 0
-    assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "again")
 
 
 def test_a_randomizer_that_raises_costs_that_client_its_report_alone(

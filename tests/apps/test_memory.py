@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import subprocess
 import sys
@@ -15,9 +14,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
 from fl_shuffle.flower import ShuffleClientApp
-from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.messages import Layout, TrainRequest
-from fl_shuffle.flower.settings import RESOLVED
+from tests.one_node import nodes
 from tests.repository import ROOT
 
 SETTINGS = """
@@ -93,18 +91,17 @@ def test_nothing_of_a_request_waits_for_the_collector() -> None:
         "privacy": {"unit": "client"},
         "app": {"client": "a:b", "server": "a:b"},
     }
-    grid = InProcessGrid(app, {RESOLVED: json.dumps(tables)}, nodes=1)
     layout = Layout(("w",), ((5,),), ("float32",))
     gc.collect()
     gc.disable()
     try:
-        model = layout.record(np.zeros(5, np.float32))
-        request = TrainRequest(1, 0, 3).message(model, 2, clients=3)
-        reply = next(iter(grid.send_and_receive([request])))
-        given.append(weakref.ref(reply.content["report"]["reports"]))
-        assert len(given) == 7 and given[-1]() is not None
-        del reply, request, model
-        assert [each() for each in given] == [None] * 7
+        with nodes(app, tables=tables) as grid:
+            model = layout.record(np.zeros(5, np.float32))
+            request = TrainRequest(1, 0, 3).message(model, 2, clients=3)
+            reply = next(iter(grid.send_and_receive([request])))
+            given.append(weakref.ref(reply.content["report"]["reports"]))
+            assert len(given) == 7 and given[-1]() is not None
+            del reply, request, model
+            assert [each() for each in given] == [None] * 7
     finally:
         gc.enable()
-        grid.close()

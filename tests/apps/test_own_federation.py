@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import json
 import logging
-from collections.abc import Mapping
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -23,20 +23,21 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import FedAvg, Result
 from torch import nn
 
 import fl_shuffle as fs
-from fl_shuffle import federation
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
-from fl_shuffle.errors import FlShuffleError, InvalidValueError, PrivacyBudgetError
+from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError, PrivacyBudgetError
 from fl_shuffle.federation import RunParts
 from fl_shuffle.flower import ShuffleClientApp, ShuffleStrategy
-from fl_shuffle.flower.grid import InProcessGrid
+from fl_shuffle.flower.configured import NOT_TAKEN
 from fl_shuffle.flower.messages import Layout, TrainRequest, reports_of
-from fl_shuffle.flower.settings import RESOLVED
+from fl_shuffle.flower.settings import RESOLVED, SIMULATED
 from fl_shuffle.runs.events import unobserved
+from tests.one_node import App, nodes
+from tests.small_federation import model_bytes
 
 CLIENTS, DIMENSION = 24, 6
 GOAL = torch.linspace(-1.0, 1.0, DIMENSION)
@@ -71,8 +72,6 @@ def train(message: Message, context: Context) -> Message:
     asked = int(context.state.metric_records.get("own", MetricRecord({"asked": 0}))["asked"])
     context.state["own"] = MetricRecord({"asked": asked + 1})
     seen.append((number, int(context.node_config["num-partitions"]), asked))
-    if "fails" in context.run_config and number == 5:
-        raise RuntimeError("a secret")
     arrays = message.content.array_records["arrays"]
     weight = arrays["weight"].numpy()
     trained = weight + 0.5 * (GOAL.numpy() - weight)
@@ -125,38 +124,35 @@ def test_a_run_of_own_apps_is_a_run_like_any_other(
 
 
 def test_the_bits_do_not_hang_on_the_number_of_nodes(tmp_path: Path) -> None:
-    models = []
     for jobs in (1, 3):
-        out = tmp_path / str(jobs)
-        fs.simulate(settings(jobs=jobs), out=out)
-        models.append((out / "model.safetensors").read_bytes())
-    assert models[0] == models[1]
+        fs.simulate(settings(jobs=jobs), out=tmp_path / str(jobs))
+    assert model_bytes(tmp_path / "1") == model_bytes(tmp_path / "3")
+
+
+def ask(app: App, request: TrainRequest, weight: float = 0.0, **how: Any) -> Message:
+    """What one node answers; `how` as for `nodes`."""
+    layout = Layout.of(ArrayRecord(model().state_dict()))
+    start = layout.record(np.full(DIMENSION, weight, np.float32))
+    with nodes(app, **{"tables": settings(), **how}) as grid:
+        return next(iter(grid.send_and_receive([request.message(start, 2, clients=CLIENTS)])))
 
 
 @pytest.mark.parametrize(("entropy", "threads"), [("seeded", 1), ("system", 2)])
-def test_a_nodes_threads_change_no_bit_of_a_seeded_run(
-    entropy: str, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_nodes_threads_change_no_bit_of_a_seeded_run(entropy: str, threads: int) -> None:
     """In a process of another engine, which gives apps as many as it likes."""
     used: list[int] = []
+    own = ShuffleClientApp()
 
+    @own.train()
     def counting(message: Message, context: Context) -> Message:
         used.append(torch.get_num_threads())
         return train(message, context)
 
-    own = ShuffleClientApp()
-    own.train()(counting)
-    monkeypatch.setattr(federation, "_kept", [])
-    layout = Layout.of(ArrayRecord(model().state_dict()))
-    start = layout.record(np.zeros(DIMENSION, np.float32))
-    grid = InProcessGrid(own, {RESOLVED: json.dumps(settings(entropy=entropy))}, nodes=1)
-    before = torch.get_num_threads()
-    try:
+    def with_two(message: Message, context: Context) -> Message:
         torch.set_num_threads(2)
-        own(TrainRequest(1, 4, 2).message(start, 2, clients=CLIENTS), grid._contexts[2])
-    finally:
-        torch.set_num_threads(before)
-        grid.close()
+        return own(message, context)
+
+    ask(with_two, TrainRequest(1, 4, 2), tables=settings(entropy=entropy))
     assert used == [threads, threads]
 
 
@@ -165,16 +161,8 @@ def test_where_nobody_watches_flowers_log_is_told(
 ) -> None:
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     run_config = {RESOLVED: json.dumps(settings(rounds=2)), "run-directory": str(tmp_path / "run")}
-    grid = InProcessGrid(client, run_config, nodes=1)
-    monkeypatch.setattr(grid, "observer", None)
-    context = Context(
-        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=run_config
-    )
-    try:
-        with caplog.at_level(logging.INFO, logger="flwr"):
-            server(grid, context)
-    finally:
-        grid.close()
+    with nodes(client, **run_config) as grid, caplog.at_level(logging.INFO, logger="flwr"):
+        server(grid, Context(1, 1, {}, RecordDict(), run_config))
     logged = [record.getMessage() for record in caplog.records if record.name == "flwr"]
     assert f"run directory: {tmp_path / 'run'}" in logged
     assert any(line.split()[:2] == ["2/2", str(CLIENTS)] for line in logged)
@@ -182,86 +170,58 @@ def test_where_nobody_watches_flowers_log_is_told(
 
 
 @pytest.mark.parametrize("engine", ["here", "flwr run"])
-def test_how_to_go_on_is_said_for_the_engine_that_plays(
-    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_to_go_on_is_said_for_the_engine_that_plays(engine: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run_config = {RESOLVED: json.dumps(settings()), "run-directory": str(run)}
-    empty = ShuffleClientApp()  # whose nodes are nobody's: a query is answered, training is not
-    grid = InProcessGrid(empty, run_config, nodes=1)
-    monkeypatch.setattr(grid, "observer", None if engine == "flwr run" else unobserved)
-    context = Context(1, 1, {}, RecordDict(), dict(run_config))
     expected = {
         "here": f"fl-shuffle simulate --resume {run} --data-unchanged",
         "flwr run": f"flwr run . --run-config \"run-directory='{run}' resume='data-unchanged'\"",
     }
-    try:
+    # An app whose nodes are nobody's: a query is answered, training is not.
+    with nodes(ShuffleClientApp(), **run_config) as grid:
+        grid.observer = None if engine == "flwr run" else unobserved
         with pytest.raises(PrivacyBudgetError) as raised:
-            server(grid, context)
-    finally:
-        grid.close()
+            server(grid, Context(1, 1, {}, RecordDict(), dict(run_config)))
     assert str(raised.value).endswith(f"go on with: {expected[engine]}")
-
-
-def asked(
-    node_config: Mapping[str, Any], kind: str = "train", first: int = 4, span: int = 3, **more: str
-) -> Message:
-    """The answer of one node to a request for clients `first` and so on."""
-    run_config = {RESOLVED: json.dumps(settings()), **more}
-    grid = InProcessGrid(client, run_config, nodes=1)
-    grid._contexts[2].node_config = dict(node_config)
-    layout = Layout.of(ArrayRecord(model().state_dict()))
-    request = TrainRequest(1, first, span).message(
-        layout.record(np.zeros(DIMENSION, np.float32)), 2, clients=CLIENTS
-    )
-    if kind == "query":
-        content = RecordDict({"config": ConfigRecord({"clients": CLIENTS})})
-        request = grid.create_message(content, "query", 2, "holdings")
-    try:
-        return next(iter(grid.send_and_receive([request])))
-    finally:
-        grid.close()
 
 
 def test_a_node_is_as_many_clients_as_it_says() -> None:
     third = {"partition-id": 1, "num-partitions": 3}
-    holding = asked(third, "query").content.config_records["holding"]
-    assert dict(holding) == {"first": 8, "count": 8}
-    holding = asked({}, "query").content.config_records["holding"]
-    assert dict(holding) == {"first": 0, "count": CLIENTS}
+    for node_config, holding in (
+        (third, {"first": 8, "count": 8}),
+        ({}, {"first": 0, "count": CLIENTS}),
+    ):
+        with nodes(client, tables=settings(), node_config=node_config) as grid:
+            content = RecordDict({"config": ConfigRecord({"clients": CLIENTS})})
+            question = grid.create_message(content, "query", 2, "holdings")
+            (reply,) = grid.send_and_receive([question])
+        assert dict(reply.content.config_records["holding"]) == holding
     seen.clear()
-    assert reports_of(asked(third, first=8, span=3)).shape == (3, DIMENSION)  # type: ignore[union-attr]
+    reports = reports_of(ask(client, TrainRequest(1, 8, 3), node_config=third))
+    assert reports is not None and reports.shape == (3, DIMENSION)
     assert [number for number, _, _ in seen] == [8, 9, 10]
     with pytest.raises(InvalidValueError, match="this node holds clients 8 to 15"):
-        asked(third, first=7)
+        ask(client, TrainRequest(1, 7, 3), node_config=third)
 
 
 def test_a_deployed_node_tells_nobody_that_all_its_clients_fail() -> None:
     """With noise of its own, and unless whoever started the node says that it is a simulation."""
-    run_config = {RESOLVED: json.dumps(settings(entropy="system")), "fails": "yes"}
     failing = ShuffleClientApp()
 
     @failing.train()
     def fail(message: Message, context: Context) -> Message:
         raise RuntimeError("a secret")
 
-    layout = Layout.of(ArrayRecord(model().state_dict()))
-    start = layout.record(np.zeros(DIMENSION, np.float32))
     for simulated in (False, True):
-        grid = InProcessGrid(failing, run_config, nodes=1)
-        if not simulated:
-            grid._contexts[2].node_config = {}
-        try:
-            request = TrainRequest(1, 0, 5).message(start, 2, clients=CLIENTS)
-            reply = next(iter(grid.send_and_receive([request])))
-        finally:
-            grid.close()
+        said = {SIMULATED: True} if simulated else {}
+        how = {"tables": settings(entropy="system"), "node_config": said}
+        reply = ask(failing, TrainRequest(1, 0, 5), **how)
         assert reply.has_error() is simulated
         assert simulated or reports_of(reply).shape == (5, DIMENSION)  # type: ignore[union-attr]
 
 
 def test_nothing_but_reports_leaves_a_node() -> None:
-    reply = asked({})
+    reply = ask(client, TrainRequest(1, 4, 3), node_config={})
     assert list(reply.content) == ["report"]
     (values,) = reply.content.array_records["report"].values()
     assert values.numpy().shape == (3, DIMENSION)
@@ -270,23 +230,16 @@ def test_nothing_but_reports_leaves_a_node() -> None:
 @pytest.mark.parametrize("client_clip", [None, 0.05])
 def test_noise_is_each_clients_own(client_clip: float | None) -> None:
     """Reports of many rounds: centred on the clipped update, as wide as the client's plan says."""
-    tables = settings()
+    tables, rounds = settings(), 400
     if client_clip is not None:
         tables["privacy"]["client_clip"] = client_clip
-    config = parse_config(tables)
-    plan = RunParts.made_of(config).randomizers
+    plan = RunParts.made_of(parse_config(tables)).randomizers
     layout = Layout.of(ArrayRecord(model().state_dict()))
     start = layout.record(np.full(DIMENSION, 1000.0, np.float32))
-    grid = InProcessGrid(client, {RESOLVED: json.dumps(tables)}, nodes=1)
-    rounds = 400
-    try:
-        messages = [
-            TrainRequest(number, 4, 2).message(start, 2, clients=CLIENTS)
-            for number in range(1, rounds + 1)
-        ]
+    with nodes(client, tables=tables) as grid:
+        requests = (TrainRequest(number, 4, 2) for number in range(1, rounds + 1))
+        messages = [request.message(start, 2, clients=CLIENTS) for request in requests]
         replies = [reports_of(reply) for reply in grid.send_and_receive(messages)]
-    finally:
-        grid.close()
     values = np.array(replies)  # [rounds, 2, d]
     update = 0.5 * (1000.0 - GOAL.numpy())
     clipped = (client_clip or 1.0) * update / np.linalg.norm(update)
@@ -299,26 +252,70 @@ def test_noise_is_each_clients_own(client_clip: float | None) -> None:
     assert plan.scale[4] != plan.scale[5]
 
 
-@pytest.mark.parametrize(
-    ("tables", "field"),
-    [
-        ({"privacy": {"unit": "record"}}, "privacy.unit"),
-        ({"run": {"noise": "pooled"}}, "run.noise"),
-    ],
-)
-def test_what_own_apps_cannot_have_is_one_line(tables: dict[str, Any], field: str) -> None:
+def test_what_own_apps_cannot_have_is_one_line() -> None:
     base = settings()
     del base["app"]
-    with pytest.raises(InvalidValueError, match=field):
-        RunParts.made_of(parse_config({**base, **{k: {**base[k], **v} for k, v in tables.items()}}))
+    for section, values, field in (
+        ("privacy", {"unit": "record"}, "data.records = 0: with privacy.unit"),
+        ("run", {"noise": "pooled"}, "run.noise"),
+    ):
+        config = parse_config({**base, section: {**base[section], **values}})
+        with pytest.raises(InvalidValueError, match=field):
+            RunParts.made_of(config)
+    with pytest.raises(FlShuffleError, match=r"app\.config = .*is for apps of your own"):
+        parse_config({"app": {"config": {"lr": 0.1}}})
 
 
-def test_batch_statistics_get_advice() -> None:
-    batch = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
-    with pytest.raises(InvalidValueError, match=r"num_batches_tracked.*GroupNorm.*ModuleValidator"):
-        Layout.of(ArrayRecord(batch.state_dict()))
-    grouped = nn.Sequential(nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2))
-    assert list(Layout.of(ArrayRecord(grouped.state_dict())).names) == list(grouped.state_dict())
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        *(({name: 1}, rf"of\({name}=\.\.\.\): .*; leave it out$") for name in NOT_TAKEN),
+        ({"fraction_trained": 1}, r"of\(fraction_trained=\.\.\.\).*'fraction_train'"),
+        ({"weighted_by_key": "num-examples"}, "num-examples is private"),
+    ],
+)
+def test_what_fedavg_takes_and_this_cannot_is_named(given: dict[str, Any], told: str) -> None:
+    assert set(inspect.signature(FedAvg).parameters) - {"self"} == set(NOT_TAKEN)
+    context = Context(1, 1, {}, RecordDict(), {RESOLVED: "{}"})
+    with pytest.raises(ConfigError, match=told):
+        ShuffleStrategy.of(context, **given)
+
+
+def test_the_server_refuses_settings_that_flower_would_hide() -> None:
+    """Under `flwr run` the apps read Flower's run configuration, whatever the TOML says."""
+    tables = settings()
+    tables["app"]["config"] = {"lr": 0.1, "deep": {"er": "x"}}
+    same = {"lr": 0.1, "deep.er": "x", "more": 1, RESOLVED: json.dumps(tables)}
+    ShuffleStrategy.of(Context(1, 1, {}, RecordDict(), same))
+    for run_config in ({**same, "lr": 0.5}, {**same, "deep.er": "y"}):
+        with pytest.raises(FlShuffleError, match=r"\[tool\.flwr\.app\.config\].*--run-config"):
+            ShuffleStrategy.of(Context(1, 1, {}, RecordDict(), run_config))
+
+
+def test_a_client_app_of_parts_that_do_not_go_together() -> None:
+    with pytest.raises(ConfigError, match=r"Message API.*@app\.train\(\)"):
+        ShuffleClientApp(lambda context: None)
+    for given in ({"records": list}, {"model": nn.Identity}, {"loss": nn.MSELoss()}):
+        with pytest.raises(ConfigError, match=r"records=\.\.\. and model=\.\.\. go together"):
+            ShuffleClientApp(**given)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int64", "complex64", "bool"])
+def test_other_types_are_refused_by_name(dtype: str) -> None:
+    record = ArrayRecord({"w": Array(dtype, (3,), "numpy.ndarray", b"")})
+    with pytest.raises(InvalidValueError, match=f"dtype of w = '{dtype}'.*float16, float32, flo"):
+        Layout.of(record)
+
+
+def test_names_shapes_and_types_come_back_as_they_went() -> None:
+    arrays = {"half": np.float16(1.5), "wide": np.ones((2, 0, 3)), "": np.eye(2, dtype=np.float32)}
+    record = ArrayRecord({name: Array(np.asarray(values)) for name, values in arrays.items()})
+    layout = Layout.of(record)
+    back = layout.record(layout.flatten(record))
+    assert list(back) == list(record)
+    for name, values in arrays.items():
+        found = back[name].numpy()
+        assert found.dtype == values.dtype and np.array_equal(found, values)
 
 
 def test_metrics_must_be_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

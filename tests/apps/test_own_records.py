@@ -5,109 +5,72 @@ from __future__ import annotations
 import pickle
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Context, RecordDict
+from flwr.app import ArrayRecord, Context, RecordDict
+from flwr.serverapp import Grid, ServerApp
 from safetensors.torch import load_file
 from torch import nn
 
 import fl_shuffle as fs
-from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
-from fl_shuffle.errors import ConfigError, InvalidValueError
+from fl_shuffle.data.task import Task, load_task
+from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.federation import RunParts
-from fl_shuffle.flower import ShuffleClientApp
-from fl_shuffle.flower.own_records import OwnRecords, RecordGradients
-from tests.apps.test_strangers import _forgotten  # noqa: F401
-
-RECORDS, CLIENTS, CLIP = 20, 12, 0.5
-
-CONFIG = f"""
-[run]
-rounds = 3
-[data]
-clients = {CLIENTS}
-records = {RECORDS}
-[privacy]
-unit = "record"
-clip_norm = {CLIP}
-[budgets]
-distribution = "uniform"
-low = 1.0
-high = 4.0
-[server]
-learning_rate = 0.5
-"""
-APPS = """
-[app]
-server = "recordapp:server"
-client = "recordapp:client"
-"""
-
-APP = """
-import tomllib
-from flwr.app import ArrayRecord
-from flwr.serverapp import ServerApp
-from torch import nn
-
-from fl_shuffle.configuration.reading import parse_config
-from fl_shuffle.data.task import load_task
 from fl_shuffle.flower import ShuffleClientApp, ShuffleStrategy
+from fl_shuffle.flower.own_records import OwnRecords, RecordGradients
+from tests.apps.strangers import CLIENTS, ROUNDS, edit, error_line, simulate, written
+
+CLIP = 0.5
+BUILT_IN: dict[str, Any] = {
+    "run": {"rounds": 3},
+    "data": {"clients": 12, "records": 20},
+    "privacy": {"unit": "record", "clip_norm": CLIP},
+    "budgets": {"distribution": "uniform", "low": 1.0, "high": 4.0},
+    "server": {"learning_rate": 0.5},
+}
 
 
-def task():
-    return load_task(parse_config(tomllib.load(open("built_in.toml", "rb"))))
+def task() -> Task:
+    return load_task(parse_config(BUILT_IN))
 
 
-def records(context):
-    number = context.node_config["partition-id"]
-    assert context.node_config["num-partitions"] == 12
+def records(context: Context) -> tuple[torch.Tensor, np.ndarray]:
+    number = int(context.node_config["partition-id"])
     start, end = task().offsets[number : number + 2]
     return task().inputs[start:end], task().labels[start:end].numpy()
 
 
-def model():
+def model() -> nn.Module:
     return nn.Linear(64, 10)
 
 
-server, client = ServerApp(), ShuffleClientApp(beside=__file__, records=records, model=model)
+server, client = ServerApp(), ShuffleClientApp(records=records, model=model)
 
 
 @server.main()
-def main(grid, context):
-    built_in = parse_config(tomllib.load(open("built_in.toml", "rb")))
-    made = task().model(built_in)
-    first = dict(zip(["weight", "bias"], made.state_dict().values()))
-    ShuffleStrategy.of(context, beside=__file__).start(grid, ArrayRecord(first))
-"""
+def serve(grid: Grid, context: Context) -> None:
+    made = task().model(parse_config(BUILT_IN)).state_dict()
+    first = dict(zip(["weight", "bias"], made.values(), strict=True))
+    ShuffleStrategy.of(context).start(grid, ArrayRecord(first))
 
 
-@pytest.fixture
-def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "built_in.toml").write_text(CONFIG)
-    (tmp_path / "own.toml").write_text(CONFIG + APPS)
-    (tmp_path / "recordapp.py").write_text(APP)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_it_is_the_run_of_the_framework(app: Path) -> None:
+def test_it_is_the_run_of_the_framework(tmp_path: Path) -> None:
     """The same records, the same model but for last bits, the same bill of every client."""
-    for name in ("own", "built_in"):
-        assert main(["simulate", f"{name}.toml", "--out", name, "--quiet"]) == 0
-    own, built_in = fs.Result("own"), fs.Result("built_in")
+    app = {"server": f"{__name__}:server", "client": f"{__name__}:client"}
+    own = fs.simulate({**BUILT_IN, "app": app}, out=tmp_path / "own")
+    built_in = fs.simulate(BUILT_IN, out=tmp_path / "built_in")
     first, second = (
-        list(load_file(f"{n}/model.safetensors").values()) for n in ("own", "built_in")
+        {each.shape: each for each in load_file(tmp_path / name / "model.safetensors").values()}
+        for name in ("own", "built_in")
     )
-    for each in first:
-        (other,) = [values for values in second if values.shape == each.shape]
-        assert torch.allclose(each, other, atol=1e-5)
-    for client in range(CLIENTS):
-        assert own.ledger.client(client).epsilon == built_in.ledger.client(client).epsilon
+    assert first.keys() == second.keys()
+    assert all(torch.allclose(first[shape], second[shape], atol=1e-5) for shape in first)
+    for number in range(12):
+        assert own.ledger.client(number).epsilon == built_in.ledger.client(number).epsilon
     assert own.ledger.record.ledger.classes == built_in.ledger.record.ledger.classes
 
 
@@ -159,7 +122,7 @@ def test_the_mean_is_over_the_public_number(loss: Any) -> None:
     assert row(means, parameters, 2) == pytest.approx(singles[0] / 4, abs=1e-5)
 
 
-@pytest.mark.parametrize("count", [2, 4, 7])
+@pytest.mark.parametrize("count", [2, 7])
 def test_a_replaced_record_moves_it_by_its_share(count: int) -> None:
     """Also where the client has more or fewer records than are counted: by at most 2 C / B, which
     opposite gradients reach."""
@@ -186,60 +149,52 @@ def test_with_the_client_unit_all_its_records_count() -> None:
     assert np.linalg.norm(row(means, parameters, 1)) <= CLIP
 
 
+NUMBER = "    number, of = (context"
 MISTAKES = {
-    "raises": ("    start, end", "    context.node_config['no']\n    start, end",
-               r"the first 3 clients all failed alike: KeyError: 'no' \(recordapp\.py, line \d+"),
-    "no pair": (", task().labels[start:end].numpy()", "",
+    "raises": (NUMBER, f"    context.node_config['no']\n{NUMBER}",
+               r"the first 3 clients all failed alike: KeyError: 'no' \(task\.py, line \d+"),
+    "no pair": ("return x, x[:, :3].argmax(1)", "return x",
                 r"records\(context\) = 'Tensor': must return a pair \(x, y\)"),
-    "lengths": ("labels[start:end]", "labels[start : end - 1]", "must be as many labels as record"),
-    "another model": ("nn.Linear(64, 10)", "nn.Linear(64, 9)",
-                      r"its parameters are weight \[9, 64\].* of the server weight \[10, 64\]"),
-    "batch statistics": ("nn.Linear(64, 10)", "nn.Sequential(nn.BatchNorm1d(64))",
+    "lengths": ("return x, x[:, :3]", "return x, x[1:, :3]", "must be as many labels as record"),
+    "another model": ("model=Net", "model=lambda: Net().head",
+                      r"its parameters are weight \[3, 6\].* of the server body.0.weight \[6, 8\]"),
+    "batch statistics": ("model=Net", "model=lambda: __import__('torch').nn.BatchNorm1d(8)",
                          r"ShuffleClientApp\(model=\.\.\.\): .*BatchNorm1d"),
-    "no records": ("beside=__file__, records=records, model=model)",
-                   "beside=__file__)\nclient.train()(lambda message, context: message)",
+    "no records": (", records=load_data, model=Net\n)", ")\napp.train()(lambda msg, context: msg)",
                    r"privacy\.unit = 'record': an update cannot.*ShuffleClientApp\(records=\.\.\."),
 }  # fmt: skip
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(written("torch_app", tmp_path, "records"))
+    return Path("torch_app")
 
 
 @pytest.mark.parametrize("kind", MISTAKES)
 def test_a_mistake_is_one_line(kind: str, app: Path, capfd: pytest.CaptureFixture[str]) -> None:
     old, new, told = MISTAKES[kind]
-    assert APP.count(old) == 1
-    (app / "recordapp.py").write_text(APP.replace(old, new))
-    assert main(["simulate", "own.toml", "--out", "run"]) == 2
-    lines = capfd.readouterr().err.splitlines()
-    (line,) = [line for line in lines if line.startswith("fl-shuffle: error: ")]
-    assert re.search(told, line)
+    task, client = app / "task.py", app / "client_app.py"
+    edit(task if old in task.read_text() else client, (old, new))
+    assert simulate() == 2
+    assert re.search(told, error_line(capfd))
 
 
 def test_one_client_whose_records_fail_reports_like_any_other(app: Path) -> None:
-    failing = "    assert number != 5\n    start, end"
-    (app / "recordapp.py").write_text(APP.replace("    start, end", failing))
-    assert main(["simulate", "own.toml", "--out", "run", "--quiet"]) == 0
-    assert list(fs.Result("run").metrics["n_reports"]) == [CLIENTS] * 3
+    what = "    draw = torch.Generator().manual_seed(1000"
+    edit(app / "task.py", (what, f"    assert number != 5\n{what}"))
+    assert simulate() == 0
+    assert list(fs.Result("run").metrics["n_reports"]) == [CLIENTS] * ROUNDS
 
 
-def test_an_app_can_be_handed_on() -> None:
-    """To the actors of Ray."""
-    means, parameters = gradients(tables(), {0: made_up(4)})
-    own = OwnRecords(made_up, nn.Identity, nn.MSELoss(reduction="none"))
+def test_what_an_app_gives_can_be_handed_on() -> None:
+    """To the actors of Ray, with what was made of it."""
+    own = OwnRecords(records, model, nn.CrossEntropyLoss(reduction="none"))
+    own.engine(RunParts.made_of(parse_config(tables())), (64,))
     again = pickle.loads(pickle.dumps(own))
-    assert (again.records, again.model, again.loss.reduction) == (made_up, nn.Identity, "none")
-    assert row(means, parameters).shape == (8,)
-    pickle.dumps(ShuffleClientApp(records=made_up, model=nn.Identity)._mods)
+    assert (again.records, again.model, again.loss.reduction) == (records, model, "none")
 
 
-def test_what_goes_together() -> None:
-    def nothing(context: Context) -> tuple[Any, Any]:
-        raise AssertionError
-
-    for given in (
-        SimpleNamespace(records=nothing, model=None, loss=None),
-        SimpleNamespace(records=None, model=nn.Identity, loss=None),
-        SimpleNamespace(records=None, model=None, loss=nn.MSELoss()),
-    ):
-        with pytest.raises(ConfigError, match=r"records=\.\.\. and model=\.\.\. go together"):
-            ShuffleClientApp(**vars(given))
+def test_with_the_record_unit_their_number_is_public() -> None:
     with pytest.raises(InvalidValueError, match=r"data\.records = 0: with privacy\.unit = 'reco"):
         RunParts.made_of(parse_config(tables(records=0)))
