@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 from typing import Any
 
 import numpy as np
 import pytest
-from flint import arb, arb_mat
+from flint import arb
 from scipy.stats import norm
 
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_swap import node_weights
 from fl_shuffle.certificates.gram_order import Setting, gaussian_delta, gram_point
 from fl_shuffle.verify.gram import EXTRA, NOTHING, Gram, Others, Places, boxes, corner, law
-from fl_shuffle.verify.line import Line
 from fl_shuffle.verify.reading import Fields, Refused, Work
-from fl_shuffle.verify.shuffled import Swap, by_chords, gram_delta
+from fl_shuffle.verify.shuffled import Swap, gram_delta
+from tests.verify.made import first_tree
 from tests.verify.test_bounds import divergence_among_equals
 
 PLENTY = 1e12
@@ -145,28 +144,6 @@ def test_boxes_cover_the_square_and_nothing_else_is_a_tree() -> None:
         corner(others, (0, 0, 2, 2, NOTHING))
 
 
-def line(count: int, **changed: str) -> Line:
-    stated = {"theta": "0.8", "h": "0.05", "smoothing": "0.001", "exact": "60", "last": "1500"}
-    return Line(Fields(stated | changed, "line"), count)
-
-
-@pytest.mark.parametrize("changed", [{}, {"theta": "2"}, {"exact": "3"}, {"last": "70"}])
-def test_the_line_lies_above_enumerated_sums(changed: dict[str, str]) -> None:
-    values, masses = [-1.5, -0.2, 0.4, 2.0], [0.3, 0.4, 0.2, 0.1]
-    for count in (2, 4):
-        exact = sum(
-            math.prod(masses[i] for i in drawn) * max(sum(values[i] for i in drawn), 0)
-            for drawn in itertools.product(range(4), repeat=count)
-        )
-        rule = line(count, **changed)
-        table = arb_mat([rule.columns(arb(x), True) for x in values])
-        (row,) = (arb_mat([[arb(p) for p in masses]]) * table).tolist()
-        found = float(rule.bound(row, *rule.weights()))
-        assert exact <= found
-        if not changed:
-            assert found < 1.6 * exact
-
-
 def swap(**changed: Any) -> Swap:
     stated = {"m": "650", "zeta": "6", "alpha": "3", "beta": "0.3", "nodes": ["2.5"]}
     return Swap(Fields(stated | changed, "swap"), 717)
@@ -197,12 +174,6 @@ def test_the_functions_of_the_swap() -> None:
         found = float(s.drift(arb(rate), (Others(arb("0.5"), arb("0.5"), arb(1), 717),)))
         assert wanted <= found * (1 + 1e-9)
         assert found < 1.05 * wanted
-
-
-def test_chords_lie_just_above_a_convex_function() -> None:
-    found = float(by_chords(lambda z: (z - 1) ** 2, arb(10), arb("0.4"), arb(6)))
-    exact = math.expm1(0.16)
-    assert exact < found < 1.002 * exact
 
 
 NAMES = ["m", "zeta", "alpha", "beta", "below", "above", "theta", "h", "smoothing", "exact", "last"]
@@ -262,17 +233,3 @@ def test_no_witness_makes_a_point_smaller_than_a_data_set(
             verified(setting, 0.0, witness | {"boxes": [other]})
     with pytest.raises(Refused):
         verified(setting, 0.0, witness | {"nodes": ["0.5"]})
-
-
-def first_tree() -> str:
-    """Boxes of a quarter: a whole level of them."""
-
-    def tree(i: int, j: int, depth: int) -> str:
-        if i + j >= 1 << depth:
-            return "."
-        if depth == 2:
-            return "d"
-        parts = [[tree(2 * i + x, 2 * j + y, depth + 1) for y in (0, 1)] for x in (0, 1)]
-        return "x" + "".join("y" + "".join(column) for column in parts)
-
-    return tree(0, 0, 0)

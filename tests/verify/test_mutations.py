@@ -10,7 +10,6 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -18,15 +17,10 @@ import pytest
 
 import fl_shuffle as fs
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
-from fl_shuffle.certificates import convex_order, finite
-from fl_shuffle.certificates.gram_order import Setting, gaussian_delta, gram_point
-from fl_shuffle.certificates.lines import LOCAL, single_curve
-from fl_shuffle.certificates.writing import certificate, exact
+from fl_shuffle.certificates.writing import exact
 from fl_shuffle.verify.claims import check
 from fl_shuffle.verify.reading import Refused
-from tests.repository import ROOT
-from tests.verify.test_certificates import facts
-from tests.verify.test_gram import first_tree
+from tests.verify.made import built, strings
 
 SHARES = {"local": 400, "sum": 500, "finite": 400, "krr": 250, "convex": 200, "gram": 250}
 """Of 2,000 mutations."""
@@ -34,66 +28,6 @@ STRANGE = ["", "-1", "0", "1e-300", "1e300", "9" * 40, "NaN", "1_000", "any", 3,
 FACTORS = [0.25, 0.5, 0.9, 0.99, 0.999, 1.001, 1.01, 1.1, 2.0, 8.0, -1.0]
 LONGEST = 60.0
 """Seconds of CPU: the work that a certificate may ask for is bounded."""
-
-
-def built(kind: str) -> dict[str, Any]:
-    """An accepted certificate that is soon checked: few points, coarse laws."""
-    stated: dict[str, Any]
-    if kind in ("local", "sum"):
-        stated = facts(3, 0.1, 0.05, [(0.04, 20), (0.05, 40)])
-        more = facts(2, 0.1, 0.05, [(0.03, 9), (0.05, 30)])["rounds"]
-        stated["rounds"] += more
-        return certificate(kind, stated, {}, unit="client", client=3, delta=1e-5, start=1.0)
-    if kind in ("finite", "krr"):
-        times = 1 if kind == "finite" else 4
-        stated = {"clients": "800", "times": str(times)}
-        stated["randomizer"] = {"name": "krr", "k": "3", "epsilon0": "1"}
-        if times == 1:
-            held = finite.point(3, 1.0, 800, 0.12, single=False)
-            points, window = single_curve("0.12", dict(held))
-        else:
-            window = {"step": "0.015625", "tilt": "20", "cells": "256"}
-            places = (0, 3, 8, 16, 30)
-            points = [
-                {"index": str(i), **finite.point(3, 1.0, 800, i / 64, single=False)} for i in places
-            ]
-        witness = {**window, "points": points}
-        return certificate(
-            "finite", stated, witness, unit="client", client=None, delta=1e-4, start=0.2
-        )
-    if kind == "convex":
-        stated = facts(2, 0.1, 0.05, [(0.04, 20), (0.05, 40)])
-        shape = convex_order.Shape(60, 1.0, 1.0, 0.5)
-        points = []
-        for i, guess in ((0, 0.1), (24, 0.03), (64, 4e-3), (128, 3e-4)):
-            points.append({"index": str(i), **(convex_order.point(shape, i / 64, guess) or LOCAL)})
-        points.append({"index": "280", **LOCAL})
-        groups = [
-            {"radius": "0.0400000000001", "count": "20"},
-            {"radius": "0.0500000001", "count": "40"},
-        ]
-        window = {"step": "0.015625", "tilt": "8", "cells": "600"}
-        delta = 1e-2
-    else:
-        stated = facts(1, 0.1, 0.05, [(0.05, 300)])
-        setting = Setting(1.0, 0.5, ((0.5, 300),))
-        held = dict(gram_point(setting, 0.1, gaussian_delta(setting, 0.1)) or {})
-        points, window = single_curve("0.1", held | {"boxes": [first_tree()], "fine": "4"})
-        groups, delta = [{"radius": "0.0500000001", "count": "300"}], 5e-2
-    witness = {**window, "types": [{"rounds": ["0"], "groups": groups, "points": points}]}
-    return certificate("shuffled", stated, witness, unit="client", client=3, delta=delta, start=0.3)
-
-
-def strings(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Where anything stands in a certificate."""
-    if path:
-        yield path
-    if isinstance(value, dict):
-        for key, held in value.items():
-            yield from strings(held, (*path, key))
-    elif isinstance(value, list):
-        for i, held in enumerate(value):
-            yield from strings(held, (*path, i))
 
 
 def holder_of(value: Any, path: tuple[str | int, ...]) -> Any:
@@ -146,29 +80,14 @@ def costs(kind: str, written: dict[str, Any]) -> list[tuple[float, ...]]:
     held = written["facts"]
     if kind in ("finite", "krr"):
         r = held["randomizer"]
-        return [
-            (-float(held["clients"]), float(held["times"]), float(r["epsilon0"]), -float(r["k"]))
-        ]
+        clients, k = float(held["clients"]), float(r["k"])
+        return [(-clients, float(held["times"]), float(r["epsilon0"]), -k)]
     rounds = held["rounds"]
     moves = [min(float(r["sensitivity"]), 2 * float(r["radius"])) for r in rounds]
-    if kind == "local":
-        return [
-            (
-                sum(
-                    float(r["times"]) * (m / float(r["scale"])) ** 2
-                    for r, m in zip(rounds, moves, strict=True)
-                ),
-            )
-        ]
-    if kind == "sum":
-        return [
-            (
-                sum(
-                    float(r["times"]) * m**2 / variance(r)
-                    for r, m in zip(rounds, moves, strict=True)
-                ),
-            )
-        ]
+    if kind in ("local", "sum"):
+        hiding = [variance(r) if kind == "sum" else float(r["scale"]) ** 2 for r in rounds]
+        each = zip(rounds, moves, hiding, strict=True)
+        return [(sum(float(r["times"]) * m**2 / v for r, m, v in each),)]
     found = []
     for r, m in zip(rounds, moves, strict=True):
         scale, left = float(r["scale"]), int(float(r["colluders"]))
@@ -288,10 +207,3 @@ def test_two_thousand_mutations(kind: str) -> None:
     accepted, refused = tried(kind, SHARES[kind], 2)
     assert accepted > SHARES[kind] // 50
     assert refused > SHARES[kind] // 4
-
-
-@pytest.mark.parametrize("kind", ["local", "finite", "krr", "gram"])
-def test_certificates_fit_the_schema(kind: str) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads((ROOT / "docs/certificate.schema.json").read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator(schema).validate(built(kind))
