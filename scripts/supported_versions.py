@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RESOLUTIONS = {"lowest": "lowest-direct", "newest": "highest"}
-EXTRAS = ("ray", "report", "dev")
+EXTRAS = ("ray", "parquet", "certificates", "dev")
 PINNED = ("torch", "torchvision")
 TESTS = (
     "tests/test_config.py",

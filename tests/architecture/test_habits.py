@@ -68,6 +68,13 @@ def test_the_owner_is_named_in_one_place() -> None:
     )
 
 
+def test_check_versions_names_extras_and_tests_that_exist() -> None:
+    text = (ROOT / "scripts" / "supported_versions.py").read_text(encoding="utf-8")
+    (extras,) = re.findall(r"^EXTRAS = \((.*)\)$", text, re.MULTILINE)
+    assert set(re.findall(r"\w+", extras)) <= PROJECT["project"]["optional-dependencies"].keys()
+    assert not [name for name in re.findall(r'"(tests/.*?)"', text) if not (ROOT / name).exists()]
+
+
 def test_no_script_ends_processes_by_their_names() -> None:
     for path in (ROOT / "scripts").iterdir():
         assert not re.search(r"\b(pkill|killall)\b", path.read_text(encoding="utf-8")), path.name
