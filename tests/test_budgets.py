@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fl_shuffle.budgets import make_budgets, read_budgets, round_down
+from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import BudgetsSection
 from fl_shuffle.errors import FlShuffleError
 
@@ -166,3 +167,20 @@ def test_a_users_own_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             make_budgets(BudgetsSection(distribution=f"my_budgets:{name}"), 3)
     with pytest.raises(FlShuffleError, match="no module 'nowhere'"):
         make_budgets(BudgetsSection(distribution="nowhere:f"), 3)
+
+
+def test_budgets_by_number_stand_in_the_toml(tmp_path: Path) -> None:
+    """Flower packs no .csv."""
+    tables = {"data": {"clients": 3}, "budgets": {"distribution": "listed", "epsilons": [4, 8, 12]}}
+    assert make_budgets(parse_config(tables).budgets, 3).epsilon.tolist() == [4.0, 8.0, 12.0]
+    for epsilons, told in (
+        ([4.0, 8.0], "budgets.epsilons holds 2 numbers, and data.clients is 3"),
+        ([4.0, 8.0, 0.0], r"budgets.epsilons\[2\] = 0.0: must be"),
+        (4.0, r"budgets.epsilons = 4.0: must be a list of numbers > 0"),
+    ):
+        budgets = {"distribution": "listed", "epsilons": epsilons}
+        with pytest.raises(FlShuffleError, match=told):
+            parse_config({**tables, "budgets": budgets})
+    of_a_file = BudgetsSection(distribution="file", file=str(tmp_path / "no.csv"))
+    with pytest.raises(FlShuffleError, match=r"`flwr run` packs no \.csv.*budgets\.epsilons"):
+        make_budgets(of_a_file, 3)

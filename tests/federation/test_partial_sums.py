@@ -56,7 +56,7 @@ def test_a_report_that_is_none_is_left_out() -> None:
         reports[torch.from_numpy(clients == 2)] = torch.nan
         return reports
 
-    player.federation.__dict__["randomizer"] = spoilt
+    player.federation.randomizer = spoilt
     total, usable = player.sum_of_reports(TrainRequest(1, 0, 4), parameters)
     assert usable.tolist() == [True, True, False, True]
     np.testing.assert_array_equal(total, reports[[0, 1, 3]].astype(np.float64).sum(0))
@@ -64,14 +64,10 @@ def test_a_report_that_is_none_is_left_out() -> None:
 
 def test_a_node_that_is_not_simulated_sends_no_sum() -> None:
     """The server asks for it; but a request is not what makes a simulation."""
-    context = Context(
-        run_id=1, node_id=2, node_config={}, state=RecordDict(),
-        run_config={RESOLVED: Config().to_json()},
-    )  # fmt: skip
+    context = Context(1, 2, {}, RecordDict(), {RESOLVED: Config().to_json()})
     model = Layout.flat(3).record(np.zeros(3, np.float32))
-    message = TrainRequest(1, 0, 4, summed=True).message(model, 2)
     with pytest.raises(ConfigError):
-        app(message, context)
+        app(TrainRequest(1, 0, 4, summed=True).message(model, 2), context)
 
 
 def test_a_sum_that_honest_reports_cannot_have_is_dropped() -> None:
