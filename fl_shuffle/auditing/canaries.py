@@ -257,7 +257,6 @@ class Canaries:
             test_labels=labels[:0],
             classes=2,
             features_use_data=False,
-            fingerprint="canaries",
             budgets=budgets,
             plan=plan,
             dimension=self._dimension,

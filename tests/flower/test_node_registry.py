@@ -164,9 +164,8 @@ def test_who_claims_much_displaces_nobody() -> None:
 
 
 def test_a_silent_node_is_asked_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
+    now, grid = [0.0], Remote({1: part(0, 2), 2: None})
     monkeypatch.setattr(registry_module.time, "monotonic", lambda: now[0])
-    grid = Remote({1: part(0, 2), 2: None})
     registry = NodeRegistry(CLIENTS, 20.0)
     asked = []
     for second in range(0, 1000, 10):

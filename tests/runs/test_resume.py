@@ -16,7 +16,7 @@ import fl_shuffle as fs
 from fl_shuffle.cli import main
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger import writer
-from fl_shuffle.ledger.reader import LedgerRecord
+from fl_shuffle.ledger.reader import LedgerRecord, LedgerView
 from fl_shuffle.ledger.store import SCHEMA_VERSION, Ledger
 from fl_shuffle.ledger.writer import LedgerWriter
 from fl_shuffle.report.record import read_run
@@ -207,6 +207,30 @@ def test_rounds_may_be_added_and_that_is_written_down(
     run.rename(tmp_path / "done")
     crash(2, "server.decay=linear")
     assert "server.decay" in refused(run, "--rounds", "5")
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("run.out=elsewhere", ""),
+        ("run.timeout=7.0", ""),
+        ("data.root=elsewhere", ""),  # digits lie in the package
+        ("run.ray_address=auto", "run.ray_address = 'auto': is for run.engine = 'ray'"),
+        ("run.supernodes=nodes.csv", "a simulation has no SuperNodes"),
+    ],
+)
+def test_what_a_run_may_change_when_it_goes_on(
+    setting: str, words: str, crash: Crashing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It stays in its folder, and the change is noted; what means nothing here is one line."""
+    run = crash(1)
+    capsys.readouterr()
+    code = resume(run, "--set", setting)
+    said = capsys.readouterr().err
+    assert (code, words in said) == (2 if words else 0, True), said
+    assert len(said.splitlines()) <= 1
+    notes = [text for _, kind, text in LedgerView(run / "ledger.sqlite").notes if kind == "changed"]
+    assert [setting.partition("=")[0] in text for text in notes] == ([] if words else [True])
 
 
 def test_budgets_may_lie_elsewhere_when_they_are_the_same(

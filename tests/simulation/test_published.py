@@ -188,11 +188,8 @@ def test_the_ledger_does_not_tell_when_checkpoints_were_written(
     assert pages[0] == pages[1]
 
 
-def test_no_digest_of_the_records_is_published(launch: Launch, tmp_path: Path) -> None:
+def test_sizes_and_shapes_of_the_data_are_published_alone(launch: Launch, tmp_path: Path) -> None:
     play(launch, "run")
-    digest = source(DataSection()).fingerprint()
-    for path in (tmp_path / "run").iterdir():
-        assert digest.encode() not in path.read_bytes(), path
     with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
         [(facts,)] = db.execute("SELECT value FROM meta WHERE key = 'data'")
     assert json.loads(facts) == {

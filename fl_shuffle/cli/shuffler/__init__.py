@@ -6,8 +6,6 @@ import argparse
 
 SUMMARY = "Run a shuffler apart from the server: set it up, make keys, serve."
 
-DEADLINE_SECONDS = 3600.0
-"""As `run.timeout`."""
 LARGEST_REPORT = 1 << 24
 """Bytes: four million coordinates."""
 
@@ -38,10 +36,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     init.add_argument(
         "--min-reports", type=int, metavar="N", required=True,
         help="no smaller batch leaves, whatever the server asks: what hides a client from it",
-    )  # fmt: skip
-    init.add_argument(
-        "--deadline", type=float, metavar="SECONDS", default=DEADLINE_SECONDS,
-        help=f"a round is closed so long after it began (default: {DEADLINE_SECONDS:g})",
     )  # fmt: skip
     init.add_argument(
         "--largest-report", type=int, metavar="BYTES", default=LARGEST_REPORT,

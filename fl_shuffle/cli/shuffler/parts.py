@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from fl_shuffle.errors import ConfigError, require_integer, require_real
+from fl_shuffle.errors import ConfigError, require_integer
 
 
 def key(arguments: argparse.Namespace) -> int:
@@ -31,19 +31,15 @@ def key(arguments: argparse.Namespace) -> int:
 
 def init(arguments: argparse.Namespace) -> int:
     """Make a shuffler's directory, and passes."""
+    from fl_shuffle.shuffler.remote.credentials import Settings
     from fl_shuffle.shuffler.remote.service import initialise
 
     directory, passes = Path(arguments.directory), Path(arguments.passes)
-    initialise(
-        directory,
-        passes,
-        address=arguments.address,
-        clients=arguments.clients,
-        sites=arguments.sites,
-        min_reports=arguments.min_reports,
-        deadline=require_real("--deadline", arguments.deadline, minimum=1.0),
-        largest_report=require_integer("--largest-report", arguments.largest_report, minimum=4),
+    largest = require_integer("--largest-report", arguments.largest_report, minimum=4)
+    settings = Settings(
+        arguments.address, arguments.clients, arguments.min_reports, largest, analyzer="", sites=()
     )
+    initialise(directory, passes, settings, arguments.sites)
     print(
         f"{passes}: site-0.json to site-{arguments.sites - 1}.json, one for each SuperNode, and "
         f"analyzer.json for the server; hand each out on a safe way, then delete the folder"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_shuffle.durable_files import replace_text
-from fl_shuffle.errors import ConfigError, FlShuffleError, require_integer, require_real
+from fl_shuffle.errors import ConfigError, FlShuffleError, require_integer
 from fl_shuffle.shuffler.remote.sealing import KEY_BYTES
 
 TOKEN_BYTES = 32
@@ -55,14 +55,13 @@ class EnrolledSite:
 class Settings:
     """A shuffler's own: nothing of it is the analyzer's to choose.
 
-    No batch below `min_reports` leaves; a round is closed `deadline` seconds after it was begun;
-    the reports of a client and round may not have more than `largest_report` bytes together.
+    No batch below `min_reports` leaves; the reports of a client and round may not have more than
+    `largest_report` bytes together.
     """
 
     address: str
     clients: int
     min_reports: int
-    deadline: float
     largest_report: int
     analyzer: str
     sites: tuple[EnrolledSite, ...]
@@ -84,7 +83,6 @@ class Settings:
                 require_address(found["address"]),
                 require_integer("clients", found["clients"], minimum=1),
                 require_integer("min_reports", found["min_reports"], minimum=2),
-                require_real("deadline", found["deadline"], minimum=1.0),
                 require_integer("largest_report", found["largest_report"], minimum=1),
                 str(found["analyzer"]),
                 sites,

@@ -1,4 +1,4 @@
-"""What a shuffler does with each call: who may, what is kept, when a round is closed.
+"""What a shuffler does with each call: who may, what is kept, what leaves.
 
 It logs rounds, without times, and never a client: what it writes tells nobody who sent when.
 """
@@ -7,10 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from threading import Lock, Timer
-
-import numpy as np
-from numpy.typing import NDArray
 
 from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.shuffler.remote import wire
@@ -39,18 +35,6 @@ class RequestHandler:
         self._store = store
         self._private = private
         self._sites = {site.digest: site for site in settings.sites}
-        self._timers: dict[str, Timer] = {}
-        self._lock = Lock()
-        for run, number in store.open_rounds():
-            # The clock starts anew: when a round was begun is not written down.
-            self._start_clock(run, number)
-
-    def stop(self) -> None:
-        """Stop the clocks."""
-        with self._lock:
-            for timer in self._timers.values():
-                timer.cancel()
-            self._timers.clear()
 
     def deliver(self, data: bytes) -> bytes:
         """Take a site's sealed reports, one for each batch of a round, of one of its clients."""
@@ -101,7 +85,6 @@ class RequestHandler:
         number = call.round_number
         if self._store.begin(agreement, number, asked):
             log.info("run %s, round %d: open", call.run[:8], number)
-            self._start_clock(call.run, number)
             return wire.OPEN
         gone = self._store.handed_over(call.run, number)
         return wire.HANDED_OVER if gone else wire.CLOSED
@@ -114,13 +97,23 @@ class RequestHandler:
         call = wire.decode_plain(data)
         self._require_analyzer(call)
         agreement = self._known(call.run)
-        present = self._closed(agreement, call.round_number)
+        run, number = call.run, call.round_number
+        present = self._store.attendance(run, number)
+        if present is not None:
+            return wire.bitmap_of(present)
+        least = max(self._settings.min_reports, agreement.min_reports)
+        if agreement.release == "sum":
+            add = adding(agreement, number, self._private)
+            present = self._store.add_up(run, number, least, add)
+        else:
+            present = self._store.shuffle(run, number, least)
         if present is None:
             raise Refused(
                 "FAILED_PRECONDITION",
-                f"fewer than {self._minimum(agreement)} usable reports of round "
-                f"{call.round_number} are here; nothing is released",
+                f"fewer than {least} usable reports of round {number} are here; nothing is "
+                "released",
             )
+        log.info("run %s, round %d: closed with %d reports", run[:8], number, present.sum())
         return wire.bitmap_of(present)
 
     def fetch(self, data: bytes) -> Iterator[bytes]:
@@ -149,36 +142,3 @@ class RequestHandler:
         if agreement is None:
             raise Refused("NOT_FOUND", "no such run was begun here")
         return agreement
-
-    def _minimum(self, agreement: Agreement) -> int:
-        return max(self._settings.min_reports, agreement.min_reports)
-
-    def _closed(self, agreement: Agreement, number: int) -> NDArray[np.bool_] | None:
-        run, least = agreement.run, self._minimum(agreement)
-        before = self._store.attendance(run, number)
-        if before is not None:
-            return before
-        if agreement.release == "sum":
-            add = adding(agreement, number, self._private)
-            present = self._store.add_up(run, number, least, add)
-        else:
-            present = self._store.shuffle(run, number, least)
-        if present is not None:
-            log.info("run %s, round %d: closed with %d reports", run[:8], number, present.sum())
-        return present
-
-    def _start_clock(self, run: str, number: int) -> None:
-        timer = Timer(self._settings.deadline, self._late, (run, number))
-        timer.daemon = True
-        with self._lock:
-            if run in self._timers:
-                self._timers[run].cancel()
-            self._timers[run] = timer
-        timer.start()
-
-    def _late(self, run: str, number: int) -> None:
-        """The round's time is up."""
-        agreement = self._store.agreement(run)
-        if agreement is not None and self._closed(agreement, number) is None:
-            self._store.abandon(run, number)
-            log.warning("run %s, round %d: too few reports in time; all are gone", run[:8], number)

@@ -11,10 +11,12 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
+import numpy as np
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -50,47 +52,35 @@ GRACE_SECONDS = 5.0
 """Calls under way may take so long to finish when the process is asked to end."""
 
 
-def initialise(
-    directory: Path,
-    out: Path,
-    *,
-    address: str,
-    clients: int,
-    sites: int,
-    min_reports: int,
-    deadline: float,
-    largest_report: int,
-) -> None:
+def initialise(directory: Path, out: Path, settings: Settings, sites: int) -> None:
     """Make a shuffler's directory, and in `out` a pass for each of `sites` sites and the analyzer.
 
-    Site i plays the i-th of as many consecutive parts of the clients, as a SuperNode with
-    `partition-id=i num-partitions=sites` does. Raises `ConfigError` if one of the folders is there
-    already and not empty.
+    `settings` as they will be, but for the tokens' digests. Site i plays the i-th of as many
+    consecutive parts of the clients, as a SuperNode with `partition-id=i num-partitions=sites`
+    does. Raises `ConfigError` if one of the folders is there already and not empty.
     """
-    host = require_address(address).rpartition(":")[0]
+    address, clients = require_address(settings.address), settings.clients
     require_integer("--clients", clients, minimum=2)
     require_integer("--sites", sites, minimum=1, maximum=clients)
-    require_integer("--min-reports", min_reports, minimum=2, maximum=clients)
+    require_integer("--min-reports", settings.min_reports, minimum=2, maximum=clients)
     for folder in (directory, out):
         _make_folder(folder)
-    key, certificate = new_key(), _certificate(directory, host)
+    key, certificate = new_key(), _certificate(directory, address.rpartition(":")[0])
     write_key(directory / KEY, key)
-    size, larger = divmod(clients, sites)
-    enrolled = []
-    for index in range(sites):
+
+    def hand_out(kind: str, name: str) -> str:
         token = new_token()
-        first, count = index * size + min(index, larger), size + (index < larger)
-        enrolled.append(EnrolledSite(first, count, digest_of(token)))
-        one = Pass("site", address, certificate, token, public_key(key))
-        one.write(out / f"site-{index}.json")
-    token = new_token()
-    Pass("analyzer", address, certificate, token, public_key(key)).write(out / "analyzer.json")
-    settings = Settings(
-        address, clients, min_reports, deadline, largest_report, digest_of(token), tuple(enrolled)
-    )
+        Pass(kind, address, certificate, token, public_key(key)).write(out / f"{name}.json")
+        return digest_of(token)
+
+    enrolled = []
+    for index, part in enumerate(np.array_split(np.arange(clients), sites)):
+        digest = hand_out("site", f"site-{index}")
+        enrolled.append(EnrolledSite(int(part[0]), len(part), digest))
+    analyzer = hand_out("analyzer", "analyzer")
     # Last: a directory without settings is none. What is in a half-made one is of no use: it is
     # refused as not empty, by `serve` as well, until somebody removes it.
-    settings.write(directory / SETTINGS)
+    replace(settings, analyzer=analyzer, sites=tuple(enrolled)).write(directory / SETTINGS)
 
 
 def _make_folder(folder: Path) -> None:
@@ -167,7 +157,6 @@ def opened(directory: Path, listen: str | None = None) -> Iterator[ShufflerServe
         store = Store.open(directory)
         leaving.callback(store.close)
         handler = RequestHandler(settings, store, key)
-        leaving.callback(handler.stop)
         server = _server(handler, settings.largest_report)
         address = settings.address if listen is None else require_address(listen)
         credentials = grpc.ssl_server_credentials([(tls[0], tls[1])])

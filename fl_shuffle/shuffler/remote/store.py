@@ -1,11 +1,11 @@
 """What the shuffler keeps: sealed reports until their round is closed, then the batch alone.
 
 One SQLite file, durable before anything is acknowledged. A run has one open round at most; a round
-goes from open to closed to handed over, never back (but an open one that stays below the minimum is
-abandoned: its reports are thrown away, and it may be begun anew). Closing is one transaction: the
-batch, in its random order, takes the place of the reports, and which client sent which is gone.
-What is released of a round is that batch, the same bytes however often it is asked for. No times,
-no order of arrival, no addresses are written.
+goes from open to closed to handed over, never back; the reports of one that is open are thrown away
+when another one is begun. Closing is one transaction: the batch, in its random order, takes the
+place of the reports, and which client sent which is gone. What is released of a round is that
+batch, the same bytes however often it is asked for. No times, no order of arrival, no addresses are
+written.
 """
 
 from __future__ import annotations
@@ -283,21 +283,6 @@ class Store:
         bitmap = np.packbits(present).tobytes()
         self._db.execute("INSERT INTO rounds VALUES (?, ?, ?, 0)", (*place, bitmap))
         return present
-
-    def abandon(self, run: str, round_number: int) -> None:
-        """Throw the reports of an open round away; none of them can be sent again. It takes no more
-        until it is begun anew."""
-        with self._whole() as database:
-            if self._is_open(run, round_number):
-                place = (run, round_number)
-                database.execute("DELETE FROM reports WHERE run = ? AND round = ?", place)
-                database.execute("UPDATE runs SET open = NULL WHERE run = ?", (run,))
-
-    def open_rounds(self) -> list[tuple[str, int]]:
-        """(run, round) of every open round."""
-        with self._lock:
-            rows = self._db.execute("SELECT run, open FROM runs WHERE open NOT NULL").fetchall()
-        return [(str(run), int(number)) for run, number in rows]
 
     def attendance(self, run: str, round_number: int) -> NDArray[np.bool_] | None:
         """Who is in a closed round's batch (mask [clients]); None while it is not closed."""

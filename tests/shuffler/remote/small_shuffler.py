@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fl_shuffle.shuffler.remote.agreement import Agreement
-from fl_shuffle.shuffler.remote.credentials import Pass, write_key
+from fl_shuffle.shuffler.remote.credentials import Pass, Settings, write_key
 from fl_shuffle.shuffler.remote.link import Receiver, Sender
 from fl_shuffle.shuffler.remote.sealing import new_key, public_key
 from fl_shuffle.shuffler.remote.service import initialise, opened
@@ -45,17 +45,10 @@ class Lab:
         return Receiver(own, facts, self.patience)
 
 
-def make_lab(home: Path, *, sites: int = 3, min_reports: int = 2, deadline: float = 600.0) -> Lab:
-    initialise(
-        home / "store",
-        home / "passes",
-        address=f"127.0.0.1:{free_port()}",
-        clients=CLIENTS,
-        sites=sites,
-        min_reports=min_reports,
-        deadline=deadline,
-        largest_report=1 << 16,
-    )
+def make_lab(home: Path, *, sites: int = 3, min_reports: int = 2) -> Lab:
+    address = f"127.0.0.1:{free_port()}"
+    settings = Settings(address, CLIENTS, min_reports, 1 << 16, analyzer="", sites=())
+    initialise(home / "store", home / "passes", settings, sites)
     lab = Lab(home, new_key())
     write_key(home / "analyzer.key", lab.private)
     write_key(home / "analyzer.key.pub", public_key(lab.private))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,34 +113,6 @@ def test_the_shufflers_own_minimum_stands_above_the_servers(tmp_path: Path) -> N
         assert receiver.close_round(1) is not None
 
 
-def test_a_late_round_is_closed_or_thrown_away(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    lab = make_lab(tmp_path, deadline=1.0)
-    until = time.monotonic() + 60
-
-    def wait_for(said: str) -> None:
-        while said not in caplog.text and time.monotonic() < until:
-            time.sleep(0.05)
-        assert said in caplog.text
-
-    with serving(lab):
-        receiver = lab.receiver()
-        receiver.begin(1, EVERYBODY)
-        send(lab, range(3))
-        wait_for("round 1: closed with 3 reports")
-        assert len(list(receiver.batch(1))) == 3
-        receiver.begin(2, EVERYBODY)
-        send(lab, range(1), 2)
-        wait_for("round 2: too few reports in time")
-        with pytest.raises(ShufflerError, match="not closed"):
-            list(receiver.batch(2))
-        with pytest.raises(ShufflerError, match="not open"):
-            send(lab, range(1, 2), 2)
-        assert receiver.begin(2, EVERYBODY) == wire.OPEN
-
-
 def test_what_a_run_must_not_be(lab: Lab) -> None:
     with serving(lab):
         more = replace(FACTS, clients=7)
@@ -226,7 +197,6 @@ def test_nonsense_is_refused_in_one_line(lab: Lab, data: bytes, known: bool) -> 
             assert "\n" not in str(refused.value)
             assert str(refused.value)
     finally:
-        handler.stop()
         store.close()
 
 
