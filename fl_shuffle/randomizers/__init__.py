@@ -1,6 +1,6 @@
 """What a client does to its clipped mean before anything leaves it.
 
-`LocalRandomizer` is the class to subclass for one of your own (docs/howto/randomizer.md); those
+`LocalRandomizer` is the class to subclass for one of your own (docs/own-parts.md); those
 that ship are its subclasses: Gaussian and Laplace noise of each client's own scale, rounded to a
 public grid (`additive`), and their discrete forms, drawn exactly (`discrete`). All noise comes from
 one source, keyed by round and client (`noise`, docs/noise.md). `personal` puts a run's randomizer

@@ -19,7 +19,7 @@ WITH_CODE = [
     if any(b.language in RUN and not b.excuse for b in blocks(page.read_text(encoding="utf-8")))
 ]
 
-LONG = ("guide", "certificates", "coming-from", "own-data", "own-app", "budgets", "analyzer")
+LONG = ("guide", "certificates", "coming-from", "own-data", "own-app", "own-parts")
 """Pages whose blocks train federations of their own."""
 SMALL = {"run.rounds": 3, "data.clients": 20}
 """The run that a page's RUN stands for."""
