@@ -8,7 +8,6 @@ directions of the replace-one relation. Units are nats.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,23 +62,12 @@ class BlanketBound:
             epsilon=epsilon,
             delta=delta,
             relative_error=self.relative_error,
-            unhidden=self.unhidden,
         )
 
     def delta(self, epsilon: float) -> DeltaBound:
         """Upper bound on the worst case's delta."""
         results = [self._case_delta(case, min(epsilon, MAX_EPSILON)) for case in self.cases]
         return max(results, key=lambda bound: bound.delta)
-
-    def unhidden(self, epsilon: float) -> float:
-        """The part of the bound in which nobody else hides the client: cheap, and below it."""
-        q, values = self.participation, []
-        for case in self.cases:
-            mass = 1.0 - q + q * case.blanket_mass
-            log_alone = self.others * math.log1p(-mass) if mass < 1.0 else -math.inf
-            alone = math.exp(log_alone) if self.others else 1.0
-            values.append(q * alone * case.local_delta(epsilon))
-        return max(values)
 
     def _case_delta(self, case: Case, epsilon: float) -> DeltaBound:
         exposed, q = self.participation * case.exposed(epsilon), self.participation

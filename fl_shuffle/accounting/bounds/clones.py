@@ -116,17 +116,10 @@ def standard_clone(
         ceiling = local_delta(eps, local, extra)
         return DeltaBound(min(total, ceiling), bound.error if total < ceiling else 0.0)
 
-    def unhidden(eps: float) -> float:
-        """The outcomes without a clone or an absence."""
-        alone = (n - 1) * math.log1p(-min(1.0 - rate + rate * math.exp(-local), 1.0 - 1e-16))
-        top = -math.expm1(min(eps - local, 0.0)) / (1.0 + math.exp(-local))
-        return rate * math.exp(alone) * top * (1.0 - 1e-9)
-
     return solve(
         curve,
         local,
         epsilon=epsilon,
         delta=delta,
         relative_error=relative_error,
-        unhidden=unhidden,
     )

@@ -31,10 +31,6 @@ MOST_GROUPS = 4
 """Others of so many radii are told apart; more radii are rounded up to so many."""
 MAX_LAPLACE_SPREAD = 12.0
 """The largest spread for Laplace noise, whose likelihood ratios are bounded."""
-RUNGS = 2.0
-"""Further out than ..."""
-RUNGS_FROM = 16.0
-"""... so many predicted mu the curve is asked at so many places an octave on the way, too."""
 SURE_SHARE = 0.5
 """Below this share the gain is certain; in between it is tried."""
 TRIED_SDS = (1.0, 3.0)
@@ -74,13 +70,7 @@ class PartialShuffleCurve:
         """An upper bound on the divergence at `epsilon` >= 0, both directions; may be infinite."""
         if self._setting is None:
             return math.inf
-        found = gaussian_delta(self._setting, epsilon)
-        start = RUNGS_FROM * self._mu
-        if epsilon <= start:
-            return found
-        # The curve falls, so what holds nearer holds here: far out parameters are hard to find.
-        rungs = range(math.ceil(RUNGS * math.log2(start)), math.ceil(RUNGS * math.log2(epsilon)))
-        return min([found, *(gaussian_delta(self._setting, 2.0 ** (k / RUNGS)) for k in rungs)])
+        return gaussian_delta(self._setting, epsilon)
 
 
 def best_setting(
