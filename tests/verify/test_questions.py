@@ -35,8 +35,12 @@ def test_an_answer_has_a_certificate_that_is_accepted(
     file = tmp_path / "claim.json"
     assert main(["bound", *question.split(), "--json", "--certificate", str(file)]) == 0
     printed = json.loads(capsys.readouterr().out)["epsilon"]
-    claim = json.loads(file.read_text(encoding="utf-8"))["claim"]
+    written = json.loads(file.read_text(encoding="utf-8"))
+    claim, facts = written["claim"], written["facts"]
     assert claim["kind"] == kind
+    if kind != "finite":
+        (each,) = facts["rounds"]
+        assert [other["count"] for other in each["others"]] == ["199"]
     assert float(claim["epsilon"]) <= at_most * printed
     assert main(["verify", str(file)]) == 0
     assert capsys.readouterr().out.startswith(f"ACCEPTED: epsilon = {float(claim['epsilon']):.6g}")

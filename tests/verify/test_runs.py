@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import fl_shuffle as fs
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
 from fl_shuffle.accounting.rounds.class_table import NOISE_KINDS
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.certificates.verdicts import certificate_line, verdict_of
@@ -343,6 +344,37 @@ def test_the_report_says_accepted_of_the_very_file_that_was_checked(
     path.write_text(text_of(false), encoding="utf-8")
     assert verdict_of(path, tmp_path / "ledger.sqlite").startswith("REFUSED: ")
     assert "has not been checked" in line()
+
+
+def test_a_broken_accountant_is_caught(run: Path, certified: dict[str, dict[str, Any]]) -> None:
+    """A round forgotten, delta / 1.01: by the claim; a client too many: by the ledger alone."""
+    written = certified["sum"]
+    claim = written["claim"]
+    epsilon, delta = float(claim["epsilon"]), float(claim["delta"])
+    (each,) = {r["scale"] for r in written["facts"]["rounds"]}
+    square = 0.0
+    for r in written["facts"]["rounds"]:
+        others = sum(int(o["count"]) for o in r["others"]) - int(r["colluders"])
+        move = float(r["sensitivity"])
+        square += int(r["times"]) * move**2 / ((others + 1) * float(each) ** 2)
+    assert gaussian_profile(epsilon, square**0.5) == pytest.approx(delta, rel=1e-4)
+    times = sum(int(r["times"]) for r in written["facts"]["rounds"])
+    broken = {
+        "a round forgotten": gaussian_epsilon(delta, (square * (times - 1) / times) ** 0.5),
+        "delta / 1.01": gaussian_epsilon(delta * 1.01, square**0.5),
+        "a client too many": gaussian_epsilon(delta, (square * 88 / 89) ** 0.5),
+    }
+    for name, found in broken.items():
+        false = deepcopy(written)
+        false["claim"]["epsilon"] = exact(float(found))
+        with pytest.raises(Refused, match="only known to be at most"):
+            check(text_of(false), run / "ledger.sqlite")
+        if name == "a client too many":
+            for r in false["facts"]["rounds"]:
+                r["others"][0]["count"] = str(int(r["others"][0]["count"]) + 2)
+            check(text_of(false))  # what such an accountant would state, and bear out
+            with pytest.raises(Refused, match="not as the ledger has it"):
+                check(text_of(false), run / "ledger.sqlite")
 
 
 @pytest.mark.slow
