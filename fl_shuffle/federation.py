@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.sum_account import honest_reports
 from fl_shuffle.accounting.rounds.trust import Trust
-from fl_shuffle.aggregation.robust import analyzer_of, try_analyzer
+from fl_shuffle.aggregation.robust import analyzer_of, checked, try_analyzer
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.configuration.supernodes import read_supernodes
@@ -249,14 +249,7 @@ class RunParts:
         """What the server makes of the shuffled reports: their mean, or an estimate of it from
         single ones."""
         estimate = analyzer_of(self.config.server)
-        if estimate is None:
-            return Shuffled.mean
-
-        def analyze(shuffled: Shuffled) -> Tensor:
-            assert shuffled.reports is not None
-            return estimate(shuffled.reports)
-
-        return analyze
+        return Shuffled.mean if estimate is None else checked(estimate)
 
     def nodes(self, grid: Grid) -> Nodes:
         """Who can be asked for whose reports. Raises `ConfigError` for a bad `run.supernodes`."""

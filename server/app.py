@@ -28,7 +28,7 @@ def main(grid: Grid, context: Context) -> None:
     # What every client has spent, in columns: as published (GSPA, specific), proven, attacked.
     accountant = federation.accountant(federation.dimension)
     with federation.open_ledger(grid, context, accountant, federation.dimension) as ledger:
-        first_round = ledger.restore(optimizer)  # of a run that goes on
+        ledger.restore(optimizer)  # where a run goes on
         # Releases reports in random order, or their sum; never too few to hide anybody.
         shuffler = federation.shuffler(context, ledger.run, federation.dimension, ledger.counted)
         strategy = ShuffleStrategy(
@@ -45,7 +45,6 @@ def main(grid: Grid, context: Context) -> None:
             federation.arrays(model),
             num_rounds=config.run.rounds,
             evaluate_fn=federation.evaluate(),
-            first_round=first_round,
         )
         ledger.finish(federation.state(result.arrays), strategy.stopped, failed=strategy.failed)
         shuffler.forget(ledger.rounds)  # all that its last batch led to is durable

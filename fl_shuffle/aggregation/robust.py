@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from torch import Tensor
 from fl_shuffle.configuration.sections import ServerSection
 from fl_shuffle.errors import ConfigError, FlShuffleError, PrivacyBudgetError, text_of
 from fl_shuffle.plugins import load_function
+from fl_shuffle.shuffler.local import Shuffled, UnusableBatchError
 
 MADE_UP = 1 << 20
 """Numbers in all of the reports that an analyzer of the user's own is tried on."""
@@ -65,6 +67,22 @@ def mistake_in(found: object, dimension: int) -> str:
         what = f"{type(found).__name__}{shape}"
         return f"returned {what}, no torch.Tensor of shape {(dimension,)}"
     return "" if bool(torch.isfinite(found).all()) else "returned numbers that are not finite"
+
+
+def checked(estimate: Callable[[Tensor], Any]) -> Callable[[Shuffled], Tensor]:
+    """The analyzer of single reports [n, d], which raises `UnusableBatchError` where it returns
+    anything but a finite vector [d]."""
+
+    def analyze(shuffled: Shuffled) -> Tensor:
+        assert shuffled.reports is not None
+        found = estimate(shuffled.reports)
+        mistake = mistake_in(found, shuffled.reports.shape[1])
+        if mistake:
+            raise UnusableBatchError(f"server.analyzer {mistake}")
+        answer: Tensor = found
+        return answer
+
+    return analyze
 
 
 def try_analyzer(section: ServerSection, dimension: int, clients: int) -> None:

@@ -79,6 +79,8 @@ class _Watcher(ServerOptimizer):
 class _NoBudget:
     """A ledger that lets everybody take part and counts nothing."""
 
+    first_round = 1
+
     def reserve(self, round_number: int, participants: Mask) -> Mask:
         return participants
 

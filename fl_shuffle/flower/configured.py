@@ -114,17 +114,20 @@ class ConfiguredStrategy(PlayedByStart):
         # Before anything is reserved: names of metrics are known, and mistakes in them seen.
         first = {} if evaluate_fn is None else metrics_in(evaluate_fn(0, initial_arrays))
         optimizer = ServerOptimizer(config.server, torch.from_numpy(layout.flatten(trained)))
+        accountant, nodes = parts.accountant(layout.size), parts.nodes(grid)
+        nodes.beside = {} if frozen is None else frozen.records()
+
+        def whole(arrays: ArrayRecord) -> ArrayRecord:
+            return arrays if frozen is None else frozen.whole(arrays)
 
         def measured(number: int, arrays: ArrayRecord) -> Mapping[str, Any] | None:
             assert evaluate_fn is not None
-            return evaluate_fn(number, arrays if frozen is None else frozen.whole(arrays))
+            return evaluate_fn(number, whole(arrays))
 
-        accountant = parts.accountant(layout.size)
-        nodes = parts.nodes(grid)
-        with parts.open_ledger(
-            grid, self._context, accountant, layout.size, tuple(first)
-        ) as ledger:
-            first_round = ledger.restore(optimizer)
+        # The lines of server/app.py, for a model of the app's own.
+        opened = parts.open_ledger(grid, self._context, accountant, layout.size, tuple(first))
+        with opened as ledger:
+            ledger.restore(optimizer)
             shuffler = parts.shuffler(self._context, ledger.run, layout.size, ledger.counted)
             strategy = ShuffleStrategy(
                 shuffler=shuffler,
@@ -134,23 +137,17 @@ class ConfiguredStrategy(PlayedByStart):
                 nodes=nodes,
                 analyzer=parts.analyzer,
             )
+            settings, rounds = train_config or ConfigRecord(), config.run.rounds
+            measure = None if evaluate_fn is None else measured
             try:
                 result = strategy.start(
-                    grid,
-                    trained,
-                    num_rounds=config.run.rounds,
-                    timeout=timeout,
-                    train_config=train_config or ConfigRecord(),
-                    evaluate_fn=None if evaluate_fn is None else measured,
-                    first_round=first_round,
-                    frozen=frozen,
+                    grid, trained, rounds, timeout, settings, evaluate_fn=measure
                 )
             except PrivacyBudgetError as error:
                 if strategy.answered:
                     raise
                 raise PrivacyBudgetError(f"{error}; {NO_MOD}") from None
-            if frozen is not None:
-                result.arrays = frozen.whole(result.arrays)
+            result.arrays = whole(result.arrays)
             tensors = {n: torch.from_numpy(array.numpy()) for n, array in result.arrays.items()}
             ledger.finish(tensors, strategy.stopped, failed=strategy.failed)
             shuffler.forget(ledger.rounds)

@@ -64,10 +64,10 @@ class Frozen:
         names, values_of = (list(map(str, how[key])) for key in ("names", "values of"))  # type: ignore[arg-type]
         return cls(names, values_of, arrays_in(content, FROZEN_RECORD) or ArrayRecord())
 
-    def write(self, content: RecordDict) -> None:
-        """Put it beside a request's trained arrays."""
-        content[FROZEN_RECORD] = self.arrays
-        content[WHOLE_RECORD] = ConfigRecord({"names": self.names, "values of": self.values_of})
+    def records(self) -> dict[str, ArrayRecord | ConfigRecord]:
+        """What goes beside a request's trained arrays."""
+        how = ConfigRecord({"names": self.names, "values of": self.values_of})
+        return {FROZEN_RECORD: self.arrays, WHOLE_RECORD: how}
 
     def trained(self, arrays: ArrayRecord) -> ArrayRecord:
         """The arrays of the whole model that are trained, each once."""

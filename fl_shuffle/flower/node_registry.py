@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from fl_shuffle.configuration.supernodes import SuperNodeFile
 from fl_shuffle.errors import require_integer
 from fl_shuffle.flower.exchange import exchange, wait_for_nodes
-from fl_shuffle.flower.grid import CLIENT_APP_RAISED, InProcessGrid
+from fl_shuffle.flower.grid import CLIENT_APP_RAISED
 from fl_shuffle.flower.messages import CLIENTS, REQUEST_RECORD, record_in
 
 log = logging.getLogger("fl_shuffle.run.nodes")
@@ -134,8 +134,6 @@ class NodeRegistry:
 
         Clients that no connected node holds are in no pool. Raises `RunError` if there is no node.
         """
-        if isinstance(grid, InProcessGrid):
-            return [(None, wait_for_nodes(grid, self._timeout))]
         known = self._held.keys() | self._silent.keys() | self._strangers
         nodes = wait_for_nodes(grid, self._timeout, known=known)
         gone = known - set(nodes)

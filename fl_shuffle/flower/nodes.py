@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
+from typing import Any
 
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from fl_shuffle.configuration.supernodes import SuperNodeFile
 from fl_shuffle.flower.exchange import Blocks, Mask, every_client, requests
+from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.messages import TrainRequest
 from fl_shuffle.flower.node_registry import NodeRegistry
 from fl_shuffle.gradients.clipper import HELD_NUMBERS
@@ -25,7 +28,8 @@ class Nodes:
     do not hang on the number of nodes. `summed`: nodes (simulated ones) may answer with the sum of
     their clients' reports. `simulated`: what they say is wrong with their app is believed. A
     request is given up after `timeout` seconds. `supernodes`: which node plays which part, as the
-    operator says.
+    operator says. With every request goes `train_config`, what a user's own app finds beside the
+    round, and the records `beside`.
     """
 
     def __init__(
@@ -43,6 +47,8 @@ class Nodes:
         self._blocks = blocks
         self._summed = summed
         self.simulated = simulated
+        self.train_config: Mapping[str, Any] | None = None
+        self.beside: Mapping[str, ArrayRecord | ConfigRecord] = {}
         self._registry = NodeRegistry(clients, timeout, supernodes)
 
     def assignments(
@@ -52,7 +58,7 @@ class Nodes:
         # A sum is as long for many clients as for few; of reports, memory is bounded.
         most = self.clients if self._summed else max(1, HELD_NUMBERS // dimension)
         queues = []
-        for held, nodes in self._registry.partitions(grid):
+        for held, nodes in self._partitions(grid):
             chosen = allowed if held is None else allowed & held
             cut = requests(number, chosen, most, len(nodes), self._blocks)
             wanted = [replace(one, summed=self._summed) for one in cut]
@@ -61,10 +67,33 @@ class Nodes:
 
     def one_by_one(self, grid: Grid, number: int, order: list[int]) -> Iterator[Assignment]:
         """A request for each of the clients in this order; none for those that nobody can play."""
-        partitions = self._registry.partitions(grid)
+        partitions = self._partitions(grid)
         for place, client in enumerate(order):
             nodes = next(
                 (nodes for held, nodes in partitions if held is None or held[client]), None
             )
             if nodes is not None:
                 yield TrainRequest(number, client, 1), nodes[place % len(nodes)]
+
+    def messages(
+        self, assignments: Sequence[Assignment], model: ArrayRecord, facts: Mapping[str, str]
+    ) -> Iterator[Message]:
+        """The requests with their model, as they travel; `facts` are the shuffler's."""
+        for request, node in assignments:
+            message = request.message(
+                model,
+                node,
+                self.timeout,
+                self.clients,
+                train_config=self.train_config,
+                facts=facts,
+            )
+            for name, record in self.beside.items():
+                message.content[name] = record
+            yield message
+
+    def _partitions(self, grid: Grid) -> list[tuple[Mask | None, list[int]]]:
+        """See `NodeRegistry.partitions`; in one process every node can play every client."""
+        if isinstance(grid, InProcessGrid):
+            return [(None, sorted(grid.get_node_ids()))]
+        return self._registry.partitions(grid)

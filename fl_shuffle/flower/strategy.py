@@ -4,7 +4,7 @@ collect, shuffle, account, step."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -18,12 +18,10 @@ from torch import Tensor, nn
 
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
-from fl_shuffle.aggregation.robust import mistake_in
 from fl_shuffle.errors import ConfigError, PrivacyBudgetError, ProgramError, RunError
 from fl_shuffle.flower.answers import read_answer
 from fl_shuffle.flower.exchange import exchange
 from fl_shuffle.flower.first_trainings import PROGRAM_FAILS
-from fl_shuffle.flower.frozen import Frozen
 from fl_shuffle.flower.messages import Layout
 from fl_shuffle.flower.nodes import Assignment, Nodes
 from fl_shuffle.flower.schedule import Schedule
@@ -51,6 +49,9 @@ PLAYED_BY_START = (
 
 class RoundLedger(Protocol):
     """What the strategy asks before a round, and tells before anything of it is released."""
+
+    first_round: int
+    """The round to begin with: 1, or that with which a run goes on."""
 
     def reserve(self, round_number: int, participants: Mask) -> Mask | None:
         """Write the round's worst case down, durably. Returns the clients that may take part; None
@@ -123,8 +124,6 @@ class ShuffleStrategy(PlayedByStart):
         self._dimension = optimizer.current().numel()
         self._layout = Layout.flat(self._dimension)
         self._rounds = 0
-        self._train_config: ConfigRecord | None = None
-        self._frozen: Frozen | None = None
         self._asked = 0
         self.stopped: str | None = None
         self.failed = False
@@ -166,28 +165,25 @@ class ShuffleStrategy(PlayedByStart):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Evaluate | None = None,
-        *,
-        first_round: int = 1,
-        frozen: Frozen | None = None,
     ) -> Result:
-        """Play rounds `first_round` to `num_rounds`; returns the final arrays, and what
+        """Play the ledger's first round to round `num_rounds`; returns the final arrays, and what
         `evaluate_fn` has measured after each round that the schedule evaluates.
 
         `timeout`: seconds until a request is given up, else that of the nodes. `train_config` goes
-        to the clients with every request, and so does `frozen`, the rest of their model. After the
-        first round training goes on from where the optimizer is. Raises `PrivacyBudgetError` if
+        to the clients with every request. A run that goes on does so from where the optimizer is.
+        Raises `PrivacyBudgetError` if
         fewer usable reports arrive than may be released, and `ConfigError` for an
         `evaluate_config`: no client is asked to evaluate.
         """
         require_no_evaluation(evaluate_config)
         self._layout, self._rounds = Layout.of(initial_arrays), num_rounds
-        self._train_config, self._frozen = train_config, frozen
+        self._nodes.train_config = train_config
         if timeout is not None:
             self._nodes.timeout = timeout
-        if first_round == 1:
+        if self._ledger.first_round == 1:
             self._optimizer.load(torch.from_numpy(self._layout.flatten(initial_arrays)))
         result = Result()
-        for number in range(first_round, num_rounds + 1):
+        for number in range(self._ledger.first_round, num_rounds + 1):
             started = time.perf_counter()
             spend = self._play(grid, number)
             if spend is None:
@@ -264,7 +260,7 @@ class ShuffleStrategy(PlayedByStart):
 
         exchange(
             grid,
-            self._messages(assignments, model),
+            self._nodes.messages(assignments, model, self._shuffler.facts),
             take,
             window=2 * len({node for _, node in assignments}),
             timeout=self._nodes.timeout,
@@ -272,20 +268,6 @@ class ShuffleStrategy(PlayedByStart):
         for position in late:
             batch.reasons["not answered in time"] += len(assignments[position][0].clients)
         return not late
-
-    def _messages(self, assignments: Sequence[Assignment], model: ArrayRecord) -> Iterator[Message]:
-        for request, node in assignments:
-            message = request.message(
-                model,
-                node,
-                self._nodes.timeout,
-                self._nodes.clients,
-                train_config=self._train_config,
-                facts=self._shuffler.facts,
-            )
-            if self._frozen is not None:
-                self._frozen.write(message.content)
-            yield message
 
     def _one_after_another(self, grid: Grid, number: int, allowed: Mask) -> Spend | None:
         """A sequential round: each report moves the model that the next client is sent. All of it
@@ -314,13 +296,9 @@ class ShuffleStrategy(PlayedByStart):
     def _step(self, number: int, batch: Batch) -> None:
         """Move the model against what the analyzer makes of the batch, or stop if it is nothing."""
         try:
-            found: Any = self._analyzer(batch.release())
+            found = self._analyzer(batch.release())
         except UnusableBatchError as error:
             self._fail(number, str(error))
-            return
-        mistake = mistake_in(found, self._dimension)
-        if mistake:
-            self._fail(number, f"server.analyzer {mistake}")
         else:
             self._optimizer.step(found.to(torch.float32), number, self._rounds)
 

@@ -104,6 +104,7 @@ class Run:
         self._metrics = MetricsFile(directory, facts.metrics, times=self._times)
         self._last: RoundOutcome | None = None
         self._counted: tuple[int, Mask, Spend] | None = None
+        self.first_round = 1
         self.run = str(ledger.meta()["run"])
         """The run's random identifier, the same when it goes on."""
 
@@ -150,11 +151,11 @@ class Run:
         self._last = outcome
         self._observer(RoundFinished(outcome))
 
-    def restore(self, optimizer: ServerOptimizer) -> int:
-        """The round to start with; a resumed run's optimizer and accountant are put back, and
-        `counted` is known from here on."""
+    def restore(self, optimizer: ServerOptimizer) -> None:
+        """Put a resumed run's optimizer and accountant back; `first_round` and `counted` are known
+        from here on."""
         if self._known is None:
-            return 1
+            return
         saved = self.ledger.load_checkpoint()
         note = require_newest(self._directory, self._known, 0 if saved is None else saved[0])
         if note:
@@ -173,7 +174,7 @@ class Run:
         log.info("resuming at round %d%s", point.first, f": {said}" if said else "")
         if said:
             self._observer(Preparing(f"going on at round {point.first}: {said}"))
-        return point.first
+        self.first_round = point.first
 
     def announce(self, *, new: bool) -> None:
         """The warnings, in the log and once in the ledger; then tell whoever watches."""

@@ -10,6 +10,7 @@ import torch
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.rounds.events import Column, Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
+from fl_shuffle.aggregation.robust import checked
 from fl_shuffle.configuration.sections import ServerSection
 from fl_shuffle.flower.nodes import Nodes
 from fl_shuffle.flower.schedule import Schedule
@@ -21,6 +22,8 @@ from fl_shuffle.shuffler.local import LocalShuffler, Shuffled
 
 class OpenLedger:
     """Remembers what it was told."""
+
+    first_round = 1
 
     def __init__(self) -> None:
         self.reports: list[int] = []
@@ -52,9 +55,6 @@ def small_strategy(
     """With the shuffler here; `analyzer` gets the permuted reports [n, d]."""
     seeds = SeedTree(1)
 
-    def analyze(shuffled: Shuffled) -> Any:
-        return analyzer(shuffled.reports)
-
     keep = analyzer is not None
     bounds = np.full(clients, largest)
     section = ServerSection(learning_rate=1.0)
@@ -64,5 +64,5 @@ def small_strategy(
         optimizer=optimizer or ServerOptimizer(section, torch.zeros(dimension)),
         schedule=Schedule(clients, seeds, sequential=sequential),
         nodes=Nodes(clients, timeout),
-        analyzer=analyze if keep else Shuffled.mean,
+        analyzer=checked(analyzer) if keep else Shuffled.mean,
     )

@@ -27,6 +27,8 @@ CLIENTS, DIMENSION = 8, 5
 class Round:
     """A round of which everything that happens is written down, in order."""
 
+    first_round = 1
+
     def __init__(self, answering: int = CLIENTS, *, refused: bool = False, **options: Any) -> None:
         self.events: list[str] = []
         self.refused = refused
