@@ -11,8 +11,7 @@ from fl_shuffle.configuration.reading import SECTIONS, load_config, parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.declare import settings_of
 from fl_shuffle.errors import ConfigError, FlShuffleError
-
-ROOT = Path(__file__).resolve().parents[1]
+from tests.repository import ROOT
 
 
 def write(folder: Path, text: str) -> Path:

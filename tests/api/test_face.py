@@ -11,14 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 import fl_shuffle as fs
 from fl_shuffle.api.configs import resolve_config
 from fl_shuffle.errors import ConfigError, InvalidValueError, NotApplicableError, RunError
 from fl_shuffle.flower.strategy import RoundOutcome
+from fl_shuffle.plugins import installed
 from fl_shuffle.runs.events import Preparing, RoundFinished, RunEvent, RunFinished, RunStarted
+from tests.repository import ROOT
+from tests.small_federation import model_bytes
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL = {
     "run": {"rounds": 3, "seed": 5},
     "data": {"source": "digits", "clients": 12},
@@ -141,31 +144,26 @@ def test_a_run_from_tables(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
     page = result.report(tmp_path / "page.html")
     assert page == tmp_path / "page.html" and "<html" in page.read_text(encoding="utf-8")
 
-    from safetensors.torch import load_file
-
-    saved = load_file(result.directory / "model.safetensors")
-    held = result.model.state_dict()
+    saved, held = load_file(result.directory / "model.safetensors"), result.model.state_dict()
     assert saved.keys() == held.keys()
     assert all(bool((saved[name] == held[name]).all()) for name in saved)
 
 
 def test_file_tables_and_config_are_one_run(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
-    file.write_text(
-        "\n".join(
-            f"[{name}]\n"
-            + "\n".join(f"{key} = {json.dumps(value)}" for key, value in table.items())
-            for name, table in SMALL.items()
-        )
-    )
+    tables = (f"{name} = {{ {inline(table)} }}\n" for name, table in SMALL.items())
+    file.write_text("".join(tables))
     given = (file, str(file), SMALL, resolve_config(SMALL))
     one = {"run.rounds": 1}
     results = [
         fs.simulate(config, overrides=one, out=tmp_path / str(i)) for i, config in enumerate(given)
     ]
-    bits = {(result.directory / "model.safetensors").read_bytes() for result in results}
-    assert len(bits) == 1
+    assert len({model_bytes(result.directory) for result in results}) == 1
     assert resolve_config(tmp_path / "0") == results[0].config
+
+
+def inline(table: dict[str, object]) -> str:
+    return ", ".join(f"{key} = {json.dumps(value)}" for key, value in table.items())
 
 
 @pytest.mark.parametrize(
@@ -194,16 +192,7 @@ def test_bad_sources_say_what_is_wrong(tmp_path: Path) -> None:
         fs.Result(tmp_path)
 
 
-def test_a_callback_that_raises_ends_the_run(tmp_path: Path) -> None:
-    def stop(outcome: RoundOutcome) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fs.simulate(SMALL, out=tmp_path / "run", on_round=stop)
-    assert not (tmp_path / "run" / "summary.json").exists()
-
-
-def test_a_run_that_stopped_goes_on(tmp_path: Path) -> None:
+def test_a_run_that_a_callback_stopped_goes_on(tmp_path: Path) -> None:
     def stop(outcome: RoundOutcome) -> None:
         if outcome.round_number == 2:
             raise KeyboardInterrupt
@@ -213,6 +202,7 @@ def test_a_run_that_stopped_goes_on(tmp_path: Path) -> None:
         fs.resume(tmp_path / "none")
     with pytest.raises(KeyboardInterrupt):
         fs.simulate(SMALL, out=tmp_path / "run", on_round=stop)
+    assert not (tmp_path / "run" / "summary.json").exists()
     seen: list[RunEvent] = []
     result = fs.resume(tmp_path / "run", on_event=seen.append)
     assert result.metrics["round"].tolist() == [1, 2, 3]
@@ -221,8 +211,7 @@ def test_a_run_that_stopped_goes_on(tmp_path: Path) -> None:
     (said,) = [event.text for event in seen if isinstance(event, Preparing)]
     assert said.startswith("going on at round 2")
     assert [type(event) for event in seen[2:-1]] == [RoundFinished] * 2
-    saved = [(r.directory / "model.safetensors").read_bytes() for r in (whole, result)]
-    assert saved[0] == saved[1]
+    assert model_bytes(whole.directory) == model_bytes(result.directory)
 
 
 def test_what_a_configuration_will_cost_and_a_number_for_a_target() -> None:
@@ -249,13 +238,11 @@ def test_missing_numbers_are_nan_and_tables_know_pandas(tmp_path: Path) -> None:
     assert np.isnan(result.sum_epsilon)
     accuracy = result.metrics["accuracy"]
     assert np.isnan(accuracy[0]) and accuracy[1] == result.accuracy
-    try:
-        import pandas
-    except ImportError:
+    if installed("pandas"):
+        assert list(result.metrics.to_pandas()["round"]) == [1, 2]
+    else:
         with pytest.raises(RunError, match="pandas"):
             result.metrics.to_pandas()
-    else:
-        assert isinstance(result.metrics.to_pandas(), pandas.DataFrame)
 
 
 def noisy(

@@ -32,19 +32,20 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "name", "path"),
+    ("key", "name"),
     [
-        ("model.kind", "resnet", "their_package.models:resnet"),
-        ("data.source", "survey", "their_package.data:survey"),
-        ("data.features", "spectra", "their_package.features:spectra"),
-        ("privacy.randomizer", "skellam", "their_package.noise:skellam"),
-        ("model.loss", "huber", "their_package.losses:huber"),
-        ("model.metrics", "recall", "their_package.scores:recall"),
+        ("model.kind", "resnet"),
+        ("data.source", "survey"),
+        ("data.features", "spectra"),
+        ("privacy.randomizer", "skellam"),
+        ("model.loss", "huber"),
+        ("model.metrics", "recall"),
     ],
 )
-def test_a_name_stands_for_its_path(key: str, name: str, path: str) -> None:
+def test_a_name_stands_for_its_path(key: str, name: str) -> None:
     section, field = key.split(".")
-    assert getattr(getattr(resolve_config({}, {key: name}), section), field) == path
+    found = getattr(getattr(resolve_config({}, {key: name}), section), field)
+    assert found in {path for group in OFFERED.values() for each, path in group if each == name}
 
 
 def test_an_unknown_name_lists_what_is_offered() -> None:

@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from fl_shuffle.flower import nodes
-from tests.gradients.tuning import choose_path
+from tests.gradients.tuning import choose_path, small_blocks
 from tests.small_federation import Launch, model_bytes, summary
 
 pytestmark = pytest.mark.usefixtures("coarse_pairs")
@@ -39,6 +39,7 @@ KINDS = {
         "data.features=raw",
         "privacy.unit=record",
     ),
+    "convolution, client unit": (f"model.kind={__name__}:convolution", "data.features=raw"),
     "pooled, rows": (POOLED, "training.local_steps=3"),
     "pooled, sums": (POOLED, "privacy.unit=record", "data.sizes=unequal"),
     "pooled, network": (POOLED, *NETWORK),
@@ -51,6 +52,8 @@ def test_packing_jobs_and_chunks_do_not_matter(
     kind: str, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose_path(monkeypatch, compiled=kind in COMPILED)
+    if kind.startswith("convolution"):
+        small_blocks(monkeypatch, 1 << 19)  # of a few clients each
     # Few budgets, for few batches to certify.
     settings = (*KINDS[kind], "budgets.levels=2", "run.rounds=2")
     assert launch("one", *settings, "run.jobs=1") == 0

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from benchmarks.peers.client_gradients import CLASSES, NumpyGradients, TorchGradients
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.repository import ROOT
 
 
 def test_without_the_peer_it_says_so_and_ends_well(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import simulation
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.repository import ROOT
 
 
 @pytest.mark.slow

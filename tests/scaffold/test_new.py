@@ -30,6 +30,7 @@ from tests.simulation.test_ray_ends import (
     marked,
     wait_until,
 )
+from tests.small_federation import model_bytes
 
 
 @pytest.fixture
@@ -101,32 +102,23 @@ def test_names_that_cannot_be_are_one_line(
     any(shutil.which(program(name)) is None for name in PROGRAMS),
     reason="Flower's programs are not installed",
 )
-def test_it_runs_on_supernodes_that_hold_many_clients_each(app: Path, tmp_path: Path) -> None:
+def test_it_runs_on_supernodes_that_hold_many_clients_each(
+    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three SuperNodes, 120 clients, the same bits as in one process."""
-    settings = ["--set", "run.rounds=2", "--set", f"budgets.file={app / 'budgets.csv'}"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(app)
-        config = str(app / "config.toml")
-        assert (
-            main(["simulate", config, "--quiet", "--out", str(tmp_path / "here"), *settings]) == 0
-        )
-    there = tmp_path / "there"
+    monkeypatch.chdir(app)
+    overrides = ["run.rounds=2", f"budgets.file={app / 'budgets.csv'}"]
+    settings = [part for setting in overrides for part in ("--set", setting)]
+    here, there = tmp_path / "here", tmp_path / "there"
+    assert main(["simulate", "config.toml", "--quiet", "--out", str(here), *settings]) == 0
     with federation(tmp_path / "flower") as flower:
         flower.start_superlink()
         for index in range(3):
             flower.start_supernode(f"node{index}", f"partition-id={index} num-partitions=3")
         flower.wait_for_supernodes(3)
-        values = {
-            "overrides": f"run.rounds=2;budgets.file={app / 'budgets.csv'}",
-            "run-directory": str(there),
-        }
-        chosen = flower.home / "run.toml"
-        chosen.write_text("".join(f"{key} = {json.dumps(v)}\n" for key, v in values.items()))
-        answer = flower.flwr("run", str(app), "lab", "--run-config", str(chosen))
-        run_id = str(json.loads(answer[answer.index("{") :])["run-id"])
+        run_id = flower.run(app, overrides=";".join(overrides), run_directory=str(there))
         assert flower.wait(run_id, seconds=900) == "finished:completed", flower.log("link")[-3000:]
-    ours, theirs = (folder / "model.safetensors" for folder in (tmp_path / "here", there))
-    assert ours.read_bytes() == theirs.read_bytes()
+    assert model_bytes(here) == model_bytes(there)
     assert read_run(there).totals.rounds.tolist() == [2] * 120
     assert main(["report", str(there)]) == 0
 
@@ -165,8 +157,7 @@ def test_flwr_run_ends_and_nothing_of_it_stays(app_in_space: Path, rounds: int) 
                 os.kill(each, signal.SIGKILL)
     if rounds == 2:
         subprocess.run([*command, "--out", "here"], env=environment, check=True)
-        models = [folder / "model.safetensors" for folder in (app_in_space / "here", out)]
-        assert models[0].read_bytes() == models[1].read_bytes()
+        assert model_bytes(app_in_space / "here") == model_bytes(out)
 
 
 def test_flwr_run_wants_an_app_that_takes_its_settings(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fl_shuffle.cli import main
+from tests.apps.programs import free_port
 from tests.small_federation import Launch, model_bytes, summary
 
 pytest.importorskip("ray")
@@ -22,33 +21,30 @@ pytest.importorskip("ray")
 ON_RAY = ("--engine", "ray")
 
 
-@pytest.fixture
-def nobody() -> str:
-    """An address at which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-@pytest.mark.parametrize("address", ["nobody", "ray://127.0.0.1:10001", "127.0.0.1:70000"])
-@pytest.mark.parametrize("by", ["run.ray_address", "RAY_ADDRESS"])
+@pytest.mark.parametrize(
+    ("by", "address"),
+    [
+        ("run.ray_address", f"127.0.0.1:{free_port()}"),
+        ("RAY_ADDRESS", "ray://127.0.0.1:10001"),
+        ("RAY_ADDRESS", "127.0.0.1:70000"),
+    ],
+)
 def test_an_address_that_leads_nowhere_is_one_line(
-    by: str, address: str, nobody: str, small: Path,
+    by: str, address: str, launch: Launch,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    address = nobody if address == "nobody" else address
     monkeypatch.setenv("RAY_ADDRESS", address if by == "RAY_ADDRESS" else "not looked at")
-    setting = [] if by == "RAY_ADDRESS" else ["--set", f"run.ray_address={address}"]
-    assert main(["simulate", str(small), *ON_RAY, "--jobs", "2", "--quiet", *setting]) == 2
+    setting = [] if by == "RAY_ADDRESS" else [f"run.ray_address={address}"]
+    assert launch("run", *setting, options=(*ON_RAY, "--jobs", "2")) == 2
     said = capsys.readouterr().err
     assert said.startswith("fl-shuffle: error: ") and said.count("\n") == 1
     assert by in said and address in said and "nobody listens there" in said
 
 
 def test_a_cluster_wants_to_know_the_number_of_workers(
-    small: Path, capsys: pytest.CaptureFixture[str]
+    launch: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["simulate", str(small), *ON_RAY, "--set", "run.ray_address=auto"]) == 2
+    assert launch("run", "run.ray_address=auto", options=ON_RAY) == 2
     assert "run.jobs is missing" in capsys.readouterr().err
 
 
@@ -79,14 +75,9 @@ def test_a_machine_that_dies_costs_no_report(
     machines = [cluster.add_node(num_cpus=1)]
     run = tmp_path / "cluster"
     settings = [*kind, f"run.ray_address={cluster.address}"]
-    command = [
-        sys.executable,
-        "-c",
-        "import sys; from fl_shuffle.cli import main; sys.exit(main())",
-    ]
-    command += ["simulate", str(small), "--quiet", *ON_RAY, "--jobs", "2", "--out", str(run)]
-    for setting in settings:
-        command += ["--set", setting]
+    command = [sys.executable, "-m", "fl_shuffle", "simulate", str(small), "--quiet"]
+    command += [*ON_RAY, "--jobs", "2", "--out", str(run)]
+    command += [part for setting in settings for part in ("--set", setting)]
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}) as process:
         metrics = run / "metrics.csv"

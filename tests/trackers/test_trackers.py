@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from fl_shuffle.trackers import MlflowTracker, TensorboardTracker, WandbTracker,
 CONFIG = {"run": {"rounds": 2}, "data": {"clients": 5}}
 
 
-class Told:
+class Own:
     """A user's own tracker."""
 
     def __init__(self) -> None:
@@ -31,10 +33,10 @@ class Told:
         self.closed += 1
 
 
-OWN = Told()
+OWN = Own()
 
 
-def own() -> Told:
+def own() -> Own:
     return OWN
 
 
@@ -62,10 +64,13 @@ def test_an_own_tracker_is_told_everything_and_closed(
     assert OWN.closed == 2
 
 
+Told = list[tuple[str, tuple[Any, ...], dict[str, Any]]]
+
+
 class Calls:
     """Writes down every call made of it, or of what its calls return."""
 
-    def __init__(self, told: list[tuple[str, tuple[Any, ...], dict[str, Any]]], name: str) -> None:
+    def __init__(self, told: Told, name: str) -> None:
         self._told, self._name = told, name
 
     def __getattr__(self, name: str) -> Calls:
@@ -78,14 +83,18 @@ class Calls:
 
 def system(events: list[RunEvent]) -> list[RunEvent]:
     """The same events of a run that publishes no times."""
-    found: list[RunEvent] = []
+    config = parse_config({**CONFIG, "run": {"rounds": 2, "entropy": "system"}})
+    return [replace(e, config=config) if isinstance(e, RunStarted) else e for e in events]
+
+
+def told_to(make: Callable[[Calls], Any], events: list[RunEvent]) -> Told:
+    """What the library is told of these events."""
+    told: Told = []
+    tracker = make(Calls(told, "library"))
     for event in events:
-        if isinstance(event, RunStarted):
-            tables = {**CONFIG, "run": {"rounds": 2, "entropy": "system"}}
-            found.append(RunStarted(event.directory, parse_config(tables), event.warnings))
-        else:
-            found.append(event)
-    return found
+        tracker(event)
+    tracker.close()
+    return told
 
 
 @pytest.mark.parametrize("times", [True, False])
@@ -93,11 +102,7 @@ def test_mlflow_is_told_the_runs_own_numbers(
     played: tuple[list[RunEvent], fs.Result], times: bool
 ) -> None:
     events, result = played
-    told: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-    tracker = MlflowTracker(Calls(told, "client"))
-    for event in events if times else system(events):
-        tracker(event)
-    tracker.close()
+    told = told_to(MlflowTracker, events if times else system(events))
     metrics = [(a[1], a[2], o) for name, a, o in told if name == "log_metric"]
     proven = [(value, o["step"]) for name, value, o in metrics if name == "epsilon/proven"]
     assert proven == [(pytest.approx(result.metrics["proven_epsilon"][k]), k + 1) for k in (0, 1)]
@@ -114,11 +119,7 @@ def test_wandb_is_told_the_same_and_refuses_runs_without_times(
     played: tuple[list[RunEvent], fs.Result],
 ) -> None:
     events, result = played
-    told: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-    tracker = WandbTracker(Calls(told, "wandb"))
-    for event in events:
-        tracker(event)
-    tracker.close()
+    told = told_to(WandbTracker, events)
     (started,) = [o for name, _, o in told if name == "init"]
     assert started["mode"] == "offline" and started["config"]["data"]["clients"] == 5
     logged = [(a[0]["accuracy"], o["step"]) for name, a, o in told if name == "log"]
@@ -127,7 +128,7 @@ def test_wandb_is_told_the_same_and_refuses_runs_without_times(
     assert summary["epsilon"] == pytest.approx(result.epsilon)
     assert [o for name, _, o in told if name == "finish"] == [{"exit_code": 0}]
     with pytest.raises(ConfigError, match="use tensorboard or mlflow"):
-        WandbTracker(Calls([], "wandb"))(system(events)[-4])
+        told_to(WandbTracker, system(events))
 
 
 def test_tensorboards_files_hold_the_runs_numbers(

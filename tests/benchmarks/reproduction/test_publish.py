@@ -11,8 +11,8 @@ import pytest
 from benchmarks.reproduction import publish, training
 from benchmarks.reproduction.core import Options, all_targets, execute, finished, write_csv
 from fl_shuffle.errors import NotApplicableError
+from tests.repository import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 PUBLISHED = ROOT / publish.FOLDER
 
 

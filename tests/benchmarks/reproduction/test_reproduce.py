@@ -18,6 +18,7 @@ from benchmarks.reproduction import command as reproduce_command
 from benchmarks.reproduction.core import Options, Result, Target, execute
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_epsilon
 from fl_shuffle.errors import InvalidValueError
+from tests.repository import ROOT
 
 Rows = list[dict[str, float]]
 
@@ -200,8 +201,6 @@ def test_a_wrong_name_is_one_line(
 
 
 # --- what is published --------------------------------------------------------------------------
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_publish_needs_every_full_result(

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.reproduction import training, training_chen2024, training_runs
 from benchmarks.reproduction.core import Options, execute, finished
+from tests.repository import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 TARGETS = {**training.TARGETS, **training_chen2024.TARGETS}
 
 
