@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
-from fl_shuffle.accounting.bounds.participation import require_participation, with_absence
+from fl_shuffle.accounting.bounds.participation import require_participation
+from fl_shuffle.accounting.bounds.worst_client import hidden_curve
 from fl_shuffle.accounting.engine.monotone_search import Point, solve
-from fl_shuffle.accounting.engine.stop_loss import Curve, DeltaBound, amplified_delta
+from fl_shuffle.accounting.engine.stop_loss import Curve, DeltaBound
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from fl_shuffle.accounting.limits import MAX_CLIENTS, MAX_EPSILON0
 from fl_shuffle.errors import require_integer, require_real
@@ -33,28 +36,13 @@ def clone_law(epsilon0: float, epsilon: float) -> AtomicLaw:
     return AtomicLaw.of([top, bottom], [0.5, 0.5])
 
 
-def clone_curve(
-    epsilon0: float,
-    hiding: Sequence[tuple[float, int]],
-    *,
-    participation: float = 1.0,
-    relative_error: float | None = None,
-) -> Curve:
+def clone_curve(epsilon0: float, hiding: Sequence[tuple[float, int]], **setting: Any) -> Curve:
     """delta(epsilon) of an eps0-client among others that clone with the given probabilities.
 
-    `hiding` lists (clone probability, count) of the other clients. `participation` < 1: each client
-    sends its report with that probability only, and who did stays secret.
+    `hiding` lists (clone probability, count) of the other clients; `setting`: see `hidden_curve`.
     """
     budget = require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
-    classes = tuple(hiding)
-
-    def curve(epsilon: float) -> DeltaBound:
-        if epsilon >= budget:
-            return DeltaBound(0.0, 0.0)
-        law, masses = with_absence(clone_law(budget, epsilon), classes, participation, epsilon)
-        return amplified_delta(law, masses, relative_error=relative_error, best_effort=True)
-
-    return curve
+    return hidden_curve(budget, partial(clone_law, budget), hiding, **setting)
 
 
 def delta0_penalty(epsilon: float, epsilon0: float, delta0: float, clients: int) -> float:
@@ -81,21 +69,19 @@ def local_delta(epsilon: float, epsilon0: float, delta0: float) -> float:
     return min(1.0, (delta0 + (1.0 - delta0) * gap) * (1.0 + 1e-12))
 
 
-def standard_clone(
+def standard_clone_curve(
     epsilon0: float,
     clients: int,
     *,
-    epsilon: float | None = None,
-    delta: float | None = None,
     delta0: float = 0.0,
     participation: float = 1.0,
     relative_error: float | None = None,
-) -> Point:
-    """The standard clone bound, exactly one of `epsilon` and `delta` given; proven.
+) -> Curve:
+    """The standard clone bound on delta(epsilon), proven.
 
     Holds for every randomizer that is (epsilon0, delta0)-DP, shared by all `clients`. With
-    delta0 > 0 the penalty of Theorem 3.8 is added and the local profile is a ceiling; epsilon is
-    infinite when nothing gets below `delta`. `participation`: see `clone_curve`.
+    delta0 > 0 the penalty of Theorem 3.8 is added and the local profile is a ceiling.
+    `participation`: see `hidden_curve`.
     """
     n = require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS)
     local = require_real("epsilon0", epsilon0, minimum=0.0, maximum=MAX_EPSILON0)
@@ -116,10 +102,18 @@ def standard_clone(
         ceiling = local_delta(eps, local, extra)
         return DeltaBound(min(total, ceiling), bound.error if total < ceiling else 0.0)
 
-    return solve(
-        curve,
-        local,
-        epsilon=epsilon,
-        delta=delta,
-        relative_error=relative_error,
-    )
+    return curve
+
+
+def standard_clone(
+    epsilon0: float,
+    clients: int,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    delta0: float = 0.0,
+) -> Point:
+    """What `standard_clone_curve` says at one of `epsilon` and `delta`; epsilon is infinite when
+    nothing gets below `delta`."""
+    curve = standard_clone_curve(epsilon0, clients, delta0=delta0)
+    return solve(curve, epsilon0, epsilon=epsilon, delta=delta)

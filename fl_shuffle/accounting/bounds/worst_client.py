@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from fl_shuffle.accounting.bounds.participation import with_absence
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget, check_budgets
@@ -16,13 +17,36 @@ BUDGET_GROUPS = 64
 """The others' budgets are merged into so many groups at most, each at its least favourable end."""
 
 
+def hidden_curve(
+    epsilon0: float,
+    law: LawFamily,
+    hiding: Iterable[tuple[float, int]],
+    *,
+    participation: float = 1.0,
+    relative_error: float | None = None,
+) -> Curve:
+    """delta(epsilon) of an `epsilon0`-client of that law of L among others; 0 from epsilon0 on.
+
+    `hiding` lists (probability to come from the blanket, count) of the other clients.
+    `participation` < 1: each client sends its report with that probability only, and who did stays
+    secret.
+    """
+    classes = tuple(hiding)
+
+    def curve(epsilon: float) -> DeltaBound:
+        if epsilon >= epsilon0:
+            return DeltaBound(0.0, 0.0)
+        variable, masses = with_absence(law(epsilon), classes, participation, epsilon)
+        return amplified_delta(variable, masses, relative_error=relative_error, best_effort=True)
+
+    return curve
+
+
 def worst_client_curve(
     budgets: Sequence[LocalBudget],
     law: Callable[[float], LawFamily],
     hiding: Callable[[LocalBudget, LocalBudget], float],
-    *,
-    participation: float = 1.0,
-    relative_error: float | None = None,
+    **setting: Any,
 ) -> Curve:
     """delta(epsilon) of the worst client, rounded up.
 
@@ -33,29 +57,12 @@ def worst_client_curve(
     `participation` < 1: secret check-in of every client with that probability.
     """
     classes = check_budgets(budgets)
-    if len(classes) <= EXACT_BUDGET_CLASSES:
-        curves = [
-            client_curve(
-                classes,
-                own,
-                law,
-                hiding,
-                participation=participation,
-                relative_error=relative_error,
-            )
-            for own in classes
-        ]
-        return lambda epsilon: max(
-            (curve(epsilon) for curve in curves), key=lambda bound: bound.delta
-        )
-    own = max(classes)
-    masses = [hiding(own, other) for other in classes]
-    best = max(range(len(classes)), key=lambda i: masses[i])
-    others = [
-        (mass, other.count - (index == best))
-        for index, (mass, other) in enumerate(zip(masses, classes, strict=True))
-    ]
-    return _curve(own.epsilon0, law, others, participation, relative_error)
+    if len(classes) > EXACT_BUDGET_CLASSES:
+        own = max(classes)
+        best = max(classes, key=lambda other: hiding(own, other))
+        return client_curve(classes, own, law, hiding, without=best, **setting)
+    curves = [client_curve(classes, own, law, hiding, **setting) for own in classes]
+    return lambda epsilon: max((curve(epsilon) for curve in curves), key=lambda bound: bound.delta)
 
 
 def client_curve(
@@ -64,38 +71,23 @@ def client_curve(
     law: Callable[[float], LawFamily],
     hiding: Callable[[LocalBudget, LocalBudget], float],
     *,
-    participation: float = 1.0,
-    relative_error: float | None = None,
+    without: LocalBudget | None = None,
+    **setting: Any,
 ) -> Curve:
-    """delta(epsilon) of one client with the budget `own`, which must be one of the classes."""
+    """delta(epsilon) of one client with the budget `own`; itself, or one client of the class
+    `without`, is not among the others. `setting`: see `hidden_curve`."""
+    left_out = _key(without or own)
     others = [
-        (hiding(own, other), other.count - (_key(other) == _key(own)))
+        (hiding(own, other), other.count - (_key(other) == left_out))
         for other in check_budgets(budgets)
     ]
-    return _curve(own.epsilon0, law, others, participation, relative_error)
+    return hidden_curve(
+        own.epsilon0, law(own.epsilon0), safe_groups(others, BUDGET_GROUPS), **setting
+    )
 
 
 def _key(budget: LocalBudget) -> tuple[float, float]:
     return budget.epsilon0, budget.delta0
-
-
-def _curve(
-    epsilon0: float,
-    law: Callable[[float], LawFamily],
-    others: Iterable[tuple[float, int]],
-    participation: float,
-    relative_error: float | None,
-) -> Curve:
-    family = law(epsilon0)
-    classes = safe_groups(others, BUDGET_GROUPS)
-
-    def curve(epsilon: float) -> DeltaBound:
-        if epsilon >= epsilon0:
-            return DeltaBound(0.0, 0.0)
-        variable, masses = with_absence(family(epsilon), classes, participation, epsilon)
-        return amplified_delta(variable, masses, relative_error=relative_error, best_effort=True)
-
-    return curve
 
 
 def safe_groups(masses: Iterable[tuple[float, int]], groups: int) -> list[tuple[float, int]]:

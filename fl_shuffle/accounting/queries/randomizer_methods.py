@@ -11,9 +11,8 @@ from typing import Any
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta, lower_bound_epsilon
 from fl_shuffle.accounting.bounds.blanket import BlanketBound
 from fl_shuffle.accounting.bounds.clones import (
-    clone_curve,
     clone_law,
-    standard_clone,
+    standard_clone_curve,
 )
 from fl_shuffle.accounting.bounds.gspa import gspa_mu
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
@@ -107,27 +106,11 @@ def clone_guarantee(query: Question) -> Guarantee:
     if query.personal:
         return _personal_clone(query)
     epsilon0, delta0, clients = query.local
-    if query.rounds == 1 or delta0 > 0.0:
+    if delta0 > 0.0:
         require_one_round(query)
-        point = standard_clone(
-            epsilon0,
-            clients,
-            epsilon=query.epsilon,
-            delta=query.delta,
-            delta0=delta0,
-            **_setting(query),
-        )
-        theorem = "Theorem 3.8" if delta0 > 0.0 else "standard clone"
-        source = f"Feldman, McMillan, Talwar 2022, {theorem}"
-        assumptions = (*assumed(query), ONE_RANDOMIZER)
-        return answer_to(query, point, Status.PROVEN, source, assumptions)
-    curve = clone_curve(
-        epsilon0,
-        [(math.exp(-epsilon0), clients - 1)],
-        participation=query.participation,
-        relative_error=query.relative_error,
-    )
-    source = "Feldman, McMillan, Talwar 2022, standard clone"
+    curve = standard_clone_curve(epsilon0, clients, delta0=delta0, **_setting(query))
+    theorem = "Theorem 3.8" if delta0 > 0.0 else "standard clone"
+    source = f"Feldman, McMillan, Talwar 2022, {theorem}"
     return guarantee_from_curve(query, curve, epsilon0, Status.PROVEN, source, (ONE_RANDOMIZER,))
 
 

@@ -323,7 +323,7 @@ class MainTerm:
         def added(area: Cover, weights: FloatArray, scale: float) -> float:
             def value(boxes: FloatArray, nodes: Nodes) -> FloatArray:
                 log, kappa = self.value(area, weights, boxes, nodes)
-                with np.errstate(over="ignore"):
+                with np.errstate(over="ignore", invalid="ignore"):
                     result: FloatArray = np.exp(log - scale) + n * kappa / main
                 return result
 
