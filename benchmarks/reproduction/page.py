@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,14 +34,13 @@ def page(entries: Sequence[dict[str, Any]]) -> str:
         "Made by `scripts/reproduce` from the entries beside it; do not edit. "
         f"{len(entries)} targets, {_duration(total)} in all. What each paper claims, what "
         "came out, and what holds: on the site's page, or `entry.json` of each folder.",
-        "",
-        "| target | what | paper | time |",
-        "|---|---|---|---|",
     ]
-    for entry in entries:
-        link = f"[{entry['name']}]({entry['name']}/{(entry['figures'] + entry['tables'])[0]})"
-        cells = [link, _cell(entry["title"]), entry["paper"], _duration(entry["seconds"])]
-        lines.append(f"| {' | '.join(cells)} |")
+    for paper, own in itertools.groupby(entries, key=lambda entry: entry["paper"]):
+        lines += ["", f"**{paper}**", ""]
+        for entry in own:
+            shown = f"{entry['name']}/{(entry['figures'] + entry['tables'])[0]}"
+            time = _duration(entry["seconds"])
+            lines.append(f"- [{entry['name']}]({shown}) {entry['title']}; {time}")
     return "\n".join(lines) + "\n"
 
 
