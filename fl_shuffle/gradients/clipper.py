@@ -166,9 +166,12 @@ class SumOfMeans:
         if not consecutive(clients):
             return prepare(clients)(parameters, tally)
         key = int(clients[0]), int(clients[-1])
-        if key not in self._prepared and len(self._prepared) < MOST_PREPARED:
-            self._prepared[key] = prepare(clients)
-        return self._prepared.get(key, prepare(clients))(parameters, tally)
+        total_at = self._prepared.get(key)
+        if total_at is None:
+            total_at = prepare(clients)
+            if len(self._prepared) < MOST_PREPARED:
+                self._prepared[key] = total_at
+        return total_at(parameters, tally)
 
     def _by_rows(self, parameters: Tensor, clients: Ids, tally: NonfiniteRecords) -> Tensor:
         total = torch.zeros(len(parameters), dtype=torch.float64)

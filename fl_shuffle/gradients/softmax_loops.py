@@ -41,23 +41,24 @@ LOWEST = _real(-87.0)
 
 class Records(NamedTuple):
     """Client k's records are offsets[k] .. offsets[k + 1] - 1 of inputs `x` [n, f] and `labels`
-    [n]. Their gradients are clipped in the `norm` (1, 2; 0: not at all) to limits[k]. Records that
-    count as zero are marked in `zeros` [n]."""
+    [n]. Their gradients are clipped in the `norm` (1, 2; 0: not at all) to their `limits` [n], and
+    each counts its of the `shares` [n]. Records that count as zero are marked in `zeros` [n]."""
 
     x: Any
     labels: Any
     offsets: Any
     norm: int
     limits: Any
+    shares: Any
     zeros: Any
 
 
 class Tile(NamedTuple):
-    """What a tile of records is worked on in: `outputs` [TILE, classes] (logits, then weighted
-    errors), `error` [classes, TILE], numbers of each record [TILE], `clean` [TILE, f]: inputs if
-    some records count as zero; `part` [d]: a sum over records of a tile."""
+    """What a tile of records is worked on in: `logits` [TILE, classes], `error` [classes, TILE]
+    (in the end weighted), numbers of each record [TILE], `clean` [TILE, f]: inputs if some records
+    count as zero; `part` [d]: a sum over records of a tile."""
 
-    outputs: Any
+    logits: Any
     error: Any
     length: Any
     sums: Any
@@ -165,16 +166,16 @@ def _clip(norm: Any, count: Any, tile: Any) -> Any:
 
 @piece
 def _errors(records: Any, start: Any, count: Any, model: Any, biased: Any, tile: Any) -> Any:
-    """Into the tile's outputs [count, classes]: the output gradients of the records from `start`
-    on, clipped to its limits, times its factors. Returns the inputs that go with them, and how many
+    """Into the first `count` columns of the tile's errors: the output gradients of the records from
+    `start` on, clipped and times their shares. Returns the inputs that go with them, and how many
     records count as zero: both are zero for these."""
     classes, features = model.biases.size, records.x.shape[1]
-    x, outputs, error = records.x[start : start + count], tile.outputs, tile.error
-    np.dot(x, model.weights, outputs[:count])
+    x, logits, error = records.x[start : start + count], tile.logits, tile.error
+    np.dot(x, model.weights, logits[:count])
     for c in range(classes):
         line, bias = error[c], model.biases[c]
         for r in range(TILE):
-            line[r] = outputs[r, c] + bias
+            line[r] = logits[r, c] + bias
     _softmax_of_columns(error, tile.length, tile.sums)
     for r in range(count):
         label = records.labels[start + r]
@@ -183,96 +184,88 @@ def _errors(records: Any, start: Any, count: Any, model: Any, biased: Any, tile:
         else:
             error[0, r] = np.nan
     factor, bad = tile.factor, 0
+    factor[:count] = records.shares[start : start + count]
     if records.norm != 0:
+        tile.limit[:count] = records.limits[start : start + count]
         least = features * LEAST_SQUARES if records.norm == 2 else ZERO
         least += ONE if biased else ZERO
         powers(x, records.norm, np.float32(least), tile.sums)
         bad = _clip(records.norm, count, tile)
-    for r in range(TILE):
-        for c in range(classes):
-            outputs[r, c] = error[c, r] * factor[r]
+    for c in range(classes):
+        line = error[c]
+        for r in range(TILE):
+            line[r] *= factor[r]
     if bad > 0:
         tile.clean[:count] = x
         x = tile.clean[:count]
         for r in range(count):
             if not np.isfinite(factor[r]):
                 records.zeros[start + r] = True
-                outputs[r] = ZERO
+                error[:, r] = ZERO
                 x[r] = ZERO
     return x, bad
 
 
 @piece
-def _sum(errors: Any, x: Any, out: Any) -> Any:
-    """Into out [d]: the sum over records of errors [n, classes] times inputs [n, f], and of errors
+def _sum(error: Any, x: Any, out: Any) -> Any:
+    """Into out [d]: the sum over records of errors [classes, n] times inputs [n, f], and of errors
     if there are biases."""
-    classes, features = errors.shape[1], x.shape[1]
-    numbers = classes * features
-    weights, size = out[:numbers].reshape(classes, features), errors.shape[0]
-    weights[:] = ZERO
-    # BLAS takes longer to begin than a few records do.
-    by_four = size - size % 4
-    for r in range(0, by_four, 4):
-        x0, x1, x2, x3 = x[r], x[r + 1], x[r + 2], x[r + 3]
+    classes, features = error.shape[0], x.shape[1]
+    numbers, size = classes * features, x.shape[0]
+    weights, last = out[:numbers].reshape(classes, features), size - 1
+    # Six records at a time, the last one again, times zero, where there are fewer: BLAS takes
+    # longer to begin than so few do.
+    for r in range(0, size, 6):
+        x0, x1, x2 = x[r], x[min(r + 1, last)], x[min(r + 2, last)]
+        x3, x4, x5 = x[min(r + 3, last)], x[min(r + 4, last)], x[min(r + 5, last)]
         for c in range(classes):
-            line = weights[c]
-            e0, e1, e2, e3 = errors[r, c], errors[r + 1, c], errors[r + 2, c], errors[r + 3, c]
+            line, own = weights[c], error[c]
+            e0, e1, e2 = own[r], _or_zero(own, r + 1, size), _or_zero(own, r + 2, size)
+            e3, e4 = _or_zero(own, r + 3, size), _or_zero(own, r + 4, size)
+            e5 = _or_zero(own, r + 5, size)
             for i in range(features):
-                line[i] += (e0 * x0[i] + e1 * x1[i]) + (e2 * x2[i] + e3 * x3[i])
-    for r in range(by_four, size):
-        x0 = x[r]
-        for c in range(classes):
-            line, e0 = weights[c], errors[r, c]
-            for i in range(features):
-                line[i] += e0 * x0[i]
+                of_four = (e0 * x0[i] + e1 * x1[i]) + (e2 * x2[i] + e3 * x3[i])
+                before = line[i] if r > 0 else ZERO
+                line[i] = before + (of_four + (e4 * x4[i] + e5 * x5[i]))
     if out.size > numbers:
-        biases = out[numbers:]
-        biases[:] = ZERO
-        for r in range(errors.shape[0]):
-            for c in range(classes):
-                biases[c] += errors[r, c]
+        for c in range(classes):
+            out[numbers + c] = error[c].sum()
 
 
 @piece
-def _count(records: Any, start: Any, count: Any, client: Any, shares: Any, tile: Any) -> Any:
-    """What the records from `start` on, of which `client` has the first, count (their client's
-    share; one over its number of records if there are none) and are clipped to."""
-    done, owner = 0, client
-    while done < count:
-        begin, end = records.offsets[owner], records.offsets[owner + 1]
-        stop = min(end - start, count)
-        tile.factor[done:stop] = shares[owner] if shares.size else ONE / _real(end - begin)
-        tile.limit[done:stop] = records.limits[owner]
-        done = stop
-        owner += 1
+def _or_zero(values: Any, place: Any, size: Any) -> Any:
+    return values[place] if place < size else ZERO
 
 
 @piece
 def _means(records: Any, model: Any, biased: Any, tile: Any, total: Any, rows: Any) -> Any:
     """`client_means`; total [d] (float64) is scratch."""
-    size, client, bad = records.x.shape[0], 0, 0
-    none = np.empty(0, np.float32)
-    for start in range(0, size, TILE):
-        count, done = min(TILE, size - start), 0
-        _count(records, start, count, client, none, tile)
+    offsets, clients = records.offsets, records.offsets.size - 1
+    start, client, bad = 0, 0, 0
+    while client < clients:
+        # Whole clients, or the ends of such, as many as fit; else a part of one.
+        last = client
+        while last < clients and offsets[last + 1] - start <= TILE:
+            last += 1
+        whole = last > client
+        count = offsets[last] - start if whole else TILE
         x, found = _errors(records, start, count, model, biased, tile)
         bad += found
-        while done < count:
-            begin, end = records.offsets[client] - start, records.offsets[client + 1] - start
-            stop = min(end, count)
-            whole = begin >= 0 and end <= count
-            out = rows[client] if whole else tile.part
-            _sum(tile.outputs[done:stop], x[done:stop], out)
-            if not whole:
+        for k in range(client, max(last, client + 1)):
+            begin, end = max(offsets[k] - start, 0), min(offsets[k + 1] - start, count)
+            alone = whole and offsets[k] >= start
+            out = rows[k] if alone else tile.part
+            _sum(tile.error[:, begin:end], x[begin:end], out)
+            if not alone:
                 # A client of several tiles: their sums are added up in float64.
-                if begin >= 0:
+                if offsets[k] >= start:
                     total[:] = out
                 else:
                     total += out
-                if end <= count:
-                    rows[client] = total
-            done = stop
-            client += end <= count
+                if whole:
+                    rows[k] = total
+        start += count
+        client = last
     return bad
 
 
@@ -282,7 +275,7 @@ def _part(records: Any, first: Any, last: Any) -> Any:
     a, b = records.offsets[first], records.offsets[last]
     return Records(
         records.x[a:b], records.labels[a:b], records.offsets[first : last + 1] - a,
-        records.norm, records.limits[first:last], records.zeros[a:b],
+        records.norm, records.limits[a:b], records.shares[a:b], records.zeros[a:b],
     )  # fmt: skip
 
 
@@ -304,26 +297,22 @@ def client_means(records: Records, parameters: Any, classes: int, blocks: Any, m
 
 @kernel(rows)
 def sum_of_records(
-    records: Records, parameters: Any, classes: int, shares: Any, blocks: Any, grid: float,
-    total: Any,
-) -> int:  # fmt: skip
-    """total [d] = the sum of all records' clipped gradients, each times its client's share; that of
-    the block of clients from blocks[b] on rounded to multiples of `grid`. Returns as above."""
+    records: Records, parameters: Any, classes: int, blocks: Any, grid: float, total: Any
+) -> int:
+    """total [d] = the sum of all records' clipped gradients, each times its share; that of the
+    block of clients from blocks[b] on rounded to multiples of `grid`. Returns as above."""
     features = records.x.shape[1]
     model, tile = _begin(parameters, classes, features)
     biased = parameters.size > classes * features
-    own, client, bad = np.empty(total.size), 0, 0
+    own, bad = np.empty(total.size), 0
     total[:] = 0.0
     for block in range(blocks.size - 1):
         own[:] = 0.0
         end = records.offsets[blocks[block + 1]]
         for start in range(records.offsets[blocks[block]], end, TILE):
             count = min(TILE, end - start)
-            while start >= records.offsets[client + 1]:
-                client += 1
-            _count(records, start, count, client, shares, tile)
             x, found = _errors(records, start, count, model, biased, tile)
-            _sum(tile.outputs[:count], x, tile.part)
+            _sum(tile.error[:, :count], x, tile.part)
             bad += found
             for i in range(own.size):
                 own[i] += tile.part[i]
@@ -333,12 +322,12 @@ def sum_of_records(
 
 @kernel(rows)
 def sum_of_means(
-    records: Records, parameters: Any, classes: int, shares: Any, blocks: Any, grid: float,
-    total: Any, norm: int, radii: Any, invalid: Any,
+    records: Records, parameters: Any, classes: int, blocks: Any, grid: float, total: Any,
+    norm: int, radii: Any, weights: Any, invalid: Any,
 ) -> int:  # fmt: skip
     """total [d] = the sum of the clients' means, each clipped to its of the radii [k] and times its
-    share; blocks and grid as above. Means that are not finite count as zero, and are marked in
-    invalid [k]."""
+    of the weights [k]; blocks and grid as above. Means that are not finite count as zero, and are
+    marked in invalid [k]."""
     features = records.x.shape[1]
     model, tile = _begin(parameters, classes, features)
     biased = parameters.size > classes * features
@@ -357,7 +346,7 @@ def sum_of_means(
                 if not np.isfinite(length):
                     invalid[k] = True
                     continue
-                share = shares[k] * (radii[k] / length if length > radii[k] else 1.0)
+                share = weights[k] * (radii[k] / length if length > radii[k] else 1.0)
                 for i in range(own.size):
                     own[i] += row[i] * share
         total += np.rint(own / grid) * grid

@@ -74,24 +74,27 @@ class SoftmaxRegression(NetworkEngine):
     def _move_error(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         return move_error_float32(sizes, self._loops.TILE)
 
-    def _records(self, batch: Batch) -> Records:
+    def _records(self, batch: Batch, shares: NDArray[np.float64]) -> Records:
+        """The batch's records, each of which counts its client's of the shares [k]."""
         labels = batch.labels
         if batch.unusable is not None:
             labels = labels.masked_fill(batch.unusable, -1)
-        limits = np.ones(len(batch.sizes), np.float32)
+        limits = np.ones(len(batch.sizes)) if batch.limits is None else batch.limits.numpy()
         return self._loops.Records(
             batch.inputs.detach().reshape(len(labels), -1).contiguous().numpy(),
             labels.contiguous().numpy(),
             np.concatenate([[0], np.cumsum(batch.sizes)]),
             0 if batch.limits is None else self.norm,
-            limits if batch.limits is None else batch.limits.numpy(),
+            np.repeat(np.float32(limits), batch.sizes),
+            np.repeat(np.float32(shares), batch.sizes),
             np.zeros(len(labels), np.bool_),
         )
 
     def _means(
         self, parameters: Tensor, batch: Batch, rows: Tensor, tally: NonfiniteRecords
     ) -> None:
-        records, blocks = self._records(batch), self.packing.starts(batch.sizes)
+        records = self._records(batch, 1.0 / batch.sizes)
+        blocks = self.packing.starts(batch.sizes)
         of_model = parameters.numpy(), self._network.classes
         if self._loops.client_means(records, *of_model, blocks, rows.numpy()):
             tally.add(torch.from_numpy(records.zeros), batch.sizes)
@@ -109,10 +112,10 @@ class SoftmaxRegression(NetworkEngine):
         self._check_records(inputs, labels, bounds)
         sizes = np.diff(bounds)
         batch = self._batch(torch.empty(0), inputs, labels, sizes)
-        ready = self._records(replace(batch, limits=self._limits(plan.clip_radius, sizes)))
-        clips = plan.mean_clips
-        shares = np.broadcast_to(plan.weights, len(sizes)) / (sizes if clips is None else 1)
-        fixed = self._network.classes, np.float32(shares), self.packing.starts(sizes), plan.grid
+        clips, weights = plan.mean_clips, np.broadcast_to(plan.weights, len(sizes))
+        batch = replace(batch, limits=self._limits(plan.clip_radius, sizes))
+        ready = self._records(batch, (weights if clips is None else 1.0) / sizes)
+        fixed = self._network.classes, self.packing.starts(sizes), plan.grid
 
         def sum_at(parameters: Tensor, tally: NonfiniteRecords) -> Tensor:
             self.check_parameters(parameters)
@@ -124,7 +127,7 @@ class SoftmaxRegression(NetworkEngine):
                 if clips is None:
                     bad = self._loops.sum_of_records(*own)
                 else:
-                    bad = self._loops.sum_of_means(*own, self.norm, clips, invalid)
+                    bad = self._loops.sum_of_means(*own, self.norm, clips, weights, invalid)
             if bad:
                 tally.add(torch.from_numpy(records.zeros), sizes)
             tally.add_clients(int(np.count_nonzero(invalid)))

@@ -24,7 +24,7 @@ from tests.gradients.gradient_modules import (
 )
 from tests.gradients.gradient_oracle import flat, limits_of, means, offsets_of, relative_difference
 
-SIZES = [3, 1, 9, 1, 4, 9, 30]
+SIZES = [3, 1, 9, 1, 4, 9, 150]
 MODULES = {**chains(), **NETWORKS}
 
 
