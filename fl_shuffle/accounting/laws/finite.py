@@ -133,7 +133,7 @@ def mixes(first: FloatArray, second: FloatArray) -> list[FloatArray]:
 def cap_pair(epsilon0: float, share: float) -> OutcomePair:
     """Two disjoint caps of base measure `share` each, density ratio e^eps0 inside against outside.
 
-    k-ary randomized response is share = 1/k; PrivUnit with antipodal inputs is its cap's share.
+    k-ary randomized response is share = 1/k.
     """
     gain = math.expm1(epsilon0)
     gamma = 1.0 / (1.0 + share * gain)
@@ -147,42 +147,6 @@ def cap_pair(epsilon0: float, share: float) -> OutcomePair:
         [epsilon0, -epsilon0, 0.0],
         blanket_mass=gamma,
     )
-
-
-@dataclass(frozen=True)
-class CapRandomizer(FiniteRandomizer):
-    """PrivUnit and PrivUnitG: a report is uniform inside or outside a cap around the input.
-
-    `epsilon0` is the log ratio of the density inside the cap to outside; `cap_probability` is the
-    base measure of the cap (at most 1/2: positive threshold). Antipodal inputs, whose caps are
-    disjoint, are the worst pair: then the law is that of k-ary randomized response with the real
-    number k = 1/cap_probability.
-    """
-
-    epsilon0: float
-    cap_probability: float
-    name = "PrivUnit"
-    source = "Balle et al. 2019, Lemma 5.3, with the two-level density of PrivUnit"
-    assumptions = ("all reports are unit vectors of one dimension, sent unscaled",)
-
-    def __post_init__(self) -> None:
-        require_epsilon0(self.epsilon0)
-        require_real(
-            "cap_probability",
-            self.cap_probability,
-            minimum=0.0,
-            maximum=0.5,
-            exclusive_minimum=True,
-        )
-
-    def pairs(self) -> tuple[OutcomePair, ...]:
-        return (cap_pair(self.epsilon0, self.cap_probability),)
-
-    def witnesses(self) -> tuple[OutcomePair, ...]:
-        """All others hold the antipodal input x1, or x0, or a mix of the two."""
-        pair = cap_pair(self.epsilon0, self.cap_probability)
-        others = [pair.q, pair.p, *mixes(pair.p, pair.q)]
-        return tuple(OutcomePair(pair.p, pair.q, law, pair.loss, 1.0) for law in others)
 
 
 @dataclass(frozen=True)

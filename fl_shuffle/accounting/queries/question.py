@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 QUERY_PROFILE_POINTS = 300
 """Points at which a Gaussian profile is handed over; chords between them lie above it."""
 
-RANDOMIZERS = ("krr", "blh", "rappor", "oue", "hadamard", "laplace", "gaussian", "privunit")
+RANDOMIZERS = ("krr", "blh", "rappor", "oue", "hadamard", "laplace", "gaussian")
 UNITS = ("record", "client")
 CALIBRATIONS = ("classical", "analytic")
 RELEASES = ("reports", "sum")
@@ -149,7 +149,6 @@ class Question:
     k: int | None = setting(
         None, "number of categories (krr, rappor, oue)", low=2, high=MAX_CLIENTS, metavar="K"
     )
-    cap: float | None = setting(None, "cap probability of privunit (0.5)", metavar="P")
     epsilon0: float | None = setting(
         None, "local epsilon of one report", low=0.0, high=MAX_EPSILON0, metavar="X"
     )
@@ -347,7 +346,7 @@ class Question:
         if self.epsilon0 is None or self.clients is None:
             raise NotApplicableError(
                 f"{self.method} is stated for one local budget shared by all clients; with "
-                "personal budgets use gspa, or blanket for krr, laplace, privunit"
+                "personal budgets use gspa, or blanket for krr, laplace"
             )
         return self.epsilon0, self.delta0, self.clients
 
@@ -400,7 +399,6 @@ def make_randomizer(query: Question, epsilon0: float) -> Randomizer:
         )
     makers: dict[str, Callable[[], Randomizer]] = {
         "krr": lambda: finite.KRandomizedResponse(epsilon0, query.k or 2),
-        "privunit": lambda: finite.CapRandomizer(epsilon0, 0.5 if query.cap is None else query.cap),
         "laplace": lambda: LaplaceRandomizer(epsilon0),
         "rappor": lambda: frequency_oracles.Rappor(epsilon0, query.k),
         "oue": lambda: frequency_oracles.OptimizedUnaryEncoding(epsilon0, query.k),

@@ -32,8 +32,8 @@ from fl_shuffle.accounting.queries.guarantees import (
 from fl_shuffle.accounting.queries.question import Question, make_randomizer
 from fl_shuffle.errors import NotApplicableError
 
-SAFE_CLONE = ("krr", "laplace", "privunit")
-"""Randomizers whose bound survives clones with probability 2/(1 + e^eps0) at equal budgets."""
+SHARED_BLANKETS = ("krr", "laplace")
+"""Randomizers whose blanket law does not depend on the budget."""
 
 
 def _setting(query: Question) -> dict[str, Any]:
@@ -57,10 +57,10 @@ def blanket_guarantee(query: Question) -> Guarantee:
 
 
 def _personal_blanket(query: Question) -> Guarantee:
-    if query.randomizer not in SAFE_CLONE:
+    if query.randomizer not in SHARED_BLANKETS:
         raise NotApplicableError(
             "blanket with personal budgets needs a blanket law that does not depend on the "
-            f"budget: krr, laplace (common noise, personal clipping) or privunit, not "
+            f"budget: krr or laplace (common noise, personal clipping), not "
             f"{query.randomizer}; account per cohort of equal budgets instead"
         )
     largest = make_randomizer(query, max(query.classes).epsilon0)

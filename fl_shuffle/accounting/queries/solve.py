@@ -24,7 +24,7 @@ COSTS = {
     "rounds": True,
     "participation": True,
 }
-"""What can be solved for; whether more of it costs privacy. (Of k and cap more may cost more
+"""What can be solved for; whether more of it costs privacy. (Of k more may cost more
 or less.)"""
 LARGEST, SMALLEST = 1e9, 1e-6
 """Nothing beyond is tried: of real numbers, and of counts that have no end of their own."""

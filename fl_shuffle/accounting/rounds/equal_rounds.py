@@ -16,15 +16,11 @@ EQUAL_ROUNDS_NODES_PER_SPREAD = 64.0
 between them add less than 1e-4 of epsilon, and each point can cost 50 ms."""
 EQUAL_ROUNDS_FEWER = 20.0
 """T rounds do with this / sqrt(T) fewer points per spread: they need them further out."""
-EQUAL_ROUNDS_SPREADS = 9.0
-"""The curve is followed over so many spreads, ever less densely."""
 EQUAL_ROUNDS_DENSE = 2.1
 """Points are evenly dense over so many spreads ..."""
 EQUAL_ROUNDS_DEEPEST = 5.0
 """... and this / sqrt(T) more over T rounds: where delta is decided each round's loss lies out by
 its share of the whole's deviation."""
-EQUAL_ROUNDS_TAIL_POINTS = 12
-"""Points beyond the followed part, up to the local epsilon."""
 ROUND_NODES_PER_SD = 6.0
 """Points of a round's curve per standard deviation of its privacy loss, near zero (0.1% in
 epsilon)."""
@@ -66,21 +62,14 @@ def compose_equal_rounds(curve: Curve, local_epsilon: float, rounds: int) -> Com
     grid = local_epsilon / last
     # Where delta is decided a round's loss is tilted by its share of the whole's deviation.
     dense = (EQUAL_ROUNDS_DENSE + EQUAL_ROUNDS_DEEPEST / math.sqrt(rounds)) * spread
-    reach = min(local_epsilon, max(dense, EQUAL_ROUNDS_SPREADS * spread + 0.5 * spread * spread))
-    places = [np.arange(min(last, math.ceil(dense / grid)) + 1)]
-    stride = 2
-    while places[-1][-1] < min(last, math.ceil(reach / grid)):
+    places, stride = list(range(min(last, math.ceil(dense / grid)) + 1)), 2
+    while places[-1] < last:
         # Beyond that the points thin out, by half for every half deviation.
         count = max(1, math.ceil(0.5 * spread / (stride * grid)))
-        places.append(places[-1][-1] + stride * np.arange(1, count + 1))
+        places += range(places[-1] + stride, places[-1] + stride * count + 1, stride)
         stride *= 2
-    start = int(places[-1][-1])
-    tail = start + np.ceil(
-        (last - start) * np.linspace(0.0, 1.0, EQUAL_ROUNDS_TAIL_POINTS + 1) ** 2
-    )
-    places = [*places, tail.astype(np.int64)] if last > start else places
-    # The thinned points may have run past the kink: it is a point itself, and nothing lies beyond.
-    at = np.unique(np.minimum(np.concatenate(places), last))
+    # They may have run past the kink: it is a point itself, and nothing lies beyond.
+    at = np.unique(np.minimum(places, last))
     epsilons = grid * at.astype(np.float64)
     epsilons[-1] = max(float(epsilons[-1]), local_epsilon)
     deltas = np.array([curve(float(epsilon)).delta for epsilon in epsilons])

@@ -22,7 +22,7 @@ def reference(ratio: float, rounds: int, *, pessimistic: bool) -> float:
 
 
 @pytest.mark.parametrize("ratio", [0.5, 2.0, 5.0])
-@pytest.mark.parametrize("rounds", [6, 7, 10, 20, 50])
+@pytest.mark.parametrize("rounds", [6, 50])
 def test_between_the_reference_bounds(ratio: float, rounds: int) -> None:
     epsilon = laplace_epsilon(DELTA, ratio, rounds)
     assert epsilon >= reference(ratio, rounds, pessimistic=False) * (1.0 - 1e-6)

@@ -17,7 +17,6 @@ from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from fl_shuffle.accounting.laws.continuous import LaplaceLaw, LaplaceRandomizer
 from fl_shuffle.accounting.laws.finite import (
-    CapRandomizer,
     KRandomizedResponse,
     MatrixRandomizer,
     Randomizer,
@@ -47,7 +46,6 @@ SMALL: list[tuple[Randomizer, Matrix, int]] = [
     (OptimizedUnaryEncoding(1.5, 3), oue_matrix(1.5, 3), 3),
     (OptimizedUnaryEncoding(1.5), oue_matrix(1.5, 3), 3),
     (BinaryLocalHashing(1.0), hash_matrix(1.0, 3), 3),
-    (CapRandomizer(1.5, 0.25), krr_matrix(1.5, 4), 4),
     (
         MatrixRandomizer([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4]]),
         [[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4]],

@@ -14,7 +14,7 @@ from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
-from fl_shuffle.accounting.laws.finite import CapRandomizer, KRandomizedResponse, MatrixRandomizer
+from fl_shuffle.accounting.laws.finite import KRandomizedResponse, MatrixRandomizer
 from fl_shuffle.accounting.laws.frequency_oracles import (
     BinaryLocalHashing,
     HadamardResponse,
@@ -33,7 +33,6 @@ ONE_BUDGET = [
     Rappor,
     OptimizedUnaryEncoding,
     LaplaceRandomizer,
-    lambda e: CapRandomizer(e, 0.1),
 ]
 
 
@@ -56,8 +55,6 @@ def law(epsilon: float) -> AtomicLaw:
         (lambda: blanket_delta(KRR, 10, 0.1, participation=1.5), "participation"),
         (lambda: KRandomizedResponse(1.0, 1), "k = "),
         (lambda: Rappor(1.0, 2.0), "k = "),
-        (lambda: CapRandomizer(1.0, 0.0), "cap_probability"),
-        (lambda: CapRandomizer(1.0, 0.6), "cap_probability"),
         (lambda: MatrixRandomizer([[0.5, 0.4], [0.5, 0.5]]), "row 0"),
         (lambda: MatrixRandomizer([[1.5, -0.5], [0.5, 0.5]]), "entries"),
         (lambda: MatrixRandomizer([[math.nan, 1.0], [0.5, 0.5]]), "entries"),

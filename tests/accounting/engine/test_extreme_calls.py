@@ -18,7 +18,6 @@ KINDS: list[dict[str, object]] = [
     {"randomizer": "rappor", "k": 4},
     {"randomizer": "oue"},
     {"randomizer": "laplace"},
-    {"randomizer": "privunit", "cap": 0.001},
 ]
 REFUSED_ONCE: list[dict[str, object]] = [
     {"randomizer": "laplace", "epsilon0": 12.0, "clients": 100, "delta": 1e-6},

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.reports import ReportClass, RoundType
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.participation_history import contains, outweighs
-from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView
 
 SCALE = 8.0
@@ -50,26 +47,6 @@ def test_every_client_s_true_round_is_within_what_is_certified() -> None:
         assert isinstance(kind, RoundType) and isinstance(top, RoundType)
         assert kind.not_better_than(RoundType.of(batch, client))
         assert top.not_better_than(kind)
-
-
-def test_a_round_of_many_clips_certifies_few_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: set[object] = set()
-    real = RoundLibrary.epsilon
-
-    def epsilon(self: RoundLibrary, spent: dict[object, int], delta: float) -> float:
-        asked.update(spent)
-        return real(self, spent, delta)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(RoundLibrary, "epsilon", epsilon)
-    account = Accountant(
-        distinct_clips(300), np.arange(300), unit="client", schedule="aggregate", delta=1e-5,
-    )  # fmt: skip
-    everybody = np.ones(300, dtype=bool)
-    spend = account.preview(1, everybody)
-    # The listed classes, the 64 most exposed, lie in the five largest groups.
-    assert len(asked) == 5
-    proven = spend.columns["proven"]
-    assert proven.overall == max(proven.epsilon.values()) < spend.columns["local"].overall
 
 
 def test_histories_are_matched_round_by_round() -> None:

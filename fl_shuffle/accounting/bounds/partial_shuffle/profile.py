@@ -23,13 +23,10 @@ from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.engine.tilted_moments import TINY
 from fl_shuffle.accounting.laws.amplification import FloatArray
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
 from fl_shuffle.errors import InvalidValueError, require_real
 
 PROFILE_MAX_EPSILON = 60.0
 """Local profiles are read up to here (nats): beyond, a report protects nothing."""
-PROFILE_SMALLEST_DELTA = 1e-30
-"""A profile is followed down to here: the rest counts as certain loss."""
 PROFILE_EPSILON_STEP = 1e-10
 """A local epsilon is found to this accuracy, relatively, and rounded up."""
 
@@ -102,18 +99,6 @@ def points(pairs: Sequence[tuple[float, float]]) -> LocalProfile:
         return result
 
     return LocalProfile(name + ("..." if len(pairs) > 3 else ""), value, float(ratios[-1]), ratios)
-
-
-def gaussian(mu: float) -> LocalProfile:
-    """mu-GDP: two Gaussian reports at most `mu` noise widths apart are an instance."""
-    require_real("mu", mu, minimum=0.0, exclusive_minimum=True, maximum=5.0)
-
-    def value(s: FloatArray) -> FloatArray:
-        return gaussian_profile(_log(s), mu) * PROFILE_INFLATION
-
-    return LocalProfile(
-        f"{mu:g}-GDP", value, math.exp(gaussian_epsilon(PROFILE_SMALLEST_DELTA, mu))
-    )
 
 
 def laplace(ratio: float) -> LocalProfile:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
 from fl_shuffle.accounting.bounds.partial_shuffle import profile as profiles
-from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import profile_delta
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta, gaussian_epsilon
 from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.errors import FlShuffleError, InvalidValueError
@@ -30,7 +27,7 @@ def test_any_pure_randomizer(epsilon0: float, clients: int, reached: float) -> N
     assert found < 0.9 * ask(method="clone", epsilon0=epsilon0, clients=clients)
 
 
-@pytest.mark.parametrize("name", ["krr", "blh", "rappor", "oue", "hadamard", "laplace", "privunit"])
+@pytest.mark.parametrize("name", ["krr", "blh", "rappor", "oue", "hadamard", "laplace"])
 @pytest.mark.parametrize(("epsilon0", "clients"), [(0.5, 300), (1.0, 2000), (3.0, 20_000)])
 def test_never_below_the_exact_divergence_of_a_named_randomizer(
     name: str, epsilon0: float, clients: int
@@ -48,16 +45,6 @@ def test_a_small_delta0_counts_once_not_once_a_client() -> None:
     impure = ProfileCurve(profiles.approximate(1.0, 1e-9), 10**4)
     for epsilon in (0.0, 0.01, 0.03, 0.05, 2.0):
         assert pure.delta(epsilon) <= impure.delta(epsilon) <= pure.delta(epsilon) * 1.001 + 4e-9
-
-
-def test_points_agree_with_the_smooth_profile() -> None:
-    smooth = profiles.gaussian(0.2)
-    grid = np.linspace(0.0, gaussian_epsilon(1e-30, 0.2), 400).tolist()
-    read = profiles.points([(epsilon, gaussian_delta(epsilon, 0.2)) for epsilon in grid])
-    for epsilon in (0.0, 0.003, 0.006):
-        first, second = profile_delta(smooth, 9999, epsilon), profile_delta(read, 9999, epsilon)
-        assert first <= second * 1.01
-        assert second <= first * 1.02
 
 
 def test_more_points_say_more() -> None:
