@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.events import Column, Spend
+from fl_shuffle.configuration.sections import Config
 from fl_shuffle.ledger.state_file import store_state
 from fl_shuffle.ledger.store import Ledger
 
@@ -23,58 +24,52 @@ CHECKPOINT_SECONDS = 5.0
 class LedgerWriter:
     """Reserve, commit, checkpoint: what the strategy tells, and the budgets it must obey.
 
-    `target_epsilon` bounds the worst client's headline epsilon, that of the column which matches
-    what is released; `lifetime` (shape [clients], inf where there is none) bounds each client's
-    own: a client whose next report would exceed it stops taking part. `replayable` says that a
-    round repeated after a crash releases the same bits (a seeded run), so that a late checkpoint
-    costs no privacy. In a `sequential` round every report is used as it comes: it counts as
-    released once it is reserved. `times`: how long a round took is written down (how long a client
-    computes may depend on its records).
+    `privacy.target_epsilon` bounds the worst client's headline epsilon, that of the column which
+    matches what is released; `lifetime` (shape [clients], inf where there is none) bounds each
+    client's own: a client whose next report would exceed it stops taking part. A round of a seeded
+    run that is repeated after a crash releases the same bits: a late checkpoint costs no privacy
+    there. In a sequential round every report is used as it comes: it counts as released once it is
+    reserved.
     """
 
     def __init__(
         self,
         accountant: Accountant,
         ledger: Ledger,
-        *,
-        target_epsilon: float | None,
-        lifetime: NDArray[np.float64] | None,
-        replayable: bool,
-        sequential: bool = False,
-        times: bool = True,
+        config: Config,
+        lifetime: NDArray[np.float64] | None = None,
     ) -> None:
-        self._accountant = accountant
-        self._ledger = ledger
-        self._target = target_epsilon
+        self.accountant = accountant
+        self.ledger = ledger
+        self._target = config.privacy.target_epsilon
         self._lifetime = lifetime
-        self._replayable = replayable
-        self._sequential = sequential
-        self._times = times
-        self._checkpoint_every = CHECKPOINT_SECONDS if replayable else 0.0
+        self._seeded = config.run.entropy == "seeded"
+        self._sequential = config.training.schedule == "sequential"
         self._last_checkpoint = -np.inf
         self._expected = 0
         self._attempt = 0
         self.seconds = 0.0
+        """What accounting and writing have taken."""
 
     def reserve(self, round_number: int, participants: Mask) -> Mask | None:
         """See `fl_shuffle.flower.strategy.RoundLedger.reserve`."""
         started = time.perf_counter()
         allowed = self._within_lifetime(round_number, participants)
         self._expected = int(np.count_nonzero(allowed))
-        planned = self._accountant.preview(round_number, allowed)
-        if self._expected == 0 or self._exceeds(planned):
-            self._ledger.note(
+        planned = self.accountant.preview(round_number, allowed)
+        if not self._expected:
+            spent = f"no client may take part in round {round_number}: lifetime budgets are spent"
+            self._stop(round_number, spent)
+            return None
+        if self._exceeds(planned):
+            self._stop(
                 round_number,
-                "stopped",
                 f"round {round_number} would bring the worst client's epsilon (column "
                 f"{planned.headline_column}) to {planned.headline:.6g}, above the target "
-                f"{self._target}"
-                if self._expected
-                else f"no client may take part in round {round_number}: lifetime budgets are spent",
+                f"{self._target}",
             )
-            self._ledger.flush()
             return None
-        self._attempt = self._ledger.reserve(
+        self._attempt = self.ledger.reserve(
             round_number, self._expected, planned.headline, allowed if self._sequential else None
         )
         self.seconds += time.perf_counter() - started
@@ -83,63 +78,63 @@ class LedgerWriter:
     def commit(self, round_number: int, present: Mask, seconds: float) -> Spend | None:
         """See `fl_shuffle.flower.strategy.RoundLedger.commit`."""
         started = time.perf_counter()
-        self._accountant.trust.require(round_number, int(np.count_nonzero(present)))
-        spend = self._accountant.preview(round_number, present)
+        self.accountant.trust.require(round_number, int(np.count_nonzero(present)))
+        spend = self.accountant.preview(round_number, present)
+        few = (
+            f"only {spend.n_reports} reports arrived in round {round_number}; releasing them would "
+            "cost "
+        )
         if self._exceeds(spend):
-            self._ledger.note(
+            self._stop(
                 round_number,
-                "stopped",
-                f"only {spend.n_reports} reports arrived in round {round_number}; releasing them "
-                f"would cost {spend.headline:.6g} (column {spend.headline_column}), above the "
-                f"target {self._target}: thrown away",
+                f"{few}{spend.headline:.6g} (column {spend.headline_column}), above the target "
+                f"{self._target}: thrown away",
             )
-            self._ledger.flush()
             return None
         if self._over_lifetime(round_number, present).any():
-            self._ledger.note(
-                round_number,
-                "stopped",
-                f"only {spend.n_reports} reports arrived in round {round_number}; releasing them "
-                "would cost a client more than its lifetime budget: thrown away",
-            )
-            self._ledger.flush()
+            self._stop(round_number, f"{few}a client more than its lifetime budget: thrown away")
             return None
-        counts = self._accountant.class_counts(present)
+        counts = self.accountant.class_counts(present)
         listed = {
             index: int(counts[index])
             for index in spend.columns["local"].epsilon
             if counts[index]
         }  # fmt: skip
-        self._ledger.record(
-            self._attempt, spend, listed, self._expected, present, seconds if self._times else None
+        # How long a client computes may depend on its records.
+        self.ledger.record(
+            self._attempt, spend, listed, self._expected, present, seconds if self._seeded else None
         )
-        self._accountant.commit(round_number, present)
+        self.accountant.commit(round_number, present)
         if spend.n_reports < self._expected:
             lost = self._expected - spend.n_reports
-            self._ledger.note(round_number, "dropped", f"{lost} clients sent no usable report")
-        if not self._replayable:
+            self.ledger.note(round_number, "dropped", f"{lost} clients sent no usable report")
+        if not self._seeded:
             # What follows is the release: the file must know of it first.
-            self._ledger.flush()
+            self.ledger.flush()
         self.seconds += time.perf_counter() - started
         return spend
+
+    def _stop(self, round_number: int, why: str) -> None:
+        self.ledger.note(round_number, "stopped", why)
+        self.ledger.flush()
 
     def checkpoint(self, round_number: int, state: Mapping[str, Any]) -> None:
         """See the state that `fl_shuffle.flower.strategy.RoundLedger.record` is given."""
         now = time.monotonic()
-        if now - self._last_checkpoint < self._checkpoint_every:
+        if self._seeded and now - self._last_checkpoint < CHECKPOINT_SECONDS:
             return
         self._last_checkpoint = now
-        self._ledger.checkpoint(round_number, store_state(self._ledger.path.parent, state))
+        self.ledger.checkpoint(round_number, store_state(self.ledger.path.parent, state))
 
-    def finish(self, rounds: int) -> dict[str, Column]:
+    def close_books(self, rounds: int) -> dict[str, Column]:
         """Write every client's totals and what attacks on all `rounds` rounds reach, and make the
         ledger durable; returns the attacks' columns, none where no round was played."""
         started = time.perf_counter()
-        columns = self._accountant.lower_columns() if rounds else {}
+        columns = self.accountant.lower_columns() if rounds else {}
         if columns:
-            self._ledger.record_attacks(rounds, columns)
-        self._ledger.write_client_spend(self._accountant.client_totals())
-        self._ledger.flush()
+            self.ledger.record_attacks(rounds, columns)
+        self.ledger.write_client_spend(self.accountant.client_totals())
+        self.ledger.flush()
         self.seconds += time.perf_counter() - started
         return columns
 
@@ -158,7 +153,7 @@ class LedgerWriter:
             allowed &= ~leaving
         out = int(participants.sum() - allowed.sum())
         if out:
-            self._ledger.note(
+            self.ledger.note(
                 round_number, "lifetime", f"{out} clients have spent their lifetime budget"
             )
         return allowed
@@ -167,5 +162,5 @@ class LedgerWriter:
         """Which of these clients this round would bring above their lifetime budget."""
         if self._lifetime is None:
             return np.zeros_like(present)
-        epsilon = self._accountant.client_epsilons_after(round_number, present)
+        epsilon = self.accountant.client_epsilons_after(round_number, present)
         return np.asarray(present & ~(epsilon <= self._lifetime))

@@ -67,7 +67,7 @@ from fl_shuffle.runs.views import RunView, quantiles_of
 Mask = NDArray[np.bool_]
 
 
-class Run:
+class Run(LedgerWriter):
     """An open run directory: the `RoundLedger` of a `ShuffleStrategy`. Build with `open_run`."""
 
     def __init__(
@@ -82,21 +82,11 @@ class Run:
         observer: Observer,
     ) -> None:
         """`known` is what the ledger of a run that goes on holds; None for a new one."""
+        super().__init__(accountant, ledger, config, lifetimes(config, facts))
         self.config = config
         self.facts = facts
-        self.ledger = ledger
         self.warnings = warnings_of(config, facts)
-        self.accountant = accountant
         self._times = publishes_times(config)
-        self._writer = LedgerWriter(
-            self.accountant,
-            ledger,
-            target_epsilon=config.privacy.target_epsilon,
-            lifetime=lifetimes(config, facts),
-            replayable=config.run.entropy == "seeded",
-            sequential=config.training.schedule == "sequential",
-            times=self._times,
-        )
         self._directory = directory
         self._known = known
         self._observer = observer
@@ -123,7 +113,7 @@ class Run:
         """See `fl_shuffle.flower.strategy.RoundLedger.reserve`."""
         if self._counted is not None and round_number == self._counted[0]:
             return self._counted[1].copy()
-        allowed = self._writer.reserve(round_number, participants)
+        allowed = super().reserve(round_number, participants)
         self._directory.witness(self.run, self.ledger.entries)
         return allowed
 
@@ -131,7 +121,7 @@ class Run:
         """See `fl_shuffle.flower.strategy.RoundLedger.commit`. Raises `RunError` for a counted
         round that has other reports now."""
         if self._counted is None or round_number != self._counted[0]:
-            spend = self._writer.commit(round_number, present, seconds)
+            spend = super().commit(round_number, present, seconds)
             self._directory.witness(self.run, self.ledger.entries)
             return spend
         if not np.array_equal(present, self._counted[1]):
@@ -146,7 +136,7 @@ class Run:
         seconds = outcome.seconds if self._times else None
         self.ledger.record_metrics(outcome.round_number, outcome.metrics, seconds)
         if state is not None:
-            self._writer.checkpoint(outcome.round_number, state)
+            self.checkpoint(outcome.round_number, state)
         self._metrics.write(outcome)
         self._last = outcome
         self._observer(RoundFinished(outcome))
@@ -201,7 +191,7 @@ class Run:
 
         tensors = {name: tensor.contiguous() for name, tensor in model.items()}
         self._directory.replace(MODEL, lambda path: save_file(tensors, path))
-        attacks = self._writer.finish(self.rounds)
+        attacks = self.close_books(self.rounds)
         self.ledger.set_meta("outcome", self._outcome(stopped_early, failed, attacks))
         self.ledger.set_meta("finished", finished_at(self.config))
         self.ledger.finish()
@@ -227,7 +217,7 @@ class Run:
                 name: {"status": str(column.status), "source": column.source, "note": column.note}
                 for name, column in columns.items()
             },
-            "accounting_seconds": self._writer.seconds if times else None,
+            "accounting_seconds": self.seconds if times else None,
             "seconds": time.time() - self._started if times else None,
         }
 

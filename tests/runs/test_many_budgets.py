@@ -34,12 +34,12 @@ def test_a_round_lists_the_most_exposed_and_every_client_has_its_own_bill(tmp_pa
         "python": "3", "records_not_covered": 0, "seed": 1, "started": "2026-01-01",
     }  # fmt: skip
     ledger = Ledger.create(tmp_path / "ledger.sqlite", meta, table, class_of)
-    writer = LedgerWriter(accountant, ledger, target_epsilon=None, lifetime=None, replayable=True)
+    writer = LedgerWriter(accountant, ledger, Config())
     presence = [rng.random(CLIENTS) < 0.6 for _ in range(3)]
     for number, present in enumerate(presence, start=1):
         assert writer.reserve(number, present) is not None
         assert writer.commit(number, present, 0.0) is not None
-    writer.finish(3)
+    writer.close_books(3)
     ledger.close()
 
     read = LedgerRecord(tmp_path / "ledger.sqlite")

@@ -13,6 +13,7 @@ import pytest
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.events import ClientClass, Spend
 from fl_shuffle.cli import main
+from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.ledger.writer import LedgerWriter
 from tests.crashes import Crash, Crashing, Refused, resume
@@ -259,9 +260,7 @@ def test_a_batch_that_would_break_a_lifetime_budget_is_thrown_away(tmp_path: Pat
     assert whole < 0.5 * accountant.client_epsilons_after(1, few)[0]
     ledger = Ledger.create(tmp_path / "l.sqlite", {}, [own], np.zeros(3000, dtype=np.int64))
     limits = np.full(3000, 1.01 * whole)
-    writer = LedgerWriter(
-        accountant, ledger, target_epsilon=None, lifetime=limits, replayable=False
-    )
+    writer = LedgerWriter(accountant, ledger, parse_config({"run": {"entropy": "system"}}), limits)
     allowed = writer.reserve(1, everybody)
     assert allowed is not None and allowed.all()
     assert writer.commit(1, few, 0.1) is None

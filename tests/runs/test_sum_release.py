@@ -18,6 +18,7 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.cli import main
+from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.ledger.writer import LedgerWriter
@@ -154,7 +155,7 @@ def test_fewer_reports_than_honest_ones_are_not_released(tmp_path: Path) -> None
     accountant = Accountant([OWN], class_of, unit="client", schedule="aggregate", delta=1e-5,
                             trust=Trust("sum", assumed_honest=8))  # fmt: skip
     ledger = Ledger.create(tmp_path / "l.sqlite", {}, [OWN], class_of)
-    writer = LedgerWriter(accountant, ledger, target_epsilon=None, lifetime=None, replayable=False)
+    writer = LedgerWriter(accountant, ledger, parse_config({"run": {"entropy": "system"}}))
     assert writer.reserve(1, everybody) is not None
     assert writer.commit(1, np.arange(10) < 8, 0.1) is not None
     writer.reserve(2, everybody)
