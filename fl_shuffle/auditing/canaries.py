@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fl_shuffle.accounting.rounds.sum_account import honest_reports
 from fl_shuffle.auditing.findings import Clipping
-from fl_shuffle.auditing.scores import Scene, position_error
+from fl_shuffle.auditing.scenes import Scene, position_error
 from fl_shuffle.budgets import Budgets, make_budgets
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.models import flatten_parameters

@@ -19,7 +19,7 @@ from scipy.special import betainccinv, betaincinv
 from fl_shuffle.accounting.bisection import bisected
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
-from fl_shuffle.errors import InvalidValueError, require_integer, require_open_unit
+from fl_shuffle.errors import require_integer, require_open_unit
 
 Vector = NDArray[np.float64]
 
@@ -63,39 +63,6 @@ def event_epsilon(hits_one: int, hits_zero: int, trials: int, delta: float, alph
 def ceiling_epsilon(trials: int, delta: float, alpha: float) -> float:
     """The largest epsilon that `trials` plays on each side could ever prove: a perfect attack."""
     return event_epsilon(trials, 0, trials, delta, alpha)
-
-
-def game_epsilon(
-    scores_zero: Vector, scores_one: Vector, delta: float, alpha: float
-) -> tuple[float, int]:
-    """The event "score beyond t" as an attack: (epsilon, plays per side it rests on).
-
-    t and the direction (above t speaks for dataset one, or not above t for dataset zero) are chosen
-    on the first half of the plays; the bound is computed on the second, independent half.
-    """
-    half = min(len(scores_zero), len(scores_one)) // 2
-    if half < 1:
-        raise InvalidValueError("trials", half, "needs at least two plays on each side")
-    first, held = ((scores_zero[part], scores_one[part])
-                   for part in (slice(half), slice(half, 2 * half)))  # fmt: skip
-    # Dense in the middle and far into both tails.
-    tail = np.geomspace(max(1.0 / half, 1e-6), 0.5, 24)
-    levels = np.unique(np.concatenate([tail, 1.0 - tail]))
-    candidates = np.unique(np.quantile(np.concatenate(first), levels))
-
-    def events(plays: tuple[Vector, Vector]) -> list[tuple[int, int]]:
-        """(hits in dataset one, in dataset zero), or the other way round, of every event."""
-        zero, one = (above(scores, candidates).tolist() for scores in plays)
-        upper = list(zip(one, zero, strict=True))
-        return upper + [(half - z, half - o) for o, z in upper]
-
-    def merit(hits: tuple[int, int]) -> float:
-        # Where nothing is proven yet, the largest gap is the most promising event.
-        return event_epsilon(*hits, half, delta, alpha) or (hits[0] - hits[1]) / half - 2.0
-
-    known = events(first)
-    chosen = max(range(len(known)), key=lambda event: merit(known[event]))
-    return event_epsilon(*events(held)[chosen], half, delta, alpha), half
 
 
 def above(sample: Vector, thresholds: Vector) -> NDArray[np.int64]:

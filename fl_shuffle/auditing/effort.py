@@ -16,14 +16,14 @@ FEWEST_PLAYS = 8
 class AuditSettings:
     """How hard to try. `confidence` is that of all of an audit's lower bounds together."""
 
-    trials: int = setting(1000, "whole rounds to play", low=8, high=10**8, metavar="N")
+    trials: int = setting(1000, "rounds whose sums are played", low=8, high=10**8, metavar="N")
     reports: int = setting(
         1_000_000, "single reports to draw per dataset", low=1000, high=10**10, metavar="N"
     )
     confidence: float = setting(
         0.95, "of all lower bounds of an audit together", low=0.5, below=1.0, metavar="P"
     )
-    seconds: float = setting(100.0, "stop playing after about S seconds", above=0.0, metavar="S")
+    seconds: float = setting(100.0, "how long it may take, about", above=0.0, metavar="S")
     seed: int = setting(0, "seed of the canaries", metavar="N")
 
     def __post_init__(self) -> None:
@@ -36,6 +36,11 @@ class Clock:
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds, none where the time is used up."""
+        return max(0.0, self._end - time.monotonic())
 
     def over(self) -> bool:
         """Whether the time is used up."""

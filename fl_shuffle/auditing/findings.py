@@ -195,28 +195,21 @@ class AuditReport:
         found: dict[str, Any] = _plain(self)
         return found
 
-    def text(self, *, short: bool = False) -> str:
-        """For the reader; if `short`, of what holds only the attack that comes nearest to the
-        published number."""
+    def text(self) -> str:
+        """For the reader."""
         pages = Environment(
             loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined,
             trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         pages.filters["four"] = four_digits
-        nearest = max(self.findings, key=_closeness, default=None)
         names = [each.name for each in dataclasses.fields(self)]
         said = {name: getattr(self, name) for name in (*names, *self.JSON)}
-        return pages.get_template("audit.txt.j2").render(said, short=short, nearest=nearest)
+        return pages.get_template("audit.txt.j2").render(said)
 
 
 def four_digits(value: float | None) -> str:
     """Four digits."""
     return "-" if value is None else f"{value:.4g}"
-
-
-def _closeness(finding: Finding) -> float:
-    point = finding.points[0]
-    return point.epsilon_lower / point.published_epsilon if point.published_epsilon else -1.0
 
 
 def _plain(value: Any) -> Any:

@@ -1,14 +1,20 @@
-"""Attacks on single reports, on whole shuffled rounds, and on sums, drawn by the real client code.
+"""Attacks on single reports, on shuffled batches, and on sums, drawn by the real client code.
 
-Each plays two worlds that differ in the target's data alone, makes a number of what is released in
-either (its score), and turns the scores into lower bounds on epsilon, which are held against the
-accountant's column that speaks of such an adversary.
+Each draws what is released in two worlds that differ in the target's data alone, turns what it sees
+into lower bounds on epsilon, and holds these against the accountant's columns that speak of such an
+adversary. Two tests make bounds of what is seen: its *measured law* (`Dichotomy`), and where it is
+Gaussian in either world its mu.
+
+**Batches** are attacked without playing any: where the target's report is recognised, or hides
+among reports alike, the exact arithmetic of the shuffle turns the law of one report into that of
+the batch.
 
 **Sums** are attacked on what is published of every round. Every model is a function of the sums
-before it, so who sees the sums sees no less than who sees the sequence of models. The adversary
-knows every input but the target's and the noise of those who collude with it; all of that it
-subtracts. What is left of a sum is the target's mean, which moves by its weighted sensitivity along
-the first axis, and the noise of the honest clients: a Gaussian statistic where their noise is, with
+before it, so who sees the sums sees no less than who sees the sequence of models; and a sum is a
+function of the shuffled reports, so what it gives away the reports do, too. The adversary knows
+every input but the target's and the noise of those who collude with it; all of that it subtracts.
+What is left of a sum is the target's mean, which moves by its weighted sensitivity along the first
+axis, and the noise of the honest clients: a Gaussian statistic where their noise is, with
 
     mu = (one - zero) / sqrt(sum over honest j of w_j^2 sigma_j^2)
 
@@ -19,7 +25,7 @@ is; the claims are those of the reports that the sums stand for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,13 +41,12 @@ from fl_shuffle.auditing.confidence import (
     Dichotomy,
     above,
     ceiling_epsilon,
-    game_epsilon,
     mu_lower,
     smallest_detectable_mu,
 )
 from fl_shuffle.auditing.effort import Clock
 from fl_shuffle.auditing.findings import Finding
-from fl_shuffle.auditing.scores import BatchScore, LengthRule, Scene, View, position_error
+from fl_shuffle.auditing.scenes import Scene, position_error, size_error
 from fl_shuffle.randomizers.additive import NOISES
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.shuffler.local import LocalShuffler, Reports, Shuffled
@@ -56,6 +61,8 @@ VALUES_PER_CALL = 1 << 22
 """Reports are drawn in pieces of so many numbers (16 MiB of float32)."""
 TRAINING_REPORTS = 4096
 """Reports drawn beside the others, only to place the thresholds."""
+LEVELS = 9
+"""Quantiles on each side of the median that become thresholds."""
 MOST_OWN = 1 << 15
 """Reports whose width is measured: to about one in a hundred."""
 FEWEST_COMPOSED = 200
@@ -73,6 +80,7 @@ BY_SIZE = "budget class recognised by the size of a report"
 BY_POSITION = "report recognised by its position"
 SUMS = "sums of the reports, all else known"
 ABSENT_SUMS = "sums of the reports of half the clients, the others absent"
+ONE_LAW = "exact confidence bounds of both laws"
 EXACT_BATCH = "measured law of a report, exact law of the shuffled batch"
 
 
@@ -87,53 +95,107 @@ class Stakes:
     seeds: SeedTree
 
     def shared_by(self, tests: int) -> Stakes:
-        """Of each of several tests that spend one test's error probability."""
+        """Of each of so many tests that share one's error probability."""
         return replace(self, alpha=self.alpha / tests)
 
 
 @dataclass(frozen=True)
+class Sample:
+    """What is seen in either world, sorted out at fixed thresholds: `counts` [2, k] of `trials`
+    lie above each."""
+
+    thresholds: Vector
+    counts: NDArray[np.int64]
+    trials: int
+
+    @classmethod
+    def of_reports(cls, source: Canaries, reports: int, clock: Clock) -> Sample:
+        """First coordinates of up to `reports` single reports like the target's (at least one
+        call's worth); the thresholds are of an independent, smaller sample."""
+        per_call = max(1, min(reports, VALUES_PER_CALL // source.scene.dimension))
+        few = min(per_call, TRAINING_REPORTS)
+        thresholds = _quantiles(
+            [_axis(source, FIRST_TRAINING + side, few, side) for side in (0, 1)]
+        )
+        counts = np.zeros((2, len(thresholds)), dtype=np.int64)
+        trials = 0
+        while trials < reports and (trials == 0 or not clock.over()):
+            for side in (0, 1):
+                number = FIRST_CLONES + 2 * (trials // per_call) + side
+                counts[side] += above(_axis(source, number, per_call, side), thresholds)
+            trials += per_call
+        return cls(thresholds, counts, trials)
+
+    @classmethod
+    def of_plays(cls, plays: Pair) -> Sample:
+        """The second half of these plays; the thresholds are of the first."""
+        half = len(plays[0]) // 2
+        thresholds = _quantiles([each[:half] for each in plays])
+        return cls(thresholds, np.stack([above(each[half:], thresholds) for each in plays]),
+                   len(plays[0]) - half)  # fmt: skip
+
+    def dichotomy(self, alpha: float) -> Dichotomy:
+        """What is certain about the two laws at confidence 1 - alpha."""
+        zero, one = self.counts
+        return Dichotomy.from_counts(zero, one, self.trials, alpha)
+
+    def expected(self, scene: Scene, shrink: float, spread: float) -> Sample:
+        """The counts of single reports if the noise were `shrink` times too small, each count
+        `spread` standard deviations to the unlucky side; Gaussian or Laplace noise."""
+        law = stats.laplace if scene.noise == "laplace" else stats.norm
+        counts = []
+        for mean, side in ((scene.zero, 1.0), (scene.one, -1.0)):
+            chance = law.sf((self.thresholds - mean) * shrink / scene.own_scale)
+            deviation = np.sqrt(self.trials * chance * (1.0 - chance))
+            hits = np.rint(self.trials * chance + side * spread * deviation)
+            counts.append(np.clip(hits, 0, self.trials).astype(np.int64))
+        return replace(self, counts=np.stack(counts))
+
+
+def _quantiles(parts: list[Vector]) -> Vector:
+    """Dense in the middle of either part and far into both tails."""
+    tail = np.geomspace(1.0 / len(parts[0]), 0.5, LEVELS)
+    levels = np.concatenate([tail, 1.0 - tail])
+    return np.unique(np.concatenate([np.quantile(part, levels) for part in parts]))
+
+
+def _axis(source: Canaries, number: int, count: int, side: int) -> Vector:
+    """First coordinates of reports like the target's."""
+    return np.asarray(source.clones(number, count, one=bool(side))[:, 0].double().numpy())
+
+
+@dataclass(frozen=True)
 class Attack:
-    """Canaries, what is claimed of them (in `column`), and what is at stake."""
+    """Canaries, what is claimed of them, and what is at stake."""
 
     source: Canaries
     claims: Claims
     stakes: Stakes
-    column: str
 
-    def against(self, column: str, *, share: int = 1) -> Attack:
-        """The same against another column, with a share of the error probability."""
-        return replace(self, column=column, stakes=self.stakes.shared_by(share))
+    def with_share(self, tests: int) -> Attack:
+        """The same with one of so many shares of the error probability."""
+        return replace(self, stakes=self.stakes.shared_by(tests))
 
     def finding(
-        self, game: str, method: str, plays: int, lower: Callable[[float], float], **more: Any
-    ) -> Finding:
+        self, column: str, game: str, method: str, plays: int, lower: Callable[[float], float],
+        **more: Any,
+    ) -> Finding:  # fmt: skip
         """`lower` bounds at every delta beside what is claimed after so many `rounds`."""
         rounds = more.pop("rounds", 1)
         points = tuple(
-            self.claims.held_against(self.column, rounds, delta, lower(delta))
+            self.claims.held_against(column, rounds, delta, lower(delta))
             for delta in self.stakes.deltas
         )
-        return Finding(game, method, rounds, plays, points, **more, column=self.column)
+        return Finding(game, method, rounds, plays, points, **more, column=column)
 
-    def by_threshold(self, game: str, scores: Pair, rounds: int) -> Finding:
-        """The event "score beyond t" at every delta, all together with confidence 1 - alpha."""
-        share = self.stakes.alpha / len(self.stakes.deltas)
-        plays = min(map(len, scores)) // 2
-        return self.finding(
-            game,
-            "likelihood-ratio test on whole rounds, Clopper-Pearson",
-            plays,
-            lambda delta: game_epsilon(*scores, delta, share)[0],
-            rounds=rounds,
-            largest_provable_epsilon=ceiling_epsilon(plays, self.stakes.deltas[0], share),
-        )
-
-    def by_mu(self, game: str, what: str, pairs: Pair, nominal: float) -> Iterator[Finding]:
+    def by_mu(
+        self, column: str, game: str, what: str, pairs: Pair, nominal: float
+    ) -> list[Finding]:
         """The mu test of a statistic that is Gaussian in either dataset, over one round and all.
 
         `pairs` are paired plays of one round (see `mu_lower`); `nominal` is what its mu should be.
         """
-        stakes, mu = self.stakes, mu_lower(*pairs, self.stakes.alpha)
+        stakes, mu, every = self.stakes, mu_lower(*pairs, self.stakes.alpha), list[Finding]()
         for rounds in dict.fromkeys((1, stakes.rounds)):
             root = math.sqrt(rounds)
 
@@ -142,7 +204,7 @@ class Attack:
                 return gaussian_epsilon(delta, total) * (1.0 - 1e-8)
 
             found = self.finding(
-                game, f"Gaussian mu test on {what}", len(pairs[0]), lower,
+                column, game, f"Gaussian mu test on {what}", len(pairs[0]), lower,
                 rounds=rounds, largest_provable_epsilon=math.inf,
                 note=f"mu per round at least {mu:.4f}; nominal {nominal:.4f}",
             )  # fmt: skip
@@ -151,26 +213,34 @@ class Attack:
                 bound = gaussian_mu(claimed, stakes.deltas[0]) / root
                 need = smallest_detectable_mu(bound, len(pairs[0]), stakes.alpha, POWER)
                 found = replace(found, detectable_noise_factor=max(1.0, need / nominal))
-            yield found
+            every.append(found)
+        return every
 
     def by_law(
-        self, game: str, sample: ReportSample, method: str, note: str, *,
-        hidden: int = 1, error: float = 0.0,
+        self, column: str, game: str, method: str, sample: Sample, *,
+        hidden: int = 1, error: float = 0.0, rounds: int = 1, note: str = "",
     ) -> Finding:  # fmt: skip
-        """The measured law of a report, and the exact law of the batch of so many (`hidden`) that
-        it is shuffled among; `error` is that of taking the right ones for that batch."""
+        """The measured law of what is seen; of a report, the exact law of the batch of so many
+        (`hidden`) that it is shuffled among; `error` is that of taking the right ones for it."""
         alpha, facts = self.stakes.alpha, sample.dichotomy(self.stakes.alpha)
-        found = self.finding(
-            game, method, sample.trials,
-            lambda delta: facts.epsilon(delta, hidden, error=error), note=note,
+        return self.finding(
+            column, game, method, sample.trials,
+            lambda delta: facts.epsilon(delta, hidden, error=error), note=note, rounds=rounds,
             largest_provable_epsilon=ceiling_epsilon(sample.trials, self.stakes.deltas[0], alpha),
         )  # fmt: skip
-        if sample.scene.noise not in NOISES:
+
+    def with_power(
+        self, found: Finding, sample: Sample, *, hidden: int = 1, error: float = 0.0
+    ) -> Finding:
+        """The same of single reports, with how many times too small noise would be caught."""
+        scene = self.source.scene
+        if scene.noise not in NOISES:
             return found
 
         def missed(factor: float) -> bool:
             """Whether noise so many times too small can go unseen more often than 5% of times."""
-            worse = sample.expected(factor, POWER_SPREAD).dichotomy(alpha)
+            expected = sample.expected(scene, factor, POWER_SPREAD)
+            worse = expected.dichotomy(self.stakes.alpha)
             return not any(
                 point.proven_epsilon is not None
                 and worse.refutes(point.proven_epsilon, point.delta, hidden, error=error)
@@ -183,64 +253,7 @@ class Attack:
         return replace(found, detectable_noise_factor=caught)
 
 
-# --- One report ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ReportSample:
-    """First coordinates of single reports like the target's, sorted out at fixed thresholds:
-    `counts` [2, k] of either dataset lie above each."""
-
-    scene: Scene
-    thresholds: Vector
-    counts: NDArray[np.int64]
-    trials: int
-
-    @classmethod
-    def draw(cls, source: Canaries, reports: int, clock: Clock) -> ReportSample:
-        """Up to `reports` reports (at least one call's worth) in each dataset.
-
-        The thresholds are quantiles of an independent, smaller sample.
-        """
-        per_call = max(1, min(reports, VALUES_PER_CALL // source.scene.dimension))
-        few = min(per_call, TRAINING_REPORTS)
-        tail = np.geomspace(1.0 / few, 0.5, 9)
-        levels = np.concatenate([tail, 1.0 - tail])
-        training = (_axis(source, FIRST_TRAINING + side, few, side) for side in (0, 1))
-        thresholds = np.unique(np.concatenate([np.quantile(part, levels) for part in training]))
-        counts = np.zeros((2, len(thresholds)), dtype=np.int64)
-        trials = 0
-        while trials < reports and (trials == 0 or not clock.over()):
-            for side in (0, 1):
-                number = FIRST_CLONES + 2 * (trials // per_call) + side
-                counts[side] += above(_axis(source, number, per_call, side), thresholds)
-            trials += per_call
-        return cls(source.scene, thresholds, counts, trials)
-
-    def dichotomy(self, alpha: float) -> Dichotomy:
-        """What is certain about the two laws at confidence 1 - alpha."""
-        zero, one = self.counts
-        return Dichotomy.from_counts(zero, one, self.trials, alpha)
-
-    def expected(self, shrink: float, spread: float) -> ReportSample:
-        """The counts if the noise were `shrink` times too small, each count `spread` standard
-        deviations to the unlucky side; Gaussian or Laplace noise."""
-        scene, counts = self.scene, []
-        law = stats.laplace if scene.noise == "laplace" else stats.norm
-        for mean, side in ((scene.zero, 1.0), (scene.one, -1.0)):
-            chance = law.sf((self.thresholds - mean) * shrink / scene.own_scale)
-            deviation = np.sqrt(self.trials * chance * (1.0 - chance))
-            hits = np.rint(self.trials * chance + side * spread * deviation)
-            counts.append(np.clip(hits, 0, self.trials).astype(np.int64))
-        return replace(self, counts=np.stack(counts))
-
-
-def _axis(source: Canaries, number: int, count: int, side: int) -> Vector:
-    """First coordinates of reports like the target's."""
-    return np.asarray(source.clones(number, count, one=bool(side))[:, 0].double().numpy())
-
-
-def single_report(attack: Attack, sample: ReportSample, *, exposed: bool) -> Finding:
+def single_report(attack: Attack, sample: Sample, *, exposed: bool) -> Finding:
     """The noise itself, no shuffler: does a report of the target, the most exposed client or
     another one, keep its local guarantee? The note says if it cannot give what was asked for."""
     plan, target = attack.source.plan, attack.source.scene.target
@@ -248,52 +261,79 @@ def single_report(attack: Attack, sample: ReportSample, *, exposed: bool) -> Fin
     budget = f"({asked.epsilon0:.4g}, {asked.delta0:g})"
     whose = "" if exposed else f" of a client at {budget}"
     note = f"asked for {budget}, weight {float(plan.weight[target]):.4g}"
-    found = attack.against("local").by_law(
-        f"one report{whose}, its sender known", sample,
-        "exact confidence bounds of both laws", note,
-    )  # fmt: skip
+    found = attack.by_law(
+        "local", f"one report{whose}, its sender known", ONE_LAW, sample, note=note
+    )
     point = found.points[0]
     if point.delta >= asked.delta0 and point.epsilon_lower > asked.epsilon0:
         found = replace(found, note=f"{note}, which this noise DOES NOT KEEP")
+    return attack.with_power(found, sample)
+
+
+def several_rounds(attack: Attack) -> list[Finding]:
+    """Does the accountant count every round? The target's own Gaussian reports, their sender known,
+    or recognised by their position in the batch."""
+    source, scene = attack.source, attack.source.scene
+    nominal = (scene.one - scene.zero) / scene.own_scale
+    count = max(3, min(MOST_OWN, VALUES_PER_CALL // scene.dimension))
+    own = _axis(source, FIRST_OWN, count, 0), _axis(source, FIRST_OWN, count, 1)
+    game = "reports of several rounds, their sender known"
+    found = attack.by_mu("local", game, "the target's own reports", own, nominal)
+    if position_error(scene) < CERTAIN:
+        found += attack.by_mu("proven", BY_POSITION, "the recognised report", own, nominal)
     return found
 
 
-# --- Whole rounds -------------------------------------------------------------------------------
+def shuffled_batch(attack: Attack, sample: Sample) -> list[Finding]:
+    """Measured law of one report, exact arithmetic of the shuffle: sharp where it applies."""
+    scene = attack.source.scene
+    position, size = position_error(scene), size_error(scene)
+    cohort = (scene.scales == scene.own_scale) & scene.hiding
+    alike = size < CERTAIN and bool((scene.others[cohort] == scene.zero).all())
+    count = 1 + int(cohort.sum())
+    if position < CERTAIN:
+        game, hidden, error = BY_POSITION, 1, position
+    elif alike and count < len(scene.scales):
+        game, hidden, error = BY_SIZE, count, size
+    elif alike:
+        game, hidden, error = "known others", count, 0.0
+    else:
+        return []
+    found = attack.by_law(
+        "proven", game, EXACT_BATCH, sample, hidden=hidden, error=error,
+        note=f"hidden among {hidden} reports",
+    )  # fmt: skip
+    return [attack.with_power(found, sample, hidden=hidden, error=error)]
 
 
-def play(
-    source: Canaries, trials: int, clock: Clock, seeds: SeedTree,
-    score: Callable[[Any], list[float]], *, keep: bool,
-) -> list[Pair]:  # fmt: skip
-    """Scores of up to `trials` rounds' releases, each a pair: a shuffled batch float32 [n, d], or
-    (not `keep`) its sum [d], made by the run's own shuffler or with its own pooled noise."""
+# --- Sums ---------------------------------------------------------------------------------------
+
+
+def play_sums(source: Canaries, trials: int, clock: Clock, seeds: SeedTree) -> Pair:
+    """First coordinates of up to `trials` rounds' sums, made by the run's own shuffler or with its
+    own pooled noise."""
     played = []
     for number in clock.plays(trials):
         if source.noise_is_pooled:
             draws = [seeds.numpy_generator(number, "pooled noise") for _ in (0, 1)]
             worlds = [source.pooled(draw, one=bool(side)) for side, draw in enumerate(draws)]
-            played.append([score(world) for world in worlds])
+            played.append([float(world[0]) for world in worlds])
             continue
         rows, other = source.play(number)
-        zero = score(_released(rows.numpy(), 2 * number, seeds, keep=keep))
+        zero = _summed(rows.numpy(), 2 * number, seeds)
         rows[source.scene.target] = other
-        played.append([zero, score(_released(rows.numpy(), 2 * number + 1, seeds, keep=keep))])
-    return [(zero, one) for zero, one in np.array(played, dtype=np.float64).transpose(2, 1, 0)]
+        played.append([zero, _summed(rows.numpy(), 2 * number + 1, seeds)])
+    zeros, ones = np.array(played, dtype=np.float64).T
+    return zeros, ones
 
 
-def _released(rows: NDArray[np.float32], number: int, seeds: SeedTree, *, keep: bool) -> Any:
-    clients = np.arange(len(rows))
-    shuffler = LocalShuffler(rows.shape[1], np.full(len(rows), np.inf), seeds, keep=keep)
+def _summed(rows: NDArray[np.float32], number: int, seeds: SeedTree) -> float:
+    shuffler = LocalShuffler(rows.shape[1], np.full(len(rows), np.inf), seeds, keep=False)
     batch = shuffler.open(number, np.ones(len(rows), dtype=bool))
-    batch.add(Reports(rows), clients, 0)
+    batch.add(Reports(rows), np.arange(len(rows)), 0)
     released: Shuffled = batch.release()
-    return released.reports if keep else released.total
-
-
-def composed(scores: Vector, rounds: int) -> Vector:
-    """Scores of `rounds` successive rounds each: the sum of their log-likelihood ratios."""
-    # The first-order score can fall below -1 by chance where the others differ from the target.
-    return added(np.log1p(np.maximum(scores, -1.0 + 1e-9)), rounds)
+    assert released.total is not None
+    return float(released.total[0])
 
 
 def added(values: Vector, rounds: int) -> Vector:
@@ -302,78 +342,23 @@ def added(values: Vector, rounds: int) -> Vector:
     return np.asarray(values[:whole].reshape(-1, rounds).sum(axis=1))
 
 
-def whole_rounds(
-    attack: Attack, sample: ReportSample, trials: int, clock: Clock
-) -> Iterator[Finding]:
-    """Every attack on batches of Gaussian or Laplace reports."""
-    source, scene, stakes = attack.source, attack.source.scene, attack.stakes
-    gaussian, nominal = scene.noise == "gaussian", (scene.one - scene.zero) / scene.own_scale
-    several = bool((scene.scales != scene.own_scale).any())
-    if gaussian:
-        # Does the accountant count every round? No statistic is sharper.
-        count = max(3, min(MOST_OWN, VALUES_PER_CALL // scene.dimension))
-        own = _axis(source, FIRST_OWN, count, 0), _axis(source, FIRST_OWN, count, 1)
-        game = "reports of several rounds, their sender known"
-        yield from attack.against("local").by_mu(game, "the target's own reports", own, nominal)
-
-    # Reports are told apart by their length, too, where the clients' noise scales differ.
-    score = BatchScore(scene, use_length=several)
-
-    def look(released: Any) -> list[float]:
-        view = View.of(released, scene.noise)
-        return [float(score(view).sum()), float(view.axis.max())]
-
-    scores, top = play(source, trials, clock, stakes.seeds, look, keep=True)
-    position, proven = position_error(scene), attack.against("proven")
-    game = BY_POSITION if position < CERTAIN else "known others"
-    if several:
-        game = "report recognised by its size and position" if source.unit == "record" else BY_SIZE
-    # All lengths of play together spend one test's share.
-    half = proven.against("proven", share=2)
-    for rounds in _lengths(stakes.rounds, len(scores[0])):
-        both = scores if rounds == 1 else (composed(scores[0], rounds), composed(scores[1], rounds))
-        yield half.by_threshold(game, both, rounds)
-    yield from _exact_batch(proven, sample, position)
-    if gaussian and position < CERTAIN and len(top[0]) >= 3:
-        yield from proven.by_mu(BY_POSITION, "the recognised report", top, nominal)
-
-
-def _lengths(rounds: int, plays: int) -> list[int]:
-    """One round, and as many as there are plays of them."""
-    return list(dict.fromkeys((1, max(1, min(rounds, plays // FEWEST_COMPOSED)))))
-
-
-def _exact_batch(attack: Attack, sample: ReportSample, position: float) -> Iterator[Finding]:
-    """Measured law of one report, exact arithmetic of the shuffle: sharp where it applies."""
-    scene, rule = sample.scene, LengthRule.of(sample.scene)
-    cohort = (scene.scales == scene.own_scale) & scene.hiding
-    alike = rule.error < CERTAIN and bool((scene.others[cohort] == scene.zero).all())
-    if position < CERTAIN:
-        game, hidden, error = BY_POSITION, 1, position
-    elif alike and rule.count < len(scene.scales):
-        game, hidden, error = BY_SIZE, rule.count, rule.error
-    elif alike:
-        game, hidden, error = "known others", rule.count, 0.0
-    else:
-        return
-    note = f"hidden among {hidden} reports"
-    yield attack.by_law(game, sample, EXACT_BATCH, note, hidden=hidden, error=error)
-
-
-# --- Sums ---------------------------------------------------------------------------------------
-
-
-def sums(attack: Attack, trials: int, clock: Clock, game: str = SUMS) -> Iterator[Finding]:
-    """Every test of the column `sum`; they hold together with confidence 1 - alpha."""
-    source, scene, stakes = attack.source, attack.source.scene, attack.stakes
-    (totals,) = play(
-        source, trials, clock, stakes.seeds, lambda total: [float(total[0])], keep=False
-    )
-    # Half for the plays as they are, one round and several; half for the law of Gaussian noise.
-    quarter = attack.against("sum", share=4)
-    for rounds in _lengths(stakes.rounds, len(totals[0])):
-        both = added(totals[0], rounds), added(totals[1], rounds)
-        yield quarter.by_threshold(game, both, rounds)
-    if scene.noise == "gaussian" and len(totals[0]) >= 3:
+def sums(
+    attack: Attack, columns: Sequence[str], trials: int, clock: Clock, game: str = SUMS
+) -> list[Finding]:
+    """These columns, `sum` or `proven`: by mu where noise is Gaussian, by the measured law
+    elsewhere; all of it holds with confidence 1 - alpha."""
+    scene, stakes = attack.source.scene, attack.stakes
+    totals, found = play_sums(attack.source, trials, clock, stakes.seeds), list[Finding]()
+    if scene.noise == "gaussian":
         nominal = (scene.one - scene.zero) / float(np.linalg.norm(scene.scales))
-        yield from attack.against("sum", share=2).by_mu(game, "the published sums", totals, nominal)
+        for column in columns:
+            found += attack.by_mu(column, game, "the published sums", totals, nominal)
+        return found
+    # One round, and as many as there are plays of them.
+    most = max(1, min(stakes.rounds, len(totals[0]) // FEWEST_COMPOSED))
+    for rounds in dict.fromkeys((1, most)):
+        sample = Sample.of_plays((added(totals[0], rounds), added(totals[1], rounds)))
+        for column in columns:
+            half = attack.with_share(2)
+            found.append(half.by_law(column, game, ONE_LAW, sample, rounds=rounds))
+    return found

@@ -46,9 +46,9 @@ POWER = 0.95
 NODES = 2
 """The fewest with which who plays whom can show."""
 ROUNDS, FEWEST_ROUNDS = 64, 8
-"""At most and at least; between them as many as `MOST_REPORTS` allows."""
+"""At most and at least; between them as many as the time allows."""
 # A sequential round asks the clients one by one.
-MOST_REPORTS = {"aggregate": 4_000_000, "sequential": 10_000}
+REPORTS_A_SECOND = {"aggregate": 40_000, "sequential": 100}
 # A mark is written in two coordinates, each of them small enough for float32.
 DIGIT = 1 << 16
 PATHS = {"aggregate": "a whole batch", "sequential": "one report at a time"}
@@ -91,13 +91,15 @@ class _NoBudget:
         """Nothing to resume."""
 
 
-def play_orders(clients: int, schedule: str, seed: int) -> SeenOrders:
-    """Rounds of `schedule` in which everybody reports, of two clients or more.
+def play_orders(clients: int, schedule: str, seed: int, seconds: float) -> SeenOrders:
+    """Rounds of `schedule` in which everybody reports, of two clients or more; so many as an audit
+    of so many `seconds` has time for, whatever the machine, so that a seed decides what is found.
 
     Every round gives the clients other marks, drawn apart from the run's own seeds, so that an
     order that hangs on the reports alone is not mistaken for one that tells whose they are.
     """
-    rounds = min(ROUNDS, max(FEWEST_ROUNDS, MOST_REPORTS[schedule] // clients))
+    allowed = int(seconds * REPORTS_A_SECOND[schedule]) // clients
+    rounds = min(ROUNDS, max(FEWEST_ROUNDS, allowed))
     draw = SeedTree(seed).numpy_generator("audit", "marks")
     marks = np.stack([draw.permutation(clients) for _ in range(rounds)])
     nodes = np.zeros(clients, dtype=np.int64)

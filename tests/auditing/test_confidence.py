@@ -12,9 +12,7 @@ from scipy import stats
 
 from fl_shuffle.auditing.confidence import (
     Dichotomy,
-    ceiling_epsilon,
     event_epsilon,
-    game_epsilon,
     mu_lower,
     proportion_lower,
     proportion_upper,
@@ -35,43 +33,6 @@ def test_clopper_pearson_never_misses_more_often_than_stated(
     high = np.array([proportion_upper(int(k), trials, alpha) for k in counts])
     assert mass[low > truth].sum() <= alpha * (1 + 1e-9)
     assert mass[high < truth].sum() <= alpha * (1 + 1e-9)
-
-
-def randomized_response(
-    epsilon: float, plays: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    truthful = math.exp(epsilon) / (1.0 + math.exp(epsilon))
-    zero, one = rng.random(plays) > truthful, rng.random(plays) < truthful
-    return zero.astype(float), one.astype(float)
-
-
-def test_the_game_is_valid_and_tight_on_randomized_response() -> None:
-    """400 games at true epsilon 1 and confidence 80%: false claims in more than 26% of them have
-    chance 2e-3 if the bound is valid; 95% of the bounds exceed 0.75."""
-    rng = np.random.Generator(np.random.PCG64(7))
-    bounds = []
-    for _ in range(400):
-        zero, one = randomized_response(1.0, 2000, rng)
-        bounds.append(game_epsilon(zero, one, 0.0, 0.2)[0])
-    assert np.mean(np.array(bounds) > 1.0) <= 0.26
-    assert np.quantile(bounds, 0.05) > 0.75
-
-
-def test_a_threshold_is_not_judged_by_the_plays_that_chose_it() -> None:
-    """The training half is perfectly separated, the other half is not: nothing may be claimed."""
-    zero = np.concatenate([np.zeros(50), np.ones(50)])
-    one = np.concatenate([np.ones(50), np.zeros(50)])
-    assert game_epsilon(zero, one, 0.0, 0.05)[0] == 0.0
-
-
-def test_a_perfect_attack_reaches_the_ceiling_and_no_more() -> None:
-    zero, one = np.zeros(400), np.ones(400)
-    epsilon, plays = game_epsilon(zero, one, 1e-5, 0.05)
-    assert plays == 200
-    assert epsilon == pytest.approx(ceiling_epsilon(200, 1e-5, 0.05), rel=1e-12)
-    # By hand: the lower bound of 200 hits in 200 is 0.025^(1/200), the upper one of none its rest.
-    expected = math.log((0.025 ** (1 / 200) - 1e-5) / (1 - 0.025 ** (1 / 200)))
-    assert epsilon == pytest.approx(expected, rel=1e-12)
 
 
 def brute_force_delta(p: float, q: float, n: int, epsilon: float) -> float:
@@ -158,7 +119,6 @@ def test_the_stated_power_of_the_mu_test() -> None:
         lambda: proportion_upper(1, 2, math.nan),
         lambda: proportion_upper(1.0, 2, 0.1),  # type: ignore[arg-type]
         lambda: event_epsilon(1, 3, 2, 0.0, 0.05),
-        lambda: game_epsilon(np.zeros(1), np.zeros(1), 1e-5, 0.05),
         lambda: mu_lower(np.zeros(2), np.zeros(2), 0.05),
     ],
 )

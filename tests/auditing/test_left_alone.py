@@ -52,7 +52,7 @@ def config(schedule: str = "aggregate", unit: str = "client", noise: str = "gaus
 @pytest.mark.parametrize("schedule", ["aggregate", "sequential"])
 def test_a_random_order_is_left_alone(schedule: str) -> None:
     for seed in SEEDS if schedule == "aggregate" else (0,):
-        seen = play_orders(CLIENTS, schedule, seed)
+        seen = play_orders(CLIENTS, schedule, seed, 60.0)
         for target in (3, CLIENTS - 1):
             found = order_check(seen, target, LEVEL, np.random.default_rng(seed))
             assert not found.refuted, found
