@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from fl_shuffle.runs.views import RunView
 
 if TYPE_CHECKING:
     from fl_shuffle.report.meaning import Policy
+    from fl_shuffle.sweeps.results import SweepResult
 
 DEPTH = 3
 """A sweep's runs lie two folders below it, and sweeps lie in a folder of runs."""
@@ -222,49 +223,20 @@ def runs_view(runs: Sequence[RunRecord], policy: Policy | None) -> dict[str, Any
     }  # fmt: skip
 
 
-class SweepTables(Protocol):
-    """What a sweep's page is made of: the keys of its grid, one row a combination, and one a run;
-    of so many `planned` runs, on the `base` configuration. `delta` is None where runs differ."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def settings(self) -> list[str]: ...
-
-    @property
-    def table(self) -> Mapping[str, Sequence[Any]]: ...
-
-    @property
-    def runs(self) -> Mapping[str, Sequence[Any]]: ...
-
-    @property
-    def planned(self) -> int: ...
-
-    @property
-    def seeds(self) -> int: ...
-
-    @property
-    def base(self) -> Mapping[str, Any]: ...
-
-    @property
-    def delta(self) -> float | None: ...
-
-
-def sweep_view(sweep: SweepTables) -> dict[str, Any]:
+def sweep_view(sweep: SweepResult) -> dict[str, Any]:
     """What the template shows of a sweep."""
     finished = len(sweep.runs["directory"])
     names = [Path(each).name for each in sweep.runs["directory"]]
     figure = accuracy_against_epsilon(sweep)
     return {
-        "title": f"fl-shuffle sweep {sweep.name}",
-        "name": sweep.name,
+        "title": f"fl-shuffle sweep {sweep.directory.name}",
+        "name": sweep.directory.name,
         "alone": EACH_ALONE,
-        "planned": sweep.planned,
+        "planned": len(sweep.sweep.points),
         "finished": finished,
         "settings": ", ".join(sweep.settings) or "no setting",
         "combinations_count": len(sweep.table["runs"]),
-        "seeds": sweep.seeds,
+        "seeds": len(sweep.sweep.seeds),
         "figures": [] if figure is None else [figure],
         "combinations": _sweep_grid(
             sweep.table,
@@ -275,7 +247,7 @@ def sweep_view(sweep: SweepTables) -> dict[str, Any]:
             {**sweep.runs, "directory": names},
             "Every finished run; its folder lies in runs/ of the sweep's",
         ),
-        "base": json.dumps(sweep.base, indent=2),
+        "base": json.dumps(sweep.sweep.base, indent=2),
     }
 
 
@@ -292,7 +264,7 @@ def _sweep_grid(columns: Mapping[str, Sequence[Any]], caption: str) -> Grid:
     return Grid(heads, list(zip(*cells, strict=True)), caption)
 
 
-def accuracy_against_epsilon(sweep: SweepTables) -> Figure | None:
+def accuracy_against_epsilon(sweep: SweepResult) -> Figure | None:
     """Accuracy against epsilon, with error bars; None if no combination has both numbers.
 
     A line runs along the values of the setting that moves epsilon most, one for each combination
@@ -341,7 +313,7 @@ def accuracy_against_epsilon(sweep: SweepTables) -> Figure | None:
     )
 
 
-def _groups(sweep: SweepTables, rows: Sequence[int], along: str) -> dict[str, list[int]]:
+def _groups(sweep: SweepResult, rows: Sequence[int], along: str) -> dict[str, list[int]]:
     """The rows of the table in groups that differ in nothing but the setting `along`."""
     found: dict[str, list[int]] = {}
     others = [key for key in sweep.settings if key != along]
@@ -351,7 +323,7 @@ def _groups(sweep: SweepTables, rows: Sequence[int], along: str) -> dict[str, li
     return found
 
 
-def _moved(sweep: SweepTables, groups: Mapping[str, Sequence[int]]) -> float:
+def _moved(sweep: SweepResult, groups: Mapping[str, Sequence[int]]) -> float:
     """How far epsilon goes along the lines, added up."""
     epsilons = [np.array([sweep.table["epsilon"][i] for i in rows]) for rows in groups.values()]
     return sum(float(np.ptp(each)) for each in epsilons)

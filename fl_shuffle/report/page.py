@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
@@ -35,10 +35,13 @@ from fl_shuffle.report.figures import (
     trade_off,
 )
 from fl_shuffle.report.formats import Grid, short
-from fl_shuffle.report.many import SweepTables, runs_view, sweep_view
+from fl_shuffle.report.many import runs_view, sweep_view
 from fl_shuffle.report.meaning import Policy
 from fl_shuffle.report.record import RunRecord, read_run
 from fl_shuffle.report.tables import clients_table, rounds_table
+
+if TYPE_CHECKING:
+    from fl_shuffle.sweeps.results import SweepResult
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 LEVELS: Final = (0.1, 0.5, 0.9, 0.99, 1.0)
@@ -304,6 +307,6 @@ def _time(stamp: str) -> str:
     return f"{datetime.fromisoformat(stamp):%Y-%m-%d %H:%M:%S %Z}"
 
 
-def sweep_page(sweep: SweepTables) -> str:
+def sweep_page(sweep: SweepResult) -> str:
     """A sweep's page as text: figure, table, every run."""
     return template("sweep.html.j2").render(sweep_view(sweep))

@@ -24,7 +24,6 @@ from fl_shuffle.report.many import FEW_GROUPS, accuracy_against_epsilon
 from fl_shuffle.sweeps import PointFailed, PointFinished, PointRound, SweepResult
 from fl_shuffle.sweeps.directory import RUNS, SweepDirectory
 from fl_shuffle.sweeps.points import Sweep
-from fl_shuffle.sweeps.tables import SweepTables
 from tests.report.reading import Page
 from tests.repository import ROOT
 
@@ -123,7 +122,7 @@ def test_lines_run_along_what_moves_epsilon(keys: tuple[str, str]) -> None:
         "accuracy_sd": [None, 0.1, 0.2, 0.3],
     }
     tables = SimpleNamespace(table=table, settings=list(keys), delta=1e-5)
-    figure = accuracy_against_epsilon(cast(SweepTables, tables))
+    figure = accuracy_against_epsilon(cast(SweepResult, tables))
     assert figure is not None
     found = {line.label: (line.x.tolist(), line.y.tolist()) for line in figure.lines}
     assert found == {
@@ -136,7 +135,7 @@ def test_lines_run_along_what_moves_epsilon(keys: tuple[str, str]) -> None:
     # Proven, sum and attack; one of which says the same as what is reported.
     bounds = {"sum_epsilon": table["epsilon"], "lower_epsilon": [6.0, 1.0, None, 1.5]}
     more = SimpleNamespace(table=table | bounds, settings=list(keys), delta=1e-5)
-    figure = accuracy_against_epsilon(cast(SweepTables, more))
+    figure = accuracy_against_epsilon(cast(SweepResult, more))
     assert figure is not None and len(figure.lines) == 4
     drawn = {line.label: (line.kind, line.x.tolist(), line.y.tolist()) for line in figure.lines}
     assert drawn["clip = 0.1: an attack (lower bound)"] == ("run-0-lower", [1.0, 6.0], [40.0, 50.0])
@@ -153,7 +152,7 @@ def test_a_sweep_of_many_lines_shows_what_is_reported_alone() -> None:
         "accuracy_sd": [None] * len(values),
     }  # fmt: skip
     tables = SimpleNamespace(table=table, settings=["clip", "budget"], delta=None)
-    figure = accuracy_against_epsilon(cast(SweepTables, tables))
+    figure = accuracy_against_epsilon(cast(SweepResult, tables))
     assert figure is not None and len(figure.lines) == FEW_GROUPS + 1
     assert {line.label for line in figure.lines} == {f"clip = {c}" for c in range(FEW_GROUPS + 1)}
 
