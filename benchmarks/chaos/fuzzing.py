@@ -219,8 +219,10 @@ def _calls() -> tuple[bytes, ...]:
     call = wire.Call(SECRET, FACTS.run, 1)
     sealed = seal(bytes(FACTS.report_bytes), public_key(SECRET), FACTS.info(1))
     return (
-        wire.encode_delivery(call, FACTS, 2, sealed),
-        wire.encode_beginning(call, FACTS, np.ones(FACTS.clients, dtype=bool)),
+        wire.Call(SECRET, FACTS.run, 1, FACTS, 2).encoded(sealed),
+        wire.Call(SECRET, FACTS.run, 1, FACTS).encoded(
+            wire.bitmap_of(np.ones(FACTS.clients, bool))
+        ),
         call.encoded(),
     )
 
@@ -233,12 +235,12 @@ def _call_bytes(draw: Draw) -> tuple[int, bytes]:
 def _call(sent: tuple[int, bytes]) -> object:
     """What the shuffler makes of it, and of a delivery the analyzer."""
     kind, content = sent
+    call, rest = wire.Call.decoded(content)
     if kind == 1:
-        return wire.decode_beginning(content)
-    if kind == 2:
-        return wire.decode_plain(content)
-    _, facts, _, sealed = wire.decode_delivery(content)
-    return report_of_bytes(open_sealed(sealed, SECRET, facts.info(1)), facts)
+        return wire.mask_of(rest, FACTS.clients)
+    if kind == 2 or call.agreement is None:
+        return call
+    return report_of_bytes(open_sealed(rest, SECRET, call.agreement.info(1)), call.agreement)
 
 
 def _pass(folder: Path) -> bytes:

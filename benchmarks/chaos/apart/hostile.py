@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -75,8 +76,8 @@ class Case:
         facts = self.facts if facts is None else facts
         token = self.sender._own.token if token is None else token
         _handed_over.append(sealed)
-        call = wire.Call(token, facts.run, self.number if number is None else number)
-        self.ask(wire.DELIVER, wire.encode_delivery(call, facts, client, sealed))
+        when = self.number if number is None else number
+        self.ask(wire.DELIVER, wire.Call(token, facts.run, when, facts, client).encoded(sealed))
 
     def changed(self, value: float) -> bytes:
         """A sealed report with another coordinate."""
@@ -126,7 +127,8 @@ def _copied(case: Case) -> None:
 def _as_analyzer(case: Case) -> None:
     call = wire.Call(case.sender._own.token, case.facts.run, case.number)
     everybody = np.ones(CLIENTS, dtype=bool)
-    case.ask(wire.BEGIN, wire.encode_beginning(call, case.facts, everybody))
+    begin = dataclasses.replace(call, agreement=case.facts)
+    case.ask(wire.BEGIN, begin.encoded(wire.bitmap_of(everybody)))
     for method in (wire.CLOSE, wire.FINISH, wire.FETCH, "Nothing"):
         case.ask(method, call.encoded())
 

@@ -38,14 +38,15 @@ class RequestHandler:
 
     def deliver(self, data: bytes) -> bytes:
         """Take a site's sealed reports, one for each batch of a round, of one of its clients."""
-        call, facts, client, sealed = wire.decode_delivery(data)
+        call, sealed = wire.Call.decoded(data)
+        client = -1 if call.client is None else call.client
         site = self._sites.get(digest_of(call.token))
         if site is None:
             raise Refused("UNAUTHENTICATED", "this token was not handed out by this shuffler")
         if not site.plays(client):
             raise Refused("PERMISSION_DENIED", "this token does not speak for that client")
         agreement = self._known(call.run)
-        if facts != agreement:
+        if call.agreement != agreement:
             # The analyzer could tell such a report by what it is bound to.
             raise Refused(
                 "FAILED_PRECONDITION",
@@ -67,8 +68,12 @@ class RequestHandler:
 
     def begin(self, data: bytes) -> bytes:
         """Open a round for the analyzer; answers where it stands."""
-        call, agreement, asked = wire.decode_beginning(data)
+        call, bitmap = wire.Call.decoded(data)
         self._require_analyzer(call)
+        agreement = call.agreement
+        if agreement is None:
+            raise Refused("INVALID_ARGUMENT", "a round is begun with the facts of its run")
+        asked = wire.mask_of(bitmap, agreement.clients)
         settings = self._settings
         if agreement.clients != settings.clients:
             raise Refused(
@@ -94,8 +99,7 @@ class RequestHandler:
 
         How many there are is not told before: asking again and again would tell when they came.
         """
-        call = wire.decode_plain(data)
-        self._require_analyzer(call)
+        call = self._from_analyzer(data)
         agreement = self._known(call.run)
         run, number = call.run, call.round_number
         present = self._store.attendance(run, number)
@@ -118,8 +122,7 @@ class RequestHandler:
 
     def fetch(self, data: bytes) -> Iterator[bytes]:
         """What is released of a closed round, for the analyzer."""
-        call = wire.decode_plain(data)
-        self._require_analyzer(call)
+        call = self._from_analyzer(data)
         if self._store.attendance(call.run, call.round_number) is None:
             raise Refused("FAILED_PRECONDITION", "the round is not closed")
         if self._store.handed_over(call.run, call.round_number):
@@ -128,10 +131,17 @@ class RequestHandler:
 
     def finish(self, data: bytes) -> bytes:
         """Forget a closed round's batch: the analyzer has done with it."""
-        call = wire.decode_plain(data)
-        self._require_analyzer(call)
+        call = self._from_analyzer(data)
         self._store.hand_over(call.run, call.round_number)
         return b""
+
+    def _from_analyzer(self, data: bytes) -> wire.Call:
+        """A call with nothing beside it."""
+        call, rest = wire.Call.decoded(data)
+        self._require_analyzer(call)
+        if rest:
+            raise Refused("INVALID_ARGUMENT", f"a call of {len(data)} bytes is too long")
+        return call
 
     def _require_analyzer(self, call: wire.Call) -> None:
         if digest_of(call.token) != self._settings.analyzer:

@@ -87,9 +87,11 @@ class Link:
         """Give the channel back."""
         self._channel.close()
 
-    def call(self, run: str, round_number: int) -> wire.Call:
+    def call(
+        self, run: str, round_number: int, facts: Agreement | None = None, client: int | None = None
+    ) -> wire.Call:
         """A call in this pass's name."""
-        return wire.Call(self._own.token, run, round_number)
+        return wire.Call(self._own.token, run, round_number, facts, client)
 
     def ask(self, method: str, data: bytes) -> bytes:
         """The answer to a call. Raises `ShufflerError`."""
@@ -147,9 +149,9 @@ class Sender:
             raise ShufflerError("KEY", "reports are sealed to the analyzer, and its key is missing")
         info = agreement.info(round_number)
         sealed = b"".join(seal(report_as_bytes(report), key, info) for report in reports)
-        call = self._link.call(agreement.run, round_number)
+        call = self._link.call(agreement.run, round_number, agreement, client)
         try:
-            self._link.ask(wire.DELIVER, wire.encode_delivery(call, agreement, client, sealed))
+            self._link.ask(wire.DELIVER, call.encoded(sealed))
         except ShufflerError as error:
             if error.reason != "ALREADY_EXISTS":
                 raise
@@ -169,8 +171,8 @@ class Receiver:
     def begin(self, round_number: int, asked: NDArray[np.bool_]) -> bytes:
         """Open a round to these clients (mask [clients]); returns where it stands: `wire.OPEN`,
         `CLOSED` or `HANDED_OVER`."""
-        call = self._link.call(self.agreement.run, round_number)
-        return self._link.ask(wire.BEGIN, wire.encode_beginning(call, self.agreement, asked))
+        call = self._link.call(self.agreement.run, round_number, self.agreement)
+        return self._link.ask(wire.BEGIN, call.encoded(wire.bitmap_of(asked)))
 
     def close_round(self, round_number: int) -> NDArray[np.bool_] | None:
         """Who is in the round's batch (mask [clients]), which is then fixed; None: too few."""

@@ -1,22 +1,16 @@
-"""The calls a shuffler answers, and their bytes: fixed layouts, so that nothing is guessed."""
+"""The calls a shuffler answers, and their bytes: a head in JSON, before it its length, behind it what
+is sent."""
 
 from __future__ import annotations
 
-import struct
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.errors import InvalidValueError
-from fl_shuffle.shuffler.remote.agreement import (
-    ENCODED_BYTES,
-    LARGEST_ROUND,
-    RUN_BYTES,
-    Agreement,
-    require_run,
-)
-from fl_shuffle.shuffler.remote.credentials import TOKEN_BYTES
+from fl_shuffle.errors import FlShuffleError, InvalidValueError, require_integer
+from fl_shuffle.shuffler.remote.agreement import Agreement, require_run
 
 SERVICE = "fl_shuffle.Shuffler"
 DELIVER, BEGIN, CLOSE, FETCH, FINISH = "Deliver", "Begin", "Close", "Fetch", "Finish"
@@ -24,65 +18,54 @@ DELIVER, BEGIN, CLOSE, FETCH, FINISH = "Deliver", "Begin", "Close", "Fetch", "Fi
 OPEN, CLOSED, HANDED_OVER = b"\x00", b"\x01", b"\x02"
 """Where a round stands, as `BEGIN` answers."""
 
-_HEAD = struct.Struct(f">{TOKEN_BYTES}s{RUN_BYTES}sQ")
-_CLIENT = struct.Struct(">Q")
-HEAD_BYTES = _HEAD.size + ENCODED_BYTES + _CLIENT.size
-"""What a delivery has beside the sealed reports."""
+LARGEST_ROUND = (1 << 32) - 1
+HEAD_BYTES = 4096
+"""No head has more."""
+_LENGTH = 4
+"""Bytes of a head's length."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """Who calls (`token`), about which round of which run."""
+    """Who calls (`token`), about which round of which run; where one is begun or reports are handed
+    over the run's `agreement`, and whose the reports are."""
 
     token: bytes
     run: str
     round_number: int
+    agreement: Agreement | None = None
+    client: int | None = None
 
-    def encoded(self, rest: bytes = b"") -> bytes:
-        return _HEAD.pack(self.token, bytes.fromhex(self.run), self.round_number) + rest
+    def encoded(self, sent: bytes = b"") -> bytes:
+        """The call, and what is sent with it."""
+        facts = None if self.agreement is None else asdict(self.agreement)
+        whole = {"token": self.token.hex(), "run": self.run, "round": self.round_number}
+        head = json.dumps({**whole, "agreement": facts, "client": self.client}).encode()
+        return len(head).to_bytes(_LENGTH, "big") + head + sent
 
     @classmethod
     def decoded(cls, data: bytes) -> tuple[Call, bytes]:
-        """The call, and what follows it. Raises `InvalidValueError` for anything else."""
-        if len(data) < _HEAD.size:
-            raise InvalidValueError("call", f"{len(data)} bytes", "is too short")
-        token, run, number = _HEAD.unpack_from(data)
-        if not 1 <= number <= LARGEST_ROUND:
-            raise InvalidValueError("round", number, f"must be in [1, {LARGEST_ROUND}]")
-        return cls(token, require_run(run.hex()), number), data[_HEAD.size :]
-
-
-def encode_delivery(call: Call, agreement: Agreement, client: int, sealed: bytes) -> bytes:
-    """A client's sealed reports of a round, and the run's facts that they are bound to."""
-    return call.encoded(agreement.encoded() + _CLIENT.pack(client) + sealed)
-
-
-def decode_delivery(data: bytes) -> tuple[Call, Agreement, int, bytes]:
-    """(call, the run's facts, client, sealed reports). Raises `InvalidValueError` for anything
-    else."""
-    call, agreement, rest = _with_facts(data)
-    if len(rest) < _CLIENT.size:
-        raise InvalidValueError("delivery", f"{len(data)} bytes", "is too short")
-    return call, agreement, int(_CLIENT.unpack_from(rest)[0]), rest[_CLIENT.size :]
-
-
-def encode_beginning(call: Call, agreement: Agreement, asked: NDArray[np.bool_]) -> bytes:
-    """The run's facts, and which clients are asked in the round (mask [clients])."""
-    return call.encoded(agreement.encoded() + bitmap_of(asked))
-
-
-def decode_beginning(data: bytes) -> tuple[Call, Agreement, NDArray[np.bool_]]:
-    """(call, the run's facts, who is asked). Raises `InvalidValueError` for anything else."""
-    call, agreement, rest = _with_facts(data)
-    return call, agreement, mask_of(rest, agreement.clients)
-
-
-def _with_facts(data: bytes) -> tuple[Call, Agreement, bytes]:
-    call, rest = Call.decoded(data)
-    agreement = Agreement.decoded(rest[:ENCODED_BYTES])
-    if agreement.run != call.run:
-        raise InvalidValueError("run", call.run, "is not the one whose facts follow")
-    return call, agreement, rest[ENCODED_BYTES:]
+        """The call, and what is sent with it. Raises `InvalidValueError` for anything else."""
+        end = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
+        try:
+            head = json.loads(data[_LENGTH:end])
+            facts, client = head["agreement"], head["client"]
+            call = cls(
+                bytes.fromhex(head["token"]),
+                require_run(head["run"]),
+                require_integer("round", head["round"], minimum=1, maximum=LARGEST_ROUND),
+                None if facts is None else Agreement(**facts),
+                None if client is None else require_integer("client", client, minimum=0),
+            )
+        except FlShuffleError:
+            raise
+        except (KeyError, TypeError, ValueError, RecursionError):
+            raise InvalidValueError(
+                "call", f"{len(data)} bytes", "is none of this version"
+            ) from None
+        if call.agreement is not None and call.agreement.run != call.run:
+            raise InvalidValueError("run", call.run, "is not the one whose facts follow")
+        return call, data[end:]
 
 
 def bitmap_of(mask: NDArray[np.bool_]) -> bytes:
@@ -95,11 +78,3 @@ def mask_of(bitmap: bytes, clients: int) -> NDArray[np.bool_]:
     if len(bitmap) != (clients + 7) // 8:
         raise InvalidValueError("bitmap of clients", f"{len(bitmap)} bytes", "has another size")
     return np.unpackbits(np.frombuffer(bitmap, np.uint8), count=clients).astype(bool)
-
-
-def decode_plain(data: bytes) -> Call:
-    """A call with nothing beside it. Raises `InvalidValueError` for anything else."""
-    call, rest = Call.decoded(data)
-    if rest:
-        raise InvalidValueError("call", f"{len(data)} bytes", "is too long")
-    return call

@@ -84,7 +84,7 @@ def test_who_may_do_what(lab: Lab) -> None:
         send(lab, range(6))
         for method in (wire.BEGIN, wire.CLOSE, wire.FINISH):
             call = wire.Call(site.token, FACTS.run, 1)
-            beginning = wire.encode_beginning(call, FACTS, EVERYBODY)
+            beginning = replace(call, agreement=FACTS).encoded(wire.bitmap_of(EVERYBODY))
             data = beginning if method == wire.BEGIN else call.encoded()
             with pytest.raises(ShufflerError, match="not the analyzer's token"):
                 Link(analyzer, 5.0).ask(method, data)
@@ -160,9 +160,9 @@ def test_a_report_of_another_size_is_refused(lab: Lab, size: int) -> None:
     own = Pass.read(lab.given("site-0"), "site")
     with serving(lab):
         lab.receiver().begin(1, EVERYBODY)
-        call = wire.Call(own.token, FACTS.run, 1)
+        call = wire.Call(own.token, FACTS.run, 1, FACTS, 0)
         with pytest.raises(ShufflerError, match=f"has {FACTS.sealed_bytes} bytes, no other"):
-            Link(own, 5.0).ask(wire.DELIVER, wire.encode_delivery(call, FACTS, 0, bytes(size)))
+            Link(own, 5.0).ask(wire.DELIVER, call.encoded(bytes(size)))
         send(lab, range(6))
 
 
