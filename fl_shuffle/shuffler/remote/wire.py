@@ -1,5 +1,4 @@
-"""The calls a shuffler answers, and their bytes: a head in JSON, before it its length, behind it what
-is sent."""
+"""The calls a shuffler answers, and their bytes: a head in JSON behind its length, and a body."""
 
 from __future__ import annotations
 
