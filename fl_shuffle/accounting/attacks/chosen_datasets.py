@@ -8,11 +8,6 @@ of the engine is subtracted, so the number is never above the divergence of that
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-from scipy.special import gammaln
-
 from fl_shuffle.accounting.bounds.participation import require_participation, with_absence
 from fl_shuffle.accounting.engine.monotone_search import SEARCH_LOG_TOLERANCE, Point, crossing
 from fl_shuffle.accounting.engine.stop_loss import (
@@ -20,14 +15,10 @@ from fl_shuffle.accounting.engine.stop_loss import (
     DeltaBound,
     amplified_delta,
 )
-from fl_shuffle.accounting.engine.tilted_moments import UNIT
-from fl_shuffle.accounting.laws.amplification import AtomicLaw, Case
+from fl_shuffle.accounting.laws.amplification import Case
 from fl_shuffle.accounting.laws.finite import Randomizer
 from fl_shuffle.accounting.limits import MAX_CLIENTS
 from fl_shuffle.errors import NotApplicableError, require_integer, require_open_unit, require_real
-
-DATASET_MAX_COUNTED = 1_000_000
-"""Outcomes of a binomial count that are added up; leaving the rest out lowers a lower bound."""
 
 MAX_EPSILON = 100.0
 """Above this nothing is claimed: the lower bound is zero."""
@@ -46,38 +37,10 @@ def _certified(
     accuracy = STOP_LOSS_ROUNDED_ERROR if relative_error is None else relative_error
     law, others = with_absence(law, [(case.blanket_mass, n - 1)], participation, epsilon)
     bound = amplified_delta(law, others, relative_error=accuracy, best_effort=True)
-    lower = bound.lower
-    if lower < 0.5 * bound.delta and isinstance(law, AtomicLaw) and case.blanket_mass == 1.0:
-        lower = max(lower, _two_outcomes(law, n))
     # The client's law is rounded up by a few units in the last place where reports may be absent.
-    lower = (lower + exposed) * (1.0 - 1e-12)
+    lower = (bound.lower + exposed) * (1.0 - 1e-12)
     delta = bound.delta + exposed
     return DeltaBound(delta, max(delta - lower, 0.0))
-
-
-def _two_outcomes(law: AtomicLaw, n: int) -> float:
-    """What an attacker sees who only counts the reports with L above a threshold: never more.
-
-    With C ~ Bin(n, s) such reports the divergence is E(u C - v (n - C))_+ / n, u and -v the mean of
-    L above and below the threshold.
-    """
-    best = 0.0
-    values, chances = law.values, law.probabilities
-    for cut in np.unique(np.linspace(1, values.size - 1, min(values.size - 1, 12)).astype(int)):
-        share = float(chances[cut:].sum())
-        high = float(chances[cut:] @ values[cut:]) / share
-        low = float(chances[:cut] @ values[:cut]) / (1.0 - share)
-        if not (high > 0.0 > low and 0.0 < share < 1.0):
-            continue
-        first = math.floor(n * -low / (high - low))
-        count = np.arange(first, min(n, first + DATASET_MAX_COUNTED) + 1, dtype=np.float64)
-        logs = gammaln(n + 1.0) - gammaln(count + 1.0) - gammaln(n - count + 1.0)
-        logs += count * math.log(share) + (n - count) * math.log1p(-share)
-        slack = UNIT * 32.0 * (gammaln(n + 1.0) + n * abs(math.log(share)) + 100.0)
-        gain = count * high + (n - count) * low - 8.0 * UNIT * n * (high - low)
-        total = float(np.exp(logs) @ np.maximum(gain, 0.0)) / n
-        best = max(best, total * (1.0 - float(slack)))
-    return best
 
 
 def _witnesses(randomizer: Randomizer) -> tuple[Case, ...]:
