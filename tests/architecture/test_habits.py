@@ -38,6 +38,11 @@ def test_a_workflow_runs_what_there_is_with_no_more_rights_than_it_needs(path: P
             assert "environment" in job and not any("run" in step for step in job["steps"])
 
 
+def test_the_quick_tests_are_there() -> None:
+    named = re.findall(r"\btests/[\w/.]*\w", (ROOT / "scripts" / "test").read_text("utf-8"))
+    assert len(named) > 5 and all((ROOT / name).exists() for name in named)
+
+
 def test_the_workflows_try_every_python_that_is_allowed() -> None:
     (lowest,) = re.findall(r">=3\.(\d+)", PROJECT["project"]["requires-python"])
     test = read(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]["test"]

@@ -48,7 +48,9 @@ def _number(text: str) -> Any:
 # --- Su, Cheng, Wang 2025 -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["su2025-figure-2", "su2025-figure-3"])
+@pytest.mark.parametrize(
+    "name", ["su2025-figure-2", pytest.param("su2025-figure-3", marks=pytest.mark.slow)]
+)
 def test_su2025_bounds_are_ordered(name: str, tmp_path: Path) -> None:
     _, tables = run_fast(su2025.TARGETS[name], tmp_path)
     for row in tables["bounds.csv"]:

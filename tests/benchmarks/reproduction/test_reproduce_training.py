@@ -25,7 +25,16 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Options:
     return Options(tmp_path_factory.mktemp("results"), fast=True)
 
 
-@pytest.fixture(scope="module", params=sorted(set(TARGETS) - {"mnist-epsilons"}))
+PLAYED = sorted(set(TARGETS) - {"mnist-epsilons"})
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.slow] * (name != "mnist-record-level"))
+        for name in PLAYED
+    ],
+)
 def done(request: pytest.FixtureRequest, options: Options) -> str:
     execute(TARGETS[request.param], options)
     return str(request.param)
