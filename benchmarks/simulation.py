@@ -30,7 +30,6 @@ import numpy as np
 
 from benchmarks.simulation_parts.jobs import (
     JOBS,
-    MEMORY_JOB,
     SMOKE_JOB,
     Job,
     child_environment,
@@ -217,7 +216,6 @@ def measure_job(
 ) -> list[dict[str, object]]:
     """All asked engines on one job, in turns, within about `seconds`."""
     bench = Bench(job, unit, mnist, folder / f"{job.name}-{unit}")
-    # A round of the memory job takes longer than a turn: each engine plays all of its own in one.
     rounds = dict.fromkeys(engines, TRIAL_ROUNDS)
     turn = TURN_SECONDS if seconds else CHILD_LIMIT
     if seconds:
@@ -261,7 +259,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--job", default="all", choices=[*JOBS, MEMORY_JOB.name, "all"])
+    parser.add_argument("--job", default="all", choices=[*JOBS, "all"])
     parser.add_argument("--seconds", type=float, default=600.0, help="of turns, all jobs together")
     parser.add_argument("--engines", default=",".join(ENGINES), help="comma-separated")
     parser.add_argument("--unit", choices=("record", "client"), default="record")
@@ -275,17 +273,13 @@ def main() -> int:
     mnist = str(Path(given.data).resolve()) if given.data else ""
     if given.smoke:
         jobs, engines, mnist = [SMOKE_JOB], list(ENGINES), ""
-    elif given.job == "all":
-        jobs = [*JOBS.values(), MEMORY_JOB]
     else:
-        jobs = [{**JOBS, MEMORY_JOB.name: MEMORY_JOB}[given.job]]
+        jobs = [*JOBS.values()] if given.job == "all" else [JOBS[given.job]]
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory(prefix="bench-simulation-") as folder:
         for job in jobs:
-            memory = job is MEMORY_JOB
-            budget = 0.0 if given.smoke or memory else given.seconds / len(jobs)
-            asked = [e for e in engines if e in ("ours", "pooled")] if memory else engines
-            found = measure_job(job, given.unit, mnist, asked, budget, Path(folder))
+            budget = 0.0 if given.smoke else given.seconds / len(jobs)
+            found = measure_job(job, given.unit, mnist, engines, budget, Path(folder))
             show(found)
             rows += found
             # After every job: a long run that is stopped leaves the finished part of its table.

@@ -1,23 +1,15 @@
 """Nonsense as configuration, CSV, query, wire record and ledger file, in this process.
 
-    nice -n 19 .venv/bin/python -m benchmarks.chaos.fuzzing --inputs 1000000 --minutes 30
-
 Every input is a good one with a few bytes, pieces or values changed, drawn from a seed and the
 kind's name. It is read or refused with a `FlShuffleError` that says something; whatever else
-happens is a traceback. Outcomes are told apart by their texts without names and numbers.
+happens is a traceback.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import re
-import shutil
-import sys
-import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -28,9 +20,7 @@ from unittest import mock
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from benchmarks.chaos.children import command
-from benchmarks.chaos.federation import Federation, warm
-from benchmarks.chaos.tally import Tally, table
+from benchmarks.chaos.tally import Tally
 from fl_shuffle.budgets import read_budgets
 from fl_shuffle.cli.bound import _answer_line
 from fl_shuffle.configuration.reading import apply_override, load_config, parse_config
@@ -253,14 +243,6 @@ _registered = cache(registered)
 """What installed packages offer does not change meanwhile, and looking takes a millisecond."""
 
 
-def outcome(error: Exception | None) -> str:
-    """What happened, without names, numbers and what was put in."""
-    if error is None:
-        return "read"
-    text = re.sub(r"'.*'|\".*\"|\S*/\S*", "'...'", f"{type(error).__name__}: {error}", flags=re.S)
-    return re.sub(r"[-+]?[0-9][0-9.e+-]*", "N", text)[:120]
-
-
 def fuzz(
     folder: Path,
     *,
@@ -268,17 +250,14 @@ def fuzz(
     seconds: float,
     seed: int = 1,
     ledger: Path | None = None,
-    outcomes: Counter[str] | None = None,
 ) -> Iterator[Tally]:
     """`inputs` of all kinds together by their shares, or as many as the time allows."""
     adopt_task_identity(1)
     with mock.patch("fl_shuffle.plugins.registered", _registered):
-        yield from _fuzz(kinds(folder, ledger), inputs, seconds, seed, outcomes)
+        yield from _fuzz(kinds(folder, ledger), inputs, seconds, seed)
 
 
-def _fuzz(
-    found: list[Kind], inputs: int, seconds: float, seed: int, outcomes: Counter[str] | None
-) -> Iterator[Tally]:
+def _fuzz(found: list[Kind], inputs: int, seconds: float, seed: int) -> Iterator[Tally]:
     whole = sum(kind.share for kind in found)
     end = time.monotonic() + seconds
     for number, kind in enumerate(found):
@@ -290,63 +269,12 @@ def _fuzz(
                 break
             content = kind.make(draw)
             problem = ""
-            raised: Exception | None = None
             try:
                 kind.read(content)
             except FlShuffleError as error:
-                raised = error
                 problem = "" if str(error) else "an error without a word"
             except Exception as error:
-                raised = error
                 tally.tracebacks += 1
                 problem = f"{type(error).__name__}: {error}"
-            if outcomes is not None:
-                outcomes[f"{kind.name}: {outcome(raised)}"] += 1
             tally.add(repr(content)[:200], problem=problem)
         yield tally
-
-
-def main() -> int:
-    """Print the table, the number of distinct outcomes, and what went wrong."""
-    parser = argparse.ArgumentParser(prog="benchmarks.chaos.fuzzing", description=__doc__)
-    parser.add_argument("--inputs", type=int, default=1_000_000, help="of all kinds (1e6)")
-    parser.add_argument("--minutes", type=float, default=30.0, help="at most so long (30)")
-    parser.add_argument("--seed", type=int, default=1, help="what is drawn (1)")
-    parser.add_argument("--outcomes", action="store_true", help="print each distinct outcome")
-    options = parser.parse_args()
-    # In memory where that is to be had: every other input is a file.
-    place = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    folder = Path(tempfile.mkdtemp(prefix="fl-shuffle-fuzz-", dir=place))
-    outcomes: Counter[str] = Counter()
-    tallies = []
-    try:
-        warm()
-        finished = Federation(folder / "finished", "seeded")
-        ended = command(finished.start(), finished.said)
-        if ended.code:
-            raise RuntimeError(f"the run to take a ledger from failed: {ended.said}")
-        for tally in fuzz(
-            folder / "fuzz",
-            inputs=options.inputs,
-            seconds=60.0 * options.minutes,
-            seed=options.seed,
-            ledger=finished.run / "ledger.sqlite",
-            outcomes=outcomes,
-        ):
-            tallies.append(tally)
-            print(f"{tally.name}: {tally.survived} of {tally.tried}", file=sys.stderr, flush=True)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    print(table(tallies))
-    print(f"{len(outcomes):,} distinct outcomes")
-    if options.outcomes:
-        for text, count in outcomes.most_common():
-            print(f"{count:>9,}  {text}")
-    problems = [problem for tally in tallies for problem in tally.problems]
-    for problem in problems[:50]:
-        print(problem)
-    return int(bool(problems))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

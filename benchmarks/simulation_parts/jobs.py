@@ -83,7 +83,6 @@ JOBS = {
         Job("JS60000", 60_000, 1),
     )
 }
-MEMORY_JOB = Job("M100000", 100_000, 1, hidden=1000)
 SMOKE_JOB = Job("smoke", 40, 5)
 
 

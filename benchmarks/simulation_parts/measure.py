@@ -21,7 +21,6 @@ SAMPLE_SECONDS = 0.25
 SETTLE_SECONDS = 0.02
 # A round that took so many times its engine's median was stalled by somebody else.
 STALLED = 3.0
-MARKS = 12
 
 
 @dataclass
@@ -29,15 +28,12 @@ class Measurement:
     """What was seen of one child."""
 
     start_up: float = float("nan")
-    begun: float = float("nan")
-    """When it said that it starts; `start_up` is when its first round ended."""
+    """When its first round ended."""
     ended_after: float = float("nan")
     rounds: int = 0
     turns: list[list[float]] = field(default_factory=list)
     stalled: int = 0
     cpu: float = float("nan")
-    marks: list[float] = field(default_factory=list)
-    """Its CPU seconds when it said that it starts, and after each of its first rounds."""
     cpu_per_round: float = float("nan")
     peak_mib: float = 0.0
     finish: dict[str, float] = field(default_factory=dict)
@@ -121,11 +117,6 @@ class Child:
     def runs(self) -> bool:
         return self._process.poll() is None
 
-    def mark(self) -> None:
-        """Note the CPU seconds that it has taken so far, for its start and first rounds."""
-        if len(self.result.marks) < MARKS:
-            self.result.marks.append(cpu_seconds(self.pid))
-
     def signal(self, number: int) -> None:
         """Send it a signal unless it has ended."""
         if self.runs:
@@ -198,12 +189,8 @@ class Child:
             if not line.startswith("{"):
                 continue
             event = json.loads(line)
-            if event["event"] == "start":
-                self.result.begun = time.monotonic() - self.started
-                self.mark()
-            elif event["event"] == "round":
+            if event["event"] == "round":
                 self.arrivals.append(time.monotonic())
-                self.mark()
             elif event["event"] in ("finish", "tuned"):
                 self.result.finish = event
 
