@@ -28,7 +28,7 @@ from fl_shuffle.verify.shuffled import (
 
 Find = Callable[[float, float], tuple[float, dict[str, Any] | None]]
 """epsilon, a guess at delta -> about delta there, and a witness."""
-STEPS = 10.0
+STEPS = 20.0
 """Lattice steps in a deviation of one round's loss."""
 
 
@@ -78,7 +78,7 @@ def shuffled_witness(
         return {**window, "types": [{**types[0], "points": points}]}
     deviations = [_deviation(shape) for shape in shapes]
     square = sum(n * d**2 for n, d in zip(times, deviations, strict=True))
-    step = 2.0 ** math.floor(math.log2(min(deviations) / STEPS))
+    step = float(f"{min(deviations) / STEPS:.3g}")
     left = NEGLIGIBLE * delta / sum(times)
     for entry, shape, setting, deviation in zip(types, shapes, settings, deviations, strict=True):
         if isinstance(shape, Shape):

@@ -44,7 +44,7 @@ class Round:
     colluders: int
 
     def alike(self) -> bool:
-        """Whether what holds of this client holds of each of the others, too."""
+        """Whether what holds of this client holds of each (section 13, Any client)."""
         own = (self.scale, self.grid, self.radius)
         return all((group.scale, group.grid, group.radius) == own for group in self.others)
 
@@ -97,13 +97,13 @@ def _report(entry: Fields) -> tuple[fmpq, fmpq, fmpq]:
 
 
 def local(facts: Fields, witness: Fields, work: Work) -> Profile:
-    """delta_G(epsilon; mu), mu^2 = sum of times (move/scale)^2: the client's own noise alone."""
+    """delta_G(epsilon; mu), mu^2 = sum of times (move/scale)^2: the own noise alone (section 1)."""
     square = sum((r.times * (r.move / r.scale) ** 2 for r in rounds_of(facts)), TINY)
     return lambda epsilon: positive(gaussian_delta(epsilon, arb(square).sqrt()))
 
 
 def summed(facts: Fields, witness: Fields, work: Work) -> Profile:
-    """e^h delta_G(epsilon - 2h; mu), c = 4: only the sum of a round's reports is seen."""
+    """e^h delta_G(epsilon - 2h; mu), c = 4: of a round only the sum is seen (section 14)."""
     rounds = rounds_of(facts)
     square = sum((r.times * r.move**2 / hiding_variance(r) for r in rounds), TINY)
     reports_once = max(1 + sum(group.count for group in each.others) for each in rounds)

@@ -57,7 +57,10 @@ class Others:
 
 
 def boxes(tree: Any) -> Iterator[Box]:
-    """Leaves of a tree over a square: 'x' or 'y' halves that side, another letter keeps a box."""
+    """Leaves of a tree over a square: 'x' or 'y' halves that side, another letter keeps a box.
+
+    Theorem 1 asks for boxes that cover: the leaves of one tree do.
+    """
     require(isinstance(tree, str) and len(tree) <= MOST_BOXES, "boxes: not a short tree")
     letters, open_boxes = iter(tree), [(0, 0, 1, 1)]
     while open_boxes:
@@ -170,7 +173,7 @@ class Places:
 
 
 class OnGrid:
-    """Masses on the grid; what is put there goes upwards, at the cost of `over` beyond its top."""
+    """Masses on the grid (Finite laws): put there upwards, at the cost of `over` beyond its top."""
 
     def __init__(self, places: Places) -> None:
         self.places, self.masses, self.over = places, [ZERO] * len(places.values), ZERO
@@ -190,7 +193,7 @@ class OnGrid:
             masses[i - 1] += mass * (1 - share)
 
     def times(self, gram: Gram) -> OnGrid:
-        """The law of the product with Lambda, which is independent."""
+        """The law of the product with Lambda, which is independent (Finite laws)."""
         factor, last, gone, beyond = factor_law(gram.b, self.places.width)
         low, found = self.places.low, OnGrid(self.places)
         zero = self.places.bottom + 1 - low
@@ -206,7 +209,7 @@ class OnGrid:
 
 
 def spread(at: list[arb], below: list[arb], mean: list[arb]) -> list[arb]:
-    """Masses at `at`: each cell's mass goes to its two ends, mean kept.
+    """Masses at `at`: each cell's mass goes to its two ends, mean kept (Finite laws).
 
     `below` and `mean` are the mass and the mean up to each end; a cell's values lie between its
     ends'.
@@ -251,7 +254,10 @@ def ell_law(gram: Gram, a: arb, fine: int, places: Places) -> tuple[OnGrid, arb]
 
 
 def factor_law(b: arb, width: arb) -> tuple[list[arb], int, arb, arb]:
-    """Lambda's masses on e^(width i), |i| <= last, and `last`; its mass at 0; what lies beyond."""
+    """Lambda's masses on e^(width i), |i| <= last, and `last`; its mass at 0; what lies beyond.
+
+    Finite laws: Phi(b - y_last) is what is left out.
+    """
     stride = max(1, ceiling(b / (4 * width)) - 1)
     last = (ceiling((8 * b + b**2) / (stride * width)) + 1) * stride
     require(last <= MOST_PLACES, "grid: too fine")
@@ -269,7 +275,7 @@ def factor_law(b: arb, width: arb) -> tuple[list[arb], int, arb, arb]:
 
 
 def law(gram: Gram, a: arb, fine: int, places: Places) -> tuple[list[arb], arb]:
-    """A_B on the grid, in the order of `Places.values`, and what it leaves out: kappa_B/sigma."""
+    """A_B of Theorem 1, in the order of `Places.values`, and what it leaves out: kappa_B/sigma."""
     held, missing = ell_law(gram, a, fine, places)
     found = held.times(gram)
     return found.masses, missing + found.over

@@ -23,7 +23,7 @@ class Line:
         self.last = witness.integer("last", self.exact, MOST_FREQUENCIES)
 
     def weight(self, i: int) -> arb:
-        """c_k for k = i h and, with it, -i h."""
+        """c_k of section 12, The line, for k = i h and, with it, -i h."""
         k = self.step * i
         grown = (self.smoothing * (self.theta**2 - k**2) / 2).exp() / (self.theta**2 + k**2)
         return grown * self.step / (arb.pi() * (2 if i == 0 else 1))
@@ -34,7 +34,10 @@ class Line:
         return (v * (self.theta**2 - k**2) / 2).exp() / (arb.pi() * v * k**3)
 
     def of_equals(self, law: list[tuple[arb, arb]], work: Work) -> arb:
-        """At least E(sum of `count` independent terms of one law)_+; `law`: (mass, value)."""
+        """At least E(sum of `count` independent terms of one law)_+; `law`: (mass, value).
+
+        The line's trapezoidal sum itself: no moduli, for all terms are alike.
+        """
         work.spend(60 * self.last * (len(law) + 20))
         grown = [(mass * (self.theta * x).exp(), x) for mass, x in law]
         whole, found = sum((mass for mass, _ in grown), ZERO), self.rest()
@@ -61,7 +64,7 @@ class Line:
         return c[: self.exact], sum(c[self.exact :], ZERO), self.rest()
 
     def bound(self, row: list[arb], c: list[arb], middle: arb, rest: arb) -> arb:
-        """D of one law: sum of c_k m_k^N; `row`: the law's mean of `columns`."""
+        """D of one law: sum of c_k m_k^N (Lemma 4); `row`: the law's mean of `columns`."""
         whole, (m0, *moments) = row[0], row[2 * self.exact :]
         found = c[0] + rest
         for i in range(1, self.exact):

@@ -16,7 +16,7 @@ Curve = list[tuple[int, arb]]
 
 
 def kinks(nodes: list[tuple[int, arb, arb]], steepest: arb) -> list[tuple[int, arb, arb]]:
-    """Kinks (label, x, jump of the slope) of a convex function above another convex one.
+    """Kinks (label, x, jump of the slope) of a convex function above another (section 6, step 2).
 
     `nodes` (label, x, y): upper bounds y, at exact places x, of a convex function whose slopes lie
     between `steepest` and 0. Any chord between nodes lies above it, so dropping a node is allowed:
@@ -39,7 +39,10 @@ def kinks(nodes: list[tuple[int, arb, arb]], steepest: arb) -> list[tuple[int, a
 
 
 def curve(witness: Fields, step: arb, bound: Callable[[arb, Fields], arb]) -> Curve:
-    """The witness's points: `bound` at index * step, or the one before where that is less."""
+    """The witness's points: `bound` at index * step, or the one before where that is less.
+
+    A curve falls (section 6, step 2), so the one before bounds it here, too.
+    """
     points: Curve = []
     for entry in witness.objects("points", MOST_POINTS, 1):
         index = entry.integer("index", points[-1][0] + 1 if points else 0, 1 << 20)

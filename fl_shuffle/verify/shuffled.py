@@ -36,7 +36,7 @@ Setting = tuple[arb, Groups]
 
 
 def shuffled(facts: Fields, witness: Fields, work: Work, ways: Ways = WAYS) -> Profile:
-    """delta of all rounds together, against whoever sees each round's shuffled reports.
+    """delta of all rounds together (section 6), against whoever sees the shuffled reports.
 
     `ways`: by which each point may be proven.
     """
@@ -76,7 +76,7 @@ def setting_of(rounds: list[Round], entry: Fields) -> Setting:
 
 
 def point_delta(setting: Setting, work: Work, ways: Ways, epsilon: arb, point: Fields) -> arb:
-    """One point of the curve, by the bound that it names."""
+    """One point of the curve by the bound that it names: section 1, 11 and 12, or Theorem 2."""
     move, groups = setting
     by = point.word("by", *ways)
     if by == "local":
@@ -154,7 +154,7 @@ def comparison(
 
 
 def by_chords(f: Callable[[arb], arb], beyond: arb, reach: arb, zeta: arb) -> arb:
-    """At least E f(Z), f convex with slope `beyond` from zeta on; Z of mean one, parameter `reach`.
+    """At least E f(Z), f convex with slope `beyond` from zeta on; Z of mean one (Theorem 2, v).
 
     f is replaced by its chords between nodes: the chord over the mean, and kinks on both sides of
     it, where E(Z - t)_+ and E(t - Z)_+ = t E(Z - 1/t)_+ are needed. All terms are positive, so
@@ -268,7 +268,7 @@ def gram_delta(groups: Groups, epsilon: arb, witness: Fields, work: Work) -> arb
 
 
 def table_of(places: Places, swap: Swap, line: Line, witness: Fields, work: Work) -> arb_mat:
-    """One row an atom, for the functions phi_w of all nodes w side by side."""
+    """One row an atom, for the functions phi_w (Theorem 2) of all nodes w side by side."""
     values, size = places.values, (len(swap.nodes) + 1) * (2 * line.exact + 5)
     last = len(values)
     require(last * size <= MOST_ENTRIES, "grid: too many atoms and frequencies")
