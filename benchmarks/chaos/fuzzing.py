@@ -21,12 +21,13 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from benchmarks.chaos.tally import Tally
+from fl_shuffle.accounting.queries.methods import bound
+from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.budgets import read_budgets
-from fl_shuffle.cli.bound import _answer_line
 from fl_shuffle.configuration.reading import apply_override, load_config, parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.configuration.supernodes import read_supernodes
-from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.errors import ConfigError, FlShuffleError
 from fl_shuffle.flower.grid import adopt_task_identity, stamp
 from fl_shuffle.flower.messages import (
     REPORT_RECORD,
@@ -144,11 +145,13 @@ def _override(content: bytes) -> object:
 
 
 def _query(content: bytes) -> object:
-    answer = _answer_line(content.decode("utf-8", "replace"), {})
-    json.dumps(answer)
-    if "error" in answer:
-        raise FlShuffleError(answer["error"])
-    return answer
+    try:
+        values = json.loads(content.decode("utf-8", "replace"))
+    except ValueError as error:
+        raise ConfigError(f"not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError("not an object")
+    return bound(Question.from_mapping(values))
 
 
 def _array(content: bytes) -> object:

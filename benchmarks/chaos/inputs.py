@@ -15,8 +15,6 @@ def mistakes(folder: Path) -> Tally:
         "deep.toml": "x = " + "[" * 50_000,
         "long.toml": "[run]\nseed = " + "9" * 5000,
         "binary.toml": "\0\1\2",
-        "deep.jsonl": "[" * 100_000 + "\n",
-        "long.jsonl": '{"k": ' + "9" * 5000 + "}\n",
         "budgets.csv": "client_id,epsilon,delta\n" + "9" * 5000 + ",1,1\n",
     }
     for name, text in files.items():
@@ -45,9 +43,6 @@ def mistakes(folder: Path) -> Tally:
         ["simulate", "--set", "model.kind=os:getcwd", *new],
         ["report", "/proc"],
         ["report", str(folder)],
-        ["bound", "--jsonl", at["deep.jsonl"]],
-        ["bound", "--jsonl", at["long.jsonl"]],
-        ["bound", "--jsonl", str(folder)],
         ["bound", "--matrix", "/dev/zero", "--clients", "9", "--delta", "1e-6"],
     ]
     tally = Tally("users' mistakes")

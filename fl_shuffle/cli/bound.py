@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from fl_shuffle import declare
 from fl_shuffle.cli.overrides import add_overrides
@@ -68,14 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--certificate", metavar="FILE", help="write a certificate that fl-shuffle verify checks"
     )
-    output.add_argument(
-        "--plot", metavar="FILE", help="with --all: figure of the bounds over n (png, pdf, svg)"
-    )
-    one = output.add_mutually_exclusive_group()
-    one.add_argument("--json", action="store_true", help="print exactly one JSON object")
-    one.add_argument(
-        "--jsonl", metavar="FILE", help="one JSON query per line ('-': standard input)"
-    )
+    output.add_argument("--json", action="store_true", help="print exactly one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -88,9 +77,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"--{'set' if arguments.set else 'grid'} changes a configuration; name one"
         )
-    if arguments.jsonl is not None:
-        with _lines_of(arguments.jsonl) as lines:
-            return _stream(lines, values, sys.stdout)
     if arguments.solve_for is not None:
         return _solve(arguments.solve_for.replace("-", "_"), values, as_json=arguments.json)
     query = Question.from_mapping(values)
@@ -117,7 +103,7 @@ def _configured(arguments: argparse.Namespace, values: dict[str, Any]) -> int:
                 f"--{name.replace('_', '-')} belongs to a question, CONFIG to a cost; give one of "
                 "the two (a configuration is changed with --set)"
             )
-    for name in ("all", "why", "plot", "jsonl", "certificate"):
+    for name in ("all", "why", "certificate"):
         if getattr(arguments, name):
             raise ConfigError(f"--{name.replace('_', '-')} belongs to a question; leave out CONFIG")
     config = configured(arguments.config, settings)
@@ -235,67 +221,10 @@ START: dict[str, dict[str, Any]] = {"delta0": {"delta0": 1e-6}}
 """A value that makes a question of what is solved for; elsewhere 1 does."""
 
 
-@contextmanager
-def _lines_of(name: str) -> Iterator[TextIO]:
-    if name == "-":
-        yield sys.stdin
-        return
-    try:
-        with open(name, encoding="utf-8") as lines:
-            yield lines
-    except UnicodeDecodeError:
-        raise ConfigError(f"query file {name} is not UTF-8 text") from None
-    except FileNotFoundError:
-        raise ConfigError(f"query file {name} does not exist") from None
-    except OSError as error:
-        raise ConfigError(f"query file {name} cannot be read: {error}") from None
-
-
-def _stream(lines: TextIO, defaults: dict[str, Any], out: TextIO) -> int:
-    """One result or error object per nonempty line, each flushed as soon as it is known; flags
-    given beside --jsonl are defaults for all lines. 2 if one of them is an error."""
-    code = 0
-    for line in lines:
-        if line.strip():
-            found = _answer_line(line, defaults)
-            code = 2 if "error" in found else code
-            print(json.dumps(found), file=out, flush=True)
-    return code
-
-
-def _answer_line(line: str, defaults: dict[str, Any]) -> dict[str, Any]:
-    from fl_shuffle.accounting.queries.methods import bound
-    from fl_shuffle.accounting.queries.question import Question
-
-    start = time.perf_counter()
-    try:
-        query = json.loads(line, parse_constant=_refuse_constant)
-        if not isinstance(query, dict):
-            raise InvalidValueError("query", query, "must be a JSON object")
-        answer = bound(Question.from_mapping({**defaults, **query}))
-    except json.JSONDecodeError as error:
-        return {"error": f"not JSON: {error}"}
-    except RecursionError:
-        return {"error": "not JSON: nested too deeply"}
-    except FlShuffleError as error:
-        return {"error": " ".join(str(error).split())}
-    except ValueError as error:
-        if "integer string conversion" not in str(error):
-            raise
-        return {"error": "not JSON: a number has too many digits"}
-    return {**answer.to_dict(), "seconds": time.perf_counter() - start}
-
-
-def _refuse_constant(name: str) -> float:
-    raise InvalidValueError("query", name, "is not a JSON number; numbers must be finite")
-
-
 def _all(query: Question, arguments: argparse.Namespace) -> int:
     from fl_shuffle.accounting.guarantee import Guarantee
     from fl_shuffle.accounting.queries.methods import compare, proven_over_lower
 
-    if arguments.plot is not None:
-        _require_figure(Path(arguments.plot))
     tell("asking every bound")
     answers = compare(query)
     results = {name: value for name, value in answers.items() if isinstance(value, Guarantee)}
@@ -307,9 +236,6 @@ def _all(query: Question, arguments: argparse.Namespace) -> int:
     if not results:
         reasons = "; ".join(f"{name}: {error}" for name, error in refusals.items())
         raise ConfigError(f"no bound applies to this query. {reasons}")
-    if arguments.plot is not None:
-        tell("drawing, for more and fewer clients")
-        _plot(query, results, Path(arguments.plot))
     ratio = proven_over_lower(query, results)
     if arguments.json:
         print(json.dumps({"results": [value.to_dict() for value in results.values()],
@@ -323,20 +249,15 @@ def _all(query: Question, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(query: Question) -> tuple[str, str]:
-    """What is asked for, and at what."""
-    if query.delta is not None:
-        return "epsilon", f"delta = {query.delta:g}"
-    return "delta", f"epsilon = {query.epsilon:g}"
-
-
 def _print_table(query: Question, results: dict[str, Guarantee]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from fl_shuffle.accounting.queries.methods import asked_number
 
-    asked, given = _asked(query)
+    asked, given = "epsilon", f"delta = {query.delta:g}"
+    if query.delta is None:
+        asked, given = "delta", f"epsilon = {query.epsilon:g}"
     rounds = f", {query.rounds} rounds" if query.rounds > 1 else ""
     reports = "shuffled reports" if query.release == "reports" else "reports, their sum released"
     table = Table(
@@ -351,54 +272,3 @@ def _print_table(query: Question, results: dict[str, Guarantee]) -> None:
         number = asked_number(query, value)
         table.add_row(name, f"{number:.6g}", value.status.value, value.source)
     Console().print(table)
-
-
-def _require_figure(path: Path) -> None:
-    """Raise before anything is computed where no figure can be written."""
-    import matplotlib  # noqa: F401
-
-    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise ConfigError(f"--plot {path}: the name must end in one of pdf, png, svg")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--plot {path}: cannot be written: no folder {path.parent}")
-
-
-def _plot(query: Question, results: dict[str, Guarantee], path: Path) -> None:
-    """Each method's answer for n from a tenth to ten times the clients."""
-    import numpy as np
-
-    from fl_shuffle.errors import RunError
-    from fl_shuffle.report.draw import write_picture
-    from fl_shuffle.report.figures import STYLES, Figure, Line
-
-    asked, given = _asked(query)
-    clients = query.clients or 1
-    sizes = sorted({max(1, round(clients * 10.0 ** (i / 4.0 - 1.0))) for i in range(9)})
-    if query.budgets:
-        sizes = [clients]
-    kinds = {"as published": "gspa", "lower bound": "lower"}
-    lines = []
-    for index, (name, answer) in enumerate(results.items()):
-        values = [_number(query if query.budgets else replace(query, clients=n), name)
-                  for n in sizes]  # fmt: skip
-        kind = kinds.get(answer.status.value, f"run-{index % STYLES}")
-        lines.append(Line.of(kind, f"{name} ({answer.status.value})", np.array(sizes), values))
-    figure = Figure(
-        name="bounds", title="", caption="", x_label="shuffled reports n",
-        y_label=f"central {asked}, {given}", lines=lines, log_x=True, log_y=True,
-    )  # fmt: skip
-    try:
-        write_picture(figure, path)
-    except RunError as error:
-        raise ConfigError(f"--plot {error}") from None
-
-
-def _number(query: Question, name: str) -> float:
-    """The method's answer, or nan (a gap in the figure) where it does not apply or is vacuous."""
-    from fl_shuffle.accounting.queries.methods import asked_number, bound
-
-    try:
-        number = asked_number(query, bound(replace(query, method=name)))
-    except FlShuffleError:
-        return math.nan
-    return number if 0.0 < number < math.inf else math.nan

@@ -331,7 +331,6 @@ def test_the_nearest_command_option_or_setting_is_named(
 @pytest.mark.parametrize(
     "words",
     [
-        ["bound", "--jsonl", "a\0b"],
         ["simulate", "a\0b"],
         ["simulate", "--set", "data.source=files", "--set", "data.root='a\\u0000b'"],
         ["simulate", "--set", "budgets.distribution=file", "--set", "budgets.file='a\\u0000b'"],
