@@ -198,9 +198,15 @@ def page(text: str, rows: list[dict[str, Any]]) -> str:
 
 
 def together(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """These rows, and of the others what was measured before, as `ROWS` stand."""
-    before = json.loads(RESULTS.read_text(encoding="utf-8"))
-    known = {row["name"]: row for row in [*before, *found]}
+    """These rows, and of the others what was measured before, as `ROWS` stand; a row of fewer seeds
+    than before adds only what was not measured then."""
+    known = {row["name"]: row for row in json.loads(RESULTS.read_text(encoding="utf-8"))}
+    for row in found:
+        before = known.get(row["name"], row)
+        if before["settings"] == row["settings"] and before["seeds"] > row["seeds"]:
+            known[row["name"]] = row | {k: v for k, v in before.items() if v is not None}
+        else:
+            known[row["name"]] = row
     return [known[row.name] for row in ROWS if row.name in known]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from benchmarks.records import PAGE, RESULTS, ROWS, page
+from benchmarks.records import PAGE, RESULTS, ROWS, page, together
 from fl_shuffle.api.configs import resolve_config
 from tests.repository import ROOT
 
@@ -23,3 +23,12 @@ def test_the_page_is_that_of_the_numbers() -> None:
 def test_every_row_can_be_played() -> None:
     for row in ROWS:
         resolve_config(str(ROOT / "configs" / f"{row.config}.toml"), dict(row.settings))
+
+
+def test_a_run_of_one_seed_leaves_the_accuracy_of_five() -> None:
+    rows = json.loads(RESULTS.read_text(encoding="utf-8"))
+    five = next(row for row in rows if row["seeds"] == 5)
+    one = {**five, "seeds": 1, "accuracy": 1.0, "new": "x"}
+    assert together([one]) == [{**row, "new": "x"} if row is five else row for row in rows]
+    other = {**one, "settings": {"run.rounds": 2}}
+    assert together([other]) == [other if row is five else row for row in rows]
