@@ -16,8 +16,7 @@ from fl_shuffle.declare import setting
 
 TORCHVISION_SOURCES = (
     "mnist", "fashion-mnist", "kmnist", "qmnist", "emnist", "usps", "svhn", "cifar10", "cifar100",
-    "stl10", "country211", "dtd", "fer2013", "fgvc-aircraft", "flowers102", "food101", "gtsrb",
-    "imagenette", "oxford-iiit-pet", "pcam", "rendered-sst2", "stanford-cars",
+    "stl10",
 )  # fmt: skip
 """Data sets of torchvision.datasets that a configuration names (`data/sources/image_sets`)."""
 SOURCES = ("digits", "gapminder", "files", "huggingface", *TORCHVISION_SOURCES)

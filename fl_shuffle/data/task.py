@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import numpy as np
 import torch
@@ -164,7 +163,7 @@ def _load_data(section: DataSection, tell: Tell) -> Data:
                 features = CachedFeatures(features)
         vectors: Features = features
         vectors.fit(images)
-        tell(_told(section, vectors, images))
+        tell(f"features {section.features} of {len(images):,} records")
         _data_cache[key] = Data(
             inputs=vectors_of(section, vectors, images),
             labels=torch.from_numpy(records.targets(records.train_labels[partition.order])),
@@ -177,10 +176,3 @@ def _load_data(section: DataSection, tell: Tell) -> Data:
             names=client_names(section, records.train_clients),
         )
     return _data_cache[key]
-
-
-def _told(section: DataSection, features: Features, images: NDArray[Any]) -> str:
-    what = f"features {section.features} of {len(images):,} records"
-    if not isinstance(features, CachedFeatures) or not features.known(images):
-        return what
-    return f"{what}, computed before"

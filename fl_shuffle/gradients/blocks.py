@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_shuffle.gradients.networks.graph import Network, network_of
+from fl_shuffle.gradients.networks.chain import Network, network_of
 from fl_shuffle.gradients.structure import saved_numbers
 
 ROW_NUMBERS = 1 << 22

@@ -9,8 +9,8 @@ from fl_shuffle.errors import require_choice, require_integer
 from fl_shuffle.gradients.blocks import packing_of_network
 from fl_shuffle.gradients.engine import GradientEngine, Loss
 from fl_shuffle.gradients.general import GeneralEngine
+from fl_shuffle.gradients.networks.chain import network_of
 from fl_shuffle.gradients.networks.engine import NetworkEngine
-from fl_shuffle.gradients.networks.graph import network_of
 from fl_shuffle.gradients.softmax_regression import SoftmaxRegression, compiles
 from fl_shuffle.gradients.structure import check_module
 

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch.func import functional_call, grad, vmap
 
 from fl_shuffle.errors import FlShuffleError, InvalidValueError
 from fl_shuffle.gradients.blocks import Packing, equal_pieces
-from fl_shuffle.gradients.engine import Batch, GradientEngine, Loss, cross_entropy
+from fl_shuffle.gradients.engine import Batch, GradientEngine, cross_entropy
 from fl_shuffle.gradients.kernels import aligned, clip_factor
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords, without_nonfinite_
 from fl_shuffle.gradients.rounding import HALF_ULP_64, move_error_float64
@@ -48,21 +49,12 @@ class GeneralEngine(GradientEngine):
     record as well is broken, and is heard.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        packing: Packing,
-        *,
-        clip: str,
-        norm: int,
-        device: torch.device,
-        loss: Loss | None,
-    ) -> None:
-        super().__init__(module, packing, clip=clip, norm=norm, device=device, loss=loss)
-        self._module = copy.deepcopy(module).to(device).float()
+    def __init__(self, module: nn.Module, packing: Packing, **options: Any) -> None:
+        super().__init__(module, packing, **options)
+        self._module = copy.deepcopy(module).to(self.device).float()
         self._shapes = {name: value.shape for name, value in self._module.named_parameters()}
         self._outputs: int | None = None
-        self._path = UNDECIDED if clip == "record" else "autograd per client"
+        self._path = UNDECIDED if self.clip == "record" else "autograd per client"
         self._lock = threading.Lock()
         self._local = threading.local()
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from fl_shuffle.gradients.engine import Batch, Loss
 from fl_shuffle.gradients.kernels import steady_arithmetic
+from fl_shuffle.gradients.networks.chain import Network
 from fl_shuffle.gradients.networks.engine import NetworkEngine
-from fl_shuffle.gradients.networks.graph import Network
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords
 from fl_shuffle.gradients.rounding import move_error_float32
 

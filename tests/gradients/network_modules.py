@@ -3,42 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
 SHAPE = (2, 9, 9)
-
-
-class Residual(nn.Module):
-    """Two ways that meet again, functional activations, and a mean over places."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(2, 6, 3, padding=1)
-        self.norm = nn.GroupNorm(2, 6)
-        self.second = nn.Conv2d(6, 6, 3, padding=1, bias=False)
-        self.head = nn.Linear(12, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        before = functional.relu(self.norm(self.first(x)), inplace=True)
-        after = before + torch.tanh(self.second(before))
-        pooled = torch.cat([after.mean((2, 3)), functional.max_pool2d(after, 9).flatten(1)], 1)
-        return self.head(pooled.view(pooled.size(0), -1))
-
-
-class Lines(nn.Module):
-    """Records [18, 9] as sequences: a convolution along them, and a linear map of each place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.along = nn.Conv1d(18, 7, 3, stride=2, dilation=2)
-        self.each = nn.Linear(7, 4)
-        self.norm = nn.LayerNorm([3, 4])
-        self.head = nn.Linear(12, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        places = self.each(torch.sigmoid(self.along(x.reshape(x.shape[0], 18, 9))).transpose(1, 2))
-        return self.head(self.norm(places).flatten(1))
 
 
 def networks() -> dict[str, nn.Module]:
@@ -66,6 +33,14 @@ def networks() -> dict[str, nn.Module]:
             nn.LayerNorm(30, bias=False),
             nn.Linear(30, 5),
         ),
-        "residual": Residual(),
-        "lines": Lines(),
+        # Sequences: a convolution along them, and a linear map of each place.
+        "lines": nn.Sequential(
+            nn.Flatten(1, 2),
+            nn.Conv1d(18, 7, 3, stride=2, dilation=2),
+            nn.Sigmoid(),
+            nn.Linear(3, 4),
+            nn.LayerNorm([7, 4]),
+            nn.Flatten(),
+            nn.Linear(28, 5),
+        ),
     }

@@ -35,7 +35,6 @@ MODELS: dict[str, nn.Module] = {
     ),
     "convolution": Small(),
     "cells": Cells(),
-    "residual": NETWORKS["residual"],
     "lines": NETWORKS["lines"],
 }
 PARAMETERS = {name: flat(model) for name, model in MODELS.items()}
@@ -77,7 +76,7 @@ def part(problem: tuple, first: int, last: int, shift: int = 0) -> tuple:
     ("name", "clip", "steps"),
     [
         *((name, "record", 1) for name in MODELS),
-        *((name, "none", 3) for name in ("linear", "linear, compiled", "broad", "residual")),
+        *((name, "none", 3) for name in ("linear", "linear, compiled", "broad")),
         ("convolution", "none", 1),
     ],
 )
@@ -98,7 +97,7 @@ def test_whole_blocks_have_the_same_bits_in_any_call(name: str, clip: str, steps
 
 
 def test_threads_do_not_matter() -> None:
-    for name in ("broad", "deep", "linear", "linear, compiled", "convolution", "residual"):
+    for name in ("broad", "deep", "linear", "linear, compiled", "convolution"):
         problem = data(name, 1)
         engine = engine_of(name, "record")
         expected = rows_of(engine, name, problem, 1)

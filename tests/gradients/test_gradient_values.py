@@ -61,7 +61,7 @@ def test_chains_against_autograd(name: str, clip: str, norm: int) -> None:
 @pytest.mark.parametrize(
     ("module", "path"),
     [
-        (Small, "closed-form network"),
+        (Small, "torch.func"),
         (Tied, "torch.func"),
         (lambda: nn.Sequential(MODULES["relu"], nn.LayerNorm(5)), "closed-form network"),
         (lambda: nn.Sequential(MODULES["relu"], nn.LogSoftmax(1)), "torch.func"),

@@ -30,7 +30,6 @@ MODULES: dict[str, nn.Module] = {
     "tanh, gelu": chains()["tanh, gelu"],
     "convolution": Small(),
     "branching": Branching(),
-    "residual": NETWORKS["residual"],
     "lines": NETWORKS["lines"],
 }
 SIZES = [3, 5, 70, 1, 5, 33]

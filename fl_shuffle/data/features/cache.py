@@ -45,19 +45,11 @@ class CachedFeatures:
         self.data_dependent = kind.data_dependent
         self._images: NDArray[Any] | None = None
         self._fitted = False
-        # Of images that are kept here, so that no other array takes their address.
-        self._paths: dict[int, tuple[NDArray[Any], Path | None]] = {}
 
     def fit(self, images: NDArray[Any]) -> None:
         """Check the training images, and keep them for when they are needed."""
         self.kind.check(images)
         self._images, self._fitted = images, False
-        self._paths.clear()
-
-    def known(self, images: NDArray[Any]) -> bool:
-        """Whether a file for these images is there; it may yet turn out to be damaged."""
-        path = self._path(images)
-        return path is not None and path.is_file()
 
     def transform(self, images: NDArray[Any]) -> Features:
         """float32 [N, dimension]."""
@@ -76,13 +68,10 @@ class CachedFeatures:
 
     def _path(self, images: NDArray[Any]) -> Path | None:
         """Where the vectors of these images lie, or would lie; None without a folder to use."""
-        if id(images) not in self._paths:
-            folder = features_folder()
-            usable = folder is not None and KEPT.made(folder)
-            name = self._digest(images) + KEPT.suffix if usable else ""
-            path = folder / name if folder is not None and usable else None
-            self._paths[id(images)] = images, path
-        return self._paths[id(images)][1]
+        folder = features_folder()
+        if folder is None or not KEPT.made(folder):
+            return None
+        return folder / (self._digest(images) + KEPT.suffix)
 
     def _digest(self, images: NDArray[Any]) -> str:
         digest = hashlib.blake2b(digest_size=_DIGEST)

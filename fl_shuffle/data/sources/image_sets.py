@@ -6,8 +6,7 @@
     root = "data"
 
 Images are uint8, [N, H, W] where they are grey and [N, 3, H, W] where they are not. Numbers of
-classes and shapes stand here or in the options; nothing of them is read from the records. Sets of
-photographs of many sizes need `source_options.size`: their images are scaled to that square.
+classes and shapes stand here; nothing of them is read from the records.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 from fl_shuffle.configuration.sections import DataSection
 from fl_shuffle.data.records import Records
 from fl_shuffle.data.sources.options import FIELD, require_known, text_option
-from fl_shuffle.errors import DataError, require_choice, require_integer
+from fl_shuffle.errors import DataError, require_choice
 
 DATA_VARIABLE = "FL_SHUFFLE_DATA"
 """Names the folder that holds data sets where a configuration names none."""
@@ -45,21 +44,15 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class ImageSet:
-    """A class of torchvision.datasets: what asks it for either part, and what it holds.
+    """A class of torchvision.datasets, and what it holds.
 
-    `shape` is None where images have many sizes.
+    A part is asked for by `split`, "train" or "test", where the class takes that; else by `train`.
     """
 
     name: str
     classes: int
-    shape: tuple[int, ...] | None = None
-    train: Mapping[str, Any] = field(default_factory=lambda: {"train": True})
-    test: Mapping[str, Any] = field(default_factory=lambda: {"train": False})
-
-
-def _split(name: str, classes: int, shape: tuple[int, ...] | None, train: str = "train",
-           test: str = "test") -> ImageSet:  # fmt: skip
-    return ImageSet(name, classes, shape, {"split": train}, {"split": test})
+    shape: tuple[int, ...]
+    by_split: bool = False
 
 
 SETS = {
@@ -69,22 +62,10 @@ SETS = {
     "qmnist": ImageSet("QMNIST", 10, (28, 28)),
     "emnist": ImageSet("EMNIST", 47, (28, 28)),
     "usps": ImageSet("USPS", 10, (16, 16)),
-    "svhn": _split("SVHN", 10, (3, 32, 32)),
+    "svhn": ImageSet("SVHN", 10, (3, 32, 32), by_split=True),
     "cifar10": ImageSet("CIFAR10", 10, (3, 32, 32)),
     "cifar100": ImageSet("CIFAR100", 100, (3, 32, 32)),
-    "stl10": _split("STL10", 10, (3, 96, 96)),
-    "country211": _split("Country211", 211, None),
-    "dtd": _split("DTD", 47, None),
-    "fer2013": _split("FER2013", 7, None),
-    "fgvc-aircraft": _split("FGVCAircraft", 100, None, "trainval"),
-    "flowers102": _split("Flowers102", 102, None),
-    "food101": _split("Food101", 101, None),
-    "gtsrb": _split("GTSRB", 43, None),
-    "imagenette": _split("Imagenette", 10, None, "train", "val"),
-    "oxford-iiit-pet": _split("OxfordIIITPet", 37, None, "trainval"),
-    "pcam": _split("PCAM", 2, None),
-    "rendered-sst2": _split("RenderedSST2", 2, None),
-    "stanford-cars": _split("StanfordCars", 196, None),
+    "stl10": ImageSet("STL10", 10, (3, 96, 96), by_split=True),
 }
 """By the names of `configuration.sections.TORCHVISION_SOURCES`."""
 
@@ -92,31 +73,22 @@ SETS = {
 def read(section: DataSection) -> Records:
     """Both parts of the set that `source` names. Raises `DataError` with the remedy."""
     found, options = SETS[section.source], section.source_options
-    known = ("split",) if found.name == "EMNIST" else ()
-    require_known(options, section.source, known if found.shape else ("size",))
+    require_known(options, section.source, ("split",) if found.name == "EMNIST" else ())
     asked: dict[str, Any] = {}
-    classes, size = found.classes, 0
+    classes = found.classes
     if found.name == "EMNIST":
         split = text_option(options, "split", "balanced")
         asked["split"] = require_choice(f"{FIELD}.split", split, EMNIST_CLASSES)
         classes = EMNIST_CLASSES[split]
-    if found.shape is None:
-        if "size" not in options:
-            raise DataError(
-                f"data.source = {section.source!r} has images of many sizes: name the side to "
-                "scale them to, as data.source_options = { size = 64 }"
-            )
-        size = require_integer(f"{FIELD}.size", options["size"], minimum=1, maximum=1024)
     root = _root(section)
     parts: list[tuple[NDArray[np.uint8], NDArray[np.int64]]] = []
-    for part in (found.train, found.test):
-        data_set = _open(section.source, found.name, root, {**part, **asked})
-        images, labels = _scaled(data_set, size) if size else _arrays(data_set)
-        wanted = (3, size, size) if size else found.shape
-        if images.shape[1:] != wanted:
+    for part in ("train", "test"):
+        which = {"split": part} if found.by_split else {"train": part == "train"}
+        images, labels = _arrays(_open(section.source, found.name, root, {**which, **asked}))
+        if images.shape[1:] != found.shape:
             raise DataError(
                 f"{section.source} in {root}: images of shape {images.shape[1:]} instead of "
-                f"{wanted}; remove its folder there to download it again"
+                f"{found.shape}; remove its folder there to download it again"
             )
         parts.append((images, labels))
     (train_images, train_labels), (test_images, test_labels) = parts
@@ -186,13 +158,3 @@ def _arrays(data_set: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     if images.ndim == 4 and images.shape[-1] == 3:
         images = images.transpose(0, 3, 1, 2)
     return np.ascontiguousarray(images, dtype=np.uint8), labels.astype(np.int64)
-
-
-def _scaled(data_set: Any, size: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Colour images scaled to a square, one after the other."""
-    images = np.empty((len(data_set), 3, size, size), dtype=np.uint8)
-    labels = np.empty(len(data_set), dtype=np.int64)
-    for place in range(len(data_set)):
-        image, labels[place] = data_set[place]
-        images[place] = np.asarray(image.convert("RGB").resize((size, size))).transpose(2, 0, 1)
-    return images, labels

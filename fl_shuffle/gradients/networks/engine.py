@@ -11,6 +11,7 @@ gradients with inputs, or of the records' clipping factors with their gradients.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +21,10 @@ from torch import Tensor, nn
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients.blocks import Segment, equal_pieces, packing_of_network, segments_of
 from fl_shuffle.gradients.client_sums import TILE, ClientSums
-from fl_shuffle.gradients.engine import Batch, GradientEngine, Loss, cross_entropy
+from fl_shuffle.gradients.engine import Batch, GradientEngine, cross_entropy
 from fl_shuffle.gradients.general import GeneralEngine
 from fl_shuffle.gradients.kernels import FLUSHED, clip_factor, powers_of
-from fl_shuffle.gradients.networks.graph import Network
+from fl_shuffle.gradients.networks.chain import Network
 from fl_shuffle.gradients.nonfinite_records import NonfiniteRecords, without_nonfinite_
 from fl_shuffle.gradients.rounding import length_error, move_error_float32
 
@@ -47,31 +48,20 @@ class Pass:
 
 
 class NetworkEngine(GradientEngine):
-    """Feed-forward networks of known layers (`graph.network_of`).
+    """Feed-forward networks of known layers (`chain.network_of`).
 
     To the clients' sums a layer whose gradients are written out is a linear one with a single
     output: its inputs are the gradients, its errors the clipping factors.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        network: Network,
-        *,
-        clip: str,
-        norm: int,
-        device: torch.device,
-        loss: Loss | None,
-    ) -> None:
+    def __init__(self, module: nn.Module, network: Network, **options: Any) -> None:
         packing = packing_of_network(module, network.shape, network)
-        super().__init__(module, packing, clip=clip, norm=norm, device=device, loss=loss)
+        super().__init__(module, packing, **options)
         self._network = network
         self._layers = tuple(layer for part in network.layers for layer in part.layers)
-        self._sums = ClientSums(device)
+        self._sums = ClientSums(self.device)
         # Several local steps take every client to parameters of its own.
-        self._apart = GeneralEngine(
-            module, packing, clip="none", norm=norm, device=device, loss=loss
-        )
+        self._apart = GeneralEngine(module, packing, **{**options, "clip": "none"})
 
     @property
     def path(self) -> str:
