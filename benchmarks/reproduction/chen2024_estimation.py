@@ -22,7 +22,7 @@ from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.estimators import (
     BoundedRandomizer,
-    categorical_randomizer,
+    KaryRandomizedResponse,
     estimate_frequency,
     estimate_mean,
 )
@@ -115,7 +115,7 @@ def draw_bits(rng: np.random.Generator) -> Array:
 
 def frequency_errors(values: Array, epsilon0: Array, rng: np.random.Generator) -> Errors:
     """Signed error of every estimate of the share of ones."""
-    randomizer = categorical_randomizer("krr", 2)
+    randomizer = KaryRandomizedResponse(2)
     reports = randomizer.randomize(values.astype(np.int64), epsilon0, rng)
     truth = values.mean()
     names = {PUBLISHED: "published", UNBIASED: "unbiased", INVERSE: "inverse-variance"}

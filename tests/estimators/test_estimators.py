@@ -12,8 +12,7 @@ from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.estimators import (
     ESTIMATORS,
     BoundedRandomizer,
-    Reports,
-    categorical_randomizer,
+    KaryRandomizedResponse,
     estimate_frequency,
     estimate_mean,
 )
@@ -28,7 +27,7 @@ MOST_COVERED = 594
 
 
 def of_numbers(name: str) -> BoundedRandomizer:
-    return BoundedRandomizer(name, 20.0, 80.0, 1e-5 if name == "gaussian" else 0.0)
+    return BoundedRandomizer(name, 20.0, 80.0)
 
 
 def population(rng: np.random.Generator) -> tuple[np.ndarray, ...]:
@@ -37,20 +36,13 @@ def population(rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     return categories, np.clip(rng.normal(45, 12, USERS), 20, 80), rng.choice([0.3, 1, 3], USERS)
 
 
-@pytest.mark.parametrize(
-    ("name", "estimator"),
-    [
-        *(("krr", estimator) for estimator in ESTIMATORS),
-        ("oue", "inverse-variance"),
-        ("blh", "inverse-variance"),
-    ],
-)
-def test_frequency_is_unbiased_and_covered(name: str, estimator: str) -> None:
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_frequency_is_unbiased_and_covered(estimator: str) -> None:
     """Budgets are dealt at random, anew in every repetition; the users' values stay the same."""
     rng = np.random.default_rng(10)
     categories, _, budgets = population(rng)
     truth = np.bincount(categories, minlength=K) / USERS
-    randomizer = categorical_randomizer(name, K)
+    randomizer = KaryRandomizedResponse(K)
     values, errors, covered = [], [], np.zeros(K, int)
     for _ in range(REPEATS):
         dealt = rng.permutation(budgets)
@@ -70,7 +62,6 @@ def test_frequency_is_unbiased_and_covered(name: str, estimator: str) -> None:
     ("name", "estimator"),
     [
         *(("laplace", estimator) for estimator in ESTIMATORS),
-        ("gaussian", "unbiased"),
         ("duchi", "inverse-variance"),
     ],
 )
@@ -99,7 +90,7 @@ def test_only_equal_weights_are_unbiased_when_budgets_go_with_the_data() -> None
     ranks = np.argsort(np.argsort(budgets))
     categories, numbers = np.sort(categories)[ranks], np.sort(numbers)[ranks]
     share = np.mean(categories == 0)
-    krr, laplace = categorical_randomizer("krr", K), of_numbers("laplace")
+    krr, laplace = KaryRandomizedResponse(K), of_numbers("laplace")
     errors: dict[tuple[str, str], list[float]] = {}
     for _ in range(300):
         reports = krr.randomize(categories, budgets, rng)
@@ -121,8 +112,8 @@ def test_published_forms_by_hand() -> None:
     epsilon0 = np.array([0.5, 1.0, 2.0, 0.1, 1.5])
     bits = np.array([1, 0, 1, 1, 0])
     a, b = bits.sum(), (1 / (1 + np.exp(epsilon0))).sum()
-    krr = categorical_randomizer("krr", 2)
-    estimate = estimate_frequency(Reports(bits), epsilon0, krr, estimator="published")
+    krr = KaryRandomizedResponse(2)
+    estimate = estimate_frequency(bits, epsilon0, krr, estimator="published")
     assert estimate.value[1] == pytest.approx((a - b) / (5 - 2 * b), rel=1e-12)
     reports = np.array([3.0, 40.0, 100.0, -7.0, 55.5])
     mean = estimate_mean(reports, epsilon0, of_numbers("laplace"), estimator="published")
@@ -140,16 +131,16 @@ def test_published_forms_by_hand() -> None:
         (np.zeros(3), 1.0, {"confidence": 1.0}, "confidence"),
         (np.zeros(2), np.array([1.0, 0.0]), {}, "epsilon0"),
         (np.zeros(2), 1.0, {"estimator": "best"}, "estimator"),
-        (Reports(np.array([], dtype=int)), 1.0, {}, "reports"),
-        (Reports(np.array([0, 1])), np.array([1.0, 1e-300]), {}, "too small to estimate"),
-        (Reports(np.array([0, 1])), 1.0, {"estimator": "publishd"}, "did you mean 'published'"),
+        (np.array([], dtype=int), 1.0, {}, "reports"),
+        (np.array([0, 1]), np.array([1.0, 1e-300]), {}, "too small to estimate"),
+        (np.array([0, 1]), 1.0, {"estimator": "publishd"}, "did you mean 'published'"),
     ],
 )
 def test_bad_reports_budgets_and_names(
     reports: Any, epsilon0: Any, more: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(InvalidValueError, match=told):
-        if isinstance(reports, Reports):
-            estimate_frequency(reports, epsilon0, categorical_randomizer("krr", 2), **more)
+        if reports.dtype.kind == "i":
+            estimate_frequency(reports, epsilon0, KaryRandomizedResponse(2), **more)
         else:
             estimate_mean(reports, epsilon0, of_numbers("laplace"), **more)
