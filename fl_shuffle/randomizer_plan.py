@@ -130,13 +130,10 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
     """
     privacy = config.privacy
     noise = privacy.randomizer
-    own, kind = None, NOISES.get(noise) or DISCRETE.get(noise)
     if noise == "declared":
         return _declared_plan(config, budgets, records)
-    if kind is None:
-        own, norm = load_randomizer(noise)
-    else:
-        norm = kind.norm
+    kind = NOISES.get(noise) or DISCRETE.get(noise)
+    own, norm = load_randomizer(noise) if kind is None else (None, kind.norm)
     # A million of them take seconds: once, and only where they are needed.
     mus = cache(lambda: gaussian_mus(budgets.epsilon, budgets.delta))
     clip = privacy.clip_norm * _clip_share(config, budgets, mus)
@@ -144,9 +141,8 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
     radius, sensitivity = _radii(config, norm, clip, batch)
     calibrated_for = 2.0 * clip / batch if privacy.calibration == "as-published" else sensitivity
     scale = _scales(config, budgets, calibrated_for, mus)
-    weight = np.ones(len(budgets))
-    if config.server.weights == "inverse-variance":
-        weight = scale**-2.0 / np.mean(scale**-2.0)
+    inverse = scale**-2.0 if config.server.weights == "inverse-variance" else np.ones(len(budgets))
+    weight = inverse / np.mean(inverse)
     known, reach = weight * scale, weight * radius
     custom, group = None, 1
     if noise in DISCRETE:

@@ -57,6 +57,7 @@ class ConfiguredStrategy(PlayedByStart):
         self._parts = parts
         self._model = model
         self._context = context
+        self._frozen: Frozen | None = None
 
     @classmethod
     def of(
@@ -99,33 +100,47 @@ class ConfiguredStrategy(PlayedByStart):
         that cannot be used, else as rounds do.
         """
         require_no_evaluation(evaluate_config)
-        parts, config = self._parts, self._parts.config
-        if num_rounds not in (None, config.run.rounds):
+        rounds = self._parts.config.run.rounds
+        if num_rounds not in (None, rounds):
             raise InvalidValueError(
                 "num_rounds",
                 num_rounds,
-                f"the budgets are planned for run.rounds = {config.run.rounds}",
+                f"the budgets are planned for run.rounds = {rounds}",
                 "leave num_rounds out, or set run.rounds",
             )
         keep_one_thread()
-        frozen = None if self._model is None else Frozen.of(self._model, initial_arrays)
-        trained = initial_arrays if frozen is None else frozen.trained(initial_arrays)
-        layout = Layout.of(trained)
+        if self._model is not None:
+            self._frozen = Frozen.of(self._model, initial_arrays)
+        trained = initial_arrays if self._frozen is None else self._frozen.trained(initial_arrays)
         # Before anything is reserved: names of metrics are known, and mistakes in them seen.
         first = {} if evaluate_fn is None else metrics_in(evaluate_fn(0, initial_arrays))
-        optimizer = ServerOptimizer(config.server, torch.from_numpy(layout.flatten(trained)))
-        accountant, nodes = parts.accountant(layout.size), parts.nodes(grid)
-        nodes.beside = {} if frozen is None else frozen.records()
-
-        def whole(arrays: ArrayRecord) -> ArrayRecord:
-            return arrays if frozen is None else frozen.whole(arrays)
 
         def measured(number: int, arrays: ArrayRecord) -> Mapping[str, Any] | None:
             assert evaluate_fn is not None
-            return evaluate_fn(number, whole(arrays))
+            return evaluate_fn(number, self._whole(arrays))
 
-        # The lines of server/app.py, for a model of the app's own.
-        opened = parts.open_ledger(grid, self._context, accountant, layout.size, tuple(first))
+        measure = None if evaluate_fn is None else measured
+        settings = train_config or ConfigRecord()
+        result = self._play(grid, trained, timeout, settings, measure, tuple(first))
+        if first:
+            result.evaluate_metrics_serverapp[0] = MetricRecord({**first})
+        return result
+
+    def _play(
+        self,
+        grid: Grid,
+        trained: ArrayRecord,
+        timeout: float | None,
+        train_config: ConfigRecord,
+        measure: Evaluate | None,
+        metrics: tuple[str, ...],
+    ) -> Result:
+        """The lines of server/app.py, for a model of the app's own."""
+        parts, config, layout = self._parts, self._parts.config, Layout.of(trained)
+        optimizer = ServerOptimizer(config.server, torch.from_numpy(layout.flatten(trained)))
+        accountant, nodes = parts.accountant(layout.size), parts.nodes(grid)
+        nodes.beside = {} if self._frozen is None else self._frozen.records()
+        opened = parts.open_ledger(grid, self._context, accountant, layout.size, metrics)
         with opened as ledger:
             ledger.restore(optimizer)
             shuffler = parts.shuffler(self._context, ledger.run, layout.size, ledger.counted)
@@ -137,20 +152,20 @@ class ConfiguredStrategy(PlayedByStart):
                 nodes=nodes,
                 analyzer=parts.analyzer,
             )
-            settings, rounds = train_config or ConfigRecord(), config.run.rounds
-            measure = None if evaluate_fn is None else measured
             try:
                 result = strategy.start(
-                    grid, trained, rounds, timeout, settings, evaluate_fn=measure
+                    grid, trained, config.run.rounds, timeout, train_config, evaluate_fn=measure
                 )
             except PrivacyBudgetError as error:
                 if strategy.answered:
                     raise
                 raise PrivacyBudgetError(f"{error}; {NO_MOD}") from None
-            result.arrays = whole(result.arrays)
+            result.arrays = self._whole(result.arrays)
             tensors = {n: torch.from_numpy(array.numpy()) for n, array in result.arrays.items()}
             ledger.finish(tensors, strategy.stopped, failed=strategy.failed)
             shuffler.forget(ledger.rounds)
-        if first:
-            result.evaluate_metrics_serverapp[0] = MetricRecord({**first})
         return result
+
+    def _whole(self, arrays: ArrayRecord) -> ArrayRecord:
+        """The model's arrays, with those that are not trained."""
+        return arrays if self._frozen is None else self._frozen.whole(arrays)

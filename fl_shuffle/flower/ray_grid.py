@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -81,6 +82,8 @@ class RayGrid(InProcessGrid):
         )
         self._path = client_app
         super().__init__(ClientApp(), run_config, nodes, trusted=trusted, observer=observer)
+        # What an app leaves in its node's state comes back whole: one request of a node at a time.
+        self._turns = {node: Lock() for node in self._contexts}
 
     def close(self) -> None:
         """Stop threads and processes."""
@@ -88,12 +91,14 @@ class RayGrid(InProcessGrid):
         ray.shutdown()
 
     def _answered(self, message: Message) -> Message:
-        context = self._contexts[message.metadata.dst_node_id]
-        task = self._play.remote(self._path, message, context, self._trusted)
-        try:
-            reply, context.state = ray.get(task)
-        except ray.exceptions.RayError as error:
-            return Message(NamedError(f"died with {type(error).__name__}"), reply_to=message)
+        node = message.metadata.dst_node_id
+        with self._turns[node]:
+            context = self._contexts[node]
+            try:
+                task = self._play.remote(self._path, message, context, self._trusted)
+                reply, context.state = ray.get(task)
+            except ray.exceptions.RayError as error:
+                return Message(NamedError(f"died with {type(error).__name__}"), reply_to=message)
         if isinstance(reply, str):
             raise RunError(reply)
         found: Message = reply
