@@ -11,23 +11,12 @@ import pytest
 from fl_shuffle.cli import main
 
 SMALL = """
-[run]
-rounds = 3
-seed = 5
-[data]
-source = "digits"
-clients = 12
-[model]
-kind = "linear"
-[privacy]
-unit = "client"
-clip_norm = 0.5
-[budgets]
-distribution = "uniform"
-low = 1.0
-high = 4.0
-[server]
-learning_rate = 0.5
+run = { rounds = 3, seed = 5 }
+data = { source = "digits", clients = 12 }
+model = { kind = "linear" }
+privacy = { unit = "client", clip_norm = 0.5 }
+budgets = { distribution = "uniform", low = 1.0, high = 4.0 }
+server = { learning_rate = 0.5 }
 """
 
 Launch = Callable[..., int]

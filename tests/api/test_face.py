@@ -64,7 +64,7 @@ def test_importing_the_package_loads_no_library() -> None:
     assert python(code).strip() == "[]"
 
 
-def test_every_name_of_every_room_exists() -> None:
+def test_every_name_of_every_package_exists() -> None:
     packages = [
         path.parent.relative_to(ROOT).parts
         for path in (ROOT / "fl_shuffle").rglob("__init__.py")

@@ -15,27 +15,22 @@ from safetensors.torch import load_file
 from fl_shuffle.cli import main
 from tests.apps.programs import program
 from tests.apps.superlink import PROGRAMS, federation
+from tests.small_federation import model_bytes
 
 SMALL = """
-[run]
-rounds = 2
-seed = 11
-timeout = 600
-[data]
-source = "digits"
-clients = 9
-[model]
-kind = "linear"
-[privacy]
-unit = "record"
-clip_norm = 0.1
-[budgets]
-distribution = "uniform"
-low = 0.5
-high = 2.0
-[server]
-learning_rate = 5.0
+run = { rounds = 2, seed = 11, timeout = 600 }
+data = { source = "digits", clients = 9 }
+model = { kind = "linear" }
+privacy = { unit = "record", clip_norm = 0.1 }
+budgets = { distribution = "uniform", low = 0.5, high = 2.0 }
+server = { learning_rate = 5.0 }
 """
+NETWORK = (
+    SMALL.replace('kind = "linear"', 'kind = "mlp", hidden = [300]').replace(
+        "clients = 9", 'clients = 60, sizes = "unequal"'
+    )
+    + "training = { participation = 0.7 }\n"
+)
 TABLES = ("classes", "clients", "reservations", "rounds", "round_classes", "notes", "client_spend")
 
 pytestmark = [
@@ -56,17 +51,6 @@ def ledger(run: Path) -> dict[str, list[Any]]:
             names = ", ".join(name for name in columns if name != "seconds")
             found[table] = database.execute(f"SELECT {names} FROM {table}").fetchall()
     return found
-
-
-NETWORK = (
-    SMALL.replace('kind = "linear"', 'kind = "mlp"\nhidden = [300]').replace(
-        "clients = 9", 'clients = 60\nsizes = "unequal"'
-    )
-    + """
-[training]
-participation = 0.7
-"""
-)
 
 
 def both_ways(tmp_path: Path, text: str, node: str, hostile: str = "") -> tuple[Path, Path]:
@@ -99,7 +83,7 @@ def both_ways(tmp_path: Path, text: str, node: str, hostile: str = "") -> tuple[
 
 def test_supernodes_that_play_any_client_give_the_in_process_bits(tmp_path: Path) -> None:
     here, there = both_ways(tmp_path, NETWORK, "index={index}")
-    assert (here / "model.safetensors").read_bytes() == (there / "model.safetensors").read_bytes()
+    assert model_bytes(here) == model_bytes(there)
 
 
 def test_supernodes_that_hold_clients_give_the_in_process_values(tmp_path: Path) -> None:

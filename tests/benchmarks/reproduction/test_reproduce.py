@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.reproduction import chen2024_estimation, chen2024_gspa, chen2024_renyi, su2025
-from benchmarks.reproduction import command as reproduce_command
+from benchmarks.reproduction import (
+    chen2024_estimation,
+    chen2024_gspa,
+    chen2024_renyi,
+    command,
+    su2025,
+)
 from benchmarks.reproduction.core import Options, Result, Target, execute
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_epsilon
 from fl_shuffle.errors import InvalidValueError
@@ -126,11 +129,6 @@ def test_frequency_estimation(tmp_path: Path) -> None:
 # --- the command --------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def command() -> ModuleType:
-    return reproduce_command
-
-
 class Toy:
     """A target that counts its runs."""
 
@@ -153,16 +151,16 @@ class Toy:
 
 
 @pytest.fixture
-def toys(command: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Toy]]:
+def toys(monkeypatch: pytest.MonkeyPatch) -> list[Toy]:
     made = [Toy("broken", InvalidValueError("data", "/nowhere", "must exist")), Toy()]
     monkeypatch.setattr(
         command, "all_targets", lambda: {toy.target.name: toy.target for toy in made}
     )
-    yield made
+    return made
 
 
 def test_finished_targets_are_skipped_until_something_changes(
-    command: ModuleType, toys: list[Toy], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    toys: list[Toy], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     toy = toys[1]
     arguments = ["toy", "--out", str(tmp_path)]
@@ -180,9 +178,7 @@ def test_finished_targets_are_skipped_until_something_changes(
     assert toy.runs == 5
 
 
-def test_the_page_holds_the_entries_and_nothing_typed(
-    command: ModuleType, toys: list[Toy], tmp_path: Path
-) -> None:
+def test_the_page_holds_the_entries_and_nothing_typed(toys: list[Toy], tmp_path: Path) -> None:
     assert command.main(["toy", "--out", str(tmp_path)]) == 0
     text = (tmp_path / "README.md").read_text()
     assert "| 7 \\| 8 | seven | fast False |" in text
@@ -195,21 +191,15 @@ def test_the_page_holds_the_entries_and_nothing_typed(
     assert "| seven | other |" in (tmp_path / "README.md").read_text()
 
 
-def test_a_wrong_name_is_one_line(
-    command: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command.main(["figure-99", "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 # --- what is published --------------------------------------------------------------------------
 
 
 def test_publish_needs_every_full_result(
-    command: ModuleType, toys: list[Toy], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    toys: list[Toy], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    del toys
     before = (ROOT / "README.md").read_text()
+    assert command.main(["figure-99", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
     assert command.main(["toy", "--out", str(tmp_path)]) == 0
     assert command.main(["publish", "--out", str(tmp_path)]) == 2
     assert "broken has no full result" in capsys.readouterr().err
