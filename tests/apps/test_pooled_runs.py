@@ -14,7 +14,7 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.flower.grid import adopt_task_identity
 from fl_shuffle.flower.messages import TrainRequest, array_record, reply_with_reports
-from fl_shuffle.flower.settings import RESOLVED, SIMULATION_VARIABLE
+from fl_shuffle.flower.settings import RESOLVED
 from server.app import app as server_app
 from tests.small_federation import Launch
 
@@ -64,9 +64,8 @@ def a_node(**node_config: Any) -> Context:
     return Context(7, 3, node_config, RecordDict(), run_config)
 
 
-def test_a_deployment_plays_no_such_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deployment_plays_no_such_run() -> None:
     """A node sends no sum without noise, whatever the server's configuration says."""
-    monkeypatch.delenv(SIMULATION_VARIABLE, raising=False)
     adopt_task_identity(7)
     model = array_record({"parameters": np.zeros(650, np.float32)}, shared=True)
     message = TrainRequest(1, 0, 4).message(model, 3)
