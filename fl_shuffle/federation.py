@@ -94,6 +94,7 @@ class RunParts:
         self.first_trainings = FirstTrainings(config.data.clients)
         self._source = source
         self.features_use_data = False
+        self.fingerprint: str | None = None  # of the records: where the server has them
         self._making = RLock()
         self._nodes: dict[object, Node] = {}
 
@@ -353,6 +354,7 @@ class RunParts:
             dimension,
             self.data_facts,
             features_use_data=self.features_use_data,
+            fingerprint=self.fingerprint,
             lifetime=self.budgets.lifetime,
             budgets_by_place=self.budgets.by_place,
             metrics=metrics,
@@ -373,6 +375,7 @@ class Federation(RunParts):
         super().__init__(config, task.budgets, task.plan, source)
         self.task = task
         self.features_use_data = task.features_use_data
+        self.fingerprint = task.fingerprint
 
     @classmethod
     def made_of(cls, config: Config, tell: Tell = silent) -> Self:

@@ -54,8 +54,9 @@ def coarse_pairs() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FL_SHUFFLE_STATE", str(tmp_path_factory.mktemp("state")))
         # One for all of a session's processes: each little federation is certified once.
         base = tmp_path_factory.getbasetemp()
         shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base

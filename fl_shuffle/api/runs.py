@@ -56,21 +56,22 @@ def resume(
     directory: str | Path,
     *,
     settings: Sequence[str] = (),
+    data_unchanged: bool = False,
     on_round: OnRound | None = None,
     on_event: OnEvent | None = None,
 ) -> Result:
     """Go on with the unfinished run in `directory`, with its own configuration, to its end.
 
     `settings` (`section.key=value`) change what may change (docs/reliability.md).
-    That its records are the same is the caller's to see to; budgets, sizes and shapes are compared.
-    Raises `RunError` where there is none, and where what was released could not be accounted any
-    more. The callbacks are those of `simulate`.
+    Raises `RunError` where there is none, where what was released could not be accounted any more,
+    and where nobody can tell whether the data are still the same, unless `data_unchanged` vouches
+    for them. The callbacks are those of `simulate`.
     """
     from fl_shuffle.runs.place import RunPlace
     from fl_shuffle.runs.resume import unfinished_config
 
     path = Path(directory).resolve()
-    place = RunPlace(path, "yes")
+    place = RunPlace(path, "data-unchanged" if data_unchanged else "yes")
     return _play(unfinished_config(path, settings), place, on_round, on_event)
 
 

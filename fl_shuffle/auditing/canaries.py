@@ -257,6 +257,7 @@ class Canaries:
             test_labels=labels[:0],
             classes=2,
             features_use_data=False,
+            fingerprint="canaries",
             budgets=budgets,
             plan=plan,
             dimension=self._dimension,

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import io
 import logging
+import os
 import shutil
 import tempfile
 import threading
@@ -20,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from flwr.app import Array, Context, Message
@@ -51,6 +53,7 @@ from fl_shuffle.flower.messages import (
     array_record,
 )
 from fl_shuffle.plugins import load_attribute
+from fl_shuffle.runs.data_check import STATE_VARIABLE
 from fl_shuffle.runs.display import make_display
 from fl_shuffle.runs.place import RunPlace
 from fl_shuffle.simulation.launch import simulate
@@ -277,7 +280,11 @@ def audit_published(
     Raises `FlShuffleError` if the audited configuration itself cannot run.
     """
     inner = load_attribute(config.app.client, field="app.client")
-    with tempfile.TemporaryDirectory(prefix="fl-shuffle-twins-") as home:
+    with (
+        tempfile.TemporaryDirectory(prefix="fl-shuffle-twins-") as home,
+        # What the runs keep outside of their directory goes with them, too.
+        patch.dict(os.environ, {STATE_VARIABLE: str(Path(home) / "state")}),
+    ):
         kept = list[Any]()
 
         def play(neighbour: Neighbour | None, record: int = 0) -> tuple[dict[str, str], _World]:

@@ -29,6 +29,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="run directory (default: runs/DATE-TIME)")
     parser.add_argument("--resume", metavar="DIR", help="go on with an unfinished run")
     parser.add_argument(
+        "--data-unchanged",
+        action="store_true",
+        help="with --resume: vouch for the data where they cannot be compared",
+    )
+    parser.add_argument(
         "--track",
         action="append",
         default=[],
@@ -58,6 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         say(*_shipped())
         return 0
+    if arguments.data_unchanged and not arguments.resume:
+        raise ConfigError("--data-unchanged goes with --resume DIR")
     if arguments.resume and (arguments.config or arguments.out):
         raise ConfigError("--resume DIR takes its configuration from DIR; give no other")
     settings = [*arguments.set, *short_options(arguments)]
@@ -77,7 +84,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with tracking(arguments.track, also=display) as observer:
             if config is None:
-                result = resume(arguments.resume, settings=settings, on_event=observer)
+                vouched: bool = arguments.data_unchanged
+                result = resume(
+                    arguments.resume, settings=settings, data_unchanged=vouched, on_event=observer
+                )
             else:
                 result = simulate(config, out=arguments.out, on_event=observer)
     finally:

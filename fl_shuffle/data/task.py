@@ -47,6 +47,7 @@ class Data:
     test_labels: Tensor
     classes: int
     features_use_data: bool
+    fingerprint: str
     regression: bool = False
     names: list[str] | None = None
 
@@ -173,6 +174,7 @@ def _load_data(section: DataSection, tell: Tell) -> Data:
             classes=records.size,
             regression=records.regression,
             features_use_data=features.data_dependent,
+            fingerprint=records.fingerprint(),
             names=client_names(section, records.train_clients),
         )
     return _data_cache[key]

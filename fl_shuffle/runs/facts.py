@@ -1,6 +1,6 @@
 """What is known of a run before it starts: for its ledger, its screen and its summary.
 
-Everything here is the same for neighbouring data sets.
+Everything here is the same for neighbouring data sets, but the fingerprint, which is not published.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class DataFacts:
 class RunFacts:
     """What the apps know about a run beside its configuration.
 
-    `budgets_by_place` is that of `Budgets`. `metrics` are
+    `fingerprint` is a digest of the records: it may not be published (see `runs.data_check`); None
+    where the server does not have them. `budgets_by_place` is that of `Budgets`. `metrics` are
     names of what is measured after a round; those beside accuracy and loss get columns of their
     own.
     """
@@ -85,6 +86,7 @@ class RunFacts:
     dimension: int
     data: DataFacts
     features_use_data: bool
+    fingerprint: str | None
     lifetime: NDArray[np.float64] | None = None
     budgets_by_place: bool = False
     metrics: tuple[str, ...] = ()

@@ -10,15 +10,16 @@ from fl_shuffle.errors import ConfigError, require_choice
 
 RUN_DIRECTORY = "run-directory"
 RESUME = "resume"
-RESUMES = ("no", "yes")
+RESUMES = ("no", "yes", "data-unchanged")
 
 
 @dataclass(frozen=True)
 class RunPlace:
     """A run directory (None: a new one below `run.out`) and whether its run goes on.
 
-    A run that is there already is never gone on with unasked. Raises `ConfigError` for a `resume`
-    without a directory.
+    `resume` is "no", "yes", or "data-unchanged": the user vouches that the data are those the run
+    was started with, where that cannot be checked. A run that is there already is never gone on
+    with unasked. Raises `ConfigError` for a `resume` without a directory.
     """
 
     directory: Path | None = None

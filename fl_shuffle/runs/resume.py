@@ -27,9 +27,14 @@ from fl_shuffle.ledger.chain import CHANGEABLE, settings_of
 from fl_shuffle.ledger.reader import LedgerRecord, reading
 from fl_shuffle.ledger.state_file import load_state
 from fl_shuffle.ledger.store import Ledger
+from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data, state_folder
 from fl_shuffle.runs.directory import LEDGER, LOCK, SUMMARY, RunDirectory, require_begun
 from fl_shuffle.runs.facts import RunFacts
 from fl_shuffle.runs.views import RunView
+
+UNCHECKED = (
+    "resumed without a check that the data are those it was started with: the user vouched for them"
+)
 
 
 @dataclass(frozen=True)
@@ -112,15 +117,20 @@ def changes_of(path: Path, before: Config, now: Config) -> list[str]:
     return [f"resumed with {key} = {new.get(key)!r} instead of {old.get(key)!r}" for key in changed]
 
 
-def require_same(path: Path, known: LedgerRecord, facts: RunFacts) -> None:
+def require_same(path: Path, known: LedgerRecord, facts: RunFacts, *, vouched: bool) -> bool:
     """What was released is accounted with the randomizers it was released with, or not at all.
 
-    Raises `RunError` if budgets, clipping, the model, or the data's sizes and shapes changed.
+    Returns whether the data could be compared. Raises `RunError` if budgets, clipping, data or
+    model changed, and if the data cannot be compared and nobody `vouched` for them.
     """
+    fingerprint = None
+    if facts.fingerprint is not None:
+        fingerprint = recall_data(str(known.meta.get("run", "")))
+    data = known.meta["data"]
     same = {
         "budgets or clipping": known.classes == facts.plan.classes
         and np.array_equal(known.class_of, facts.plan.class_of),
-        "data": known.meta["data"] == facts.data.published(),
+        "data": data == facts.data.published() and fingerprint in (None, facts.fingerprint),
         "model": known.meta["dimension"] == facts.dimension,
     }
     changed = [name for name, equal in same.items() if not equal]
@@ -129,6 +139,14 @@ def require_same(path: Path, known: LedgerRecord, facts: RunFacts) -> None:
             f"{path} cannot be resumed: its {' and '.join(changed)} changed since it was started; "
             "put the old files back, or start a new run"
         )
+    if fingerprint is None and not vouched:
+        raise RunError(
+            f"{path}: whether the data are those the run was started with cannot be verified here, "
+            f"{state_folder()} does not know this run; resume it on the machine and as the user it "
+            f"was started by, set {STATE_VARIABLE} to that state folder, or add --data-unchanged "
+            "if you know that they are"
+        )
+    return fingerprint is not None
 
 
 def replays(directory: Path) -> str:

@@ -24,6 +24,12 @@ from fl_shuffle.errors import PrivacyBudgetError, RunError, RunInterrupted
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.ledger.writer import LedgerWriter
+from fl_shuffle.runs.data_check import (
+    STATE_VARIABLE,
+    forget_data,
+    remember_data,
+    state_folder,
+)
 from fl_shuffle.runs.directory import (
     CONFIG,
     LEDGER,
@@ -54,6 +60,7 @@ from fl_shuffle.runs.metrics import MetricsFile
 from fl_shuffle.runs.outcome import RoundOutcome, publishes_times
 from fl_shuffle.runs.place import RunPlace
 from fl_shuffle.runs.resume import (
+    UNCHECKED,
     as_text,
     changes_of,
     replays,
@@ -166,11 +173,15 @@ class Run(LedgerWriter):
             self._observer(Preparing(f"going on at round {point.first}: {said}"))
         self.first_round = point.first
 
-    def announce(self, *, new: bool) -> None:
+    def announce(self, *, new: bool, checked: bool) -> None:
         """The warnings, in the log and once in the ledger; then tell whoever watches."""
+        fresh = self.warnings if new else ()
+        if not checked:
+            self.warnings += (UNCHECKED,)
+            fresh += (UNCHECKED,)
         for text in self.warnings:
             log.warning(text)
-        for text in self.warnings if new else ():
+        for text in fresh:
             self.ledger.note(0, "warning", text)
         for text in assumptions_of(self.config, self.facts) if new else ():
             self.ledger.note(0, "assumption", text)
@@ -199,6 +210,7 @@ class Run(LedgerWriter):
         summary = view.summary()
         self._metrics.rewrite(view.metrics_text())
         self._directory.write(SUMMARY, as_text(summary))
+        forget_data(self.run)
         self._directory.no_witness()
         self._observer(RunFinished(summary))
 
@@ -243,12 +255,13 @@ def open_run(
     Raises `RunError` if the directory is taken, in use, or cannot be gone on with.
     """
     directory = _directory(config, place)
-    known = None
+    known, checked = None, True
     try:
         if place.goes_on:
             known = unfinished_ledger(directory.path)
             changes = changes_of(directory.path, parse_config(known.meta["config"]), config)
-            require_same(directory.path, known, facts)
+            vouched = place.resume == "data-unchanged"
+            checked = require_same(directory.path, known, facts, vouched=vouched)
             ledger = Ledger.open(directory.path / LEDGER)
             _write_down(ledger, directory, config, changes)
         else:
@@ -257,9 +270,9 @@ def open_run(
             if config.run.entropy == "seeded":
                 ledger.outlive_the_process_only()
             run = Run(directory, config, facts, ledger, accountant, known=known, observer=observer)
-            with _can_go_on(_resuming(directory.path, observer)):
+            with _can_go_on(_resuming(directory.path, facts, observer)):
                 try:
-                    run.announce(new=not place.goes_on)
+                    run.announce(new=not place.goes_on, checked=checked)
                     yield run
                 finally:
                     run.close()
@@ -285,11 +298,14 @@ def _can_go_on(command: str) -> Iterator[None]:
         ) from error
 
 
-def _resuming(path: Path, observer: Observer) -> str:
-    """The command that goes on with the run, where it is played."""
+def _resuming(path: Path, facts: RunFacts, observer: Observer) -> str:
+    """The command that goes on with the run, where it is played; data that the server does not
+    have cannot be compared."""
+    vouched = facts.fingerprint is None
     if isinstance(observer, FlowerLog):
-        return f"""flwr run . --run-config "run-directory='{path}' resume='yes'\""""
-    return f"fl-shuffle simulate --resume {shlex.quote(str(path))}"
+        how = "data-unchanged" if vouched else "yes"
+        return f"""flwr run . --run-config "run-directory='{path}' resume='{how}'\""""
+    return f"fl-shuffle simulate --resume {shlex.quote(str(path))}" + " --data-unchanged" * vouched
 
 
 def _directory(config: Config, place: RunPlace) -> RunDirectory:
@@ -319,4 +335,12 @@ def _config_text(config: Config) -> str:
 def _start(directory: RunDirectory, config: Config, facts: RunFacts) -> Ledger:
     directory.write(CONFIG, _config_text(config))
     meta = ledger_meta(config, facts)
+    # Before the ledger: a run that has begun can always be compared.
+    if facts.fingerprint is not None and not remember_data(meta["run"], facts.fingerprint):
+        log.warning(
+            "%s cannot be written: --resume will not be able to check that the data are the same; "
+            "set %s to a folder that can",
+            state_folder(),
+            STATE_VARIABLE,
+        )
     return Ledger.create(directory.path / LEDGER, meta, facts.plan.classes, facts.plan.class_of)

@@ -174,8 +174,8 @@ def test_how_to_go_on_is_said_for_the_engine_that_plays(engine: str, tmp_path: P
     run = tmp_path / "run"
     run_config = {RESOLVED: json.dumps(settings()), "run-directory": str(run)}
     expected = {
-        "here": f"fl-shuffle simulate --resume {run}",
-        "flwr run": f"flwr run . --run-config \"run-directory='{run}' resume='yes'\"",
+        "here": f"fl-shuffle simulate --resume {run} --data-unchanged",
+        "flwr run": f"flwr run . --run-config \"run-directory='{run}' resume='data-unchanged'\"",
     }
     # An app whose nodes are nobody's: a query is answered, training is not.
     with nodes(ShuffleClientApp(), **run_config) as grid:

@@ -20,6 +20,7 @@ def test_digits_are_real_and_fixed() -> None:
     records = load_records(DataSection())
     assert len(records.train_labels) + len(records.test_labels) == 1797
     assert records.train_images.max() == 16 and records.classes == 10
+    assert records.fingerprint() == load_records(DataSection()).fingerprint()
     labels = np.concatenate([records.train_labels, records.test_labels])
     # The source's own count of each digit.
     counted = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]

@@ -127,6 +127,7 @@ def stretched(
         test_labels=torch.zeros(0, dtype=torch.int64),
         classes=3,
         features_use_data=False,
+        fingerprint="",
         budgets=budgets,
         plan=plan,
     )

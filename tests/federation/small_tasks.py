@@ -72,6 +72,7 @@ def task_of(config: Config, spoil: dict[int, float] | None = None) -> Task:
         test_labels=labels[:0],
         classes=3,
         features_use_data=False,
+        fingerprint="",
         budgets=budgets,
         plan=make_plan(config, budgets, np.array(SIZES)),
     )

@@ -16,6 +16,7 @@ from fl_shuffle.cli import main
 from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
 from fl_shuffle.flower.schedule import Schedule
 from fl_shuffle.runs import directory
+from fl_shuffle.runs.data_check import STATE_VARIABLE, recall_data
 from fl_shuffle.runs.directory import RunDirectory, new_directory
 from fl_shuffle.runs.place import RunPlace
 from fl_shuffle.runs.resume import unfinished_config
@@ -119,12 +120,12 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 def test_where_a_run_goes_travels_as_flower_configuration(tmp_path: Path) -> None:
-    for place in (RunPlace(), RunPlace(tmp_path), RunPlace(tmp_path, "yes")):
+    for place in (RunPlace(), RunPlace(tmp_path), RunPlace(tmp_path, "data-unchanged")):
         assert RunPlace.of(place.run_config()) == place
     assert RunPlace.of({"resume": ""}) == RunPlace()
     with pytest.raises(ConfigError, match="run-directory"):
         RunPlace.of({"resume": "yes"})
-    with pytest.raises(InvalidValueError, match="resume"):
+    with pytest.raises(InvalidValueError, match="data-unchanged"):
         RunPlace.of({"resume": "please", "run-directory": "x"})
 
 
@@ -151,3 +152,39 @@ def test_only_the_owner_may_read_a_run(
     assert {"ledger.sqlite-wal", "ledger.sqlite-shm"} <= seen
     assert mode(tmp_path / "run") == 0o700
     assert {mode(path) for path in (tmp_path / "run").iterdir()} == {0o600}
+
+
+def test_data_that_cannot_be_compared_must_be_vouched_for(
+    crash: Crashing,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As on another machine: the state folder does not know the run."""
+    crash(1)
+    monkeypatch.setenv(STATE_VARIABLE, str(tmp_path / "elsewhere"))
+    capsys.readouterr()
+    resume = ["simulate", "--resume", str(tmp_path / "run"), "--quiet"]
+    assert main(resume) == 2
+    error = capsys.readouterr().err
+    assert "cannot be verified here" in error and "--data-unchanged" in error
+    assert STATE_VARIABLE in error and len(error.splitlines()) == 1
+    assert main([*resume, "--data-unchanged"]) == 0
+    final = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert any("without a check that the data" in text for text in final["warnings"])
+    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
+        notes = [text for (text,) in db.execute("SELECT text FROM notes WHERE kind = 'warning'")]
+    assert sum("without a check that the data" in text for text in notes) == 1
+
+
+def test_what_is_known_of_the_data_is_private_and_goes_with_the_run(
+    crash: Crashing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(STATE_VARIABLE, str(tmp_path / "state"))
+    crash(1)
+    [known] = (tmp_path / "state" / "data").iterdir()
+    assert mode(known) == 0o600 and mode(known.parent) == 0o700
+    assert recall_data(known.name)
+    assert main(["simulate", "--resume", str(tmp_path / "run"), "--quiet"]) == 0
+    assert not list((tmp_path / "state" / "data").iterdir())
+    assert recall_data("../../etc/passwd") is None

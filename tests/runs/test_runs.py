@@ -14,6 +14,7 @@ from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.events import ClientClass, Spend
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
+from fl_shuffle.data import Records
 from fl_shuffle.ledger.store import Ledger
 from fl_shuffle.ledger.writer import LedgerWriter
 from tests.crashes import Crash, Crashing, Refused, resume
@@ -238,17 +239,21 @@ def test_the_file_knows_of_a_release_before_it_happens(
     assert most == 4
 
 
-def test_a_run_is_not_resumed_with_other_randomizers(
-    crash: Crashing, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("changed", ["budgets", "data"])
+def test_a_run_is_not_resumed_with_other_randomizers_or_data(
+    changed: str, crash: Crashing, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "b.csv"
     path.write_text("client_id,epsilon,delta\n" + "".join(f"{i},2.0,1e-5\n" for i in range(12)))
     run = crash(1, options=("--budgets", str(path)))
-    path.write_text(path.read_text().replace("2.0", "0.1"))
+    if changed == "budgets":
+        path.write_text(path.read_text().replace("2.0", "0.1"))
+    else:
+        monkeypatch.setattr(Records, "fingerprint", lambda self: "another")
     monkeypatch.setattr("fl_shuffle.data.task._cache", {})
     monkeypatch.setattr("fl_shuffle.data.task._data_cache", {})
     error = refused(run)
-    assert "its budgets or clipping changed" in error
+    assert f"its {changed}" in error and "changed" in error
 
 
 def test_a_batch_that_would_break_a_lifetime_budget_is_thrown_away(tmp_path: Path) -> None:

@@ -143,6 +143,22 @@ def test_an_interrupted_record_is_none(tmp_path: Path) -> None:
         assert db.execute("SELECT released FROM reservations").fetchall() == [(0,)]
 
 
+def test_killed_before_the_data_are_remembered(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known of the data is whole before the run has begun."""
+
+    def dying(*_: Any) -> bool:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fl_shuffle.runs.run.remember_data", dying)
+        with pytest.raises(Crash):
+            launch("run")
+    assert not (tmp_path / "run" / "ledger.sqlite").exists()
+    assert launch("run") == 0
+
+
 def test_a_ledger_whose_names_are_no_text_is_one_line(launch: Launch, tmp_path: Path) -> None:
     """SQLite's own messages quote the names of tables; here one byte of each statement is none."""
     assert launch("run", "run.rounds=1") == 0

@@ -182,6 +182,13 @@ def test_the_ledger_does_not_tell_when_checkpoints_were_written(
     assert pages[0] == pages[1]
 
 
+def test_no_digest_of_the_records_is_published(launch: Launch, tmp_path: Path) -> None:
+    play(launch, "run")
+    digest = source(DataSection()).fingerprint()
+    for path in (tmp_path / "run").iterdir():
+        assert digest.encode() not in path.read_bytes(), path
+
+
 def talking(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
     class Talking(torch.nn.Linear):
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:

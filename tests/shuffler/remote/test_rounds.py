@@ -259,7 +259,7 @@ def test_a_run_directory_that_is_older_than_the_run_is_refused(
     shutil.copytree(lab.home / "run", lab.home / "older")
     assert summary(play(lab, "run", resume="yes"))["rounds"] == 3
     with pytest.raises(RunError, match="handed round 2 over already"):
-        play(lab, "older", resume="yes")
+        play(lab, "older", resume="data-unchanged")
 
 
 def test_a_shufflers_store_that_is_older_than_the_run_is_refused(
