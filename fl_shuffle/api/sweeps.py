@@ -39,7 +39,7 @@ def sweep(
     axes = [Axis(key, tuple(values)) for key, values in (grid or {}).items()]
     plan = Sweep.of(base, axes, seeds)
     directory = SweepDirectory.create(plan, None if out is None else Path(out))
-    return _run(directory, jobs, on_event)
+    return played(directory, jobs, on_event)
 
 
 def resume_sweep(
@@ -54,12 +54,13 @@ def resume_sweep(
     """
     from fl_shuffle.sweeps.directory import SweepDirectory
 
-    return _run(SweepDirectory.reopen(Path(directory)), jobs, on_event)
+    return played(SweepDirectory.reopen(Path(directory)), jobs, on_event)
 
 
-def _run(
+def played(
     directory: SweepDirectory, jobs: int, on_event: Callable[[SweepEvent], None] | None
 ) -> SweepResult:
+    """Run what has no result yet, write tables and page, and give the folder back."""
     from fl_shuffle.sweeps.results import SweepResult
     from fl_shuffle.sweeps.running import run_sweep
 

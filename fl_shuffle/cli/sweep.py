@@ -42,34 +42,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fl_shuffle.api.sweeps import resume_sweep, sweep
+    from fl_shuffle.api.sweeps import played
     from fl_shuffle.errors import RunInterrupted
-    from fl_shuffle.sweeps.directory import holds_sweep, read_sweep
+    from fl_shuffle.sweeps import SweepDirectory
 
     failures: list[str] = []
     if arguments.resume:
         _refuse_beside_resume(arguments)
-        path = Path(arguments.resume).resolve()
-        plan = read_sweep(path)
+        directory = SweepDirectory.reopen(Path(arguments.resume))
     else:
-        plan, path = _planned(arguments)
+        out = Path(arguments.out) if arguments.out else None
+        directory = SweepDirectory.create(_planned(arguments), out)
     try:
-        with _progress(plan, failures, quiet=arguments.quiet) as observe:
-            if arguments.resume:
-                result = resume_sweep(path, jobs=arguments.jobs, on_event=observe)
-            else:
-                result = sweep(
-                    plan.base,
-                    grid={axis.key: axis.values for axis in plan.axes},
-                    seeds=len(plan.seeds),
-                    jobs=arguments.jobs,
-                    out=path,
-                    on_event=observe,
-                )
+        with _progress(directory.sweep, failures, quiet=arguments.quiet) as observe:
+            result = played(directory, arguments.jobs, observe)
     except KeyboardInterrupt:
-        if not holds_sweep(path):
-            raise
-        raise RunInterrupted(path, "sweep") from None
+        raise RunInterrupted(directory.path, "sweep") from None
     say(*_lines(result, failures))
     return 1 if failures else 0
 
@@ -83,19 +71,15 @@ def _refuse_beside_resume(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"--resume DIR takes everything from DIR; leave out {shown}")
 
 
-def _planned(arguments: argparse.Namespace) -> tuple[Sweep, Path]:
-    """What is to be swept, found valid, and its folder."""
+def _planned(arguments: argparse.Namespace) -> Sweep:
+    """What is to be swept, found valid."""
     from fl_shuffle.api.configs import QUICKSTART
     from fl_shuffle.configuration.reading import load_config
-    from fl_shuffle.runs.directory import new_directory
     from fl_shuffle.sweeps import Sweep, parse_axis
 
     base = load_config(arguments.config or QUICKSTART, arguments.set)
     axes = [parse_axis(text) for text in arguments.grid]
-    plan = Sweep.of(base.to_dict(), axes, 1 if arguments.seeds is None else arguments.seeds)
-    if arguments.out:
-        return plan, Path(arguments.out).resolve()
-    return plan, new_directory(Path(base.run.out))
+    return Sweep.of(base.to_dict(), axes, 1 if arguments.seeds is None else arguments.seeds)
 
 
 @contextmanager

@@ -95,11 +95,6 @@ def _make_private(path: Path) -> None:
         raise RunError(f"{path} cannot be used as a folder: {error.strerror}") from None
 
 
-def holds_sweep(path: Path) -> bool:
-    """Whether there is one that can be gone on with."""
-    return (path / DESCRIPTION).exists()
-
-
 def read_sweep(path: Path) -> Sweep:
     """What the sweep in `path` sweeps. Raises `RunError` if there is none."""
     try:
