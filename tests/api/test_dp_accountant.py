@@ -73,9 +73,13 @@ RUN = {
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"privacy.release": "sum"}, {"privacy.release": "sum", "privacy.randomizer": "laplace"}],
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        {"privacy.release": "sum"},
+        {"privacy.release": "sum", "privacy.randomizer": "laplace"},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_clients_bill_with_mixed_budgets_and_missed_rounds(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -121,12 +121,9 @@ def test_a_run_of_own_apps_is_a_run_like_any_other(
     assert main(["runs", str(tmp_path)]) == 0
     with pytest.raises(FlShuffleError, match="is your own"):
         _ = result.model
-
-
-def test_the_bits_do_not_hang_on_the_number_of_nodes(tmp_path: Path) -> None:
-    for jobs in (1, 3):
-        fs.simulate(settings(jobs=jobs), out=tmp_path / str(jobs))
-    assert model_bytes(tmp_path / "1") == model_bytes(tmp_path / "3")
+    # Its bits do not hang on the number of nodes.
+    fs.simulate(settings(jobs=1), out=tmp_path / "alone")
+    assert model_bytes(tmp_path / "alone") == model_bytes(tmp_path / "run")
 
 
 def ask(app: App, request: TrainRequest, weight: float = 0.0, **how: Any) -> Message:
