@@ -8,12 +8,11 @@ directions of the replace-one relation. Units are nats.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from fl_shuffle.accounting.bounds.participation import require_participation, with_absence
 from fl_shuffle.accounting.engine.monotone_search import Point, solve
-from fl_shuffle.accounting.engine.stop_loss import DeltaBound, amplified_delta, usual_error
+from fl_shuffle.accounting.engine.stop_loss import Curve, DeltaBound, amplified_delta, usual_error
 from fl_shuffle.accounting.laws.amplification import Case
 from fl_shuffle.accounting.laws.finite import Randomizer
 from fl_shuffle.accounting.limits import MAX_CLIENTS
@@ -23,77 +22,60 @@ MAX_EPSILON = 100.0
 """Above this the curve is taken at this point, which is safe: it falls with epsilon."""
 
 
-@dataclass(frozen=True)
-class BlanketBound:
-    """The bound for one of `others` + 1 clients with one randomizer; everything but epsilon."""
+def blanket_curve(
+    randomizer: Randomizer,
+    n: int,
+    *,
+    participation: float = 1.0,
+    relative_error: float | None = None,
+) -> Curve:
+    """delta(epsilon) of one of `n` clients with one randomizer: that of the worst case.
 
-    randomizer: Randomizer
-    cases: tuple[Case, ...]
-    others: int
-    participation: float
-    relative_error: float
+    `participation`: each client takes part with that probability, secretly (see
+    `participation.with_absence`). `relative_error` (None: what costs nothing that is felt) is the
+    numerical excess allowed, relative to delta; where it is out of reach the best certified bound
+    is used.
+    """
+    others = require_integer("n", n, minimum=1, maximum=MAX_CLIENTS) - 1
+    rate, cases = require_participation(participation), randomizer.cases()
 
-    @classmethod
-    def of(
-        cls,
-        randomizer: Randomizer,
-        n: int,
-        *,
-        participation: float = 1.0,
-        relative_error: float | None = None,
-    ) -> BlanketBound:
-        """For the shuffle of `n` reports.
-
-        `participation`: each client takes part with that probability, secretly (see
-        `participation.with_absence`). `relative_error` (None: what costs nothing that is felt) is
-        the numerical excess allowed, relative to delta; where it is out of reach the best certified
-        bound is used.
-        """
-        count = require_integer("n", n, minimum=1, maximum=MAX_CLIENTS)
-        cases = randomizer.cases()
-        error = relative_error or usual_error(cases[0].law(0.0))
-        return cls(randomizer, cases, count - 1, require_participation(participation), error)
-
-    def solve(self, *, epsilon: float | None = None, delta: float | None = None) -> Point:
-        """What holds at one of the two, of which one is given."""
-        return solve(
-            self.delta,
-            min(self.randomizer.local_epsilon, MAX_EPSILON),
-            epsilon=epsilon,
-            delta=delta,
-            relative_error=self.relative_error,
-        )
-
-    def delta(self, epsilon: float) -> DeltaBound:
-        """Upper bound on the worst case's delta."""
-        results = [self._case_delta(case, min(epsilon, MAX_EPSILON)) for case in self.cases]
-        return max(results, key=lambda bound: bound.delta)
-
-    def _case_delta(self, case: Case, epsilon: float) -> DeltaBound:
-        exposed, q = self.participation * case.exposed(epsilon), self.participation
-        law = case.law(epsilon)
+    def of_case(case: Case, epsilon: float) -> DeltaBound:
+        exposed, law = rate * case.exposed(epsilon), case.law(epsilon)
         hidden = DeltaBound(0.0, 0.0)
         if law is not None:
-            law, blanket = with_absence(law, [(case.blanket_mass, self.others)], q, epsilon)
-            hidden = amplified_delta(
-                law, blanket, relative_error=self.relative_error, best_effort=True
-            )
+            law, blanket = with_absence(law, [(case.blanket_mass, others)], rate, epsilon)
+            hidden = amplified_delta(law, blanket, relative_error=relative_error, best_effort=True)
         delta = min(1.0, hidden.delta + exposed * (1.0 + 1e-12))
         return DeltaBound(delta, hidden.error + 2e-12 * exposed)
+
+    def curve(epsilon: float) -> DeltaBound:
+        results = [of_case(case, min(epsilon, MAX_EPSILON)) for case in cases]
+        return max(results, key=lambda bound: bound.delta)
+
+    return curve
+
+
+def largest_epsilon(randomizer: Randomizer) -> float:
+    """Up to here the curve is searched."""
+    return min(randomizer.local_epsilon, MAX_EPSILON)
 
 
 def blanket_delta(randomizer: Randomizer, n: int, epsilon: float, **setting: Any) -> Point:
     """Delta of the shuffle of `n` reports at central budget `epsilon` (nats, >= 0).
 
-    `setting`: see `BlanketBound.of`.
+    `setting`: see `blanket_curve`.
 
     >>> from fl_shuffle.accounting.laws.finite import KRandomizedResponse
     >>> f"{blanket_delta(KRandomizedResponse(1.0, 10), 1000, 0.0792072).delta:.3e}"
     '1.187e-06'
     """
-    return BlanketBound.of(randomizer, n, **setting).solve(epsilon=epsilon)
+    curve = blanket_curve(randomizer, n, **setting)
+    return solve(curve, largest_epsilon(randomizer), epsilon=epsilon, delta=None)
 
 
 def blanket_epsilon(randomizer: Randomizer, n: int, delta: float, **setting: Any) -> Point:
     """The smallest epsilon found at which delta(epsilon) <= `delta` has been certified."""
-    return BlanketBound.of(randomizer, n, **setting).solve(delta=delta)
+    curve = blanket_curve(randomizer, n, **setting)
+    error = setting.get("relative_error") or usual_error(randomizer.cases()[0].law(0.0))
+    local = largest_epsilon(randomizer)
+    return solve(curve, local, epsilon=None, delta=delta, relative_error=error)

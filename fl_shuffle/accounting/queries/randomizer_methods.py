@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta, lower_bound_epsilon
-from fl_shuffle.accounting.bounds.blanket import BlanketBound
+from fl_shuffle.accounting.bounds.blanket import blanket_curve, blanket_delta, blanket_epsilon
 from fl_shuffle.accounting.bounds.clones import (
     clone_law,
     standard_clone_curve,
@@ -46,14 +46,16 @@ def blanket_guarantee(query: Question) -> Guarantee:
         return _personal_blanket(query)
     epsilon0, _, clients = query.local
     randomizer = make_randomizer(query, epsilon0)
-    bound = BlanketBound.of(randomizer, clients, **_setting(query))
     source, assumptions = randomizer.source, randomizer.assumptions
     if query.rounds == 1:
-        point = bound.solve(epsilon=query.epsilon, delta=query.delta)
+        if query.delta is not None:
+            point = blanket_epsilon(randomizer, clients, query.delta, **_setting(query))
+        else:
+            point = blanket_delta(randomizer, clients, query.epsilon or 0.0, **_setting(query))
         assumptions = (*assumed(query), *assumptions)
         return answer_to(query, point, Status.PROVEN, source, assumptions)
-    local = randomizer.local_epsilon
-    return guarantee_from_curve(query, bound.delta, local, Status.PROVEN, source, assumptions)
+    curve, local = blanket_curve(randomizer, clients, **_setting(query)), randomizer.local_epsilon
+    return guarantee_from_curve(query, curve, local, Status.PROVEN, source, assumptions)
 
 
 def _personal_blanket(query: Question) -> Guarantee:

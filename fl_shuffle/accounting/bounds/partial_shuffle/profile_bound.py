@@ -31,6 +31,8 @@ from fl_shuffle.errors import PrecisionError
 
 LIFT_ROUND_OFF = 1e-15
 """... and of atoms times a factor near one."""
+NODE_ROUND_OFF = 1e-12
+"""Nodes of a law nearer to one another than this share of its range are one."""
 CONVEX_ORDER_COST_SHARE = 0.005
 """Share of the predicted result that undoing the swap may cost."""
 CONVEX_ORDER_ERROR = 2e-3
@@ -101,7 +103,10 @@ def _atoms(law: AmplificationLaw, kinks: FloatArray | None, count: int) -> tuple
         return atoms, extra
     a = 1.0 - law.mean
     nodes = np.concatenate([(kinks - a)[kinks > a], (1.0 - a * kinks)[a * kinks > 1.0]])
-    return atoms_on(law, np.unique(np.concatenate([nodes, [law.lower, 0.0, law.upper]])))
+    nodes = np.unique(np.concatenate([nodes, [law.lower, 0.0, law.upper]]))
+    # Two nodes that are one but for round-off would have a slope of noise between them.
+    apart = np.diff(nodes) > NODE_ROUND_OFF * (law.upper - law.lower)
+    return atoms_on(law, nodes[np.append(apart, True)])
 
 
 def _predicted(atoms: AtomicLaw, count: int) -> float:
