@@ -128,8 +128,7 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
     Raises `InvalidValueError` where a budget has no such calibration, `ConfigError` where the
     settings name a randomizer that cannot be one.
     """
-    privacy = config.privacy
-    noise = privacy.randomizer
+    privacy, noise = config.privacy, config.privacy.randomizer
     if noise == "declared":
         return _declared_plan(config, budgets, records)
     kind = NOISES.get(noise) or DISCRETE.get(noise)
@@ -144,7 +143,7 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
     inverse = scale**-2.0 if config.server.weights == "inverse-variance" else np.ones(len(budgets))
     weight = inverse / np.mean(inverse)
     known, reach = weight * scale, weight * radius
-    custom, group = None, 1
+    custom = None
     if noise in DISCRETE:
         # Cut to the grid towards zero means stay in their ball, and two of them are at most twice
         # its radius apart, in whole steps as well.
@@ -158,8 +157,7 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
         step = report_grids(known, reach)
         largest = largest_reports(NOISES[noise].law, known, reach, step, noise_bits(config))
     require_exact(len(step) * privacy.reports_per_round, float(largest.max()), float(step.min()))
-    if own is None:
-        group = exact_group(float(step.min()), float(largest.max()))
+    group = exact_group(float(step.min()), float(largest.max())) if own is None else 1
     classes, class_of = _classes(noise, known, reach, weight * sensitivity, budgets, records)
     return RandomizerPlan(
         noise=noise,

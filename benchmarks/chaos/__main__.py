@@ -12,8 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.chaos.federation import warm
-from benchmarks.chaos.groups import GROUPS, play
+from benchmarks.chaos.groups import GROUPS, play, ready
 from benchmarks.chaos.tally import Tally, table
 
 AT_A_TIME = 2
@@ -22,7 +21,8 @@ AT_A_TIME = 2
 def everything(folder: Path, *, minutes: float, each: int) -> Iterator[Tally]:
     """All faults."""
     spawn = get_context("spawn")
-    with ProcessPoolExecutor(AT_A_TIME, spawn, initializer=warm) as pool:
+    state = folder / "state"
+    with ProcessPoolExecutor(AT_A_TIME, spawn, initializer=ready, initargs=(state,)) as pool:
         found = [pool.submit(play, name, folder / name, minutes, each) for name in GROUPS]
         for tallies in found:
             yield from tallies.result()

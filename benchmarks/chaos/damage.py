@@ -107,7 +107,8 @@ def damages(folder: Path, names: Sequence[str] = tuple(DAMAGES)) -> Tally:
     crashed(whole, len(LedgerRecord(whole.run / "ledger.sqlite").attempts))
     shutil.copytree(whole.run, whole.folder / "kept")
     kept_witness = (whole.folder / "witness").read_bytes()
-    resume = whole.resume()
+    # What is known of the data is forgotten when the run finishes for the first time.
+    resume = [*whole.resume(), "--data-unchanged"]
     for name in names:
         shutil.rmtree(whole.run)
         shutil.copytree(whole.folder / "kept", whole.run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from benchmarks.chaos.apart.kills import kills, stores
 from benchmarks.chaos.children import command
 from benchmarks.chaos.crashes import crashes
 from benchmarks.chaos.damage import cells, damages
-from benchmarks.chaos.federation import Federation
+from benchmarks.chaos.federation import Federation, warm
 from benchmarks.chaos.fuzzing import fuzz
 from benchmarks.chaos.hostile import replies
 from benchmarks.chaos.inputs import mistakes
@@ -20,6 +21,12 @@ from benchmarks.chaos.tally import Tally
 GROUPS = ("crashes", "kills", "fuzz", "cells", "damages", "replies", "stores", "sealed", "mistakes")
 """The longest come first."""
 INPUTS = 1_000_000
+
+
+def ready(state: Path) -> None:
+    """Make this process one that plays groups of faults."""
+    os.environ["FL_SHUFFLE_STATE"] = str(state)
+    warm()
 
 
 def play(name: str, folder: Path, minutes: float, each: int) -> list[Tally]:
