@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from fl_shuffle.accounting.bounds.partial_shuffle import profile as profiles
+from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import profile_delta
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
 from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.accounting.queries.question import Question
