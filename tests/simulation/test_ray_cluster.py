@@ -28,6 +28,7 @@ ON_RAY = ("--engine", "ray")
         ("RAY_ADDRESS", "ray://127.0.0.1:10001"),
         ("RAY_ADDRESS", "127.0.0.1:70000"),
     ],
+    ids=["nobody listens", "Ray's client", "no port"],  # the same in every worker of pytest
 )
 def test_an_address_that_leads_nowhere_is_one_line(
     by: str, address: str, launch: Launch,
