@@ -29,8 +29,8 @@ class Guarantee:
     """One (epsilon, delta) statement about a shuffled release.
 
     `epsilon` is in nats and may be infinite (nothing is promised). `numerical_error` is the part of
-    the reported delta (or, for a Renyi bound, of the divergence) that was added for discretisation,
-    truncation and round-off: it is already inside the number. `details` holds JSON-friendly extras.
+    the reported delta that was added for discretisation, truncation and round-off: it is already
+    inside the number. `details` holds JSON-friendly extras.
 
     Raises `InvalidValueError` for NaN or negative epsilon and for delta outside [0, 1].
     """

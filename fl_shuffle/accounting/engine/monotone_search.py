@@ -23,6 +23,8 @@ SEARCH_NARROW = 1e-7
 """Where a curve jumps its place is found this closely, relatively."""
 SEARCH_SLIVER = 1e-6
 """An epsilon nearer than this to the largest one, relatively, is that."""
+SEARCH_PATIENCE = 4
+"""After so many evaluations that did not halve the bracket together it is bisected."""
 SEARCH_FARTHEST_STEP = 4.0
 """Without an end that is far enough the next point is at most so many times as far."""
 
@@ -52,7 +54,8 @@ def crossing(
     target, or the bracket is `narrow` (relative).
 
     It begins as if the curve were a Gaussian one and goes on by false positions (Illinois rule) in
-    `_coordinate`. Raises `PrecisionError` if the curve is not monotone enough to be bracketed.
+    `_coordinate`, which proposes only: what is compared with the target are the values. Raises
+    `PrecisionError` if the curve is not monotone enough to be bracketed.
     """
     goal = _coordinate(target)
     width = tolerance / (2.0 * max(goal, 1e-3))
@@ -64,13 +67,14 @@ def crossing(
     high, over = (maximum, math.inf) if sure else (math.inf, math.inf)
     mu = gaussian_mu(0.0, min(at_start, 0.9)) if minimum == 0.0 else 0.0
     point = gaussian_epsilon(target, mu) if mu > 0.0 else 0.5 * (minimum + maximum)
-    last = 0
+    last, slow, before = 0, 0, math.inf
     for _ in range(SEARCH_MAX_EVALUATIONS):
-        if not low < point < high:
+        if not low < point < high or slow >= SEARCH_PATIENCE:
             point = 0.5 * (low + high)
         point = min(point, maximum)
-        gap = _coordinate(curve(point)) - goal
-        if gap >= 0.0:
+        value = curve(point)
+        gap, enough = _coordinate(value) - goal, value <= target
+        if enough:
             # The end that stays counts half, or it would stay for ever.
             under *= 0.5 if last > 0 else 1.0
             high, over, last = point, gap, 1
@@ -80,10 +84,13 @@ def crossing(
             low, under, last = point, gap, -1
             if point >= maximum:
                 return low, None
-        near = gap if side == "below" else -gap
-        if 0.0 <= near <= width or (math.isfinite(high) and high - low <= narrow * high):
+        near = abs(gap) <= width and enough == (side == "below")
+        if near or (math.isfinite(high) and high - low <= narrow * high):
             return low, high
-        if math.isfinite(over):
+        # Beside a flat stretch that is nearly at the target false positions hardly move.
+        slow = 0 if high - low <= 0.5 * before else slow + 1
+        before = before if slow else high - low
+        if under < over < math.inf:
             point = low + (high - low) * (aim - under) / (over - under)
         elif math.isfinite(high):
             point = 0.5 * (low + high)
