@@ -110,6 +110,6 @@ def query_details(query: Question) -> dict[str, object]:
 def require_one_round(query: Question) -> None:
     if query.rounds > 1:
         raise NotApplicableError(
-            f"{query.method} is stated for one round, not for {query.rounds}: for an upper bound use "
-            "profile"
+            f"{query.method} is stated for one round, not for {query.rounds}; for an upper "
+            "bound use profile"
         )
