@@ -56,11 +56,14 @@ def smallest_epsilon(holds: Callable[[float], bool], start: float, within: float
     return high
 
 
-def proven(kind: str, facts: Mapping[str, Any], witness: Mapping[str, Any]) -> Profile:
-    """The curve that the verifier finds; `NotApplicableError` where it would refuse the witness."""
+def proven(
+    kind: str, facts: Mapping[str, Any], witness: Mapping[str, Any], work: float = WORK
+) -> Profile:
+    """The curve that the verifier finds with this much work; `NotApplicableError` where it would
+    refuse the witness."""
     stated, chosen = Fields(dict(facts), "facts"), Fields(dict(witness), "witness")
     try:
-        return KINDS[kind].bound(stated, chosen, Work(WORK / 2))
+        return KINDS[kind].bound(stated, chosen, Work(work))
     except (Refused, ArithmeticError, ValueError) as why:
         raise NotApplicableError(f"no certificate was found: {why}") from None
 
@@ -85,7 +88,9 @@ def certificate(
     """
 
     def smallest(chosen: Mapping[str, Any]) -> str:
-        profile, allowed = proven(kind, facts, chosen), arb(exact(delta))
+        # What a verifier may spend is for both witnesses together.
+        profile = proven(kind, facts, chosen, WORK if page is None else WORK / 2)
+        allowed = arb(exact(delta))
         return rounded_up(smallest_epsilon(lambda x: bool(profile(arb(x)) <= allowed), start))
 
     written = {

@@ -9,10 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
-from typing import Any
+from threading import Event, current_thread, main_thread
+from types import FrameType
+from typing import Any, NoReturn
 
 # Before Flower's modules read them: a run needs no network.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -56,9 +59,11 @@ def play_app(
         pull = grid.pull_messages
 
         def pull_messages(identifiers: Iterable[str]) -> Iterable[Message]:
+            found = pull(identifiers)
+            # After it: replies may be those of nodes that the interrupt has ended.
             if interrupted.is_set():
                 raise KeyboardInterrupt
-            return pull(identifiers)
+            return found
 
         grid.pull_messages = pull_messages  # type: ignore
         grid.observer = observer  # type: ignore[attr-defined]
@@ -70,7 +75,8 @@ def play_app(
             ended.set()
 
     try:
-        _simulate(folder, run_config, nodes, heard)
+        with _telling(interrupted):
+            _simulate(folder, run_config, nodes, heard)
     except KeyboardInterrupt:
         interrupted.set()
         if begun.is_set():
@@ -81,6 +87,25 @@ def play_app(
             raise RunError(f"Flower's Simulation Runtime failed: {error}") from error
     if raised:
         raise raised[0]
+
+
+@contextmanager
+def _telling(interrupted: Event) -> Iterator[None]:
+    """Within it Ctrl-C sets `interrupted` before anything else ends; other threads never get it."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or current_thread() is not main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _simulate(folder: Path, run_config: Mapping[str, str], nodes: int, server: ServerApp) -> None:
