@@ -32,3 +32,13 @@ def test_a_run_of_one_seed_leaves_the_accuracy_of_five() -> None:
     assert together([one]) == [{**row, "new": "x"} if row is five else row for row in rows]
     other = {**one, "settings": {"run.rounds": 2}}
     assert together([other]) == [other if row is five else row for row in rows]
+
+
+def test_more_seeds_of_a_trusted_server_replace_fewer() -> None:
+    rows = json.loads(RESULTS.read_text(encoding="utf-8"))
+    row = next(row for row in rows if row["trusted_seeds"])
+    fewer = {**row, "seeds": 1, "accuracy": 1.0, "trusted": 2.0, "trusted_seeds": 1}
+    more = {**fewer, "trusted_seeds": row["trusted_seeds"] + 1}
+    assert together([fewer]) == rows
+    trusted = {"trusted": 2.0, "trusted_seeds": more["trusted_seeds"]}
+    assert together([more]) == [each | trusted if each is row else each for each in rows]
