@@ -51,9 +51,9 @@ def play_app(
     server_app = load_function(_component(folder), "grid", "context", field="serverapp")
     begun, interrupted, ended = Event(), Event(), Event()
     raised: list[BaseException] = []
-    heard = ServerApp()
+    watched = ServerApp()
 
-    @heard.main()
+    @watched.main()
     def main(grid: Grid, context: Context) -> None:
         begun.set()
         pull = grid.pull_messages
@@ -75,8 +75,8 @@ def play_app(
             ended.set()
 
     try:
-        with _telling(interrupted):
-            _simulate(folder, run_config, nodes, heard)
+        with _set_on_interrupt(interrupted):
+            _simulate(folder, run_config, nodes, watched)
     except KeyboardInterrupt:
         interrupted.set()
         if begun.is_set():
@@ -90,7 +90,7 @@ def play_app(
 
 
 @contextmanager
-def _telling(interrupted: Event) -> Iterator[None]:
+def _set_on_interrupt(interrupted: Event) -> Iterator[None]:
     """Within it Ctrl-C sets `interrupted` before anything else ends; other threads never get it."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler or current_thread() is not main_thread():

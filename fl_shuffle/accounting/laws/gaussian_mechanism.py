@@ -27,8 +27,9 @@ LAST_BITS = 2e-12
 INVERSE_SAFETY = 1e-10
 """Relative safety added to every inverse: above round-off, below anything that matters."""
 PROFILE_ROUND_OFF = 1e-14
-"""Of the profile, relatively: inverses are taken at a delta so much smaller, which counts where
-delta is nearly one or epsilon nearly zero."""
+"""Inverses are taken at a delta smaller by this share, which covers the profile's round-off where
+delta is nearly one. Where mu is small and epsilon nearly zero the profile is off by up to 6e-13 of
+delta: epsilon may then be some 1e-15 nats too low."""
 NEWTON_LAST_STEP = 1e-7
 """A smaller relative step of Newton's, from such starts, is the last: what it leaves is about its
 square."""
