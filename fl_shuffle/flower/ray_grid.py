@@ -36,6 +36,8 @@ ATTEMPTS = 3
 """So often a request is tried: what it carries may be what kills the processes."""
 CONNECT_SECONDS = 2.0
 """Who does not answer by then is not there: Ray itself would try for minutes."""
+END_WITHIN = ("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
+"""Ray's own helpers look for a head that was killed with this process: a minute, unless told."""
 LOCAL = "local"
 """The address of a Ray of this process's own."""
 
@@ -62,6 +64,8 @@ class RayGrid(InProcessGrid):
     ) -> None:
         """`client_app` is `module:attribute`."""
         _require_listening(address)
+        if address == LOCAL:
+            os.environ.setdefault(*END_WITHIN)
         variables = {"PYTHONPATH": os.pathsep.join(filter(None, [*sys.path, os.getcwd()]))}
         try:
             ray.init(
