@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
     from fl_shuffle.accounting.guarantee import Guarantee, Status
     from fl_shuffle.accounting.queries.methods import applicable_methods, bound, compare
-    from fl_shuffle.accounting.queries.planned_cost import plan_cost
     from fl_shuffle.accounting.queries.question import Question
     from fl_shuffle.accounting.rounds.events import ClientClass
 
@@ -32,7 +31,6 @@ __all__ = [
     "applicable_methods",
     "bound",
     "compare",
-    "plan_cost",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -43,7 +41,6 @@ __getattr__, __dir__ = lazy_names(
         "fl_shuffle.accounting.queries.question": ("Question",),
         "fl_shuffle.accounting.queries.methods": ("applicable_methods", "bound", "compare"),
         "fl_shuffle.accounting.rounds.events": ("ClientClass",),
-        "fl_shuffle.accounting.queries.planned_cost": ("plan_cost",),
         "fl_shuffle.accounting.bounds.personal_budgets": ("LocalBudget",),
     },
 )

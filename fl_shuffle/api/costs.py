@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from fl_shuffle.threads import with_one_blas_thread
 
 if TYPE_CHECKING:
-    from fl_shuffle.accounting.queries.planned_cost import ClassCost
     from fl_shuffle.api.configs import ConfigLike
+    from fl_shuffle.planner.cost import ClassCost
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,8 @@ def cost(config: ConfigLike, *, overrides: Mapping[str, Any] | None = None) -> C
     True
     """
     from fl_shuffle.accounting.add_remove import add_remove_of
-    from fl_shuffle.accounting.queries.planned_cost import cost_over_attack
     from fl_shuffle.api.configs import resolve_config
-    from fl_shuffle.planner.cost import cost_of, plan_of
+    from fl_shuffle.planner.cost import cost_of, cost_over_attack, plan_of
 
     resolved = resolve_config(config, overrides)
     plan, dimension = planned = plan_of(resolved)

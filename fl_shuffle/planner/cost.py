@@ -3,14 +3,60 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
-if TYPE_CHECKING:
-    from fl_shuffle.accounting.queries.planned_cost import ClassCost
-    from fl_shuffle.accounting.reports import ReportClass
-    from fl_shuffle.configuration.sections import Config
-    from fl_shuffle.randomizer_plan import RandomizerPlan
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.attacks.certain_loss import CertainLoss, most_exposed
+from fl_shuffle.accounting.bounds.sum_release.gaussian import drawn_variance, sum_epsilon
+from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
+from fl_shuffle.accounting.bounds.sum_release.laplace import SUM_INFLATION
+from fl_shuffle.accounting.guarantee import proof_over_attack
+from fl_shuffle.accounting.reports import ROUND_EXACT_REPORTS, ReportClass
+from fl_shuffle.accounting.rounds.events import client_class
+from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilons
+from fl_shuffle.accounting.rounds.sum_account import SumTable
+from fl_shuffle.accounting.rounds.trust import Trust
+from fl_shuffle.budgets import make_budgets
+from fl_shuffle.configuration.sections import Config
+from fl_shuffle.errors import NotApplicableError
+from fl_shuffle.randomizer_plan import RandomizerPlan, make_plan
+
+SURPRISE = 0.01
+"""How probable it may be that a drawn run costs more than what is planned."""
+
+Vector = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ClassCost:
+    """What a run costs the clients of one class; `anonymity` counts reports like theirs.
+
+    `epsilon` is what the release costs over all rounds, `local` what their own noise says, both
+    proven; `lower` is what an attack certainly reaches (0: none that is known, or not looked for).
+    All at the same delta. `credit` says whether the shuffler contributes at all.
+    """
+
+    index: int
+    clients: int
+    anonymity: int
+    epsilon: float
+    local: float
+    credit: bool
+    lower: float = 0.0
+
+
+def cost_over_attack(costs: Sequence[ClassCost]) -> float | None:
+    """The worst client's proven epsilon over what an attack certainly reaches; None without one."""
+    lower = max((cost.lower for cost in costs), default=0.0)
+    return proof_over_attack(max((cost.epsilon for cost in costs), default=None), lower or None)
 
 
 def trade_off_of(config: Config) -> dict[str, Any]:
@@ -18,10 +64,6 @@ def trade_off_of(config: Config) -> dict[str, Any]:
 
     `budget_lost` is the mean share of its epsilon0 that a client gives up to be rounded down.
     """
-    import numpy as np
-
-    from fl_shuffle.budgets import make_budgets
-
     costs, _ = cost_of(config)
     clients = [cost.clients for cost in costs]
 
@@ -45,12 +87,8 @@ def trade_off_of(config: Config) -> dict[str, Any]:
 def plan_of(config: Config) -> tuple[RandomizerPlan, int | None]:
     """Every client's randomizer, and how many numbers a report has; None where only the run knows:
     of models of an app's own, and where data are not read."""
-    import numpy as np
-
-    from fl_shuffle.budgets import make_budgets
     from fl_shuffle.data.partitions import make_partition
     from fl_shuffle.data.sources import load_records
-    from fl_shuffle.randomizer_plan import make_plan
 
     dimension = None
     if config.data.records or config.app.custom_client:
@@ -77,81 +115,103 @@ def cost_of(
     whom `privacy.release` names, of `privacy.assumed_honest` reports. Of clients that declare their
     training it is what they declare.
     """
-    import numpy as np
-
-    from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
-    from fl_shuffle.accounting.queries.planned_cost import (
-        ClassCost,
-        client_class,
-        proven_costs,
-        with_lower,
-    )
-    from fl_shuffle.accounting.queries.planned_sums import drawn_sum_cost, sum_cost
-    from fl_shuffle.accounting.reports import NOISES, ReportClass
-    from fl_shuffle.accounting.rounds.local_guarantees import local_epsilon
-    from fl_shuffle.errors import NotApplicableError
-
     plan, dimension = planned or plan_of(config)
-    counts = np.bincount(plan.class_of, minlength=len(plan.classes))
-    share, delta = config.training.participation, config.privacy.target_delta
-    rounds = rounds_taken(config.run.rounds, share, config.data.clients)
-    kinds = [{"epsilon0": kind.epsilon0, "noise_scale": kind.scale} for kind in plan.classes]
-    if config.privacy.randomizer == "declared":
-        alone = [local_epsilon(kind, rounds, delta) for kind in plan.classes]
-        pairs = zip(alone, counts.tolist(), strict=True)
-        return [
-            ClassCost(index, count, 1, epsilon, epsilon, credit=False)
-            for index, (epsilon, count) in enumerate(pairs)
-        ], kinds
-    if any(kind.noise not in NOISES for kind in plan.classes):
+    classes, privacy, share = plan.classes, config.privacy, config.training.participation
+    kinds = [{"epsilon0": kind.epsilon0, "noise_scale": kind.scale} for kind in classes]
+    if bool(classes.is_noise("user").any()):
         raise NotApplicableError(
-            f"privacy.randomizer = {config.privacy.randomizer!r} has no known law to plan with; "
+            f"privacy.randomizer = {privacy.randomizer!r} has no known law to plan with; "
             "only its declared local budgets count"
         )
-    rounds *= config.privacy.reports_per_round  # each report is in a batch of its own
-    classes = [
-        ReportClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, count)
-        for kind, count in zip(plan.classes, counts.tolist(), strict=True)
-    ]
-    if config.training.schedule == "sequential":
-        # Each report is answered by a model of its own, so the server sees it in its place.
-        one = np.ones(1, dtype=np.int64)
-        found = dict(
-            enumerate(proven_costs([kind], one, rounds, delta)[0] for kind in plan.classes)
-        )
-        seen_as = list(range(len(plan.classes)))
-    else:
-        assumed = config.privacy.assumed_honest
-        if config.privacy.release == "sum":
-            if share == 1.0:
-                costs = sum_cost(
-                    classes, rounds, delta, assumed_honest=assumed, dimension=dimension
-                )
-                return costs, kinds
-            drawn = drawn_sum_cost(
-                classes,
-                config.run.rounds,
-                delta,
-                taken=rounds,
-                participation=share,
-                rare=0.5 * SURPRISE,
-                assumed_honest=assumed,
+    counts = np.bincount(plan.class_of, minlength=len(classes))
+    rounds = rounds_taken(config.run.rounds, share, config.data.clients)
+    rounds *= privacy.reports_per_round  # each report is in a batch of its own
+    every = np.arange(len(classes))
+    taken = np.full(len(classes), rounds)
+    local = local_epsilons(accounted_locally(classes), every, taken, privacy.target_delta)
+    anonymity, epsilon = np.ones_like(every), local
+    # In a sequential schedule each report is answered by a model of its own: seen in its place.
+    if privacy.randomizer != "declared" and config.training.schedule != "sequential":
+        batch = [
+            ReportClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, count)
+            for kind, count in zip(classes, counts.tolist(), strict=True)
+        ]
+        if privacy.release == "sum" and share < 1.0:
+            anonymity, epsilon = _of_drawn_sums(config, batch, rounds)
+        else:
+            anonymity, epsilon = _of_batches(config, batch, rounds, dimension)
+    lower = np.zeros(len(classes))
+    if privacy.release == "reports" and privacy.randomizer != "declared":
+        certain = CertainLoss(classes, counts, dimension, privacy.target_delta)
+        members = np.flatnonzero(counts).tolist()
+        worst = most_exposed(classes, dict.fromkeys(members, rounds))
+        for index in members:
+            lower[index] = certain.epsilon(
+                index, rounds, local=float(local[index]), recognition_only=index != worst
             )
-            return drawn, kinds
-        present, seen_as = drawn_batch(classes, config.run.rounds, share)
-        arrived = sum(kind.count for kind in present)
-        colluders = arrived - honest_reports(assumed, arrived)
-        if share < 1.0:
-            present = [_as_accounted(kind, present) for kind in present]
-        sizes = np.array([kind.count for kind in present], dtype=np.int64)
-        seen = [client_class(kind) for kind in present]
-        found = {cost.index: cost for cost in proven_costs(seen, sizes, rounds, delta, colluders)}
-    costs = [
-        replace(found[at], index=index, clients=int(counts[index]))
-        for index, at in enumerate(seen_as)
-        if counts[index]
-    ]
-    return with_lower(costs, plan.classes, counts, rounds, delta, dimension), kinds
+    rows = zip(*(each.tolist() for each in (counts, anonymity, epsilon, local, lower)), strict=True)
+    return [
+        ClassCost(index, count, hidden, min(cost, alone), alone, cost < alone, certain)
+        for index, (count, hidden, cost, alone, certain) in enumerate(rows)
+        if count
+    ], kinds
+
+
+def _of_batches(
+    config: Config, batch: list[ReportClass], rounds: int, dimension: int | None
+) -> tuple[Counts, Vector]:
+    """Of each class: among how many it hides, and its epsilon, by the run's own accountant.
+
+    To that it is one round in which so many reports of every client leave, each in a batch of its
+    own.
+    """
+    share, trust = config.training.participation, Trust.of(config.to_dict())
+    present, seen_as = drawn_batch(batch, config.run.rounds, share)
+    arrived = sum(kind.count for kind in present)
+    lost = arrived - honest_reports(trust.assumed_honest, arrived)
+    if share < 1.0:
+        present = [_as_accounted(kind, present) for kind in present]
+    sizes = np.array([kind.count for kind in present])
+    clients = int(sizes.sum())
+    account = Accountant(
+        [client_class(kind) for kind in present],
+        np.repeat(np.arange(len(present)), sizes),
+        unit=config.privacy.unit,
+        schedule="aggregate",
+        delta=config.privacy.target_delta,
+        dimension=dimension,
+        trust=replace(trust, assumed_honest=max(1, clients - lost), reports_per_round=rounds),
+    )
+    each = account.client_epsilons_after(1, np.ones(clients, dtype=bool))
+    epsilon = each[np.minimum(np.cumsum(sizes) - sizes, clients - 1)][seen_as]
+    if trust.release == "sum":
+        return np.full(len(batch), arrived - lost), epsilon
+    alike = np.array([_alike(kind, present) for kind in present])
+    return np.maximum(alike[seen_as] - lost, 1), epsilon
+
+
+def _of_drawn_sums(config: Config, batch: list[ReportClass], rounds: int) -> tuple[Counts, Vector]:
+    """The same of sums of Gaussian reports of clients drawn by public coins, in `rounds` of them.
+
+    Some of the sums hide less with probability half of `SURPRISE` at most.
+    """
+    if config.privacy.randomizer != "gaussian":
+        raise NotApplicableError(
+            "sum: a plan with training.participation < 1 is made for Gaussian reports alone"
+        )
+    share, rare = config.training.participation, 0.5 * SURPRISE / config.run.rounds
+    table = SumTable.of(map(client_class, batch), None)
+    counts = np.array([kind.count for kind in batch])
+    assumed = config.privacy.assumed_honest
+    honest = honest_reports(assumed, _surely(int(counts.sum()), share, rare) or 1)
+    if assumed is None:
+        variance = drawn_variance(table.scale, table.grid, counts, share, rare)
+        mu = table.shift / np.sqrt(variance) * SUM_INFLATION
+    else:
+        # Whoever is drawn, the honest ones' noise is at least the smallest of everybody's.
+        mu = table.mu(counts, honest)
+    epsilon = [sum_epsilon(config.privacy.target_delta, each) for each in mu * math.sqrt(rounds)]
+    return np.full(len(batch), honest), np.array(epsilon)
 
 
 def _names(config: Config) -> list[str] | None:
@@ -179,17 +239,16 @@ def _dimension(config: Config, shape: tuple[int, ...], classes: int) -> int | No
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-SURPRISE = 0.01
-"""How probable it may be that a drawn run costs more than what is planned."""
-
-
 def rounds_taken(rounds: int, participation: float, clients: int) -> int:
     """So many rounds at most any of the clients takes part in, but for half of `SURPRISE`."""
-    from scipy.stats import binom
-
     if participation == 1.0:
         return rounds
     return max(1, int(binom.isf(0.5 * SURPRISE / clients, rounds, participation)))
+
+
+def _surely(count: int, participation: float, rare: float) -> int:
+    """So many of the clients take part at least, but for probability `rare`."""
+    return max(0, int(binom.ppf(rare, count, participation)))
 
 
 def drawn_batch(
@@ -200,18 +259,13 @@ def drawn_batch(
     Classes too small to be sure of a report are pooled with the others of their noise, at the
     largest of their radii and sensitivities.
     """
-    from scipy.stats import binom
-
     if participation == 1.0:
         return classes, list(range(len(classes)))
     cohorts: dict[tuple[str, float], list[int]] = {}
     for index, kind in enumerate(classes):
         cohorts.setdefault((kind.noise, kind.scale), []).append(index)
     rare = 0.5 * SURPRISE / (rounds * (len(classes) + len(cohorts)))
-
-    def sure(count: int) -> int:
-        return max(0, int(binom.ppf(rare, count, participation)))
-
+    sure = partial(_surely, participation=participation, rare=rare)
     present = [replace(kind, count=sure(kind.count)) for kind in classes]
     seen_as = list(range(len(classes)))
     for members in cohorts.values():
@@ -233,11 +287,14 @@ def drawn_batch(
 
 def _as_accounted(kind: ReportClass, present: list[ReportClass]) -> ReportClass:
     """Batches that are much alike share a curve, which takes up to the root of their size."""
-    from fl_shuffle.accounting.reports import ROUND_EXACT_REPORTS
-
-    cohort = (kind.noise, kind.scale)
-    size = sum(other.count for other in present if (other.noise, other.scale) == cohort)
+    size = _alike(kind, present)
     if size <= ROUND_EXACT_REPORTS:
         return kind
     kept = math.floor(kind.count * (1.0 - 1.0 / math.sqrt(size)))
     return replace(kind, count=max(kept, min(kind.count, 1)))
+
+
+def _alike(kind: ReportClass, present: list[ReportClass]) -> int:
+    """How many reports of the batch have this noise."""
+    cohort = (kind.noise, kind.scale)
+    return sum(other.count for other in present if (other.noise, other.scale) == cohort)

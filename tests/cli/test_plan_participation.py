@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.queries.planned_cost import cost_over_attack
 from fl_shuffle.accounting.reports import ReportClass
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
-from fl_shuffle.planner.cost import cost_of, drawn_batch, rounds_taken
+from fl_shuffle.planner.cost import cost_of, cost_over_attack, drawn_batch, rounds_taken
 from fl_shuffle.randomizer_plan import make_plan
 
 CLIENTS, ROUNDS, SHARE = 300, 4, 0.3

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from fl_shuffle.accounting.queries.planned_cost import plan_cost
-from fl_shuffle.accounting.reports import ReportClass
 from fl_shuffle.accounting.rounds.sum_account import AssumedHonest, SumAccount
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.cli import main
@@ -52,19 +48,6 @@ def test_drawn_runs_stay_below_the_expected_cost(assumed: AssumedHonest) -> None
         spent(config, rng.random((12, config.data.clients)) < 0.5) > worst for _ in range(20)
     )
     assert above <= 1
-
-
-def test_colluders_hide_nobody_in_a_plan() -> None:
-    """Dropping so many of the best hiders by hand gives the same cost."""
-    batch = [
-        ReportClass("gaussian", 8.0, 0.5, 1.0, 300),
-        ReportClass("gaussian", 8.0, 1.0, 2.0, 200),
-    ]
-    fewer = [replace(batch[0], count=50), batch[1]]
-    collusion = plan_cost(batch, 1, 1e-6, colluders=250)
-    assert collusion[1].epsilon == plan_cost(fewer, 1, 1e-6)[1].epsilon
-    none_left = plan_cost(batch, 1, 1e-6, colluders=499)
-    assert [cost.epsilon for cost in none_left] == [cost.local for cost in none_left]
 
 
 def test_the_command_says_what_it_assumes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fl_shuffle.accounting.add_remove import add_remove_epsilon
+from fl_shuffle.accounting.attacks.sum_attack import (
+    LAPLACE_NOTE,
+    SUM_LOWER_SOURCE,
+    sum_attack_delta,
+    sum_attack_epsilon,
+)
+from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports, sum_assumption
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.queries.guarantees import answer_to, epsilon_and_delta
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.queries.vector_methods import report_classes, report_details
+from fl_shuffle.accounting.reports import ReportClass, RoundType
+from fl_shuffle.accounting.rounds.events import client_class
+from fl_shuffle.accounting.rounds.round_library import RoundLibrary, Spent
+from fl_shuffle.accounting.rounds.sum_account import SUM_SOURCE, SumTable
 from fl_shuffle.errors import NotApplicableError
+
+Counts = NDArray[np.int64]
 
 
 def sum_guarantee(query: Question) -> Guarantee:
@@ -20,15 +37,16 @@ def sum_guarantee(query: Question) -> Guarantee:
     is proven of them shuffled holds of their sum as well: the smaller cost is the answer. Raises
     `NotApplicableError` for other reports.
     """
-    from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
-    from fl_shuffle.accounting.queries.planned_sums import EqualSums, shuffled_histories
-    from fl_shuffle.accounting.rounds.round_library import RoundLibrary
-    from fl_shuffle.accounting.rounds.sum_account import SUM_SOURCE
-
     classes = report_classes(query, "for other randomizers use blanket, for any randomizer clone")
-    curves = EqualSums.of(classes, query.rounds, query.assumed_honest).curves()
-    library = RoundLibrary()
-    spent = shuffled_histories(classes, query.rounds, query.assumed_honest)
+    table, counts, honest = _sum_of(query, classes)
+    squares = query.rounds * table.cost(counts, honest).mu_squared
+    curves = [table.curve(index, mu, query.rounds) for index, mu in enumerate(squares.tolist())]
+    library, lost = RoundLibrary(), int(counts.sum()) - honest
+    # Of Gaussian reports the sum never costs more than the reports.
+    spent: list[Spent] = [
+        {RoundType.of(classes, index).without(lost): query.rounds}
+        for index in range(len(classes) if table.laplace else 0)
+    ]
 
     def epsilon_at(delta: float) -> float:
         own = [curve.epsilon(delta) for curve in curves]
@@ -55,6 +73,13 @@ def sum_guarantee(query: Question) -> Guarantee:
     )
 
 
+def _sum_of(query: Question, classes: list[ReportClass]) -> tuple[SumTable, Counts, int]:
+    """What the classes contribute to a sum; how many reports of each, and honest ones in all."""
+    counts = np.array([kind.count for kind in classes], dtype=np.int64)
+    honest = honest_reports(query.assumed_honest, int(counts.sum()))
+    return SumTable.of(map(client_class, classes), None), counts, honest
+
+
 def _add_remove(query: Question, epsilon_at: Callable[[float], float]) -> dict[str, float]:
     """The answer's epsilon in the other relation, where it applies."""
     if query.delta is None or query.randomizer != "gaussian":
@@ -68,19 +93,12 @@ def sum_attack_guarantee(query: Question) -> Guarantee:
 
     Raises `NotApplicableError` where it reaches nothing.
     """
-    from fl_shuffle.accounting.attacks.sum_attack import (
-        LAPLACE_NOTE,
-        SUM_LOWER_SOURCE,
-        sum_attack_delta,
-        sum_attack_epsilon,
-    )
-    from fl_shuffle.accounting.queries.planned_sums import EqualSums
-
     classes = report_classes(query, "for other randomizers there is no attack on sums here")
-    sums = EqualSums.of(classes, query.rounds, query.assumed_honest)
-    if sums.table.laplace:
+    table, counts, honest = _sum_of(query, classes)
+    if table.laplace:
         raise NotApplicableError(f"{query.method}: {LAPLACE_NOTE}")
-    mu, coarsest = sums.attacked_mu(), sums.table.coarsest
+    squares = table.cost(counts, honest).attacked_mu_squared
+    mu, coarsest = math.sqrt(query.rounds * float(squares.max())), table.coarsest
     epsilon, delta = epsilon_and_delta(
         query,
         lambda delta: sum_attack_epsilon(delta, mu, coarsest),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fl_shuffle.accounting.guarantee import Status, proof_over_attack
+from fl_shuffle.accounting.reports import ReportClass
 from fl_shuffle.errors import InvalidValueError, require_choice, require_real
 
 
@@ -45,6 +46,11 @@ class ClientClass:
         if self.noise == "user":
             return self.epsilon0
         return min(self.sensitivity, 2.0 * self.radius) / self.scale
+
+
+def client_class(kind: ReportClass) -> ClientClass:
+    """The same reports as a run's accountant sees them; no budget was asked for."""
+    return ClientClass(kind.noise, kind.scale, kind.radius, kind.sensitivity, kind.ratio, 0.0, 1)
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from scipy.special import ndtr
 
 from fl_shuffle.accounting.attacks.likelihood_ratio import Scores, attack_delta, attack_epsilon
 from fl_shuffle.accounting.attacks.vector_data_sets import Batch, data_sets, population_batch
-from fl_shuffle.accounting.queries.planned_cost import client_class
 from fl_shuffle.accounting.reports import ReportClass, RoundType
 from fl_shuffle.accounting.rounds.class_table import ClassTable
+from fl_shuffle.accounting.rounds.events import client_class
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.errors import InvalidValueError
 
