@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from fl_shuffle.flower import nodes
-from tests.gradients.tuning import choose_path, small_blocks
+from tests.gradients.gradient_modules import choose_path, small_blocks
 from tests.small_federation import Launch, model_bytes, summary
 
 pytestmark = pytest.mark.usefixtures("coarse_pairs")

@@ -17,7 +17,7 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.task import Task
 from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
 from tests.federation.small_tasks import SIZES, configured, parameters_of, task_of
-from tests.gradients.tuning import choose_path
+from tests.gradients.gradient_modules import choose_path
 from tests.one_node import OneNode
 
 EVERYBODY = np.arange(len(SIZES))

@@ -1,5 +1,5 @@
-"""A record whose gradient is not finite, or whose label is no class, counts as zero; no client is
-left out for it."""
+"""A record whose gradient is not finite, whose label is no class, or on which the module raises
+counts as zero; no client is left out for it, and nobody else's row changes."""
 
 from __future__ import annotations
 
@@ -9,31 +9,79 @@ import torch
 from torch import Tensor, nn
 
 from fl_shuffle.gradients import GradientEngine, NonfiniteRecords, make_gradient_engine
-from tests.gradients.gradient_modules import (
-    NETWORKS,
-    SHAPE,
-    Branching,
-    Small,
-    Tied,
-    chains,
-    problem_of,
-    records_of,
-    shape_of,
-)
+from tests.gradients.gradient_modules import MODULES, SHAPE, Tied, engine_of, problem_of
 from tests.gradients.gradient_oracle import flat, offsets_of
 
-torch.manual_seed(2)
-MODULES: dict[str, nn.Module] = {
-    "linear": chains()["linear"],
-    "linear, compiled": chains()["linear, compiled"],
-    "relu": chains()["relu"],
-    "tanh, gelu": chains()["tanh, gelu"],
-    "convolution": Small(),
-    "branching": Branching(),
-    "lines": NETWORKS["lines"],
-}
-SIZES = [3, 5, 70, 1, 5, 33]
+NAMES = ["linear", "linear, compiled", "relu", "tanh, gelu", "convolution", "branching", "lines"]
+SIZES = [3, 5, 40, 1, 5, 9]
 RADIUS = np.array([0.5, 0.4, 0.3, 0.7, 0.4, 0.2])
+BAD = 99.0
+
+
+def computed(
+    engine: GradientEngine, theta: Tensor, x: Tensor, y: Tensor, sizes: list[int] = SIZES,
+    radius: np.ndarray = RADIUS,
+) -> tuple[Tensor, NonfiniteRecords]:  # fmt: skip
+    found = NonfiniteRecords()
+    rows = engine.client_means(theta, x, y, offsets_of(sizes), radius, nonfinite=found)
+    assert bool(torch.isfinite(rows).all())
+    return rows, found
+
+
+def others_of(client: int) -> list[int]:
+    return [k for k in range(len(SIZES)) if k != client]
+
+
+def poisoned(x: Tensor, record: int, kind: str) -> Tensor:
+    """A copy of the records, one of them not finite."""
+    changed = x.clone()
+    if kind == "one feature":
+        changed[record] = 0.0
+        changed[record].view(-1)[4] = torch.nan
+    else:
+        changed[record] = {"nan": torch.nan, "inf": torch.inf, "long": 3e38}[kind]
+    return changed
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+@pytest.mark.parametrize("name", NAMES)
+def test_one_nonfinite_record_moves_its_client_no_further_than_any_other(
+    name: str, norm: int
+) -> None:
+    """Replace-one: from finite to nonfinite, from one nonfinite record to two."""
+    engine, theta = engine_of(name, norm=norm), flat(MODULES[name])
+    x, y, offsets = problem_of(name, SIZES, 7)
+    clean, found = computed(engine, theta, x, y)
+    assert found == NonfiniteRecords()
+
+    def moved(rows: Tensor, client: int, to: Tensor) -> float:
+        return float(torch.linalg.vector_norm((rows - to)[client].double(), norm))
+
+    for client in (1, 2, 3):
+        first, size = int(offsets[client]), SIZES[client]
+        allowed = 2.0 * RADIUS[client] / size
+        for kind in ("nan", "inf", "long", "one feature"):
+            bad = poisoned(x, first, kind)
+            rows, found = computed(engine, theta, bad, y)
+            assert torch.equal(rows[others_of(client)], clean[others_of(client)])
+            assert moved(rows, client, clean) <= allowed
+            assert moved(rows, client, torch.zeros_like(rows)) <= RADIUS[client]
+            if kind == "long":  # finite where an activation or a norm brings it back to scale
+                continue
+            assert found == NonfiniteRecords(1, 1)
+            if size == 1:
+                assert not rows[client].any()
+                continue
+            left, own = slice(first + 1, int(offsets[client + 1])), RADIUS[client : client + 1]
+            rest, _ = computed(engine, theta, x[left], y[left], [size - 1], own)
+            torch.testing.assert_close(
+                rows[client] * size, rest[0] * (size - 1), rtol=1e-3, atol=1e-5
+            )
+            worse = bad.clone()
+            worse[first + 1] = torch.inf
+            again, found = computed(engine, theta, worse, y)
+            assert found == NonfiniteRecords(1, 2)
+            assert moved(rows, client, again) <= allowed
 
 
 class Overflowing(nn.Module):
@@ -47,140 +95,129 @@ class Overflowing(nn.Module):
         return self.layer(x).clamp(-1.0, 1.0) + 1e25 * self.layer.bias * (x[:, :1] > 1e3)
 
 
-def problem(name: str = "linear") -> tuple[Tensor, Tensor, np.ndarray]:
-    return problem_of(name, SIZES, 7)
-
-
-def computed(
-    engine: GradientEngine, theta: Tensor, x: Tensor, y: Tensor, offsets: np.ndarray,
-    radius: np.ndarray,
-) -> tuple[Tensor, NonfiniteRecords]:  # fmt: skip
-    found = NonfiniteRecords()
-    rows = engine.client_means(theta, x, y, offsets, radius, nonfinite=found)
-    assert bool(torch.isfinite(rows).all())
-    return rows, found
-
-
-def poisons(x: Tensor, record: int) -> dict[str, Tensor]:
-    """Copies of the records, one of them not finite."""
-    result = {}
-    for name, value in (("nan", torch.nan), ("inf", torch.inf), ("long", 3e38)):
-        result[name] = x.clone()
-        result[name][record] = value
-    result["one feature"] = x.clone()
-    result["one feature"][record] = 0.0
-    result["one feature"][record].view(-1)[4] = torch.nan
-    return result
-
-
-@pytest.mark.parametrize("norm", [1, 2])
-@pytest.mark.parametrize("name", MODULES)
-def test_one_nonfinite_record_moves_its_client_no_further_than_any_other(
-    name: str, norm: int
-) -> None:
-    """Replace-one: from finite to nonfinite, from one nonfinite record to two."""
-    module = MODULES[name]
-    engine = make_gradient_engine(
-        module, shape=shape_of(name), clip="record", norm=norm, records=records_of(name)
-    )
-    theta = flat(module)
-    x, y, offsets = problem(name)
-    clean, found = computed(engine, theta, x, y, offsets, RADIUS)
-    assert found == NonfiniteRecords()
-    for client in (1, 2, 3):
-        first = int(offsets[client])
-        others = [k for k in range(len(SIZES)) if k != client]
-        allowed = 2.0 * RADIUS[client] / SIZES[client]
-        for kind, bad in poisons(x, first).items():
-            rows, found = computed(engine, theta, bad, y, offsets, RADIUS)
-            if kind != "long":  # finite where an activation or a norm brings it back to scale
-                assert found == NonfiniteRecords(1, 1)
-                without = rows[client] * SIZES[client]
-                if SIZES[client] > 1:
-                    left = slice(first + 1, int(offsets[client + 1]))
-                    rest, _ = computed(
-                        engine, theta, x[left], y[left], offsets_of([SIZES[client] - 1]),
-                        RADIUS[client : client + 1],
-                    )  # fmt: skip
-                    torch.testing.assert_close(
-                        without, rest[0] * (SIZES[client] - 1), rtol=1e-3, atol=1e-5
-                    )
-                else:
-                    assert not rows[client].any()
-            assert torch.equal(rows[others], clean[others])
-            moved = torch.linalg.vector_norm((rows - clean)[client].double(), norm)
-            assert float(moved) <= allowed
-            assert float(torch.linalg.vector_norm(rows[client].double(), norm)) <= RADIUS[client]
-            if SIZES[client] > 1 and kind != "long":
-                worse = bad.clone()
-                worse[first + 1] = torch.inf
-                again, found = computed(engine, theta, worse, y, offsets, RADIUS)
-                assert found == NonfiniteRecords(1, 2)
-                moved = torch.linalg.vector_norm((rows - again)[client].double(), norm)
-                assert float(moved) <= allowed
-
-
 def test_a_gradient_whose_length_float32_cannot_hold_is_clipped_like_any_other() -> None:
     torch.manual_seed(0)  # with some weights the huge record is simply right
     module = Overflowing()
     engine, theta = make_gradient_engine(module, shape=SHAPE, clip="record"), flat(module)
-    x, y, offsets = problem()
+    x, y, offsets = problem_of("linear", SIZES, 7)
     y[:] = 1
-    clean, _ = computed(engine, theta, x, y, offsets, RADIUS)
-    bad = x.clone()
-    bad[offsets[2], 0] = 2e3
-    leaf = theta.clone().requires_grad_()
-    logits = torch.func.functional_call(
-        module, {"layer.weight": leaf[:65].view(5, 13), "layer.bias": leaf[65:]},
-        (bad[offsets[2] : offsets[2] + 1],),
-    )  # fmt: skip
-    (gradient,) = torch.autograd.grad(nn.functional.cross_entropy(logits, y[:1]), leaf)
-    assert bool(torch.isfinite(gradient).all())
-    assert float(torch.linalg.vector_norm(gradient.double())) > 1e20
-    rows, found = computed(engine, theta, bad, y, offsets, RADIUS)
+    clean, _ = computed(engine, theta, x, y)
+    x[offsets[2], 0] = 2e3
+    record = slice(int(offsets[2]), int(offsets[2]) + 1)
+    nn.functional.cross_entropy(module(x[record]), y[record]).backward()
+    gradient = torch.cat([p.grad.reshape(-1) for p in module.parameters() if p.grad is not None])
+    assert 1e20 < float(torch.linalg.vector_norm(gradient.double())) < torch.inf
+    rows, found = computed(engine, theta, x, y)
     assert found == NonfiniteRecords()
     moved = float(torch.linalg.vector_norm((rows - clean)[2].double()))
     assert 0.0 < moved <= 2.0 * RADIUS[2] / SIZES[2]
 
 
-@pytest.mark.parametrize("clip", ["record", "none"])
-@pytest.mark.parametrize("name", MODULES)
-def test_a_label_that_is_no_class_is_a_record_like_one_that_is_not_finite(
-    name: str, clip: str
-) -> None:
-    module = MODULES[name]
-    theta = flat(module)
-    x, y, offsets = problem(name)
-    for record, label in ((int(offsets[2]) + 40, 5), (int(offsets[1]), -1), (0, 1 << 40)):
-        poisoned, wrong = x.clone(), y.clone()
-        poisoned[record], wrong[record] = torch.nan, label
-        engine = make_gradient_engine(
-            module, shape=shape_of(name), clip=clip, records=records_of(name)
-        )
-        found, expected = NonfiniteRecords(), NonfiniteRecords()
-        rows = engine.client_means(theta, x, wrong, offsets, RADIUS, nonfinite=found)
-        same = engine.client_means(theta, poisoned, y, offsets, RADIUS, nonfinite=expected)
-        assert found == expected
-        if clip != "none":
-            assert torch.equal(rows, same)
-            continue
-        own = sum(record >= offsets[1:])
-        others = [k for k in range(len(SIZES)) if k != own]
-        assert torch.equal(rows[others], same[others])
-        assert not bool(torch.isfinite(rows[own]).all())
-        update = engine.local_update(theta, x, wrong, offsets, steps=2, learning_rate=0.1)
-        assert bool(torch.isfinite(update[others]).all())
-        assert not bool(torch.isfinite(update[own]).all())
-
-
 def test_a_nonfinite_first_record_does_not_choose_the_path() -> None:
     """The path, hence everybody's rounding, is that of the module."""
-    x, y, offsets = problem()
-    paths = set()
-    for value in (0.0, torch.nan, torch.inf):
-        bad = x.clone()
-        bad[:2] = value
+    x, y, _ = problem_of("linear", SIZES, 7)
+    for value in (torch.nan, torch.inf):
+        x[:2] = value
         engine = make_gradient_engine(Tied(), shape=SHAPE, clip="record")
-        computed(engine, flat(Tied()), bad, y, offsets, RADIUS)
-        paths.add(engine.path)
-    assert paths == {"torch.func"}
+        computed(engine, flat(Tied()), x, y)
+        assert engine.path == "torch.func"
+
+
+class Raising(nn.Module):
+    """Looks at its records in Python, which torch.func does not allow: a loop does."""
+
+    def __init__(self, error: type[BaseException] = ValueError) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.first, self.last = nn.Linear(13, 6), nn.Linear(6, 5)
+        self.error = error
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool((x == BAD).any()):
+            raise self.error("a record's secret")
+        return self.last(torch.tanh(self.first(x)))
+
+
+class Indexed(nn.Module):
+    """torch.func serves it; an index beyond the table raises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.table, self.head = nn.Embedding(7, 6), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.table(x.abs().floor().long())).mean(1))
+
+
+RAISING = {"indexed": Indexed(), "raises": Raising(), "exits": Raising(SystemExit)}
+
+
+@pytest.mark.parametrize("label", [5, -1, 1 << 40])
+@pytest.mark.parametrize("name", [*NAMES, *RAISING])
+def test_a_label_that_is_no_class_and_a_record_that_raises_count_like_one_not_finite(
+    name: str, label: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of clipped records: the same bits. Where none is clipped their client's mean and update are
+    not finite, of which `ClippedRows` makes zeros."""
+    module = RAISING.get(name) or MODULES[name]
+    x, y, offsets = problem_of(name, SIZES, 7)
+    client = 2
+    record = int(offsets[client]) + 30
+    wrong, bad, theta = y.clone(), x.clone(), flat(module)
+    wrong[record], bad[record] = label, BAD if name in RAISING else torch.nan
+    for clip in ("record", "none"):
+        if name in RAISING:
+            engine = make_gradient_engine(module, shape=SHAPE, clip=clip)
+        else:
+            engine = engine_of(name, clip)
+        tallies = NonfiniteRecords(), NonfiniteRecords(), NonfiniteRecords()
+        clean, rows, same = (
+            engine.client_means(theta, *given, offsets, RADIUS, nonfinite=tally)
+            for given, tally in zip(((x, y), (x, wrong), (bad, y)), tallies, strict=True)
+        )
+        assert tallies[0] == NonfiniteRecords() and tallies[1] == tallies[2]
+        others = others_of(client)
+        assert torch.equal(rows[others], clean[others])
+        if clip == "record":
+            assert torch.equal(rows, same) and tallies[1] == NonfiniteRecords(1, 1)
+            continue
+        updates = [
+            engine.local_update(theta, *given, offsets, steps=2, learning_rate=0.1)
+            for given in ((x, y), (x, wrong), (bad, y))
+        ]
+        for found in (rows, same, *updates[1:]):
+            assert not bool(torch.isfinite(found[client]).all())
+        assert all(torch.equal(found[others], updates[0][others]) for found in updates)
+    # What a client's data did is said to that client alone.
+    assert {said.name for said in caplog.records} <= {"fl_shuffle.client.gradients"}
+
+
+class Broken(Raising):
+    def forward(self, x: Tensor) -> Tensor:
+        raise RuntimeError("no record's doing")
+
+
+@pytest.mark.parametrize("clip", ["record", "none"])
+def test_a_broken_module_is_heard(clip: str) -> None:
+    module = Broken()
+    x, y, _ = problem_of("linear", SIZES, 7)
+    with pytest.raises(RuntimeError, match="no record's doing"):
+        computed(make_gradient_engine(module, shape=SHAPE, clip=clip), flat(module), x, y)
+
+
+def test_a_lack_of_memory_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What records raise together and none of them alone."""
+    module = Indexed()
+    x, y, _ = problem_of("linear", SIZES, 7)
+    engine = make_gradient_engine(module, shape=SHAPE, clip="record")
+    right = engine._by_vmap  # type: ignore[attr-defined]
+
+    def full(parameters: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        if len(inputs) > 2:
+            raise RuntimeError("out of memory")
+        return right(parameters, inputs, labels)
+
+    monkeypatch.setattr(engine, "_by_vmap", full)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        computed(engine, flat(module), x, y)
