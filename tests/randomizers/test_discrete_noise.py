@@ -12,7 +12,6 @@ import ast
 import math
 from pathlib import Path
 
-import mpmath
 import numpy as np
 import pytest
 import torch
@@ -36,9 +35,6 @@ from fl_shuffle.randomizers.samplers import (
     discrete_gaussian,
     discrete_laplace,
 )
-from tests.small_federation import launch, small
-
-__all__ = ["launch", "small"]
 
 LAWS = {"gaussian": discrete_gaussian, "laplace": discrete_laplace}
 COUNT, SCALE, FALSE_ALARM = 400_000, 10, 1e-6
@@ -76,14 +72,9 @@ def test_the_law_is_the_exact_one(law: str) -> None:
     assert chi_square(drawn, law, SCALE * 1.02) < FALSE_ALARM
     twice = np.concatenate([drawn, drawn[drawn == 0]])
     assert chi_square(twice, law, SCALE) < FALSE_ALARM
-
-
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("scale", [1, 2, 3])
-def test_small_scales_too(law: str, scale: int) -> None:
-    assert (
-        chi_square(LAWS[law](Words(bytes([scale]) * 16), scale, 50_000), law, scale) > FALSE_ALARM
-    )
+    for small in (1, 3):
+        drawn = LAWS[law](Words(bytes([small]) * 16), small, 50_000)
+        assert chi_square(drawn, law, small) > FALSE_ALARM
 
 
 def test_bernoulli_exp_and_uniforms_are_exact() -> None:
@@ -113,57 +104,27 @@ def test_words_follow_one_another() -> None:
 
 def test_no_number_of_the_samplers_is_a_floating_one() -> None:
     """No float literal, no true division, no math function, no float dtype in their source."""
-    for module in (samplers,):
-        source = Path(str(module.__file__)).read_text(encoding="utf-8")
-        for node in ast.walk(ast.parse(source)):
-            assert not isinstance(node, ast.Div)
-            assert not (isinstance(node, ast.Constant) and isinstance(node.value, float))
-            assert not (isinstance(node, ast.Name) and node.id in ("math", "float"))
-            assert not (isinstance(node, ast.Attribute) and "float" in node.attr)
+    source = Path(str(samplers.__file__)).read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(source)):
+        assert not isinstance(node, ast.Div)
+        assert not (isinstance(node, ast.Constant) and isinstance(node.value, float))
+        assert not (isinstance(node, ast.Name) and node.id in ("math", "float"))
+        assert not (isinstance(node, ast.Attribute) and "float" in node.attr)
     for law in LAWS.values():
         assert law(Words(bytes(16)), 5, 3).dtype == np.int64
-
-
-def discrete_gaussian_delta(epsilon: float, sensitivity: int, scale: int) -> float:
-    """The exact delta of one coordinate, `sensitivity` in whole steps.
-
-    Canonne, Kamath and Steinke's formula for one dimension, P[x > e s^2/D - D/2]
-    - exp(e) P[x > e s^2/D + D/2], summed to 50 digits.
-    """
-    with mpmath.workdps(50):
-        weight = [mpmath.exp(-mpmath.mpf(x * x) / (2 * scale * scale)) for x in range(40 * scale)]
-        total = 2 * mpmath.fsum(weight) - weight[0]
-
-        def beyond(edge: mpmath.mpf) -> mpmath.mpf:
-            first = int(mpmath.floor(edge)) + 1
-            if first > 0:
-                return mpmath.fsum(weight[first:]) / total
-            return 1 - mpmath.fsum(weight[1 - first :]) / total
-
-        middle = mpmath.mpf(epsilon) * scale * scale / sensitivity
-        half = mpmath.mpf(sensitivity) / 2
-        delta = beyond(middle - half) - mpmath.exp(epsilon) * beyond(middle + half)
-        return max(0.0, float(delta))
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 3.0])
 def test_zcdp_covers_the_exact_law_of_one_coordinate(epsilon: float) -> None:
     """And is not far from it: within a factor of ten of delta."""
     for sensitivity, scale in ((4, 10), (10, 10), (40, 30)):
-        exact = discrete_gaussian_delta(epsilon, sensitivity, scale)
+        p = pmf("gaussian", scale, 45 * scale)
+        q = np.concatenate([np.zeros(sensitivity), p[:-sensitivity]])
+        exact = math.fsum(np.maximum(p - math.exp(epsilon) * q, 0.0))
         bound = zcdp_delta(sensitivity**2 / (2 * scale**2), epsilon)
-        assert exact <= bound
+        assert exact <= bound + 1e-15
         if exact > 1e-9:
-            assert bound <= 10.0 * exact + 1e-12
-
-
-def test_the_exact_delta_is_that_of_brute_force() -> None:
-    for epsilon, sensitivity, scale in ((0.3, 1, 2), (1.0, 3, 4), (0.0, 5, 3), (2.5, 7, 3)):
-        reach = 45 * scale
-        p = pmf("gaussian", scale, reach)
-        q = np.concatenate([np.zeros(sensitivity), p[: len(p) - sensitivity]])
-        wanted = np.maximum(p - math.exp(epsilon) * q, 0.0).sum()
-        assert discrete_gaussian_delta(epsilon, sensitivity, scale) == pytest.approx(wanted, 1e-9)
+            assert bound <= 10.0 * exact
 
 
 def test_zcdp_is_the_best_order_of_a_fine_search() -> None:
@@ -188,14 +149,15 @@ def test_calibrations_are_the_smallest_that_fit(epsilon: float) -> None:
 
 
 def test_reports_do_not_hang_on_packing_and_stay_on_the_grid() -> None:
-    generator = torch.Generator().manual_seed(1)
-    means = torch.randn(4, 37, generator=generator) / 10
-    stream = NoiseStream(b"k" * 16, 37, bits=64)
-    ids = np.array([2, 5, 6, 900])
+    means = torch.randn(4, 37, generator=torch.Generator().manual_seed(1)) / 10
+    stream, ids, budget = (
+        NoiseStream(b"k" * 16, 37, bits=64),
+        np.array([2, 5, 6, 900]),
+        np.ones(901),
+    )
     scale, step = np.ones(901), np.full(901, 0.25)
     step[ids] = [0.25, 2.0**-9, 2.0**-12, 0.25]
     scale[ids] = step[ids] * [3, 30, 300, 3]
-    budget = np.ones(901)
     randomizer = DiscreteLaplace(budget, budget, budget, scale, step=step)
     whole = randomizer.reports(means.clone(), ids, stream)
     for row in range(4):
@@ -204,9 +166,6 @@ def test_reports_do_not_hang_on_packing_and_stay_on_the_grid() -> None:
         assert torch.equal(alone[0], whole[row])
         steps = whole[row].double() / step[ids[row]]
         assert torch.equal(steps, steps.round())
-    # A mean is cut towards zero, so the ball's image stays in the ball.
-    cut = torch.trunc(means.double() / 0.25) * 0.25
-    assert bool((cut.norm(dim=1) <= means.double().norm(dim=1)).all())
 
 
 def tables(randomizer: str, **changes: object) -> dict[str, dict[str, object]]:
@@ -231,12 +190,10 @@ def tables(randomizer: str, **changes: object) -> dict[str, dict[str, object]]:
         ({"run__device": "cuda"}, "has no such sampler"),
     ],
 )
-@pytest.mark.parametrize("noise", ["discrete-gaussian", "discrete-laplace"])
-def test_it_is_offered_where_it_is_proven(
-    noise: str, changes: dict[str, object], words: str
-) -> None:
-    with pytest.raises(InvalidValueError, match=words):
-        parse_config(tables(noise, **changes))
+def test_it_is_offered_where_it_is_proven(changes: dict[str, object], words: str) -> None:
+    for noise in ("discrete-gaussian", "discrete-laplace"):
+        with pytest.raises(InvalidValueError, match=words):
+            parse_config(tables(noise, **changes))
 
 
 @pytest.mark.parametrize("clip", [None, 0.1])

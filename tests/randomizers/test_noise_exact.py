@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -128,27 +127,3 @@ def test_variates_end_where_ideal_ones_practically_do() -> None:
     nearest = round(14.3 / step) * step
     assert noise_exact.exact_report(0.0, 1.0, step, 0, 0, (0, 0, False)) == nearest
     assert noise_exact.exact_report(0.0, 1.0, step, 0, 0, (-(2**63), 0, False)) == -nearest
-
-
-@pytest.mark.parametrize("law", ["normal", "laplace"])
-def test_all_words_of_a_small_sampler_give_the_ideal_law(law: str) -> None:
-    """The map from (word, further bits) to grid points, enumerated: exact cell probabilities.
-
-    Words are taken from a coarse lattice of places and further bits; each stands for an equal share
-    of the uniform, so the ideal probability of a cell lies between the shares that certainly and
-    possibly fall into it.
-    """
-    step, parts = 0.25, 512
-    seen: dict[float, Fraction] = {}
-    for part in range(parts):
-        place = part * (2**63 // parts) + 2**63 // parts // 2
-        angle = (0, 0, False) if law == "normal" else None
-        report = noise_exact.exact_report(0.0, 1.0, step, place, 1 << 255, angle)
-        seen[report] = seen.get(report, Fraction(0)) + Fraction(1, parts)
-    total = Fraction(0)
-    for report in sorted(seen, reverse=True):
-        total += seen[report]
-        # P(variate > report - step/2): e^-x, and e^(-x^2/2) for the radius (angle 0).
-        edge = max(report - step / 2, 0.0)
-        ideal = math.exp(-edge) if law == "laplace" else math.exp(-0.5 * edge**2)
-        assert abs(float(total) - ideal) <= 1.0 / parts

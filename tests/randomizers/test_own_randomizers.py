@@ -47,11 +47,6 @@ class Additive(LocalRandomizer):
         return means
 
 
-class Short(Signs):
-    def bound(self) -> np.ndarray:
-        return np.ones(3)
-
-
 class Fussy(Signs):
     def randomize(self, means: np.ndarray, clients: np.ndarray, noise: Noise) -> np.ndarray:
         if (means > 7.0).any():
@@ -108,15 +103,6 @@ def test_a_report_is_cut_to_its_bound() -> None:
     assert (reports == 2000.0).all()
 
 
-def test_randomized_response_has_its_probabilities() -> None:
-    """Sixty thousand signs of one client; 5 standard errors."""
-    randomizer = Signs(np.array([60_000.0]), np.zeros(1), np.ones(1))
-    reports = reports_of(randomizer, np.ones((1, 60_000), np.float32), np.arange(1), stream(60_000))
-    kept = float(np.mean(reports > 0.0))
-    wanted = 1.0 / (1.0 + math.exp(-1.0))
-    assert abs(kept - wanted) < 5.0 * math.sqrt(wanted * (1.0 - wanted) / 60_000)
-
-
 @pytest.mark.parametrize("bits", [32, 64])
 def test_noise_has_its_laws_and_is_each_clients_own(bits: int) -> None:
     own = NoiseStream(KEY, 10_000, bits=bits)
@@ -142,25 +128,21 @@ def test_who_raises_sends_nothing_and_others_do(caplog: pytest.LogCaptureFixture
     assert [record.name for record in caplog.records] == ["fl_shuffle.client"]
 
 
-@pytest.mark.parametrize(
-    "output", [np.full(4, np.nan), np.full(4, np.inf), np.zeros(3), np.zeros((4, 1)), 0.0, "x"]
-)
+@pytest.mark.parametrize("output", [np.full(4, np.inf), np.zeros(3), np.zeros((4, 1)), 0.0, "x"])
 def test_what_is_no_report_is_not_sent(output: object) -> None:
     randomizer = OfOneMean(lambda *_: output, EPSILON, DELTA, RADIUS)
     reports = reports_of(randomizer, np.zeros((2, 4), np.float32), np.arange(2), stream(4))
     assert np.isnan(reports).all()
 
 
-@pytest.mark.parametrize("bound", [0.0, -1.0, math.nan, math.inf, 1e13])
-def test_a_bound_that_is_none_is_one_line(bound: float) -> None:
+@pytest.mark.parametrize("bound", [0.0, math.nan, math.inf, 1e13, [1.0, 1.0, 1.0]])
+def test_a_bound_that_is_none_is_one_line(bound: float | list[float]) -> None:
     class Bad(Signs):
         def bound(self) -> np.ndarray:
-            return np.full(4, bound)
+            return np.array(bound) if isinstance(bound, list) else np.full(4, bound)
 
-    with pytest.raises(ConfigError, match=r"Bad.bound\(\) must return"):
+    with pytest.raises(ConfigError, match=r"Bad.bound\(\) must return.*each of the 4 clients"):
         of(Bad).grid()
-    with pytest.raises(ConfigError, match="each of the 4 clients"):
-        of(Short).grid()
 
 
 def test_what_a_setting_may_name() -> None:

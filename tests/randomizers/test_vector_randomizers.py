@@ -34,15 +34,6 @@ def test_grid_step_is_the_smallest_power_of_two_that_suffices(scale: float, radi
     assert radius + 22.2 * scale < 2.0**22 * step
 
 
-@pytest.mark.parametrize(
-    ("scale", "radius"),
-    [(0.0, 1.0), (math.nan, 1.0), (1.0, -1.0), (1e13, 1.0), (1e-13, 1.0), ("1", 1.0)],
-)
-def test_grid_step_refuses(scale: object, radius: object) -> None:
-    with pytest.raises(InvalidValueError):
-        grid_step(scale, radius)  # type: ignore[arg-type]
-
-
 def of(noise: str, scale: list[float], radius: list[float]) -> Gaussian:
     """The randomizer of clients with these scales and radii."""
     budget = np.ones(len(scale))
@@ -86,29 +77,21 @@ def test_reports_are_what_is_stated_to_the_nearest_grid_point(
     assert spread.max() <= 0.5 + 0.1
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 120), st.sampled_from([1, 3, 64]), st.data())
-def test_sums_have_the_same_bits_in_any_order_and_partition(
-    seed: int, rows: int, dimension: int, data: st.DataObject
-) -> None:
-    rng = np.random.default_rng(seed)
+def test_sums_of_reports_are_exact_in_any_order_and_partition() -> None:
+    rng, rows, dimension = np.random.default_rng(1), 120, 33
     scales = 10.0 ** rng.uniform(-3, 1, rows)
     steps = np.array([grid_step(float(s), 1.0) for s in scales])
-    stream = NoiseStream(KEY, dimension)
-    reports = stream.add_(
-        "normal", torch.zeros(rows, dimension), np.arange(seed, seed + rows), scales, steps
+    reports = NoiseStream(KEY, dimension).add_(
+        "normal", torch.zeros(rows, dimension), np.arange(rows), scales, steps
     )
     assert sum_is_exact(rows, 10 * 7.0 + 1, float(steps.min()))
-    expected = [
-        float(sum((Fraction(float(v)) for v in reports[:, j]), Fraction(0)))
-        for j in range(dimension)
-    ]
-    order = torch.from_numpy(rng.permutation(rows))
-    cuts = data.draw(st.lists(st.integers(0, rows), max_size=4).map(sorted))
-    total = torch.zeros(dimension, dtype=torch.float64)
-    for start, stop in zip([0, *cuts], [*cuts, rows], strict=True):
-        exact_sum(reports[order[start:stop]], total)
-    assert total.tolist() == expected
+    expected = [float(sum(map(Fraction, column))) for column in reports.T.tolist()]
+    for _ in range(10):
+        order = torch.from_numpy(rng.permutation(rows))
+        total = torch.zeros(dimension, dtype=torch.float64)
+        for part in torch.tensor_split(order, sorted(rng.integers(0, rows, 3).tolist())):
+            exact_sum(reports[part], total)
+        assert total.tolist() == expected
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (40, 33), (97, 4099), (0, 3)])
@@ -137,10 +120,8 @@ def test_sums_are_those_of_numpy_and_limits_hold(rows: int, columns: int, group:
     ("limits", "honest"),
     [
         ([5.0, 4.0], True),
-        ([5.0, 4.0 + 1e-10], True),
         # Nearer to 4 than float32 tells.
         ([5.0, 4.0 - 1e-10], False),
-        ([1.0, 5.0], False),
         ([5.0, math.nan], False),
         (None, True),
     ],
@@ -149,8 +130,7 @@ def test_limits_are_kept_to_the_last_bit(
     turned: bool, limits: list[float] | None, honest: bool
 ) -> None:
     rows, total = torch.tensor([[1.0, -2.0], [3.0, -4.0]]), torch.zeros(2, dtype=torch.float64)
-    if turned:
-        rows = rows.T.contiguous().T
+    rows = rows.T.contiguous().T if turned else rows
     assert exact_sum_within(rows, total, None if limits is None else np.array(limits)) is honest
     assert total.tolist() == [4.0, -6.0]
     rows[0, 0] = math.nan
@@ -169,45 +149,14 @@ def test_exactness_is_refused_where_it_does_not_hold() -> None:
     assert sum(values) != math.fsum(values)
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    st.integers(0, 10**6),
-    st.integers(1, 9),
-    st.tuples(st.sampled_from([1, 2, 255, 256, 257, 3000]), st.sampled_from([1, 2])),
-    st.floats(-12, 12),
-    st.floats(-30, 30),
-)
-def test_clipped_rows_never_exceed_the_radius(
-    seed: int, rows: int, shape: tuple[int, int], log_radius: float, log_size: float
-) -> None:
-    dimension, norm = shape
-    rng = np.random.default_rng(seed)
-    radius = min(max(10.0**log_radius, SMALLEST), LARGEST)
-    values = (rng.standard_normal((rows, dimension)) * 10.0**log_size).astype(np.float32)
-    original = values.copy()
-    tensor = torch.from_numpy(values)
-    assert clip_rows(tensor, radius, norm).all()
-    wide = values.astype(np.longdouble)
-    lengths = np.abs(wide).sum(1) if norm == 1 else np.sqrt((wide**2).sum(1))
-    assert (lengths <= radius).all()
-    before = original.astype(np.longdouble)
-    old = np.abs(before).sum(1) if norm == 1 else np.sqrt((before**2).sum(1))
-    untouched = old <= radius * (1 - 2.0**-14)
-    assert np.array_equal(values[untouched], original[untouched])
-    clipped = old > radius
-    # Clipping costs no more than the inflation of the norm (float32 may underflow if tiny).
-    if log_radius > -10 and log_size < 25:
-        assert (lengths[clipped] >= radius * (1 - 2.0**-13)).all()
-    alone = original.copy()
-    for row in range(rows):
-        clip_rows(torch.from_numpy(alone[row : row + 1]), radius, norm)
-    assert np.array_equal(alone, values)
-
-
 def test_clip_has_a_radius_per_row() -> None:
     rows = torch.full((3, 4), 2.0)
     clip_rows(rows, np.array([1.0, 4.5, 2.0]), 2)
     assert rows.norm(dim=1).tolist() == pytest.approx([1.0, 4.0, 2.0], rel=1e-4)
+
+
+def lengths_of(rows: np.ndarray, norm: int) -> np.ndarray:
+    return np.asarray(np.abs(rows).sum(1) if norm == 1 else np.sqrt((rows**2).sum(1)))
 
 
 def awkward_rows(dimension: int) -> torch.Tensor:
@@ -223,23 +172,30 @@ def awkward_rows(dimension: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("norm", [1, 2])
 @pytest.mark.parametrize("dimension", [1, 31, 256, 257, 3000])
-@pytest.mark.parametrize("radius", [SMALLEST, 1.0])
-def test_clipping_against_float64(dimension: int, norm: int, radius: float) -> None:
+@pytest.mark.parametrize("radius", [SMALLEST, 1.0, 1e-3 * LARGEST])
+def test_clipping_against_long_doubles(dimension: int, norm: int, radius: float) -> None:
+    """Never beyond the radius, to the last bit; short rows are left, what is not finite is zero;
+    and a row hangs neither on the others nor on how it lies."""
     radii = np.geomspace(radius, 1e3 * radius, 88)
     rows = awkward_rows(dimension)
+    turned, alone = rows.clone().T.contiguous().T, rows.clone()
     wide = rows.numpy().astype(np.longdouble)
     with np.errstate(invalid="ignore"):
-        lengths = np.abs(wide).sum(1) if norm == 1 else np.sqrt((wide**2).sum(1))
+        lengths = lengths_of(wide, norm)
     expected = np.isfinite(lengths)
+    assert (~expected).sum() == 2
     whole = np.nan_to_num(wide, nan=0.0, posinf=0.0, neginf=0.0)
     factor = np.minimum(1.0, radii / np.where(lengths > 0.0, lengths, 1.0))
     scaled = np.where(expected[:, None], whole * factor[:, None], 0.0)
-    turned = rows.clone().T.contiguous().T
     assert (clip_rows(rows, radii, norm) == expected).all()
     np.testing.assert_allclose(rows.numpy(), scaled.astype(np.float64), rtol=1e-4, atol=1e-44)
+    assert (lengths_of(rows.numpy().astype(np.longdouble), norm) <= radii).all()
+    untouched = lengths <= radii * (1 - 2.0**-14)
+    assert np.array_equal(rows.numpy()[untouched], alone.numpy()[untouched])
     assert (clip_rows(turned, radii, norm) == expected).all()
-    assert torch.equal(rows, turned)
-    assert (~expected).sum() == 2
+    for row in range(len(alone)):
+        clip_rows(alone[row : row + 1], radii[row], norm)
+    assert torch.equal(rows, turned) and torch.equal(rows, alone)
 
 
 @pytest.mark.parametrize("norm", [1, 2])
@@ -256,16 +212,15 @@ def test_clipping_off_the_cpu_agrees(norm: int) -> None:
     assert (torch.linalg.vector_norm(device.double(), ord=norm, dim=1).numpy() <= radii).all()
 
 
-@pytest.mark.parametrize("radius", [0.0, -1.0, math.nan, math.inf, np.array([1.0, math.nan])])
-def test_bad_radius(radius: object) -> None:
-    with pytest.raises(InvalidValueError, match="radius"):
-        clip_rows(torch.ones(2, 3), radius, 2)  # type: ignore[arg-type]
-
-
-def test_bad_rows_and_norm() -> None:
-    with pytest.raises(InvalidValueError, match="norm"):
-        clip_rows(torch.ones(2, 3), 1.0, 3)
-    with pytest.raises(InvalidValueError, match="rows"):
-        clip_rows(torch.ones(2, 3, dtype=torch.int64), 1.0, 2)
+def test_what_is_refused() -> None:
+    for radius in (0.0, -1.0, math.nan, math.inf, np.array([1.0, math.nan])):
+        with pytest.raises(InvalidValueError, match="radius"):
+            clip_rows(torch.ones(2, 3), radius, 2)
+    for rows, norm, field in ((torch.ones(2, 3), 3, "norm"), (torch.ones(2, 3).long(), 2, "rows")):
+        with pytest.raises(InvalidValueError, match=field):
+            clip_rows(rows, 1.0, norm)
+    for scale, radius in ((0.0, 1.0), (math.nan, 1.0), (1.0, -1.0), (1e13, 1.0)):
+        with pytest.raises(InvalidValueError):
+            grid_step(scale, radius)
     with pytest.raises(InvalidValueError, match="scale"):
         of("gaussian", [1e13], [1.0]).bound()
