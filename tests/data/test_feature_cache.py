@@ -11,30 +11,32 @@ from numpy.typing import NDArray
 
 from fl_shuffle import private_cache
 from fl_shuffle.configuration.reading import parse_config
-from fl_shuffle.data import task
+from fl_shuffle.data import Records, task
 from fl_shuffle.data.features import maps
 from fl_shuffle.data.features.cache import CachedFeatures
 from fl_shuffle.data.features.maps import FeatureMap, build_features
-from fl_shuffle.private_cache import CACHE_VARIABLE
 
 GENERATOR = np.random.default_rng(1)
 IMAGES = GENERATOR.integers(0, 17, (40, 8, 8), dtype=np.uint8)
 OTHERS = GENERATOR.integers(0, 17, (30, 8, 8), dtype=np.uint8)
-MAPS = [("pca", {"components": 5}), ("hog", {"cells": [2], "orientations": 3})]
+PCA = ("pca", {"components": 5})
+HOG = ("hog", {"cells": [2], "orientations": 3})
+Map = tuple[str, dict]
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(private_cache.CACHE_VARIABLE, str(tmp_path / "cache"))
+    task.forget_data()
     return tmp_path / "cache" / "features"
 
 
-def make(kind: str, options: dict) -> FeatureMap:
-    return build_features(kind, image_side=8, **options)
+def plain(chosen: Map) -> FeatureMap:
+    return build_features(chosen[0], image_side=8, **chosen[1])
 
 
-def cached(kind: str, options: dict, images: NDArray[np.uint8] = IMAGES) -> CachedFeatures:
-    features = CachedFeatures(make(kind, options))
+def cached(chosen: Map, images: NDArray[np.uint8] = IMAGES) -> CachedFeatures:
+    features = CachedFeatures(plain(chosen))
     features.fit(images)
     return features
 
@@ -43,127 +45,91 @@ def never(*_: object) -> None:
     raise AssertionError("computed, where it was there to be read")
 
 
-@pytest.mark.parametrize(("kind", "options"), MAPS)
+@pytest.mark.parametrize("chosen", [PCA, HOG], ids=lambda chosen: chosen[0])
 def test_what_is_read_is_what_would_be_computed(
-    kind: str, options: dict, monkeypatch: pytest.MonkeyPatch
+    chosen: Map, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = make(kind, options)
-    plain.fit(IMAGES)
-    first = cached(kind, options)
+    expected = [plain(chosen).fit(IMAGES).transform(images) for images in (IMAGES, OTHERS)]
+    first = cached(chosen)
     written = [first.transform(images) for images in (IMAGES, OTHERS)]
-    monkeypatch.setattr(type(plain), "transform", never)
-    again = cached(kind, options)
-    read = [again.transform(images) for images in (IMAGES, OTHERS)]
-    monkeypatch.undo()
-    for found, same, images in zip(written, read, (IMAGES, OTHERS), strict=True):
+    monkeypatch.setattr(type(plain(chosen)), "transform", never)
+    read = [cached(chosen).transform(images) for images in (IMAGES, OTHERS)]
+    for wanted, found, same in zip(expected, written, read, strict=True):
         assert found.dtype == same.dtype == np.float32
-        assert np.array_equal(found, plain.transform(images))
-        assert np.array_equal(found, same)
+        assert np.array_equal(found, wanted) and np.array_equal(found, same)
         same[0] = 0.0  # the caller's own
 
 
 def test_another_image_option_or_training_set_has_another_file(folder: Path) -> None:
     changed = IMAGES.copy()
     changed[7, 3, 3] ^= 1
-    names = set()
-    for kind, options, fit, images in (
-        ("pca", {"components": 5}, IMAGES, IMAGES),
-        ("pca", {"components": 5}, IMAGES, OTHERS),
-        ("pca", {"components": 5}, changed, OTHERS),
-        ("pca", {"components": 4}, IMAGES, IMAGES),
-        ("hog", {"cells": [2]}, IMAGES, IMAGES),
-        ("hog", {"cells": [3]}, IMAGES, changed),
+    for count, (chosen, fit, images) in enumerate(
+        (
+            (PCA, IMAGES, IMAGES),
+            (PCA, IMAGES, OTHERS),
+            (PCA, changed, OTHERS),
+            (("pca", {"components": 4}), IMAGES, IMAGES),
+            (HOG, IMAGES, IMAGES),
+            (HOG, IMAGES, changed),
+        ),
+        1,
     ):
-        cached(kind, options, fit).transform(images)
-        names = {path.name for path in folder.iterdir()}
-    assert len(names) == 6
+        cached(chosen, fit).transform(images)
+        assert len(list(folder.iterdir())) == count
     # A map that learns nothing does not care what it was shown.
-    cached("hog", {"cells": [2]}, changed).transform(IMAGES)
-    assert {path.name for path in folder.iterdir()} == names
+    cached(HOG, changed).transform(IMAGES)
+    assert len(list(folder.iterdir())) == count
 
 
-@pytest.mark.parametrize("damage", ["cut", "bit", "empty"])
+@pytest.mark.parametrize("damage", [lambda c: c[:-4], lambda c: c[:-1] + b"\x55", lambda c: b""])
 def test_a_damaged_file_is_computed_anew(
-    damage: str, folder: Path, caplog: pytest.LogCaptureFixture
+    damage: object, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    expected = cached(*MAPS[0]).transform(IMAGES)
+    expected = cached(PCA).transform(IMAGES)
     [file] = folder.iterdir()
-    content = bytearray(file.read_bytes())
-    if damage == "cut":
-        content = content[:-4]
-    elif damage == "bit":
-        content[-1] ^= 1
-    else:
-        content.clear()
-    file.write_bytes(content)
-    assert np.array_equal(cached(*MAPS[0]).transform(IMAGES), expected)
-    assert "damaged" in caplog.text
-    caplog.clear()
-    assert np.array_equal(cached(*MAPS[0]).transform(IMAGES), expected)
-    assert caplog.text == ""
+    file.write_bytes(damage(file.read_bytes()))  # type: ignore[operator]
+    for said in ("damaged", ""):
+        caplog.clear()
+        assert np.array_equal(cached(PCA).transform(IMAGES), expected)
+        assert said in caplog.text and bool(said) == bool(caplog.text)
 
 
 def test_a_folder_that_cannot_be_used_is_no_obstacle(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = make(*MAPS[0]).fit(IMAGES).transform(IMAGES)
+    expected = plain(PCA).fit(IMAGES).transform(IMAGES)
     folder.parent.write_text("a file")
-    assert np.array_equal(cached(*MAPS[0]).transform(IMAGES), expected)
+    assert np.array_equal(cached(PCA).transform(IMAGES), expected)
     assert "not kept" in caplog.text
     folder.parent.unlink()
     monkeypatch.setattr(private_cache.os, "getuid", lambda: os.stat("/").st_uid + 1)
-    assert np.array_equal(cached(*MAPS[0]).transform(IMAGES), expected)
+    assert np.array_equal(cached(PCA).transform(IMAGES), expected)
     assert "another user" in caplog.text
     assert not list(folder.iterdir())
 
 
-def test_a_task_reads_them(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    base = {
-        "data": {
-            "source": "digits",
-            "clients": 4,
-            "records": 3,
-            "features": "hog",
-            "feature_options": {"cells": [2]},
-        },
-        "model": {"kind": "linear"},
-        "privacy": {"clip_norm": 1.0},
-    }
-    config = parse_config(base)
-    said: list[str] = []
-    task.forget_data()
-    first = task.load_task(config, said.append)
-    assert said == ["reading digits", "features hog of 12 records"]
-    assert len(list(folder.iterdir())) == 2
-    task.forget_data()
-    monkeypatch.setattr(maps.OrientedGradients, "transform", never)
-    again = task.load_task(config, said.append)
-    assert said[2:] == ["reading digits", "features hog of 12 records"]
-    assert first.inputs.equal(again.inputs)
-    assert first.test_inputs.equal(again.test_inputs)
-    task.load_task(config, said.append)
-    assert len(said) == 4  # this process has them
-    task.forget_data()
-
-
-def records(_section: object) -> object:
-    from fl_shuffle.data import Records
-
+def records(_section: object) -> Records:
     return Records(IMAGES, np.zeros(40, np.int64), OTHERS, np.zeros(30, np.int64), classes=10)
 
 
-def test_records_of_a_users_own_source_are_not_kept(folder: Path) -> None:
-    base = {
-        "data": {
-            "source": f"{__name__}:records",
-            "clients": 4,
-            "features": "pca",
-            "feature_options": {"components": 3},
-        },
-        "model": {"kind": "linear"},
-        "privacy": {"clip_norm": 1.0},
-    }
-    task.forget_data()
-    task.load_task(parse_config(base))
+def test_a_task_reads_them_and_keeps_none_of_a_users_own_source(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    def load(source: str, said: list[str]) -> task.Task:
+        data = {"source": source, "clients": 4, "records": 3, "features": "hog"}
+        config = parse_config({"data": {**data, "feature_options": {"cells": [2]}}})
+        return task.load_task(config, said.append)
+
+    load(f"{__name__}:records", [])
     assert not folder.exists()
+    words = ["reading digits", "features hog of 12 records"]
+    said: list[str] = []
+    first = load("digits", said)
+    assert said == words and len(list(folder.iterdir())) == 2
     task.forget_data()
+    monkeypatch.setattr(maps.OrientedGradients, "transform", never)
+    again = load("digits", said)
+    assert said == words * 2
+    assert first.inputs.equal(again.inputs) and first.test_inputs.equal(again.test_inputs)
+    load("digits", said)
+    assert said == words * 2  # this process has them

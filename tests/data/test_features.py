@@ -17,34 +17,23 @@ def strokes() -> NDArray[np.uint8]:
     return (draw_strokes(60) * 255).round().astype(np.uint8)
 
 
-@pytest.fixture(scope="module")
-def digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    return read_all()
-
-
-OPTIONS = [
-    ("raw", {}, 784),
-    ("pca", {"components": 12}, 12),
-    ("hog", {}, 392),
-    ("hog", {"cells": [7, 3], "orientations": 6, "upright": False}, 6 * (49 + 9)),
-    ("hog", {"components": 50}, 50),
-    ("hog", {"components": 20, "fourier": 30}, 30),
-]
-
-
-@pytest.mark.parametrize(("kind", "options", "dimension"), OPTIONS)
+@pytest.mark.parametrize(
+    ("kind", "options", "dimension"),
+    [
+        ("raw", {}, 784),
+        ("pca", {"components": 12}, 12),
+        ("hog", {"cells": [7, 3], "orientations": 6, "upright": False}, 6 * (49 + 9)),
+        ("hog", {"components": 20, "fourier": 30}, 30),
+    ],
+)
 def test_shape_bound_and_determinism(strokes, kind, options, dimension):
-    features = build_features(kind, **options).fit(strokes)
+    features, again = (build_features(kind, **options).fit(strokes) for _ in range(2))
     vectors = features.transform(strokes)
-    assert features.kind == kind
-    assert features.dimension == dimension
-    assert vectors.shape == (60, dimension)
-    assert vectors.dtype == np.float32
+    assert (features.kind, features.dimension) == (kind, dimension)
+    assert vectors.shape == (60, dimension) and vectors.dtype == np.float32
     norms = np.linalg.norm(vectors.astype(np.float64), axis=1)
-    assert norms.max() <= (1 + 1e-5 if kind == "hog" else 28.0)
-    assert norms.min() > 0
-    again = build_features(kind, **options).fit(strokes).transform(strokes)
-    assert np.array_equal(vectors, again)
+    assert norms.min() > 0 and norms.max() <= (1 + 1e-5 if kind == "hog" else 28.0)
+    assert np.array_equal(vectors, again.transform(strokes))
 
 
 def test_pca_against_singular_value_decomposition(strokes):
@@ -70,31 +59,14 @@ def test_hog_record_by_record(strokes):
     np.testing.assert_allclose(together[:8], alone, atol=2e-5)
 
 
-def test_hog_pose_is_normalised(strokes):
-    """Shifting an image hardly moves its upright descriptor, and much moves the plain one."""
-    shifted = np.roll(strokes, (2, -2), axis=(1, 2))
-    roomy = np.flatnonzero(
-        (strokes[:, -2:].max(axis=(1, 2)) == 0) & (strokes[:, :, :2].max(axis=(1, 2)) == 0)
-    )
-    assert len(roomy) > 30
-    moved = {}
-    for upright in (True, False):
-        features = build_features("hog", upright=upright)
-        change = features.transform(strokes[roomy]) - features.transform(shifted[roomy])
-        moved[upright] = np.linalg.norm(change, axis=1).max()
-    assert moved[True] < 0.02
-    assert moved[False] > 0.3
-
-
-@pytest.mark.parametrize("kind", ["raw", "hog"])
-def test_small_digits(digits, kind):
+@pytest.mark.parametrize(("kind", "least"), [("raw", 0.8), ("hog", 0.9)])
+def test_small_digits(kind, least):
     """On scikit-learn's 8 x 8 digits the nearest class mean is right far more often than chance."""
-    images, labels = digits
+    images, labels = read_all()
     features = build_features(kind, image_side=8).transform(images)
     means = np.stack([features[:1000][labels[:1000] == c].mean(axis=0) for c in range(10)])
     distances = ((features[1000:, None] - means[None]) ** 2).sum(axis=2)
-    accuracy = (distances.argmin(axis=1) == labels[1000:]).mean()
-    assert accuracy > {"raw": 0.8, "hog": 0.9}[kind]
+    assert (distances.argmin(axis=1) == labels[1000:]).mean() > least
 
 
 @pytest.mark.parametrize(
@@ -105,14 +77,10 @@ def test_small_digits(digits, kind):
         ("raw", {"cells": [7]}, "no option of 'raw'"),
         ("hog", {"orientations": 8.0}, "whole number"),
         ("hog", {"cells": [0]}, "data.feature_options.cells"),
-        ("hog", {"upright": 1}, "data.feature_options.upright"),
         ("hog", {"components": 393}, "data.feature_options.components"),
         ("hog", {"ridge": float("nan")}, "data.feature_options.ridge"),
         ("hog", {"fourier": 31}, "data.feature_options.fourier.*even"),
         ("hog", {"gamma": 0.7}, "no effect without fourier"),
-        ("raw", {"shift": float("inf")}, "data.feature_options.shift"),
-        ("pca", {"components": 65, "image_side": 8}, "data.feature_options.components"),
-        ("raw", {"image_side": 32}, "data.feature_options.image_side"),
     ],
 )
 def test_bad_options(kind, options, message):
@@ -120,18 +88,15 @@ def test_bad_options(kind, options, message):
         build_features(kind, **options)
 
 
-@pytest.mark.parametrize(
-    ("images", "message"),
-    [
-        (np.zeros((2, 8, 8), np.uint8), "shape"),
-        (np.zeros((28, 28), np.uint8), "shape"),
-        (np.zeros((2, 28, 28), np.float32), "dtype"),
-    ],
-)
 @pytest.mark.parametrize("kind", FEATURE_KINDS)
-def test_bad_images(kind, images, message):
-    with pytest.raises(DataError, match=message):
-        build_features(kind).fit(images)
+def test_bad_images(kind):
+    for shape, dtype, message in (
+        ((2, 8, 8), np.uint8, "shape"),
+        ((28, 28), np.uint8, "shape"),
+        ((2, 28, 28), np.float32, "dtype"),
+    ):
+        with pytest.raises(DataError, match=message):
+            build_features(kind).fit(np.zeros(shape, dtype))
 
 
 def test_a_pixel_out_of_range_is_an_error_among_public_images_only():

@@ -22,17 +22,15 @@ from fl_shuffle.randomizers.per_client import weigh_
 RECORDS, SECOND = 20, 0.35
 
 
-def accounted(randomizer: str, second: float) -> float:
-    config = parse_config(
+def configured(weights: str = "uniform", **privacy: Any) -> Config:
+    """Two clients, in the record unit."""
+    return parse_config(
         {
             "data": {"clients": 2},
-            "privacy": {
-                "unit": "record", "randomizer": randomizer, "clip_norm": 1.0, "client_clip": second,
-            },
+            "privacy": {"unit": "record", "clip_norm": 1.0, **privacy},
+            "server": {"weights": weights},
         }
-    )  # fmt: skip
-    budgets = Budgets(np.full(2, 1.0), np.full(2, 1e-5))
-    return float(make_plan(config, budgets, np.full(2, RECORDS)).sensitivity[0])
+    )
 
 
 @pytest.mark.parametrize(("randomizer", "norm"), [("laplace", 1), ("gaussian", 2)])
@@ -62,7 +60,9 @@ def test_no_record_moves_the_clipped_mean_further_than_accounted(
             clip_rows(mean, SECOND, norm)
             means.append(mean[0].double().numpy())
         worst = max(worst, float(np.linalg.norm(means[0] - means[1], ord=norm)))
-    assert worst <= accounted(randomizer, SECOND) * (1 + 1e-5)
+    config = configured(randomizer=randomizer, client_clip=SECOND)
+    plan = make_plan(config, Budgets(np.ones(2), np.full(2, 1e-5)), np.full(2, RECORDS))
+    assert worst <= plan.sensitivity[0] * (1 + 1e-5)
     if norm == 1:
         # One record's own reach, 2C/B, is exceeded: scaling in l1 is not a contraction.
         assert worst > 1.2 * 2.0 / RECORDS
@@ -158,21 +158,13 @@ def apart(rows: list[np.ndarray]) -> float:
 
 
 def test_a_rounded_weight_keeps_the_move_of_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = np.random.default_rng(1)
-    config = parse_config(
-        {
-            "data": {"clients": 2},
-            "privacy": {"unit": "record", "clip_norm": 1.0},
-            "server": {"weights": "inverse-variance"},
-        }
-    )
-    pair = partial(all_alike, draw=draw)
+    pair = partial(all_alike, draw=np.random.default_rng(1))
+    config = configured("inverse-variance")
     ratios = [stretched(config, 65_536, pair, monkeypatch) for _ in range(60)]
     assert 0.99 < max(ratios) <= 1.0
 
 
 def test_a_rounded_second_clip_keeps_the_move_of_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    privacy = {"unit": "record", "clip_norm": 1.01, "client_clip": 1.0}
-    config = parse_config({"data": {"clients": 2}, "privacy": privacy})
+    config = configured(clip_norm=1.01, client_clip=1.0)
     pair = partial(at_the_sphere, second=1.0, draw=np.random.default_rng(1))
     assert 0.3 < stretched(config, 1 << 22, pair, monkeypatch) <= 1.0

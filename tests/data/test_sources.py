@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import hashlib
+import os
 import pickle
 import re
 from pathlib import Path
@@ -46,31 +47,70 @@ def test_every_name_has_its_reader() -> None:
     assert all(hasattr(data_sets, each.name) for each in image_sets.SETS.values())
 
 
+def test_digits_are_real_and_fixed() -> None:
+    records = load_records(DataSection())
+    assert len(records.train_labels) + len(records.test_labels) == 1797
+    assert records.train_images.max() == 16 and records.classes == 10
+    assert records.fingerprint() == load_records(DataSection()).fingerprint()
+    labels = np.concatenate([records.train_labels, records.test_labels])
+    # The source's own count of each digit.
+    counted = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert np.bincount(labels).tolist() == counted
+    first = [0, 0, 5, 13, 9, 1, 0, 0]
+    assert records.train_images[0, 0].tolist() == first and records.train_labels[0] == 0
+
+
+LABELS = np.repeat(np.arange(10), 100)
+
+
 @pytest.mark.parametrize(
-    ("source", "folder", "options", "classes"),
-    [
-        ("fashion-mnist", "FashionMNIST/raw", {}, 10),
-        ("kmnist", "KMNIST/raw", {}, 10),
-        ("emnist", "EMNIST/raw", {"split": "letters"}, 27),
-    ],
+    ("partition", "fewest", "most"), [("iid", 8, 10), ("dirichlet", 1, 6), ("shards", 1, 4)]
 )
-def test_the_mnist_family(
-    tmp_path: Path, source: str, folder: str, options: dict[str, str], classes: int
+def test_partitions_are_disjoint_equal_repeatable_and_skewed(
+    partition: str, fewest: int, most: int
 ) -> None:
-    raw = tmp_path / folder
+    wanted = DataSection(clients=20, partition=partition, alpha=0.05)
+    parts = make_partition(wanted, LABELS, 10)
+    assert parts.sizes.tolist() == [50] * 20
+    assert len(np.unique(parts.order)) == len(parts.order) == 1000
+    assert (parts.order == make_partition(wanted, LABELS, 10).order).all()
+    classes = [len(np.unique(each)) for each in LABELS[parts.order].reshape(20, 50)]
+    assert fewest <= np.mean(classes) <= most
+
+
+FAMILY = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "kmnist": "KMNIST", "emnist": "EMNIST"}
+
+
+def written(folder: Path, source: str, cut: int = 0) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Made-up files of torchvision's names, the training images `cut` bytes too short."""
+    raw, kept = folder / FAMILY[source] / "raw", {}
     raw.mkdir(parents=True)
-    kept = {}
     for part, torchs, count in (("train", "train", 9), ("t10k", "test", 4)):
         pixels, labels = images(count, 28, 28), (np.arange(count) % 5).astype(np.uint8)
-        name = f"emnist-letters-{torchs}" if source == "emnist" else part
-        (raw / f"{name}-images-idx3-ubyte").write_bytes(idx(pixels))
+        name, short = f"emnist-letters-{torchs}" if source == "emnist" else part, cut
+        body = idx(pixels)
+        (raw / f"{name}-images-idx3-ubyte").write_bytes(body[: len(body) - short])
         (raw / f"{name}-labels-idx1-ubyte").write_bytes(idx(labels))
         kept[torchs] = pixels, labels
+    return kept
+
+
+@pytest.mark.parametrize("source", FAMILY)
+def test_the_mnist_family(tmp_path: Path, source: str) -> None:
+    kept = written(tmp_path, source)
+    options = {"split": "letters"} if source == "emnist" else {}
     records = load_records(section(source, tmp_path, source_options=options))
-    assert records.classes == classes
+    assert records.classes == (27 if options else 10)
     assert (records.train_images == kept["train"][0]).all()
     assert (records.test_images == kept["test"][0]).all()
     assert records.train_labels.tolist() == kept["train"][1].tolist()
+
+
+@pytest.mark.parametrize("cut", [1, 9 * 28 * 28 + 16])
+def test_mnist_that_is_cut_off(cut: int, tmp_path: Path) -> None:
+    written(tmp_path, "mnist", cut)
+    with pytest.raises(DataError, match="mnist cannot be read from .* remove torchvision's files"):
+        load_records(section("mnist", tmp_path))
 
 
 def test_cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,11 +184,7 @@ def test_npz_files(tmp_path: Path) -> None:
     ("arrays", "words"),
     [
         ({"x_train": X, "y_train": Y, "clients": Y}, "is called clients_train here"),
-        (
-            {"x": X, "y": Y, "client": Y},
-            "holds client, which nothing reads; did you mean",
-        ),
-        ({"x": X, "y": Y, "weights": Y}, "read are x, y, clients"),
+        ({"x": X, "y": Y, "client": Y}, "holds client, which nothing reads; did you mean"),
     ],
 )
 def test_an_array_that_nothing_reads_is_refused(
@@ -229,28 +265,25 @@ def test_tables(tmp_path: Path, suffix: str) -> None:
 HEADER = b"ward,age,sex,kind\n"
 LINES = [b"%c,%d,%s,%s" % (b"abc"[k % 3], k, b"fm"[k % 2 :][:1], b"cat" if k % 5 else b"dog")
          for k in range(12)]  # fmt: skip
-PRIVATE = {
-    "blank cells": b",,",
-    "blanks": b" , ,\t",
-    "a quote that opens": b'"5,f,cat',
-    "quotes that open": b'"5,"f,"cat',
-    "a quote that hides": b'5,"f,cat"',
-    "a carriage return": b"5,f\r31,m,cat",
-    "one at the end": b"5,f,cat\r",
-    "a long cell": b"5," + b"x" * 140_000 + b",cat",
-    "a long number": b"1" * 200_000 + b",f,cat",
-    "no UTF-8": b"\xff\xfe5,f,cat",
-    "half a character": b"5,f,\xe2\x82",
-    "NUL": b"\x005,f\x00,cat",
-    "too many cells": b"5,f,cat" + b",9" * 50,
-    "too few cells": b"5",
-    "a number of Python's": b"1_0,f,cat",
-    "NaN": b"nan,f,cat",
-    "infinite": b"1e999,f,cat",
-    "large": b"1e300,f,cat",
-    "other digits": "\u0665,f,cat".encode(),
-    "separators of lines elsewhere": "5\u2028,f\x0b\x0c\x1c\x85,cat".encode(),
-}
+PRIVATE = (
+    b" , ,\t",
+    b'"5,"f,"cat',
+    b'5,"f,cat"',
+    b"5,f\r31,m,cat",
+    b"5,f,cat\r",
+    b"5," + b"x" * 140_000 + b",cat",
+    b"1" * 200_000 + b",f,cat",
+    b"5,f,\xe2\x82",
+    b"\x005,f\x00,cat",
+    b"5,f,cat" + b",9" * 50,
+    b"5",
+    b"1_0,f,cat",
+    b"nan,f,cat",
+    b"1e999,f,cat",
+    b"1e300,f,cat",
+    "\u0665,f,cat".encode(),
+    "5\u2028,f\x0b\x0c\x1c\x85,cat".encode(),
+)
 
 
 def read_lines(path: Path, lines: list[bytes], end: bytes = b"\n") -> Records:
@@ -271,13 +304,13 @@ def require_neighbours(found: Records, whole: Records, record: int) -> None:
         assert np.array_equal(a, b)
 
 
-@pytest.mark.parametrize("cells", PRIVATE.values(), ids=PRIVATE)
-def test_a_line_is_a_record_whatever_is_in_it(tmp_path: Path, cells: bytes) -> None:
+def test_a_line_is_a_record_whatever_is_in_it(tmp_path: Path) -> None:
     record, whole = 5, read_lines(tmp_path, LINES)
     assert len(whole.train_labels) == 12
-    broken = [*LINES]
-    broken[record] = LINES[record][:2] + cells
-    require_neighbours(read_lines(tmp_path, broken), whole, record)
+    for cells in PRIVATE:
+        broken = [*LINES]
+        broken[record] = LINES[record][:2] + cells
+        require_neighbours(read_lines(tmp_path, broken), whole, record)
 
 
 @pytest.mark.parametrize("place", [0, 1, 3])
@@ -304,17 +337,15 @@ def test_whatever_bytes_a_records_cells_hold_nothing_else_changes(
         return load_records(section("files", path, source_options=OPTIONS))
 
     whole = read([moved(line) for line in lines])
-    for _ in range(300):
-        record = int(draw.integers(12))
-        cells = [b"", b"", b""]
-        for cell in range(3):
-            size = int(draw.choice([0, 1, 2, 5, 40]))
-            common = draw.choice(np.frombuffer(b'"",,\r\x00 \xff1e.', np.uint8), size)
-            rare = draw.integers(0, 256, size)
-            mixed = np.where(draw.random(size) < 0.5, common, rare).astype(np.uint8)
-            cells[cell] = mixed.tobytes().replace(b"\n", b"")
-            if place == 1:
-                cells[cell] = cells[cell].replace(b",", b"")
+    common = np.frombuffer(b'"",,\r\x00 \xff1e.', np.uint8)
+    for _ in range(200):
+        record, cells = int(draw.integers(12)), []
+        for size in draw.choice([0, 1, 2, 5, 40], 3):
+            mixed = np.where(
+                draw.random(size) < 0.5, draw.choice(common, size), draw.integers(0, 256, size)
+            )
+            cell = mixed.astype(np.uint8).tobytes().replace(b"\n", b"")
+            cells.append(cell.replace(b",", b"") if place == 1 else cell)
         table = [moved(line) for line in lines]
         table[record] = moved([lines[record][0], *cells])
         require_neighbours(read(table), whole, record)
@@ -398,26 +429,29 @@ def test_options_that_do_not_fit_are_one_line(
     assert "\n" not in str(caught.value)
 
 
+NATURAL = {"source": "gapminder", "partition": "natural"}
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
     [
         ({"source": "digits", "source_options": {"a": 1}}, "takes none"),
         ({"source": "digits", "partition": "natural"}, "does not say whose"),
-        ({"source": "gapminder", "partition": "natural", "clients": 500}, "data.clients = 114"),
+        ({**NATURAL, "clients": 500}, "data.clients = 114"),
+        ({**NATURAL, "records": 3}, "changes nothing"),
+        ({**NATURAL, "sizes": "unequal"}, "changes nothing"),
         ({"source": "gapminder", "partition": "shards"}, "iid, ordered or natural"),
+        ({"clients": 1501}, "more clients than the 1438"),
+        ({"clients": 100, "records": 15}, "needs 1500"),
+        ({"clients": 1000, "partition": "shards"}, "shards_per_client"),
+        ({"partition": "shards", "sizes": "unequal"}, "equal"),
     ],
 )
 def test_settings_that_do_not_fit_the_source(data: dict[str, Any], why: str) -> None:
-    wanted = parse_config({"data": data}).data
     with pytest.raises(FlShuffleError, match=why):
+        wanted = parse_config({"data": data}).data
         records = load_records(wanted)
         make_partition(wanted, records.train_labels, records.size, records.train_clients)
-
-
-@pytest.mark.parametrize("setting", [{"records": 3}, {"sizes": "unequal"}])
-def test_settings_without_effect_on_natural_clients_are_refused(setting: dict[str, Any]) -> None:
-    with pytest.raises(FlShuffleError, match="changes nothing"):
-        parse_config({"data": {"partition": "natural", **setting}})
 
 
 def test_held_out_records_leave_every_natural_client_one() -> None:
@@ -500,3 +534,40 @@ def test_an_in_memory_data_set_dealt_by_a_real_partitioner() -> None:
     assert records.train_images.shape == (12, 2) and records.train_clients is not None
     owners = {int(a) % 4 for a in records.train_images[records.train_clients == 0][:, 0]}
     assert len(owners) == 1
+
+
+def test_a_data_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    with pytest.raises(DataError, match="--data DIR, .data. root, or the variable"):
+        load_records(DataSection(source="mnist", root=str(nowhere)))
+    assert not nowhere.exists()
+
+
+@pytest.mark.mnist
+def test_the_real_mnist() -> None:
+    root = os.environ.get("FL_SHUFFLE_DATA")
+    if not root:
+        pytest.skip("FL_SHUFFLE_DATA does not name a folder with MNIST")
+    records = load_records(DataSection(source="mnist", root=root))
+    assert records.train_images.shape == (60_000, 28, 28)
+    assert np.bincount(records.test_labels)[:2].tolist() == [980, 1135]
+
+
+def test_a_users_own_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_data.py").write_text(
+        "import numpy as np\n"
+        "from fl_shuffle.data import Records\n"
+        "def good(section):\n"
+        "    x, y = np.zeros((40, 8, 8), np.uint8), np.arange(40) % 4\n"
+        "    return Records(x, y, x, y, classes=4)\n"
+        "def bad(section): return 3\n"
+        "def ragged(section):\n"
+        "    x, y = np.zeros((40, 8, 8), np.uint8), np.arange(39) % 4\n"
+        "    return Records(x, y, x, y, classes=4)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert load_records(DataSection(source="my_data:good")).classes == 4
+    with pytest.raises(DataError, match="returned int"):
+        load_records(DataSection(source="my_data:bad"))
+    with pytest.raises(DataError, match="40 images and"):
+        load_records(DataSection(source="my_data:ragged"))
