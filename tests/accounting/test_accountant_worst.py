@@ -9,8 +9,9 @@ from scipy.stats import chi2
 import fl_shuffle.accounting.accountant as module
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.attacks.likelihood_ratio import attack_epsilon
-from fl_shuffle.accounting.attacks.recognition import Recognition
+from fl_shuffle.accounting.attacks.recognition import recognition_epsilon
 from fl_shuffle.accounting.reports import ReportClass, RoundType
+from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.local_guarantees import worst_local_epsilons
 
@@ -87,29 +88,24 @@ TARGET = ClientClass("gaussian", 1.0, 6.0, 0.3, 1.0, 1e-5, 1)
 
 
 def recognised_epsilon(
-    classes: list[ClientClass],
-    counts: np.ndarray,
-    index: int,
-    rounds: int,
-    delta: float,
-    dimension: int | None = None,
+    classes: list[ClientClass], counts: np.ndarray, *which: int, delta: float = 1e-2, **of: int
 ) -> float | None:
-    return Recognition(classes, counts, delta, dimension).epsilon(index, rounds)
+    return recognition_epsilon(ClassTable.of(classes), counts, *which, delta, **of) or None
 
 
 def test_recognition_is_not_claimed_among_smaller_balls_or_larger_noise() -> None:
     counts = np.array([1, 1000])
     alike = [TARGET, ClientClass("gaussian", 1.0, 6.0, 0.3, 1.0, 1e-5, 2)]
-    assert recognised_epsilon(alike, counts, 0, 1, 1e-2) is not None
+    assert recognised_epsilon(alike, counts, 0, 1) is not None
     small = [TARGET, ClientClass("gaussian", 1.0, 1e-3, 1e-3, 1.0, 1e-5, 2)]
-    assert recognised_epsilon(small, counts, 0, 1, 1e-2) is None
+    assert recognised_epsilon(small, counts, 0, 1) is None
     noisy = [TARGET, ClientClass("gaussian", 30.0, 6.0, 0.3, 1.0, 1e-5, 2)]
-    assert recognised_epsilon(noisy, counts, 0, 1, 1e-2) is None
+    assert recognised_epsilon(noisy, counts, 0, 1) is None
     # One coordinate says nothing about the scale; many do.
-    assert recognised_epsilon(noisy, counts, 0, 1, 1e-2, dimension=2) is None
-    assert recognised_epsilon(noisy, counts, 0, 1, 1e-2, dimension=600) is not None
+    assert recognised_epsilon(noisy, counts, 0, 1, dimension=2) is None
+    assert recognised_epsilon(noisy, counts, 0, 1, dimension=600) is not None
     laplace = [TARGET, ClientClass("laplace", 1.0, 6.0, 0.3, 1.0, 1e-5, 2)]
-    assert recognised_epsilon(laplace, counts, 0, 1, 1e-2) is None
+    assert recognised_epsilon(laplace, counts, 0, 1) is None
 
 
 @pytest.mark.parametrize(("scale", "others"), [(1.0, 1000), (2.0, 1000), (30.0, 1000)])
@@ -119,7 +115,7 @@ def test_where_recognition_is_claimed_the_attacker_picks_the_right_report(
     """The claim is an error below 1e-7 a round: none may be seen in 2,000."""
     dimension, rounds = 600, 2000
     classes = [TARGET, ClientClass("gaussian", scale, 6.0, 0.3, 1.0, 1e-5, 2)]
-    assert recognised_epsilon(classes, np.array([1, others]), 0, 1, 1e-2, dimension) is not None
+    assert recognised_epsilon(classes, np.array([1, others]), 0, 1, dimension=dimension) is not None
     rng = np.random.default_rng(5)
     tau = chi2.isf(1e-12, dimension - 1)
     along = 6.0 - 0.3 + rng.standard_normal(rounds)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.attacks.likelihood_ratio import population_epsilon
-from fl_shuffle.accounting.attacks.recognition import Recognition
+from fl_shuffle.accounting.attacks.recognition import recognition_epsilon
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass
 
@@ -30,13 +30,8 @@ class CertainLoss:
         dimension: int | None,
         delta: float,
     ) -> None:
-        self._counts = counts
-        self._classes = ClassTable.of(classes)
-        self._delta = delta
-        self._dimension = dimension
-        self._recognition = Recognition(self._classes, counts, delta, dimension)
-        kinds = self._classes
-        self._unknown = bool((kinds.is_noise("user") | kinds.is_noise("declared")).any())
+        self._classes, self._counts = ClassTable.of(classes), counts
+        self._delta, self._dimension = delta, dimension
 
     def epsilon(
         self, index: int, rounds: int, *, local: float, recognition_only: bool = False
@@ -46,14 +41,13 @@ class CertainLoss:
         Recognition is tried first; the likelihood ratio where that leaves room below `local`, the
         client's local epsilon.
         """
-        found = self._recognition.epsilon(index, rounds)
-        best = 0.0 if found is None else found
-        if recognition_only or self._unknown or best >= NEARLY_LOCAL * local:
+        kinds = self._classes
+        client = (kinds, self._counts, index, rounds, self._delta)
+        best = recognition_epsilon(*client, self._dimension)
+        unknown = bool((kinds.is_noise("user") | kinds.is_noise("declared")).any())
+        if recognition_only or unknown or best >= NEARLY_LOCAL * local:
             return best
-        ratio = population_epsilon(
-            self._classes, self._counts, index, rounds, self._delta, self._dimension or 1
-        )
-        return max(best, ratio)
+        return max(best, population_epsilon(*client, self._dimension or 1))
 
 
 def most_exposed(classes: ClassTable, rounds: dict[int, int]) -> int | None:

@@ -8,13 +8,12 @@ of the engine is subtracted, so the number is never above the divergence of that
 
 from __future__ import annotations
 
-from fl_shuffle.accounting.bounds.participation import require_participation, with_absence
+from collections.abc import Callable
+from functools import partial
+
+from fl_shuffle.accounting.bounds.participation import hidden_delta, require_participation
 from fl_shuffle.accounting.engine.monotone_search import SEARCH_LOG_TOLERANCE, Point, crossing
-from fl_shuffle.accounting.engine.stop_loss import (
-    STOP_LOSS_ROUNDED_ERROR,
-    DeltaBound,
-    amplified_delta,
-)
+from fl_shuffle.accounting.engine.stop_loss import STOP_LOSS_ROUNDED_ERROR, DeltaBound
 from fl_shuffle.accounting.laws.amplification import Case
 from fl_shuffle.accounting.laws.finite import Randomizer
 from fl_shuffle.accounting.limits import MAX_CLIENTS
@@ -24,32 +23,34 @@ MAX_EPSILON = 100.0
 """Above this nothing is claimed: the lower bound is zero."""
 
 
-def _certified(
-    case: Case, n: int, epsilon: float, participation: float, relative_error: float | None
-) -> DeltaBound:
-    """Bracket of the exact divergence of one dataset; above `MAX_EPSILON` nothing is claimed."""
-    if epsilon > MAX_EPSILON:
-        return DeltaBound(0.0, 0.0)
-    exposed = participation * case.exposed(epsilon)
-    law = case.law(epsilon)
-    if law is None:
-        return DeltaBound(exposed, 1e-12 * exposed)
+def _brackets(
+    randomizer: Randomizer, n: int, participation: float, relative_error: float | None
+) -> list[Callable[[float], DeltaBound]]:
+    """For each of the randomizer's `witness_cases`: epsilon -> bracket of the exact divergence.
+
+    Raises `NotApplicableError` if the randomizer offers no data set to test.
+    """
+    others = require_integer("n", n, minimum=1, maximum=MAX_CLIENTS) - 1
+    rate = require_participation(participation)
     accuracy = STOP_LOSS_ROUNDED_ERROR if relative_error is None else relative_error
-    law, others = with_absence(law, [(case.blanket_mass, n - 1)], participation, epsilon)
-    bound = amplified_delta(law, others, relative_error=accuracy, best_effort=True)
-    # The client's law is rounded up by a few units in the last place where reports may be absent.
-    lower = (bound.lower + exposed) * (1.0 - 1e-12)
-    delta = bound.delta + exposed
-    return DeltaBound(delta, max(delta - lower, 0.0))
-
-
-def _witnesses(randomizer: Randomizer) -> tuple[Case, ...]:
     cases = randomizer.witness_cases()
     if not cases:
         raise NotApplicableError(
             f"{randomizer.name} has no lower bound: it needs the report law of a third input"
         )
-    return cases
+
+    def bracket(case: Case, epsilon: float) -> DeltaBound:
+        if epsilon > MAX_EPSILON:
+            return DeltaBound(0.0, 0.0)
+        exposed, law = rate * case.exposed(epsilon), case.law(epsilon)
+        if law is None:
+            return DeltaBound(exposed, 1e-12 * exposed)
+        bound = hidden_delta(law, [(case.blanket_mass, others)], rate, epsilon, accuracy)
+        # The law is rounded up by a few units in the last place where reports may be absent.
+        lower = (bound.lower + exposed) * (1.0 - 1e-12)
+        return DeltaBound(bound.delta + exposed, max(bound.delta + exposed - lower, 0.0))
+
+    return [partial(bracket, case) for case in cases]
 
 
 def lower_bound_delta(
@@ -64,15 +65,10 @@ def lower_bound_delta(
 
     The largest over the randomizer's `witness_cases`. `participation` < 1: secret check-in, as in
     `blanket_delta`.
-
-    Raises `NotApplicableError` if the randomizer offers no dataset to test.
     """
     budget = require_real("epsilon", epsilon, minimum=0.0)
-    count = require_integer("n", n, minimum=1, maximum=MAX_CLIENTS)
-    rate = require_participation(participation)
-    cases = _witnesses(randomizer)
-    bounds = [_certified(case, count, budget, rate, relative_error) for case in cases]
-    bound = max(bounds, key=lambda each: each.lower)
+    brackets = _brackets(randomizer, n, participation, relative_error)
+    bound = max((bracket(budget) for bracket in brackets), key=lambda each: each.lower)
     return Point(budget, min(1.0, bound.lower), bound.error)
 
 
@@ -86,21 +82,16 @@ def lower_bound_epsilon(
 ) -> Point:
     """The largest epsilon found at which the shuffle certainly exceeds `delta`; zero if none."""
     target = require_open_unit("delta", delta)
-    count = require_integer("n", n, minimum=1, maximum=MAX_CLIENTS)
-    rate = require_participation(participation)
     maximum = min(randomizer.local_epsilon, MAX_EPSILON)
-    cases = _witnesses(randomizer)
     tolerance = min(SEARCH_LOG_TOLERANCE, relative_error or STOP_LOSS_ROUNDED_ERROR)
     best, error = 0.0, 0.0
-    for case in cases:
-        seen: dict[float, DeltaBound] = {}
+    for bracket in _brackets(randomizer, n, participation, relative_error):
 
-        def curve(epsilon: float, case: Case = case, seen: dict[float, DeltaBound] = seen) -> float:
-            seen[epsilon] = _certified(case, count, epsilon, rate, relative_error)
-            return seen[epsilon].lower
+        def curve(epsilon: float, of: Callable[[float], DeltaBound] = bracket) -> float:
+            return of(epsilon).lower
 
         # Where this dataset does not exceed the target at the best epsilon so far, it is no better.
         found, _ = crossing(curve, target, maximum, "above", minimum=best, tolerance=tolerance)
         if found > best or not best:
-            best, error = found, seen[found].error
+            best, error = found, bracket(found).error
     return Point(best, target, error)

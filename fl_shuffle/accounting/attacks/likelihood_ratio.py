@@ -141,7 +141,6 @@ class Scores:
         if counts.size:
             self.score -= float(counts @ (laws[:-2] @ self.score)) / float(counts.sum())
         self.laws = laws
-        self.name = data.name
         self.reports = float(counts.sum()) + 1.0
         self._weights = np.stack([np.append(counts, own) for own in ((1.0, 0.0), (0.0, 1.0))])
         self._left_out = data.left_out

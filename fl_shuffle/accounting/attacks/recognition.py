@@ -4,30 +4,30 @@ gets."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammainc, log_ndtr
 
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
-from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
-from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.accounting.rounds.class_table import ClassTable
 
-RECOGNITION_CLASSES = 256
-"""More classes than this are put in bins of scale and radius ..."""
-RECOGNITION_BIN = 0.01
-"""... as wide as this in logarithms: whether the attack is certain is then decided a little
-late."""
-
-Vector = NDArray[np.float64]
+GIVEN_UP = 1e-3
+"""Share of delta that the attacker's mistakes may cost."""
 
 
-class Recognition:
-    """A lower bound on epsilon at `delta`: the attack that knows the others. Gaussian noise only.
+def recognition_epsilon(
+    classes: ClassTable,
+    counts: NDArray[np.int64],
+    index: int,
+    rounds: int,
+    delta: float,
+    dimension: int | None = None,
+) -> float:
+    """A lower bound on epsilon at `delta` over `rounds` rounds; 0 where nothing is certain.
 
-    `counts[j]` is how many clients of class j there are; at most so many reports hide one of a
-    class in every round. The others' means lie at -C_j u, the client's own at +C u or `sensitivity`
+    For a client of class `index`; at most `counts[j]` reports of class j are in a round. The
+    attacker knows the others. Their means lie at -C_j u, the client's own at +C u or `sensitivity`
     Delta below it. Of the reports whose part orthogonal to u is no longer than tau, the attacker
     takes the one furthest along u. It is the client's, except with probability at most
 
@@ -38,62 +38,26 @@ class Recognition:
     without a dimension tau is infinite). On the rest the client's own Gaussian pair is observed, so
     the divergence at eps is at least delta_G(eps; mu sqrt(T)) - (1 + e^eps) T eta. Nothing is
     claimed where eta is not negligible. Reports are taken as they are before rounding to the grid.
-
-    Many classes are put in bins, and eta is that of each bin's least favourable corner.
     """
-
-    def __init__(
-        self,
-        classes: Sequence[ClientClass],
-        counts: NDArray[np.int64],
-        delta: float,
-        dimension: int | None = None,
-    ) -> None:
-        self._classes = ClassTable.of(classes)
-        self._delta = delta
-        self._dimension = dimension
-        self._applies = bool(self._classes.is_noise("gaussian").all())
-        scale, radius = self._classes.scale, self._classes.radius
-        bins = distinct_rows(scale, radius).inverse
-        if bins.max(initial=0) >= RECOGNITION_CLASSES:
-            finest = RECOGNITION_BIN
-            near = np.maximum(radius, 1e-9 * radius.max())
-            bins = distinct_rows(
-                *(np.floor(np.log(np.maximum(v, 1e-300)) / finest) for v in (scale, near))
-            ).inverse
-        size = int(bins.max(initial=-1)) + 1
-        self._bin_of = bins
-        self._others = np.bincount(bins, counts, minlength=size)
-        self._narrowest, self._nearest = np.full(size, np.inf), np.full(size, np.inf)
-        self._widest = np.zeros(size)
-        np.minimum.at(self._narrowest, bins, scale)
-        np.maximum.at(self._widest, bins, scale)
-        np.minimum.at(self._nearest, bins, radius)
-
-    def epsilon(self, index: int, rounds: int) -> float | None:
-        """For a client of class `index` over `rounds` rounds; None where it is not certain."""
-        own = self._classes[index]
-        if own.exposure == 0.0 or not self._applies:
-            return None
-        others = self._others.copy()
-        others[self._bin_of[index]] -= 1.0
-        there = others > 0.0
-        gap = own.radius + self._nearest[there] - own.sensitivity
-        if np.any(gap <= 0.0):
-            return None
-        mu = own.exposure * math.sqrt(rounds)
-        slack = 1e-3 * self._delta
-        allowed = math.log(slack) - gaussian_epsilon(self._delta, mu) - math.log(2.0 * rounds)
-        beaten = np.exp(log_ndtr(-gap / np.hypot(own.scale, self._widest[there])))
-        mistaken = others[there] * beaten
-        missed = 0.0
-        if self._dimension is not None and self._dimension > 1:
-            # Half of what is allowed for the client's own report being too long (Laurent, Massart).
-            depth, freedom = math.log(2.0) - allowed, self._dimension - 1.0
-            reach = freedom + 2.0 * math.sqrt(freedom * depth) + 2.0 * depth
-            narrowest = own.scale / self._narrowest[there]
-            mistaken *= gammainc(0.5 * freedom, 0.5 * reach * narrowest**2)
-            missed = 0.5 * math.exp(allowed)
-        if missed + math.fsum(mistaken.tolist()) > math.exp(allowed):
-            return None
-        return gaussian_epsilon(self._delta + slack, mu) * (1.0 - 1e-9)
+    own = classes[index]
+    others = counts.astype(np.float64)
+    others[index] -= 1.0
+    there = others > 0.0
+    gap = own.radius + classes.radius[there] - own.sensitivity
+    gaussian = bool(classes.is_noise("gaussian").all())
+    if own.exposure == 0.0 or not gaussian or bool((gap <= 0.0).any()):
+        return 0.0
+    mu, scale = own.exposure * math.sqrt(rounds), classes.scale[there]
+    slack = GIVEN_UP * delta
+    allowed = math.log(slack) - gaussian_epsilon(delta, mu) - math.log(2.0 * rounds)
+    mistaken = others[there] * np.exp(log_ndtr(-gap / np.hypot(own.scale, scale)))
+    missed = 0.0
+    if dimension is not None and dimension > 1:
+        # Half of what is allowed for the client's own report being too long (Laurent, Massart).
+        depth, freedom = math.log(2.0) - allowed, dimension - 1.0
+        reach = freedom + 2.0 * math.sqrt(freedom * depth) + 2.0 * depth
+        mistaken *= gammainc(0.5 * freedom, 0.5 * reach * (own.scale / scale) ** 2)
+        missed = 0.5 * math.exp(allowed)
+    if missed + float(mistaken.sum()) > math.exp(allowed):
+        return 0.0
+    return gaussian_epsilon(delta + slack, mu) * (1.0 - 1e-9)

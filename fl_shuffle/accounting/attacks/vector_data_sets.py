@@ -1,24 +1,19 @@
 """Data sets on which an attack on vector reports does well: what every report is to the attacker.
 
 The client's mean moves along a line, between `radius` and `radius - sensitivity`. The others' means
-lie where they hide it least:
+lie at the other end of their own balls. To first order an attack has v^T A^+ v / N, v the
+difference of the client's two laws and A the mean of diag(R) - R R^T over the others: convex in A,
+which is linear in how often each law occurs, so the best data set has them all at one mean.
 
-* *one end*: at the other end of their own balls. To first order an attack has v^T A^+ v / N, v the
-  difference of the client's two laws and A the mean of diag(R) - R R^T over the others: convex in
-  A, which is linear in how often each law occurs, so the best data set has them all at one mean;
-* *corner* (Laplace noise, two coordinates or more): at another corner of their l1 balls.
-
-A report matters through two independent parts: its coordinate along the line, and a second one that
-is the coordinate along the others' corner, or the size of the rest where noise scales differ. Both
-are cut into cells, the attacker's choice. The line has no length: all is in widths of the client's
-noise.
+A report matters through two independent parts: its coordinate along the line, and where noise
+scales differ the size of the rest. Both are cut into cells, the attacker's choice. The line has no
+length: all is in widths of the client's noise.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,10 +32,6 @@ ATTACK_MAX_SHIFT = 12.0
 """Reports more than twice so many noise widths apart give themselves away: nothing is computed."""
 ATTACK_SIZE_CELLS = 12
 """Cells of a report's distance from the line, beside those along it."""
-ATTACK_CORNER_LINE = 120
-"""Cells along the line where one corner is compared with others ..."""
-ATTACK_CORNER_CELLS = 20
-"""... and places of the corner that are compared."""
 ATTACK_FEW_GROUPS = 64
 """Up to so many groups of others the cells are fine ..."""
 ATTACK_MANY_GROUPS = 1000
@@ -64,40 +55,27 @@ FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Group:
-    """`count` others: how far their means may lie from the centre, and their noise scale."""
-
-    radius: float
-    scale: float
-    count: int
-
-
-@dataclass(frozen=True)
 class Batch:
     """A shuffled batch as one client's attacker sees it, in widths of that client's noise.
 
-    Relation: one unit of the client is replaced, which moves its mean by `move`. `dimension` is
+    Relation: one unit of the client is replaced, which moves its mean by `move`. `others` lists
+    (how far their means may lie from the centre, their noise scale, their number). `dimension` is
     that of the reports; what one coordinate shows holds in any dimension.
     """
 
     noise: str
     radius: float
     move: float
-    others: tuple[Group, ...]
+    others: tuple[tuple[float, float, int], ...]
     dimension: int
 
     @classmethod
     def of(cls, kind: RoundType, dimension: int = 1) -> Batch:
         """A batch of one noise scale."""
         move, radius, radii, counts = kind.in_widths
-        others = zip(radii.tolist(), counts.tolist(), strict=True)
-        groups = tuple(Group(at, 1.0, count) for at, count in others)
-        return cls(kind.noise, radius, move, groups, dimension)
-
-    @property
-    def equal_scales(self) -> bool:
-        """Whether everybody's noise has one scale."""
-        return all(group.scale == 1.0 for group in self.others)
+        scales = np.ones(radii.size)
+        others = zip(radii.tolist(), scales.tolist(), counts.tolist(), strict=True)
+        return cls(kind.noise, radius, move, tuple(others), dimension)
 
 
 def population_batch(
@@ -105,7 +83,7 @@ def population_batch(
 ) -> Batch | None:
     """Around a client of class `index` among `counts[j]` of every class j, whatever their scales.
 
-    None where no attack would be tried: kinds of noise are mixed, or scales too many.
+    None where no attack would be tried: kinds of noise are mixed.
 
     Others of many radii are put at the smallest of their neighbours' radii: a mean there is one of
     the data sets that their own ball allows. Many scales cannot be merged.
@@ -117,34 +95,18 @@ def population_batch(
     if bool((classes.noise[there] != classes.noise[index]).any()):
         return None
     radius, scale = classes.radius[there] / own.scale, classes.scale[there] / own.scale
-    rows = distinct_rows(radius, scale)
+    rows = distinct_rows(scale, radius)
     if rows.first.size > ATTACK_MANY_GROUPS:
         # Radii below a thousandth of the largest are almost the centre.
         size = np.maximum(radius, 1e-3 * radius.max(initial=1e-300))
-        bins = np.floor(np.log(size) / ATTACK_RADIUS_BIN)
-        rows = distinct_rows(bins, scale)
+        rows = distinct_rows(scale, np.floor(np.log(size) / ATTACK_RADIUS_BIN))
         least = np.full(rows.first.size, np.inf)
         np.minimum.at(least, rows.inverse, radius)
         radius = least[rows.inverse]
     number = np.bincount(rows.inverse, others[there], minlength=rows.first.size).astype(np.int64)
-    radius, scale = radius[rows.first], scale[rows.first]
-    if radius.size > ATTACK_MANY_GROUPS:
-        # As many scales as this, all near the client's own, would all be told apart.
-        nearest = np.argsort(np.abs(np.log(scale)), kind="stable")
-        nearest = nearest[: ATTACK_MANY_GROUPS + 1]
-        across = min(dimension - 1, ATTACK_MOST_ACROSS)
-        seen = _sizes(own.noise, across, scale[nearest], ATTACK_COARSE_SIZE_CELLS)
-        if bool((seen.sum(axis=1) * number[nearest] >= ATTACK_UNSEEN).all()):
-            return None
-    order = np.lexsort((scale, radius))
-    groups = zip(radius[order].tolist(), scale[order].tolist(), number[order].tolist(), strict=True)
-    return Batch(
-        own.noise,
-        own.radius / own.scale,
-        own.exposure,
-        tuple(Group(*group) for group in groups),
-        dimension,
-    )
+    columns = radius[rows.first], scale[rows.first], number
+    groups = tuple(zip(*(column.tolist() for column in columns), strict=True))
+    return Batch(own.noise, own.radius / own.scale, own.exposure, groups, dimension)
 
 
 @dataclass(frozen=True)
@@ -155,108 +117,71 @@ class DataSet:
     that a report which no row describes matters; `cell_error` the relative error of a probability.
     """
 
-    name: str
     first: FloatArray
     second: FloatArray
     others: FloatArray
     counts: FloatArray
-    left_out: float = 0.0
-    cell_error: float = ATTACK_CELL_ERROR
+    left_out: float
+    cell_error: float
 
     def reversed(self) -> DataSet:
         """The same with the two hypotheses exchanged."""
-        return DataSet(
-            self.name, self.second, self.first, self.others, self.counts, self.left_out,
-            self.cell_error,
-        )  # fmt: skip
+        return replace(self, first=self.second, second=self.first)
 
 
 def data_sets(batch: Batch) -> list[DataSet]:
-    """The data sets to attack, in both directions; none where the reports lie too far apart."""
-    furthest = batch.radius + max((group.radius for group in batch.others), default=batch.radius)
+    """The data set to attack, in both directions.
+
+    None where the reports lie too far apart, or of too many noise scales are told apart.
+    """
+    radii, scales, counts = np.array(batch.others, dtype=np.float64).reshape(-1, 3).T
+    furthest = batch.radius + radii.max(initial=batch.radius)
     if batch.move == 0.0 or furthest > 2.0 * ATTACK_MAX_SHIFT:
         return []
-    if not batch.equal_scales:
-        found = _unequal_scales(batch)
-    else:
-        found = [_one_end(batch)]
-        if batch.noise == "laplace" and batch.others and batch.dimension > 1:
-            found.append(_corner(batch))
-    return [item for data in found for item in (data, data.reversed())]
-
-
-def _one_end(batch: Batch) -> DataSet:
-    means = [-group.radius for group in batch.others]
-    own, others = _line(batch, means, ATTACK_CELLS)
-    return DataSet("one end", own[0], own[1], others, _counts(batch.others))
-
-
-def _corner(batch: Batch) -> DataSet:
-    """The client on the first axis, the others at the end of the second."""
-    own, others = _line(batch, [0.0] * len(batch.others), ATTACK_CORNER_LINE)
-    furthest = max(group.radius for group in batch.others)
-    edges = np.linspace(0.0, furthest, ATTACK_CORNER_CELLS)
-    at_zero = cell_probabilities(batch.noise, edges)
-    at_corner = np.stack([cell_probabilities(batch.noise, edges - g.radius) for g in batch.others])
-    return DataSet(
-        "corner",
-        np.outer(at_zero, own[0]).ravel(),
-        np.outer(at_zero, own[1]).ravel(),
-        np.einsum("gs,gl->gsl", at_corner, others).reshape(len(others), -1),
-        _counts(batch.others),
-    )
-
-
-def _unequal_scales(batch: Batch) -> list[DataSet]:
-    """Others at one end, told apart by the size of what lies across the line if there is any."""
-    across = min(batch.dimension - 1, ATTACK_MOST_ACROSS)
-    groups, left_out = batch.others, 0.0
-    bins = ATTACK_SIZE_CELLS if len(groups) <= ATTACK_FEW_GROUPS else ATTACK_COARSE_SIZE_CELLS
-    sizes = _sizes(batch.noise, across, [1.0, *(group.scale for group in groups)], bins)
+    differ = bool((scales != 1.0).any())
+    across = min(batch.dimension - 1, ATTACK_MOST_ACROSS) if differ else 0
+    bins = ATTACK_SIZE_CELLS if scales.size <= ATTACK_FEW_GROUPS else ATTACK_COARSE_SIZE_CELLS
+    sizes = _sizes(batch.noise, across, np.append(1.0, scales), bins)
     # Reports that are never of such a size add nothing to the attacker's sum.
-    seen = sizes.sum(axis=1) * np.array([1.0, *_counts(groups)])
+    seen = sizes[1:].sum(axis=1) * counts
     kept = seen >= ATTACK_UNSEEN
-    kept[0] = True
-    left_out = float(seen[~kept].sum())
-    groups = tuple(group for group, keep in zip(groups, kept[1:], strict=True) if keep)
-    if len(groups) > ATTACK_MANY_GROUPS:
+    radii, scales, counts = radii[kept], scales[kept], counts[kept]
+    if scales.size > ATTACK_MANY_GROUPS:
         return []
-    cells = ATTACK_CELLS if len(groups) <= ATTACK_FEW_GROUPS else ATTACK_COARSE_CELLS
-    own, others = _line(batch, [-group.radius for group in groups], cells, groups)
-    rows = np.einsum("gs,gl->gsl", sizes[kept], np.concatenate([own[:1], others]))
-    rows = rows.reshape(len(groups) + 1, -1)
-    moved = np.outer(sizes[0], own[1]).ravel()
-    rows, moved = (
-        np.concatenate([part, np.maximum(1.0 - part.sum(-1, keepdims=True), 0.0)], axis=-1)
-        for part in (rows, moved)
-    )
-    error = ATTACK_SIZE_CELL_ERROR
-    return [DataSet("one end", rows[0], moved, rows[1:], _counts(groups), left_out, error)]
+    fine = not differ or scales.size <= ATTACK_FEW_GROUPS
+    own, others = _line(batch, radii, scales, ATTACK_CELLS if fine else ATTACK_COARSE_CELLS)
+    first, second = (np.outer(sizes[0], law).ravel() for law in own)
+    rows = np.einsum("gs,gl->gsl", sizes[1:][kept], others).reshape(scales.size, first.size)
+    error = ATTACK_CELL_ERROR
+    if across:
+        error = ATTACK_SIZE_CELL_ERROR
+        rows, first, second = (
+            np.concatenate([law, np.maximum(1.0 - law.sum(-1, keepdims=True), 0.0)], axis=-1)
+            for law in (rows, first, second)
+        )
+    found = DataSet(first, second, rows, counts, float(seen[~kept].sum()), error)
+    return [found, found.reversed()]
 
 
 def _line(
-    batch: Batch, means: Sequence[float], cells: int, groups: Sequence[Group] | None = None
-) -> tuple[FloatArray, FloatArray]:
-    """Cells of the line: the client's law at both its means [2, cells], the others' [g, cells]."""
+    batch: Batch, radii: FloatArray, scales: FloatArray, cells: int
+) -> tuple[list[FloatArray], FloatArray]:
+    """Cells of the line: the client's law at both its means [cells], the others' [g, cells]."""
     ends = (batch.radius - batch.move, batch.radius)
-    low, high = min(*ends, *means), max(*ends, *means)
+    low, high = min(*ends, *-radii), max(*ends, *-radii)
     # Beyond all means the ratio of two Laplace densities of one scale is constant.
-    beyond = 0.0 if batch.noise == "laplace" and batch.equal_scales else ATTACK_REACH
+    bare = batch.noise == "laplace" and not bool((scales != 1.0).any())
+    beyond = 0.0 if bare else ATTACK_REACH
     edges = np.linspace(low - beyond, high + beyond, cells + 1)
-    own = np.stack([cell_probabilities(batch.noise, edges - at) for at in ends])
-    members = batch.others if groups is None else groups
     others = [
-        cell_probabilities(batch.noise, (edges - mean) / group.scale)
-        for mean, group in zip(means, members, strict=True)
+        cell_probabilities(batch.noise, (edges + radius) / scale)
+        for radius, scale in zip(radii, scales, strict=True)
     ]
+    own = [cell_probabilities(batch.noise, edges - at) for at in ends]
     return own, np.array(others).reshape(len(others), cells + 2)
 
 
-def _counts(groups: Sequence[Group]) -> FloatArray:
-    return np.array([group.count for group in groups], dtype=np.float64)
-
-
-def _sizes(noise: str, across: int, scales: Sequence[float] | FloatArray, bins: int) -> FloatArray:
+def _sizes(noise: str, across: int, scales: FloatArray, bins: int) -> FloatArray:
     """Probabilities [scales, bins] of the size of a report's part across the line.
 
     Gaussian: squared norm, a chi-square variable; Laplace: l1 norm, a gamma variable. The client's
@@ -270,7 +195,7 @@ def _sizes(noise: str, across: int, scales: Sequence[float] | FloatArray, bins: 
     # A gamma variable's upper tail is heavier than a normal one's.
     high = shape + ATTACK_SIZE_REACH * math.sqrt(shape) + 0.5 * ATTACK_SIZE_REACH**2
     edges = np.linspace(low, high, bins + 1)
-    width = np.asarray(scales)[:, None] ** (2 if gaussian else 1)
+    width = scales[:, None] ** (2 if gaussian else 1)
     at = edges[None, :] / width
     below, above = gammainc(shape, at), gammaincc(shape, at)
     # Differences of the smaller of the two keep their digits.

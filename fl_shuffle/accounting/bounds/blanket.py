@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fl_shuffle.accounting.bounds.participation import require_participation, with_absence
+from fl_shuffle.accounting.bounds.participation import hidden_delta, require_participation
 from fl_shuffle.accounting.engine.monotone_search import Point, solve
-from fl_shuffle.accounting.engine.stop_loss import Curve, DeltaBound, amplified_delta, usual_error
+from fl_shuffle.accounting.engine.stop_loss import Curve, DeltaBound, usual_error
 from fl_shuffle.accounting.laws.amplification import Case
 from fl_shuffle.accounting.laws.finite import Randomizer
 from fl_shuffle.accounting.limits import MAX_CLIENTS
@@ -43,8 +43,8 @@ def blanket_curve(
         exposed, law = rate * case.exposed(epsilon), case.law(epsilon)
         hidden = DeltaBound(0.0, 0.0)
         if law is not None:
-            law, blanket = with_absence(law, [(case.blanket_mass, others)], rate, epsilon)
-            hidden = amplified_delta(law, blanket, relative_error=relative_error, best_effort=True)
+            blanket = [(case.blanket_mass, others)]
+            hidden = hidden_delta(law, blanket, rate, epsilon, relative_error)
         delta = min(1.0, hidden.delta + exposed * (1.0 + 1e-12))
         return DeltaBound(delta, hidden.error + 2e-12 * exposed)
 

@@ -17,8 +17,8 @@ is absent in P, drawn at random, and H is jointly convex. So the curve of a batc
 that may move from its own ball into any other, bounds both. Leaving A out gives r H_a(P, Q), what
 public participation costs; the smaller one is taken. Two more bounds are: k reports of a full
 shuffle, drawn at random, have this very law given K = k, so the curve of full participation holds
-for every k; and the blanket of `participation`, which says more of few reports. docs/proofs.md,
-section 16.
+for every k; and for Laplace noise the blanket of `participation`, which says more of few reports.
+docs/proofs.md, section 16.
 
 Numbers k are gathered in cells: the first term grows with r, in the second 1 - r falls and the rest
 grows, and a curve falls with k. So r is taken at the upper end of its cell (1 - r at the lower) and
@@ -32,9 +32,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fl_shuffle.accounting.bounds.laplace_blanket import MAX_EXPONENT, laplace_blanket
 from fl_shuffle.accounting.bounds.one_round import OneRoundCurve
 from fl_shuffle.accounting.bounds.vector import VectorCurve
-from fl_shuffle.accounting.bounds.vector_blanket import MAX_EXPONENT, VectorBlanket
 from fl_shuffle.accounting.reports import RoundType
 
 CELL_SHARE = 0.01
@@ -77,13 +77,8 @@ class CheckInCurve(OneRoundCurve):
         self.own = batch.own
         self.anonymity = batch.anonymity
         """Clients with the same noise, present or not."""
-        self._blanket = VectorBlanket(batch)
+        self._blanket = laplace_blanket(batch) if batch.noise == "laplace" else None
         self._cells = self._gathered()
-        self._scale = min(
-            self._rate * self._cells[0].replaced.predicted_mu,
-            self._whole.predicted_mu,
-            self._blanket.predicted_mu,
-        )
 
     @property
     def credit(self) -> bool:
@@ -91,7 +86,9 @@ class CheckInCurve(OneRoundCurve):
 
     @property
     def predicted_mu(self) -> float:
-        return self._scale
+        of_cells = self._rate * self._cells[0].replaced.predicted_mu
+        blanket = math.inf if self._blanket is None else self._blanket.predicted_mu
+        return min(of_cells, self._whole.predicted_mu, blanket)
 
     def _gathered(self) -> list[_Cell]:
         n, q = self.anonymity, self._rate
@@ -100,19 +97,20 @@ class CheckInCurve(OneRoundCurve):
         mean, sd = n * q, math.sqrt(n * q * (1.0 - q))
         width = max(1.0, min(max(CELL_SHARE * mean, CELL_SDS * sd), 2.0 * CELLS_REACH_SDS * sd))
         count = math.ceil(max(CELLS_REACH_SDS * sd / width - 0.5, 0.0))
-        edges = mean + width * (np.arange(-count, count + 2) - 0.5)
-        ends = np.unique(np.clip(np.ceil(edges), 1, n + 1).astype(np.int64))
-        ends = np.unique(np.concatenate([[1], ends, [n + 1]]))
+        edges = np.ceil(mean + width * (np.arange(-count, count + 2) - 0.5))
+        ends = np.unique(np.concatenate([[1], np.clip(edges, 1, n + 1), [n + 1]])).astype(np.int64)
         if q == 1.0:
             ends = np.array([n, n + 1])
-        cells = []
-        for low, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
-            below, above = binom.cdf(low - 1, n, q), binom.sf(end - 1, n, q)
-            # Of the two differences the one of smaller terms loses no digits.
-            inside = binom.cdf(end - 1, n, q) - below if below < above else (
-                binom.sf(low - 1, n, q) - above)  # fmt: skip
-            if inside > 0.0:
-                cells.append(_Cell(float(inside), low / n, (end - 1) / n, *self._curves(low)))
+        below, above = binom.cdf(ends - 1, n, q), binom.sf(ends - 1, n, q)
+        # Of the two differences the one of smaller terms loses no digits.
+        inside = np.where(below[:-1] < above[:-1], np.diff(below), -np.diff(above))
+        cells = [
+            _Cell(weight, low / n, (end - 1) / n, *self._curves(low))
+            for weight, low, end in zip(
+                inside.tolist(), ends[:-1].tolist(), ends[1:].tolist(), strict=True
+            )
+            if weight > 0.0
+        ]
         return sorted(cells, key=lambda cell: -cell.weight)
 
     def _curves(self, reports: int) -> tuple[VectorCurve, VectorCurve]:
@@ -153,7 +151,9 @@ class CheckInCurve(OneRoundCurve):
         """The sum over cells, or what is known where that is no larger."""
         # Of everybody's reports: no number of them, drawn at random, says more.
         whole = min(self._whole.delta(epsilon), local / self._rate)
-        known = min(local, whole, self._blanket.delta(epsilon))
+        known = min(local, whole)
+        if self._blanket is not None:
+            known = min(known, self._blanket.delta(epsilon))
         if epsilon > MAX_EXPONENT:
             return known
         # Another client in this one's place may lie further away than the local curve knows of.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
 
 from fl_shuffle.accounting.engine.monotone_search import crossing
 from fl_shuffle.accounting.engine.stop_loss import DeltaBound
@@ -11,6 +13,15 @@ from fl_shuffle.errors import require_open_unit, require_real
 
 NARROW = 1e-6
 """Where a curve jumps its place is found this closely, relatively."""
+
+
+class Theorem(NamedTuple):
+    """What one theorem says of one client in one round."""
+
+    delta: Callable[[float], float]
+    """An upper bound at every epsilon >= 0, both directions; may be infinite."""
+    predicted_mu: float
+    """A normal approximation of that curve: not a bound, only a scale."""
 
 
 class OneRoundCurve(ABC):

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fl_shuffle.accounting.engine.stop_loss import DeltaBound, amplified_delta
 from fl_shuffle.accounting.engine.tilted_moments import UNIT
 from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw, MixtureLaw
 from fl_shuffle.errors import require_real
@@ -55,6 +56,19 @@ def with_absence(
     constant = AtomicLaw(np.array([alone]), np.array([1.0]))
     parts = ((present, scale * up, law), (absent, 1.0, constant))
     return MixtureLaw(parts), masses
+
+
+def hidden_delta(
+    law: AmplificationLaw,
+    blanket: Sequence[tuple[float, int]],
+    rate: float,
+    epsilon: float,
+    relative_error: float | None,
+) -> DeltaBound:
+    """delta(`epsilon`) of a client of this law of L among others of these (mass, count), each with
+    participation `rate`; the best that is certified where `relative_error` is out of reach."""
+    law, blanket = with_absence(law, blanket, rate, epsilon)
+    return amplified_delta(law, blanket, relative_error=relative_error, best_effort=True)
 
 
 def require_participation(rate: float) -> float:

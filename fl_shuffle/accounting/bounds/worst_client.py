@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from fl_shuffle.accounting.bounds.participation import with_absence
+import numpy as np
+
+from fl_shuffle.accounting.bounds.participation import hidden_delta
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget, check_budgets
-from fl_shuffle.accounting.engine.stop_loss import Curve, DeltaBound, amplified_delta
+from fl_shuffle.accounting.engine.stop_loss import Curve, DeltaBound
 from fl_shuffle.accounting.laws.amplification import LawFamily
 
 EXACT_BUDGET_CLASSES = 16
@@ -36,8 +37,7 @@ def hidden_curve(
     def curve(epsilon: float) -> DeltaBound:
         if epsilon >= epsilon0:
             return DeltaBound(0.0, 0.0)
-        variable, masses = with_absence(law(epsilon), classes, participation, epsilon)
-        return amplified_delta(variable, masses, relative_error=relative_error, best_effort=True)
+        return hidden_delta(law(epsilon), classes, participation, epsilon, relative_error)
 
     return curve
 
@@ -57,40 +57,32 @@ def worst_client_curve(
     `participation` < 1: secret check-in of every client with that probability.
     """
     classes = check_budgets(budgets)
-    if len(classes) > EXACT_BUDGET_CLASSES:
+    if len(classes) <= EXACT_BUDGET_CLASSES:
+        curves = [client_curve(classes, own, own, law, hiding, **setting) for own in classes]
+    else:
         own = max(classes)
         best = max(classes, key=lambda other: hiding(own, other))
-        return client_curve(classes, own, law, hiding, without=best, **setting)
-    curves = [client_curve(classes, own, law, hiding, **setting) for own in classes]
+        curves = [client_curve(classes, own, best, law, hiding, **setting)]
     return lambda epsilon: max((curve(epsilon) for curve in curves), key=lambda bound: bound.delta)
 
 
 def client_curve(
-    budgets: Sequence[LocalBudget],
+    classes: Sequence[LocalBudget],
     own: LocalBudget,
+    without: LocalBudget,
     law: Callable[[float], LawFamily],
     hiding: Callable[[LocalBudget, LocalBudget], float],
-    *,
-    without: LocalBudget | None = None,
     **setting: Any,
 ) -> Curve:
-    """delta(epsilon) of one client with the budget `own`; itself, or one client of the class
-    `without`, is not among the others. `setting`: see `hidden_curve`."""
-    left_out = _key(without or own)
-    others = [
-        (hiding(own, other), other.count - (_key(other) == left_out))
-        for other in check_budgets(budgets)
-    ]
+    """delta(epsilon) of a client of the class `own` among all others but one of the class
+    `without`. `setting`: see `hidden_curve`."""
+    others = [(hiding(own, other), other.count - (other is without)) for other in classes]
     return hidden_curve(
         own.epsilon0, law(own.epsilon0), safe_groups(others, BUDGET_GROUPS), **setting
     )
 
 
-def _key(budget: LocalBudget) -> tuple[float, float]:
-    return budget.epsilon0, budget.delta0
-
-
-def safe_groups(masses: Iterable[tuple[float, int]], groups: int) -> list[tuple[float, int]]:
+def safe_groups(masses: Sequence[tuple[float, int]], groups: int) -> list[tuple[float, int]]:
     """At most `groups` classes that hide no more than the given (probability, count) classes.
 
     Neighbouring probabilities are replaced by their geometric mean: a sum of independent Bernoulli
@@ -98,22 +90,13 @@ def safe_groups(masses: Iterable[tuple[float, int]], groups: int) -> list[tuple[
     (Pledger and Proschan 1971), and fewer hiding reports never lower delta. The arithmetic mean
     would be unsafe. Probabilities of zero hide nothing and are dropped.
     """
-    merged: dict[float, int] = {}
-    for mass, count in masses:
-        if mass > 0.0 and count > 0:
-            merged[mass] = merged.get(mass, 0) + count
-    classes = sorted(merged.items())
-    if len(classes) <= groups:
-        return classes
-    low, high = math.log(classes[0][0]), math.log(classes[-1][0])
-    width = (high - low) / groups
-    bins: dict[int, list[tuple[float, int]]] = {}
-    for mass, count in classes:
-        place = min(int((math.log(mass) - low) / width), groups - 1)
-        bins.setdefault(place, []).append((mass, count))
-    result = []
-    for members in bins.values():
-        total = sum(count for _, count in members)
-        mean = math.fsum(count * math.log(mass) for mass, count in members) / total
-        result.append((min(1.0, math.exp(mean)) * (1.0 - 1e-12), total))
-    return result
+    hiding = [(mass, count) for mass, count in masses if mass > 0.0 and count > 0]
+    if len(hiding) <= groups:
+        return hiding
+    probabilities, counts = np.array(hiding).T
+    logs = np.log(probabilities)
+    place = np.searchsorted(np.linspace(logs.min(), logs.max(), groups + 1)[1:-1], logs)
+    total = np.bincount(place, counts)
+    kept = total > 0.0
+    means = np.exp(np.bincount(place, counts * logs)[kept] / total[kept]) * (1.0 - 1e-12)
+    return list(zip(np.minimum(means, 1.0).tolist(), total[kept].astype(int).tolist(), strict=True))

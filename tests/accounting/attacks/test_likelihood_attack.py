@@ -188,9 +188,11 @@ def test_many_radii_are_put_nearer_and_many_scales_given_up() -> None:
     radii[0] = 1.0
     found = population_batch(population(radii, np.full(5000, 40.0)), ones, 0, 3)
     assert found is not None and len(found.others) < 400
-    assert sum(group.count for group in found.others) == 4999
+    nearer, _, numbers = np.array(found.others).T
+    assert numbers.sum() == 4999
     # Every other lies in its own ball: sorted, none further out than the radius it stands for.
-    placed = np.repeat([g.radius for g in found.others], [g.count for g in found.others]) * 40.0
+    placed = np.sort(np.repeat(nearer, numbers.astype(int))) * 40.0
     assert np.all(placed <= np.sort(radii[1:]) * (1 + 1e-12))
     assert np.all(placed >= np.sort(radii[1:]) * 0.979 - 1e-3)
-    assert population_batch(population(radii, 40.0 + radii), ones, 0, 3) is None
+    scaled = population_batch(population(radii, 40.0 + radii), ones, 0, 3)
+    assert scaled is not None and data_sets(scaled) == []

@@ -13,7 +13,7 @@ from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta
 from fl_shuffle.accounting.bounds.blanket import blanket_delta
 from fl_shuffle.accounting.bounds.clones import clone_curve
 from fl_shuffle.accounting.bounds.participation import with_absence
-from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
+from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget, check_budgets
 from fl_shuffle.accounting.bounds.worst_client import client_curve
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.guarantee import Status
@@ -68,10 +68,12 @@ def test_bounds_bracket_every_neighbouring_pair(
 def test_others_with_budgets_of_their_own(budgets: tuple[float, ...], rate: float) -> None:
     """One client of budget 1.5 among others with these: every data set of theirs, k = 3."""
     own = absent_too(krr_matrix(1.5, 3), rate)
-    clients = [LocalBudget(1.5), *map(LocalBudget, budgets)]
+    clients = check_budgets([LocalBudget(1.5), *map(LocalBudget, budgets)])
+    client = next(each for each in clients if each.epsilon0 == 1.5)
     curve = client_curve(
         clients,
-        clients[0],
+        client,
+        client,
         lambda epsilon0: KRandomizedResponse(epsilon0, 3).cases()[0].law,
         lambda own, other: KRandomizedResponse(other.epsilon0, 3).cases()[0].blanket_mass,
         participation=rate,

@@ -1,14 +1,15 @@
-"""The sharper curve of one client in one batch of vector reports, Gaussian or Laplace."""
+"""What partial shuffles say of one client in one batch of vector reports, Gaussian or Laplace."""
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_profile
+from fl_shuffle.accounting.bounds.one_round import Theorem
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
     PROFILE_INFLATION,
     LaplaceSplitLaw,
@@ -37,40 +38,20 @@ TRIED_SDS = (1.0, 3.0)
 """Where it is tried, in predicted deviations."""
 
 
-class PartialShuffleCurve:
-    """Upper bounds on delta from partial shuffles; infinite where the theorem gives none.
+def gaussian_shuffle(
+    move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
+) -> Theorem | None:
+    """The bound for Gaussian reports; None where it is not expected to gain.
 
     Everything in noise widths: `move` between the client's two means, its `radius`, the others'
     `radii` with their `counts`. The widest others are left out where that predicts less: a bound
     with fewer reports is a bound.
     """
-
-    def __init__(
-        self, move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
-    ) -> None:
-        self._setting: Setting | None = None
-        self._mu = math.inf
-        near = radii <= MAX_SPREAD - radius
-        setting = best_setting(move, radius, radii[near], counts[near])
-        if setting is not None:
-            self._mu = setting.predicted_mu
-            self._setting = setting if _gains(setting) else None
-
-    @property
-    def credit(self) -> bool:
-        """Whether the theorem is expected to say more than the local curve."""
-        return self._setting is not None
-
-    @property
-    def predicted_mu(self) -> float:
-        """A normal approximation of the curve: not a bound, only a scale."""
-        return self._mu
-
-    def delta(self, epsilon: float) -> float:
-        """An upper bound on the divergence at `epsilon` >= 0, both directions; may be infinite."""
-        if self._setting is None:
-            return math.inf
-        return gaussian_delta(self._setting, epsilon)
+    near = radii <= MAX_SPREAD - radius
+    setting = best_setting(move, radius, radii[near], counts[near])
+    if setting is None or not _gains(setting):
+        return None
+    return Theorem(partial(gaussian_delta, setting), setting.predicted_mu)
 
 
 def best_setting(
@@ -114,34 +95,28 @@ def _gains(setting: Setting) -> bool:
     )
 
 
-class LaplaceShuffleCurve:
+def laplace_shuffle(
+    move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
+) -> Theorem | None:
     """The same for Laplace reports in any dimension, by convex order; l1 norms in noise scales."""
+    places = [
+        # Two independent halves of the pair's variance against a report `spread` away.
+        (2.0 * math.exp(0.5 * spread) * -math.expm1(-0.5 * move) / math.sqrt(count), count, reach)
+        for reach, count in zip(radii.tolist(), np.cumsum(counts).tolist(), strict=True)
+        if (spread := max(radius + reach, move)) <= MAX_LAPLACE_SPREAD
+        and count >= MIN_OTHERS
+        and reach > 0.0
+    ]
+    mu, others, widest = min(places, default=(math.inf, 0, 0.0))
+    if not mu < PARTIAL_SHUFFLE_MAX_SHARE * move:
+        return None
+    hiding = laplace(widest)
 
-    def __init__(
-        self, move: float, radius: float, radii: FloatArray, counts: NDArray[np.int64]
-    ) -> None:
-        self._move = move
-        self._best: tuple[int, float, float] | None = None
-        self.predicted_mu = math.inf
-        for reach, count in zip(radii.tolist(), np.cumsum(counts).tolist(), strict=True):
-            spread = max(radius + reach, move)
-            if count < MIN_OTHERS or spread > MAX_LAPLACE_SPREAD or reach == 0.0:
-                continue
-            # Two independent halves of the pair's variance against a report `spread` away.
-            mu = 2.0 * math.exp(0.5 * spread) * -math.expm1(-0.5 * move) / math.sqrt(count)
-            if mu < self.predicted_mu:
-                self.predicted_mu, self._best = mu, (count, spread, reach)
-
-    @property
-    def credit(self) -> bool:
-        """Whether the theorem is expected to say more than the local curve."""
-        return self._best is not None and self.predicted_mu < PARTIAL_SHUFFLE_MAX_SHARE * self._move
-
-    def delta(self, epsilon: float) -> float:
-        """An upper bound on the divergence at `epsilon` >= 0, both directions; may be infinite."""
-        if self._best is None or epsilon >= self._move:
+    def delta(epsilon: float) -> float:
+        if epsilon >= move:
             return math.inf
-        count, spread, reach = self._best
-        law = LaplaceSplitLaw(epsilon, self._move, spread)
-        local = float(laplace_profile(epsilon, self._move)) * PROFILE_INFLATION
-        return convex_order_delta(law, None, local, laplace(reach), count)
+        law = LaplaceSplitLaw(epsilon, move, max(radius + widest, move))
+        local = float(laplace_profile(epsilon, move)) * PROFILE_INFLATION
+        return convex_order_delta(law, None, local, hiding, others)
+
+    return Theorem(delta, mu)
