@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import wraps
+from dataclasses import dataclass, field, replace
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from fl_shuffle.errors import (
@@ -31,26 +31,43 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What one field allows and means; see `setting`. `kind` is its annotation, as written."""
+    """What one field allows and means. `kind` is its annotation, as written.
 
-    name: str
-    kind: str
-    default: Any
+    `low` and `high` are allowed, `above` and `below` are not. `own` names the entry-point group of
+    `module:function` choices (`own="module"`: no group). `read` checks what has a form of its own.
+    `flag` is its short option. The field counts only where another one of its section has one of
+    these values (`needs`), or none of these (`unless`).
+    """
+
     help: str
-    low: float | None
-    high: float | None
-    open_low: bool
-    open_high: bool
-    choices: tuple[str, ...]
-    own: str
-    empty: bool
-    read: Callable[[Any], Any] | None
-    flag: str
-    metavar: str
-    needs: tuple[str, tuple[Any, ...]] | None
-    unless: tuple[str, tuple[Any, ...]] | None
+    name: str = ""
+    kind: str = ""
+    default: Any = None
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple[str, ...] = ()
+    own: str = ""
+    empty: bool = True
+    read: Callable[[Any], Any] | None = None
+    flag: str = ""
+    metavar: str = ""
+    needs: tuple[str, tuple[Any, ...]] | None = None
+    unless: tuple[str, tuple[Any, ...]] | None = None
+
+    @property
+    def least(self) -> float | None:
+        """The lower end, allowed or not; of a whole number 0 where none is said."""
+        found = self.low if self.above is None else self.above
+        return 0 if found is None and self.kind == "int" else found
+
+    @property
+    def most(self) -> float | None:
+        """The upper end, allowed or not."""
+        return self.high if self.below is None else self.below
 
     def check(self, name: str, value: Any) -> Any:
         """The value as the field holds it. Raises `InvalidValueError` naming it `name`."""
@@ -58,41 +75,36 @@ class Setting:
             return None
         if self.read is not None:
             return self.read(value)
-        kind = self.kind.removesuffix(" | None")
-        return _CHECKS[kind](self, name, value)
+        return _CHECKS[self.kind](self, name, value)
 
     def typed(self, text: str) -> Any:
         """A word of the command line as the field's type; `ValueError` where it is none."""
-        kind = self.kind.removesuffix(" | None")
-        if self.read is not None or kind not in ("int", "float", "int | float"):
+        if self.read is not None or self.kind not in ("int", "float", "int | float"):
             return text
-        if kind == "float":
-            return float(text)
-        try:
-            return int(text)
-        except ValueError:
-            if kind == "int":
-                raise
-            return float(text)
+        whole = self.kind == "int" or (self.kind != "float" and text.strip("+-").isdecimal())
+        return int(text) if whole else float(text)
 
     @property
     def range(self) -> str:
         """What is allowed, in words: for the reference page."""
         if self.choices:
             return ", ".join(self.choices) + (", or module:function" if self.own else "")
-        kind = self.kind.removesuffix(" | None")
-        low = 0 if kind == "int" and self.low is None else self.low
-        if low is None and self.high is None:
-            return {"bool": "true or false", "int | float": "a count or a share in (0, 1)"}.get(
-                kind, ""
-            )
+        if self.least is None and self.most is None:
+            words = {"bool": "true or false", "int | float": "a count or a share in (0, 1)"}
+            return words.get(self.kind, "")
         least, most = (
-            "" if end is None else f"{int(end):,}" if kind == "int" else f"{end:g}"
-            for end in (low, self.high)
+            "" if end is None else f"{int(end):,}" if self.kind == "int" else f"{end:g}"
+            for end in (self.least, self.most)
         )
         if not most:
-            return f"{'above' if self.open_low else 'at least'} {least}"
-        return f"{'(' if self.open_low else '['}{least}, {most}{')' if self.open_high else ']'}"
+            return f"{'at least' if self.above is None else 'above'} {least}"
+        left, right = "[" if self.above is None else "(", "]" if self.below is None else ")"
+        return f"{left}{least}, {most}{right}"
+
+    @property
+    def words(self) -> tuple[str, str, str]:
+        """What it is, what is allowed, and with which other setting it counts."""
+        return self.help, self.range, self.condition
 
     @property
     def condition(self) -> str:
@@ -104,48 +116,12 @@ class Setting:
         return ""
 
 
-def setting(
-    default: Any,
-    help: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    choices: Sequence[str] = (),
-    own: str = "",
-    empty: bool = True,
-    read: Callable[[Any], Any] | None = None,
-    flag: str = "",
-    metavar: str = "",
-    needs: tuple[str, tuple[Any, ...]] | None = None,
-    unless: tuple[str, tuple[Any, ...]] | None = None,
-) -> Any:
-    """A field: its default, what it is in a few words, and what it allows.
-
-    `low` and `high` are allowed, `above` and `below` are not. `own` names the entry-point group of
-    `module:function` choices (`own="module"`: no group). `read` checks what has a form of its own.
-    `flag` is its short option. The field counts only where another one of its section has one of
-    these values (`needs`), or none of these (`unless`).
-    """
-    options = {
-        "help": help,
-        "low": low if above is None else above,
-        "high": high if below is None else below,
-        "open_low": above is not None,
-        "open_high": below is not None,
-        "choices": tuple(choices),
-        "own": own,
-        "empty": empty,
-        "read": read,
-        "flag": flag,
-        "metavar": metavar,
-        "needs": needs,
-        "unless": unless,
-    }
+def setting(default: Any, help: str, **allowed: Any) -> Any:
+    """A field: its default, what it is in a few words, and what it allows (see `Setting`)."""
+    metadata = {"setting": Setting(help=help, **allowed)}
     if isinstance(default, dict):
-        return field(default_factory=dict, metadata=options)
-    return field(default=default, metadata=options)
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def settings_of(section: Any) -> dict[str, Setting]:
@@ -153,11 +129,11 @@ def settings_of(section: Any) -> dict[str, Setting]:
     found: dict[str, Setting] | None = section.__dict__.get("_settings")
     if found is None:
         found = {
-            each.name: Setting(
-                each.name,
-                str(each.type),
-                {} if each.default is dataclasses.MISSING else each.default,
-                **each.metadata,
+            each.name: replace(
+                each.metadata["setting"],
+                name=each.name,
+                kind=str(each.type).removesuffix(" | None"),
+                default={} if each.default is dataclasses.MISSING else each.default,
             )
             for each in dataclasses.fields(section)
         }
@@ -214,11 +190,9 @@ def add_options(
 
 
 def _word(each: Setting) -> Callable[[str], Any]:
-    def word(text: str) -> Any:
-        return each.typed(text)
-
+    word = partial(each.typed)
     # `argparse` calls what it expected by this name.
-    word.__name__ = each.kind.removesuffix(" | None")
+    word.__name__ = each.kind  # type: ignore[attr-defined]
     return word
 
 
@@ -247,11 +221,7 @@ def reference(sections: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str
     """Of each section (setting, default, what it is and allows), for the reference page."""
     return {
         name: [
-            (
-                each.name,
-                as_toml(each.default),
-                "; ".join(text for text in (each.help, each.range, each.condition) if text),
-            )
+            (each.name, as_toml(each.default), "; ".join(filter(None, each.words)))
             for each in settings_of(section).values()
         ]
         for name, section in sections.items()
@@ -270,18 +240,18 @@ def as_toml(value: Any) -> str:
 
 
 def _number(spec: Setting, name: str, value: Any) -> float:
-    limits = {"minimum": spec.low, "maximum": spec.high}
+    limits = {"minimum": spec.least, "maximum": spec.most}
     return require_real(
         name,
         value,
-        exclusive_minimum=spec.open_low,
-        exclusive_maximum=spec.open_high,
+        exclusive_minimum=spec.above is not None,
+        exclusive_maximum=spec.below is not None,
         **{end: limit for end, limit in limits.items() if limit is not None},
     )
 
 
 def _whole(spec: Setting, name: str, value: Any) -> int:
-    low, high = 0 if spec.low is None else int(spec.low), spec.high
+    low, high = int(spec.low or 0), spec.high
     return require_integer(name, value, minimum=low, maximum=None if high is None else int(high))
 
 
@@ -336,8 +306,8 @@ def _list(each: Callable[[Setting, str, Any], Q]) -> Callable[[Setting, str, Any
     def check(spec: Setting, name: str, value: Any) -> tuple[Q, ...]:
         if not isinstance(value, Sequence) or isinstance(value, str):
             what = "whole numbers" if each is _whole else "numbers"
-            allowed = f"must be a list of {what} {'>' if spec.open_low else '>='} {spec.low:g}"
-            raise InvalidValueError(name, value, allowed)
+            over = f"{'>=' if spec.above is None else '>'} {spec.least:g}"
+            raise InvalidValueError(name, value, f"must be a list of {what} {over}")
         return tuple(each(spec, f"{name}[{index}]", item) for index, item in enumerate(value))
 
     return check

@@ -24,7 +24,7 @@ from benchmarks.chaos.tally import Tally
 from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.budgets import read_budgets
-from fl_shuffle.configuration.reading import apply_override, load_config, parse_config
+from fl_shuffle.configuration.reading import load_config, parse_config, parsed, set_value
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.configuration.supernodes import read_supernodes
 from fl_shuffle.errors import ConfigError, FlShuffleError
@@ -140,7 +140,7 @@ def _tables(good: dict[str, dict[str, Any]], draw: Draw) -> dict[str, Any]:
 
 def _override(content: bytes) -> object:
     tables = Config().to_dict()
-    apply_override(tables, content.decode("utf-8", "replace"))
+    set_value(tables, *parsed(content.decode("utf-8", "replace")))
     return parse_config(tables)
 
 

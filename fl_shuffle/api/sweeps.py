@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from fl_shuffle.api.configs import QUICKSTART, ConfigLike, resolve_config
 
 if TYPE_CHECKING:
-    from fl_shuffle.sweeps.directory import SweepDirectory
+    from fl_shuffle.runs.directory import RunDirectory
+    from fl_shuffle.sweeps.points import Sweep
     from fl_shuffle.sweeps.results import SweepResult
     from fl_shuffle.sweeps.running import SweepEvent
 
@@ -32,14 +33,13 @@ def sweep(
     A run that fails leaves the others alone: it is missing in the result. Nothing is printed.
     Raises `FlShuffleError`, before anything runs if any combination is not allowed.
     """
-    from fl_shuffle.sweeps.directory import SweepDirectory
+    from fl_shuffle.sweeps.directory import new_sweep
     from fl_shuffle.sweeps.points import Axis, Sweep
 
     base = resolve_config(config, overrides).to_dict()
     axes = [Axis(key, tuple(values)) for key, values in (grid or {}).items()]
     plan = Sweep.of(base, axes, seeds)
-    directory = SweepDirectory.create(plan, None if out is None else Path(out))
-    return played(directory, jobs, on_event)
+    return played(new_sweep(plan, None if out is None else Path(out)), plan, jobs, on_event)
 
 
 def resume_sweep(
@@ -52,20 +52,23 @@ def resume_sweep(
 
     Raises `FlShuffleError`.
     """
-    from fl_shuffle.sweeps.directory import SweepDirectory
+    from fl_shuffle.sweeps.directory import reopen_sweep
 
-    return played(SweepDirectory.reopen(Path(directory)), jobs, on_event)
+    return played(*reopen_sweep(Path(directory)), jobs, on_event)
 
 
 def played(
-    directory: SweepDirectory, jobs: int, on_event: Callable[[SweepEvent], None] | None
+    directory: RunDirectory,
+    plan: Sweep,
+    jobs: int,
+    on_event: Callable[[SweepEvent], None] | None,
 ) -> SweepResult:
     """Run what has no result yet, write tables and page, and give the folder back."""
     from fl_shuffle.sweeps.results import SweepResult
     from fl_shuffle.sweeps.running import run_sweep
 
     try:
-        run_sweep(directory, jobs=jobs, observe=on_event)
+        run_sweep(directory.path, plan, jobs=jobs, observe=on_event)
         result = SweepResult(directory.path)
         result.write_tables()
         result.report()

@@ -26,46 +26,26 @@ from fl_shuffle.version import __version__
 
 COMMANDS = {
     "run": {
-        "new": ("fl_shuffle.scaffold.command", "write a Flower app of your own that runs"),
-        "simulate": (
-            "fl_shuffle.cli.simulate",
-            "run a federation and account for its privacy, round by round",
-        ),
-        "sweep": ("fl_shuffle.cli.sweep", "the same over a grid of settings and seeds"),
+        "new": "write a Flower app of your own that runs",
+        "simulate": "run a federation and account for its privacy, round by round",
+        "sweep": "the same over a grid of settings and seeds",
     },
     "read": {
-        "runs": (
-            "fl_shuffle.cli.runs",
-            "which runs there are, what they cost, how they differ",
-        ),
-        "ledger": (
-            "fl_shuffle.cli.ledger",
-            "what every round and client cost; CSV, JSON, Parquet",
-        ),
-        "report": (
-            "fl_shuffle.cli.report",
-            "one page about a run, or several; figures for papers",
-        ),
+        "runs": "which runs there are, what they cost, how they differ",
+        "ledger": "what every round and client cost; CSV, JSON, Parquet",
+        "report": "one page about a run, or several; figures for papers",
     },
     "privacy": {
-        "bound": (
-            "fl_shuffle.cli.bound",
-            "what shuffled reports cost, or what a configuration will",
-        ),
-        "certify": ("fl_shuffle.cli.certify", "a certificate of a run's epsilon"),
-        "verify": ("fl_shuffle.cli.verify", "check a certificate without any of our accounting"),
-        "audit": ("fl_shuffle.cli.audit", "try to break the privacy claims"),
-        "settings": (
-            "fl_shuffle.cli.settings",
-            "every setting of a configuration: default, range, meaning",
-        ),
+        "bound": "what shuffled reports cost, or what a configuration will",
+        "certify": "a certificate of a run's epsilon",
+        "verify": "check a certificate without any of our accounting",
+        "audit": "try to break the privacy claims",
+        "settings": "every setting of a configuration: default, range, meaning",
     },
-    "deploy": {
-        "shuffler": ("fl_shuffle.cli.shuffler", "the shuffler as a party of its own"),
-    },
+    "deploy": {"shuffler": "the shuffler as a party of its own"},
 }
-"""Group -> command -> its module, and what it does. Only the module of the command that is asked
-for is loaded."""
+"""Group -> command -> what it does. Its module here has its name, and is loaded when it is asked
+for."""
 SUBCOMMANDS = tuple(name for group in COMMANDS.values() for name in group)
 FIRST_STEPS = (
     "fl-shuffle simulate runs the quickstart; then fl-shuffle report with the folder it names. "
@@ -150,7 +130,7 @@ class _Parser(argparse.ArgumentParser):
         lines = ["usage: fl-shuffle COMMAND ...", ""]
         for group, commands in COMMANDS.items():
             heads = [group, *[""] * (len(commands) - 1)]
-            for head, (name, (_, summary)) in zip(heads, commands.items(), strict=True):
+            for head, (name, summary) in zip(heads, commands.items(), strict=True):
                 lines.append(f"{head:<8} {name:<{width}}  {summary}")
         return "\n".join([*lines, "", *textwrap.wrap(FIRST_STEPS, 80), ""])
 
@@ -160,11 +140,11 @@ def build_parser(asked: str | None = None) -> argparse.ArgumentParser:
     parser = _Parser(prog="fl-shuffle", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"fl-shuffle {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (path, summary) in (each for group in COMMANDS.values() for each in group.items()):
+    for name, summary in (each for group in COMMANDS.values() for each in group.items()):
         if asked is not None and name != asked:
             commands.add_parser(name)
             continue
-        module = import_module(path)
+        module = import_module(f"fl_shuffle.cli.{name}")
         sub = commands.add_parser(name, help=summary, description=module.SUMMARY)
         module.configure(sub)
         sub.add_argument(
@@ -211,33 +191,34 @@ def _answered(parsed: argparse.Namespace) -> int:
         logging.getLogger(CLIENT_LOG).setLevel(logging.DEBUG)
     try:
         code: int = parsed.run(parsed)
-    except FlShuffleError as error:
-        return _said(str(error), error.exit_code, verbose=parsed.verbose)
-    except sqlite3.Error as error:
-        return _said(f"a ledger cannot be used: {error}", 2, verbose=parsed.verbose)
-    except ModuleNotFoundError as error:
-        # The accountant runs without these; an import that fails for another reason is a defect.
-        if error.name not in REQUIRED:
-            raise
-        needs = f"{parsed.command} needs {error.name}, which is not installed"
-        return _said(f"{needs}; pip install fl-shuffle", 2, verbose=parsed.verbose)
     except BrokenPipeError:
         # The reader of our output went away (for example `| head`): not an error of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        return _said(str(error), 2, verbose=parsed.verbose)
-    except RecursionError:
-        return _said("the input is nested too deeply", 2, verbose=parsed.verbose)
-    except MemoryError as error:
-        return _said(f"not enough memory: {error}", 2, verbose=parsed.verbose)
-    except (ValueError, RuntimeError) as error:
-        # Python's own, of names and threads; anything else of these kinds is a defect.
-        for text, line in MACHINE.items():
-            if text in str(error):
-                return _said(line, 2, verbose=parsed.verbose)
-        raise
+    except Exception as error:
+        line = _line(error, parsed.command)
+        if not line:
+            raise
+        return _said(line, getattr(error, "exit_code", 2), verbose=parsed.verbose)
     return code
+
+
+def _line(error: Exception, command: str) -> str:
+    """What a user, a file or the machine did wrong, in one line; none of a defect."""
+    if isinstance(error, ModuleNotFoundError) and error.name in REQUIRED:
+        # The accountant runs without these; an import that fails for another reason is a defect.
+        return f"{command} needs {error.name}, which is not installed; pip install fl-shuffle"
+    if isinstance(error, sqlite3.Error):
+        return f"a ledger cannot be used: {error}"
+    if isinstance(error, RecursionError):
+        return "the input is nested too deeply"
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error}"
+    if isinstance(error, FlShuffleError | OSError):
+        return str(error)
+    # Python's own, of names and threads; anything else of these kinds is a defect.
+    own = isinstance(error, ValueError | RuntimeError)
+    return next((line for text, line in MACHINE.items() if own and text in str(error)), "")
 
 
 def _said(text: str, code: int, *, verbose: bool = False) -> int:

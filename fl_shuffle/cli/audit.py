@@ -7,7 +7,7 @@ import json
 
 from fl_shuffle import declare
 from fl_shuffle.auditing.effort import AuditSettings
-from fl_shuffle.cli.overrides import add_overrides, add_short_options, short_options
+from fl_shuffle.cli.options import add_overrides, flag, option, overrides
 from fl_shuffle.interrupts import load
 from fl_shuffle.run_words import say, tell
 
@@ -17,20 +17,18 @@ SUMMARY = "Try to break the privacy claims with canaries: empirical lower bounds
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "source", metavar="CONFIG|RUN", help="whose claims to test: a configuration's, or a run's"
-    )
-    add_overrides(parser)
-    add_short_options(parser, SHORT)
+    whose = "whose claims to test: a configuration's, or a run's"
+    option(parser, "source", "CONFIG|RUN", whose)
+    add_overrides(parser, SHORT)
     declare.add_options(parser, AuditSettings)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    flag(parser, "--json", "print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fl_shuffle.api.configs import configured
+    from fl_shuffle.api.configs import resolve_config
 
     # What is wrong with a configuration is said before PyTorch is loaded.
-    config = configured(arguments.source, [*arguments.set, *short_options(arguments, SHORT)])
+    config = resolve_config(arguments.source, overrides(arguments, SHORT))
     tell("loading PyTorch and Flower")
     load("fl_shuffle.auditing.audit")
 

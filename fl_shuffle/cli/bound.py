@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_shuffle import declare
-from fl_shuffle.cli.overrides import add_overrides
+from fl_shuffle.cli.options import add_overrides, flag, option, repeated
 from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError, require_choice
 from fl_shuffle.plugins import require_extra
 from fl_shuffle.run_words import say, tell
@@ -28,70 +28,59 @@ ADVERSARY = ("release", "assumed_honest")
 ASKED = ("delta", "epsilon", "method")
 CONFIGURED = {"clients": "data.clients", "rounds": "run.rounds"}
 """Flags that mean the configuration's own setting where one is given."""
+SOLVED = (
+    "given both --epsilon and --delta: the most (or least) of clients, sigma, records, epsilon0, "
+    "delta0, rounds, participation or assumed-honest that keeps them; with CONFIG and --epsilon: "
+    "of rounds, reports-per-round, epsilon0 or clients"
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     from fl_shuffle.accounting.queries.question import Question
 
-    parser.add_argument(
-        "config", metavar="CONFIG", nargs="?", help="what this configuration will cost"
-    )
-    parser.add_argument(
-        "--grid", action="append", default=[], metavar="SECTION.KEY=VALUE,...",
-        help="with CONFIG: what each of these values would gain and lose; may be repeated",
-    )  # fmt: skip
+    option(parser, "config", "CONFIG", "what this configuration will cost", nargs="?")
+    grid = "with CONFIG: what each of these values would gain and lose; may be repeated"
+    repeated(parser, "--grid", "SECTION.KEY=VALUE,...", grid)
     add_overrides(parser)
     names = [each for each in declare.settings_of(Question) if each not in ADVERSARY + ASKED]
     declare.add_options(parser.add_argument_group("reports"), Question, names=names)
     declare.add_options(parser.add_argument_group("adversary"), Question, names=ADVERSARY)
     asked = parser.add_argument_group("asked")
     declare.add_options(asked, Question, names=ASKED)
-    asked.add_argument(
-        "--solve-for", metavar="NAME",
-        help="given both --epsilon and --delta: the most (or least) of clients, sigma, records, "
-        "epsilon0, delta0, rounds, participation or assumed-honest that keeps them; with CONFIG "
-        "and --epsilon: of rounds, reports-per-round, epsilon0 or clients",
-    )  # fmt: skip
-    asked.add_argument(
-        "--all", action="store_true", help="every bound that applies, proven ones first"
-    )
-    asked.add_argument(
-        "--why",
-        action="store_true",
-        help="where proofs are; with --all: why others do not apply",
-    )
+    option(asked, "--solve-for", "NAME", SOLVED)
+    flag(asked, "--all", "every bound that applies, proven ones first")
+    flag(asked, "--why", "where proofs are; with --all: why others do not apply")
     output = parser.add_argument_group("output")
-    output.add_argument(
-        "--certificate", metavar="FILE", help="write a certificate that fl-shuffle verify checks"
-    )
-    output.add_argument("--json", action="store_true", help="print exactly one JSON object")
+    option(output, "--certificate", "FILE", "write a certificate that fl-shuffle verify checks")
+    flag(output, "--json", "print exactly one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.accounting.queries.question import Question
 
     values = declare.given(arguments, Question)
+    solved = (arguments.solve_for or "").replace("-", "_")
     if arguments.config is not None:
-        return _configured(arguments, values)
-    if arguments.set or arguments.grid:
-        raise ConfigError(
-            f"--{'set' if arguments.set else 'grid'} changes a configuration; name one"
-        )
-    if arguments.solve_for is not None:
-        return _solve(arguments.solve_for.replace("-", "_"), values, as_json=arguments.json)
-    query = Question.from_mapping(values)
-    if arguments.all:
-        return _all(query, arguments)
-    return _one(query, arguments)
+        _configured(arguments, values, solved)
+    elif arguments.set or arguments.grid:
+        name = "set" if arguments.set else "grid"
+        raise ConfigError(f"--{name} changes a configuration; name one")
+    elif solved:
+        _solve(solved, values, as_json=arguments.json)
+    elif arguments.all:
+        _all(Question.from_mapping(values), arguments)
+    else:
+        _one(Question.from_mapping(values), arguments)
+    return 0
 
 
-def _configured(arguments: argparse.Namespace, values: dict[str, Any]) -> int:
+def _configured(arguments: argparse.Namespace, values: dict[str, Any], solved: str) -> None:
     """What a configuration will cost, or what of it keeps a target."""
-    from fl_shuffle.api.configs import configured
+    from fl_shuffle.api.configs import resolve_config
     from fl_shuffle.cli.cost import show_cost, show_grid, show_solved
 
     settings = [*arguments.set]
-    target = values.pop("epsilon", None) if arguments.solve_for is not None else None
+    target = values.pop("epsilon", None) if solved else None
     for name, value in values.items():
         if name == "budgets":
             path = json.dumps(str(Path(arguments.budgets).resolve()))
@@ -105,21 +94,19 @@ def _configured(arguments: argparse.Namespace, values: dict[str, Any]) -> int:
             )
     for name in ("all", "why", "certificate"):
         if getattr(arguments, name):
-            raise ConfigError(f"--{name.replace('_', '-')} belongs to a question; leave out CONFIG")
-    config = configured(arguments.config, settings)
-    if arguments.solve_for is not None:
+            raise ConfigError(f"--{name} belongs to a question; leave out CONFIG")
+    config = resolve_config(arguments.config, settings)
+    if solved:
         if target is None or arguments.grid:
             raise ConfigError("CONFIG --solve-for NAME needs the target, --epsilon, and no --grid")
-        name = arguments.solve_for.replace("-", "_")
-        show_solved(config, name, target, as_json=arguments.json)
+        show_solved(config, solved, target, as_json=arguments.json)
     elif arguments.grid:
         show_grid(config, arguments.grid, as_json=arguments.json)
     else:
         show_cost(config, as_json=arguments.json)
-    return 0
 
 
-def _one(query: Question, arguments: argparse.Namespace) -> int:
+def _one(query: Question, arguments: argparse.Namespace) -> None:
     from fl_shuffle.accounting.queries.methods import bound, lower_answers, proven_over_lower
 
     if arguments.certificate is not None and query.method is None:
@@ -141,7 +128,6 @@ def _one(query: Question, arguments: argparse.Namespace) -> int:
     else:
         proofs = [_proofs()] if arguments.why else []
         say(str(result), *_remarks(result, ratio), *proofs, *written)
-    return 0
 
 
 def _certify(query: Question, answer: Guarantee, path: Path) -> str:
@@ -149,13 +135,12 @@ def _certify(query: Question, answer: Guarantee, path: Path) -> str:
     require_extra("flint", "certificates", "--certificate")
     from fl_shuffle.certificates.questions import certificate_of
     from fl_shuffle.certificates.writing import text_of
+    from fl_shuffle.report.formats import said_in_one_line
 
     tell("writing a certificate")
     written = certificate_of(query, answer)
-    try:
+    with said_in_one_line(path):
         path.write_text(text_of(written), encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--certificate {path}: cannot be written: {error}") from None
     claim = written["claim"]
     return f"certificate: epsilon <= {claim['epsilon']}; check it: fl-shuffle verify {path}"
 
@@ -182,7 +167,7 @@ def _remarks(answer: Guarantee, ratio: float | None) -> list[str]:
     return lines + [f"assumes {text}" for text in answer.assumptions]
 
 
-def _solve(name: str, values: dict[str, Any], *, as_json: bool) -> int:
+def _solve(name: str, values: dict[str, Any], *, as_json: bool) -> None:
     from fl_shuffle.accounting.queries.question import Question
     from fl_shuffle.accounting.queries.solve import COSTS, solve
 
@@ -203,25 +188,18 @@ def _solve(name: str, values: dict[str, Any], *, as_json: bool) -> int:
             "are; give a share of them with --solve-for clients"
         )  # fmt: skip
     tell(f"looking for {name}")
-    query = Question.from_mapping({**values, **START.get(name, {name: 1})})
+    # Any value makes a question of what is solved for; a delta is below 1.
+    query = Question.from_mapping({**values, name: 1e-6 if name == "delta0" else 1})
     value, result = solve(query, name, delta)
     if as_json:
         print(json.dumps({name: value, **result.to_dict(), "target_delta": delta}))
-        return 0
+        return
     side = "<=" if COSTS[name] else ">="
-    say(
-        f"{name} {side} {value:.6g} for epsilon <= {query.epsilon:g} at delta = {delta:g}",
-        str(result),
-        *_remarks(result, None),
-    )
-    return 0
+    target = f"epsilon <= {query.epsilon:g} at delta = {delta:g}"
+    say(f"{name} {side} {value:.6g} for {target}", str(result), *_remarks(result, None))
 
 
-START: dict[str, dict[str, Any]] = {"delta0": {"delta0": 1e-6}}
-"""A value that makes a question of what is solved for; elsewhere 1 does."""
-
-
-def _all(query: Question, arguments: argparse.Namespace) -> int:
+def _all(query: Question, arguments: argparse.Namespace) -> None:
     from fl_shuffle.accounting.guarantee import Guarantee
     from fl_shuffle.accounting.queries.methods import compare, proven_over_lower
 
@@ -240,35 +218,31 @@ def _all(query: Question, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"results": [value.to_dict() for value in results.values()],
                           "not_applicable": refusals, "proven_over_lower": ratio}))  # fmt: skip
-        return 0
-    _print_table(query, results)
-    best = next(iter(results.values()))
+        return
     why = [_proofs()] + [f"{name}: not applicable: {text}" for name, text in refusals.items()]
-    chosen = results.get("sum", best)
-    say(f"{chosen.method}:", *_remarks(chosen, ratio), *(why if arguments.why else []))
-    return 0
+    chosen = results.get("sum", next(iter(results.values())))
+    say(*_table(query, results), "", f"{chosen.method}:", *_remarks(chosen, ratio),
+        *(why if arguments.why else []))  # fmt: skip
 
 
-def _print_table(query: Question, results: dict[str, Guarantee]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
+def _table(query: Question, results: dict[str, Guarantee]) -> list[str]:
+    """What is asked, and a line for each answer; where it stands follows last, in any width."""
     from fl_shuffle.accounting.queries.methods import asked_number
+    from fl_shuffle.report.formats import aligned
 
     asked, given = "epsilon", f"delta = {query.delta:g}"
     if query.delta is None:
         asked, given = "delta", f"epsilon = {query.epsilon:g}"
     rounds = f", {query.rounds} rounds" if query.rounds > 1 else ""
     reports = "shuffled reports" if query.release == "reports" else "reports, their sum released"
-    table = Table(
-        title=f"{query.clients} {reports}, {given}{rounds}: {asked} "
-        "(only proven upper bounds may be published as guarantees)"
-    )
-    table.add_column("method", no_wrap=True)
-    table.add_column(asked, justify="right", no_wrap=True)
-    table.add_column("status", no_wrap=True)
-    table.add_column("source")
-    for name, value in results.items():
-        number = asked_number(query, value)
-        table.add_row(name, f"{number:.6g}", value.status.value, value.source)
-    Console().print(table)
+    lines = aligned(
+        [["method", asked, "status"]]
+        + [[name, f"{asked_number(query, value):.6g}", str(value.status)]
+           for name, value in results.items()]
+    )  # fmt: skip
+    sources = ["source", *(value.source for value in results.values())]
+    return [
+        f"{query.clients} {reports}, {given}{rounds}: {asked} "
+        "(only proven upper bounds may be published as guarantees)",
+        *(f"{line}  {source}" for line, source in zip(lines, sources, strict=True)),
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fl_shuffle.errors import ConfigError
+from fl_shuffle.cli.options import flag, option
 from fl_shuffle.plugins import require_extra
 from fl_shuffle.run_words import say, tell
 
@@ -16,21 +16,12 @@ SUMMARY = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_directory", metavar="RUN", help="folder of a finished run")
-    parser.add_argument(
-        "--client", type=int, metavar="ID", help="whose (default: the most exposed one's)"
-    )
-    parser.add_argument(
-        "--column", choices=("proven", "sum", "local"), help="default: the run's headline"
-    )
-    parser.add_argument(
-        "--short",
-        action="store_true",
-        help="proven by the one-page proof alone: a larger number, sooner checked",
-    )
-    parser.add_argument(
-        "--out", metavar="FILE", help="default: certificate.json in the run's folder"
-    )
+    option(parser, "run_directory", "RUN", "folder of a finished run")
+    option(parser, "--client", "ID", "whose (default: the most exposed one's)", type=int)
+    columns = ("proven", "sum", "local")
+    parser.add_argument("--column", choices=columns, help="default: the run's headline")
+    flag(parser, "--short", "proven by the one-page proof alone: a larger number, sooner checked")
+    option(parser, "--out", "FILE", "default: certificate.json in the run's folder")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -38,6 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.certificates.runs import certificate_of_run
     from fl_shuffle.certificates.verdicts import ACCEPTED, CERTIFICATE, verdict_of
     from fl_shuffle.certificates.writing import text_of
+    from fl_shuffle.report.formats import said_in_one_line
 
     directory = Path(arguments.run_directory)
     path = Path(arguments.out) if arguments.out else directory / CERTIFICATE
@@ -45,10 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     written, printed = certificate_of_run(
         directory, arguments.client, arguments.column, short=arguments.short
     )
-    try:
+    with said_in_one_line(path):
         path.write_text(text_of(written), encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be written: {error}") from None
     tell("checking it")
     verdict = verdict_of(path, directory / "ledger.sqlite")
     claim = written["claim"]

@@ -28,49 +28,43 @@ def show_cost(config: Config, *, as_json: bool, time_too: bool = False) -> None:
 
     tell(f"counting {config.run.rounds:,} rounds of {config.data.clients:,} clients")
     found = cost(config)
+    times = _times(config) if time_too else []
     if as_json:
-        times = {"time": [asdict(one) for one in _times(config)]} if time_too else {}
-        print(json.dumps({**_body(config, found), **times}))
-        return
-    say(*_lines(config, found))
-    if time_too:
-        say(*_time_lines(config))
+        extra = {"time": [asdict(one) for one in times]} if time_too else {}
+        print(json.dumps({**_body(config, found), **extra}))
+    else:
+        say(*_lines(config, found), *(_time_lines(config, times) if time_too else []))
 
 
 def show_solved(config: Config, name: str, epsilon: float, *, as_json: bool) -> None:
     """The most (or least) of a setting that keeps the worst client within `epsilon`, and the cost
     with it."""
+    from fl_shuffle.api.costs import cost
     from fl_shuffle.planner.target import SOLVABLE, solve_configuration
 
     tell(f"looking for {name}")
     value, solved = solve_configuration(config, name, epsilon)
+    found = cost(solved)
     if as_json:
-        from fl_shuffle.api.costs import cost
-
-        print(json.dumps({name: value, **_body(solved, cost(solved))}))
+        print(json.dumps({name: value, **_body(solved, found)}))
         return
     key, costs = SOLVABLE[name]
-    say(f"{key} {'<=' if costs else '>='} {value:.6g} for epsilon <= {epsilon:g}")
-    show_cost(solved, as_json=False)
+    head = f"{key} {'<=' if costs else '>='} {value:.6g} for epsilon <= {epsilon:g}"
+    say(head, *_lines(solved, found))
 
 
 def _body(config: Config, found: Cost) -> dict[str, Any]:
-    rows = [
-        {**{name: _json(value) for name, value in asdict(each).items()}, **kind}
-        for each, kind in zip(found.classes, found.noise, strict=True)
-    ]
+    plain = ("epsilon", "delta", "rounds", "unit", "proven_over_lower", "dimension",
+             "noise_of_mean")  # fmt: skip
     return {
-        "epsilon": _json(found.epsilon),
+        **{name: _json(getattr(found, name)) for name in plain},
         "sum_epsilon_add_remove": _json(found.sum_add_remove),
-        "delta": found.delta,
-        "rounds": found.rounds,
-        "unit": found.unit,
         "release": config.privacy.release,
         "status": _status(found),
-        "proven_over_lower": found.proven_over_lower,
-        "dimension": found.dimension,
-        "noise_of_mean": found.noise_of_mean,
-        "classes": rows,
+        "classes": [
+            {**{name: _json(value) for name, value in asdict(each).items()}, **kind}
+            for each, kind in zip(found.classes, found.noise, strict=True)
+        ],
     }
 
 
@@ -84,6 +78,7 @@ def _lines(config: Config, found: Cost) -> list[str]:
     from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
     from fl_shuffle.accounting.guarantee import ratio_line
     from fl_shuffle.planner.cost import SURPRISE
+    from fl_shuffle.report.formats import aligned, short
 
     standing = "declared" if found.declared else _status(found)
     lines = [
@@ -123,16 +118,14 @@ def _lines(config: Config, found: Cost) -> list[str]:
             "shuffling adds nothing here: every class is left with its own noise (fewer noise "
             "scales hide clients among each other: budgets.levels, privacy.personalization)"
         )
-    alone = "         by itself" if summed else "  without shuffler"
-    lines.append(f"  clients  hides among  epsilon0     noise  epsilon{alone}    lower")
-    pairs = zip(found.classes, found.noise, strict=True)
-    ranked = sorted(pairs, key=lambda pair: -pair[0].epsilon)
+    ranked = sorted(zip(found.classes, found.noise, strict=True), key=lambda pair: -pair[0].epsilon)
+    rows = [["clients", "hides among", "epsilon0", "noise", "epsilon",
+             "by itself" if summed else "without shuffler", "lower"]]  # fmt: skip
     for each, kind in ranked[:SHOWN_CLASSES]:
+        numbers = (kind["epsilon0"], kind["noise_scale"], each.epsilon, each.local)
         lower = f"{each.lower:.4g}" if each.lower else "-"
-        lines.append(
-            f"{each.clients:9d}{each.anonymity:13d}{kind['epsilon0']:10.4g}"
-            f"{kind['noise_scale']:10.4g}{each.epsilon:9.4g}{each.local:18.4g}{lower:>9}"
-        )
+        rows.append([str(each.clients), str(each.anonymity), *map(short, numbers), lower])
+    lines += [f"  {line}" for line in aligned(rows)]
     if len(ranked) > SHOWN_CLASSES:
         lines.append(f"  and {len(ranked) - SHOWN_CLASSES} classes with smaller epsilon")
     return lines
@@ -165,7 +158,7 @@ def _noise_lines(config: Config, found: Cost) -> list[str]:
 def show_grid(config: Config, grid: Sequence[str], *, as_json: bool) -> None:
     """The cost of each combination of settings, and what it gains and loses."""
     from fl_shuffle.planner.cost import trade_off_of
-    from fl_shuffle.sweeps import Sweep, parse_axis
+    from fl_shuffle.sweeps.points import Sweep, parse_axis
 
     plan = Sweep.of(config.to_dict(), [parse_axis(text) for text in grid], 1)
     rows = []
@@ -175,7 +168,7 @@ def show_grid(config: Config, grid: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps([{name: _json(value) for name, value in row.items()} for row in rows]))
         return
-    from fl_shuffle.report.formats import aligned
+    from fl_shuffle.report.formats import aligned, short
 
     heads = {
         "cohorts": "cohorts",
@@ -187,13 +180,15 @@ def show_grid(config: Config, grid: Sequence[str], *, as_json: bool) -> None:
     }
     keys = [axis.key for axis in plan.axes]
     cells = [[*keys, *heads.values()]]
-    cells += [[_shown(name, row[name]) for name in (*keys, *heads)] for row in rows]
+    for row in rows:
+        row["budget_lost"] = f"{row['budget_lost']:.1%}"
+        cells.append([short(row[name]) for name in (*keys, *heads)])
     kind = "declared" if config.privacy.randomizer == "declared" else "proven"
     say(
         f"{config.run.rounds} rounds, unit = {config.privacy.unit}, {kind} epsilon (worst client, "
-        f"median) at delta = {config.privacy.target_delta:.3g}"
+        f"median) at delta = {config.privacy.target_delta:.3g}",
+        *aligned(cells),
     )
-    say(*aligned(cells, None))
 
 
 def _times(config: Config) -> list[RunTime]:
@@ -204,25 +199,18 @@ def _times(config: Config) -> list[RunTime]:
     return estimate_run_time(config, worker_count(config))
 
 
-def _time_lines(config: Config) -> list[str]:
+def _time_lines(config: Config, times: Sequence[RunTime]) -> list[str]:
     """For both values of `run.noise`."""
     lines = [
         f"time of {config.run.rounds} rounds, estimated from requests played on this machine just "
         "now (without start-up, messages, accounting and evaluation):"
     ]
-    for one in _times(config):
-        if one.round_seconds is None or one.seconds is None:
-            lines.append(f"  run.noise = {one.mode:<11} {one.reason}")
-        else:
-            each = f"{one.round_seconds:.2g} s a round"
-            lines.append(f"  run.noise = {one.mode:<11} about {one.seconds:.3g} s, {each}")
+    for one in times:
+        said = one.reason
+        if one.round_seconds is not None and one.seconds is not None:
+            said = f"about {one.seconds:.3g} s, {one.round_seconds:.2g} s a round"
+        lines.append(f"  run.noise = {one.mode:<11} {said}")
     return lines
-
-
-def _shown(name: str, value: Any) -> str:
-    if name == "budget_lost":
-        return f"{value:.1%}"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _json(value: Any) -> Any:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fl_shuffle.cli.options import flag, option
 from fl_shuffle.run_words import say, tell, terminal_width
 
 if TYPE_CHECKING:
     from fl_shuffle.report.record import RunRecord
-    from fl_shuffle.report.tables import Table
+    from fl_shuffle.report.tables import Columns
+
+    MakeTable = Callable[[RunRecord], Columns]
 
 SUMMARY = (
     "What was spent: by round, by client, who reported when, and what must be known to read it. As "
@@ -24,25 +29,19 @@ SHOWN = 10
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_directory", metavar="RUN", nargs="+", help="folders of runs")
+    option(parser, "run_directory", "RUN", "folders of runs", nargs="+")
     asked = parser.add_mutually_exclusive_group()
-    asked.add_argument("--client", type=int, metavar="ID", help="one client's bill and rounds")
-    asked.add_argument("--clients", action="store_true", help="every client's bill")
-    asked.add_argument("--round", type=int, metavar="N", help="who reported in a round")
-    asked.add_argument("--notes", action="store_true", help="the run's warnings and remarks")
-    parser.add_argument(
-        "--recount", action="store_true",
-        help="count every client again; exit code 1 where the ledger says something else",
-    )  # fmt: skip
-    parser.add_argument(
-        "--format", default="table", choices=("table", "csv", "json", "parquet"),
-        help="how to print it (default: table; parquet needs --out)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--out",
-        metavar="FILE|DIR",
-        help="write it there instead of printing it; a folder: all four tables",
-    )
+    option(asked, "--client", "ID", "one client's bill and rounds", type=int)
+    flag(asked, "--clients", "every client's bill")
+    option(asked, "--round", "N", "who reported in a round", type=int)
+    flag(asked, "--notes", "the run's warnings and remarks")
+    again = "count every client again; exit code 1 where the ledger says something else"
+    flag(parser, "--recount", again)
+    forms = ("table", "csv", "json", "parquet")
+    how = "how to print it (default: table; parquet needs --out)"
+    parser.add_argument("--format", default="table", choices=forms, help=how)
+    where = "write it there instead of printing it; a folder: all four tables"
+    option(parser, "--out", "FILE|DIR", where)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,102 +49,91 @@ def run(arguments: argparse.Namespace) -> int:
     from fl_shuffle.report.formats import as_text, write_table
     from fl_shuffle.report.record import read_run
 
-    if arguments.format == "parquet" and not arguments.out:
+    client, form, out = arguments.client, arguments.format, arguments.out
+    if form == "parquet" and not out:
         raise ConfigError("--format parquet is no text; say where to write it with --out FILE")
-    paths = [Path(name) for name in arguments.run_directory]
-    records = [read_run(path) for path in paths]
-    code = _recounted(paths, records) if arguments.recount else 0
-    if arguments.out and _is_folder(arguments):
+    runs = [(path, read_run(path)) for path in map(Path, arguments.run_directory)]
+    records = [record for _, record in runs]
+    code = _recounted(runs) if arguments.recount else 0
+    asked, make = _asked(arguments)
+    if out and asked == "rounds" and not Path(out).suffix:  # a folder
         for written in _all_tables(arguments, records):
             print(written)
-        return code
-    table = _joined(records, [_asked(arguments, record) for record in records])
-    if arguments.out:
-        write_table(table, Path(arguments.out), arguments.format)
-    elif arguments.client is not None and arguments.format == "table":
-        for path, record in zip(paths, records, strict=True):
+    elif out:
+        write_table(_joined(records, make), Path(out), form)
+    elif client is not None and form == "table":
+        for path, record in runs:
             say(*_bill(arguments, path, record))
-    elif arguments.notes and arguments.format == "table":
-        for path, record in zip(paths, records, strict=True):
-            say(*([f"{path}:"] if len(paths) > 1 else []), *map(_remark, record.ledger.notes))
+    elif arguments.notes and form == "table":
+        for path, record in runs:
+            say(*([f"{path}:"] if len(runs) > 1 else []), *map(_remark, record.ledger.notes))
     else:
-        print(as_text(table, arguments.format, terminal_width(sys.stdout)))
+        print(as_text(_joined(records, make), form, terminal_width(sys.stdout)))
     return code
 
 
-def _recounted(paths: Sequence[Path], records: Sequence[RunRecord]) -> int:
+def _recounted(runs: Sequence[tuple[Path, RunRecord]]) -> int:
     """Say on stderr whether ledgers hold what their rounds give when counted again."""
     code = 0
-    for path, record in zip(paths, records, strict=True):
+    for path, record in runs:
         tell(f"counting every client of {path} again")
         differing = record.differing
-        if record.agrees and not len(differing):
-            said = "counted again: the ledger says the same"
-        else:
+        said = "counted again: the ledger says the same"
+        if len(differing) or not record.agrees:
             code = 1
             which = ", ".join(map(str, differing[:SHOWN].tolist())) or "none"
+            more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
             said = (
-                f"COUNTED AGAIN, THE LEDGER SAYS SOMETHING ELSE: the largest epsilon "
+                "COUNTED AGAIN, THE LEDGER SAYS SOMETHING ELSE: the largest epsilon "
                 f"{record.recounted} (recorded {record.recorded}); clients that differ: {which}"
-                + (f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else "")
+                f"{more}"
             )
         say(f"{path}: {said}", out=sys.stderr)
     return code
 
 
-def _is_folder(arguments: argparse.Namespace) -> bool:
-    """Whether --out names a folder: nothing single is asked for, and the name has no ending."""
-    single = arguments.client is not None or arguments.round is not None
-    return not (single or arguments.clients or arguments.notes or Path(arguments.out).suffix)
-
-
 def _all_tables(arguments: argparse.Namespace, records: Sequence[RunRecord]) -> list[Path]:
     """Rounds, clients, attendance and notes as files of a folder."""
-    from fl_shuffle.errors import RunError
-    from fl_shuffle.report.formats import write_table
+    from fl_shuffle.report.formats import make_folder, write_table
     from fl_shuffle.report.tables import TABLES
 
-    folder, form = Path(arguments.out), arguments.format
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder} cannot be used as a folder: {error.strerror}") from None
-    form = "csv" if form == "table" else form
+    folder, form = Path(arguments.out), arguments.format.replace("table", "csv")
+    make_folder(folder)
     written = []
-    for name, make in TABLES.items():
+    for name, make in {**TABLES, "clients": _clients(arguments)}.items():
         written.append(folder / f"{name}.{form}")
-        asked = _clients(arguments) if name == "clients" else make
-        write_table(_joined(records, [asked(record) for record in records]), written[-1], form)
+        write_table(_joined(records, make), written[-1], form)
     return written
 
 
-def _asked(arguments: argparse.Namespace, record: RunRecord) -> Table:
-    from fl_shuffle.report import tables
+def _asked(arguments: argparse.Namespace) -> tuple[str, MakeTable]:
+    """The table that is asked for: its name, and what makes it of a run."""
+    from fl_shuffle.report.tables import TABLES, attendance_table
 
-    if arguments.client is not None:
-        return tables.attendance_table(record, client=arguments.client)
-    if arguments.round is not None:
-        return tables.attendance_table(record, round_number=arguments.round)
+    if arguments.client is not None or arguments.round is not None:
+        own = {"client": arguments.client, "round_number": arguments.round}
+        return "attendance", partial(attendance_table, **own)
     if arguments.clients:
-        return _clients(arguments)(record)
-    return tables.notes_table(record) if arguments.notes else tables.rounds_table(record)
+        return "clients", _clients(arguments)
+    name = "notes" if arguments.notes else "rounds"
+    return name, TABLES[name]
 
 
-def _clients(arguments: argparse.Namespace) -> Callable[[RunRecord], Table]:
-    from fl_shuffle.report.tables import clients_table, recounted_clients_table
+def _clients(arguments: argparse.Namespace) -> MakeTable:
+    from fl_shuffle.report.tables import clients_table
 
-    return recounted_clients_table if arguments.recount else clients_table
+    return partial(clients_table, recount=arguments.recount)
 
 
-def _joined(records: Sequence[RunRecord], found: Sequence[Table]) -> Table:
+def _joined(records: Sequence[RunRecord], make: MakeTable) -> Columns:
     """One table; with several runs, their names stand in the first column."""
     import numpy as np
 
+    found = [make(record) for record in records]
     if len(found) == 1:
         return found[0]
-    lengths = [len(next(iter(table.values()))) for table in found]
-    names = np.repeat(np.array([record.name for record in records]), lengths)
-    return {"run": names} | {
+    sizes = [len(next(iter(table.values()))) for table in found]
+    return {"run": np.repeat([record.name for record in records], sizes)} | {
         name: np.concatenate([table[name] for table in found]) for name in found[0]
     }
 
@@ -162,7 +150,7 @@ def _bill(arguments: argparse.Namespace, path: Path, record: RunRecord) -> list[
     columns = [
         f"{name} {own[f'{name}_epsilon']:.4g}"
         for name in ("proven", "sum", "local")
-        if own[f"{name}_epsilon"] == own[f"{name}_epsilon"]
+        if not math.isnan(own[f"{name}_epsilon"])
     ]
     if record.config["privacy"]["release"] == "sum":
         removed = add_remove_of(record.config, own["sum_epsilon"], record.delta)

@@ -6,49 +6,47 @@ import argparse
 import webbrowser
 from pathlib import Path
 
+from fl_shuffle.cli.options import flag, option
 from fl_shuffle.run_words import tell
 
 SUMMARY = "Write the privacy report of a run, or of several side by side, as one HTML page."
+FIGURES = {
+    **{form: f"write the figures as {form.upper()} there, too" for form in ("png", "pdf", "svg")},
+    "csv": "write the figures' numbers there, too",
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_directory", metavar="RUN", nargs="+", help="folders of runs")
-    parser.add_argument(
-        "--out", metavar="FILE.html", help="where to write it (default, for one run: in its folder)"
-    )
-    parser.add_argument(
-        "--policy",
-        metavar="STRONG,MODERATE",
-        help="epsilons up to which your policy calls a guarantee strong, and moderate",
-    )
-    parser.add_argument("--open", action="store_true", help="show the page in your browser")
-    parser.add_argument("--purpose", metavar="TEXT", help="what the runs were made for")
-    for form in ("png", "pdf", "svg"):
-        parser.add_argument(
-            f"--{form}", metavar="DIR", help=f"write the figures as {form.upper()} there, too"
-        )
-    parser.add_argument("--csv", metavar="DIR", help="write the figures' numbers there, too")
+    option(parser, "run_directory", "RUN", "folders of runs", nargs="+")
+    where = "where to write it (default, for one run: in its folder)"
+    option(parser, "--out", "FILE.html", where)
+    grades = "epsilons up to which your policy calls a guarantee strong, and moderate"
+    option(parser, "--policy", "STRONG,MODERATE", grades)
+    flag(parser, "--open", "show the page in your browser")
+    option(parser, "--purpose", "TEXT", "what the runs were made for")
+    for form, help in FIGURES.items():
+        option(parser, f"--{form}", "DIR", help)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fl_shuffle.report.draw import FORMS, write_figures
+    from fl_shuffle.report.draw import write_figures
+    from fl_shuffle.report.formats import write_text
     from fl_shuffle.report.meaning import Policy
-    from fl_shuffle.report.page import render, report_path, write_page
+    from fl_shuffle.report.page import render, report_path
     from fl_shuffle.report.record import read_run
 
     folders = [Path(name) for name in arguments.run_directory]
-    out = None if arguments.out is None else Path(arguments.out)
     policy = None if arguments.policy is None else Policy.parse(arguments.policy)
-    path = report_path(folders, out)
+    path = report_path(folders, None if arguments.out is None else Path(arguments.out))
     runs = []
     for folder in folders:
         tell(f"counting every client of {folder} again")
         runs.append(read_run(folder))
     tell("writing the page")
-    print(f"report: {write_page(render(runs, policy=policy, purpose=arguments.purpose), path)}")
+    print(f"report: {write_text(render(runs, policy=policy, purpose=arguments.purpose), path)}")
     if arguments.open:
         webbrowser.open(path.resolve().as_uri())
-    for form in FORMS:
+    for form in FIGURES:
         asked = getattr(arguments, form)
         for written in write_figures(runs, Path(asked), form) if asked else ():
             print(written)

@@ -6,22 +6,18 @@ import argparse
 import sys
 from pathlib import Path
 
+from fl_shuffle.cli.options import flag, option
 from fl_shuffle.run_words import terminal_width
 
 SUMMARY = "List runs: what they were, how far they came, what they cost."
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "directory", metavar="DIR", nargs="*", default=["runs"],
-        help="folders of runs, or folders that hold some (default: runs)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--format", default="table", choices=("table", "csv", "json"), help="how to print it"
-    )
-    parser.add_argument(
-        "--differences", action="store_true", help="show the settings in which the runs differ"
-    )
+    where = "folders of runs, or folders that hold some (default: runs)"
+    option(parser, "directory", "DIR", where, nargs="*", default=["runs"])
+    forms = ("table", "csv", "json")
+    parser.add_argument("--format", default="table", choices=forms, help="how to print it")
+    flag(parser, "--differences", "show the settings in which the runs differ")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fl_shuffle import declare
+from fl_shuffle.cli.options import option
 from fl_shuffle.configuration.reading import SECTIONS
 from fl_shuffle.run_words import say
 
@@ -15,29 +16,20 @@ SUMMARY = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "name", metavar="NAME", nargs="?", help="a section, as run, or a setting, as run.rounds"
-    )
+    option(parser, "name", "NAME", "a section, as run, or a setting, as run.rounds", nargs="?")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    say(*_lines(arguments.name))
-    return 0
-
-
-def _lines(name: str | None) -> list[str]:
     known = {
         f"{section}.{key}": each
         for section, fields in SECTIONS.items()
         for key, each in declare.settings_of(fields).items()
     }
-    wanted = [key for key in known if name in (None, key, *key.split("."))]
+    wanted = [key for key in known if arguments.name in (None, key, *key.split("."))]
     if not wanted:
-        declare.require_known("setting", str(name), [*SECTIONS, *known])
-    lines = []
+        declare.require_known("setting", arguments.name, [*SECTIONS, *known])
     for key in wanted:
         each = known[key]
-        flag = f"   {each.flag}" if each.flag else ""
-        lines.append(f"{key} = {declare.as_toml(each.default)}{flag}")
-        lines += [f"    {text}" for text in (each.help, each.range, each.condition) if text]
-    return lines
+        shown = f"{key} = {declare.as_toml(each.default)}"
+        say(f"{shown}   {each.flag}".rstrip(), *(f"    {text}" for text in each.words if text))
+    return 0

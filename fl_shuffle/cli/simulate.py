@@ -7,7 +7,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_shuffle.cli.overrides import add_overrides, add_short_options, short_options
+from fl_shuffle.cli.options import add_overrides, flag, option, overrides, repeated
+from fl_shuffle.configuration.reading import SECTIONS
 
 if TYPE_CHECKING:
     from fl_shuffle.configuration.sections import Config
@@ -16,46 +17,25 @@ SUMMARY = "Run a simulated federation and account for its privacy, round by roun
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "config",
-        metavar="CONFIG|RUN",
-        nargs="?",
-        help="what to run: a file, the name of a shipped one, or a run's folder to run its "
-        "configuration anew (default: quickstart)",
-    )
-    add_overrides(parser)
-    add_short_options(parser)
-    parser.add_argument("--list", action="store_true", help="which configurations are shipped")
-    parser.add_argument("--out", metavar="DIR", help="run directory (default: runs/DATE-TIME)")
-    parser.add_argument("--resume", metavar="DIR", help="go on with an unfinished run")
-    parser.add_argument(
-        "--data-unchanged",
-        action="store_true",
-        help="with --resume: vouch for the data where they cannot be compared",
-    )
-    parser.add_argument(
-        "--track",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="tell tensorboard, mlflow, wandb, or what your module:function returns (repeatable)",
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true",
-        help="run nothing: say what it will cost, and how long it will take here",
+    option(
+        parser, "config", "CONFIG|RUN", "what to run: a file, the name of a shipped one, or a "
+        "run's folder to run its configuration anew (default: quickstart)", nargs="?",
     )  # fmt: skip
-    parser.add_argument(
-        "--quiet",
-        action="store_true",
-        help="print one line: where the run is, its accuracy and its epsilon",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object per round and a final one"
-    )
+    add_overrides(parser, SECTIONS)
+    flag(parser, "--list", "which configurations are shipped")
+    option(parser, "--out", "DIR", "run directory (default: runs/DATE-TIME)")
+    option(parser, "--resume", "DIR", "go on with an unfinished run")
+    vouch = "with --resume: vouch for the data where they cannot be compared"
+    flag(parser, "--data-unchanged", vouch)
+    trackers = "tell tensorboard, mlflow, wandb, or what your module:function returns (repeatable)"
+    repeated(parser, "--track", "NAME", trackers)
+    flag(parser, "--dry-run", "run nothing: say what it will cost, and how long it will take here")
+    flag(parser, "--quiet", "print one line: where the run is, its accuracy and its epsilon")
+    flag(parser, "--json", "print one JSON object per round and a final one")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fl_shuffle.api.configs import QUICKSTART, configured
+    from fl_shuffle.api.configs import QUICKSTART, resolve_config
     from fl_shuffle.errors import ConfigError
     from fl_shuffle.interrupts import load
     from fl_shuffle.run_words import say, tell
@@ -67,14 +47,20 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--data-unchanged goes with --resume DIR")
     if arguments.resume and (arguments.config or arguments.out):
         raise ConfigError("--resume DIR takes its configuration from DIR; give no other")
-    settings = [*arguments.set, *short_options(arguments)]
+    if arguments.resume and arguments.dry_run:
+        raise ConfigError("--dry-run is about a configuration; leave out --resume")
+    settings = overrides(arguments, SECTIONS)
     # What is wrong with a configuration is said before PyTorch is loaded.
-    config = None if arguments.resume else configured(arguments.config or QUICKSTART, settings)
+    config = None if arguments.resume else resolve_config(arguments.config or QUICKSTART, settings)
     _require_files(config, arguments)
     tell("" if arguments.quiet or arguments.json else "loading PyTorch and Flower")
     load("fl_shuffle.simulation.launch", "fl_shuffle.trackers")
     if arguments.dry_run:
-        return _dry_run(config, arguments)
+        from fl_shuffle.cli.cost import show_cost
+
+        assert config is not None
+        show_cost(config, as_json=arguments.json, time_too=True)
+        return 0
 
     from fl_shuffle.api.runs import resume, simulate
     from fl_shuffle.runs.display import make_display
@@ -125,20 +111,6 @@ def _shipped() -> list[str]:
     lines = []
     for name, path in shipped().items():
         text = path.read_text(encoding="utf-8").splitlines()
-        said = [line.removeprefix("#").strip() for line in takewhile(_is_comment, text)]
+        said = [line[1:].strip() for line in takewhile(lambda line: line.startswith("#"), text)]
         lines += [name, f"    {' '.join(said)}"]
     return lines
-
-
-def _is_comment(line: str) -> bool:
-    return line.startswith("#")
-
-
-def _dry_run(config: Config | None, arguments: argparse.Namespace) -> int:
-    from fl_shuffle.cli.cost import show_cost
-    from fl_shuffle.errors import ConfigError
-
-    if config is None:
-        raise ConfigError("--dry-run is about a configuration; leave out --resume")
-    show_cost(config, as_json=arguments.json, time_too=True)
-    return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from fl_shuffle.cli.options import option
 from fl_shuffle.plugins import require_extra
 
 SUMMARY = (
@@ -13,12 +14,8 @@ SUMMARY = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "certificate", metavar="FILE", help="written by certify, or bound --certificate"
-    )
-    parser.add_argument(
-        "--ledger", metavar="FILE", help="the run's ledger.sqlite: the facts must be as it has them"
-    )
+    option(parser, "certificate", "FILE", "written by certify, or bound --certificate")
+    option(parser, "--ledger", "FILE", "the run's ledger.sqlite: the facts must be as it has them")
 
 
 def run(arguments: argparse.Namespace) -> int:

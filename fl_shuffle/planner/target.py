@@ -52,11 +52,11 @@ def solve_configuration(config: Config, name: str, epsilon: float) -> tuple[floa
     section, key = asked.key.split(".")
     spec = settings_of(type(getattr(config, section)))[key]
     whole = spec.kind.startswith("int")
-    least = float(spec.low or (1 if whole else 1e-3))
-    most = min(float(spec.high or MOST), MOST)
+    least = float(spec.least or (1 if whole else 1e-3))
+    most = min(float(spec.most or MOST), MOST)
 
     def with_value(value: float) -> Config:
-        return overridden(config.to_dict(), [f"{asked.key}={int(value) if whole else value!r}"])
+        return overridden(config.to_dict(), {asked.key: int(value) if whole else value})
 
     def spare(value: float) -> float:
         costs, _ = cost_of(with_value(value))

@@ -15,12 +15,11 @@ import numpy as np
 
 from fl_shuffle.errors import RunError
 from fl_shuffle.report.figures import STYLES, Figure, Vector, run_figures
-from fl_shuffle.report.formats import write_table
+from fl_shuffle.report.formats import make_folder, said_in_one_line, write_table
 from fl_shuffle.report.many import figures_together
 from fl_shuffle.report.record import RunRecord
 
 PICTURES: Final = ("png", "pdf", "svg")
-FORMS: Final = (*PICTURES, "csv")
 SIZE: Final = (4.8, 3.3)
 """Inches: a column of a paper, with text of its size; still readable on a telephone."""
 LEGEND_LINE: Final = 0.17
@@ -111,11 +110,9 @@ def write_picture(figure: Figure, path: Path) -> None:
     form = path.suffix.lower().removeprefix(".")
     if form not in PICTURES:
         raise RunError(f"{path} cannot be written: the name must end in {', '.join(PICTURES)}")
-    try:
+    with said_in_one_line(path):
         _save(figure, path, legend=len(figure.shown()) > 1, form=form)
         path.chmod(0o600)
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be written: {error}") from None
 
 
 def write_figures(runs: Sequence[RunRecord], folder: Path, form: str) -> list[Path]:
@@ -123,10 +120,7 @@ def write_figures(runs: Sequence[RunRecord], folder: Path, form: str) -> list[Pa
 
     Returns where they are. Raises `RunError` where nothing can be written.
     """
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder} cannot be used as a folder: {error.strerror}") from None
+    make_folder(folder)
     found: list[tuple[str, Figure]] = []
     for number, run in enumerate(runs, start=1):
         prefix = f"run{number}-" if len(runs) > 1 else ""

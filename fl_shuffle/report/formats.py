@@ -6,23 +6,22 @@ import csv
 import io
 import json
 import math
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_shuffle.durable_files import replace_file
 from fl_shuffle.errors import RunError
 from fl_shuffle.plugins import require_extra
+from fl_shuffle.runs.directory import PRIVATE_FOLDER, open_private
 
-if TYPE_CHECKING:
-    from fl_shuffle.report.tables import Table
-
-TEXT_FORMATS = ("table", "csv", "json")
-FORMATS = (*TEXT_FORMATS, "parquet")
+Table = Mapping[str, NDArray[Any] | Sequence[Any]]
+"""Columns of equal length by name; NaN or None for a number that does not exist."""
 
 
 @dataclass(frozen=True)
@@ -54,57 +53,49 @@ def as_text(table: Table, form: str, width: int | None = None) -> str:
     Numbers that do not exist are `-`, empty, and null; infinity is the text `inf`.
     """
     if form == "json":
-        return _as_json(table)
+        # A line an object: `json` itself lays texts out a cell at a time, seconds for a million.
+        lines = [f" {json.dumps(dict(zip(table, row, strict=True)))}" for row in rows(table)]
+        return "[\n" + ",\n".join(lines) + "\n]" if lines else "[]"
     if form == "csv":
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(table)
-        writer.writerows(_rows(table, missing=""))
+        csv.writer(text, lineterminator="\n").writerows([list(table), *rows(table)])
         return text.getvalue().rstrip("\n")
-    shown = [[short(cell) for cell in row] for row in _rows(table, missing=math.nan)]
-    return "\n".join(aligned([list(table), *shown], width))
+    return "\n".join(aligned([list(table), *(map(short, row) for row in rows(table))], width))
 
 
-def _as_json(table: Table) -> str:
-    """A line an object: `json` itself lays texts out a cell at a time, seconds for a million."""
-    heads = (json.dumps(name).replace("%", "%%") for name in table)
-    line = " {" + ", ".join(f"{head}: %s" for head in heads) + "}"
-    columns = [_json_cells(values) for values in table.values()]
-    lines = [line % row for row in zip(*columns, strict=True)]
-    return "[\n" + ",\n".join(lines) + "\n]" if lines else "[]"
+def rows(table: Table) -> Iterator[tuple[Any, ...]]:
+    """The rows, with None for numbers that do not exist, and infinity as the text `inf`."""
+    return zip(*map(_cells, table.values()), strict=True)
 
 
-def _json_cells(values: NDArray[Any]) -> list[str]:
-    if values.dtype.kind in "iu":
-        return [str(cell) for cell in values.tolist()]
-    if values.dtype.kind != "f":
-        return [json.dumps(cell) for cell in values.tolist()]
-    return [
-        repr(cell) if math.isfinite(cell) else "null" if math.isnan(cell) else f'"{cell}"'
-        for cell in values.tolist()
-    ]
+def _cells(values: NDArray[Any] | Sequence[Any]) -> list[Any]:
+    cells: list[Any] = values.tolist() if isinstance(values, np.ndarray) else list(values)
+    for place, cell in enumerate(cells):
+        if isinstance(cell, float) and not math.isfinite(cell):
+            cells[place] = None if math.isnan(cell) else str(cell)
+    return cells
 
 
-def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
+def aligned(lines: Iterable[Iterable[str]], width: int | None = None) -> list[str]:
     """Rows of cells, the heads first, as lines with columns two blanks apart.
 
     Columns that do not fit into `width` characters (None: any number will do) follow below, the
     first column before them again.
     """
-    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    columns = list(zip(*lines, strict=True))
+    widths = [max(map(len, column)) for column in columns]
     blocks = [[0]]
     for index in range(1, len(widths)):
         taken = sum(widths[other] + 2 for other in blocks[-1]) + widths[index]
         if width is not None and taken > width and len(blocks[-1]) > 1:
             blocks.append([0])
         blocks[-1].append(index)
-    lines: list[str] = []
+    shown: list[str] = []
     for block in blocks:
-        lines += [""] if lines else []
-        lines += [
-            "  ".join(row[index].rjust(widths[index]) for index in block).rstrip() for row in rows
-        ]
-    return lines
+        padded = ([cell.rjust(widths[index]) for cell in columns[index]] for index in block)
+        shown += [""] if shown else []
+        shown += ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
+    return shown
 
 
 def write_table(table: Table, path: Path, form: str) -> None:
@@ -112,36 +103,42 @@ def write_table(table: Table, path: Path, form: str) -> None:
 
     Raises `ConfigError` for Parquet without pyarrow, `RunError` if the file cannot be written.
     """
+    if form != "parquet":
+        write_text(as_text(table, form) + "\n", path)
+        return
+    require_extra("pyarrow", "parquet", "Parquet")
+    import pyarrow
+    from pyarrow import parquet
+
+    arrow = pyarrow.table(dict(table))
+    with said_in_one_line(path):
+        replace_file(path, lambda unfinished: parquet.write_table(arrow, unfinished))
+
+
+def write_text(text: str, path: Path) -> Path:
+    """Write a text that its owner alone may read, as private as the runs it tells of; returns where
+    it is. Raises `RunError` if it cannot be written."""
+    with said_in_one_line(path), open_private(path, "w") as file:
+        file.write(text)
+    return path
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder that its owner alone enters; raises `RunError` where there can be none."""
     try:
-        if form == "parquet":
-            require_extra("pyarrow", "parquet", "Parquet")
-            import pyarrow
-            from pyarrow import parquet
-
-            with open(path, "wb", opener=_private) as raw:
-                parquet.write_table(pyarrow.table(dict(table)), raw)
-        else:
-            with open(path, "w", encoding="utf-8", newline="", opener=_private) as file:
-                file.write(as_text(table, form) + "\n")
+        path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror or error}") from None
+        raise RunError(f"{path} cannot be used as a folder: {error.strerror}") from None
 
 
-def _private(name: str, flags: int) -> int:
-    return os.open(name, flags, 0o600)
-
-
-def _rows(table: Table, *, missing: Any) -> Iterator[tuple[Any, ...]]:
-    """The rows, with `missing` for numbers that do not exist."""
-    return zip(*(_cells(values, missing) for values in table.values()), strict=True)
-
-
-def _cells(values: NDArray[Any], missing: Any) -> list[Any]:
-    cells: list[Any] = values.tolist()
-    if values.dtype.kind == "f":
-        for place in np.flatnonzero(np.isnan(values)):
-            cells[place] = missing
-    return cells
+@contextmanager
+def said_in_one_line(path: Path) -> Iterator[None]:
+    """What goes wrong when a file is written is a `RunError`."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise RunError(f"{path} cannot be written: {said}") from None
 
 
 def short(value: Any) -> str:

@@ -225,43 +225,46 @@ def runs_view(runs: Sequence[RunRecord], policy: Policy | None) -> dict[str, Any
 
 def sweep_view(sweep: SweepResult) -> dict[str, Any]:
     """What the template shows of a sweep."""
-    finished = len(sweep.runs["directory"])
-    names = [Path(each).name for each in sweep.runs["directory"]]
     figure = accuracy_against_epsilon(sweep)
-    return {
-        "title": f"fl-shuffle sweep {sweep.directory.name}",
-        "name": sweep.directory.name,
-        "alone": EACH_ALONE,
-        "planned": len(sweep.sweep.points),
-        "finished": finished,
-        "settings": ", ".join(sweep.settings) or "no setting",
-        "combinations_count": len(sweep.table["runs"]),
-        "seeds": len(sweep.sweep.seeds),
-        "figures": [] if figure is None else [figure],
-        "combinations": _sweep_grid(
-            sweep.table,
-            "Mean and spread (one sample standard deviation) of accuracy over the seeds; the "
-            "largest epsilon of any of the runs",
+    names = [Path(each).name for each in sweep.runs["directory"]]
+    tables = {
+        "combinations": (
+            sweep.table, "Mean and spread (one sample standard deviation) of accuracy over the "
+            "seeds; the largest epsilon of any of the runs",
         ),
-        "runs": _sweep_grid(
+        "runs": (
             {**sweep.runs, "directory": names},
             "Every finished run; its folder lies in runs/ of the sweep's",
         ),
+    }  # fmt: skip
+    return {
+        "sweep": sweep,
+        "alone": EACH_ALONE,
+        "settings": ", ".join(sweep.settings) or "no setting",
+        "figures": [] if figure is None else [figure],
         "base": json.dumps(sweep.sweep.base, indent=2),
+        **{name: _grid(sweep_table(table), caption) for name, (table, caption) in tables.items()},
     }
 
 
-def _sweep_grid(columns: Mapping[str, Sequence[Any]], caption: str) -> Grid:
-    """A table, accuracies in percent; a column that holds anything but numbers is text."""
-    cells: list[list[Any]] = []
-    for name, values in columns.items():
-        if any(isinstance(value, bool | str | list | dict) for value in values):
-            cells.append([short(value) for value in values])
-        else:
-            scale = 100.0 if name in PERCENT else 1
-            cells.append([None if value is None else scale * value for value in values])
-    heads = [HEADS.get(name, name.removesuffix("_epsilon")) for name in columns]
-    return Grid(heads, list(zip(*cells, strict=True)), caption)
+def sweep_table(columns: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    """A table of a sweep as it is shown: accuracies in percent, under the names of its page."""
+    return {
+        HEADS.get(name, name.removesuffix("_epsilon")): [
+            100.0 * value if name in PERCENT and value is not None else value for value in values
+        ]
+        for name, values in columns.items()
+    }
+
+
+def _grid(table: Mapping[str, Sequence[Any]], caption: str) -> Grid:
+    """A column that holds anything but numbers is text."""
+    text = (bool, str, list, dict)
+    cells = [
+        [short(value) for value in values] if any(isinstance(v, text) for v in values) else values
+        for values in table.values()
+    ]
+    return Grid(list(table), list(zip(*cells, strict=True)), caption)
 
 
 def accuracy_against_epsilon(sweep: SweepResult) -> Figure | None:

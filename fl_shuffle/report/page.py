@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +21,7 @@ from fl_shuffle.accounting.rounds.class_table import distinct_rows
 from fl_shuffle.accounting.rounds.events import Column
 from fl_shuffle.accounting.rounds.trust import towards
 from fl_shuffle.certificates.verdicts import certificate_line
-from fl_shuffle.errors import ConfigError, RunError
+from fl_shuffle.errors import ConfigError
 from fl_shuffle.report import meaning
 from fl_shuffle.report.draw import STROKES, inline
 from fl_shuffle.report.figures import (
@@ -34,7 +33,7 @@ from fl_shuffle.report.figures import (
     thinned,
     trade_off,
 )
-from fl_shuffle.report.formats import Grid, short
+from fl_shuffle.report.formats import Grid, rows, short, write_text
 from fl_shuffle.report.many import runs_view, sweep_view
 from fl_shuffle.report.meaning import Policy
 from fl_shuffle.report.record import RunRecord, read_run
@@ -88,7 +87,7 @@ def write_report(
     folders = [directories] if isinstance(directories, Path) else list(directories)
     path = report_path(folders, out)
     runs = [read_run(folder) for folder in folders]
-    return write_page(render(runs, policy=policy, purpose=purpose), path)
+    return write_text(render(runs, policy=policy, purpose=purpose), path)
 
 
 def report_path(folders: Sequence[Path], out: Path | None) -> Path:
@@ -133,24 +132,8 @@ def exact(value: Any) -> str:
 
 def figure_numbers(figure: Figure, prefix: str) -> Grid:
     """The numbers behind a figure."""
-    columns = [values.tolist() for values in figure.table().values()]
-    rows = list(zip(*columns, strict=True))
-    return Grid(list(figure.table()), rows, label=f"numbers of {figure.title} {prefix}")
-
-
-def write_page(text: str, path: Path) -> Path:
-    """Write a page that its owner alone may read, as private as the runs it tells of; returns
-    where it is. Raises `RunError` if it cannot be written."""
-    try:
-        with open(path, "w", encoding="utf-8", opener=_private) as file:
-            file.write(text)
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror or error}") from None
-    return path
-
-
-def _private(name: str, flags: int) -> int:
-    return os.open(name, flags, 0o600)
+    table = figure.table()
+    return Grid(list(table), list(rows(table)), label=f"numbers of {figure.title} {prefix}")
 
 
 def _drawn(figure: Figure, name: str) -> Any:
@@ -232,9 +215,9 @@ def _rounds(run: RunRecord, prefix: str) -> Grid:
     table = rounds_table(run)
     at = thinned(len(run.ledger.rounds))
     heads = ["round", "reports", *(name for name in table if name.endswith("_epsilon"))]
-    rows = list(zip(*(table[name][at].tolist() for name in heads), strict=True))
+    shown = zip(*(table[name][at].tolist() for name in heads), strict=True)
     return Grid(
-        [head.removesuffix("_epsilon") for head in heads], rows,
+        [head.removesuffix("_epsilon") for head in heads], list(shown),
         caption="Cumulative epsilon of the most exposed client, as recorded",
         label=f"epsilon by round {prefix}",
     )  # fmt: skip
@@ -248,11 +231,11 @@ def _proven_columns(run: RunRecord) -> dict[str, Any]:
 
 def _quantiles(run: RunRecord, prefix: str) -> Grid:
     heads = ("column", *(f"{level:.0%}" if level < 1.0 else "worst" for level in LEVELS))
-    rows = [
+    shown = [
         (name, *(float(np.quantile(values, level)) for level in LEVELS))
         for name, values in _proven_columns(run).items()
     ]
-    return Grid(heads, rows, "Quantiles over the clients of their own epsilon",
+    return Grid(heads, shown, "Quantiles over the clients of their own epsilon",
                 f"quantiles over the clients {prefix}")  # fmt: skip
 
 
@@ -270,10 +253,12 @@ def _clients(run: RunRecord) -> dict[str, Any]:
     columns = [table[name] for name in heads]
     alike = distinct_rows(-run.totals.headline, *columns)
     order = np.argsort(alike.inverse, kind="stable")
-    rows = list(zip(*(_cells(values[alike.first]) for values in columns), strict=True))
+    distinct = rows(
+        {name: values[alike.first] for name, values in zip(heads, columns, strict=True)}
+    )
     members = np.split(order, np.cumsum(np.bincount(alike.inverse))[:-1])
     groups, clients, left = [], [], CLIENT_BYTES
-    for row, own in zip(rows, members, strict=True):
+    for row, own in zip(distinct, members, strict=True):
         left -= len(json.dumps(row)) + 2
         fitting = own[: max(0, left) // (len(str(len(order))) + 2)].tolist()
         if not fitting:
@@ -295,12 +280,6 @@ def _clients(run: RunRecord) -> dict[str, Any]:
     }
 
 
-def _cells(values: Any) -> list[Any]:
-    """JSON has no infinity: it is the text "inf" there."""
-    cells: list[Any] = values.tolist()
-    return [str(cell) if isinstance(cell, float) and math.isinf(cell) else cell for cell in cells]
-
-
 def _time(stamp: str) -> str:
     if len(stamp) == len("2026-01-01"):
         return f"on {stamp}"
@@ -309,4 +288,5 @@ def _time(stamp: str) -> str:
 
 def sweep_page(sweep: SweepResult) -> str:
     """A sweep's page as text: figure, table, every run."""
-    return template("sweep.html.j2").render(sweep_view(sweep))
+    title = f"fl-shuffle sweep {sweep.directory.name}"
+    return template("sweep.html.j2").render(sweep_view(sweep), title=title)

@@ -5,7 +5,6 @@ Epsilons are nats at the run's delta, cumulative, NaN where a column says nothin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,10 +16,11 @@ from fl_shuffle.report.record import RunRecord, Written
 if TYPE_CHECKING:
     from fl_shuffle.accounting.columns import ClientTotals
 
-Table = Mapping[str, NDArray[Any]]
+
+Columns = dict[str, NDArray[Any]]
 
 
-def rounds_table(run: RunRecord) -> Table:
+def rounds_table(run: RunRecord) -> Columns:
     """One row a released round: reports that arrived, and each column for the worst client."""
     accuracy = np.array([run.accuracy.get(int(number), np.nan) for number in run.ledger.rounds])
     return {
@@ -32,18 +32,10 @@ def rounds_table(run: RunRecord) -> Table:
     }
 
 
-def clients_table(run: RunRecord) -> Table:
+def clients_table(run: RunRecord, *, recount: bool = False) -> Columns:
     """One row a client: the budget it asked for, its randomizer, its rounds and what they cost, as
-    written at the run's end; of a run that has none, counted."""
-    return _clients(run, run.written or run.totals)
-
-
-def recounted_clients_table(run: RunRecord) -> Table:
-    """The same, counted again from the rounds."""
-    return _clients(run, run.totals)
-
-
-def _clients(run: RunRecord, totals: ClientTotals | Written) -> Table:
+    written at the run's end; with `recount`, and of a run that has none, counted."""
+    totals: ClientTotals | Written = run.totals if recount else run.written or run.totals
     classes, class_of = run.ledger.classes, run.ledger.class_of
 
     def of_class(name: str, kind: Any) -> NDArray[Any]:
@@ -67,7 +59,7 @@ def _clients(run: RunRecord, totals: ClientTotals | Written) -> Table:
 
 def attendance_table(
     run: RunRecord, *, client: int | None = None, round_number: int | None = None
-) -> Table:
+) -> Columns:
     """One row a released report: its round, the attempt at that round, and its client.
 
     Restricted to one client or one round if these are given. Raises `InvalidValueError` for a
@@ -78,25 +70,19 @@ def attendance_table(
     if round_number is not None:
         last = max((number for number, _ in run.ledger.attempts), default=1)
         require_integer("round", round_number, minimum=1, maximum=last)
-    rounds, attempts, clients = [], [], []
+    found = []
     tries: dict[int, int] = {}
     for number, present in run.ledger.attempts:
         tries[number] = tries.get(number, 0) + 1
-        if round_number is not None and number != round_number:
-            continue
-        who = np.flatnonzero(present) if client is None else np.flatnonzero(present[[client]])
-        who = who if client is None else who + client
-        clients.append(who)
-        rounds.append(np.full(len(who), number))
-        attempts.append(np.full(len(who), tries[number]))
-    return {
-        "round": _joined(rounds),
-        "attempt": _joined(attempts),
-        "client": _joined(clients),
-    }
+        if round_number in (None, number):
+            who = np.flatnonzero(present)
+            who = who if client is None else who[who == client]
+            found.append(np.stack(np.broadcast_arrays(number, tries[number], who)))
+    empty = np.empty((3, 0), dtype=np.int64)
+    return dict(zip(("round", "attempt", "client"), np.hstack([empty, *found]), strict=True))
 
 
-def notes_table(run: RunRecord) -> Table:
+def notes_table(run: RunRecord) -> Columns:
     """One row a remark of the run: the round it belongs to, its kind, its text."""
     rounds, kinds, texts = zip(*run.ledger.notes, strict=True) if run.ledger.notes else ((),) * 3
     return {
@@ -112,7 +98,3 @@ TABLES = {
     "attendance": attendance_table,
     "notes": notes_table,
 }
-
-
-def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)

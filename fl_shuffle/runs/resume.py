@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.events import Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
-from fl_shuffle.configuration.reading import apply_override, parse_config
+from fl_shuffle.configuration.reading import parse_config, parsed, set_value
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.durable_files import replace_text
 from fl_shuffle.errors import RunError
@@ -59,7 +59,7 @@ def unfinished_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     tables = unfinished_ledger(path).meta["config"]
     before = parse_config(tables)
     for override in overrides:
-        apply_override(tables, override)
+        set_value(tables, *parsed(override))
     config = parse_config(tables)
     changes_of(path, before, config)
     return config

@@ -7,25 +7,7 @@ SWEEP/table.csv    one line a combination: means and spreads over its seeds
 SWEEP/sweep.html   the table and the figure of accuracy against epsilon
 SWEEP/lock         held by the process that works on the sweep
 
-`points` lays the grid out, `directory` makes, locks and reopens the folder, `running` plays the
-points in processes of their own, and `results` reads what they left. A sweep that was stopped goes
-on where it stood: finished runs are kept, unfinished ones resumed.
+`points` lays the grid out, `directory` makes and reopens the folder, `running` plays the points in
+processes of their own, and `results` reads what they left. A sweep that was stopped goes on where
+it stood: finished runs are kept, unfinished ones resumed.
 """
-
-from fl_shuffle.sweeps.directory import SweepDirectory
-from fl_shuffle.sweeps.points import Axis, Point, Sweep, parse_axis
-from fl_shuffle.sweeps.results import SweepResult
-from fl_shuffle.sweeps.running import PointFailed, PointFinished, PointRound, run_sweep
-
-__all__ = [
-    "Axis",
-    "Point",
-    "PointFailed",
-    "PointFinished",
-    "PointRound",
-    "Sweep",
-    "SweepDirectory",
-    "SweepResult",
-    "parse_axis",
-    "run_sweep",
-]

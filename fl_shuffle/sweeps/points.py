@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import itertools
-import tomllib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from fl_shuffle.configuration.reading import apply_override, parse_config
+from fl_shuffle.configuration.reading import parse_config, set_value, toml_or_text
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import ConfigError, FlShuffleError, require_integer
 
@@ -52,18 +52,10 @@ def parse_axis(text: str) -> Axis:
     section, dot, name = key.partition(".")
     if not (separator and dot and section and name):
         raise ConfigError(f"--grid {text!r}: must look like section.key=value,value,...")
-    try:
-        found = tomllib.loads(f"values = [{values}]")["values"]
-    except tomllib.TOMLDecodeError:
-        found = [_value(each.strip()) for each in values.split(",")]
+    found = toml_or_text(f"[{values}]", f"--grid {key}")
+    if isinstance(found, str):  # texts without quotes
+        found = [toml_or_text(each, f"--grid {key}") for each in values.split(",")]
     return Axis(key, tuple(found))
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +88,7 @@ class Sweep:
                 raise ConfigError(f"grid {key}: it is given twice; put all its values into one")
         if "run.seed" in keys and len(self.seeds) > 1:
             raise ConfigError("grid run.seed: --seeds already says which seeds there are")
-        count = len(self.seeds)
-        for axis in self.axes:
-            count *= len(axis.values)
+        count = math.prod([len(self.seeds), *(len(axis.values) for axis in self.axes)])
         if count > MOST_RUNS:
             raise ConfigError(f"the grid has {count:,} runs; at most {MOST_RUNS:,} are allowed")
         _ = self.points
@@ -125,12 +115,9 @@ class Sweep:
 
     def _config(self, settings: Mapping[str, Any], seed: int) -> Config:
         tables = copy.deepcopy(dict(self.base))
-        for key, value in {"run.seed": seed, **settings}.items():
-            section, _, name = key.partition(".")
-            # The same refusal of a section that is no table as for every other override.
-            apply_override(tables, f"{section}.{name}=0")
-            tables[section][name] = value
         try:
+            for key, value in {"run.seed": seed, **settings}.items():
+                set_value(tables, key, value)
             return parse_config(tables)
         except FlShuffleError as error:
             shown = ", ".join(f"{key} = {value!r}" for key, value in settings.items())

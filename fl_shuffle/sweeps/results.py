@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.reader import EPSILONS
 from fl_shuffle.plugins import require_extra
 from fl_shuffle.report.draw import write_picture
+from fl_shuffle.report.formats import write_table, write_text
 from fl_shuffle.report.many import accuracy_against_epsilon, mean_and_spread
 from fl_shuffle.report.page import sweep_page
-from fl_shuffle.runs.directory import open_private
 from fl_shuffle.runs.views import RunView
 from fl_shuffle.sweeps.directory import read_sweep, run_path, state_of
 from fl_shuffle.sweeps.points import Point
@@ -65,17 +64,19 @@ class SweepResult:
     def runs(self) -> dict[str, list[Any]]:
         """One row a finished run: its settings, seed, rounds, accuracy, loss, each epsilon (nats
         at `delta`, of the worst client), and its folder. None where there is no number."""
-        rows = [
-            [
-                *point.settings.values(), point.seed, each.last_round, each.measured("accuracy"),
-                each.measured("loss"), each.delta, each.epsilon, *map(each.spent, EPSILONS),
-                str(each.directory),
-            ]
-            for point, each in self.finished.items()
-        ]  # fmt: skip
-        heads = [*self.settings, "seed", "rounds", "accuracy", "loss", "delta", "epsilon",
-                 *EPSILONS.values(), "directory"]  # fmt: skip
-        return _columns(heads, rows)
+        columns: dict[str, list[Any]] = {
+            key: [point.settings[key] for point in self.finished] for key in self.settings
+        }
+        views = self.finished.values()
+        return columns | {
+            "seed": [point.seed for point in self.finished],
+            "rounds": [view.last_round for view in views],
+            **{name: [view.measured(name) for view in views] for name in ("accuracy", "loss")},
+            "delta": [view.delta for view in views],
+            "epsilon": [view.epsilon for view in views],
+            **{name: [view.spent(key) for view in views] for key, name in EPSILONS.items()},
+            "directory": [str(view.directory) for view in views],
+        }
 
     @cached_property
     def table(self) -> dict[str, list[Any]]:
@@ -83,29 +84,28 @@ class SweepResult:
         deviation of their accuracy (None with fewer than two), and the largest epsilon of any of
         them: the reported one, that towards whoever sees sums alone, the local one, and what the
         best computed attack reaches."""
-        rows = []
-        for number in range(len(self.sweep.points) // len(self.sweep.seeds)):
-            points = [point for point in self.sweep.points if point.combination == number]
-            own = [self.finished[point] for point in points if point in self.finished]
-            rows.append(
-                [
-                    *points[0].settings.values(),
-                    len(own),
-                    *mean_and_spread(each.measured("accuracy") for each in own),
-                    _largest(each.epsilon for each in own),
-                    _largest(each.spent("sum") for each in own),
-                    _largest(each.spent("local") for each in own),
-                    _largest(each.lower for each in own),
-                ]
-            )
-        heads = [*self.settings, "runs", "accuracy", "accuracy_sd", "epsilon", "sum_epsilon",
-                 "local_epsilon", "lower_epsilon"]  # fmt: skip
-        return _columns(heads, rows)
+        groups: list[list[RunView]] = []
+        columns: dict[str, list[Any]] = {key: [] for key in self.settings}
+        for _, combined in groupby(self.sweep.points, lambda point: point.combination):
+            points = list(combined)
+            groups.append([self.finished[point] for point in points if point in self.finished])
+            for key, value in points[0].settings.items():
+                columns[key].append(value)
+        accuracies = [mean_and_spread(view.measured("accuracy") for view in g) for g in groups]
+        return columns | {
+            "runs": [len(group) for group in groups],
+            "accuracy": [mean for mean, _ in accuracies],
+            "accuracy_sd": [spread for _, spread in accuracies],
+            "epsilon": [_largest(view.epsilon for view in group) for group in groups],
+            "sum_epsilon": [_largest(view.spent("sum") for view in group) for group in groups],
+            "local_epsilon": [_largest(view.spent("local") for view in group) for group in groups],
+            "lower_epsilon": [_largest(view.lower for view in group) for group in groups],
+        }
 
-    def write_tables(self) -> tuple[Path, Path]:
-        """Write runs.csv and table.csv into the sweep's folder; returns where they are."""
-        runs = _write(self.directory / RUNS_TABLE, _csv(self.runs))
-        return runs, _write(self.directory / TABLE, _csv(self.table))
+    def write_tables(self) -> None:
+        """Write runs.csv and table.csv into the sweep's folder."""
+        write_table(self.runs, self.directory / RUNS_TABLE, "csv")
+        write_table(self.table, self.directory / TABLE, "csv")
 
     def to_pandas(self) -> Any:
         """`runs` as a pandas DataFrame. Raises `ConfigError` where pandas is not installed."""
@@ -116,7 +116,7 @@ class SweepResult:
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the table and the figure as one HTML page (default SWEEP/sweep.html)."""
-        return _write(self.directory / PAGE if path is None else Path(path), sweep_page(self))
+        return write_text(sweep_page(self), self.directory / PAGE if path is None else Path(path))
 
     def figure(self, path: str | Path) -> Path:
         """Write accuracy against epsilon, with error bars over the seeds, as the picture that the
@@ -131,28 +131,6 @@ class SweepResult:
         return Path(path)
 
 
-def _write(path: Path, text: str) -> Path:
-    try:
-        with open_private(path, "w") as file:
-            file.write(text)
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror}") from None
-    return path
-
-
-def _csv(columns: dict[str, list[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in zip(*columns.values(), strict=True):
-        writer.writerow("" if cell is None else cell for cell in row)
-    return text.getvalue()
-
-
 def _largest(values: Iterable[float | None]) -> float | None:
     found = [value for value in values if value is not None]
     return max(found) if found else None
-
-
-def _columns(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
-    return {head: [row[index] for row in rows] for index, head in enumerate(heads)}

@@ -34,8 +34,8 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError, FlShuffleError, RunError, require_integer
 from fl_shuffle.ledger.reader import reading
 from fl_shuffle.runs.directory import LEDGER
-from fl_shuffle.sweeps.directory import SweepDirectory, state_of
-from fl_shuffle.sweeps.points import Point
+from fl_shuffle.sweeps.directory import run_path, state_of
+from fl_shuffle.sweeps.points import Point, Sweep
 
 LOOK_SECONDS = 0.5
 """Pause between two looks at how far a run is."""
@@ -71,9 +71,9 @@ SweepEvent = PointRound | PointFinished | PointFailed
 
 
 def run_sweep(
-    directory: SweepDirectory, *, jobs: int = 1, observe: Callable[[SweepEvent], None] | None = None
-) -> list[PointFailed]:
-    """Run every point that has no result yet, `jobs` at once; returns those that failed.
+    directory: Path, sweep: Sweep, *, jobs: int, observe: Callable[[SweepEvent], None] | None
+) -> None:
+    """Run every point of the sweep in `directory` that has no result yet, `jobs` at once.
 
     `observe` is called with every event, one at a time, from this call's threads; what it raises
     stops the sweep. Raises `InvalidValueError` for `jobs`. Interrupted (Ctrl-C), the workers are
@@ -84,17 +84,14 @@ def run_sweep(
         raise ConfigError(f"jobs = {jobs}: this machine has {os.cpu_count()} processors; use fewer")
     waiting: queue.SimpleQueue[Point] = queue.SimpleQueue()
     speaking = threading.Lock()
-    failed: list[PointFailed] = []
 
     def tell(event: SweepEvent) -> None:
         with speaking:
-            if isinstance(event, PointFailed):
-                failed.append(event)
             if observe is not None:
                 observe(event)
 
-    for point in directory.sweep.points:
-        if state_of(directory.run_path(point)) == "finished":
+    for point in sweep.points:
+        if state_of(run_path(directory, point)) == "finished":
             tell(PointFinished(point, kept=True))
         else:
             waiting.put(point)
@@ -111,11 +108,10 @@ def run_sweep(
             stopped.set()
     for player in players:
         player.result()
-    return failed
 
 
 def _play_all(
-    directory: SweepDirectory,
+    directory: Path,
     waiting: queue.SimpleQueue[Point],
     threads: int,
     tell: Callable[[SweepEvent], None],
@@ -132,7 +128,7 @@ def _play_all(
             if pool is None:
                 pool = pools.enter_context(ProcessPoolExecutor(1, _Apart(), _begin))
                 process = _process_of(pool)
-            path = directory.run_path(point)
+            path = run_path(directory, point)
             played = pool.submit(_play, path, _tables(point, threads))
             with _ended(played, process):
                 for number in _rounds(path, played, stopped):

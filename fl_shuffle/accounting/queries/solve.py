@@ -43,8 +43,8 @@ def solve(query: Question, name: str, delta: float) -> tuple[float, Guarantee]:
         raise InvalidValueError("epsilon", None, "is the target, with delta")
     spec = declare.settings_of(Question)[name]
     whole = spec.kind.startswith("int")
-    least = 1.0 if whole else max(spec.low or 0.0, SMALLEST)
-    most = min(spec.high or LARGEST, LARGEST)
+    least = 1.0 if whole else max(spec.least or 0.0, SMALLEST)
+    most = min(spec.most or LARGEST, LARGEST)
     if name == "assumed_honest":
         most = float(query.clients or 1)
     if name == "delta0":

@@ -1,0 +1,59 @@
+"""Options of several commands: `--set SECTION.KEY=VALUE`, and short ones of single settings."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace, _ArgumentGroup
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fl_shuffle import declare
+from fl_shuffle.configuration.reading import SECTIONS
+from fl_shuffle.errors import ConfigError
+
+Parser = ArgumentParser | _ArgumentGroup
+
+
+def flag(parser: Parser, name: str, help: str) -> None:
+    """An option without a value."""
+    parser.add_argument(name, action="store_true", help=help)
+
+
+def option(parser: Parser, name: str, metavar: str, help: str, **more: Any) -> None:
+    """An option with a value, or a positional argument."""
+    parser.add_argument(name, metavar=metavar, help=help, **more)
+
+
+def repeated(parser: Parser, name: str, metavar: str, help: str) -> None:
+    """An option that may be given several times."""
+    parser.add_argument(name, metavar=metavar, help=help, action="append", default=[])
+
+
+def add_overrides(parser: ArgumentParser, sections: Iterable[str] = ()) -> None:
+    """`--set`, and the short options of the settings of these sections that declare one."""
+    what = "override one setting of the configuration; may be repeated"
+    repeated(parser, "--set", "SECTION.KEY=VALUE", what)
+    for name in sections:
+        declare.add_options(parser, SECTIONS[name], short=True)
+
+
+def overrides(arguments: Namespace, sections: Iterable[str]) -> list[str]:
+    """Every `section.key=value`: as it was set, or what a short option stands for; none may be set
+    twice."""
+    given = {}
+    for name in sections:
+        for each in declare.settings_of(SECTIONS[name]).values():
+            value = getattr(arguments, each.flag[2:], None) if each.flag else None
+            if value is not None:
+                # A path is the caller's: a run's folder must not depend on where it was started.
+                is_path = each.metavar in ("DIR", "FILE.csv")
+                own = str(Path(value).resolve()) if is_path else value
+                given[f"{name}.{each.name}"] = each.flag, own
+    if "budgets.file" in given:
+        given["budgets.distribution"] = "--budgets", "file"
+    for setting in arguments.set:
+        key = setting.partition("=")[0].strip()
+        if key in given:
+            raise ConfigError(f"--set {setting}: {given[key][0]} says the same; drop one of them")
+    return [*arguments.set, *(f"{key}={json.dumps(value)}" for key, (_, value) in given.items())]
