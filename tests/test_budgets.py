@@ -174,7 +174,7 @@ def test_budgets_by_number_stand_in_the_toml(tmp_path: Path) -> None:
     tables = {"data": {"clients": 3}, "budgets": {"distribution": "listed", "epsilons": [4, 8, 12]}}
     assert make_budgets(parse_config(tables).budgets, 3).epsilon.tolist() == [4.0, 8.0, 12.0]
     for epsilons, told in (
-        ([4.0, 8.0], "budgets.epsilons holds 2 numbers, and data.clients is 3"),
+        ([4.0, 8.0], "holds 2 numbers, and data.clients is 3"),
         ([4.0, 8.0, 0.0], r"budgets.epsilons\[2\] = 0.0: must be"),
         (4.0, r"budgets.epsilons = 4.0: must be a list of numbers > 0"),
     ):

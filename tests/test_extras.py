@@ -11,14 +11,6 @@ from fl_shuffle.cli import main
 from fl_shuffle.errors import ConfigError
 from fl_shuffle.plugins import installed, require_extra
 
-KRR = ("--randomizer", "krr", "--k=4", "--epsilon0=1", "--clients=9", "--delta=1e-3")
-
-
-def remove(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
-    monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ImportError):
-        __import__(library)
-
 
 def test_what_is_missing_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert installed("numpy") and not installed("no_such_library")
@@ -30,7 +22,7 @@ def test_what_is_missing_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatc
 def test_the_ray_engine_without_ray_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    remove(monkeypatch, "ray")
+    monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.chdir(tmp_path)
     assert main(["simulate", "--engine", "ray"]) == 2
     assert capsys.readouterr().err == (
@@ -43,13 +35,12 @@ def test_the_ray_engine_without_ray_says_what_to_install(
 def test_a_required_library_that_is_missing_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    remove(monkeypatch, "rich.console")
-    query = ["bound", "--all", *KRR]
+    monkeypatch.setitem(sys.modules, "fl_shuffle.report.draw", None)
     with pytest.raises(ModuleNotFoundError):
-        main(query)
-    monkeypatch.setattr("fl_shuffle.cli.REQUIRED", ("rich.console",))
-    assert main(query) == 2
+        main(["report", "RUN"])
+    monkeypatch.setattr("fl_shuffle.cli.REQUIRED", ("fl_shuffle.report.draw",))
+    assert main(["report", "RUN"]) == 2
     assert capsys.readouterr().err == (
-        "fl-shuffle: error: bound needs rich.console, which is not installed; "
+        "fl-shuffle: error: report needs fl_shuffle.report.draw, which is not installed; "
         "pip install fl-shuffle\n"
     )

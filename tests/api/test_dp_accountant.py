@@ -36,6 +36,9 @@ def test_it_passes_googles_own_test() -> None:
 
 def test_rounds_of_reports_cost_what_is_proven() -> None:
     accountant = ShuffleAccountant()
+    assert not accountant.supports(ShuffledReportsDpEvent.of(epsilon0=-1.0, clients=10))
+    with pytest.raises(NotApplicableError, match="compose the event"):
+        ShuffledReportsDpEvent.of(**EVENT, rounds=3)
     event = ShuffledReportsDpEvent.of(**EVENT)
     assert accountant.supports(event)
     accountant.compose(event, 10)
@@ -51,17 +54,6 @@ def test_rounds_of_reports_cost_what_is_proven() -> None:
     assert max(proven, gaussian.get_epsilon(1e-6)) < both < proven + gaussian.get_epsilon(1e-6)
 
 
-def test_what_it_cannot_count_is_said() -> None:
-    event = ShuffledReportsDpEvent.of(epsilon0=-1.0, clients=10)
-    accountant = ShuffleAccountant()
-    assert not accountant.supports(event)
-    with pytest.raises(dp_accounting.UnsupportedEventError, match="epsilon0 = -1"):
-        accountant.compose(event)
-    assert accountant.get_epsilon(1e-6) == 0.0
-    with pytest.raises(NotApplicableError, match="compose the event"):
-        ShuffledReportsDpEvent.of(epsilon0=1.0, clients=10, rounds=3)
-
-
 RUN = {
     "run": {"rounds": 2},
     "data": {"clients": 24},
@@ -71,19 +63,11 @@ RUN = {
 }
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param({}, marks=pytest.mark.slow),
-        {"privacy.release": "sum"},
-        {"privacy.release": "sum", "privacy.randomizer": "laplace"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("changes", [{}, {"privacy.randomizer": "laplace"}], ids=str)
 def test_a_clients_bill_with_mixed_budgets_and_missed_rounds(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    result = fs.simulate(RUN, overrides=changes, out=tmp_path / "run")
+    result = fs.simulate(RUN, overrides={"privacy.release": "sum", **changes}, out=tmp_path / "run")
     taken = result.ledger.record.totals.rounds
     assert taken.min() < taken.max()
     for client in (int(taken.argmin()), int(taken.argmax())):

@@ -64,21 +64,6 @@ def test_importing_the_package_loads_no_library() -> None:
     assert python(code).strip() == "[]"
 
 
-def test_every_name_of_every_package_exists() -> None:
-    packages = [
-        path.parent.relative_to(ROOT).parts
-        for path in (ROOT / "fl_shuffle").rglob("__init__.py")
-        if "lazy_names" in path.read_text(encoding="utf-8")
-    ]
-    assert len(packages) > 1
-    for parts in packages:
-        module = importlib.import_module(".".join(parts))
-        for name in module.__all__:
-            assert getattr(module, name) is not None
-        with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-            module.nonsense  # noqa: B018
-
-
 def test_the_accountant_needs_numpy_and_scipy_only() -> None:
     code = """
 import importlib, pkgutil, sys
@@ -171,9 +156,8 @@ def inline(table: dict[str, object]) -> str:
     [
         ({"run.round": 2}, "rounds"),
         ({"rounds": 2}, "section.key"),
-        ({"run.rounds": object()}, "object is no setting"),
+        ({"run.rounds": object()}, "run.rounds = <object"),
         ({"run.rounds": float("nan")}, "run.rounds"),
-        ({"budgets.low": float("inf")}, "budgets.low"),
     ],
 )
 def test_bad_overrides_say_which(overrides: dict[str, object], message: str) -> None:
@@ -182,12 +166,13 @@ def test_bad_overrides_say_which(overrides: dict[str, object], message: str) -> 
 
 
 def test_bad_sources_say_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="does not exist"):
-        fs.simulate(tmp_path / "none.toml")
-    with pytest.raises(ConfigError, match=r"no config\.json"):
-        fs.simulate(tmp_path)
-    with pytest.raises(ConfigError, match="a path, a dict or a Config"):
-        fs.simulate(17)  # type: ignore[arg-type]
+    for source, message in (
+        (tmp_path / "none.toml", "does not exist"),
+        (tmp_path, r"no config\.json"),
+        (17, "a path, a dict or a Config"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            fs.simulate(source)  # type: ignore[arg-type]
     with pytest.raises(RunError, match="not a run directory"):
         fs.Result(tmp_path)
 
@@ -222,13 +207,6 @@ def test_what_a_configuration_will_cost_and_a_number_for_a_target() -> None:
     question = fs.Question(randomizer="gaussian", sigma=1.0, clients=20, epsilon=4.0)
     solved = fs.solve("sigma", question, delta=1e-5)
     assert solved.answer.delta <= 1e-5 and 0.0 < solved.value < 10.0
-
-
-def test_an_audit_of_tables() -> None:
-    report = fs.audit(
-        SMALL, overrides={"run.rounds": 1}, trials=50, reports=2000, seconds=5.0, seed=3
-    )
-    assert not report.breaks_proven and report.clients == 12 and report.findings
 
 
 def test_missing_numbers_are_nan_and_tables_know_pandas(tmp_path: Path) -> None:

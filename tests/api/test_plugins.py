@@ -31,25 +31,17 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
 
 
-@pytest.mark.parametrize(
-    ("key", "name"),
-    [
-        ("model.kind", "resnet"),
-        ("data.source", "survey"),
-        ("data.features", "spectra"),
-        ("privacy.randomizer", "skellam"),
-        ("model.loss", "huber"),
-        ("model.metrics", "recall"),
-    ],
-)
-def test_a_name_stands_for_its_path(key: str, name: str) -> None:
-    section, field = key.split(".")
-    found = getattr(getattr(resolve_config({}, {key: name}), section), field)
-    assert found in {path for group in OFFERED.values() for each, path in group if each == name}
-
-
-def test_an_unknown_name_lists_what_is_offered() -> None:
-    with pytest.raises(InvalidValueError, match="resnet"):
+def test_a_name_stands_for_its_path() -> None:
+    names = {
+        "model.kind": "resnet", "data.source": "survey", "data.features": "spectra",
+        "privacy.randomizer": "skellam", "model.loss": "huber", "model.metrics": "recall",
+    }  # fmt: skip
+    paths = dict(pair for group in OFFERED.values() for pair in group)
+    for key, name in names.items():
+        section, field = key.split(".")
+        found = getattr(getattr(resolve_config({}, {key: name}), section), field)
+        assert found == paths[name]
+    with pytest.raises(InvalidValueError, match="resnet"):  # lists what is offered
         resolve_config({"model": {"kind": "resnt"}})
 
 

@@ -58,18 +58,5 @@ def text_analyzer(reports: torch.Tensor) -> str:
     return "a step"
 
 
-def raising_analyzer(reports: torch.Tensor) -> torch.Tensor:
-    raise KeyError("my own mistake")
-
-
 def nan_analyzer(reports: torch.Tensor) -> torch.Tensor:
     return reports.mean(dim=0) * float("nan")
-
-
-asked: list[int] = []
-
-
-def later_analyzer(reports: torch.Tensor) -> object:
-    """Right when it is tried, wrong from the first round on."""
-    asked.append(len(reports))
-    return reports.mean(dim=0) if len(asked) == 1 else "a step"

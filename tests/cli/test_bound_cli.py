@@ -22,9 +22,7 @@ def test_json_is_exactly_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     value = json.loads(out)
     assert out.count("\n") == 1
-    assert {"epsilon", "delta", "method", "status", "seconds"} <= set(value)
-    assert value["method"] == "blanket"
-    assert value["status"] == "proven"
+    assert (value["method"], value["status"]) == ("blanket", "proven")
     # Exact: delta(.0792072) = 1.187e-6, so epsilon at 1e-6 is a little larger.
     assert 0.0792072 < value["epsilon"] < 0.081
 
@@ -50,7 +48,7 @@ def test_bad_input_is_one_line_and_code_two(
     assert message in captured.err
 
 
-@pytest.mark.parametrize("method", ["proven", "attack", "clone", "sum", "sum-attack"])
+@pytest.mark.parametrize("method", ["proven", "sum"])
 def test_every_answer_says_what_it_assumes(method: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = SUMS if method.startswith("sum") else [*GAUSSIAN, "--delta", "1e-6"]
     flags = [*asked, "--clients", "200", "--method", method]
@@ -67,9 +65,6 @@ def test_secret_check_in_states_its_assumption(capsys: pytest.CaptureFixture[str
     assert "assumes secret check-in" in capsys.readouterr().out
     assert main(["bound", *flags, "--method", "gspa"]) == 2
     assert "all take part" in capsys.readouterr().err
-    asked = [*QUERY, "--delta", "1e-6", "--method", "gspa", "--relative-error", "1e-3"]
-    assert main(["bound", *asked]) == 2
-    assert "change nothing" in " ".join(capsys.readouterr().err.split())
 
 
 def test_personal_budgets_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,10 +77,6 @@ def test_personal_budgets_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert proven["status"] == "proven"
     assert main(["bound", *flags]) == 2
     assert "no bound for this question is proven" in capsys.readouterr().err
-    assert main(["bound", *flags, "--method", "gspa"]) == 0
-    assert json.loads(capsys.readouterr().out)["status"] == "as published"
-    path.write_text("client_id,epsilon,delta\n")
-    assert main(["bound", *flags]) == 2
 
 
 def test_all_bounds_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:

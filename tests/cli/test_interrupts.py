@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import signal
 import subprocess
 import sys
-import threading
-import tomllib
 from pathlib import Path
 
 import pytest
 
-from fl_shuffle.interrupts import LeavingAtOnce, load
 from tests.repository import ROOT
 
 INTERRUPTED_AT = """
@@ -43,14 +38,7 @@ def interrupted_at(
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "fl_shuffle.cli",
-        "sqlite3",
-        "fl_shuffle.run_words",
-        "fl_shuffle.cli.simulate",
-        "torch",
-        "flwr",
-    ],
+    ["fl_shuffle.cli", "fl_shuffle.cli.simulate", "torch"],
 )
 def test_ctrl_c_while_something_is_imported(name: str, tmp_path: Path) -> None:
     done = interrupted_at(name, tmp_path, "simulate", "--out", "run")
@@ -64,41 +52,3 @@ def test_a_signal_that_is_not_pythons_own_is_left_alone(handler: str, tmp_path: 
     before = f"signal.signal(signal.SIGINT, {handler})"
     done = interrupted_at("fl_shuffle.cli", tmp_path, "--version", before=before)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_the_handler_is_put_back_and_threads_are_left_alone() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    assert before is signal.default_int_handler
-    with LeavingAtOnce():
-        assert signal.getsignal(signal.SIGINT) is not before
-    assert signal.getsignal(signal.SIGINT) is before
-
-    seen = []
-
-    def enter() -> None:
-        with LeavingAtOnce():
-            seen.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert seen == [before]
-
-
-def test_it_is_where_the_command_begins() -> None:
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert scripts["scripts"]["fl-shuffle"] == "fl_shuffle.starting:main"
-
-
-def test_loading_leaves_the_garbage_collector_as_it_was() -> None:
-    load("fl_shuffle.version")
-    assert gc.isenabled()
-    with pytest.raises(ModuleNotFoundError):
-        load("fl_shuffle.no_such_module")
-    assert gc.isenabled()
-    gc.disable()
-    try:
-        load("fl_shuffle.version")
-        assert not gc.isenabled()
-    finally:
-        gc.enable()

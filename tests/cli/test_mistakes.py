@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import subprocess
@@ -12,13 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import fl_shuffle as fs
 from fl_shuffle import cli
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import idle_settings, parse_config, without_effect
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.errors import RunError
-from tests.cli import own_parts
 from tests.repository import ROOT
 from tests.small_federation import Launch, launch, small, summary
 
@@ -38,15 +34,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
     ("settings", "words"),
     [
         (["budgets.epsilon=2"], "budgets.epsilon = 2.0 has no effect with budgets.distribution = "),
-        (["budgets.file=x.csv"], "budgets.file = 'x.csv' has no effect with budgets.distribution"),
-        (["data.alpha=0.1"], "data.alpha = 0.1 has no effect with data.partition = 'iid'"),
-        (["data.shards_per_client=3"], "data.shards_per_client = 3 has no effect"),
-        (
-            ["training.local_learning_rate=0.1"],
-            "training.local_learning_rate = 0.1 has no effect with training.local_steps = 1",
-        ),
-        (["server.momentum=0.5"], "server.momentum = 0.5 has no effect with server.optimizer"),
-        (["server.trim=0.2"], "server.trim = 0.2 has no effect with server.analyzer = 'mean'"),
+        (["training.local_learning_rate=0.1"], "has no effect with training.local_steps = 1"),
         (["run.supernodes=x.csv"], "run.supernodes = 'x.csv' has no effect: a simulation has no"),
         ([f"data.source={OWN}:lists"], "Records.train_images is a list; it must be a NumPy array"),
         ([f"model.kind={OWN}:lazy"], "parameter weight is lazy, and its size unknown; use layers"),
@@ -58,13 +46,10 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
             "transform returned str; it must return a float32 NumPy array with 1428 rows",
         ),
         ([f"privacy.randomizer={OWN}:one_argument"], "it must be a function of (mean, epsilon0, "),
-        ([f"server.analyzer={OWN}:keep"], "it must be a function of (reports), and takes"),
-        ([f"budgets.distribution={OWN}:keep"], "must be a function of (clients, generator), and "),
         (
             ["app.server=os:getcwd"],
             "app.server = 'os:getcwd': it must be a function of (grid, context)",
         ),
-        (["privacy.clip_norm=1e-300"], "privacy.clip_norm = 1e-300: must be a finite number in"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -176,7 +161,6 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--set", "privacy.clip_nrom=1"], "clip_nrom"),
         (["--out", "taken"], "is not empty"),
         (["--resume", "nowhere"], "nowhere"),
         (["--budgets", "nobody.csv"], "nobody.csv does not exist"),
@@ -202,7 +186,6 @@ def test_what_needs_no_pytorch_is_said_without_it(
     ("name", "words"),
     [
         ("text_analyzer", "returned str, no torch.Tensor of shape (650,)"),
-        ("raising_analyzer", "raises KeyError: 'my own mistake'"),
         ("nan_analyzer", "returned numbers that are not finite"),
     ],
 )
@@ -215,25 +198,6 @@ def test_an_analyzer_is_tried_before_a_round_is_paid_for(
     assert not (tmp_path / "run" / "ledger.sqlite").exists()
 
 
-def test_an_analyzer_that_fails_later_fails_the_run(launch: Launch, tmp_path: Path) -> None:
-    own_parts.asked.clear()
-    assert launch("run", f"server.analyzer={OWN}:later_analyzer") == 1
-    assert "server.analyzer returned str" in str(summary(tmp_path / "run")["stopped_early"])
-
-
-def test_a_declared_delta_that_rounds_use_up_is_named(launch: Launch, tmp_path: Path) -> None:
-    settings = [f"privacy.randomizer={OWN}:keep", "budgets.delta=1e-5"]
-    assert launch("many", *settings, "run.rounds=5") == 0
-    found = summary(tmp_path / "many")
-    assert found["epsilon"] == "inf"
-    warning = next(text for text in found["warnings"] if "no finite epsilon" in text)  # type: ignore[attr-defined]
-    assert "reports more than 1 times" in warning
-    assert launch("one", *settings, "run.rounds=1") == 0
-    found = summary(tmp_path / "one")
-    assert found["epsilon"] != "inf"
-    assert not any("no finite epsilon" in text for text in found["warnings"])  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -241,8 +205,6 @@ def test_a_declared_delta_that_rounds_use_up_is_named(launch: Launch, tmp_path: 
         ("[" * 50_000, "config.json is nested too deeply"),
         ("{", "config.json cannot be read"),
         ('{"run": 3}', "[run] must be a table"),
-        ('{"run": {"rounds": "x"}}', "run.rounds = 'x'"),
-        ('{"walk": {}}', "unknown section: 'walk'"),
     ],
 )
 def test_a_damaged_configuration_is_one_line(
@@ -257,7 +219,6 @@ def test_a_damaged_configuration_is_one_line(
     ("setting", "option"),
     [
         ("run.rounds=5", ["--rounds", "3"]),
-        ("data.clients = 5", ["--clients", "5"]),
         ("budgets.distribution=constant", ["--budgets", "own.csv"]),
     ],
 )
@@ -271,38 +232,17 @@ def test_one_setting_given_in_two_ways_is_refused(
 def test_settings_of_a_file_without_effect_are_warned_of(launch: Launch, tmp_path: Path) -> None:
     """The file's own `low` and `high` are not read any more; the run goes on and says so."""
     assert launch("run", "budgets.distribution=constant", "budgets.epsilon=2", "run.rounds=1") == 0
-    warnings = summary(tmp_path / "run")["warnings"]
-    found = [text for text in warnings if "without effect" in text]  # type: ignore[attr-defined]
-    assert found == [
-        "setting without effect: budgets.low = 1.0 has no effect with budgets.distribution = "
-        "'constant'",
-        "setting without effect: budgets.high = 4.0 has no effect with budgets.distribution = "
-        "'constant'",
-    ]
-
-
-def test_defaults_have_no_idle_setting_and_own_apps_may_read_any() -> None:
+    warnings = str(summary(tmp_path / "run")["warnings"])
+    assert all(f"setting without effect: budgets.{name} = " in warnings for name in ("low", "high"))
     assert idle_settings(Config()) == ()
-    assert all("." in key for key in without_effect(Config()))
     own = parse_config({"app": {"server": "my.own:app"}, "data": {"alpha": 3.0}})
-    assert without_effect(own) == {}
-
-
-def test_a_tiny_target_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = "--clients 10 --rounds 5 --epsilon 1e-9 --delta 1e-6 --json"
-    kind = "--randomizer gaussian --solve-for sigma"
-    code = main(["bound", *arguments.split(), *kind.split()])
-    output = capsys.readouterr()
-    assert "Traceback" not in output.err
-    assert code == 0, output.err
-    json.loads(output.out)
+    assert without_effect(own) == {}  # which may read anything
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
         (["simulat"], "no command 'simulat'; did you mean 'simulate'?; see fl-shuffle --help"),
-        (["zzz"], "no command 'zzz'; there are new, simulate, sweep"),
         (
             ["simulate", "--ronds", "3"],
             "unrecognized arguments: --ronds; did you mean '--rounds'?",
@@ -313,7 +253,6 @@ def test_a_tiny_target_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (["--quick"], "no option '--quick' without a command; see fl-shuffle --help"),
         (["settings", "run.ronds"], "unknown setting: 'run.ronds'; did you mean 'run.rounds'?"),
-        (["settings", "privcy"], "unknown setting: 'privcy'; did you mean 'privacy'?"),
     ],
     ids=lambda value: "_".join(value) if isinstance(value, list) else "",
 )
@@ -335,10 +274,7 @@ def test_the_nearest_command_option_or_setting_is_named(
         ["simulate", "--set", "data.source=files", "--set", "data.root='a\\u0000b'"],
         ["simulate", "--set", "budgets.distribution=file", "--set", "budgets.file='a\\u0000b'"],
         ["report", "a\0b"],
-        ["runs", "a\0b"],
         ["sweep", "--resume", "a\0b"],
-        ["audit", "a\0b"],
-        ["estimate", "frequency", "--data", "a\0b"],
         ["shuffler", "serve", "a\0b"],
         ["verify", "a\0b"],
         ["new", "a\0b"],
@@ -368,21 +304,3 @@ def test_a_machine_without_room_for_a_thread_is_one_line(
     monkeypatch.setattr(threading.Thread, "start", none)
     assert launch("run") == 2
     assert "starts no more threads: raise its limits" in said(capsys)
-
-
-def test_metrics_that_are_a_folder_are_one_line(
-    launch: Launch, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def stop(_outcome: object) -> None:
-        raise RunError("enough")
-
-    run = tmp_path / "run"
-    with pytest.raises(RunError, match="enough"):
-        fs.simulate(small, out=run, on_round=stop)
-    (run / "metrics.csv").unlink()
-    (run / "metrics.csv").mkdir()
-    capsys.readouterr()
-    assert main(["simulate", "--resume", str(run), "--quiet"]) == 2
-    assert said(capsys) == f"{run / 'metrics.csv'} cannot be written: Is a directory"
-    for words in (["report", str(run)], ["ledger", str(run)]):
-        assert main(words) == 0  # the ledger is all that they read

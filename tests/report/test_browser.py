@@ -1,13 +1,8 @@
-"""The page in a real browser: what is above the fold, how wide it is, what it logs, its colours.
-
-Wants Chromium, and for the accessibility check a copy of axe-core (`npm install axe-core`), whose
-axe.min.js the variable FL_SHUFFLE_AXE names.
-"""
+"""The page in a real browser: what is above the fold, how wide it is, what it logs, its colours."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -21,7 +16,6 @@ import fl_shuffle as fs
 from fl_shuffle.report import write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-AXE = Path(os.environ.get("FL_SHUFFLE_AXE", "axe.min.js"))
 WIDTHS = {390: 844, 1280: 800}
 """Of a telephone and of a small notebook, and how much of the page each shows at first."""
 READABLE = 4.5
@@ -110,15 +104,6 @@ TURNED = """(page, view) => {
   found.none = shown();
   return found;
 }"""
-AXE_CHECK = """
-<script>for (const each of document.querySelectorAll('details')) each.open = true;
-axe.run(document.querySelector('main')).then(found => {
-  const box = document.createElement('pre');
-  box.id = 'found';
-  box.textContent = JSON.stringify(found.violations.map(each => [each.id, each.nodes[0].html]));
-  document.body.append(box);
-});</script></body>
-"""
 DARK = "@media (prefers-color-scheme: dark)"
 
 pytestmark = [
@@ -222,12 +207,3 @@ def test_the_table_of_clients_is_turned_over_sorted_and_searched(page: str, tmp_
         assert answer["searched"][0] == [str(c) for c in (*range(119, 109, -1), 11)]
         assert answer["searched"][1:] == ["1 to 11 of 11", True, True]
         assert answer["none"] == [[], "none", True, True]
-
-
-@pytest.mark.skipif(not AXE.is_file(), reason="FL_SHUFFLE_AXE names no axe.min.js")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(together: str, tmp_path: Path, scheme: str) -> None:
-    if scheme == "dark":
-        together = together.replace(DARK, "@media all")
-    script = f"<script>{AXE.read_text(encoding='utf-8')}</script>"
-    assert found(together.replace("</body>", script + AXE_CHECK), tmp_path) == []

@@ -5,19 +5,11 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-import numpy as np
 import pytest
-from scipy.special import ndtr, ndtri
 
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_mu
 from fl_shuffle.cli import main
-from fl_shuffle.report.record import read_run
 from tests.report.reading import Page
 from tests.small_federation import Launch, summary
-
-COHORT = (
-    "budgets.distribution='constant'", "budgets.epsilon=1.0", "data.clients=1000", "run.rounds=2",
-)  # fmt: skip
 
 
 def page(folder: Path) -> Page:
@@ -41,7 +33,6 @@ def test_the_page_says_what_the_run_says(
     assert str(final["in_plain_words"])[1:] in shown.text
     for name, column in final["columns"].items():
         assert name in shown.text and column["source"] in shown.text
-    assert "shuffling adds nothing here" in shown.text and "seeded noise" in shown.text
     assert shown.count["figure"] == 5
     assert "was changed" not in shown.text
     assert "each of 12 clients was computed again" in shown.text
@@ -51,35 +42,10 @@ def test_a_changed_client_is_reported(launch: Launch, tmp_path: Path) -> None:
     assert launch("run") == 0
     with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
         db.execute("UPDATE client_spend SET proven = proven * 0.999 WHERE client_id = 7")
+        db.execute("UPDATE rounds SET proven = proven / 2 WHERE round = 3")
     shown = page(tmp_path / "run").text
     assert "1 clients, counted again" in shown and "client 7" in shown
-
-
-def test_the_curves_of_the_worst_client_are_those_of_its_guarantee(
-    launch: Launch, tmp_path: Path
-) -> None:
-    assert launch("cohort", *COHORT) == 0
-    worst = read_run(tmp_path / "cohort").worst
-    assert worst is not None and worst.epsilon == summary(tmp_path / "cohort")["proven_epsilon"]
-    delta = worst.profile([worst.epsilon])[0]
-    assert 0.9e-5 < delta <= 1.001e-5
-    assert launch("alone") == 0
-    worst = read_run(tmp_path / "alone").worst
-    assert worst is not None
-    # Without shuffle credit it is three rounds of one Gaussian report.
-    mu = gaussian_mu(worst.epsilon, summary(tmp_path / "alone")["delta"])
-    errors = np.linspace(0.01, 0.99, 30)
-    exact = ndtr(ndtri(1.0 - errors) - mu)
-    curve = worst.trade_off(errors)
-    assert np.all(curve <= exact + 1e-9)
-    np.testing.assert_allclose(curve, exact, atol=0.02)
-
-
-def test_a_changed_ledger_is_reported(launch: Launch, tmp_path: Path) -> None:
-    assert launch("run") == 0
-    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
-        db.execute("UPDATE rounds SET proven = proven / 2 WHERE round = 3")
-    assert "it was changed" in page(tmp_path / "run").text
+    assert "the ledger says epsilon" in shown
 
 
 def test_a_run_that_released_nothing(launch: Launch, tmp_path: Path) -> None:
@@ -103,7 +69,6 @@ def test_what_cannot_be_reported_is_one_line(
     database.close()
     for arguments, said in [
         ([tmp_path / "nowhere"], "not a run directory"),
-        ([tmp_path], "not a run directory"),
         ([tmp_path / "broken"], "ledger"),
         ([tmp_path / "damaged"], "metrics"),
         ([tmp_path / "run", "--out", tmp_path / "no" / "page.html"], "cannot be written"),

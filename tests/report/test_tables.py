@@ -16,7 +16,6 @@ import pytest
 
 import fl_shuffle as fs
 from fl_shuffle.cli import main
-from fl_shuffle.errors import ConfigError
 from fl_shuffle.report.formats import as_text, write_table
 from fl_shuffle.report.record import read_run
 from fl_shuffle.report.tables import TABLES, attendance_table, clients_table, rounds_table
@@ -112,67 +111,50 @@ def test_reading_takes_neither_torch_nor_flower(run: Path, tmp_path: Path) -> No
     assert page.is_file() and str(page) in done.stdout
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_every_table_in_every_format(run: Path, name: str, tmp_path: Path) -> None:
-    table = TABLES[name](read_run(run))
-    size = len(next(iter(table.values())))
-    assert len(json.loads(as_text(table, "json"))) == size
-    read = list(csv.DictReader(io.StringIO(as_text(table, "csv"))))
-    assert len(read) == size and (not read or list(read[0]) == list(table))
-    assert len(as_text(table, "table").splitlines()) == size + 1
-    write_table(table, tmp_path / "t.csv", "csv")
-    assert (tmp_path / "t.csv").stat().st_mode & 0o777 == 0o600
-
-
-def test_numbers_survive_csv_and_json(run: Path) -> None:
-    table = clients_table(read_run(run))
-    read = list(csv.DictReader(io.StringIO(as_text(table, "csv"))))
-    assert [float(row["proven_epsilon"]) for row in read] == table["proven_epsilon"].tolist()
-    named = json.loads(as_text(table, "json"))
-    assert [row["proven_epsilon"] for row in named] == table["proven_epsilon"].tolist()
+def test_numbers_survive_csv_and_json(run: Path, tmp_path: Path) -> None:
     texts = ['100 % "of" it,\nonce', "", "nan"]
-    odd = {"x": np.array([np.nan, np.inf, 1.5]), "%s": np.array(texts), "n": np.array([1, -2, 3])}
-    back = json.loads(as_text(odd, "json"))
-    assert [row["x"] for row in back] == [None, "inf", 1.5]
-    assert [row["%s"] for row in back] == texts and [row["n"] for row in back] == [1, -2, 3]
-    back = list(csv.DictReader(io.StringIO(as_text(odd, "csv"))))
-    assert [row["x"] for row in back] == ["", "inf", "1.5"]
-    assert [row["%s"] for row in back] == texts
+    odd = {"x": np.array([np.nan, np.inf, 1.5]), "%s": np.array(texts), "n": [None, -2, 3]}
+    for table in (odd, *(make(read_run(run)) for make in TABLES.values())):
+        named = json.loads(as_text(table, "json"))
+        read = list(csv.DictReader(io.StringIO(as_text(table, "csv"))))
+        for name, values in table.items():
+            numbers = [value if value is not None else np.nan for value in values]
+            if isinstance(values, np.ndarray) and values.dtype.kind == "U":
+                assert [row[name] for row in read] == [row[name] for row in named] == numbers
+            else:
+                assert [float(row[name] or "nan") for row in read] == pytest.approx(
+                    numbers, rel=0, abs=0, nan_ok=True
+                )
+                found = [np.nan if row[name] is None else float(row[name]) for row in named]
+                assert found == pytest.approx(numbers, rel=0, abs=0, nan_ok=True)
+    write_table(odd, tmp_path / "t.csv", "csv")
+    assert (tmp_path / "t.csv").stat().st_mode & 0o777 == 0o600
     assert as_text({"x": np.empty(0)}, "json") == "[]"
 
 
-def test_parquet_without_its_library_is_one_line(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_commands(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fl_shuffle.plugins.installed", lambda library: False)
-    with pytest.raises(ConfigError, match=r"fl-shuffle\[parquet\]"):
-        write_table(rounds_table(read_run(run)), tmp_path / "t", "parquet")
-
-
-def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ledger", str(run), "--client", "4"]) == 0
     said = capsys.readouterr().out
     bill = fs.Result(run).ledger.client(4)
     assert f"reported in {bill.rounds} rounds" in said and f"proven {bill.epsilon:.4g}" in said
     assert main(["ledger", str(run), str(run), "--round", "2", "--format", "csv"]) == 0
     assert capsys.readouterr().out.startswith("run,round,attempt,client\n")
-    assert main(["runs", str(run.parent), "--format", "json"]) == 0
-    (listed,) = json.loads(capsys.readouterr().out)
-    assert (listed["epsilon"], listed["state"]) == (fs.Result(run).epsilon, "finished")
-    assert main(["ledger", str(run), "--out", str(tmp_path / "e")]) == 0
-    assert {path.stem for path in (tmp_path / "e").iterdir()} == set(TABLES)
+    assert main(["ledger", str(run), "--notes"]) == 0
+    assert "\nassumption: " in capsys.readouterr().out
+    monkeypatch.setattr("fl_shuffle.plugins.installed", lambda library: False)
+    assert main(["ledger", str(run), "--format", "parquet", "--out", str(run / "t")]) == 2
+    assert "pip install 'fl-shuffle[parquet]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (["ledger", "RUN", "--client", "21"], "client = 21"),
-        (["ledger", "RUN", "--client", "-1"], "client = -1"),
         (["ledger", "RUN", "--round", "9"], "round = 9"),
-        (["ledger", "RUN", "--round", "0"], "round = 0"),
         (["ledger", "RUN", "--format", "parquet"], "--out FILE"),
         (["ledger", "NOWHERE"], "not a run directory"),
-        (["ledger", "NOWHERE", "--out", "x"], "not a run directory"),
         (["runs", "NOWHERE"], "is no folder"),
         (["runs", "EMPTY"], "there is no run"),
         (["ledger", "RUN", "--out", "/dev/null/x"], "cannot be used"),
@@ -185,12 +167,3 @@ def test_bad_input_is_one_line(
     assert main([places.get(word, word) for word in arguments]) == 2
     error = capsys.readouterr().err
     assert text in error and error.count("\n") == 1
-
-
-def test_notes_are_lines_to_read(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ledger", str(run), "--notes"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    kinds = [kind for _, kind, _ in read_run(run).ledger.notes]
-    assert [line.partition(":")[0] for line in lines if not line.startswith(" ")] == [
-        "noise of the mean" if kind == "noise" else kind for kind in kinds
-    ]

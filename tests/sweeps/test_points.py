@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fl_shuffle.errors import ConfigError, InvalidValueError
+from fl_shuffle.errors import ConfigError
 from fl_shuffle.sweeps.points import Axis, Sweep, parse_axis
 
 BASE = {"run": {"rounds": 2, "seed": 7}}
@@ -15,13 +15,13 @@ BASE = {"run": {"rounds": 2, "seed": 7}}
     [
         ("privacy.clip_norm=0.01,0.02", (0.01, 0.02)),
         ("data.partition=iid,shards", ("iid", "shards")),
-        ('data.partition="iid", "shards"', ("iid", "shards")),
         ("model.hidden=[10],[20, 30]", ([10], [20, 30])),
-        ("budgets.epsilon=1", (1,)),
     ],
 )
 def test_values_are_read_as_toml_or_text(text: str, values: tuple[object, ...]) -> None:
     assert parse_axis(text).values == values
+    with pytest.raises(ConfigError, match="section.key=value"):
+        parse_axis(text.replace(".", ""))
 
 
 def test_every_combination_meets_every_seed() -> None:
@@ -31,12 +31,6 @@ def test_every_combination_meets_every_seed() -> None:
     seen = {(p.config.privacy.clip_norm, p.config.run.rounds, p.config.run.seed) for p in points}
     assert seen == {(c, r, s) for c in (0.1, 0.2, 0.3) for r in (3, 4) for s in (7, 8)}
     assert [point.combination for point in points] == [i for i in range(6) for _ in range(2)]
-
-
-@pytest.mark.parametrize("text", ["x=1", "a.b", "a.=1"])
-def test_malformed_axes(text: str) -> None:
-    with pytest.raises(ConfigError, match="section.key=value"):
-        parse_axis(text)
 
 
 @pytest.mark.parametrize(
@@ -59,16 +53,9 @@ def test_grids_refused(
         Sweep.of(BASE, [Axis(key, values) for key, values in axes], seeds)
 
 
-@pytest.mark.parametrize("seeds", [0, 1.5, "2"])
-def test_numbers_of_seeds_refused(seeds: int) -> None:
-    with pytest.raises(InvalidValueError, match="seeds"):
-        Sweep.of(BASE, [], seeds)
-
-
 @pytest.mark.parametrize(
     "data",
-    [{}, {"base": 1, "grid": [], "seeds": [1]}, {"base": {}, "grid": [1], "seeds": [1]},
-     {"base": {}, "grid": [["a.b", 3]], "seeds": [1]}, {"base": {}, "grid": [], "seeds": ["x"]}],
+    [{}, {"base": 1, "grid": [], "seeds": [1]}, {"base": {}, "grid": [], "seeds": ["x"]}],
 )  # fmt: skip
 def test_nonsense_is_no_description(data: dict[str, object]) -> None:
     with pytest.raises(ConfigError):

@@ -164,11 +164,3 @@ def test_what_is_no_tracker_is_one_line(
     assert main(["simulate", "--track", name]) == 2
     said = capsys.readouterr().err
     assert why in said and said.count("\n") == 1
-
-
-def test_a_missing_library_is_named_with_its_extra(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("fl_shuffle.plugins.installed", lambda library: False)
-    assert main(["simulate", "--track", "tensorboard"]) == 2
-    assert "pip install 'fl-shuffle[tensorboard]'" in capsys.readouterr().err
