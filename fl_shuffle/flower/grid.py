@@ -12,8 +12,10 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from multiprocessing.pool import ThreadPool
+from threading import Lock
 from typing import Any
 
 import torch
@@ -105,6 +107,11 @@ class InProcessGrid(Grid):
             )
             for node_id in range(2, 2 + nodes)
         }
+        # What an app leaves in its node's state is whole: one request of a node at a time. The
+        # framework's own app leaves nothing there.
+        self._turns: dict[int, AbstractContextManager[Any]] = {
+            node: nullcontext() if trusted else Lock() for node in self._contexts
+        }
         # Its threads are daemons: one that hangs does not keep the interpreter from ending.
         self._pool = ThreadPool(nodes, torch.set_num_threads, (1,))
         self._switch_interval = sys.getswitchinterval()
@@ -170,7 +177,11 @@ class InProcessGrid(Grid):
             pass
 
     def _answered(self, message: Message) -> Message:
-        context = self._contexts[message.metadata.dst_node_id]
+        node = message.metadata.dst_node_id
+        with self._turns[node]:
+            return self._reply(message, self._contexts[node])
+
+    def _reply(self, message: Message, context: Context) -> Message:
         return reply_of(self._app, message, context, trusted=self._trusted)
 
 

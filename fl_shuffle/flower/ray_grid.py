@@ -11,11 +11,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from threading import Lock
 from typing import Any
-
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns
 
 import ray
 import torch
@@ -36,10 +32,6 @@ ATTEMPTS = 3
 """So often a request is tried: what it carries may be what kills the processes."""
 CONNECT_SECONDS = 2.0
 """Who does not answer by then is not there: Ray itself would try for minutes."""
-END_WITHIN = ("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
-"""Ray's own helpers look for a head that was killed with this process: a minute, unless told."""
-LOCAL = "local"
-"""The address of a Ray of this process's own."""
 
 
 class RayGrid(InProcessGrid):
@@ -47,7 +39,8 @@ class RayGrid(InProcessGrid):
 
     What a process that dies was computing is asked of another one, `ATTEMPTS` times at most:
     reports are functions of seed, round and client, or were never seen by anybody. `address` is
-    that of a cluster, or `LOCAL`. Raises `RunError` where none can be joined there.
+    that of a cluster; empty: a Ray of this process's own. Raises `RunError` where none can be
+    joined.
     """
 
     far = True
@@ -63,15 +56,14 @@ class RayGrid(InProcessGrid):
         observer: Callable[[Any], None],
     ) -> None:
         """`client_app` is `module:attribute`."""
-        _require_listening(address)
-        if address == LOCAL:
-            os.environ.setdefault(*END_WITHIN)
+        if address not in ("", "auto"):
+            _require_listening(address)
         variables = {"PYTHONPATH": os.pathsep.join(filter(None, [*sys.path, os.getcwd()]))}
         try:
             ray.init(
-                address,
-                num_cpus=nodes if address == LOCAL else None,
-                include_dashboard=False if address == LOCAL else None,
+                address or "local",
+                num_cpus=None if address else nodes,
+                include_dashboard=None if address else False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 runtime_env={"env_vars": variables},
@@ -86,23 +78,18 @@ class RayGrid(InProcessGrid):
         )
         self._path = client_app
         super().__init__(ClientApp(), run_config, nodes, trusted=trusted, observer=observer)
-        # What an app leaves in its node's state comes back whole: one request of a node at a time.
-        self._turns = {node: Lock() for node in self._contexts}
 
     def close(self) -> None:
         """Stop threads and processes."""
         super().close()
         ray.shutdown()
 
-    def _answered(self, message: Message) -> Message:
-        node = message.metadata.dst_node_id
-        with self._turns[node]:
-            context = self._contexts[node]
-            try:
-                task = self._play.remote(self._path, message, context, self._trusted)
-                reply, context.state = ray.get(task)
-            except ray.exceptions.RayError as error:
-                return Message(NamedError(f"died with {type(error).__name__}"), reply_to=message)
+    def _reply(self, message: Message, context: Context) -> Message:
+        try:
+            task = self._play.remote(self._path, message, context, self._trusted)
+            reply, context.state = ray.get(task)
+        except ray.exceptions.RayError as error:
+            return Message(NamedError(f"died with {type(error).__name__}"), reply_to=message)
         if isinstance(reply, str):
             raise RunError(reply)
         found: Message = reply
@@ -110,8 +97,6 @@ class RayGrid(InProcessGrid):
 
 
 def _require_listening(address: str) -> None:
-    if address in (LOCAL, "auto"):
-        return
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()

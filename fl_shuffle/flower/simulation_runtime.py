@@ -17,12 +17,8 @@ from threading import Event, current_thread, main_thread
 from types import FrameType
 from typing import Any, NoReturn
 
-# Before Flower's modules read them: a run needs no network.
+# Before Flower's modules read it: a run needs no network.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns
-# Else Ray's own helpers look a minute for a head that was killed with this process.
-os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
 
 from flwr.app import Context, Message, RecordDict
 from flwr.common.config import get_fused_config_from_dir

@@ -52,6 +52,7 @@ def simulate(
     config = with_app_config(_absolute_paths(config), Path.cwd())
     if config.run.engine != "in-process":
         require_extra("ray", "ray", f"run.engine = {config.run.engine!r}")
+        _set_up_ray(own=not _ray_address(config))
     _play(config, place, observer)
 
 
@@ -93,10 +94,10 @@ def _grid(config: Config, run_config: dict[str, Any], observer: Observer) -> InP
         from fl_shuffle.flower.grid import InProcessGrid
 
         return InProcessGrid(client_app, run_config, nodes, trusted=trusted, observer=observer)
-    from fl_shuffle.flower.ray_grid import LOCAL, RayGrid
+    from fl_shuffle.flower.ray_grid import RayGrid
 
-    address = config.run.ray_address or os.environ.get("RAY_ADDRESS") or LOCAL
-    if address != LOCAL and not config.run.jobs:
+    address = _ray_address(config)
+    if address and not config.run.jobs:
         raise ConfigError(
             "run.jobs is missing: on a Ray cluster say how many workers shall play the clients, "
             "e.g. as many as it has processors"
@@ -105,6 +106,22 @@ def _grid(config: Config, run_config: dict[str, Any], observer: Observer) -> InP
     return RayGrid(
         address, config.app.client, run_config, nodes, trusted=trusted, observer=observer
     )
+
+
+def _ray_address(config: Config) -> str:
+    """That of a cluster; empty: a Ray of this process's own."""
+    joins = config.run.engine == "ray"
+    return config.run.ray_address or os.environ.get("RAY_ADDRESS", "") if joins else ""
+
+
+def _set_up_ray(own: bool) -> None:
+    """What Ray reads from the environment while it is loaded and started."""
+    settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    if own:
+        # Else its helpers look a minute for a head that was killed with this process.
+        settings["RAY_gcs_rpc_server_reconnect_timeout_s"] = "10"
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
 
 
 class _FirstOfAKind(logging.Handler):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fl_shuffle.flower.grid import InProcessGrid
@@ -60,6 +61,28 @@ def test_what_goes_wrong_beside_the_server_is_not_heard_and_stops_no_node() -> N
         assert done == [True]
     finally:
         grid.close()
+
+
+def test_a_node_s_state_is_one_request_s_at_a_time() -> None:
+    """Two threads play six requests to one node: each counts on from what the one before left."""
+    seen = []
+
+    def client(message: Message, context: Context) -> Message:
+        count = context.state.get("count") or MetricRecord({"n": 0})
+        seen.append(count["n"])
+        time.sleep(0.01)
+        context.state["count"] = MetricRecord({"n": count["n"] + 1})
+        return Message(RecordDict(), reply_to=message)
+
+    app = ClientApp()
+    app.train()(client)
+    grid = InProcessGrid(app, {}, nodes=2, trusted=False)
+    try:
+        messages = [Message(RecordDict(), 2, "train") for _ in range(6)]
+        assert not any(reply.has_error() for reply in grid.send_and_receive(messages))
+    finally:
+        grid.close()
+    assert seen == list(range(6))
 
 
 def test_threads_read_arrays_while_garbage_is_collected() -> None:
