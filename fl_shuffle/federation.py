@@ -48,7 +48,7 @@ from fl_shuffle.flower.messages import (
 from fl_shuffle.flower.node import Node
 from fl_shuffle.flower.node_registry import reply_with_holding
 from fl_shuffle.flower.nodes import Nodes
-from fl_shuffle.flower.remote_shuffler import agreement_of, receiver_of, run_named_in
+from fl_shuffle.flower.remote_shuffler import agreement_of, link_of, run_named_in
 from fl_shuffle.flower.schedule import Schedule
 from fl_shuffle.flower.settings import config_of, require_simulated
 from fl_shuffle.gradients import make_gradient_engine, packing_of
@@ -284,15 +284,11 @@ class RunParts:
         """
         config, plan, noise = self.config, self.randomizers, None
         keep = config.server.analyzer != "mean"
-        apart = receiver_of(
-            config, context.run_config, lambda: agreement_of(run, config, plan, dimension)
-        )
+        apart = link_of(config, context.run_config)
         if apart is not None:
+            agreement = agreement_of(run, config, plan, dimension)
             honest = partial(honest_reports, config.privacy.assumed_honest)
-            patience = config.run.timeout
-            return RemoteShuffler(
-                *apart, plan.largest, honest, keep=keep, counted=counted, patience=patience
-            )
+            return RemoteShuffler(apart[0], agreement, apart[1], honest, keep=keep, counted=counted)
         if config.run.noise == "pooled":
             noise = AggregateNoise(
                 plan.noise, plan.weight * plan.scale, plan.step, plan.reports_per_round

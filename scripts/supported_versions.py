@@ -32,7 +32,7 @@ TESTS = (
     "tests/report",
     "tests/runs",
     "tests/data",
-    "tests/apps/test_user_apps.py",
+    "tests/apps/test_own_federation.py",
     "tests/apps/test_same_bits.py",
 )
 """What touches the libraries; the rest of the suite is about our own arithmetic."""

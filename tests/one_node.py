@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from torch import Tensor
 
 from clients import app as page
@@ -51,12 +51,6 @@ def nodes(
         yield grid
     finally:
         grid.close()
-
-
-def answer(grid: InProcessGrid, arrays: ArrayRecord, kind: str = "train") -> Message:
-    """What the first node answers to a message of Flower's own strategies."""
-    message = grid.create_message(RecordDict({"arrays": arrays}), kind, 2, "1")
-    return next(iter(grid.send_and_receive([message])))
 
 
 class OneNode:

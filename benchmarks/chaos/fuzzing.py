@@ -42,9 +42,9 @@ from fl_shuffle.flower.node_registry import HOLDING_RECORD, holding_in
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.plugins import registered
 from fl_shuffle.shuffler.remote import wire
-from fl_shuffle.shuffler.remote.agreement import Agreement, report_of_bytes
+from fl_shuffle.shuffler.remote.agreement import Agreement, opened_report
 from fl_shuffle.shuffler.remote.credentials import Pass
-from fl_shuffle.shuffler.remote.sealing import KEY_BYTES, open_sealed, public_key, seal
+from fl_shuffle.shuffler.remote.sealing import KEY_BYTES, public_key, seal
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "quickstart.toml"
 BITS = (
@@ -233,7 +233,7 @@ def _call(sent: tuple[int, bytes]) -> object:
         return wire.mask_of(rest, FACTS.clients)
     if kind == 2 or call.agreement is None:
         return call
-    return report_of_bytes(open_sealed(rest, SECRET, call.agreement.info(1)), call.agreement)
+    return opened_report(rest, SECRET, call.agreement, 1)
 
 
 def _pass(folder: Path) -> bytes:

@@ -73,9 +73,7 @@ def _init(arguments: argparse.Namespace) -> int:
 
     directory, passes = Path(arguments.directory), Path(arguments.passes)
     largest = require_integer("--largest-report", arguments.largest_report, minimum=4)
-    settings = Settings(
-        arguments.address, arguments.clients, arguments.min_reports, largest, analyzer="", sites=()
-    )
+    settings = Settings(arguments.address, arguments.clients, arguments.min_reports, largest)
     initialise(directory, passes, settings, arguments.sites)
     print(
         f"{passes}: site-0.json to site-{arguments.sites - 1}.json, one for each SuperNode, and "
@@ -94,9 +92,9 @@ def _serve(arguments: argparse.Namespace) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     logging.getLogger("fl_shuffle.shuffler").setLevel(logging.INFO)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with opened(Path(arguments.directory), arguments.listen) as service:
+    with opened(Path(arguments.directory), arguments.listen) as server:
         try:
-            service.wait()
+            server.wait_for_termination()
         except KeyboardInterrupt:
             return 0
     return 0

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 from fl_shuffle.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from fl_shuffle.flower.mods import LocalRandomizerMod, ShuffleClientApp, ShuffleMod
+    from fl_shuffle.flower.mods import ShuffleClientApp
     from fl_shuffle.flower.strategy import ShuffleStrategy
 
-__all__ = ["LocalRandomizerMod", "ShuffleClientApp", "ShuffleMod", "ShuffleStrategy"]
+__all__ = ["ShuffleClientApp", "ShuffleStrategy"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "fl_shuffle.flower.mods": ("LocalRandomizerMod", "ShuffleClientApp", "ShuffleMod"),
+        "fl_shuffle.flower.mods": ("ShuffleClientApp",),
         "fl_shuffle.flower.strategy": ("ShuffleStrategy",),
     },
 )

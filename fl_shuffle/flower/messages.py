@@ -24,7 +24,6 @@ from flwr.app import (
     ConfigRecord,
     Message,
     MessageType,
-    MetricRecord,
     RecordDict,
 )
 from numpy.typing import NDArray
@@ -332,21 +331,6 @@ def reply_with_reports(request: Message, reports: NDArray[np.float32]) -> Messag
     """A reply that holds the reports [k, d] and nothing else."""
     content = RecordDict({REPORT_RECORD: array_record({REPORTS: reports}, shared=False)})
     return Message(content, reply_to=request)
-
-
-def reply_with_arrays(request: Message, layout: Layout, model: NDArray[np.float32]) -> Message:
-    """What Flower's own strategies read: a model [d], weighted like any other, and nothing else."""
-    content = RecordDict({MODEL_RECORD: layout.record(model), "metrics": _of_equal_weight()})
-    return Message(content, reply_to=request)
-
-
-def reply_without_metrics(request: Message) -> Message:
-    """What they read of an evaluation: everybody's weight, the same, and nothing else."""
-    return Message(RecordDict({"metrics": _of_equal_weight()}), reply_to=request)
-
-
-def _of_equal_weight() -> MetricRecord:
-    return MetricRecord({"num-examples": 1})
 
 
 def reply_with_sum_of_reports(

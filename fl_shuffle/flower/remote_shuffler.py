@@ -4,7 +4,7 @@ both go by."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Message
@@ -16,7 +16,7 @@ from fl_shuffle.randomizer_plan import RandomizerPlan
 from fl_shuffle.shuffler.remote.agreement import Agreement, require_run
 from fl_shuffle.shuffler.remote.client import RUN
 from fl_shuffle.shuffler.remote.credentials import Pass, read_key
-from fl_shuffle.shuffler.remote.link import Receiver, Sender
+from fl_shuffle.shuffler.remote.link import Link, Sender
 
 SHUFFLER = "shuffler"
 """In a node's configuration its site's pass, in the server's run configuration the analyzer's."""
@@ -67,19 +67,7 @@ def sender_of(config: Config, node_config: Mapping[str, object]) -> Sender | Non
     return Sender(Pass.read(_file(SHUFFLER, own), "site"), public, config.run.timeout)
 
 
-def require_no_pass(node_config: Mapping[str, object]) -> None:
-    """Refuse to answer the server with reports on a node that has a shuffler; raises
-    `ConfigError`."""
-    if SHUFFLER in node_config:
-        raise ConfigError(
-            f"node-config names a {SHUFFLER}, and LocalRandomizerMod sends its reports to the "
-            "server; start the node without, or use ShuffleClientApp"
-        )
-
-
-def receiver_of(
-    config: Config, run_config: Mapping[str, object], agreement: Callable[[], Agreement]
-) -> tuple[Receiver, bytes] | None:
+def link_of(config: Config, run_config: Mapping[str, object]) -> tuple[Link, bytes] | None:
     """The server's way to its shuffler, and the analyzer's private key (empty where only sums
     leave); None where the server is the shuffler. Raises `ConfigError` for half of it."""
     own, key = str(run_config.get(SHUFFLER, "")), str(run_config.get(ANALYZER_KEY, ""))
@@ -98,8 +86,7 @@ def receiver_of(
             f"flwr run and the analyzer's files, see docs/deployment.md"
         )
     private = read_key(_file(ANALYZER_KEY, key), private=True) if one_by_one else b""
-    access = Pass.read(_file(SHUFFLER, own), "analyzer")
-    return Receiver(access, agreement(), config.run.timeout), private
+    return Link(Pass.read(_file(SHUFFLER, own), "analyzer"), config.run.timeout), private
 
 
 def _file(name: str, value: object) -> Path:

@@ -85,9 +85,8 @@ class Batch(Protocol):
     reasons: Counter[str]
     """Why reports are missing, once for each, for whoever runs the server."""
 
-    @property
-    def collecting(self) -> bool:
-        """Whether clients are to be asked: not if a stopped run had closed the batch already."""
+    collecting: bool
+    """Whether clients are to be asked: not if a stopped run had closed the batch already."""
 
     def add(self, answer: Answer, clients: Ids, position: int) -> Mask:
         """Take in a node's answer for these clients [k], as far as it is valid.
@@ -317,11 +316,16 @@ def require_reports(number: int, count: int, minimum: int, reasons: Counter[str]
     Raises `PrivacyBudgetError`.
     """
     if count < minimum:
-        listed = "; ".join(f"{reason}: {times}" for reason, times in reasons.most_common(5))
         raise PrivacyBudgetError(
             f"round {number}: {count} usable reports arrived, below privacy.min_reports = "
-            f"{minimum}; the batch is not released" + (f" ({listed})" if listed else "")
+            f"{minimum}; the batch is not released{listed(reasons)}"
         )
+
+
+def listed(reasons: Counter[str]) -> str:
+    """The most frequent reasons for missing reports, in parentheses; nothing without any."""
+    found = "; ".join(f"{reason}: {times}" for reason, times in reasons.most_common(5))
+    return f" ({found})" if found else ""
 
 
 def valid_rows(rows: Tensor, largest: Vector) -> Mask:

@@ -18,6 +18,7 @@ from flwr.app import (
     ArrayRecord,
     ConfigRecord,
     Context,
+    Error,
     Message,
     MetricRecord,
     RecordDict,
@@ -222,6 +223,58 @@ def test_nothing_but_reports_leaves_a_node() -> None:
     assert list(reply.content) == ["report"]
     (values,) = reply.content.array_records["report"].values()
     assert values.numpy().shape == (3, DIMENSION)
+
+
+def test_no_other_message_reaches_the_app() -> None:
+    own = ShuffleClientApp()
+
+    def tell(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"all": MetricRecord({"loss": 1.0})}), reply_to=message)
+
+    own.evaluate()(tell)
+    own.query("all")(tell)
+    with nodes(own, tables=settings()) as grid:
+        content = RecordDict({"config": ConfigRecord({"clients": CLIENTS})})
+        kinds = ("evaluate", "query.all", "query.none")
+        asked = [grid.create_message(content, kind, 2, "1") for kind in kinds]
+        evaluated, told, unknown = grid.send_and_receive(asked)
+    assert evaluated.has_error() and not evaluated.error.reason
+    assert unknown.has_error()
+    assert list(told.content) == ["holding"]
+
+
+class Silent(RuntimeError):
+    """An exception whose own text fails."""
+
+    def __str__(self) -> str:
+        raise ValueError("a secret")
+
+
+@pytest.mark.parametrize("fails", [ConfigError("no"), Silent(), SystemExit(3), "error", "empty"])
+def test_a_client_that_fails_sends_zero_and_noise(
+    fails: BaseException | str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That it fails may hang on one record: who is absent is public, and what it says, too."""
+    own, rounds = ShuffleClientApp(), 100
+
+    @own.train()
+    def fail(message: Message, context: Context) -> Message:
+        if isinstance(fails, BaseException):
+            raise fails
+        if fails == "error":
+            return Message(Error(code=77, reason="a secret"), reply_to=message)
+        return Message(RecordDict({"more": MetricRecord({"loss": 1.0})}), reply_to=message)
+
+    tables = settings(entropy="system")
+    scale = RunParts.made_of(parse_config(tables)).randomizers.scale[4]
+    start = Layout.of(ArrayRecord(model().state_dict())).record(np.zeros(DIMENSION, np.float32))
+    with nodes(own, tables=tables, node_config={}) as grid:
+        requests = (TrainRequest(number, 4, 1) for number in range(1, rounds + 1))
+        messages = [request.message(start, 2, clients=CLIENTS) for request in requests]
+        noise = np.array([reports_of(reply) for reply in grid.send_and_receive(messages)]) / scale
+    # 600 standard normals: mean within 5 / sqrt(600), spread within 5 / sqrt(1200).
+    assert abs(noise.mean()) < 0.21 and abs(noise.std() - 1.0) < 0.15
+    assert sum("counts as zero" in record.getMessage() for record in caplog.records) == rounds
 
 
 @pytest.mark.parametrize("client_clip", [None, 0.05])

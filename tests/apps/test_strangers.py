@@ -162,21 +162,6 @@ def test_a_client_that_is_none_of_these_is_told(
     assert told in error_line(capfd)
 
 
-def test_the_mod_by_itself_is_what_the_app_has(torch_app: Path) -> None:
-    """Among other mods of a `ClientApp`."""
-    assert simulate(out="first") == 0
-    edit(
-        CLIENT,
-        ("from fl_shuffle.flower import ShuffleClientApp",
-         "from flwr.clientapp import ClientApp\nfrom fl_shuffle.flower import ShuffleMod"),
-        ("ShuffleClientApp(mods=[count_calls], beside=__file__)",
-         "ClientApp(mods=[count_calls, ShuffleMod(beside=__file__)])"),
-    )  # fmt: skip
-    sys.modules.pop("torch_app.client_app")
-    assert simulate(out="second") == 0
-    assert model_bytes(Path("first")) == model_bytes(Path("second"))
-
-
 def test_few_that_fail_among_others_are_no_mistake(torch_app: Path) -> None:
     """Whether somebody's training raises may hang on a record: the run goes on."""
     what = "    draw = torch.Generator().manual_seed(1000"

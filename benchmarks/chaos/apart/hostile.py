@@ -55,13 +55,10 @@ class Case:
 
     def ask(self, method: str, data: bytes) -> None:
         """Call the shuffler; a refusal is written down."""
-        link = Link(self.sender._own, 0.0)
         try:
-            link.ask(method, data)
+            Link(self.sender._own, 0.0).ask_bytes(method, data)
         except ShufflerError as error:
             print(error, flush=True)
-        finally:
-            link.close()
 
     def hand_over(
         self,

@@ -31,7 +31,8 @@ from fl_shuffle.flower.remote_shuffler import ANALYZER_KEY, SHUFFLER
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.shuffler.remote.agreement import Agreement
-from fl_shuffle.shuffler.remote.link import Receiver, Sender
+from fl_shuffle.shuffler.remote.client import RemoteShuffler
+from fl_shuffle.shuffler.remote.link import Sender
 from server import app as server
 
 CLIENTS, NODES, ROUNDS = 6, 3, 3
@@ -42,9 +43,9 @@ LOOKED_FOR = 2
 """So many of each kind of secret are looked for in a process's memory."""
 PATIENCE = 120.0
 """Seconds until a server that does not end is ended."""
-DIES = {"open": "close_round", "counted": "batch"}
+DIES = {"open": "close", "counted": "fetch"}
 """Where a server can be told to die in round 2: while the round is open; between counting it and
-stepping. Calls of `Receiver`."""
+stepping. Calls of `RemoteShuffler`."""
 
 Send = Callable[[Sender, Agreement, int, int, np.ndarray], None]
 """How a node hands a client's reports [batches, d] of a round over."""
@@ -251,14 +252,14 @@ class Parties:
         return 0
 
     def _note_batches(self) -> None:
-        fetch = Receiver.batch
+        fetch = RemoteShuffler.fetch
 
-        def noted(own: Receiver, number: int) -> Iterator[bytes]:
+        def noted(own: RemoteShuffler, number: int) -> Iterator[bytes]:
             pieces = list(fetch(own, number))
             note(self._witness("batches"), f"{number} {sha256(b''.join(pieces)).hexdigest()}")
             return iter(pieces)
 
-        Receiver.batch = noted  # type: ignore[assignment]
+        RemoteShuffler.fetch = noted  # type: ignore[assignment]
 
 
 @cache
@@ -312,11 +313,11 @@ def _holding(contents: list[bytes], needles: list[bytes]) -> int:
 
 
 def _die_at(method: str) -> None:
-    whole = getattr(Receiver, method)
+    whole = getattr(RemoteShuffler, method)
 
-    def dying(own: Receiver, number: int) -> Any:
+    def dying(own: RemoteShuffler, number: int) -> Any:
         if number == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         return whole(own, number)
 
-    setattr(Receiver, method, dying)
+    setattr(RemoteShuffler, method, dying)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.errors import InvalidValueError, require_choice, require_integer
-from fl_shuffle.shuffler.remote.sealing import OVERHEAD
+from fl_shuffle.shuffler.remote.sealing import OVERHEAD, SealError, open_sealed
 
 RELEASES = ("reports", "sum")
 RUN_BYTES = 16
@@ -84,6 +84,11 @@ class Agreement:
         """Of a client's sealed reports of a round together; any other size is refused."""
         return self.batches * self.sealed_bytes
 
+    @property
+    def piece_bytes(self) -> int:
+        """Of a piece of what is released: a sealed report, or the sum in 64-bit steps."""
+        return 8 * self.dimension if self.release == "sum" else self.sealed_bytes
+
     def sealed_reports(self, delivery: bytes) -> list[bytes]:
         """A client's sealed reports of a round, one for each batch."""
         size = self.sealed_bytes
@@ -129,17 +134,20 @@ def report_as_bytes(report: NDArray[np.float32]) -> bytes:
     return np.ascontiguousarray(report, dtype="<f4").tobytes()
 
 
-def report_of_bytes(data: bytes, agreement: Agreement) -> NDArray[np.float32] | None:
-    """The report [d] in an opened message; None if it has another size."""
-    if len(data) != agreement.report_bytes:
+def opened_report(
+    sealed: bytes, private: bytes, agreement: Agreement, round_number: int
+) -> NDArray[np.float32] | None:
+    """The report [d] in a sealed message; None for what no honest client sends: what does not open
+    as one of this round, or is off the grid or beyond the public bound."""
+    try:
+        content = open_sealed(sealed, private, agreement.info(round_number))
+    except SealError:
         return None
-    return np.frombuffer(data, dtype="<f4").astype(np.float32)
-
-
-def report_in_steps(report: NDArray[np.float32], agreement: Agreement) -> NDArray[np.int64] | None:
-    """A report [d] as whole numbers of steps; None if it is not on the grid or too large."""
+    if len(content) != agreement.report_bytes:
+        return None
+    report = np.frombuffer(content, dtype="<f4").astype(np.float32)
     # Exact: a float32 times a power of two, in float64.
     steps = report.astype(np.float64) / agreement.step
     with np.errstate(invalid="ignore"):
         good = (np.abs(steps) <= agreement.largest) & (np.rint(steps) == steps)
-    return steps.astype(np.int64) if bool(good.all()) else None
+    return report if bool(good.all()) else None

@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,32 +40,20 @@ def digest_of(token: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class EnrolledSite:
-    """Clients `first` .. `first` + `count` - 1, and the digest of the token that speaks for
-    them."""
-
-    first: int
-    count: int
-    digest: str
-
-    def plays(self, client: int) -> bool:
-        return self.first <= client < self.first + self.count
-
-
-@dataclass(frozen=True)
 class Settings:
     """A shuffler's own: nothing of it is the analyzer's to choose.
 
     No batch below `min_reports` leaves; the reports of a client and round may not have more than
-    `largest_report` bytes together.
+    `largest_report` bytes together. `analyzer` and `sites` are digests of tokens: of as many
+    consecutive parts of the clients as there are sites the i-th site plays the i-th.
     """
 
     address: str
     clients: int
     min_reports: int
     largest_report: int
-    analyzer: str
-    sites: tuple[EnrolledSite, ...]
+    analyzer: str = ""
+    sites: tuple[str, ...] = ()
 
     def write(self, path: Path) -> None:
         """As a file that its owner alone may read."""
@@ -73,22 +62,18 @@ class Settings:
     @classmethod
     def read(cls, path: Path) -> Settings:
         """Raises `ConfigError` for a file that is none."""
-        found = _read(path, "settings")
-        try:
-            sites = tuple(
-                EnrolledSite(int(site["first"]), int(site["count"]), str(site["digest"]))
-                for site in found["sites"]
-            )
+        with _read(path, "settings") as found:
+            clients = require_integer("clients", found["clients"], minimum=2)
+            sites = tuple(map(str, found["sites"]))
+            require_integer("sites", len(sites), minimum=1, maximum=clients)
             return cls(
                 require_address(found["address"]),
-                require_integer("clients", found["clients"], minimum=1),
+                clients,
                 require_integer("min_reports", found["min_reports"], minimum=2),
                 require_integer("largest_report", found["largest_report"], minimum=1),
                 str(found["analyzer"]),
                 sites,
             )
-        except (KeyError, TypeError, ValueError, FlShuffleError) as error:
-            raise _unusable(path, error) from None
 
 
 @dataclass(frozen=True)
@@ -113,15 +98,12 @@ class Pass:
     @classmethod
     def read(cls, path: Path, kind: str) -> Pass:
         """Raises `ConfigError` for a file that is no pass of that kind, or that others may read."""
-        found = _read(path, kind)
-        try:
+        with _read(path, kind) as found:
             token, key = bytes.fromhex(found["token"]), bytes.fromhex(found["key"])
             if len(token) != TOKEN_BYTES or len(key) != KEY_BYTES:
                 raise ValueError("a token or key of the wrong length")
             address = require_address(found["address"])
             return cls(kind, address, str(found["certificate"]), token, key)
-        except (KeyError, TypeError, ValueError, FlShuffleError) as error:
-            raise _unusable(path, error) from None
 
 
 def write_key(path: Path, key: bytes) -> None:
@@ -159,18 +141,23 @@ def _write(path: Path, kind: str, content: Mapping[str, Any]) -> None:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def _read(path: Path, kind: str) -> dict[str, Any]:
+@contextmanager
+def _read(path: Path, kind: str) -> Iterator[dict[str, Any]]:
+    """What is in the file. Raises `ConfigError` for one of another kind or version, and where what
+    is made of it inside cannot be."""
     text = _text_of(path, private=True)
     try:
         found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _unusable(path, error) from None
-    said = found.get("fl-shuffle") if isinstance(found, dict) else None
-    if said != kind or found.get("version") != VERSION:
-        raise ConfigError(
-            f"{path}: is no {kind} file of this version; make them with: fl-shuffle shuffler init"
-        )
-    return dict(found)
+        said = found.get("fl-shuffle") if isinstance(found, dict) else None
+        if said == kind and found.get("version") == VERSION:
+            yield found
+            return
+    except (KeyError, TypeError, ValueError, RecursionError, FlShuffleError) as error:
+        said = " ".join(str(error).split())[:80]
+        raise ConfigError(f"{path}: is damaged ({said}); make a new one") from None
+    raise ConfigError(
+        f"{path}: is no {kind} file of this version; make them with: fl-shuffle shuffler init"
+    )
 
 
 def _text_of(path: Path, *, private: bool) -> str:
@@ -184,7 +171,3 @@ def _text_of(path: Path, *, private: bool) -> str:
         return content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from None
-
-
-def _unusable(path: Path, error: Exception) -> ConfigError:
-    return ConfigError(f"{path}: is damaged ({' '.join(str(error).split())[:80]}); make a new one")

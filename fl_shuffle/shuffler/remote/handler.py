@@ -6,7 +6,8 @@ It logs rounds, without times, and never a client: what it writes tells nobody w
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+
+import numpy as np
 
 from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.shuffler.remote import wire
@@ -14,9 +15,11 @@ from fl_shuffle.shuffler.remote.agreement import Agreement
 from fl_shuffle.shuffler.remote.credentials import Settings, digest_of
 from fl_shuffle.shuffler.remote.sealing import OVERHEAD
 from fl_shuffle.shuffler.remote.store import Store, Taken
-from fl_shuffle.shuffler.remote.summing import adding
 
 log = logging.getLogger("fl_shuffle.shuffler")
+
+PAGE_BYTES = 1 << 22
+"""About so much of a batch goes out at a time."""
 
 
 class Refused(FlShuffleError):
@@ -34,18 +37,18 @@ class RequestHandler:
         self._settings = settings
         self._store = store
         self._private = private
-        self._sites = {site.digest: site for site in settings.sites}
+        parts = np.array_split(np.arange(settings.clients), len(settings.sites))
+        self._clients = dict(zip(settings.sites, parts, strict=True))
 
     def deliver(self, data: bytes) -> bytes:
         """Take a site's sealed reports, one for each batch of a round, of one of its clients."""
         call, sealed = wire.Call.decoded(data)
-        client = -1 if call.client is None else call.client
-        site = self._sites.get(digest_of(call.token))
-        if site is None:
+        clients = self._clients.get(digest_of(call.token))
+        if clients is None:
             raise Refused("UNAUTHENTICATED", "this token was not handed out by this shuffler")
-        if not site.plays(client):
+        if call.client is None or not clients[0] <= call.client <= clients[-1]:
             raise Refused("PERMISSION_DENIED", "this token does not speak for that client")
-        agreement = self._known(call.run)
+        agreement = self._known(call)
         if call.agreement != agreement:
             # The analyzer could tell such a report by what it is bound to.
             raise Refused(
@@ -59,22 +62,19 @@ class RequestHandler:
                 f"what a client sends of a round has {agreement.delivery_bytes} bytes, no other "
                 "number",
             )
-        taken = self._store.add(call.run, call.round_number, client, sealed)
-        if taken is Taken.ALREADY:
-            raise Refused("ALREADY_EXISTS", taken.value)
+        taken = self._store.add(call.place, call.client, sealed)
         if taken is not Taken.ACCEPTED:
-            raise Refused("FAILED_PRECONDITION", taken.value)
+            already = taken is Taken.ALREADY
+            raise Refused("ALREADY_EXISTS" if already else "FAILED_PRECONDITION", taken.value)
         return b""
 
     def begin(self, data: bytes) -> bytes:
         """Open a round for the analyzer; answers where it stands."""
-        call, bitmap = wire.Call.decoded(data)
-        self._require_analyzer(call)
-        agreement = call.agreement
+        call, bitmap = self._from_analyzer(data)
+        agreement, settings = call.agreement, self._settings
         if agreement is None:
             raise Refused("INVALID_ARGUMENT", "a round is begun with the facts of its run")
         asked = wire.mask_of(bitmap, agreement.clients)
-        settings = self._settings
         if agreement.clients != settings.clients:
             raise Refused(
                 "FAILED_PRECONDITION",
@@ -87,68 +87,54 @@ class RequestHandler:
                 f"(sealed, {OVERHEAD} more each): this shuffler takes at most "
                 f"{settings.largest_report} of a client (shuffler init --largest-report)",
             )
-        number = call.round_number
-        if self._store.begin(agreement, number, asked):
-            log.info("run %s, round %d: open", call.run[:8], number)
+        if self._store.begin(agreement, call.round_number, asked):
+            log.info("run %s, round %d: open", call.run[:8], call.round_number)
             return wire.OPEN
-        gone = self._store.handed_over(call.run, number)
-        return wire.HANDED_OVER if gone else wire.CLOSED
+        return wire.HANDED_OVER if self._store.handed_over(call.place) else wire.CLOSED
 
     def close(self, data: bytes) -> bytes:
         """Close a round for the analyzer, if enough reports are there; answers who is in it.
 
         How many there are is not told before: asking again and again would tell when they came.
         """
-        call = self._from_analyzer(data)
-        agreement = self._known(call.run)
-        run, number = call.run, call.round_number
-        present = self._store.attendance(run, number)
-        if present is not None:
-            return wire.bitmap_of(present)
-        least = max(self._settings.min_reports, agreement.min_reports)
-        if agreement.release == "sum":
-            add = adding(agreement, number, self._private)
-            present = self._store.add_up(run, number, least, add)
-        else:
-            present = self._store.shuffle(run, number, least)
+        call, _ = self._from_analyzer(data)
+        least = max(self._settings.min_reports, self._known(call).min_reports)
+        present = self._store.close_round(call.place, least, self._private)
         if present is None:
             raise Refused(
                 "FAILED_PRECONDITION",
-                f"fewer than {least} usable reports of round {number} are here; nothing is "
-                "released",
+                f"fewer than {least} usable reports of round {call.round_number} are here; nothing "
+                "is released",
             )
-        log.info("run %s, round %d: closed with %d reports", run[:8], number, present.sum())
+        count = np.count_nonzero(present)
+        log.info("run %s, round %d: closed with %d reports", call.run[:8], call.round_number, count)
         return wire.bitmap_of(present)
 
-    def fetch(self, data: bytes) -> Iterator[bytes]:
-        """What is released of a closed round, for the analyzer."""
-        call = self._from_analyzer(data)
-        if self._store.attendance(call.run, call.round_number) is None:
+    def fetch(self, data: bytes) -> bytes:
+        """What is released of a closed round, for the analyzer: some of its pieces from a position
+        on, none behind the last one."""
+        call, position = self._from_analyzer(data)
+        if self._store.attendance(call.place) is None:
             raise Refused("FAILED_PRECONDITION", "the round is not closed")
-        if self._store.handed_over(call.run, call.round_number):
+        if self._store.handed_over(call.place):
             raise Refused("FAILED_PRECONDITION", "the round was handed over and is gone")
-        yield from self._store.batch(call.run, call.round_number)
+        most = max(1, PAGE_BYTES // self._known(call).piece_bytes)
+        return b"".join(self._store.batch(call.place, wire.position_of(position), most))
 
     def finish(self, data: bytes) -> bytes:
         """Forget a closed round's batch: the analyzer has done with it."""
-        call = self._from_analyzer(data)
-        self._store.hand_over(call.run, call.round_number)
+        call, _ = self._from_analyzer(data)
+        self._store.hand_over(call.place)
         return b""
 
-    def _from_analyzer(self, data: bytes) -> wire.Call:
-        """A call with nothing beside it."""
-        call, rest = wire.Call.decoded(data)
-        self._require_analyzer(call)
-        if rest:
-            raise Refused("INVALID_ARGUMENT", f"a call of {len(data)} bytes is too long")
-        return call
-
-    def _require_analyzer(self, call: wire.Call) -> None:
+    def _from_analyzer(self, data: bytes) -> tuple[wire.Call, bytes]:
+        call, sent = wire.Call.decoded(data)
         if digest_of(call.token) != self._settings.analyzer:
             raise Refused("UNAUTHENTICATED", "this is not the analyzer's token")
+        return call, sent
 
-    def _known(self, run: str) -> Agreement:
-        agreement = self._store.agreement(run)
+    def _known(self, call: wire.Call) -> Agreement:
+        agreement = self._store.agreement(call.run)
         if agreement is None:
             raise Refused("NOT_FOUND", "no such run was begun here")
         return agreement

@@ -7,8 +7,6 @@ until patience ends; its store knows what it has.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import TypeVar
 
 import grpc
 import numpy as np
@@ -19,8 +17,6 @@ from fl_shuffle.shuffler.remote import wire
 from fl_shuffle.shuffler.remote.agreement import Agreement, report_as_bytes
 from fl_shuffle.shuffler.remote.credentials import Pass
 from fl_shuffle.shuffler.remote.sealing import seal
-
-T = TypeVar("T")
 
 CALL_SECONDS = 60.0
 """A single call may take so long."""
@@ -42,26 +38,9 @@ class ShufflerError(FlShuffleError):
 
     exit_code = 1
 
-    @property
-    def passing(self) -> bool:
-        """Whether it may be otherwise at the next try."""
-        return self.reason in {code.name for code in AGAIN}
-
     def __init__(self, reason: str, text: str) -> None:
         self.reason = reason
         super().__init__(text)
-
-
-def patiently(once: Callable[[], T], seconds: float) -> T:
-    """What `once` returns; after an error that passes it is called again, for so many seconds."""
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            return once()
-        except ShufflerError as error:
-            if not error.passing or time.monotonic() > until:
-                raise
-        time.sleep(PAUSE_SECONDS)
 
 
 class Link:
@@ -83,35 +62,33 @@ class Link:
             ],
         )
 
-    def close(self) -> None:
-        """Give the channel back."""
-        self._channel.close()
-
     def call(
         self, run: str, round_number: int, facts: Agreement | None = None, client: int | None = None
     ) -> wire.Call:
         """A call in this pass's name."""
         return wire.Call(self._own.token, run, round_number, facts, client)
 
-    def ask(self, method: str, data: bytes) -> bytes:
-        """The answer to a call. Raises `ShufflerError`."""
-        asked = self._channel.unary_unary(f"/{wire.SERVICE}/{method}")
+    def ask(self, method: str, call: wire.Call, sent: bytes = b"") -> bytes:
+        """The answer to a call with what is `sent` beside it.
 
-        def once() -> bytes:
+        After an error that passes it is asked again, as long as patience lasts. Raises
+        `ShufflerError`.
+        """
+        return self.ask_bytes(method, call.encoded(sent))
+
+    def ask_bytes(self, method: str, data: bytes) -> bytes:
+        """`ask`, of a call as it travels."""
+        asked = self._channel.unary_unary(f"/{wire.SERVICE}/{method}")
+        until = time.monotonic() + self._patience
+        while True:
             try:
                 answer: bytes = asked(data, timeout=CALL_SECONDS)
             except grpc.RpcError as error:
-                raise self._said(error) from None
-            return answer
-
-        return patiently(once, self._patience)
-
-    def stream(self, method: str, data: bytes) -> Iterator[bytes]:
-        """The answers to a call, one by one. Raises `ShufflerError`, also in the midst of them."""
-        try:
-            yield from self._channel.unary_stream(f"/{wire.SERVICE}/{method}")(data)
-        except grpc.RpcError as error:
-            raise self._said(error) from None
+                if error.code() not in AGAIN or time.monotonic() > until:
+                    raise self._said(error) from None
+            else:
+                return answer
+            time.sleep(PAUSE_SECONDS)
 
     def _said(self, error: grpc.RpcError) -> ShufflerError:
         text = " ".join(str(error.details() or "").split())[:SHOWN]
@@ -151,53 +128,7 @@ class Sender:
         sealed = b"".join(seal(report_as_bytes(report), key, info) for report in reports)
         call = self._link.call(agreement.run, round_number, agreement, client)
         try:
-            self._link.ask(wire.DELIVER, call.encoded(sealed))
+            self._link.ask(wire.DELIVER, call, sealed)
         except ShufflerError as error:
             if error.reason != "ALREADY_EXISTS":
                 raise
-
-    def close(self) -> None:
-        """Give the channel back."""
-        self._link.close()
-
-
-class Receiver:
-    """The analyzer's way to get what is released of a run's rounds."""
-
-    def __init__(self, own: Pass, agreement: Agreement, patience: float) -> None:
-        self._link = Link(own, patience)
-        self.agreement = agreement
-
-    def begin(self, round_number: int, asked: NDArray[np.bool_]) -> bytes:
-        """Open a round to these clients (mask [clients]); returns where it stands: `wire.OPEN`,
-        `CLOSED` or `HANDED_OVER`."""
-        call = self._link.call(self.agreement.run, round_number, self.agreement)
-        return self._link.ask(wire.BEGIN, call.encoded(wire.bitmap_of(asked)))
-
-    def close_round(self, round_number: int) -> NDArray[np.bool_] | None:
-        """Who is in the round's batch (mask [clients]), which is then fixed; None: too few."""
-        try:
-            bitmap = self._link.ask(wire.CLOSE, self._plain(round_number))
-        except ShufflerError as error:
-            if error.reason == "FAILED_PRECONDITION":
-                return None
-            raise
-        return wire.mask_of(bitmap, self.agreement.clients)
-
-    def batch(self, round_number: int) -> Iterator[bytes]:
-        """What is released of a closed round: sealed reports in random order, or one sum.
-
-        Raises `ShufflerError`, also in the midst of it: ask again from the start.
-        """
-        return self._link.stream(wire.FETCH, self._plain(round_number))
-
-    def finish(self, round_number: int) -> None:
-        """Have the shuffler forget a round's batch, whose use is durable here."""
-        self._link.ask(wire.FINISH, self._plain(round_number))
-
-    def close(self) -> None:
-        """Give the channel back."""
-        self._link.close()
-
-    def _plain(self, round_number: int) -> bytes:
-        return self._link.call(self.agreement.run, round_number).encoded()

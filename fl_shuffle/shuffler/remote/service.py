@@ -1,32 +1,29 @@
 """The shuffler's process: a directory that is its own, and a server with TLS.
 
-`initialise` makes the directory and what is handed out; a `ShufflerServer` answers calls over gRPC,
-whose messages are the plain bytes of `wire`.
+`initialise` makes the directory and what is handed out; `opened` answers calls over gRPC, whose
+messages are the plain bytes of `wire`.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
-import numpy as np
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from fl_shuffle.durable_files import replace_text
-from fl_shuffle.errors import ConfigError, FlShuffleError, RunError, require_integer
+from fl_shuffle.errors import ConfigError, FlShuffleError, require_integer
 from fl_shuffle.shuffler.remote import wire
 from fl_shuffle.shuffler.remote.credentials import (
-    EnrolledSite,
     Pass,
     Settings,
     digest_of,
@@ -73,14 +70,11 @@ def initialise(directory: Path, out: Path, settings: Settings, sites: int) -> No
         Pass(kind, address, certificate, token, public_key(key)).write(out / f"{name}.json")
         return digest_of(token)
 
-    enrolled = []
-    for index, part in enumerate(np.array_split(np.arange(clients), sites)):
-        digest = hand_out("site", f"site-{index}")
-        enrolled.append(EnrolledSite(int(part[0]), len(part), digest))
+    enrolled = tuple(hand_out("site", f"site-{index}") for index in range(sites))
     analyzer = hand_out("analyzer", "analyzer")
     # Last: a directory without settings is none. What is in a half-made one is of no use: it is
     # refused as not empty, by `serve` as well, until somebody removes it.
-    replace(settings, analyzer=analyzer, sites=tuple(enrolled)).write(directory / SETTINGS)
+    replace(settings, analyzer=analyzer, sites=enrolled).write(directory / SETTINGS)
 
 
 def _make_folder(folder: Path) -> None:
@@ -124,21 +118,10 @@ def _certificate(directory: Path, host: str) -> str:
     return text
 
 
-class ShufflerServer:
-    """A listening shuffler. Build with `opened`."""
-
-    def __init__(self, server: grpc.Server, settings: Settings) -> None:
-        self._server = server
-        self.settings = settings
-
-    def wait(self) -> None:
-        """Until the process is asked to end."""
-        self._server.wait_for_termination()
-
-
 @contextmanager
-def opened(directory: Path, listen: str | None = None) -> Iterator[ShufflerServer]:
-    """Answer calls for the shuffler in `directory`, at `listen` (default: its own address).
+def opened(directory: Path, listen: str | None = None) -> Iterator[grpc.Server]:
+    """A server that answers calls for the shuffler in `directory`, at `listen` (default: its own
+    address), until this is left.
 
     Raises `ConfigError` for a directory that is none or an address that cannot be listened at, and
     `RunError` if another process has the directory.
@@ -151,13 +134,8 @@ def opened(directory: Path, listen: str | None = None) -> Iterator[ShufflerServe
         tls = [(directory / name).read_bytes() for name in (TLS_KEY, CERTIFICATE)]
     except OSError as error:
         raise ConfigError(f"{directory}: its certificate cannot be read: {error}") from None
-    lock = _locked(directory)
-    with ExitStack() as leaving:
-        leaving.callback(os.close, lock)
-        store = Store.open(directory)
-        leaving.callback(store.close)
-        handler = RequestHandler(settings, store, key)
-        server = _server(handler, settings.largest_report)
+    with closing(Store.open(directory)) as store:
+        server = _server(RequestHandler(settings, store, key), settings.largest_report)
         address = settings.address if listen is None else require_address(listen)
         credentials = grpc.ssl_server_credentials([(tls[0], tls[1])])
         try:
@@ -167,31 +145,24 @@ def opened(directory: Path, listen: str | None = None) -> Iterator[ShufflerServe
         if not bound:
             raise ConfigError(f"--listen {address}: cannot be listened at; is the port taken?")
         server.start()
-        leaving.callback(lambda: server.stop(GRACE_SECONDS).wait())
         log.info("listening at %s for %d clients", address, settings.clients)
-        yield ShufflerServer(server, settings)
-
-
-def _locked(directory: Path) -> int:
-    import fcntl
-
-    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise RunError(f"{directory} is in use by another shuffler; stop that one first") from None
-    return lock
+        try:
+            yield server
+        finally:
+            server.stop(GRACE_SECONDS).wait()
 
 
 def _server(handler: RequestHandler, largest_report: int) -> grpc.Server:
-    one = grpc.unary_unary_rpc_method_handler
     answers = {
-        wire.DELIVER: one(_answering(handler.deliver)),
-        wire.BEGIN: one(_answering(handler.begin)),
-        wire.CLOSE: one(_answering(handler.close)),
-        wire.FINISH: one(_answering(handler.finish)),
-        wire.FETCH: grpc.unary_stream_rpc_method_handler(_streaming(handler.fetch)),
+        wire.DELIVER: handler.deliver,
+        wire.BEGIN: handler.begin,
+        wire.CLOSE: handler.close,
+        wire.FETCH: handler.fetch,
+        wire.FINISH: handler.finish,
+    }
+    methods = {
+        name: grpc.unary_unary_rpc_method_handler(_refusing(answer))
+        for name, answer in answers.items()
     }
     most = largest_report + OVERHEAD + wire.HEAD_BYTES
     server = grpc.server(
@@ -203,40 +174,26 @@ def _server(handler: RequestHandler, largest_report: int) -> grpc.Server:
             ("grpc.so_reuseport", 0),
         ],
     )
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(wire.SERVICE, answers),))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(wire.SERVICE, methods),))
     return server
 
 
-def _answering(
+def _refusing(
     answer: Callable[[bytes], bytes],
 ) -> Callable[[bytes, grpc.ServicerContext], bytes]:
+    """What is wrong with a call is the caller's to know, in one line; a fault of ours is not."""
+
     def handle(data: bytes, context: grpc.ServicerContext) -> bytes:
-        with _refusing(context):
+        try:
             return answer(data)
+        except Refused as refusal:
+            reason, text = refusal.reason, str(refusal)
+        except FlShuffleError as error:
+            reason, text = "INVALID_ARGUMENT", str(error)
+        except Exception as error:
+            log.exception("a call failed here")
+            reason, text = "UNAVAILABLE", f"the shuffler failed: {type(error).__name__}"
+        context.abort(grpc.StatusCode[reason], text)
         raise AssertionError("unreachable")
 
     return handle
-
-
-def _streaming(
-    answer: Callable[[bytes], Iterator[bytes]],
-) -> Callable[[bytes, grpc.ServicerContext], Iterator[bytes]]:
-    def handle(data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        with _refusing(context):
-            yield from answer(data)
-
-    return handle
-
-
-@contextmanager
-def _refusing(context: grpc.ServicerContext) -> Iterator[None]:
-    """What is wrong with a call is the caller's to know, in one line; a fault of ours is not."""
-    try:
-        yield
-    except Refused as refusal:
-        context.abort(grpc.StatusCode[refusal.reason], str(refusal))
-    except FlShuffleError as error:
-        context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-    except Exception as error:
-        log.exception("a call failed here")
-        context.abort(grpc.StatusCode.UNAVAILABLE, f"the shuffler failed: {type(error).__name__}")

@@ -14,9 +14,8 @@ import hashlib
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
 from operator import itemgetter
@@ -29,10 +28,13 @@ from numpy.typing import NDArray
 from fl_shuffle.durable_files import OWNER_ONLY
 from fl_shuffle.errors import RunError
 from fl_shuffle.shuffler.remote.agreement import Agreement
+from fl_shuffle.shuffler.remote.summing import sum_of_usable
 
 FILE = "shuffler.sqlite"
 VERSION = 2
 """Raised whenever a table, or what is in it, changes."""
+WAIT_SECONDS = 1.0
+"""So long another process that has the file may take to leave it."""
 
 SCHEMA = """
 CREATE TABLE runs (run TEXT PRIMARY KEY, agreement BLOB NOT NULL, open INTEGER,
@@ -56,6 +58,8 @@ PRAGMAS = (
     "synchronous = FULL",
     "secure_delete = ON",
 )
+Place = tuple[str, int]
+"""A run's identifier, and a round's number."""
 
 
 class Taken(Enum):
@@ -68,25 +72,12 @@ class Taken(Enum):
     NOT_ASKED = "this client is not asked in this round"
 
 
-@dataclass(frozen=True)
-class Summed:
-    """A sum over the clients whose reports were usable: their ids, and what is released."""
-
-    clients: list[int]
-    content: bytes
-
-
-Adding = Callable[[Iterable[tuple[int, list[bytes]]]], Summed]
-"""Adds up what clients have sent, as (client, its sealed reports)."""
-
-
 class Store:
     """The shuffler's durable state. Safe to use from several threads of one process."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+    def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
         self._lock = RLock()
-        self.path = path
 
     @classmethod
     def open(cls, directory: Path) -> Store:
@@ -98,7 +89,9 @@ class Store:
         path = directory / FILE
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_ONLY))
-            database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            database = sqlite3.connect(
+                path, WAIT_SECONDS, isolation_level=None, check_same_thread=False
+            )
         except (OSError, sqlite3.Error) as error:
             raise _unusable(path, error) from None
         try:
@@ -118,7 +111,7 @@ class Store:
             if isinstance(error, sqlite3.Error):
                 raise _unusable(path, error) from None
             raise
-        return cls(database, path)
+        return cls(database)
 
     def close(self) -> None:
         """Close the file; everything in it is durable already."""
@@ -157,19 +150,12 @@ class Store:
                 database.execute("INSERT INTO runs VALUES (?, ?, NULL, NULL)", row)
             elif known != agreement:
                 raise RunError("this run is known with other facts; start a new run")
-            if self._attendance(run, round_number) is not None:
+            if self.attendance((run, round_number)) is not None:
                 return False
-            database.execute(
-                "DELETE FROM reports WHERE run = ? AND round <> ?", (run, round_number)
-            )
-            wanted = np.packbits(asked)
-            if not asked.any():
-                place = (run, round_number)
-                database.execute("DELETE FROM reports WHERE run = ? AND round = ?", place)
-            elif self._is_open(run, round_number):
-                (before,) = database.execute(
-                    "SELECT asked FROM runs WHERE run = ?", (run,)
-                ).fetchone()
+            kept = round_number if asked.any() else 0
+            database.execute("DELETE FROM reports WHERE run = ? AND round <> ?", (run, kept))
+            before, wanted = self._asked((run, kept)), np.packbits(asked)
+            if before is not None:
                 wanted |= np.frombuffer(before, np.uint8)
             database.execute(
                 "UPDATE runs SET open = ?, asked = ? WHERE run = ?",
@@ -179,20 +165,18 @@ class Store:
 
     def agreement(self, run: str) -> Agreement | None:
         """The facts of a run, or None if it is not known."""
-        with self._lock:
-            row = self._db.execute("SELECT agreement FROM runs WHERE run = ?", (run,)).fetchone()
+        row = self._row("SELECT agreement FROM runs WHERE run = ?", (run,))
         return None if row is None else Agreement.decoded(row[0])
 
-    def add(self, run: str, round_number: int, client: int, delivery: bytes) -> Taken:
+    def add(self, place: Place, client: int, delivery: bytes) -> Taken:
         """Keep a client's sealed reports of an open round, one for each of its batches together.
         The first delivery counts; the very same bytes may come again, as they do when an
         acknowledgement was lost."""
-        place = (run, round_number)
         with self._whole() as database:
-            agreement = self.agreement(run)
-            if agreement is None or not self._is_open(*place):
+            agreement, asked = self.agreement(place[0]), self._asked(place)
+            if agreement is None or asked is None:
                 return Taken.NOT_OPEN
-            if not self._is_asked(run, client):
+            if client >= 8 * len(asked) or not asked[client // 8] >> (7 - client % 8) & 1:
                 return Taken.NOT_ASKED
             sealed = agreement.sealed_reports(delivery)
             held = database.execute(
@@ -217,138 +201,113 @@ class Store:
             )
         return Taken.ACCEPTED
 
-    def shuffle(self, run: str, round_number: int, minimum: int) -> NDArray[np.bool_] | None:
-        """Close a round: its reports are released batch after batch, each in a uniformly random
-        order of its own.
+    def close_round(self, place: Place, minimum: int, private: bytes) -> NDArray[np.bool_] | None:
+        """Close a round. Released are its reports, batch after batch, each in a uniformly random
+        order of its own; or (`Agreement.release`) the sum of those that the key `private` opens.
 
-        Returns who is in it (mask [clients]); None, and the round stays open, if fewer than
-        `minimum` reports are there. A round that is closed stays as it is.
+        Returns who is in it (mask [clients]); None, and the round stays open, if usable reports of
+        fewer than `minimum` clients are there. A round that is closed stays as it is.
         """
-        place = (run, round_number)
         with self._whole() as database:
-            present = self._attendance(*place)
-            if present is not None:
+            present, agreement = self.attendance(place), self.agreement(place[0])
+            if present is not None or agreement is None or self._asked(place) is None:
                 return present
-            clients = self._clients(*place) if self._is_open(*place) else []
+            if agreement.release == "sum":
+                found = sum_of_usable(self._deliveries(place), agreement, place[1], private)
+                clients, pieces = found[0], iter([found[1]])
+            else:
+                clients = self._clients(place)
+                pieces = self._permuted(place, clients, agreement.batches)
             if len(clients) < max(1, minimum):
                 return None
-            agreement = self.agreement(run)
-            assert agreement is not None
-            order = list(clients)
-            for batch in range(agreement.batches):
-                # Fisher-Yates over the operating system's entropy: every order is equally likely.
-                secrets.SystemRandom().shuffle(order)
-                for position, client in enumerate(order, start=batch * len(order)):
-                    database.execute(
-                        "INSERT INTO batch SELECT run, round, ?, sealed FROM reports "
-                        "WHERE run = ? AND round = ? AND client = ? AND batch = ?",
-                        (position, *place, client, batch),
-                    )
-            return self._closed(*place, clients)
-
-    def add_up(
-        self, run: str, round_number: int, minimum: int, adding: Adding
-    ) -> NDArray[np.bool_] | None:
-        """Close a round: the sum of its usable reports is the batch. As `shuffle` for the rest."""
-        place = (run, round_number)
-        with self._whole() as database:
-            present = self._attendance(*place)
-            if present is not None:
-                return present
-            if not self._is_open(*place):
-                return None
-            rows = database.execute(
-                "SELECT client, sealed FROM reports WHERE run = ? AND round = ? "
-                "ORDER BY client, batch",
-                place,
+            database.executemany(
+                "INSERT INTO batch VALUES (?, ?, ?, ?)",
+                ((*place, position, piece) for position, piece in enumerate(pieces)),
             )
-            total = adding(
-                (int(client), [bytes(sealed) for _, sealed in own])
-                for client, own in groupby(rows, itemgetter(0))
-            )
-            if len(total.clients) < max(1, minimum):
-                return None
-            database.execute("INSERT INTO batch VALUES (?, ?, 0, ?)", (*place, total.content))
-            return self._closed(*place, total.clients)
-
-    def _closed(self, run: str, round_number: int, clients: list[int]) -> NDArray[np.bool_]:
-        agreement = self.agreement(run)
-        assert agreement is not None
-        present = np.zeros(agreement.clients, dtype=bool)
-        present[clients] = True
-        place = (run, round_number)
-        self._db.execute("DELETE FROM reports WHERE run = ? AND round = ?", place)
-        self._db.execute("DELETE FROM seen WHERE run = ? AND round = ?", place)
-        self._db.execute("UPDATE runs SET open = NULL WHERE run = ?", (run,))
-        bitmap = np.packbits(present).tobytes()
-        self._db.execute("INSERT INTO rounds VALUES (?, ?, ?, 0)", (*place, bitmap))
+            present = np.zeros(agreement.clients, dtype=bool)
+            present[clients] = True
+            database.execute("DELETE FROM reports WHERE run = ? AND round = ?", place)
+            database.execute("DELETE FROM seen WHERE run = ? AND round = ?", place)
+            database.execute("UPDATE runs SET open = NULL WHERE run = ?", place[:1])
+            bitmap = np.packbits(present).tobytes()
+            database.execute("INSERT INTO rounds VALUES (?, ?, ?, 0)", (*place, bitmap))
         return present
 
-    def attendance(self, run: str, round_number: int) -> NDArray[np.bool_] | None:
-        """Who is in a closed round's batch (mask [clients]); None while it is not closed."""
-        with self._lock:
-            return self._attendance(run, round_number)
+    def _clients(self, place: Place) -> list[int]:
+        """Who has sent reports of a round."""
+        chosen = "SELECT DISTINCT client FROM reports WHERE run = ? AND round = ? ORDER BY client"
+        return [int(client) for (client,) in self._db.execute(chosen, place)]
 
-    def batch(self, run: str, round_number: int) -> Iterator[bytes]:
-        """What is released of a closed round, piece by piece; nothing once it is handed over."""
-        position = 0
-        while True:
-            with self._lock:
-                row = self._db.execute(
-                    "SELECT content FROM batch WHERE run = ? AND round = ? AND position = ?",
-                    (run, round_number, position),
+    def _deliveries(self, place: Place) -> Iterable[tuple[int, list[bytes]]]:
+        """Each client of a round, and its sealed reports."""
+        chosen = "SELECT client, sealed FROM reports WHERE run = ? AND round = ? "
+        rows = self._db.execute(f"{chosen}ORDER BY client, batch", place)
+        for client, own in groupby(rows, itemgetter(0)):
+            yield int(client), [bytes(sealed) for _, sealed in own]
+
+    def _permuted(self, place: Place, clients: list[int], batches: int) -> Iterator[bytes]:
+        """The sealed reports of a round, batch after batch."""
+        order = list(clients)
+        for batch in range(batches):
+            # Fisher-Yates over the operating system's entropy: every order is equally likely.
+            secrets.SystemRandom().shuffle(order)
+            for client in order:
+                (sealed,) = self._db.execute(
+                    "SELECT sealed FROM reports WHERE run = ? AND round = ? AND client = ? "
+                    "AND batch = ?",
+                    (*place, client, batch),
                 ).fetchone()
-            if row is None:
-                return
-            yield bytes(row[0])
-            position += 1
+                yield sealed
 
-    def hand_over(self, run: str, round_number: int) -> None:
-        """Forget a closed round's batch: its step is durable where it was needed. The round stays
-        closed."""
-        with self._whole() as database:
-            place = (run, round_number)
-            database.execute("UPDATE rounds SET handed_over = 1 WHERE run = ? AND round = ?", place)
-            database.execute(
-                "DELETE FROM batch WHERE run = ? AND round = ? AND EXISTS (SELECT 1 FROM rounds "
-                "WHERE rounds.run = batch.run AND rounds.round = batch.round)",
-                place,
-            )
-
-    def handed_over(self, run: str, round_number: int) -> bool:
-        """Whether a round's batch is gone for good."""
-        with self._lock:
-            row = self._db.execute(
-                "SELECT handed_over FROM rounds WHERE run = ? AND round = ?", (run, round_number)
-            ).fetchone()
-        return row is not None and bool(row[0])
-
-    def _is_open(self, run: str, round_number: int) -> bool:
-        row = self._db.execute("SELECT open FROM runs WHERE run = ?", (run,)).fetchone()
-        return row is not None and row[0] == round_number
-
-    def _is_asked(self, run: str, client: int) -> bool:
-        row = self._db.execute("SELECT asked FROM runs WHERE run = ?", (run,)).fetchone()
-        return client < 8 * len(row[0]) and bool(row[0][client // 8] >> (7 - client % 8) & 1)
-
-    def _attendance(self, run: str, round_number: int) -> NDArray[np.bool_] | None:
-        row = self._db.execute(
+    def attendance(self, place: Place) -> NDArray[np.bool_] | None:
+        """Who is in a closed round's batch (mask [clients]); None while it is not closed."""
+        row = self._row(
             "SELECT attendance, agreement FROM rounds JOIN runs USING (run) "
             "WHERE run = ? AND round = ?",
-            (run, round_number),
-        ).fetchone()
+            place,
+        )
         if row is None:
             return None
         count = Agreement.decoded(row[1]).clients
         return np.unpackbits(np.frombuffer(row[0], np.uint8), count=count).astype(bool)
 
-    def _clients(self, run: str, round_number: int) -> list[int]:
-        rows = self._db.execute(
-            "SELECT DISTINCT client FROM reports WHERE run = ? AND round = ? ORDER BY client",
-            (run, round_number),
-        ).fetchall()
-        return [int(client) for (client,) in rows]
+    def batch(self, place: Place, first: int = 0, most: int = -1) -> list[bytes]:
+        """What is released of a closed round, from that position on, `most` pieces of it; nothing
+        once it is handed over."""
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT content FROM batch WHERE run = ? AND round = ? AND position >= ? "
+                "ORDER BY position LIMIT ?",
+                (*place, first, most),
+            ).fetchall()
+        return [bytes(content) for (content,) in rows]
+
+    def hand_over(self, place: Place) -> None:
+        """Forget a closed round's batch: its step is durable where it was needed. The round stays
+        closed."""
+        with self._whole() as database:
+            if self.attendance(place) is not None:
+                marked = "UPDATE rounds SET handed_over = 1 WHERE run = ? AND round = ?"
+                database.execute(marked, place)
+                database.execute("DELETE FROM batch WHERE run = ? AND round = ?", place)
+
+    def handed_over(self, place: Place) -> bool:
+        """Whether a round's batch is gone for good."""
+        row = self._row("SELECT handed_over FROM rounds WHERE run = ? AND round = ?", place)
+        return row is not None and bool(row[0])
+
+    def _asked(self, place: Place) -> bytes | None:
+        """Who is asked in a round, a bit each; None unless it is open."""
+        row = self._row("SELECT asked FROM runs WHERE run = ? AND open = ?", place)
+        return None if row is None else bytes(row[0])
+
+    def _row(self, query: str, values: tuple[str | int, ...]) -> tuple[bytes, ...] | None:
+        with self._lock:
+            found: tuple[bytes, ...] | None = self._db.execute(query, values).fetchone()
+        return found
 
 
 def _unusable(path: Path, error: Exception) -> RunError:
+    if "locked" in str(error):
+        return RunError(f"{path.parent} is in use by another shuffler; stop that one first")
     return RunError(f"{path} cannot be used as a shuffler's store: {error}")

@@ -20,6 +20,7 @@ OPEN, CLOSED, HANDED_OVER = b"\x00", b"\x01", b"\x02"
 LARGEST_ROUND = (1 << 32) - 1
 HEAD_BYTES = 4096
 """No head has more."""
+POSITION_BYTES = 6
 _LENGTH = 4
 """Bytes of a head's length."""
 
@@ -34,6 +35,11 @@ class Call:
     round_number: int
     agreement: Agreement | None = None
     client: int | None = None
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Run and round."""
+        return self.run, self.round_number
 
     def encoded(self, sent: bytes = b"") -> bytes:
         """The call, and what is sent with it."""
@@ -77,3 +83,15 @@ def mask_of(bitmap: bytes, clients: int) -> NDArray[np.bool_]:
     if len(bitmap) != (clients + 7) // 8:
         raise InvalidValueError("bitmap of clients", f"{len(bitmap)} bytes", "has another size")
     return np.unpackbits(np.frombuffer(bitmap, np.uint8), count=clients).astype(bool)
+
+
+def bytes_of(position: int) -> bytes:
+    """A position in a batch, as it is sent."""
+    return position.to_bytes(POSITION_BYTES, "big")
+
+
+def position_of(data: bytes) -> int:
+    """A position in a batch, from `POSITION_BYTES`. Raises `InvalidValueError` for another size."""
+    if len(data) != POSITION_BYTES:
+        raise InvalidValueError("position", f"{len(data)} bytes", "has another size")
+    return int.from_bytes(data, "big")

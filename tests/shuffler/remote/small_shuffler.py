@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from fl_shuffle.shuffler.remote.agreement import Agreement
+from fl_shuffle.shuffler.remote.client import RemoteShuffler
 from fl_shuffle.shuffler.remote.credentials import Pass, Settings, write_key
-from fl_shuffle.shuffler.remote.link import Receiver, Sender
+from fl_shuffle.shuffler.remote.link import Link, Sender
 from fl_shuffle.shuffler.remote.sealing import new_key, public_key
 from fl_shuffle.shuffler.remote.service import initialise, opened
 from tests.apps.programs import free_port
@@ -40,14 +41,14 @@ class Lab:
         own = replace(Pass.read(self.given(f"site-{site}"), "site"), **changed)
         return Sender(own, public_key(self.private), self.patience)
 
-    def receiver(self, facts: Agreement = FACTS) -> Receiver:
-        own = Pass.read(self.given("analyzer"), "analyzer")
-        return Receiver(own, facts, self.patience)
+    def analyzer(self, facts: Agreement = FACTS) -> RemoteShuffler:
+        link = Link(Pass.read(self.given("analyzer"), "analyzer"), self.patience)
+        return RemoteShuffler(link, facts, self.private, int, keep=True, counted=None)
 
 
 def make_lab(home: Path, *, sites: int = 3, min_reports: int = 2) -> Lab:
     address = f"127.0.0.1:{free_port()}"
-    settings = Settings(address, CLIENTS, min_reports, 1 << 16, analyzer="", sites=())
+    settings = Settings(address, CLIENTS, min_reports, 1 << 16)
     initialise(home / "store", home / "passes", settings, sites)
     lab = Lab(home, new_key())
     write_key(home / "analyzer.key", lab.private)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -20,13 +21,14 @@ from fl_shuffle.errors import RunError
 from fl_shuffle.shuffler.remote.agreement import Agreement, report_as_bytes
 from fl_shuffle.shuffler.remote.sealing import new_key, public_key, seal
 from fl_shuffle.shuffler.remote.store import FILE, Store, Taken
-from fl_shuffle.shuffler.remote.summing import adding, sum_of_content
+from fl_shuffle.shuffler.remote.summing import sum_of_content
 
 RUN = "ab" * 16
+ROUND = (RUN, 1)
 FACTS = Agreement(RUN, "reports", 8, 3, 2, -4, 1 << 20)
 EVERYBODY = np.ones(8, dtype=bool)
+NOBODY = np.zeros(8, dtype=bool)
 ORDERS = list(permutations(range(3)))
-ROUNDS_OF_BATCHES = 400
 
 
 @pytest.fixture
@@ -40,43 +42,51 @@ def sealed(client: int) -> bytes:
     return bytes([client]) * FACTS.sealed_bytes
 
 
-def fill(store: Store, clients: list[int], round_number: int = 1) -> None:
+def fill(store: Store, clients: list[int], number: int = 1) -> None:
     for client in clients:
-        assert store.add(RUN, round_number, client, sealed(client)) is Taken.ACCEPTED
+        assert store.add((RUN, number), client, sealed(client)) is Taken.ACCEPTED
+
+
+def close(store: Store, number: int = 1, least: int = 2, key: bytes = b"") -> list[int] | None:
+    present = store.close_round((RUN, number), least, key)
+    return None if present is None else np.flatnonzero(present).tolist()
 
 
 def test_a_round_has_one_batch_until_it_is_handed_over(store: Store, tmp_path: Path) -> None:
+    assert close(store, least=0) is None
     fill(store, [5, 0, 3])
-    present = store.shuffle(RUN, 1, 2)
-    assert present is not None
-    assert np.flatnonzero(present).tolist() == [0, 3, 5]
-    batch = list(store.batch(RUN, 1))
+    assert close(store, least=4) is None and store.batch(ROUND) == []
+    assert close(store) == [0, 3, 5]
+    batch = store.batch(ROUND)
     assert sorted(batch) == [sealed(client) for client in (0, 3, 5)]
-    assert store.add(RUN, 1, 6, sealed(6)) is Taken.NOT_OPEN
+    assert store.batch(ROUND, 1, 1) == batch[1:2]
     store.close()
     again = Store.open(tmp_path)
     assert not again.begin(FACTS, 1, EVERYBODY)
-    repeated = again.shuffle(RUN, 1, 2)
-    assert repeated is not None
-    assert np.array_equal(repeated, present)
-    assert list(again.batch(RUN, 1)) == batch
-    again.hand_over(RUN, 1)
-    assert list(again.batch(RUN, 1)) == []
-    assert again.handed_over(RUN, 1)
+    assert close(again, least=8) == [0, 3, 5] and again.batch(ROUND) == batch
+    again.hand_over(ROUND)
+    assert again.batch(ROUND) == [] and again.handed_over(ROUND)
     assert not again.begin(FACTS, 1, EVERYBODY)
-    assert again.add(RUN, 1, 6, sealed(6)) is Taken.NOT_OPEN
+    assert again.add(ROUND, 6, sealed(6)) is Taken.NOT_OPEN
 
 
 def test_one_report_per_client_and_round_and_none_twice(store: Store) -> None:
     fill(store, [1])
-    assert store.add(RUN, 1, 1, sealed(1)) is Taken.ACCEPTED  # the acknowledgement was lost
-    assert store.add(RUN, 1, 1, sealed(7)) is Taken.ALREADY
-    assert store.add(RUN, 1, 2, sealed(1)) is Taken.REPLAYED
-    assert store.add(RUN, 2, 2, sealed(2)) is Taken.NOT_OPEN
-    assert store.add("cd" * 16, 1, 2, sealed(2)) is Taken.NOT_OPEN
+    assert store.add(ROUND, 1, sealed(1)) is Taken.ACCEPTED  # the acknowledgement was lost
+    assert store.add(ROUND, 1, sealed(7)) is Taken.ALREADY
+    assert store.add(ROUND, 2, sealed(1)) is Taken.REPLAYED
+    assert store.add((RUN, 2), 2, sealed(2)) is Taken.NOT_OPEN
+    assert store.add(("cd" * 16, 1), 2, sealed(2)) is Taken.NOT_OPEN
     fill(store, [2])
-    assert store.shuffle(RUN, 1, 2) is not None
-    assert sorted(store.batch(RUN, 1)) == [sealed(1), sealed(2)]
+    assert close(store) == [1, 2]
+    assert sorted(store.batch(ROUND)) == [sealed(1), sealed(2)]
+    # One round is open at a time: beginning another throws its reports away.
+    store.begin(FACTS, 2, EVERYBODY)
+    fill(store, [4], 2)
+    store.begin(FACTS, 3, EVERYBODY)
+    assert store.add((RUN, 2), 5, sealed(5)) is Taken.NOT_OPEN
+    store.begin(FACTS, 2, EVERYBODY)
+    assert close(store, 2, 1) is None
 
 
 def delivery(client: int) -> bytes:
@@ -86,97 +96,71 @@ def delivery(client: int) -> bytes:
 
 def test_each_batch_of_a_round_has_an_order_of_its_own(tmp_path: Path) -> None:
     """Of three clients: every pair of orders is as likely in two batches, and no report is lost."""
-    store, facts = Store.open(tmp_path), replace(FACTS, batches=3)
+    store, facts, rounds = Store.open(tmp_path), replace(FACTS, batches=3), 400
     store._db.execute("PRAGMA synchronous = OFF")
     pairs: Counter[tuple[tuple[int, ...], ...]] = Counter()
-    for number in range(1, ROUNDS_OF_BATCHES + 1):
+    for number in range(1, rounds + 1):
         assert store.begin(facts, number, EVERYBODY)
         for client in range(3):
-            assert store.add(RUN, number, client, delivery(client)) is Taken.ACCEPTED
-        assert store.shuffle(RUN, number, 2) is not None
-        found = list(store.batch(RUN, number))
+            assert store.add((RUN, number), client, delivery(client)) is Taken.ACCEPTED
+        assert close(store, number) == [0, 1, 2]
+        found = store.batch((RUN, number))
         assert [piece[1] for piece in found] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-        assert {len(piece) for piece in found} == {FACTS.sealed_bytes}
         orders = [tuple(piece[0] for piece in found[start : start + 3]) for start in (0, 3, 6)]
         assert all(sorted(order) == [0, 1, 2] for order in orders)
         pairs[orders[0], orders[1]] += 1
         pairs[orders[1], orders[2]] += 1
-    expected = 2 * ROUNDS_OF_BATCHES / 36
+    expected = 2 * rounds / 36
     squares = sum((pairs[one, two] - expected) ** 2 for one in ORDERS for two in ORDERS)
     # The two pairs of a round share a batch, but each of them is uniform: at most twice chi-square.
     assert squares / expected < 2.0 * chi2.isf(1e-6, 35)
 
 
 def test_a_copy_of_one_of_anothers_reports_is_refused(tmp_path: Path) -> None:
-    store, facts = Store.open(tmp_path), replace(FACTS, batches=3)
-    store.begin(facts, 1, EVERYBODY)
-    assert store.add(RUN, 1, 1, delivery(1)) is Taken.ACCEPTED
-    size = FACTS.sealed_bytes
-    copied = delivery(2)[: 2 * size] + delivery(1)[:size]
-    assert store.add(RUN, 1, 2, copied) is Taken.REPLAYED
+    store, size = Store.open(tmp_path), FACTS.sealed_bytes
+    store.begin(replace(FACTS, batches=3), 1, EVERYBODY)
+    assert store.add(ROUND, 1, delivery(1)) is Taken.ACCEPTED
+    assert store.add(ROUND, 2, delivery(2)[: 2 * size] + delivery(1)[:size]) is Taken.REPLAYED
     twice = delivery(3)[:size] * 2 + delivery(3)[2 * size :]
-    assert store.add(RUN, 1, 3, twice) is Taken.REPLAYED
-
-
-def test_a_batch_below_the_minimum_stays(store: Store) -> None:
-    fill(store, [1, 2])
-    assert store.shuffle(RUN, 1, 3) is None
-    assert list(store.batch(RUN, 1)) == []
-    fill(store, [3])
-    assert store.shuffle(RUN, 1, 3) is not None
-
-
-def test_an_empty_round_is_never_closed(store: Store) -> None:
-    assert store.shuffle(RUN, 1, 0) is None
-
-
-def test_only_clients_that_are_asked_and_only_one_round_at_a_time(store: Store) -> None:
-    asked = EVERYBODY.copy()
-    asked[2] = False
-    assert store.begin(FACTS, 4, asked)
-    assert store.add(RUN, 4, 2, sealed(6)) is Taken.NOT_ASKED
-    assert store.add(RUN, 4, 10**9, sealed(6)) is Taken.NOT_ASKED
-    assert store.begin(FACTS, 1, asked)
-    fill(store, [1])
-    fill(store, [3])
-    present = store.shuffle(RUN, 1, 2)
-    assert present is not None
-    assert np.flatnonzero(present).tolist() == [1, 3]
-    assert store.begin(FACTS, 2, EVERYBODY)
-    fill(store, [4], 2)
-    assert store.begin(FACTS, 3, EVERYBODY)
-    assert store.add(RUN, 2, 5, sealed(5)) is Taken.NOT_OPEN
-    assert store.begin(FACTS, 2, EVERYBODY)
-    assert store.shuffle(RUN, 2, 1) is None
+    assert store.add(ROUND, 3, twice) is Taken.REPLAYED
 
 
 def test_the_list_of_an_open_round_grows_and_never_shrinks(store: Store) -> None:
     """Begun anew with a victim and a colluder alone, it is closed with everybody's reports."""
     fill(store, [0, 1, 2, 3, 4])
-    victim = np.zeros_like(EVERYBODY)
-    victim[[0, 5]] = True
+    victim = np.isin(np.arange(8), [0, 5])
     assert store.begin(FACTS, 1, victim)
     fill(store, [5, 6])  # 6 is asked still
-    present = store.shuffle(RUN, 1, 2)
-    assert present is not None and np.flatnonzero(present).tolist() == [0, 1, 2, 3, 4, 5, 6]
-    some = EVERYBODY.copy()
-    some[[3, 4]] = False
+    assert close(store) == [0, 1, 2, 3, 4, 5, 6]
+    some = ~np.isin(np.arange(8), [3, 4])
     assert store.begin(FACTS, 2, some)
-    assert store.add(RUN, 2, 3, sealed(3)) is Taken.NOT_ASKED
+    for client in (3, 10**9):
+        assert store.add((RUN, 2), client, sealed(3)) is Taken.NOT_ASKED
     assert store.begin(FACTS, 2, victim | ~some)
     fill(store, [1, 3, 4], 2)
-    assert store.begin(FACTS, 2, np.zeros_like(EVERYBODY))
-    assert store.shuffle(RUN, 2, 1) is None  # all of them are gone, and nobody is asked
-    assert store.add(RUN, 2, 5, sealed(5)) is Taken.NOT_ASKED
+    assert store.begin(FACTS, 2, NOBODY)
+    assert close(store, 2, 1) is None  # all of them are gone, and nobody is asked
+    assert store.add((RUN, 2), 5, sealed(5)) is Taken.NOT_ASKED
 
 
-def test_the_file_is_private_and_holds_no_arrival_and_no_sender(
-    store: Store, tmp_path: Path
-) -> None:
-    fill(store, [5, 0, 3, 7])
-    store.shuffle(RUN, 1, 2)
-    store.close()
-    path = tmp_path / FILE
+def test_the_file_is_private_and_holds_no_arrival_and_no_sender(tmp_path: Path) -> None:
+    contents = []
+    for name, order in (("one", [0, 3, 5, 7]), ("other", [7, 3, 0, 5])):
+        (tmp_path / name).mkdir()
+        store, path = Store.open(tmp_path / name), tmp_path / name / FILE
+        store.begin(FACTS, 1, EVERYBODY)
+        fill(store, order)
+        reader = sqlite3.connect(path, timeout=0.05)
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            reader.execute("SELECT count(*) FROM reports")
+        reader.close()
+        store.close()
+        with sqlite3.connect(path) as database:
+            contents.append("\n".join(database.iterdump()))
+        store = Store.open(tmp_path / name)
+        close(store)
+        store.close()
+    assert contents[0] == contents[1]  # the order in which they came is nowhere
     assert path.stat().st_mode & 0o777 == 0o600
     with sqlite3.connect(path) as database:
         tables = {
@@ -185,25 +169,12 @@ def test_the_file_is_private_and_holds_no_arrival_and_no_sender(
         }
         assert tables["batch"] == ["run", "round", "position", "content"]
         assert not any("time" in column for columns in tables.values() for column in columns)
-        assert database.execute("SELECT count(*) FROM reports").fetchone() == (0,)
-        assert database.execute("SELECT count(*) FROM seen").fetchone() == (0,)
+        for table in ("reports", "seen"):
+            assert database.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
     # Deleted rows are overwritten: each report is there once, in the batch.
     content = path.read_bytes()
     assert [content.count(sealed(client)[:64]) for client in (0, 3, 5, 7)].count(1) >= 3
-    assert [each.name for each in tmp_path.iterdir() if "-wal" in each.name] == []
-
-
-def test_two_stores_that_were_filled_in_another_order_are_equal(tmp_path: Path) -> None:
-    contents = []
-    for name, order in (("one", [0, 1, 2, 3]), ("other", [3, 1, 0, 2])):
-        (tmp_path / name).mkdir()
-        store = Store.open(tmp_path / name)
-        store.begin(FACTS, 1, EVERYBODY)
-        fill(store, order)
-        store.close()
-        with sqlite3.connect(tmp_path / name / FILE) as database:
-            contents.append("\n".join(database.iterdump()))
-    assert contents[0] == contents[1]
+    assert not list(path.parent.glob("*-wal"))
 
 
 def test_every_order_is_equally_likely(tmp_path: Path) -> None:
@@ -215,13 +186,11 @@ def test_every_order_is_equally_likely(tmp_path: Path) -> None:
     for number in range(1, rounds + 1):
         store.begin(FACTS, number, EVERYBODY)
         fill(store, [0, 1, 2], number)
-        store.shuffle(RUN, number, 2)
-        seen[tuple(piece[0] for piece in store.batch(RUN, number))] += 1
-        store.hand_over(RUN, number)
-    orders = list(permutations(range(3)))
-    limit = float(chi2.ppf(1 - 1e-6, 5))
-    expected = rounds / 6
-    assert sum((seen[order] - expected) ** 2 / expected for order in orders) < limit
+        close(store, number)
+        seen[tuple(piece[0] for piece in store.batch((RUN, number)))] += 1
+        store.hand_over((RUN, number))
+    limit, expected = float(chi2.ppf(1 - 1e-6, 5)), rounds / 6
+    assert sum((seen[order] - expected) ** 2 / expected for order in ORDERS) < limit
     for faulty in ([0.0] + [1 / 5] * 5, [2 / 7] + [1 / 7] * 5):
         distance = rounds * sum((share - 1 / 6) ** 2 * 6 for share in faulty)
         assert ncx2.sf(limit, 5, distance) > 0.999
@@ -236,146 +205,106 @@ def test_a_round_is_not_closed_before_that_is_durable(store: Store, tmp_path: Pa
     reader.execute("SELECT count(*) FROM reports").fetchone()
     # The commit has to wait for the reader, and does not so for long.
     with pytest.raises(sqlite3.OperationalError, match="locked"):
-        store.shuffle(RUN, 1, 2)
-    assert store.attendance(RUN, 1) is None
-    assert list(store.batch(RUN, 1)) == []
+        close(store)
+    assert store.attendance(ROUND) is None and store.batch(ROUND) == []
     reader.execute("ROLLBACK")
     assert reader.execute("SELECT count(*) FROM reports").fetchone() == (3,)
     fill(store, [6])
-    assert store.shuffle(RUN, 1, 2) is not None
-    batch = list(store.batch(RUN, 1))
+    assert close(store) == [0, 3, 5, 6]
+    batch = store.batch(ROUND)
     reader.close()
     store.close()
-    assert list(Store.open(tmp_path).batch(RUN, 1)) == batch
-
-
-def test_nobody_reads_the_file_of_an_open_store(store: Store, tmp_path: Path) -> None:
-    for fresh in (False, True):
-        reader = sqlite3.connect(tmp_path / FILE, timeout=0.05)
-        with pytest.raises(sqlite3.OperationalError, match="locked"):
-            reader.execute("SELECT count(*) FROM reports")
-        reader.close()
-        if not fresh:
-            store.close()
-            store = Store.open(tmp_path)
-    store.close()
-
-
-CRASH = """
-import sys
-from pathlib import Path
-import numpy as np
-from fl_shuffle.shuffler.remote.agreement import Agreement
-from fl_shuffle.shuffler.remote.store import Store
-
-facts = Agreement("ab" * 16, "reports", 8, 3, 2, -4, 1 << 20)
-store = Store.open(Path(sys.argv[1]))
-left = int(sys.argv[2])
-steps = [0]
-
-def trace(statement):
-    steps[0] += 1
-    if steps[0] == left:
-        import os
-        os.kill(os.getpid(), 9)
-
-store._db.set_trace_callback(trace)
-store.begin(facts, 1, np.ones(8, dtype=bool))
-print("begun", flush=True)
-for client in (0, 3, 5):
-    print(store.add("ab" * 16, 1, client, bytes([client]) * facts.sealed_bytes).name, flush=True)
-if store.shuffle("ab" * 16, 1, 2) is not None:
-    for piece in store.batch("ab" * 16, 1):
-        print("batch", piece[0], flush=True)
-print("steps", steps[0])
-"""
+    assert Store.open(tmp_path).batch(ROUND) == batch
 
 
 def crash(directory: Path, left: int) -> list[str]:
     """What a process says that is killed before its `left`-th statement (0: never)."""
-    done = subprocess.run(
-        [sys.executable, "-c", CRASH, str(directory), str(left)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
-    )
-    assert done.returncode == (-9 if left else 0), done.stderr
-    return done.stdout.splitlines()
+    directory.mkdir()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException), os.fdopen(writer, "w", buffering=1) as out:
+            _a_round(Store.open(directory), left, lambda line: print(line, file=out))
+        os._exit(1)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        lines = said.read().splitlines()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
+    return lines
+
+
+def _a_round(store: Store, left: int, say: Callable[[str], None]) -> None:
+    steps = [0]
+
+    def trace(statement: str) -> None:
+        steps[0] += 1
+        if steps[0] == left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    store._db.set_trace_callback(trace)
+    store.begin(FACTS, 1, EVERYBODY)
+    for client in (0, 3, 5):
+        say(store.add(ROUND, client, sealed(client)).name)
+    close(store)
+    for piece in store.batch(ROUND):
+        say(f"batch {piece[0]}")
+    say(f"steps {steps[0]}")
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_killed_before_any_statement_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
-    whole = tmp_path / "whole"
-    whole.mkdir()
-    total = int(crash(whole, 0)[-1].split()[1])
+    total = int(crash(tmp_path / "whole", 0)[-1].split()[1])
     assert total > 30
     for left in range(1, total + 1, 4):
-        directory = tmp_path / str(left)
-        directory.mkdir()
-        said = crash(directory, left)
-        store = Store.open(directory)
-        closed = store.attendance(RUN, 1) is not None
+        said = crash(tmp_path / str(left), left)
+        store = Store.open(tmp_path / str(left))
         released = [int(line.split()[1]) for line in said if line.startswith("batch")]
-        order = [piece[0] for piece in store.batch(RUN, 1)]
+        order = [piece[0] for piece in store.batch(ROUND)]
         assert order[: len(released)] == released
-        if closed:
+        if store.attendance(ROUND) is not None:
             assert sorted(order) == [0, 3, 5]
             continue
-        assert not released
-        kept = {client for (client,) in store._db.execute("SELECT client FROM reports")}
-        assert len(kept) >= said.count("ACCEPTED")
+        kept = store._db.execute("SELECT DISTINCT client FROM reports").fetchall()
+        assert not released and len(kept) >= said.count("ACCEPTED")
         # It goes on where it was: what is there already is not taken twice.
         store.begin(FACTS, 1, EVERYBODY)
         fill(store, [0, 3, 5])
-        store.shuffle(RUN, 1, 2)
-        assert sorted(piece[0] for piece in store.batch(RUN, 1)) == [0, 3, 5]
+        assert close(store) == [0, 3, 5] == sorted(piece[0] for piece in store.batch(ROUND))
         store.close()
 
 
 def test_threads_and_closing_at_once_give_one_batch(store: Store) -> None:
-    results = []
-    gate = threading.Barrier(9)
+    results, gate = [], threading.Barrier(9)
 
     def send(client: int) -> None:
         gate.wait()
-        results.append((client, store.add(RUN, 1, client, sealed(client))))
+        if client == 8:
+            close(store)
+        elif store.add(ROUND, client, sealed(client)) is Taken.ACCEPTED:
+            results.append(client)
 
-    def close() -> None:
-        gate.wait()
-        store.shuffle(RUN, 1, 2)
-
-    threads = [threading.Thread(target=send, args=(client,)) for client in range(8)]
-    threads.append(threading.Thread(target=close))
+    threads = [threading.Thread(target=send, args=(client,)) for client in range(9)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    present = store.shuffle(RUN, 1, 2)
-    assert present is not None
-    taken = sorted(client for client, outcome in results if outcome is Taken.ACCEPTED)
-    assert taken == np.flatnonzero(present).tolist()
-    assert sorted(piece[0] for piece in store.batch(RUN, 1)) == taken
+    assert close(store) == sorted(results) == sorted(piece[0] for piece in store.batch(ROUND))
 
 
 def test_a_sum_is_exact_and_leaves_out_what_cannot_be_added(tmp_path: Path) -> None:
-    key = new_key()
-    facts = Agreement(RUN, "sum", 8, 3, 2, -4, 1 << 20)
-    store = Store.open(tmp_path)
+    key, store, facts = new_key(), Store.open(tmp_path), replace(FACTS, release="sum")
     store.begin(facts, 1, EVERYBODY)
-    generator = np.random.default_rng(4)
-    steps = generator.integers(-(1 << 20), 1 << 20, size=(8, 3))
+    steps = np.random.default_rng(4).integers(-(1 << 20), 1 << 20, size=(8, 3))
     reports = (steps / 16.0).astype(np.float32)
     reports[2, 1] += 2.0**-5  # off the grid
     reports[3, 0] = np.nan
     reports[4, 2] = 1e30
     for client, report in enumerate(reports):
         other = facts.info(2 if client == 5 else 1)
-        store.add(RUN, 1, client, seal(report_as_bytes(report), public_key(key), other))
-    assert store.add_up(RUN, 1, 5, adding(facts, 1, key)) is None
-    present = store.add_up(RUN, 1, 4, adding(facts, 1, key))
-    assert present is not None
-    assert np.flatnonzero(present).tolist() == [0, 1, 6, 7]
-    (content,) = store.batch(RUN, 1)
+        store.add(ROUND, client, seal(report_as_bytes(report), public_key(key), other))
+    assert close(store, least=5, key=key) is None
+    assert close(store, least=4, key=key) == [0, 1, 6, 7]
+    (content,) = store.batch(ROUND)
     total = sum_of_content(content, facts)
     assert np.array_equal(total, steps[[0, 1, 6, 7]].sum(axis=0) / 16.0)
     with pytest.raises(RunError, match="no sum"):
