@@ -39,17 +39,12 @@ from fl_shuffle.accounting.rounds.local_guarantees import (
     local_epsilons,
     worst_local_epsilons,
 )
-from fl_shuffle.accounting.rounds.participation_history import (
-    ParticipationHistory,
-    Spent,
-    outweighs,
-)
-from fl_shuffle.accounting.rounds.round_library import RoundLibrary
+from fl_shuffle.accounting.rounds.participation_history import ParticipationHistory
+from fl_shuffle.accounting.rounds.round_library import RoundLibrary, largest_epsilon
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView, as_published_type, kind_alone
 from fl_shuffle.accounting.rounds.sum_account import SUM_SOURCE, SumAccount
 from fl_shuffle.accounting.rounds.trust import ANALYZED, EVERYBODY_HONEST, Trust
 from fl_shuffle.accounting.rounds.worst_client import WorstClient
-from fl_shuffle.accounting.rounds.worst_history import largest_epsilon
 
 LISTED_CLASSES = 64
 """With more classes than this a round lists only some of the most exposed; the worst client's
@@ -226,10 +221,6 @@ class Accountant:
         """
         if not self._taken.any():
             return None
-        if self._sums_count and not self._smaller:
-            client = self._sums.worst_client(self._delta)
-            if client is not None:
-                return self._in_sums(client, self._sums.worst_epsilon(self._delta))
         return self.of_client(int(np.argmax(self.client_totals().headline)))
 
     def of_client(self, index: int) -> WorstClient | None:
@@ -262,12 +253,14 @@ class Accountant:
         if self._no_sum is not None:
             return Column("sum", Status.PROVEN, SUM_SOURCE, note=self._no_sum)
         after = self._counting(present).sums
-        column = after.column(self._delta, taken, overall=proven.overall is not None)
+        worst = after.worst_epsilons(self._delta)
+        most = None if proven.overall is None else float(worst.max())
+        epsilon = {index: float(worst[index]) for index in taken}
+        column = Column("sum", Status.PROVEN, SUM_SOURCE, epsilon, overall=most)
         if self._smaller:
-            worst = None
-            if proven.overall is not None:
-                worst = self._worst_proven(present, after.epsilons(self._delta))
-            column = smaller_column(column, proven, worst)
+            if most is not None:
+                most = self._worst_proven(present, after.epsilons(self._delta))
+            column = smaller_column(column, proven, most)
         return column
 
     def _each(
@@ -322,7 +315,7 @@ class Accountant:
         return {int(index): int(most[index]) for index in listed}
 
     def _local(self, index: int, rounds: int) -> float:
-        return local_epsilon(self._alone[index], rounds, self._delta)
+        return local_epsilon(self._alone[index].law, rounds, self._delta)
 
     def _worst_local(self, present: Mask) -> float:
         taken, everybody = self._with(present), np.zeros_like(self._class_of)
@@ -342,21 +335,7 @@ class Accountant:
             own = local_epsilons(self._alone, self._class_of, taken, self._delta)
             local = np.zeros(groups)
             np.maximum.at(local, histories.group_of, np.minimum(own, sums))
-        worst = 0.0
-        known: list[tuple[Spent, float]] = []
-        lengths = [sum(spent.values()) for spent in histories.distinct]
-        for group in sorted(range(groups), key=lambda g: (-lengths[g], -local[g])):
-            spent, bound = histories.distinct[group], float(local[group])
-            # A history costs no more than one that outweighs it: most need not be worked out.
-            above = [cost for more, cost in known if outweighs(more, spent)] if spent else []
-            if min([bound, *above]) <= worst:
-                continue
-            if spent:
-                cost = self._library.epsilon(spent, self._delta)
-                known.append((spent, cost))
-                bound = min(bound, cost)
-            worst = max(worst, bound)
-        return worst
+        return largest_epsilon(self._library, histories.distinct, self._delta, local.tolist())
 
     def _proven_column(self, present: Mask, local: dict[int, float], worst: float | None) -> Column:
         note = self._no_credit
@@ -364,11 +343,9 @@ class Accountant:
             return Column("proven", Status.PROVEN, self._local_source, local, note, worst)
         histories = self._counting(present).histories
         epsilon = dict(local)
-        candidates = {index: histories.worst_candidates(self._members(index)) for index in local}
         for index, own in local.items():
-            if all(candidates[index]):
-                shuffled = largest_epsilon(self._library, candidates[index], self._delta)
-                epsilon[index] = min(own, shuffled)
+            if met := histories.of(self._members(index)):
+                epsilon[index] = largest_epsilon(self._library, met, self._delta, [own] * len(met))
         worst = None if worst is None else self._worst_proven(present)
         source, note = (DECLARED_SOURCE, DECLARED_NOTE) if self._declared else (SHUFFLED_SOURCE, "")
         return Column("proven", Status.PROVEN, source, epsilon, note, worst)
@@ -377,10 +354,9 @@ class Accountant:
         histories = self._counting(present).published
         epsilon = {}
         for index in taken:
-            candidates = histories.worst_candidates(self._members(index))
-            if any(candidates):
-                met = [spent for spent in candidates if spent]
-                epsilon[index] = largest_epsilon(self._library, met, self._delta)
+            if met := histories.of(self._members(index)):
+                no_limit = [math.inf] * len(met)
+                epsilon[index] = largest_epsilon(self._library, met, self._delta, no_limit)
         note = "" if epsilon else "it is published for Laplace reports, not for these"
         if not epsilon and self._classes.is_noise("laplace").any():
             note = f"not computed for more than {PUBLISHED_CLASSES:,} kinds of reports"

@@ -79,11 +79,11 @@ def sum_lower_column(account: SumAccount, delta: float, classes: Iterable[int]) 
         return Column(
             "sum-lower", Status.LOWER_BOUND, SUM_LOWER_SOURCE, note="as for the column sum"
         )
-    if bool(account.classes.is_noise("laplace").any()):
+    if account.table.laplace:
         return Column("sum-lower", Status.LOWER_BOUND, SUM_LOWER_SOURCE, note=LAPLACE_NOTE)
     worst = account.worst_of_classes(account.attacked_mu_squared)
     found = {
-        index: sum_attack_epsilon(delta, math.sqrt(worst[index]), account.coarsest)
+        index: sum_attack_epsilon(delta, math.sqrt(worst[index]), account.table.coarsest)
         for index in classes
     }
     epsilon = {index: value for index, value in found.items() if value > 0.0}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fl_shuffle.accounting.guarantee import Status, proof_over_attack
-from fl_shuffle.accounting.reports import ReportClass
+from fl_shuffle.accounting.reports import OwnLaw, ReportClass
 from fl_shuffle.errors import InvalidValueError, require_choice, require_real
 
 
@@ -46,6 +46,12 @@ class ClientClass:
         if self.noise == "user":
             return self.epsilon0
         return min(self.sensitivity, 2.0 * self.radius) / self.scale
+
+    @property
+    def law(self) -> OwnLaw:
+        """The client's own noise; steps that it declares count as one Gaussian mechanism."""
+        noise = "gaussian" if self.noise == "declared" else self.noise
+        return OwnLaw(noise, self.exposure, self.delta0 if noise == "user" else 0.0)
 
 
 def client_class(kind: ReportClass) -> ClientClass:

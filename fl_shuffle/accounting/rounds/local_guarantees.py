@@ -5,16 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaln, log_expit
 
-from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_epsilons
+from fl_shuffle.accounting.bisection import bisected
+from fl_shuffle.accounting.bounds.laplace_mechanism import (
+    laplace_delta,
+    laplace_epsilon,
+    local_pair,
+)
+from fl_shuffle.accounting.bounds.partial_shuffle import profile as profiles
+from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
+from fl_shuffle.accounting.laws.gaussian_mechanism import (
+    gaussian_epsilon,
+    gaussian_epsilons,
+    gaussian_profile,
+)
+from fl_shuffle.accounting.reports import OwnLaw
 from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
-from fl_shuffle.accounting.rounds.declared_round import declared_local_epsilon
 from fl_shuffle.accounting.rounds.events import ClientClass
 
+DECLARED_INFLATION = 1.0 + 1e-7
+"""Covers the round-off of the sum over a declared report's losses."""
+MAX_LOCAL_PAIR_EXPOSURE = 12.0
+"""Larger exposures get no dominating pair: their losses overflow."""
 LOCAL_LAWS = 256
 """With more distinct Laplace exposures, or declared epsilons, than this they are rounded up ..."""
 LOCAL_LADDER = 0.01
@@ -25,20 +42,66 @@ LOCAL_RUNGS = 1000
 Vector = NDArray[np.float64]
 
 
-def local_epsilon(client: ClientClass, rounds: int, delta: float) -> float:
+@lru_cache(maxsize=1 << 16)
+def local_epsilon(law: OwnLaw, rounds: int, delta: float) -> float:
     """Epsilon at `delta` of `rounds` reports of one client, the shuffler ignored; proven.
 
-    Gaussian noise: mu = sensitivity / scale, T-fold mu sqrt(T), exact conversion (Dong, Roth, Su
-    2022). Laplace noise: the exact T-fold composition of the worst pair. A randomizer without a
-    known law: the same for the worst pair within the declared (epsilon0, delta0).
+    Gaussian noise: mu sqrt(T), exact conversion (Dong, Roth, Su 2022). Laplace noise: the exact
+    T-fold composition of the worst pair. A randomizer without a known law: the same for the worst
+    pair within the declared (epsilon0, delta0), infinite where `rounds` delta0 exceeds `delta`.
     """
+    noise, exposure, delta0 = law
     if rounds == 0:
         return 0.0
-    if client.noise in ("gaussian", "declared"):
-        return gaussian_epsilon(delta, client.exposure * math.sqrt(rounds))
-    if client.noise == "laplace":
-        return laplace_epsilon(delta, client.exposure, rounds)
-    return declared_local_epsilon(client.epsilon0, client.delta0, rounds, delta)
+    if noise == "gaussian":
+        return gaussian_epsilon(delta, exposure * math.sqrt(rounds))
+    if noise == "laplace":
+        return laplace_epsilon(delta, exposure, rounds)
+    pure = exposure * rounds
+    if rounds == 1 or pure == 0.0 or declared_delta(exposure, delta0, rounds, pure) > delta:
+        return pure if delta0 * rounds <= delta else math.inf
+    return bisected(
+        lambda e: declared_delta(exposure, delta0, rounds, e) <= delta, pure, 0.0, 1e-9
+    )[0]
+
+
+def local_delta(law: OwnLaw, rounds: int, epsilon: float) -> float:
+    """The same the other way round: delta at `epsilon`."""
+    if law.noise == "gaussian":
+        return float(gaussian_profile(epsilon, law.exposure * math.sqrt(rounds)))
+    if law.noise == "laplace":
+        return laplace_delta(epsilon, law.exposure, rounds)
+    return declared_delta(law.exposure, law.delta0, rounds, epsilon)
+
+
+def own_pair(law: OwnLaw) -> DominatingPair | None:
+    """The dominating pair of one report, the shuffler ignored; None if its losses are too large."""
+    noise, exposure, delta0 = law
+    if exposure > MAX_LOCAL_PAIR_EXPOSURE:
+        return None
+    if noise == "laplace":
+        return local_pair(exposure)
+    if noise == "gaussian":
+        grid = np.linspace(0.0, exposure * (9.0 + 0.5 * exposure), 400 if exposure > 0.0 else 1)
+        return DominatingPair.from_curve(grid, gaussian_profile(grid, exposure))
+    if exposure == 0.0:
+        return DominatingPair.from_curve([0.0], [delta0])
+    at_zero = profiles.approximate(exposure, delta0).local_delta(0.0)
+    return DominatingPair.from_curve([0.0, exposure], [at_zero, delta0])
+
+
+def declared_delta(epsilon0: float, delta0: float, rounds: int, epsilon: float) -> float:
+    """Delta at `epsilon` of `rounds` reports that declare (epsilon0, delta0), without a shuffler.
+
+    Exact for the worst such reports (Kairouz, Oh, Viswanath 2015, Theorem 3.3), rounded up.
+    """
+    certain = -math.expm1(rounds * math.log1p(-delta0)) if delta0 < 1.0 else 1.0
+    ups = np.arange(rounds + 1)
+    logs = gammaln(rounds + 1.0) - gammaln(ups + 1.0) - gammaln(rounds - ups + 1.0)
+    logs += ups * log_expit(epsilon0) + (rounds - ups) * log_expit(-epsilon0)
+    above = epsilon - (2.0 * ups - rounds) * epsilon0
+    gains = float(np.sum(np.exp(logs) * -np.expm1(np.minimum(above, 0.0))))
+    return min(1.0, (certain + (1.0 - certain) * gains) * DECLARED_INFLATION)
 
 
 def accounted_locally(classes: ClassTable) -> ClassTable:
@@ -90,13 +153,12 @@ def local_epsilons(
     values[gaussian] = gaussian_epsilons(delta, mu)
     rest = np.flatnonzero(~gaussian)
     if rest.size:
-        alike = _local_laws(table)[class_of[rest]] * (int(rounds.max()) + 1) + rounds[rest]
-        _, first, inverse = np.unique(alike, return_index=True, return_inverse=True)
+        alike = distinct_rows(_local_laws(table)[class_of[rest]], rounds[rest])
         found = [
-            local_epsilon(table[int(class_of[client])], int(rounds[client]), delta)
-            for client in rest[first].tolist()
+            local_epsilon(table[int(class_of[client])].law, int(rounds[client]), delta)
+            for client in rest[alike.first].tolist()
         ]
-        values[rest] = np.array(found)[inverse.reshape(-1)]
+        values[rest] = np.array(found)[alike.inverse]
     return values
 
 
@@ -107,8 +169,7 @@ def _gaussian(table: ClassTable) -> NDArray[np.bool_]:
 
 def _local_laws(table: ClassTable) -> NDArray[np.int64]:
     """A number [classes] for each class, the same where `local_epsilon` is."""
-    user = table.is_noise("user")
-    delta0 = np.where(user, table.delta0, 0.0)
+    delta0 = np.where(table.is_noise("user"), table.delta0, 0.0)
     return distinct_rows(table.noise, table.exposure, delta0).inverse
 
 
@@ -120,34 +181,20 @@ def worst_local_epsilons(
     groups: int,
     delta: float,
 ) -> Vector:
-    """The largest `local_epsilon` among the clients of each group [groups]; 0 for an empty group.
-
-    Only clients that may be the worst are evaluated: in each group those that no other client of
-    the same kind of noise surpasses in both exposure and rounds.
-    """
+    """The largest `local_epsilon` of the clients of each group [groups]; 0 for an empty group."""
     table = ClassTable.of(classes)
     gaussian = _gaussian(table)[class_of]
-    worst = np.zeros(groups)
-    if gaussian.any():
-        mu = np.zeros(groups)
-        exposure = table.exposure[class_of[gaussian]]
-        np.maximum.at(mu, group_of[gaussian], exposure * np.sqrt(rounds[gaussian]))
-        worst = gaussian_epsilons(delta, mu)
-    rest = np.flatnonzero(~gaussian & (rounds > 0))
+    mu = np.zeros(groups)
+    exposure = table.exposure[class_of[gaussian]]
+    np.maximum.at(mu, group_of[gaussian], exposure * np.sqrt(rounds[gaussian]))
+    worst = gaussian_epsilons(delta, mu)
+    rest = np.flatnonzero(~gaussian)
     if rest.size:
-        # Clients of one law, group and number of rounds are alike.
-        laws = _local_laws(table)[class_of[rest]]
-        clients = rest[distinct_rows(group_of[rest], laws, rounds[rest]).first]
-        sizes, times = table.exposure[class_of[clients]], rounds[clients]
-        most: dict[int, float] = {}
-        for position in np.lexsort((-sizes, -times)):
-            client = int(clients[position])
-            group, own = int(group_of[client]), table[int(class_of[client])]
-            if own.noise == "laplace":
-                # Fewer rounds and no more exposure than one already seen: not the worst.
-                if sizes[position] <= most.get(group, 0.0):
-                    continue
-                most[group] = float(sizes[position])
-            epsilon = local_epsilon(own, int(times[position]), delta)
-            worst[group] = max(worst[group], epsilon)
+        # Of clients of one group and law the one with the most rounds is the worst.
+        alike = distinct_rows(group_of[rest], _local_laws(table)[class_of[rest]])
+        most = np.zeros(alike.first.size, dtype=np.int64)
+        np.maximum.at(most, alike.inverse, rounds[rest])
+        clients = rest[alike.first]
+        found = local_epsilons(table, class_of[clients], most, delta)
+        np.maximum.at(worst, group_of[clients], found)
     return worst

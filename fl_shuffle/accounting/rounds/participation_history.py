@@ -8,11 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
-from fl_shuffle.accounting.rounds.round_library import RoundKind
-
-FEW_HISTORIES = 8
-"""Up to so many histories are compared with one another and worked out one by one."""
+from fl_shuffle.accounting.reports import RoundKind
 
 Spent = dict[RoundKind, int]
 Clients = NDArray[np.int64]
@@ -70,51 +66,7 @@ class ParticipationHistory:
             new_group[position] = found[name]
         return ParticipationHistory(new_group[inverse.reshape(-1)], tuple(spents))
 
-    def worst_candidates(self, members: Clients) -> list[Spent]:
-        """Histories of `members`, among them the worst: those that no other of theirs contains;
-        where there are many, all that hold a round."""
-        if len(self.distinct) == 1:
-            return list(self.distinct)
-        present = [self.distinct[group] for group in np.unique(self.group_of[members]).tolist()]
-        if len(present) > FEW_HISTORIES:
-            return [spent for spent in present if spent]
-        return [
-            spent
-            for index, spent in enumerate(present)
-            if not any(
-                contains(other, spent)
-                for position, other in enumerate(present)
-                if position != index
-            )
-        ]
-
-
-def contains(more: Spent, less: Spent) -> bool:
-    """Whether history `more` holds every round of `less`, and so costs at least as much."""
-    return all(more.get(kind, 0) >= times for kind, times in less.items())
-
-
-def outweighs(more: Spent, less: Spent) -> bool:
-    """Whether `more` has, for every round of `less`, one that costs provably no less; or no answer.
-
-    True is certain, False is not: rounds are matched in the order they come.
-    """
-    if contains(more, less):
-        return True
-    left = dict(more)
-    for kind, times in less.items():
-        wanted = times
-        for other, there in left.items():
-            if wanted and there and _not_better(other, kind):
-                taken = min(wanted, there)
-                wanted -= taken
-                left[other] = there - taken
-        if wanted:
-            return False
-    return True
-
-
-def _not_better(kind: RoundKind, other: RoundKind) -> bool:
-    if isinstance(kind, DeclaredRound) or isinstance(other, DeclaredRound):
-        return kind == other
-    return kind.not_better_than(other)
+    def of(self, members: Clients) -> list[Spent]:
+        """The distinct histories of these clients that hold a round."""
+        groups = [0] if len(self.distinct) == 1 else np.unique(self.group_of[members]).tolist()
+        return [self.distinct[group] for group in groups if self.distinct[group]]

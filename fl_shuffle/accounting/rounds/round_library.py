@@ -10,7 +10,8 @@ balls, can only raise the curve.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,37 +19,30 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_shuffle.accounting import pair_cache
 from fl_shuffle.accounting.bounds.check_in import CheckInCurve
-from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon, local_pair
 from fl_shuffle.accounting.bounds.one_round import OneRoundCurve
+from fl_shuffle.accounting.bounds.partial_shuffle import profile as profiles
+from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
 from fl_shuffle.accounting.bounds.vector import VectorCurve
-from fl_shuffle.accounting.engine.composition import Composition
+from fl_shuffle.accounting.engine.composition import Composition, certainly_within
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair, trade_off
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
-from fl_shuffle.accounting.reports import RoundType
-from fl_shuffle.accounting.rounds.declared_round import (
-    DeclaredRound,
-    declared_local_delta,
-    declared_local_epsilon,
-)
+from fl_shuffle.accounting.reports import DeclaredRound, OwnLaw, RoundKind
 from fl_shuffle.accounting.rounds.equal_rounds import shuffled_pair
+from fl_shuffle.accounting.rounds.local_guarantees import local_delta, local_epsilon, own_pair
 
 ROUND_KNOWN_EPSILONS = 1 << 14
 """So many histories' epsilons are kept: a long run has new ones in every round."""
 FEW_BALLS = 8
 """With more radii than this in a batch the others are the same for every client."""
-MAX_LOCAL_PAIR_RATIO = 12.0
-"""Moves of more noise widths than this get no dominating pair: their losses overflow."""
 
 FloatArray = NDArray[np.float64]
 
-RoundKind = RoundType | DeclaredRound
 Spent = Mapping[RoundKind, int]
 
 
 def curve_of(kind: RoundKind) -> OneRoundCurve:
     """A fresh one-round curve of `kind`: its values depend on what it was asked before."""
     if isinstance(kind, DeclaredRound):
-        return kind.curve()
+        return ProfileCurve(profiles.approximate(kind.epsilon0, kind.delta0), kind.others + 1)
     return VectorCurve(kind) if kind.participation == 1.0 else CheckInCurve(kind)
 
 
@@ -70,53 +64,26 @@ class RoundLibrary:
             self._curves[kind] = curve_of(kind)
         return self._curves[kind]
 
+    @property
+    def known_pairs(self) -> dict[RoundKind, DominatingPair]:
+        """The pairs that were asked for and are there."""
+        return {kind: pair for kind, pair in self._pairs.items() if pair is not None}
+
     def pair(self, kind: RoundKind) -> DominatingPair | None:
         """The dominating pair of one round of `kind`; None if its losses are too large for one."""
         if kind not in self._pairs:
-            curve = self.curve(kind)
-            if curve.credit:
-                self._pairs[kind] = _certified_pair(kind)
-            elif isinstance(kind, DeclaredRound):
-                small = kind.epsilon0 <= MAX_LOCAL_PAIR_RATIO
-                self._pairs[kind] = kind.local_pair if small else None
-            elif kind.own.ratio > MAX_LOCAL_PAIR_RATIO:
-                self._pairs[kind] = None
-            elif kind.noise == "laplace":
-                self._pairs[kind] = local_pair(kind.own.ratio)
-            else:
-                grid = np.linspace(0.0, kind.own.ratio * (9.0 + 0.5 * kind.own.ratio), 400)
-                grid = grid if kind.own.ratio > 0.0 else np.zeros(1)
-                self._pairs[kind] = DominatingPair.from_curve(
-                    grid, gaussian_profile(grid, kind.own.ratio)
-                )
+            credit = self.curve(kind).credit
+            self._pairs[kind] = _certified_pair(kind) if credit else own_pair(kind.law)
         return self._pairs[kind]
 
     def local_epsilon(self, spent: Spent, delta: float) -> float:
-        """Exact composition of the client's own noise, the shuffler ignored; rounded up."""
-        rounds, declared = _merged_ratios(spent), _merged_budgets(spent)
-        epsilons = []
-        gaussian = {ratio: times for (noise, ratio), times in rounds.items() if noise == "gaussian"}
-        laplace = {ratio: times for (noise, ratio), times in rounds.items() if noise == "laplace"}
-        # Several kinds of reports in one history: equal shares of delta, plain addition.
-        delta /= max(1, bool(gaussian) + bool(laplace) + len(declared))
-        epsilons += [declared_local_epsilon(*own, t, delta) for own, t in declared.items()]
-        if len(gaussian) == 1:
-            # The same number as `local_epsilon` of the client's class.
-            (ratio, times), *_ = gaussian.items()
-            epsilons.append(gaussian_epsilon(delta, ratio * math.sqrt(times)))
-        elif gaussian:
-            mu = math.sqrt(math.fsum(times * ratio * ratio for ratio, times in gaussian.items()))
-            epsilons.append(gaussian_epsilon(delta, mu))
-        if len(laplace) == 1:
-            (ratio, times), *_ = laplace.items()
-            epsilons.append(laplace_epsilon(delta, ratio, times))
-        elif laplace:
-            pure = math.fsum(times * ratio for ratio, times in laplace.items())
-            if max(laplace) <= MAX_LOCAL_PAIR_RATIO:
-                parts = [(local_pair(ratio), times) for ratio, times in laplace.items()]
-                pure = min(pure, Composition(parts).epsilon(delta))
-            epsilons.append(pure)
-        return math.fsum(epsilons)
+        """Exact composition of the client's own noise, the shuffler ignored; rounded up.
+
+        Of several kinds of noise in one history: equal shares of delta, plain addition.
+        """
+        laws = _own_laws(spent)
+        shares = delta / max(1, len(laws))
+        return math.fsum(local_epsilon(law, times, shares) for law, times in laws.items())
 
     def composition(self, spent: Spent) -> Composition | None:
         """The composed shuffled rounds; None where a round has no dominating pair."""
@@ -149,25 +116,17 @@ class RoundLibrary:
     def profile(self, spent: Spent, epsilons: ArrayLike) -> FloatArray:
         """Upper bounds on delta at each of `epsilons` (>= 0) of a client with this history."""
         grid = np.asarray(epsilons, dtype=np.float64).ravel()
-        best = np.array([self._local_delta(spent, float(value)) for value in grid])
+        met = [kind for kind, times in spent.items() if times > 0]
         if _is_single(spent):
-            once = [kind for kind, times in spent.items() if times > 0]
-            curve = curve_of(once[0])
+            curve = curve_of(met[0])
             return np.array([curve.delta(float(value)) for value in grid])
+        laws = _own_laws(spent)
+        best = np.full(grid.shape, float(len(laws) > 0))
+        if len(laws) == 1:
+            ((law, times),) = laws.items()
+            best = np.array([local_delta(law, times, value) for value in grid.tolist()])
         composed = self.composition(spent)
         return best if composed is None else np.minimum(best, composed.profile(grid))
-
-    def _local_delta(self, spent: Spent, epsilon: float) -> float:
-        rounds, declared = _merged_ratios(spent), _merged_budgets(spent)
-        if declared:
-            (own, times), *more = declared.items()
-            return 1.0 if more or rounds else declared_local_delta(*own, times, epsilon)
-        if any(noise != "gaussian" for noise, _ in rounds):
-            pure = math.fsum(times * ratio for (_, ratio), times in rounds.items())
-            only_laplace = all(noise == "laplace" for noise, _ in rounds)
-            return 0.0 if only_laplace and epsilon >= pure else 1.0
-        mu = math.sqrt(math.fsum(times * ratio**2 for (_, ratio), times in rounds.items()))
-        return float(gaussian_profile(epsilon, mu))
 
     def trade_off(self, spent: Spent, type_one: ArrayLike) -> FloatArray:
         """Lower bound on an attacker's type II error at each type I error, to plot (f-DP)."""
@@ -200,19 +159,78 @@ def _alone_epsilon(single: SingleRound) -> float:
     return float(curve_of(single.played).epsilon(single.delta))
 
 
-def _merged_ratios(spent: Spent) -> dict[tuple[str, float], int]:
-    merged: dict[tuple[str, float], int] = {}
+def _own_laws(spent: Spent) -> Counter[OwnLaw]:
+    """How many reports of each law of its own noise a client has sent."""
+    laws: Counter[OwnLaw] = Counter()
     for kind, times in spent.items():
-        if isinstance(kind, RoundType) and times > 0 and kind.own.ratio > 0.0:
-            key = kind.noise, kind.own.ratio
-            merged[key] = merged.get(key, 0) + times
-    return merged
+        if times > 0 and max(kind.law[1:]) > 0.0:
+            laws[kind.law] += times
+    return laws
 
 
-def _merged_budgets(spent: Spent) -> dict[tuple[float, float], int]:
-    merged: dict[tuple[float, float], int] = {}
-    for kind, times in spent.items():
-        if isinstance(kind, DeclaredRound) and times > 0:
-            key = kind.epsilon0, kind.delta0
-            merged[key] = merged.get(key, 0) + times
-    return merged
+def largest_epsilon(
+    library: RoundLibrary, spents: Sequence[Spent], delta: float, most: Sequence[float]
+) -> float:
+    """The largest epsilon at `delta` (nats) of these histories; 0 of none.
+
+    That of history i is the smaller of `most[i]` and `RoundLibrary.epsilon`, or `most[i]` alone if
+    it is empty. Most of many need not be worked out: those that another outweighs, and those that
+    are certainly below the target at the largest epsilon so far.
+    """
+    lengths = [sum(spent.values()) for spent in spents]
+    left = sorted(range(len(spents)), key=lambda i: (-lengths[i], -most[i]))
+    worst = 0.0
+    known: list[tuple[Spent, float]] = []
+    while left:
+        spent, bound, left = spents[left[0]], most[left[0]], left[1:]
+        bound = min([bound, *(cost for more, cost in known if spent and outweighs(more, spent))])
+        if bound <= worst:
+            continue
+        if spent:
+            known.append((spent, library.epsilon(spent, delta)))
+            bound = min(bound, known[-1][1])
+        worst = max(worst, bound)
+        # A single round's epsilon needs no pair, and pairs are dear.
+        if left and sum(spent.values()) > 1:
+            left = _not_within(library, {i: spents[i] for i in left}, spent, worst, delta)
+    return worst
+
+
+def _not_within(
+    library: RoundLibrary, spents: Mapping[int, Spent], similar: Spent, epsilon: float, delta: float
+) -> list[int]:
+    """Which of the histories are not certainly within `epsilon`, the most spread ones first.
+
+    Those with rounds whose pairs are not known yet come last: nothing is certified here.
+    """
+    known, composed = library.known_pairs, library.composition(similar)
+    clear = [i for i, spent in spents.items() if spent and spent.keys() <= known.keys()]
+    if not clear or composed is None:
+        return list(spents)
+    kinds = list({kind: None for i in clear for kind in spents[i]})
+    pairs = [known[kind] for kind in kinds]
+    times = np.array([[spents[i].get(kind, 0) for kind in kinds] for i in clear], dtype=float)
+    within = certainly_within(pairs, times, epsilon, delta, composed)
+    spread = times @ np.array([pair.moments(0.0)[2] for pair in pairs])
+    order = np.argsort(-spread, kind="stable").tolist()
+    ahead = [clear[place] for place in order if not within[place]]
+    return ahead + [i for i in spents if i not in set(clear)]
+
+
+def outweighs(more: Spent, less: Spent) -> bool:
+    """Whether `more` has, for every round of `less`, one that costs provably no less; or no answer.
+
+    True is certain, False is not: equal rounds are matched first, then others in their order.
+    """
+    left, wanted = Counter(more), Counter(less)
+    same = left & wanted
+    left, wanted = left - same, wanted - same
+    for kind in wanted:
+        for other in left:
+            if other.not_better_than(kind):
+                taken = min(wanted[kind], left[other])
+                wanted[kind] -= taken
+                left[other] -= taken
+        if wanted[kind]:
+            return False
+    return True

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import PROFILE_MAX_EPSILON
-from fl_shuffle.accounting.reports import ReportClass, RoundType
+from fl_shuffle.accounting.reports import DeclaredRound, ReportClass, RoundKind, RoundType
 from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
-from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
 from fl_shuffle.accounting.rounds.events import ClientClass
-from fl_shuffle.accounting.rounds.round_library import FEW_BALLS, RoundKind, curve_of
+from fl_shuffle.accounting.rounds.round_library import FEW_BALLS, curve_of
 from fl_shuffle.accounting.rounds.sum_account import AssumedHonest, honest_reports
 
 MAX_BALLS_TOLD_APART = 20
@@ -154,23 +153,6 @@ class ShuffledView:
             kind = kind.in_smallest_place()
         return kind.without(lost)
 
-    def kinds(self, counts: NDArray[np.int64], lost: int) -> list[RoundType]:
-        """A batch of `counts[c]` clients of class c as each class sees it, if `lost` of the reports
-        are colluders'; known noise only."""
-        hidden = self._group_of_class >= 0
-        sizes = np.bincount(self._group_of_class[hidden], counts[hidden], minlength=self._size)
-        every = tuple(sizes.astype(np.int64).tolist())
-        seen: dict[int, RoundType] = {}
-        found = []
-        for own, group in zip(self._classes, self._group_of_class.tolist(), strict=True):
-            if group >= 0 and group not in seen:
-                kind = self._kind(every, group, lost)
-                assert isinstance(kind, RoundType)
-                seen[group] = kind
-            alone = RoundType(own.noise, own.scale, own.radius, own.sensitivity)
-            found.append(seen.get(group, alone))
-        return found
-
     def _batch(self, counts: Sequence[int], cohort: slice) -> list[ReportClass]:
         return [
             replace(group, count=count)
@@ -204,12 +186,8 @@ class ShuffledView:
         types: dict[int, RoundKind] = {}
         for index in self._creditable:
             if counts[index]:
-                kind = self._kind(counts, index, lost)
                 whole = self._kind(self._whole, index, self._lost_of_all)
-                if isinstance(kind, DeclaredRound):
-                    types[index] = kind.lessened()
-                elif isinstance(whole, RoundType):
-                    types[index] = kind.lessened(whole)
+                types[index] = self._kind(counts, index, lost).lessened(whole)
         self._last = counts, lost, types
         return types
 

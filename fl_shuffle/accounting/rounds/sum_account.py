@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from fl_shuffle.accounting.bounds.sum_release.gaussian import (
     SUM_DELTA_SHARE,
     attacked_variance,
-    sum_epsilon,
     sum_mu,
 )
 from fl_shuffle.accounting.bounds.sum_release.honest import (
@@ -24,11 +23,10 @@ from fl_shuffle.accounting.bounds.sum_release.honest import (
 )
 from fl_shuffle.accounting.bounds.sum_release.laplace import SUM_RARE, laplace_sum_mu
 from fl_shuffle.accounting.bounds.sum_release.sum_curve import SumCurve
-from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilons
 from fl_shuffle.accounting.laws.report_grid import report_grids
 from fl_shuffle.accounting.rounds.class_table import ClassTable, largest_of_classes
-from fl_shuffle.accounting.rounds.events import ClientClass, Column
+from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.local_guarantees import accounted_locally, local_epsilons
 from fl_shuffle.errors import NotApplicableError
 
@@ -157,11 +155,7 @@ class SumAccount:
     mu_squared: Vector
     attacked_mu_squared: Vector
     taken: NDArray[np.int64]
-    coarsest: float = 0.0
-    """The coarsest grid of any report, in units of its noise scale."""
     _table: SumTable | None = field(default=None, repr=False)
-    _everybody: NDArray[np.int64] | None = field(default=None, repr=False)
-    """So many clients each class [classes] has."""
 
     @classmethod
     def start(
@@ -177,70 +171,48 @@ class SumAccount:
 
         `dimension` is the number of coordinates of a report (used for Laplace noise alone).
         """
-        honest_reports(assumed_honest, 1)
-        reason = None
+        rows = ClassTable.of(classes)
+        honest = honest_reports(assumed_honest, max(1, len(class_of)))
+        reason, table = None, None
         if schedule == "sequential":
             reason = SEQUENTIAL_SUM
-        elif ClassTable.of(classes).is_noise("declared").any():
+        elif rows.is_noise("declared").any():
             reason = DECLARED_SUM
-        elif ClassTable.of(classes).is_noise("user").any():
+        elif rows.is_noise("user").any():
             reason = UNKNOWN_SUM
-        elif len(np.unique(ClassTable.of(classes).noise)) > 1:
+        elif len(np.unique(rows.noise)) > 1:
             reason = MIXED_SUM
+        else:
+            table = SumTable.of(rows, dimension)
+            everybody = np.bincount(class_of, minlength=len(rows))
+            if table.laplace and not np.isfinite(table.mu(everybody, honest)).any():
+                reason, table = FEW_LAPLACE, None
         none, never = np.zeros(len(class_of)), np.zeros(len(class_of), dtype=np.int64)
-        if reason is not None:
-            return cls(class_of, reason, assumed_honest, none, none, never)
-        table = SumTable.of(classes, dimension)
-        everybody = np.bincount(class_of, minlength=len(table.scale))
-        if table.laplace:
-            honest = honest_reports(assumed_honest, len(class_of))
-            if not np.isfinite(table.mu(everybody, honest)).any():
-                return cls(class_of, FEW_LAPLACE, assumed_honest, none, none, never)
-        return cls(
-            class_of, None, assumed_honest, none, none, never, table.coarsest,
-            _table=table, _everybody=everybody,
-        )  # fmt: skip
+        return cls(class_of, reason, assumed_honest, none, none, never, table)
 
     def after(self, present: Mask, times: int = 1) -> SumAccount:
         """One more round of `times` sums, each of a report of these clients [n]."""
         table = self._table
         if table is None or not present.any():
             return self
-        everybody = bool(present.all())
-        taking = self.class_of if everybody else self.class_of[present]
-        counts = self._everybody if everybody else None
-        if counts is None:
-            counts = np.bincount(taking, minlength=len(table.scale))
+        counts = np.bincount(self.class_of[present], minlength=len(table.scale))
         cost = table.cost(counts, honest_reports(self.assumed_honest, int(counts.sum())))
-        taken = self.taken + times * present
-        # What one class costs is one number for all.
-        own = taking if len(table.scale) > 1 else np.zeros(1, dtype=np.int64)
-        if everybody:
-            spent = self.mu_squared + times * cost.mu_squared[own]
-            attacked = self.attacked_mu_squared + times * cost.attacked_mu_squared[own]
-        else:
-            spent, attacked = self.mu_squared.copy(), self.attacked_mu_squared.copy()
-            spent[present] += times * cost.mu_squared[own]
-            attacked[present] += times * cost.attacked_mu_squared[own]
+        sent = times * present
         return replace(
             self,
-            mu_squared=spent,
-            attacked_mu_squared=attacked,
-            taken=taken,
+            mu_squared=_added(self.mu_squared, sent, cost.mu_squared[self.class_of]),
+            attacked_mu_squared=_added(
+                self.attacked_mu_squared, sent, cost.attacked_mu_squared[self.class_of]
+            ),
+            taken=self.taken + sent,
         )
-
-    @property
-    def classes(self) -> ClassTable:
-        """The classes, as far as their own noise is concerned; `NotApplicableError` if there is no
-        guarantee."""
-        return self._require().local
 
     def epsilons(self, delta: float) -> Vector:
         """Every client's epsilon [n] at `delta` (nats), proven.
 
         Raises `NotApplicableError` where there is no such guarantee.
         """
-        table = self._require()
+        table = self.table
         found = np.zeros(len(self.class_of))
         # A client's delta is what its sums of Laplace reports leave of it.
         rounds = self.taken if table.laplace else np.zeros_like(self.taken)
@@ -260,48 +232,31 @@ class SumAccount:
             )
         return found
 
-    def worst_epsilon(self, delta: float) -> float:
-        """The most exposed client's epsilon at `delta`."""
-        if self._require().laplace:
-            return float(np.max(self.epsilons(delta), initial=0.0))
-        return sum_epsilon(delta, math.sqrt(float(np.max(self.mu_squared, initial=0.0))))
-
-    def class_epsilons(self, delta: float, classes: Iterable[int]) -> dict[int, float]:
-        """The epsilon at `delta` of the most exposed client of each of these classes."""
-        if self._require().laplace:
-            most = self.worst_of_classes(self.epsilons(delta))
-            return {index: float(most[index]) for index in classes}
-        worst = self.worst_of_classes(self.mu_squared)
-        return {index: sum_epsilon(delta, math.sqrt(worst[index])) for index in classes}
+    def worst_epsilons(self, delta: float) -> Vector:
+        """The epsilon at `delta` of the most exposed client of each class [classes], 0 of none."""
+        if self.table.laplace:
+            return self.worst_of_classes(self.epsilons(delta))
+        worst = np.sqrt(self.worst_of_classes(self.mu_squared))
+        return gaussian_epsilons(delta * SUM_DELTA_SHARE, worst)
 
     def worst_of_classes(self, values: Vector) -> Vector:
         """The largest of the clients' `values` [n] in each class [classes]; 0 for an empty one."""
-        size = 1 + int(np.max(self.class_of, initial=-1))
-        size = size if self._table is None else len(self._table.scale)
-        worst: Vector = largest_of_classes(values, self.class_of, size)
+        worst: Vector = largest_of_classes(values, self.class_of, len(self.table.scale))
         return worst
-
-    def worst_client(self, delta: float = 1e-6) -> int | None:
-        """The most exposed client at `delta`; None where nothing was released."""
-        if not np.any(self.mu_squared > 0.0):
-            return None
-        laplace = self._table is not None and self._table.laplace
-        return int(np.argmax(self.epsilons(delta) if laplace else self.mu_squared))
 
     def curve(self, client: int) -> SumCurve:
         """One client's privacy curve over all its rounds."""
         index, times = int(self.class_of[client]), int(self.taken[client])
-        return self._require().curve(index, float(self.mu_squared[client]), times)
+        return self.table.curve(index, float(self.mu_squared[client]), times)
 
-    def column(self, delta: float, classes: Iterable[int], *, overall: bool = False) -> Column:
-        """The column `sum` of a round: these classes, and the worst client if `overall`."""
-        if self.reason is not None:
-            return Column("sum", Status.PROVEN, SUM_SOURCE, note=self.reason)
-        worst = self.worst_epsilon(delta) if overall else None
-        epsilon = self.class_epsilons(delta, classes)
-        return Column("sum", Status.PROVEN, SUM_SOURCE, epsilon, overall=worst)
-
-    def _require(self) -> SumTable:
-        if self.reason is not None or self._table is None:
+    @property
+    def table(self) -> SumTable:
+        """What the classes contribute; `NotApplicableError` if there is no guarantee."""
+        if self._table is None:
             raise NotApplicableError(f"sum: {self.reason}")
         return self._table
+
+
+def _added(spent: Vector, sent: NDArray[np.int64], cost: Vector) -> Vector:
+    """`spent` and what so many reports cost each client [n]; nothing costs nothing."""
+    return spent + np.multiply(sent, cost, out=np.zeros_like(spent), where=sent > 0)

@@ -13,8 +13,7 @@ from fl_shuffle.accounting.engine.composition import Composition, certainly_with
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
 from fl_shuffle.accounting.reports import RoundType
-from fl_shuffle.accounting.rounds.round_library import RoundLibrary
-from fl_shuffle.accounting.rounds.worst_history import largest_epsilon
+from fl_shuffle.accounting.rounds.round_library import RoundLibrary, largest_epsilon
 
 DELTA = 1e-6
 MUS = (0.05, 0.07, 0.11)
@@ -94,7 +93,16 @@ def test_the_worst_history_is_the_worst_and_few_are_worked_out(
         return epsilon(self, spent, delta)
 
     monkeypatch.setattr(RoundLibrary, "epsilon", counted)
-    assert largest_epsilon(library, histories, DELTA) == pytest.approx(every, rel=1e-7)
+    most = [math.inf] * 30
+    assert largest_epsilon(library, histories, DELTA, most) == pytest.approx(every, rel=1e-7)
     assert len(asked) <= 3
-    assert largest_epsilon(library, histories[:2], DELTA) <= every
-    assert largest_epsilon(library, [], DELTA) == 0.0
+    assert largest_epsilon(library, [], DELTA, []) == 0.0
+    # Nobody pays more than what its own noise costs, and who met no batch pays that.
+    most = rng.uniform(0.8, 1.2, 30) * every
+    histories[4] = {}
+    found = largest_epsilon(library, histories, DELTA, most.tolist())
+    exact = max(
+        min(own, epsilon(library, spent, DELTA)) if spent else own
+        for own, spent in zip(most.tolist(), histories, strict=True)
+    )
+    assert found == pytest.approx(exact, rel=1e-7)

@@ -10,8 +10,9 @@ import pytest
 
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.columns import DECLARED_NOTE
-from fl_shuffle.accounting.rounds.declared_round import declared_local_delta, declared_local_epsilon
+from fl_shuffle.accounting.reports import OwnLaw
 from fl_shuffle.accounting.rounds.events import ClientClass
+from fl_shuffle.accounting.rounds.local_guarantees import local_delta, local_epsilon
 from fl_shuffle.accounting.rounds.trust import Trust
 
 
@@ -95,6 +96,7 @@ def test_rounds_are_composed_and_a_lone_client_pays_locally() -> None:
 
 @pytest.mark.parametrize(("epsilon0", "delta0", "rounds"), [(0.7, 0.0, 3), (1.3, 0.01, 4)])
 def test_local_composition_against_enumeration(epsilon0: float, delta0: float, rounds: int) -> None:
+    law = OwnLaw("user", epsilon0, delta0)
     # The worst pair: outcomes "certain" (delta0), and randomized response with the rest.
     up = (1 - delta0) / (1 + math.exp(-epsilon0))
     first = [delta0, 0.0, up, 1 - delta0 - up]
@@ -109,7 +111,7 @@ def test_local_composition_against_enumeration(epsilon0: float, delta0: float, r
             )
             for outcome in outcomes
         )
-        found = declared_local_delta(epsilon0, delta0, rounds, epsilon)
+        found = local_delta(law, rounds, epsilon)
         assert exact * (1 - 1e-12) <= found <= exact * (1 + 1e-6) + 1e-15
-        solved = declared_local_epsilon(epsilon0, delta0, rounds, found * (1 + 1e-6))
+        solved = local_epsilon(law, rounds, found * (1 + 1e-6))
         assert solved <= epsilon + 1e-4

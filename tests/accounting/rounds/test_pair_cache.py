@@ -16,9 +16,8 @@ from benchmarks.ship_pairs import certified
 from fl_shuffle import private_cache
 from fl_shuffle.accounting import pair_cache
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
-from fl_shuffle.accounting.reports import ReportClass, RoundType
+from fl_shuffle.accounting.reports import DeclaredRound, ReportClass, RoundType
 from fl_shuffle.accounting.rounds import round_library
-from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 
 KIND = RoundType.of([ReportClass("gaussian", 6.0, 1.0, 2.0, 60)], 0)

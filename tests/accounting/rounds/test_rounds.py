@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
-from fl_shuffle.accounting.reports import ReportClass, RoundType
-from fl_shuffle.accounting.rounds.declared_round import DeclaredRound
+from fl_shuffle.accounting.reports import DeclaredRound, ReportClass, RoundType
 from fl_shuffle.accounting.rounds.round_library import RoundKind, RoundLibrary
 
 LAPLACE = [ReportClass("laplace", 4.0, 1.0, 2.0, 1000)]

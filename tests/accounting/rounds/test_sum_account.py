@@ -16,7 +16,6 @@ from fl_shuffle.accounting.attacks.sum_attack import (
     sum_attack_epsilon,
     sum_lower_column,
 )
-from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta, gaussian_epsilon
 from fl_shuffle.accounting.laws.report_grid import report_grids
 from fl_shuffle.accounting.rounds.events import ClientClass
@@ -53,7 +52,6 @@ def test_rounds_add_as_squares_over_who_arrived() -> None:
     rng = np.random.default_rng(1)
     expected = np.zeros(5)
     shift, scale = np.array([0.5, 0.25, 0.2])[class_of], np.array([1.0, 2.0, 0.5])[class_of]
-    assert account.worst_client() is None
     for _ in range(7):
         present = rng.random(5) < 0.6
         before = account.mu_squared.copy()
@@ -66,25 +64,22 @@ def test_rounds_add_as_squares_over_who_arrived() -> None:
     np.testing.assert_allclose(np.sqrt(account.mu_squared), mu, rtol=2e-7)
     epsilons = account.epsilons(DELTA)
     np.testing.assert_allclose(epsilons, [gaussian_epsilon(DELTA, m) for m in mu], rtol=1e-6)
-    worst = account.worst_client()
-    assert worst == int(np.argmax(epsilons))
-    assert account.worst_epsilon(DELTA) == pytest.approx(epsilons.max(), rel=1e-9)
-    column = account.column(DELTA, range(3), overall=True)
-    assert column.status is Status.PROVEN and column.worst == account.worst_epsilon(DELTA)
-    for index in range(3):
-        assert column.epsilon[index] == pytest.approx(epsilons[class_of == index].max(), rel=1e-9)
+    worst = int(np.argmax(epsilons))
+    of_classes = [epsilons[class_of == index].max() for index in range(3)]
+    np.testing.assert_allclose(account.worst_epsilons(DELTA), of_classes, rtol=1e-9)
     curve = account.curve(worst)
-    assert curve.epsilon(DELTA) == account.worst_epsilon(DELTA)
-    assert curve.profile([column.epsilon[int(class_of[worst])]])[0] <= DELTA
+    assert curve.epsilon(DELTA) == pytest.approx(epsilons[worst], rel=1e-9)
+    assert curve.profile([curve.epsilon(DELTA)])[0] <= DELTA
     np.testing.assert_allclose(curve.trade_off([0.0, 1.0]), [1.0, 0.0])
 
 
 def test_a_client_alone_has_its_local_guarantee() -> None:
     account = start(classes_of((2.0, 1.0, 1.0)), [0]).after(np.array([True]))
-    assert account.worst_epsilon(DELTA) == pytest.approx(gaussian_epsilon(DELTA, 0.5), rel=1e-7)
-    assert account.worst_epsilon(DELTA) >= gaussian_epsilon(DELTA, 0.5)
+    (found,) = account.epsilons(DELTA)
+    assert found == pytest.approx(gaussian_epsilon(DELTA, 0.5), rel=1e-7)
+    assert found >= gaussian_epsilon(DELTA, 0.5)
     nobody = account.after(np.array([False]))
-    assert nobody.worst_epsilon(DELTA) == account.worst_epsilon(DELTA)
+    assert nobody.epsilons(DELTA) == found
 
 
 def test_assumed_honest_counts_the_smallest_noise_first() -> None:
@@ -125,8 +120,6 @@ def test_there_is_no_number_where_nothing_is_proven() -> None:
     for classes, schedule, word in [*cases, (laplace, "aggregate", "Laplace")]:
         account = SumAccount.start(classes, np.array([0]), schedule=schedule)
         account = account.after(np.array([True]))
-        column = account.column(DELTA, [0], overall=True)
-        assert column.worst is None and word in column.note
         assert sum_lower_column(account, DELTA, [0]).worst is None
         with pytest.raises(NotApplicableError, match=word):
             account.epsilons(DELTA)
@@ -138,9 +131,9 @@ def test_lower_bound_lies_just_below() -> None:
     account = start(classes, [0] * 4 + [1] * 6, 6)
     for _ in range(20):
         account = account.after(np.ones(10, dtype=bool))
-    upper, lower = account.column(DELTA, [0, 1]), sum_lower_column(account, DELTA, [0, 1])
+    upper, lower = account.worst_epsilons(DELTA), sum_lower_column(account, DELTA, [0, 1])
     for index in (0, 1):
-        assert 0.99 * upper.epsilon[index] < lower.epsilon[index] < upper.epsilon[index]
+        assert 0.99 * upper[index] < lower.epsilon[index] < upper[index]
     # Above its epsilon the test proves nothing, below it more than delta.
     mu = 0.8
     epsilon = sum_attack_epsilon(DELTA, mu, 2.0**-15)
@@ -219,8 +212,7 @@ def test_attack_on_weighted_sums() -> None:
     everybody = np.ones(len(plan), dtype=bool)
     account = SumAccount.start(plan.classes, plan.class_of, schedule="aggregate")
     account = account.after(everybody)
-    target = account.worst_client()
-    assert target is not None
+    target = int(np.argmax(account.mu_squared))
     claimed = account.curve(target).mu
     certain, estimate = attacked_mu(plan, target, 400_000)
     assert certain <= claimed
