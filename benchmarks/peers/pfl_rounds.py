@@ -54,12 +54,7 @@ class Rounds(FederatedAlgorithm):  # type: ignore[misc]
         self.gradients, self.clients, self.rounds = gradients, clients, rounds
 
     def get_next_central_contexts(
-        self,
-        model: Any,
-        iteration: int,
-        algorithm_params: Any,
-        model_train_params: Any,
-        model_eval_params: Any = None,
+        self, model: Any, iteration: int, own: Any, train: Any, evaluation: Any = None
     ) -> tuple[Any, Any, Metrics]:
         if iteration == self.rounds:
             return None, model, Metrics()
@@ -68,8 +63,8 @@ class Rounds(FederatedAlgorithm):  # type: ignore[misc]
             do_evaluation=False,
             cohort_size=self.clients,
             population=Population.TRAIN,
-            algorithm_params=algorithm_params,
-            model_train_params=model_train_params,
+            algorithm_params=own,
+            model_train_params=train,
             seed=self._get_seed(),
         )
         return (context,), model, Metrics()
@@ -92,13 +87,11 @@ class Rounds(FederatedAlgorithm):  # type: ignore[misc]
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("file")
-    parser.add_argument("--clients", type=int, required=True)
-    parser.add_argument("--hidden", type=int, required=True)
-    parser.add_argument("--clip", type=float, required=True)
-    parser.add_argument("--scale", type=float, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
+    for name in ("clients", "hidden", "rounds", "threads"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("clip", "scale"):
+        parser.add_argument(f"--{name}", type=float, required=True)
     parser.add_argument("--framework", choices=("numpy", "torch"), required=True)
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--mechanism", choices=("local", "approximate", "central"), required=True)
     given = parser.parse_args()
     with np.load(given.file) as data:

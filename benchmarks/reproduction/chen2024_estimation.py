@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.reproduction.core import Options, Panel, Result, Target, panels
+from benchmarks.reproduction.core import Options, Panel, Result, Target, panels, target
 from fl_shuffle.accounting.bounds.blanket import blanket_epsilon
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
 from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
@@ -27,7 +28,6 @@ from fl_shuffle.estimators import (
     estimate_mean,
 )
 
-PAPER = "Chen, Cao, Ge 2024 (GSPA)"
 CLIENTS = 10_000
 LIBERAL_SHARE = 0.09
 EPS_MODERATE, EPS_LIBERAL = 0.5, 1.0
@@ -41,26 +41,14 @@ Array = NDArray[np.float64]
 Errors = dict[str, float]
 
 
-@dataclass(frozen=True)
-class Groups:
-    """How many users have which budget."""
-
-    conservative_share: float = DEFAULT_SHARE
-    conservative_epsilon: float = DEFAULT_EPS
-
-    def budgets(self) -> tuple[LocalBudget, ...]:
-        conservative = round(self.conservative_share * CLIENTS)
-        liberal = round(LIBERAL_SHARE * CLIENTS)
-        return (
-            LocalBudget(self.conservative_epsilon, 0.0, conservative),
-            LocalBudget(EPS_MODERATE, 0.0, CLIENTS - conservative - liberal),
-            LocalBudget(EPS_LIBERAL, 0.0, liberal),
-        )
-
-    def epsilons(self) -> Array:
-        """One budget per user, conservative users first."""
-        classes = self.budgets()
-        return np.repeat([each.epsilon0 for each in classes], [each.count for each in classes])
+def groups(share: float = DEFAULT_SHARE, epsilon: float = DEFAULT_EPS) -> tuple[LocalBudget, ...]:
+    """How many users have which budget, `share` and `epsilon` being those of the conservative."""
+    conservative, liberal = round(share * CLIENTS), round(LIBERAL_SHARE * CLIENTS)
+    return (
+        LocalBudget(epsilon, 0.0, conservative),
+        LocalBudget(EPS_MODERATE, 0.0, CLIENTS - conservative - liberal),
+        LocalBudget(EPS_LIBERAL, 0.0, liberal),
+    )
 
 
 @dataclass(frozen=True)
@@ -132,11 +120,12 @@ FREQUENCY = Task((PUBLISHED, UNBIASED, INVERSE), draw_bits, frequency_errors)
 
 
 def simulate(
-    task: Task, groups: Groups, repetitions: int, point: int, *, ordered: bool = False
+    task: Task, budgets: Sequence[LocalBudget], repetitions: int, point: int, *, ordered: bool
 ) -> dict[str, Array]:
     """Signed errors [repetitions] by estimator; `ordered`: larger values have larger budgets."""
     rng = np.random.Generator(np.random.Philox(key=[SEED, point]))
-    epsilon0 = groups.epsilons()
+    # One budget per user, conservative users first.
+    epsilon0 = np.repeat([each.epsilon0 for each in budgets], [each.count for each in budgets])
     found: dict[str, Array] = {label: np.empty(repetitions) for label in task.labels}
     for repetition in range(repetitions):
         values = task.draw(rng)
@@ -147,29 +136,32 @@ def simulate(
     return found
 
 
-def central(groups: Groups) -> dict[str, float]:
+BINARY, LAPLACE = "proven, binary reports", "proven, Laplace per group"
+
+
+def central(budgets: Sequence[LocalBudget]) -> dict[str, float]:
     """Central epsilon of the release: published, and proven for each randomizer."""
-    budgets = tuple(each for each in groups.budgets() if each.count)
-    query = Question(method="gspa", budgets=budgets, delta=DELTA)
-    binary = Question(randomizer="krr", k=2, budgets=budgets, delta=DELTA)
+    present = tuple(each for each in budgets if each.count)
+    query = Question(method="gspa", budgets=present, delta=DELTA)
+    binary = Question(randomizer="krr", k=2, budgets=present, delta=DELTA)
     return {
         "GSPA epsilon": bound(query).epsilon,
-        "proven, binary reports": bound(binary).epsilon,
-        "proven, Laplace per group": max(
+        BINARY: bound(binary).epsilon,
+        LAPLACE: max(
             blanket_epsilon(LaplaceRandomizer(each.epsilon0), each.count, DELTA).epsilon
-            for each in budgets
+            for each in present
         ),
     }
 
 
-def shares(options: Options) -> list[float]:
-    """Shares of conservative users."""
-    return [0.01, 0.5] if options.fast else [0.01, 0.1, 0.2, 0.3, 0.4, 0.5]
+SHARES, EPSILONS = [0.01, 0.1, 0.2, 0.3, 0.4, 0.5], [0.05, 0.1, 0.2, 0.3, 0.4, 0.5]
 
 
-def epsilons(options: Options) -> list[float]:
-    """Budgets of conservative users."""
-    return [0.1, 0.5] if options.fast else [0.05, 0.1, 0.2, 0.3, 0.4, 0.5]
+def points(options: Options) -> dict[str, list[float]]:
+    """Shares of conservative users, and their budgets."""
+    if options.fast:
+        return {"f_C": [0.01, 0.5], "eps_C": [0.1, 0.5]}
+    return {"f_C": SHARES, "eps_C": EPSILONS}
 
 
 def repetitions(options: Options) -> int:
@@ -177,160 +169,99 @@ def repetitions(options: Options) -> int:
     return 60 if options.fast else 1000
 
 
-def row(groups: Groups, found: Mapping[str, Array]) -> dict[str, Any]:
-    """One line of the table: mean absolute error, its standard error, and the budgets."""
-    line: dict[str, Any] = {
-        "f_C": groups.conservative_share,
-        "eps_C": groups.conservative_epsilon,
-        "repetitions": next(iter(found.values())).size,
-    }
-    for label, errors in found.items():
-        absolute = np.abs(errors)
-        line[f"MAE, {label}"] = float(absolute.mean())
-        line[f"standard error, {label}"] = float(absolute.std(ddof=1) / np.sqrt(absolute.size))
-    return {**line, **central(groups)}
+def mean_error(errors: Array) -> tuple[float, float]:
+    """Mean absolute error and its standard error."""
+    absolute = np.abs(errors)
+    return float(absolute.mean()), _standard_error(absolute)
 
 
-def _run(task: Task, unit: str) -> Callable[[Options], Result]:
-    def run(options: Options) -> Result:
-        count = repetitions(options)
-        sweeps = {
-            "f_C": [Groups(conservative_share=share) for share in shares(options)],
-            "eps_C": [Groups(conservative_epsilon=epsilon) for epsilon in epsilons(options)],
-        }
-        rows: dict[str, list[dict[str, Any]]] = {}
-        parts = []
-        for axis, settings in sweeps.items():
-            options.say(f"error against {axis}, {count} repetitions")
-            start = 0 if axis == "f_C" else 100
-            lines = [
-                row(groups, simulate(task, groups, count, start + point))
-                for point, groups in enumerate(settings)
-            ]
-            rows[axis] = lines
-            fixed = f"eps_C = {DEFAULT_EPS:g}" if axis == "f_C" else f"f_C = {DEFAULT_SHARE:g}"
-            parts.append(
-                Panel(
-                    f"{'(a)' if axis == 'f_C' else '(b)'} against {axis}, {fixed}",
-                    [line[axis] for line in lines],
-                    {label: [line[f"MAE, {label}"] for line in lines] for label in task.labels},
-                    axis,
-                    f"mean absolute error {unit}",
-                    logy=False,
-                    styles=STYLES,
-                )
-            )
-        ordered = simulate(task, Groups(), count, 200, ordered=True)
-        lean = [
-            {
-                "estimator": label,
-                "bias": float(errors.mean()),
-                "standard error": float(errors.std(ddof=1) / np.sqrt(count)),
-                "MAE": float(np.abs(errors).mean()),
-            }
-            for label, errors in ordered.items()
+def _standard_error(values: Array) -> float:
+    return float(values.std(ddof=1) / np.sqrt(values.size))
+
+
+def row(task: Task, share: float, epsilon: float, count: int, point: int) -> dict[str, Any]:
+    """One line of a table: mean absolute errors, their standard errors, and the budgets."""
+    budgets = groups(share, epsilon)
+    line: dict[str, Any] = {"f_C": share, "eps_C": epsilon, "repetitions": count}
+    for label, errors in simulate(task, budgets, count, point, ordered=False).items():
+        line[f"MAE, {label}"], line[f"standard error, {label}"] = mean_error(errors)
+    return {**line, **central(budgets)}
+
+
+def _run(task: Task, unit: str, options: Options) -> Result:
+    count = repetitions(options)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    parts = []
+    for letter, (axis, values) in zip("ab", points(options).items(), strict=True):
+        options.say(f"error against {axis}, {count} repetitions")
+        shares = axis == "f_C"
+        rows[axis] = [
+            row(task, value, DEFAULT_EPS, count, number)
+            if shares
+            else row(task, DEFAULT_SHARE, value, count, 100 + number)
+            for number, value in enumerate(values)
         ]
-        return Result(
-            {"against_f_C": rows["f_C"], "against_eps_C": rows["eps_C"], "ordered": lean},
-            {"error": panels(parts, 2)},
-            _reproduction(rows, task.labels[0]),
-            _honest(rows, lean, task.labels),
+        fixed = f"eps_C = {DEFAULT_EPS:g}" if shares else f"f_C = {DEFAULT_SHARE:g}"
+        parts.append(
+            Panel(
+                f"({letter}) against {axis}, {fixed}",
+                rows[axis],
+                axis,
+                {label: STYLES[label] for label in task.labels},
+                f"mean absolute error {unit}",
+                prefix="MAE, ",
+                logy=False,
+            )
         )
-
-    return run
-
-
-def _reproduction(rows: Mapping[str, Sequence[dict[str, Any]]], label: str) -> str:
-    texts = []
-    for axis, lines in rows.items():
-        first, last = lines[0], lines[-1]
-        fit = np.corrcoef([line[axis] for line in lines], [line[f"MAE, {label}"] for line in lines])
-        texts.append(
-            f"as {axis} goes from {first[axis]:g} to {last[axis]:g}, from "
-            f"{first[f'MAE, {label}']:.3g} to {last[f'MAE, {label}']:.3g} "
-            f"(linear correlation {fit[0, 1]:.2f})"
-        )
-    return f"The error of the published estimator moves, {'; '.join(texts)}."
-
-
-def _honest(
-    rows: Mapping[str, Sequence[dict[str, Any]]],
-    lean: Sequence[dict[str, Any]],
-    labels: Sequence[str],
-) -> str:
-    texts = []
-    lines = [line for each in rows.values() for line in each]
-    for label in labels[1:]:
-        values = [line[f"MAE, {label}"] / line[f"MAE, {labels[0]}"] for line in lines]
-        texts.append(f"{label}: {min(values):.2f} to {max(values):.2f} times")
-    biased = [
-        f"{each['estimator']} {each['bias']:+.3g}"
-        for each in lean
-        if abs(each["bias"]) > 4.0 * each["standard error"]
+    lean: list[dict[str, Any]] = [
+        {
+            "estimator": label,
+            "bias": float(errors.mean()),
+            "standard error": _standard_error(errors),
+            "MAE": mean_error(errors)[0],
+        }
+        for label, errors in simulate(task, groups(), count, 200, ordered=True).items()
     ]
-    kinds = ["proven, binary reports"]
-    if PLAIN in labels:
-        kinds.insert(0, "proven, Laplace per group")
-    budgets = []
-    for kind in kinds:
-        ratio = [line[kind] / line["GSPA epsilon"] for line in lines]
-        budgets.append(f"{min(ratio):.2f} to {max(ratio):.2f} ({kind})")
-    text = f"Error as a multiple of the published estimator's: {'; '.join(texts)}. "
-    if biased:
-        text += (
-            "Unequal weights are unbiased only if budgets have nothing to do with the data; with "
-            f"users in the same order by value and by budget the bias is {'; '.join(biased)}. "
-        )
-    return text + (
-        f"Proven central epsilon at delta = {DELTA:g} as a multiple of GSPA's number: "
-        f"{', '.join(budgets)}."
-    )
+    published = f"MAE, {task.labels[0]}"
+    kinds = [LAPLACE, BINARY] if PLAIN in task.labels else [BINARY]
 
+    def ratios(upper: str, lower: str) -> list[float]:
+        return [each[upper] / each[lower] for own in rows.values() for each in own]
 
-def _parameters(options: Options) -> dict[str, Any]:
-    return {
-        "clients": CLIENTS,
-        "repetitions": repetitions(options),
-        "f_C": shares(options),
-        "eps_C": epsilons(options),
-        "default f_C, eps_C": [DEFAULT_SHARE, DEFAULT_EPS],
-        "f_L": LIBERAL_SHARE,
-        "eps_M, eps_L": [EPS_MODERATE, EPS_LIBERAL],
-        "seed": SEED,
+    moves = []
+    for axis, lines in rows.items():
+        x, y = ([line[name] for line in lines] for name in (axis, published))
+        moves.append((axis, x, y, np.corrcoef([x, y])[0, 1]))
+    facts = {
+        "moves": moves,
+        "errors": {label: ratios(f"MAE, {label}", published) for label in task.labels[1:]},
+        "biased": [row for row in lean if abs(row["bias"]) > 4.0 * row["standard error"]],
         "delta": DELTA,
+        "budgets": {kind: ratios(kind, "GSPA epsilon") for kind in kinds},
     }
+    tables = {**{f"against_{axis}": lines for axis, lines in rows.items()}, "ordered": lean}
+    return Result(tables, {"error": panels(parts, 2)}, facts)
 
 
-def _mean_parameters(options: Options) -> dict[str, Any]:
-    return {**_parameters(options), "normal": [CENTRE, SPREAD], "range": [LOW, HIGH]}
+def _target(name: str, task: Task, unit: str, own: Mapping[str, Any]) -> Target:
+    def parameters(options: Options) -> dict[str, Any]:
+        return {
+            "clients": CLIENTS,
+            "repetitions": repetitions(options),
+            **points(options),
+            "default f_C, eps_C": [DEFAULT_SHARE, DEFAULT_EPS],
+            "f_L": LIBERAL_SHARE,
+            "eps_M, eps_L": [EPS_MODERATE, EPS_LIBERAL],
+            "seed": SEED,
+            "delta": DELTA,
+            **own,
+        }
+
+    return target(f"chen2024-gspa-figure-3-{name}", parameters, partial(_run, task, unit))
 
 
-def _frequency_parameters(options: Options) -> dict[str, Any]:
-    return {**_parameters(options), "density": DENSITY}
-
-
-CLAIM = (
-    "The error grows with the share f_C of conservative users and falls with their budget eps_C, "
-    "both about linearly"
+OF_MEAN = {"normal": [CENTRE, SPREAD], "range": [LOW, HIGH]}
+TARGETS = (
+    _target("mean", MEAN, "(range 20 to 80)", OF_MEAN),
+    _target("frequency", FREQUENCY, "of the share", {"density": DENSITY}),
 )
-TARGETS = {
-    target.name: target
-    for target in (
-        Target(
-            "chen2024-gspa-figure-3-mean",
-            "Figure 3, mean estimation: error against f_C and eps_C",
-            PAPER,
-            f"{CLAIM} (Algorithm 1: the average of Laplace reports).",
-            _mean_parameters,
-            _run(MEAN, "(range 20 to 80)"),
-        ),
-        Target(
-            "chen2024-gspa-figure-3-frequency",
-            "Figure 3, frequency estimation at density 0.7: error against f_C and eps_C",
-            PAPER,
-            f"{CLAIM}; Algorithm 2 is unbiased.",
-            _frequency_parameters,
-            _run(FREQUENCY, "of the share"),
-        ),
-    )
-}

@@ -7,14 +7,14 @@ gives, and of the pair their Theorem 1 prints, which is another one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
-from benchmarks.reproduction.core import Options, Panel, Result, Target, panels
+from benchmarks.reproduction.core import Options, Panel, Result, Target, panels, target
 from benchmarks.reproduction.published import (
     chen2024_rdp,
     clone_rdp,
@@ -22,7 +22,6 @@ from benchmarks.reproduction.published import (
     girgis_upper_rdp,
 )
 
-PAPER = "Chen, Cao, Ge 2024 (Renyi)"
 CLIENTS = 10_000
 ORDER = 4
 EPSILON0 = 2.0
@@ -80,115 +79,49 @@ def row(epsilon0: float, order: int) -> dict[str, Any]:
     }
 
 
-def budgets(options: Options) -> list[float]:
-    """Local budgets of Figure 2."""
-    if options.fast:
-        return [0.1, 2.0]
-    return [0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0]
+EPSILONS0 = [0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0]
+ORDERS = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256]
+FIXED: dict[str, dict[str, Any]] = {"epsilon0": {"order": ORDER}, "order": {"epsilon0": EPSILON0}}
+"""What stays as it is where the other is on the axis."""
 
 
-def orders(options: Options) -> list[int]:
-    """Orders of Figure 3."""
-    if options.fast:
-        return [2, 64]
-    return [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256]
+def points(axis: str, options: Options) -> list[Any]:
+    """Local budgets of Figure 2, orders of Figure 3."""
+    if axis == "epsilon0":
+        return [0.1, 2.0] if options.fast else EPSILONS0
+    return [2, 64] if options.fast else ORDERS
 
 
-def _run(axis: str, points: Callable[[Options], Sequence[Any]]) -> Callable[[Options], Result]:
-    def run(options: Options) -> Result:
-        rows = [
-            row(point, ORDER) if axis == "epsilon0" else row(EPSILON0, point)
-            for point in points(options)
-        ]
-        fixed = f"order {ORDER}" if axis == "epsilon0" else f"eps0 = {EPSILON0:g}"
-        part = Panel(
-            f"Renyi divergence, n = {CLIENTS}, {fixed}",
-            [each[axis] for each in rows],
-            {label: [each[label] for each in rows] for label in STYLES},
-            "local budget eps0" if axis == "epsilon0" else "order",
-            "Renyi divergence (nats)",
-            logx=axis == "order",
-            styles=STYLES,
-        )
-        return Result(
-            {"divergence": rows},
-            {"divergence": panels([part], 1)},
-            _reproduction(rows, axis),
-            _honest(rows, axis),
-        )
-
-    return run
-
-
-def _at(each: dict[str, Any], axis: str) -> str:
-    return f"{'eps0' if axis == 'epsilon0' else 'order'} = {each[axis]:g}"
-
-
-def _reproduction(rows: Sequence[dict[str, Any]], axis: str) -> str:
-    first, last = rows[0], rows[-1]
-    tighter = sum(each[CLAIMED] < each[UPPER] for each in rows)
-    ratios = [each[CLAIMED] / each[LOWER] for each in rows]
-    return (
-        f"The claimed form is below Girgis et al.'s upper bound at {tighter} of {len(rows)} "
-        f"points. It is {min(ratios):.3g} to {max(ratios):.3g} times their lower bound: "
-        f"{first[CLAIMED] / first[LOWER]:.3g} times at {_at(first, axis)}, "
-        f"{last[CLAIMED] / last[LOWER]:.3g} times at {_at(last, axis)}."
+def _run(axis: str, options: Options) -> Result:
+    rows = [row(**{axis: point, **FIXED[axis]}) for point in points(axis, options)]
+    fixed = f"order {ORDER}" if axis == "epsilon0" else f"eps0 = {EPSILON0:g}"
+    part = Panel(
+        f"Renyi divergence, n = {CLIENTS}, {fixed}",
+        rows,
+        axis,
+        STYLES,
+        "Renyi divergence (nats)",
+        xlabel="local budget eps0" if axis == "epsilon0" else "order",
+        logx=axis == "order",
     )
+    at = [f"{'eps0' if axis == 'epsilon0' else 'order'} = {each[axis]:g}" for each in rows]
+    facts = {
+        "at": at,
+        "tighter": sum(each[CLAIMED] < each[UPPER] for each in rows),
+        "over_lower": [each[CLAIMED] / each[LOWER] for each in rows],
+        "over_exact": [each[CLAIMED] / each[EXACT] for each in rows],
+        "below": [a for a, each in zip(at, rows, strict=True) if each[CLAIMED] < each[EXACT]],
+        "printed": [each[PRINTED] / each[EXACT] for each in rows],
+        "under": sum(each[PRINTED] < each[LOWER] for each in rows),
+    }
+    return Result({"divergence": rows}, {"divergence": panels([part], 1)}, facts)
 
 
-def _honest(rows: Sequence[dict[str, Any]], axis: str) -> str:
-    ratios = [each[CLAIMED] / each[EXACT] for each in rows]
-    below = [_at(each, axis) for each in rows if each[CLAIMED] < each[EXACT]]
-    text = (
-        "The claim is asymptotic and drops tanh^2(eps0/2): it is "
-        f"{min(ratios):.3g} to {max(ratios):.3g} times the exact divergence of the clone pair, "
-        "which is proven for every randomizer. "
-    )
-    if below:
-        text += (
-            f"At {', '.join(below)} it lies below that, so the reduction does not support it "
-            "there, although it is stated without any limit on the order. "
-        )
-    printed = [each[PRINTED] / each[EXACT] for each in rows]
-    under = sum(each[PRINTED] < each[LOWER] for each in rows)
-    return text + (
-        "The pair printed in Theorem 1 is not the one the reduction gives: its divergence (leaving "
-        "out what only one side can produce, which makes it infinite) is "
-        f"{min(printed):.3g} to {max(printed):.3g} times the right one, and at {under} of "
-        f"{len(rows)} points below the lower bound, so it bounds nothing."
-    )
-
-
-def _parameters(
-    axis: str, points: Callable[[Options], Sequence[Any]]
-) -> Callable[[Options], dict[str, Any]]:
+def _target(number: int, axis: str) -> Target:
     def parameters(options: Options) -> dict[str, Any]:
-        fixed = {"order": ORDER} if axis == "epsilon0" else {"epsilon0": EPSILON0}
-        return {"clients": CLIENTS, axis: list(points(options)), **fixed}
+        return {"clients": CLIENTS, axis: points(axis, options), **FIXED[axis]}
 
-    return parameters
+    return target(f"chen2024-renyi-figure-{number}", parameters, partial(_run, axis))
 
 
-TARGETS = {
-    target.name: target
-    for target in (
-        Target(
-            "chen2024-renyi-figure-2",
-            "Figure 2: Renyi DP against eps0, order 4, n = 10,000",
-            PAPER,
-            "The asymptotic bound 2 e^eps0 order/(n-1) is significantly tighter than Girgis et "
-            "al.'s upper bound, and close to the lower bound both for eps0 > 1 and eps0 < 1.",
-            _parameters("epsilon0", budgets),
-            _run("epsilon0", budgets),
-        ),
-        Target(
-            "chen2024-renyi-figure-3",
-            "Figure 3: Renyi DP against the order, eps0 = 2, n = 10,000",
-            PAPER,
-            "The bound and the lower bound are nearly identical for every order >= 1, and hold "
-            "for any order.",
-            _parameters("order", orders),
-            _run("order", orders),
-        ),
-    )
-}
+TARGETS = (_target(2, "epsilon0"), _target(3, "order"))

@@ -40,8 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     known = all_targets()
     if "list" in given.targets:
-        for target in known.values():
-            print(f"{target.name:<34} {target.title} ({target.paper})")
+        for name, target in known.items():
+            print(f"{name:<34} {target.texts['title']} ({target.texts['paper']})")
         return 0
     options = Options(given.out, given.fast, given.data)
     if given.targets in (["publish"], ["recount"]):

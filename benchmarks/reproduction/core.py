@@ -1,32 +1,31 @@
 """What a target is, how it is run and resumed, and where its results lie.
 
-A module of this package that defines `TARGETS: dict[str, Target]` is found by itself. Results of
-target NAME lie in OUT/NAME: one CSV per table, one PNG per figure, and `entry.json`, written last,
-so that a target that was interrupted is run again.
+Results of target NAME lie in OUT/NAME: one CSV per table, one PNG per figure, and `entry.json`,
+written last, so that a target that was interrupted is run again.
 """
 
 from __future__ import annotations
 
-import csv
 import decimal
 import hashlib
-import importlib
 import json
 import os
-import pkgutil
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 
 matplotlib.use("Agg")
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-Row = Mapping[str, Any]
+from benchmarks.tables import Row, write_csv
+
 ENTRY = "entry.json"
 BEYOND = "Beyond the papers"
 
@@ -51,46 +50,56 @@ class Options:
 
 @dataclass(frozen=True)
 class Result:
-    """What a target found: rows of each table, figures, and two sentences made from the numbers."""
+    """What a target found: rows of each table, figures, and the facts that its sentences tell."""
 
     tables: Mapping[str, Sequence[Row]]
     figures: Mapping[str, Figure]
-    reproduction: str
-    honest: str
+    facts: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Target:
     """One table or figure of a paper.
 
-    `claim` is what the paper says; `parameters` gives every setting the results depend on (JSON
-    values): a finished target is run again only when they change.
+    `parameters` gives every setting the results depend on (JSON values): a finished target is run
+    again only when they change. `texts`: title, paper and claim, and the templates of two
+    sentences, `reproduction` and `honest`.
     """
 
     name: str
-    title: str
-    paper: str
-    claim: str
     parameters: Callable[[Options], Mapping[str, Any]]
     run: Callable[[Options], Result]
+    texts: Mapping[str, str]
+
+
+def target(
+    name: str,
+    parameters: Callable[[Options], Mapping[str, Any]],
+    run: Callable[[Options], Result],
+) -> Target:
+    """The target of this name in targets.toml."""
+    texts = TEXTS[name]
+    return Target(name, parameters, run, {**TEXTS.get(texts.get("like", ""), {}), **texts})
 
 
 def all_targets() -> dict[str, Target]:
-    """Every target of every module of this package: paper by paper, then what goes beyond."""
-    package = importlib.import_module(__package__)
-    found: dict[str, Target] = {}
-    for module in pkgutil.iter_modules(package.__path__):
-        for name, target in getattr(
-            importlib.import_module(f"{__package__}.{module.name}"), "TARGETS", {}
-        ).items():
-            if name != target.name or name in found:
-                raise ValueError(f"target {name!r} of {module.name}: name clashes")
-            found[name] = target
+    """Every target: paper by paper, then what goes beyond."""
+    from benchmarks.reproduction import (
+        chen2024_estimation,
+        chen2024_gspa,
+        chen2024_renyi,
+        su2025,
+        training,
+        training_chen2024,
+    )
 
-    def place(target: Target) -> tuple[bool, str, str]:
-        return target.paper == BEYOND, target.paper, target.name
-
-    return {target.name: target for target in sorted(found.values(), key=place)}
+    modules = (
+        *(chen2024_estimation, chen2024_gspa, chen2024_renyi),
+        *(su2025, training, training_chen2024),
+    )
+    found = [each for module in modules for each in module.TARGETS]
+    found.sort(key=lambda each: (each.texts["paper"] == BEYOND, each.texts["paper"], each.name))
+    return {each.name: each for each in found}
 
 
 def fingerprint(target: Target, options: Options) -> str:
@@ -135,11 +144,11 @@ def execute(
         figure.savefig(folder / f"{name}.png", dpi=130, bbox_inches="tight")
     entry = {
         "name": target.name,
-        "title": target.title,
-        "paper": target.paper,
-        "claim": target.claim,
-        "reproduction": result.reproduction,
-        "honest": result.honest,
+        **{key: target.texts[key] for key in ("title", "paper", "claim")},
+        **{
+            key: JINJA.from_string(target.texts[key]).render(result.facts)
+            for key in ("reproduction", "honest")
+        },
         "tables": [f"{name}.csv" for name in result.tables],
         "figures": [f"{name}.png" for name in result.figures],
         "parameters": dict(target.parameters(options)),
@@ -160,15 +169,6 @@ def forget(target: Target, options: Options) -> None:
             shutil.rmtree(folder)
 
 
-def write_csv(path: Path, rows: Sequence[Row]) -> None:
-    """Rows as CSV; columns in the order of first appearance."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def write_atomically(path: Path, text: str) -> None:
     """The whole text under this name, or the old file."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -186,38 +186,55 @@ def rounded_down(bound: float) -> str:
     return str(decimal.Context(3, decimal.ROUND_FLOOR).create_decimal(bound))
 
 
+def span(values: Iterable[float], form: str = ".0%") -> str:
+    """Smallest to largest."""
+    found = list(values)
+    return f"{min(found):{form}} to {max(found):{form}}"
+
+
+HERE = Path(__file__).parent
+TEXTS: dict[str, dict[str, str]] = tomllib.loads((HERE / "targets.toml").read_text("utf-8"))
+JINJA = Environment(
+    loader=FileSystemLoader(HERE),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    keep_trailing_newline=True,
+)
+JINJA.filters |= {"span": span, "f": format, "up": rounded_up, "down": rounded_down}
+
+
 @dataclass
 class Panel:
-    """Curves of one axes: x, and y by label; styles by label come from `STYLES`."""
+    """Curves of one axes: columns of rows against another, `x`. Every key of `styles` is drawn."""
 
     title: str
-    x: Sequence[float]
-    curves: Mapping[str, Sequence[float]]
-    xlabel: str
+    rows: Sequence[Row]
+    x: str
+    styles: Mapping[str, Mapping[str, Any]]
     ylabel: str
+    xlabel: str = ""
+    prefix: str = ""
+    """What columns begin with and labels do not."""
     logx: bool = False
     logy: bool = True
-    styles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def panels(parts: Sequence[Panel], columns: int) -> Figure:
     """A grid of panels; one legend below if all show the same curves, else one in each."""
     rows = -(-len(parts) // columns)
-    shared = all(list(part.curves) == list(parts[0].curves) for part in parts)
+    shared = all(list(part.styles) == list(parts[0].styles) for part in parts)
     beside = max(2, columns)
-    legend = 0.17 * -(-len(parts[0].curves) // beside) if shared else 0.0
+    legend = 0.17 * -(-len(parts[0].styles) // beside) if shared else 0.0
     figure = Figure(figsize=(5.4 * columns, 4.1 * rows + legend), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat[len(parts) :]:
         axis.set_visible(False)
     for axis, part in zip(axes.flat, parts, strict=False):
-        for label, y in part.curves.items():
-            axis.plot(part.x, y, label=label, **part.styles.get(label, {}))
-        axis.set(title=part.title, xlabel=part.xlabel, ylabel=part.ylabel)
-        if part.logx:
-            axis.set_xscale("log")
-        if part.logy:
-            axis.set_yscale("log")
+        x = [row[part.x] for row in part.rows]
+        for label, style in part.styles.items():
+            axis.plot(x, [row[part.prefix + label] for row in part.rows], label=label, **style)
+        axis.set(title=part.title, xlabel=part.xlabel or part.x, ylabel=part.ylabel)
+        axis.set(xscale="log" if part.logx else "linear", yscale="log" if part.logy else "linear")
         axis.grid(True, alpha=0.3)
     if shared:
         handles, labels = axes.flat[0].get_legend_handles_labels()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import shutil
@@ -20,6 +19,8 @@ from benchmarks.reproduction.core import (
     write_atomically,
 )
 from benchmarks.reproduction.page import write_page
+from benchmarks.reproduction.training import SHOWN_AS
+from benchmarks.tables import read_csv
 from fl_shuffle.errors import NotApplicableError
 
 FOLDER = Path("docs") / "reproduction"
@@ -27,6 +28,7 @@ START = "<!-- made by scripts/reproduce publish: do not edit -->"
 END = "<!-- end of what scripts/reproduce publish makes -->"
 CLIENT_LEVEL = Path("mnist-client-level") / "accuracy_against_epsilon.csv"
 RECORD_LEVEL = Path("mnist-record-level") / "accuracy.csv"
+LOCAL_BUDGET = "local epsilon of a report"
 EPSILONS = Path("mnist-epsilons") / "epsilons.csv"
 LEFT_OUT = (
     *("mnist_clients_local_4", "mnist_clients_local_2", "mnist_clients_local_1.75"),
@@ -34,14 +36,6 @@ LEFT_OUT = (
     *("mnist_record_unif3", "mnist_record_mixed"),
 )
 """Rows that say what their neighbours say: they are on the page, not in the README."""
-SHOWN_AS = {
-    "proven epsilon": "proven",
-    "proven epsilon, worst client": "proven",
-    "published epsilon (GSPA)": "gspa",
-    "local epsilon (no shuffle)": "local",
-    "lower bound": "lower",
-}
-"""A column of the training targets -> the accountant's column that it repeats."""
 
 
 def publish(targets: Sequence[Target], options: Options, root: Path) -> Path:
@@ -113,34 +107,29 @@ def expectations(folder: Path) -> str:
         "over attack | proven, sums seen | GSPA says |",
         "|---|---|---|---|---|---|---|",
     ]
-    accounted = {row["configuration"]: row for row in _rows(folder / EPSILONS)}
-    clients = _rows(folder / CLIENT_LEVEL)
-    for row in sorted(clients, key=lambda each: -float(each["local epsilon of a report"])):
-        budgets = f"{row['local epsilon of a report']}, client"
-        lines.append(_line(row, budgets, accounted, _published(row)))
-    for row in _rows(folder / RECORD_LEVEL):
-        published = _published(row)
-        floor = float(row["lower bound"])
-        if floor > float(row["published epsilon (GSPA)"]):
-            published += f", refuted: {rounded_down(floor)} is reached"
-        lines.append(_line(row, f"{row['local budgets']}, record", accounted, published))
-    shown = (line for line in lines if not any(f"`{name}`" in line for name in LEFT_OUT))
-    return "\n".join(shown) + "\n"
-
-
-def _line(
-    row: Mapping[str, str],
-    budgets: str,
-    accounted: Mapping[str, Mapping[str, str]],
-    published: str,
-) -> str:
-    name = Path(row["configuration"]).stem
-    own = accounted[row["configuration"]]
-    _require_same(row, own)
-    proven, sums = (rounded_up(float(own[key])) for key in ("proven", "sum"))
-    accuracy = f"{float(row['accuracy']):.1%} ± {float(row['spread']):.1%}"
-    ratio = rounded_up(float(own["proven"]) / float(own["lower"]))
-    return f"| `{name}` | {budgets} | {accuracy} | {proven} | {ratio} | {sums} | {published} |"
+    accounted = {row["configuration"]: row for row in read_csv(folder / EPSILONS)}
+    clients = read_csv(folder / CLIENT_LEVEL)
+    clients.sort(key=lambda row: -float(row[LOCAL_BUDGET]))
+    for row in [*clients, *read_csv(folder / RECORD_LEVEL)]:
+        own = accounted[row["configuration"]]
+        _require_same(row, own)
+        name = Path(row["configuration"]).stem
+        if name in LEFT_OUT:
+            continue
+        proven, sums, floor, said = (float(own[key]) for key in ("proven", "sum", "lower", "gspa"))
+        client = LOCAL_BUDGET in row
+        refuted = f", refuted: {rounded_down(floor)} is reached" * (floor > said and not client)
+        cells = (
+            f"`{name}`",
+            f"{row[LOCAL_BUDGET]}, client" if client else f"{row['local budgets']}, record",
+            f"{float(row['accuracy']):.1%} ± {float(row['spread']):.1%}",
+            rounded_up(proven),
+            rounded_up(proven / floor),
+            rounded_up(sums),
+            f"{said:.3g}{refuted}",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def _require_same(row: Mapping[str, str], own: Mapping[str, str]) -> None:
@@ -151,12 +140,3 @@ def _require_same(row: Mapping[str, str], own: Mapping[str, str]) -> None:
                 f"publish: {shown} of {row['configuration']} is {row[shown]} in one table and "
                 f"{own[key]} in {EPSILONS}; run scripts/reproduce recount"
             )
-
-
-def _published(row: Mapping[str, str]) -> str:
-    return f"{float(row['published epsilon (GSPA)']):.3g}"
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))

@@ -1,4 +1,4 @@
-"""Federations for the training targets: configurations of configs/, run by the product's launcher.
+"""Federations for the training targets: configurations of configs/, run as users run them.
 
 Every run keeps its run directory (ledger, metrics, model) under OUT/runs. A finished one with the
 same configuration is read instead of run again, so a target that was interrupted goes on;
@@ -7,7 +7,6 @@ same configuration is read instead of run again, so a target that was interrupte
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import math
@@ -15,14 +14,19 @@ import multiprocessing
 import os
 import shutil
 import signal
-import statistics
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+
+import fl_shuffle as fs
 from benchmarks.reproduction.core import Options
+from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.rounds.trust import Trust
+from fl_shuffle.budgets import make_budgets
+from fl_shuffle.configuration.reading import load_config
+from fl_shuffle.randomizer_plan import make_plan
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 # The digits that ship with scikit-learn, few clients, few rounds: seconds instead of minutes.
@@ -39,39 +43,6 @@ FAST_HOG = "data.feature_options={ cells = [4], components = 16, ridge = 0.03 }"
 FAST_NETWORK = ("data.feature_options={ components = 20 }", "model.hidden=[16]")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A finished run: its summary, its rounds (round, accuracy), what it ran on, hidden units."""
-
-    summary: dict[str, Any]
-    rounds: tuple[tuple[int, float], ...]
-    dataset: str
-    width: int
-
-    @property
-    def accuracy(self) -> float:
-        return float(self.summary["accuracy"])
-
-    @property
-    def best(self) -> float:
-        """The best test accuracy of any evaluated round: what papers tend to quote."""
-        return max(accuracy for _, accuracy in self.rounds)
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of the run, data and features not counted."""
-        return float(self.summary["seconds"])
-
-    @property
-    def proven(self) -> float:
-        return float(self.summary["proven_epsilon"])
-
-    def column(self, name: str) -> float | None:
-        """The cumulative epsilon of one of the accountant's columns, for the worst client."""
-        epsilon = self.summary["columns"][name]["epsilon"]
-        return None if epsilon is None else float(epsilon)
-
-
 def overrides_for(options: Options, name: str, overrides: Sequence[str]) -> list[str]:
     """The settings of a run: those of the target, then the small ones of the fast mode."""
     found = list(overrides)
@@ -83,29 +54,25 @@ def overrides_for(options: Options, name: str, overrides: Sequence[str]) -> list
     return found
 
 
-def train(options: Options, name: str, *overrides: str) -> Outcome:
+def train(options: Options, name: str, *overrides: str) -> fs.Result:
     """Run configs/NAME.toml with `section.key=value` overrides, or read its finished run."""
-    from fl_shuffle.configuration.reading import load_config
-    from fl_shuffle.runs.place import RunPlace
-    from fl_shuffle.simulation.launch import simulate
-
     config = load_config(CONFIGS / f"{name}.toml", overrides_for(options, name, overrides))
     tables = config.to_dict()
     tables["data"].pop("root")
     digest = hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()[:12]
     folder = options.out.resolve() / "runs" / f"{name}-{digest}"
-    settings = " ".join(text for text in overrides) or "as in the file"
+    settings = " ".join(overrides) or "as in the file"
     if not (folder / "summary.json").is_file():
         if folder.exists():
             shutil.rmtree(folder)
-        simulate(config, RunPlace(folder))
-    outcome = _read(folder, config.data.source, sum(config.model.hidden))
-    epsilon = f"proven epsilon {outcome.proven:.4g}"
-    options.say(f"{name} ({settings}): accuracy {outcome.accuracy:.2%}, {epsilon}")
-    return outcome
+        fs.simulate(config, out=folder)
+    found = fs.Result(folder)
+    epsilon = f"proven epsilon {proven_epsilon(found):.4g}"
+    options.say(f"{name} ({settings}): accuracy {found.accuracy:.2%}, {epsilon}")
+    return found
 
 
-def train_each(options: Options, runs: Sequence[tuple[str, Sequence[str]]]) -> list[Outcome]:
+def train_each(options: Options, runs: Sequence[tuple[str, Sequence[str]]]) -> list[fs.Result]:
     """`train` for every (configuration, overrides), in this order; one process per core.
 
     For sequential schedules, whose rounds use a single core. The fast mode stays in this process:
@@ -121,19 +88,23 @@ def train_each(options: Options, runs: Sequence[tuple[str, Sequence[str]]]) -> l
         initializer=signal.signal,
         initargs=(signal.SIGINT, signal.SIG_DFL),
     ) as pool:
-        jobs = [pool.submit(train, options, name, *overrides) for name, overrides in runs]
-        return [job.result() for job in jobs]
+        jobs = [pool.submit(_trained, options, name, *overrides) for name, overrides in runs]
+        return [fs.Result(job.result()) for job in jobs]
 
 
-def _read(folder: Path, dataset: str, width: int) -> Outcome:
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
-        rounds = tuple(
-            (int(row["round"]), float(row["accuracy"]))
-            for row in csv.DictReader(file)
-            if row["accuracy"]
-        )
-    return Outcome(summary, rounds, dataset, width)
+def _trained(options: Options, name: str, *overrides: str) -> Path:
+    return train(options, name, *overrides).directory
+
+
+def proven_epsilon(run: fs.Result) -> float:
+    """Of the worst client towards whoever sees the shuffled reports."""
+    return float(run.summary["proven_epsilon"])
+
+
+def evaluated(run: fs.Result) -> list[tuple[int, float]]:
+    """The rounds that were evaluated, with their test accuracies."""
+    pairs = zip(run.metrics["round"].tolist(), run.metrics["accuracy"].tolist(), strict=True)
+    return [(number, accuracy) for number, accuracy in pairs if not math.isnan(accuracy)]
 
 
 PROVEN = ("proven", "sum", "local")
@@ -145,14 +116,6 @@ def accounted_epsilons(options: Options, name: str, *overrides: str) -> dict[str
     """What the worst client of configs/NAME.toml will have spent, as the run itself will count it:
     the columns `ACCOUNTED` after the last round. Every client reports in every round, so no run is
     needed, and no data. Where a column says nothing, a proven one is infinite, another 0."""
-    import numpy as np
-
-    from fl_shuffle.accounting.accountant import Accountant
-    from fl_shuffle.accounting.rounds.trust import Trust
-    from fl_shuffle.budgets import make_budgets
-    from fl_shuffle.configuration.reading import load_config
-    from fl_shuffle.randomizer_plan import make_plan
-
     fast = (f"data.records={FAST_RECORDS}",) if options.fast else ()
     settings = [*overrides_for(options, name, overrides), *fast]
     config = load_config(CONFIGS / f"{name}.toml", settings)
@@ -183,11 +146,6 @@ def settings_of(names: Sequence[str]) -> dict[str, str]:
         name: hashlib.sha256((CONFIGS / f"{name}.toml").read_bytes()).hexdigest()[:12]
         for name in names
     }
-
-
-def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation; the latter is 0 for one value."""
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def dataset_name(options: Options) -> str:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("coarse_pairs")
 
 def federation(levels: int, clients: int = CLIENTS) -> tuple[str, ...]:
     return (
-        "data.source='benchmarks.simulation_parts.synthetic:records'", f"data.clients={clients}",
+        "data.source='benchmarks.jobs:records'", f"data.clients={clients}",
         "data.records=1", "data.features='none'", f"budgets.levels={levels}",
         "run.rounds=2", "training.participation=0.5",
     )  # fmt: skip

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import shutil
 from pathlib import Path
 
 import pytest
 
 from benchmarks.reproduction import publish, training
-from benchmarks.reproduction.core import Options, all_targets, execute, finished, write_csv
+from benchmarks.reproduction.core import Options, all_targets, execute, finished
+from benchmarks.tables import read_csv, write_csv
 from fl_shuffle.errors import NotApplicableError
 from tests.repository import ROOT
 
 PUBLISHED = ROOT / publish.FOLDER
-
-
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.parametrize("column", ["proven epsilon", "lower bound", "published epsilon (GSPA)"])
@@ -27,7 +22,7 @@ def test_tables_that_disagree_are_not_published(tmp_path: Path, column: str) -> 
         (tmp_path / path.parent).mkdir()
         shutil.copyfile(PUBLISHED / path, tmp_path / path)
     assert publish.expectations(tmp_path) in (ROOT / "README.md").read_text()
-    rows = rows_of(tmp_path / publish.CLIENT_LEVEL)
+    rows = read_csv(tmp_path / publish.CLIENT_LEVEL)
     rows[-1][column] = "0.3"
     write_csv(tmp_path / publish.CLIENT_LEVEL, rows)
     with pytest.raises(NotApplicableError, match=r"is 0\.3 in one table.*recount"):
@@ -46,8 +41,8 @@ def test_published_epsilons_are_the_present_accountants(
     for name in (path.parent.name for path in (publish.CLIENT_LEVEL, publish.RECORD_LEVEL)):
         execute(all_targets()[name], options)
     for path in (publish.CLIENT_LEVEL, publish.RECORD_LEVEL):
-        (row,) = rows_of(tmp_path / path)
-        published = {each["configuration"]: each for each in rows_of(PUBLISHED / path)}
+        (row,) = read_csv(tmp_path / path)
+        published = {each["configuration"]: each for each in read_csv(PUBLISHED / path)}
         for key, value in row.items():
             expected = published[row["configuration"]][key]
             same = value == expected

@@ -1,4 +1,4 @@
-"""Running engines as child processes: arrival of their rounds, CPU time and memory."""
+"""Running engines as child processes, in turns: arrival of their rounds, and CPU time."""
 
 from __future__ import annotations
 
@@ -9,33 +9,41 @@ import os
 import signal
 import statistics
 import subprocess
+import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 TICKS = os.sysconf("SC_CLK_TCK")
-SAMPLE_SECONDS = 0.25
+SAMPLE_SECONDS = 0.05
 # What a child wrote before it was stopped is read within this time.
 SETTLE_SECONDS = 0.02
 # A round that took so many times its engine's median was stalled by somebody else.
 STALLED = 3.0
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def spread(values: Iterable[float]) -> tuple[float, float, float]:
+    """Tenth percentile, median and ninetieth percentile; NaN of nothing."""
+    ordered = sorted(values) or [math.nan]
+    low, middle, high = (ordered[round(share * (len(ordered) - 1))] for share in (0.1, 0.5, 0.9))
+    return low, middle, high
 
 
 @dataclass
 class Measurement:
     """What was seen of one child."""
 
-    start_up: float = float("nan")
+    start_up: float = math.nan
     """When its first round ended."""
-    ended_after: float = float("nan")
+    ended_after: float = math.nan
     rounds: int = 0
     turns: list[list[float]] = field(default_factory=list)
     stalled: int = 0
-    cpu: float = float("nan")
-    cpu_per_round: float = float("nan")
-    peak_mib: float = 0.0
+    cpu_per_round: float = math.nan
     finish: dict[str, float] = field(default_factory=dict)
     failed: str = ""
 
@@ -43,11 +51,6 @@ class Measurement:
     def seconds(self) -> list[float]:
         """Times of single rounds, those of all turns."""
         return list(itertools.chain.from_iterable(self.turns))
-
-    def quantile(self, share: float) -> float | None:
-        """Of the times of single rounds."""
-        ordered = sorted(self.seconds)
-        return ordered[round(share * (len(ordered) - 1))] if ordered else None
 
     def drop_stalled(self) -> None:
         """Leave out rounds that took much longer than the median; `stalled` counts them."""
@@ -66,6 +69,20 @@ class Measurement:
         spent = self.finish["accounting_seconds"] / self.finish["rounds"]
         return spent / statistics.median(self.seconds)
 
+    def over(self, other: Measurement) -> tuple[float, float, float]:
+        """`spread` of ratios: of the means of each turn to the other's next to it, of all rounds
+        where there are no turns side by side."""
+        pairs = [
+            (left, right)
+            for left, right in zip(self.turns, other.turns, strict=False)
+            if left and right
+        ] or [(self.seconds, other.seconds)]
+        return spread(
+            statistics.fmean(left) / statistics.fmean(right)
+            for left, right in pairs
+            if left and right
+        )
+
 
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process and of its reaped children; 0 once it is gone."""
@@ -77,19 +94,11 @@ def cpu_seconds(pid: int) -> float:
     return sum(int(value) for value in fields[11:15]) / TICKS
 
 
-def memory_mib(pid: int) -> float:
-    """The highest resident size that it has had so far; 0 once it is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
-
-
 class Child:
-    """A running child; its rounds are told by JSON lines on its standard output."""
+    """A running child, with this repository's code and one thread a library; its rounds are told by
+    JSON lines on its standard output."""
 
-    def __init__(self, command: Sequence[str], environment: dict[str, str], cwd: Path) -> None:
+    def __init__(self, command: Sequence[str], cwd: Path) -> None:
         self.result = Measurement()
         self.arrivals: list[float] = []
         self.started = time.monotonic()
@@ -97,21 +106,18 @@ class Child:
         self.stops: list[int] = []
         self.alone: int | None = None
         self.ended = False
-        self._errors: list[str] = []
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self._process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
-            env=environment,
+            env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": paths},
             cwd=cwd,
         )
-        self.pid = self._process.pid
-        self._readers = [
-            threading.Thread(target=task) for task in (self._read_output, self._read_errors)
-        ]
-        for reader in self._readers:
-            reader.start()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
 
     @property
     def runs(self) -> bool:
@@ -120,12 +126,19 @@ class Child:
     def signal(self, number: int) -> None:
         """Send it a signal unless it has ended."""
         if self.runs:
-            os.kill(self.pid, number)
+            self._process.send_signal(number)
+
+    def late(self, limit: float) -> bool:
+        """Whether it runs longer than so many seconds; it is ended then."""
+        if time.monotonic() - self.started <= limit:
+            return False
+        self.result.failed = f"stopped after {limit:.0f} s"
+        self.signal(signal.SIGKILL)
+        return True
 
     def start_up(self) -> None:
         """Wait for its first round, then stop it."""
         while self.runs and not self.arrivals:
-            self.see_memory()
             time.sleep(0.01)
         self.signal(signal.SIGSTOP)
 
@@ -135,24 +148,18 @@ class Child:
         Until `least` rounds have ended it goes on for up to ten times as long.
         """
         time.sleep(SETTLE_SECONDS)
-        count, used = len(self.arrivals), cpu_seconds(self.pid)
+        count, used = len(self.arrivals), cpu_seconds(self._process.pid)
         self.stops.append(count)
         self.signal(signal.SIGCONT)
         begun = time.monotonic()
         while self.runs and time.monotonic() - begun < seconds * (
             10.0 if len(self.arrivals) - count < least else 1.0
         ):
-            self.see_memory()
-            time.sleep(min(0.05, seconds))
+            time.sleep(min(SAMPLE_SECONDS, seconds))
         self.signal(signal.SIGSTOP)
         if not self.runs:
             return 0, 0.0
-        self.see_memory()
-        return len(self.arrivals) - count, cpu_seconds(self.pid) - used
-
-    def see_memory(self) -> None:
-        """Keep the most memory that it was seen to hold."""
-        self.result.peak_mib = max(self.result.peak_mib, memory_mib(self.pid))
+        return len(self.arrivals) - count, cpu_seconds(self._process.pid) - used
 
     def round_seconds(self) -> list[list[float]]:
         """Times of rounds, turn by turn; those that span a stop are left out.
@@ -170,82 +177,59 @@ class Child:
     def finish(self) -> Measurement:
         """Wait for its end; what is known of start-up and failure goes into the result."""
         code = self._process.wait()
-        self.result.ended_after = time.monotonic() - self.started
-        for reader in self._readers:
-            reader.join()
+        self._reader.join()
         result = self.result
+        result.ended_after = time.monotonic() - self.started
         result.rounds = len(self.arrivals)
-        if code and not result.failed and not self.ended:
-            result.failed = f"exit code {code}: {''.join(self._errors[-3:]).strip()[-300:]}"
+        with self._errors as errors:
+            errors.seek(0)
+            if code and not result.failed and not self.ended:
+                result.failed = f"exit code {code}: {errors.read().strip()[-300:]}"
         if self.arrivals:
             result.start_up = self.arrivals[0] - self.started
             result.turns = self.round_seconds()
             result.drop_stalled()
         return result
 
-    def _read_output(self) -> None:
+    def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if not line.startswith("{"):
-                continue
-            event = json.loads(line)
+            event: dict[str, Any] = json.loads(line) if line.startswith("{") else {"event": ""}
             if event["event"] == "round":
                 self.arrivals.append(time.monotonic())
             elif event["event"] in ("finish", "tuned"):
                 self.result.finish = event
 
-    def _read_errors(self) -> None:
-        assert self._process.stderr is not None
-        self._errors.extend(self._process.stderr)
 
-
-def run_child(
-    command: Sequence[str], *, environment: dict[str, str], cwd: Path, limit: float
-) -> Measurement:
+def run_child(command: Sequence[str], cwd: Path, limit: float) -> Measurement:
     """Run to the end (or for `limit` seconds) and measure."""
-    child = Child(command, environment, cwd)
-    result = child.result
-    cpu: list[tuple[int, float]] = []
-    while child.runs:
-        if time.monotonic() - child.started > limit:
-            result.failed = f"stopped after {limit:.0f} s"
-            child.signal(signal.SIGKILL)
-            break
-        child.see_memory()
-        cpu.append((len(child.arrivals), cpu_seconds(child.pid)))
+    child = Child(command, cwd)
+    while child.runs and not child.late(limit):
         time.sleep(SAMPLE_SECONDS)
-    child.finish()
-    result.cpu = cpu[-1][1] if cpu else result.cpu
-    during = [(count, used) for count, used in cpu if count >= 1]
-    if during and during[-1][0] > during[0][0]:
-        (first, low), (last, high) = during[0], during[-1]
-        result.cpu_per_round = (high - low) / (last - first)
-    return result
+    return child.finish()
 
 
 def run_in_turns(
     commands: Sequence[Sequence[str]],
-    *,
-    environment: dict[str, str],
     cwd: Path,
     limit: float,
-    turn: float | Sequence[float],
+    *,
+    turns: Sequence[float],
     seconds: float = 0.0,
     least: int = 0,
 ) -> list[Measurement]:
     """Run children of one process each, side by side but never two at a time, for `seconds` of
     turns together, or to their ends (0).
 
-    One runs for `turn` seconds (or its own of them) while the others are stopped. Every one gets a
-    turn, whatever the time, and in each about `least` rounds (see `Child.turn`). Rounds that span a
+    One runs for its own of `turns` seconds while the others are stopped. Every one gets a turn,
+    whatever the time, and in each about `least` rounds (see `Child.turn`). Rounds that span a
     stop do not count, nor, if others were measured, those of the last child when the others have
     ended.
     """
     children: list[Child] = []
-    turns = [turn] * len(commands) if isinstance(turn, float) else list(turn)
     try:
         for command in commands:
-            children.append(Child(command, environment, cwd))
+            children.append(Child(command, cwd))
             children[-1].start_up()
         seen = [(0, 0.0)] * len(children)
         ends = time.monotonic() + seconds if seconds else math.inf
@@ -254,9 +238,7 @@ def run_in_turns(
         ):
             for index in alive:
                 child = children[index]
-                if time.monotonic() - child.started > limit:
-                    child.result.failed = f"stopped after {limit:.0f} s"
-                    child.signal(signal.SIGKILL)
+                if child.late(limit):
                     continue
                 apart = len(alive) < len(children)
                 if apart and child.alone is None:

@@ -5,7 +5,7 @@ form (no per-record gradient is ever stored), clipped means by one batched produ
 own noise, one sum. Then one SGD step. Denormal numbers count as zero. No messages, no shuffler, no
 accountant, no ledger.
 
-`python -m benchmarks.simulation_parts.floor JOB.npz ...` prints one JSON line per round, as the
+`python -m benchmarks.floor JOB.npz ...` prints one JSON line per round, as the
 product does.
 """
 
@@ -42,21 +42,18 @@ class Floor:
         self,
         inputs: Tensor,
         labels: Tensor,
-        *,
-        clients: int,
-        hidden: int,
-        unit: str,
-        clip: float,
-        scale: float,
+        job: argparse.Namespace,
         threads: int,
         block_bytes: int,
     ) -> None:
+        """`job`: clients, hidden, unit, clip and scale."""
+        clients, hidden = job.clients, job.hidden
         ones = torch.ones(len(inputs), 1)
         self._x = torch.cat([inputs, ones], dim=1).contiguous()
         self._labels = labels
         self._x_squared = self._x.square().sum(dim=1)
         self._clients, self._records = clients, len(inputs) // clients
-        self._unit, self._clip, self._scale = unit, clip, scale
+        self._unit, self._clip, self._scale = job.unit, job.clip, job.scale
         self._classes = int(labels.max()) + 1
         width = self._x.shape[1]
         torch.manual_seed(1)
@@ -176,14 +173,13 @@ class Floor:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("file")
-    parser.add_argument("--clients", type=int, required=True)
-    parser.add_argument("--hidden", type=int, required=True)
     parser.add_argument("--unit", required=True)
-    parser.add_argument("--clip", type=float, required=True)
-    parser.add_argument("--scale", type=float, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--block-bytes", type=int, default=0)
+    for name in ("clients", "hidden", "rounds"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("clip", "scale"):
+        parser.add_argument(f"--{name}", type=float, required=True)
+    for name in ("threads", "block-bytes"):
+        parser.add_argument(f"--{name}", type=int, default=0)
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
@@ -191,17 +187,7 @@ def main() -> None:
         inputs, labels = torch.from_numpy(data["inputs"]), torch.from_numpy(data["labels"])
 
     def build(threads: int, block_bytes: int) -> Floor:
-        return Floor(
-            inputs,
-            labels,
-            clients=given.clients,
-            hidden=given.hidden,
-            unit=given.unit,
-            clip=given.clip,
-            scale=given.scale,
-            threads=threads,
-            block_bytes=block_bytes,
-        )
+        return Floor(inputs, labels, given, threads, block_bytes)
 
     if not given.threads:
         print(json.dumps({"event": "tuned", **_tune(build)}), flush=True)
@@ -215,16 +201,16 @@ def main() -> None:
 def _tune(build: Callable[[int, int], Floor]) -> dict[str, int]:
     """The block size that takes the least CPU time, then the faster of one and two threads."""
 
-    def fastest(floor: Floor, clock: Callable[[], float]) -> float:
-        seconds = []
+    def fastest(threads: int, size: int, clock: Callable[[], float]) -> float:
+        floor = build(threads, size)
+        times = [clock()]
         for number in range(TUNING_ROUNDS):
-            started = clock()
             floor.round(number + 1)
-            seconds.append(clock() - started)
-        return min(seconds)
+            times.append(clock())
+        return min(b - a for a, b in itertools.pairwise(times))
 
-    size = min(BLOCK_BYTES, key=lambda size: fastest(build(1, size), time.thread_time))
-    threads = min((1, 2), key=lambda count: fastest(build(count, size), time.perf_counter))
+    size = min(BLOCK_BYTES, key=lambda size: fastest(1, size, time.thread_time))
+    threads = min((1, 2), key=lambda count: fastest(count, size, time.perf_counter))
     return {"threads": threads, "block_bytes": size}
 
 

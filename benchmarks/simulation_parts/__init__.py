@@ -1,1 +1,0 @@
-"""What `benchmarks.simulation` is made of."""
