@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from fl_shuffle.auditing.games import (
     SUMS,
     Attack,
     Sample,
-    Stakes,
     several_rounds,
     shuffled_batch,
     single_report,
@@ -62,6 +62,8 @@ ALIKE = (
 )
 
 Tell = Callable[[str], None]
+Game = tuple[str, float, Callable[[Clock], list[Finding]]]
+"""What is played, its share of the time, and how."""
 
 
 def _silent(text: str) -> None:
@@ -77,20 +79,17 @@ def audit(
     confidence: float = 0.95,
     seconds: float = 100.0,
     seed: int = 0,
-    name: str | None = None,
     on_progress: Tell = _silent,
 ) -> AuditReport:
     """Play distinguishing games with canaries against a configuration (or a run's folder).
 
     All lower bounds of the report hold together with probability `confidence`; playing stops after
-    about `seconds`. `breaks_proven` of the report says whether a proven number was refuted. `name`
-    is what the report calls the configuration, by default its path. `on_progress` is called with
-    what is being done, before each part. Raises `FlShuffleError`.
+    about `seconds`. `breaks_proven` of the report says whether a proven number was refuted.
+    `on_progress` is called with what is being done, before each part. Raises `FlShuffleError`.
     """
-    resolved = resolve_config(config, overrides)
     settings = AuditSettings(trials, reports, confidence, seconds, seed)
-    if name is None:
-        name = str(config) if isinstance(config, str | Path) else "configuration"
+    name = str(config) if isinstance(config, str | Path) else "configuration"
+    resolved = resolve_config(config, overrides)
     with one_thread():
         return audit_configuration(name, resolved, settings, tell=on_progress)
 
@@ -104,30 +103,21 @@ def audit_configuration(
     tell: Tell = _silent,
 ) -> AuditReport:
     """Audit a configuration on its data, or on made-up records of `dimension`."""
-    started = time.monotonic()
+    started, parts = time.monotonic(), Audit(config, dimension, settings, tell)
     clipping = published = None
-    parts = Audit(config, dimension, settings, tell)
     if dimension is None:
-        clock = parts.clock(PUBLISHED_SHARE, "running it on neighbouring data")
-        published, clipping = audit_published(config, clock), check_clipping(config)
-    tell("making canaries")
+        tell("running it on neighbouring data")
+        published = audit_published(config, Clock(PUBLISHED_SHARE * settings.seconds))
+        clipping = check_clipping(config)
+    tell("looking at order and noise")
     source = parts.canaries()
     checks = parts.checks(source)
-    findings = parts.reports(source, parts.claims(source))
+    findings = parts.findings(source)
     return AuditReport(
-        name=name,
-        unit=config.privacy.unit,
-        clients=len(source.plan),
-        dimension=source.scene.dimension,
-        noise=source.plan.noise,
-        confidence=settings.confidence,
-        findings=(*findings, *parts.kinds(source), *parts.sums(len(source.plan))),
-        checks=tuple(checks),
-        clipping=clipping,
-        published=published,
-        notes=tuple(dict.fromkeys(parts.notes)),
-        seconds=time.monotonic() - started,
-    )
+        name, config.privacy.unit, len(source.plan), source.scene.dimension, source.plan.noise,
+        settings.confidence, tuple(findings), tuple(checks), clipping, published,
+        tuple(dict.fromkeys(parts.notes)), time.monotonic() - started,
+    )  # fmt: skip
 
 
 class Audit:
@@ -138,111 +128,91 @@ class Audit:
     ) -> None:
         self._config, self._dimension, self._settings = config, dimension, settings
         self._tell, self._whole = tell, Clock(settings.seconds)
-        error, delta = 1.0 - settings.confidence, config.privacy.target_delta
-        self._stakes = Stakes(
-            deltas=(delta, *(value for value in OTHER_DELTAS if value > delta)),
-            rounds=config.run.rounds * config.privacy.reports_per_round,
-            alpha=(1.0 - CHECKS_SHARE) * error / TESTS,
-            seeds=SeedTree(settings.seed).child("audit"),
-        )
-        self._level = CHECKS_SHARE * error / CHECKS
-        self._library = RoundLibrary()
+        self._error, self._library = 1.0 - settings.confidence, RoundLibrary()
         self.notes: list[str] = []
-
-    def clock(self, share: float, what: str) -> Clock:
-        """What is done now, and how long it may take: its share, and no more than is left."""
-        seconds = min(share * self._settings.seconds, self._whole.left)
-        self._tell(f"{what}, {seconds:.0f} s at most")
-        return Clock(seconds)
-
-    def _is_up(self, found: list[Finding], what: str) -> bool:
-        """Whether there is no time for another game; the first one is always played."""
-        up = bool(found) and self._whole.over()
-        self.notes += [f"the time was up: not played: {what}"] if up else []
-        return up
 
     def canaries(self, **worst: Any) -> Canaries:
         """Those of this audit."""
         return Canaries(self._config, dimension=self._dimension, seed=self._settings.seed, **worst)
 
-    def claims(self, source: Canaries) -> Claims:
-        """Of the target of these canaries, where everybody reports."""
-        return Claims(self._config, *source.claimant, library=self._library)
+    def attack(self, source: Canaries, tests: int = 1) -> Attack:
+        """Its canaries against its accountant, with one of so many shares of a test's error."""
+        config, delta = self._config, self._config.privacy.target_delta
+        return Attack(
+            source, Claims(config, source, self._library),
+            (delta, *(other for other in OTHER_DELTAS if other > delta)),
+            config.run.rounds * config.privacy.reports_per_round,
+            (1.0 - CHECKS_SHARE) * self._error / TESTS / tests, self._whole,
+        )  # fmt: skip
 
     def checks(self, source: Canaries) -> list[Check]:
         """What every claim takes for granted: a random order, and noise that is used once."""
-        level, seed, config = self._level, self._settings.seed, self._config
-        self._tell("looking at order and noise")
+        level, seed, config = CHECKS_SHARE * self._error / CHECKS, self._settings.seed, self._config
+        clients, found = len(source.plan), list[Check]()
         if source.noise_is_pooled:
             self.notes.append(NO_REPORTS)
-            return [one_law_check(source, level, self._stakes.seeds)]
-        found = []
+            return [one_law_check(source, level)]
         if config.privacy.release == "sum":
             self.notes.append("only sums leave: there is no order of reports to look at")
-        elif len(source.plan) < 2:
+        elif clients < 2:
             self.notes.append("a single client: there is no order to look at")
         else:
-            seen = play_orders(
-                len(source.plan), config.training.schedule, seed, self._settings.seconds
-            )
+            seen = play_orders(clients, config.training.schedule, seed)
             generator = SeedTree(seed).numpy_generator("audit", "order")
             found.append(order_check(seen, source.scene.target, level, generator))
         return found + (noise_checks(source, level) if source.plan.noise in NOISES else [])
 
-    def reports(self, source: Canaries, claims: Claims) -> list[Finding]:
+    def findings(self, source: Canaries) -> list[Finding]:
+        """Every game that applies, the first one in any case, the others while there is time."""
+        found = list[Finding]()
+        for what, share, play in self._games(source):
+            if found and self._whole.over():
+                self.notes.append(f"the time was up: not played: {what}")
+                continue
+            seconds = min(share * self._settings.seconds, self._whole.left)
+            self._tell(f"{what}, {seconds:.0f} s at most")
+            found += play(Clock(seconds))
+        return found
+
+    def _games(self, source: Canaries) -> Iterator[Game]:
+        if not source.noise_is_pooled:
+            yield "single reports", SINGLE_SHARE, partial(self.reports, self.attack(source))
+        yield SUMS, SUMS_SHARE / 2, partial(self._sums, SUMS)
+        if self._config.data.clients >= FEWEST_ABSENT:
+            yield ABSENT_SUMS, SUMS_SHARE / 2, partial(self._sums, ABSENT_SUMS)
+        if not source.noise_is_pooled and source.plan.noise in NOISES:
+            kinds = one_of_each_kind(source.claimant[0], MOST_KINDS)
+            for client in kinds:
+                play = partial(self._kind, client, len(kinds))
+                yield "reports of every kind of client", KINDS_SHARE / len(kinds), play
+
+    def reports(self, attack: Attack, clock: Clock) -> list[Finding]:
         """Single reports of the most exposed client, and batches of them."""
-        if source.noise_is_pooled:
-            return []
-        attack = Attack(source, claims, self._stakes)
-        clock = self.clock(SINGLE_SHARE, "drawing single reports")
-        sample = Sample.of_reports(source, self._settings.reports, clock)
+        noise = attack.source.plan.noise
+        sample = Sample.of_reports(attack.source, self._settings.reports, clock)
         found = [single_report(attack, sample, exposed=True)]
-        if source.plan.noise not in NOISES:
+        if noise not in NOISES:
             self.notes.append(OWN_LAW)
             return found
-        if source.plan.noise == "gaussian":
-            found += several_rounds(attack)
+        found += several_rounds(attack) if noise == "gaussian" else []
         batch = shuffled_batch(attack, sample)
         self.notes += [] if batch else [ALIKE]
         return found + batch
 
-    def kinds(self, source: Canaries) -> list[Finding]:
-        """Single reports of every kind of client, each against its own local guarantee."""
-        if source.noise_is_pooled or source.plan.noise not in NOISES:
-            return []
-        clients = one_of_each_kind(source.claimant[0], MOST_KINDS)
-        stakes, found = self._stakes.shared_by(len(clients)), list[Finding]()
-        reports = max(1000, self._settings.reports // len(clients))
-        for client in clients:
-            if self._is_up(found, "the other kinds of clients"):
-                break
-            own = self.canaries(target=client)
-            share = KINDS_SHARE / len(clients)
-            clock = self.clock(share, "drawing reports of another kind of client")
-            sample = Sample.of_reports(own, reports, clock)
-            attack = Attack(own, self.claims(own), stakes)
-            found.append(single_report(attack, sample, exposed=False))
-        return found
+    def _kind(self, client: int, kinds: int, clock: Clock) -> list[Finding]:
+        """Single reports of one of so many kinds of clients, against its own local guarantee."""
+        source, reports = self.canaries(target=client), max(1000, self._settings.reports // kinds)
+        sample = Sample.of_reports(source, reports, clock)
+        return [single_report(self.attack(source, kinds), sample, exposed=False)]
 
-    def sums(self, clients: int) -> list[Finding]:
+    def _sums(self, game: str, clock: Clock) -> list[Finding]:
         """An adversary who sees what is published of every round."""
-        games = {SUMS: False} if clients < FEWEST_ABSENT else {SUMS: False, ABSENT_SUMS: True}
-        found = list[Finding]()
-        for game, absent in games.items():
-            if self._is_up(found, game):
-                break
-            source = self.canaries(release="sum", absent=absent)
-            dimension = source.scene.dimension
-            claims = Claims(
-                self._config, *source.claimant, dimension, source.present, self._library
-            )
-            # A sum is a function of the shuffled reports.
-            columns = [] if claims.no_sum else ["sum"]
-            columns += [] if absent else ["proven"]
-            if claims.no_sum:
-                self.notes.append(f"column sum is not tested, it says nothing: {claims.no_sum}")
-            if columns:
-                clock = self.clock(SUMS_SHARE / len(games), "playing sums of rounds")
-                attack = Attack(source, claims, self._stakes)
-                found += sums(attack, columns, self._settings.trials, clock, game)
-        return found
+        absent = game == ABSENT_SUMS
+        attack = self.attack(self.canaries(release="sum", absent=absent))
+        # A sum is a function of the shuffled reports.
+        columns, unsaid = [] if absent else ["proven"], attack.claims.no_sum
+        if unsaid:
+            self.notes.append(f"column sum is not tested, it says nothing: {unsaid}")
+        else:
+            columns.insert(0, "sum")
+        return sums(attack, columns, self._settings.trials, clock, game) if columns else []

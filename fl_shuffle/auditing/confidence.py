@@ -19,9 +19,9 @@ from scipy.special import betainccinv, betaincinv
 from fl_shuffle.accounting.bisection import bisected
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
-from fl_shuffle.errors import require_integer, require_open_unit
 
 Vector = NDArray[np.float64]
+Counts = NDArray[np.int64]
 
 PRECISION = 1e-6
 """Relative, of an epsilon that is searched for."""
@@ -31,44 +31,24 @@ ENGINE_ERROR = 1e-3
 """Relative width of the engine's bracket; its lower end is used."""
 
 
-def proportion_lower(hits: int, trials: int, alpha: float) -> float:
-    """The largest p that is below the true probability except with chance `alpha`."""
-    _check_counts(hits, trials, alpha)
-    return 0.0 if hits == 0 else float(betaincinv(hits, trials - hits + 1, alpha))
+def proportions_lower(hits: Counts, trials: int, alpha: float) -> Vector:
+    """The largest p that are below the true probabilities, each but with chance `alpha`."""
+    found = betaincinv(np.maximum(hits, 1), trials - hits + 1, alpha)
+    return np.where(hits == 0, 0.0, found)
 
 
-def proportion_upper(hits: int, trials: int, alpha: float) -> float:
-    """The smallest p that is above the true probability except with chance `alpha`."""
-    _check_counts(hits, trials, alpha)
-    return 1.0 if hits == trials else float(betainccinv(hits + 1, trials - hits, alpha))
-
-
-def _check_counts(hits: int, trials: int, alpha: float) -> None:
-    require_integer("trials", trials, minimum=1)
-    require_integer("hits", hits, minimum=0, maximum=trials)
-    require_open_unit("alpha", alpha)
-
-
-def event_epsilon(hits_one: int, hits_zero: int, trials: int, delta: float, alpha: float) -> float:
-    """Epsilon >= ln((P1(S) - delta)/P0(S)), from how often S was seen in `trials` on each side.
-
-    Holds with confidence 1 - alpha: each of the two probabilities may miss with alpha/2. Zero if
-    the counts prove nothing.
-    """
-    gain = proportion_lower(hits_one, trials, alpha / 2.0) - delta
-    base = proportion_upper(hits_zero, trials, alpha / 2.0)
-    return math.log(gain / base) if gain > base else 0.0
+def proportions_upper(hits: Counts, trials: int, alpha: float) -> Vector:
+    """The smallest p that are above the true probabilities, each but with chance `alpha`."""
+    found = betainccinv(hits + 1, np.maximum(trials - hits, 1), alpha)
+    return np.where(hits == trials, 1.0, found)
 
 
 def ceiling_epsilon(trials: int, delta: float, alpha: float) -> float:
-    """The largest epsilon that `trials` plays on each side could ever prove: a perfect attack."""
-    return event_epsilon(trials, 0, trials, delta, alpha)
-
-
-def above(sample: Vector, thresholds: Vector) -> NDArray[np.int64]:
-    """How many of a sample lie above each threshold."""
-    found = len(sample) - np.searchsorted(np.sort(sample), thresholds, side="right")
-    return np.asarray(found, dtype=np.int64)
+    """The largest epsilon that `trials` plays on each side could ever prove: ln((P1(S) - delta) /
+    P0(S)) of an attack that is always right."""
+    gain = float(proportions_lower(np.array(trials), trials, alpha / 2.0)) - delta
+    base = float(proportions_upper(np.array(0), trials, alpha / 2.0))
+    return math.log(gain / base) if gain > base else 0.0
 
 
 @dataclass(frozen=True)
@@ -84,28 +64,26 @@ class Dichotomy:
     one: Vector
 
     @classmethod
-    def from_counts(
-        cls, above_zero: NDArray[np.int64], above_one: NDArray[np.int64], trials: int, alpha: float
-    ) -> Dichotomy:
-        """From the numbers of scores above each threshold, in as many reports' scores under each
-        dataset; thresholds fixed beforehand.
+    def from_counts(cls, counts: Counts, trials: int, alpha: float) -> Dichotomy:
+        """From the numbers `counts` [2, k] of scores above each threshold, in as many reports'
+        scores under each dataset; thresholds fixed beforehand.
 
         For every t, P0(score > t) is bounded from above and P1(score > t) from below, all of them
         together with confidence 1 - alpha. The concave hull of these points, (0, 0) and (1, 1) lies
         below the true power curve.
         """
-        share = alpha / (2.0 * len(above_zero))
-        points = {
-            (proportion_upper(zero, trials, share), proportion_lower(one, trials, share))
-            for zero, one in zip(above_zero.tolist(), above_one.tolist(), strict=True)
-        }
+        share = alpha / (2.0 * counts.shape[1])
+        upper = proportions_upper(counts[0], trials, share).tolist()
+        lower = proportions_lower(counts[1], trials, share).tolist()
+        points = {*zip(upper, lower, strict=True), (0.0, 0.0), (1.0, 1.0)}
         hull: list[tuple[float, float]] = []
-        for x, y in sorted(points | {(0.0, 0.0), (1.0, 1.0)}):
+        for x, y in sorted(points):
             while len(hull) > 1 and _turns_up(hull[-2], hull[-1], (x, y)):
                 hull.pop()
             if not hull or x > hull[-1][0]:
                 hull.append((x, y))
-        return cls(np.diff([x for x, _ in hull]), np.diff([y for _, y in hull]))
+        zero, one = np.diff(np.array(hull), axis=0).T
+        return cls(zero, one)
 
     def delta(self, epsilon: float, n: int) -> float:
         """A lower bound on delta(epsilon) of n shuffled reports, one of which tells the datasets
@@ -120,16 +98,14 @@ class Dichotomy:
         found = 0.0
         for values in (ratio - scale, 1.0 - scale * ratio):
             law = AtomicLaw.of(values, self.zero / math.fsum(self.zero.tolist()))
-            if law.upper <= 0.0:
-                continue
-            if n == 1:
+            if law.upper > 0.0 and n == 1:
                 found = max(found, float(law.stop_loss(np.zeros(1))[0]))
-            else:
+            elif law.upper > 0.0:
                 bound = amplified_delta(law, [(1.0, n - 1)], relative_error=ENGINE_ERROR)
                 found = max(found, bound.lower)
         return found
 
-    def refutes(self, epsilon: float, delta: float, n: int, *, error: float = 0.0) -> bool:
+    def refutes(self, epsilon: float, delta: float, n: int, error: float = 0.0) -> bool:
         """Whether n such reports cannot be (epsilon, delta)-DP: delta(epsilon) exceeds
         delta + (1 + e^epsilon) error.
 
@@ -141,11 +117,11 @@ class Dichotomy:
         slack = delta + (1.0 + math.exp(epsilon)) * error
         return slack < 1.0 and self.delta(epsilon, n) > slack
 
-    def epsilon(self, delta: float, n: int, *, error: float = 0.0) -> float:
+    def epsilon(self, delta: float, n: int, error: float = 0.0) -> float:
         """The largest epsilon found that these reports refute at `delta`; 0 if none."""
 
         def refuted(epsilon: float) -> bool:
-            return self.refutes(epsilon, delta, n, error=error)
+            return self.refutes(epsilon, delta, n, error)
 
         if not refuted(0.0):
             return 0.0
@@ -160,13 +136,11 @@ def _turns_up(a: tuple[float, float], b: tuple[float, float], c: tuple[float, fl
 def mu_lower(zero: Vector, one: Vector, alpha: float) -> float:
     """A lower bound on mu = (mean_1 - mean_0)/sd of a statistic that is Gaussian on both sides.
 
-    `zero` and `one` are paired plays (the same noise, the two datasets). The mean difference is
-    bounded by Student's t on the pairs, the standard deviation by the chi-square law of the larger
-    of the two sample variances, each with alpha/3. Confidence 1 - alpha.
+    `zero` and `one` are three or more paired plays (the same noise, the two datasets). The mean
+    difference is bounded by Student's t on the pairs, the standard deviation by the chi-square law
+    of the larger of the two sample variances, each with alpha/3. Confidence 1 - alpha.
     """
-    trials = len(zero)
-    require_integer("trials", trials, minimum=3)
-    moved = one - zero
+    trials, moved = len(zero), one - zero
     spread = float(np.std(moved, ddof=1)) / math.sqrt(trials)
     shift = float(moved.mean()) - float(stats.t.isf(alpha / 3.0, trials - 1)) * spread
     variance = max(float(np.var(zero, ddof=1)), float(np.var(one, ddof=1)))
@@ -179,6 +153,5 @@ def smallest_detectable_mu(claimed: float, trials: int, alpha: float, power: flo
 
     For pairs whose difference is constant, so that only the standard deviation is estimated.
     """
-    high = float(stats.chi2.ppf(power, trials - 1))
-    low = float(stats.chi2.ppf(alpha / 3.0, trials - 1))
+    high, low = stats.chi2.ppf([power, alpha / 3.0], trials - 1)
     return claimed * math.sqrt(high / low)

@@ -23,7 +23,13 @@ class AuditSettings:
     confidence: float = setting(
         0.95, "of all lower bounds of an audit together", low=0.5, below=1.0, metavar="P"
     )
-    seconds: float = setting(100.0, "how long it may take, about", above=0.0, metavar="S")
+    seconds: float = setting(
+        100.0,
+        "how long it may take, but for two runs of two rounds, looking at order and noise, and one "
+        "game with what the accountant says of it",
+        above=0.0,
+        metavar="S",
+    )
     seed: int = setting(0, "seed of the canaries", metavar="N")
 
     def __post_init__(self) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 ROUNDING = 1e-3
 """A float32 mean of 10,000 records may be off by this share of one record's effect."""
@@ -32,6 +29,11 @@ class Point:
     def breaks(self, claim: float | None) -> bool:
         """Whether the lower bound refutes this claim."""
         return claim is not None and self.epsilon_lower > claim * (1.0 + MARGIN)
+
+    @property
+    def broken(self) -> tuple[bool, bool]:
+        """Whether it refutes what is proven, and what is published."""
+        return self.breaks(self.proven_epsilon), self.breaks(self.published_epsilon)
 
 
 @dataclass(frozen=True)
@@ -59,20 +61,17 @@ class Finding:
 
     @property
     def breaks_proven(self) -> bool:
-        return any(point.breaks(point.proven_epsilon) for point in self.points)
+        return any(point.broken[0] for point in self.points)
 
     @property
     def breaks_published(self) -> bool:
-        return any(point.breaks(point.published_epsilon) for point in self.points)
+        return any(point.broken[1] for point in self.points)
 
     @property
     def witness(self) -> Point:
         """The point to show: a broken proven bound, else a broken published one, else the run's
         delta."""
-        return max(
-            self.points,
-            key=lambda one: (one.breaks(one.proven_epsilon), one.breaks(one.published_epsilon)),
-        )
+        return max(self.points, key=lambda point: point.broken)
 
     @property
     def verdict(self) -> str:
@@ -86,10 +85,9 @@ class Finding:
         """What these plays could have shown."""
         factor = self.detectable_noise_factor
         if factor is None:
-            most = four_digits(self.largest_provable_epsilon)
-            return f"these plays could prove at most epsilon {most}"
+            return f"these plays could prove at most epsilon {self.largest_provable_epsilon:.4g}"
         if factor < math.inf:
-            return f"would have caught noise {four_digits(factor)} times too small"
+            return f"would have caught noise {factor:.4g} times too small"
         return "none against the proven bound, which is far above what these plays can prove"
 
 
@@ -141,8 +139,7 @@ class Difference:
 
     def text(self) -> str:
         """One line for the reader."""
-        both = (self.first, self.second)
-        said = ("absent" if value is None else value[:SHOWN] for value in both)
+        said = (str(value or "absent")[:SHOWN] for value in (self.first, self.second))
         return f"{self.neighbour}: {self.where}: {' / '.join(said)}"
 
 
@@ -197,24 +194,16 @@ class AuditReport:
 
     def text(self) -> str:
         """For the reader."""
-        pages = Environment(
-            loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined,
-            trim_blocks=True, lstrip_blocks=True,
-        )  # fmt: skip
-        pages.filters["four"] = four_digits
-        names = [each.name for each in dataclasses.fields(self)]
-        said = {name: getattr(self, name) for name in (*names, *self.JSON)}
-        return pages.get_template("audit.txt.j2").render(said)
+        from jinja2 import Environment, FileSystemLoader
 
-
-def four_digits(value: float | None) -> str:
-    """Four digits."""
-    return "-" if value is None else f"{value:.4g}"
+        loader = FileSystemLoader(TEMPLATES)
+        pages = Environment(loader=loader, trim_blocks=True, lstrip_blocks=True)
+        return pages.get_template("audit.txt.j2").render(report=self)
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        names = [*(each.name for each in dataclasses.fields(value)), *getattr(value, "JSON", ())]
+    if is_dataclass(value):
+        names = [*(each.name for each in fields(value)), *getattr(value, "JSON", ())]
         return {name: _plain(getattr(value, name)) for name in names}
     if isinstance(value, tuple):
         return [_plain(each) for each in value]

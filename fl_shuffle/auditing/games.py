@@ -39,21 +39,21 @@ from fl_shuffle.auditing.canaries import Canaries
 from fl_shuffle.auditing.claims import Claims
 from fl_shuffle.auditing.confidence import (
     Dichotomy,
-    above,
     ceiling_epsilon,
     mu_lower,
     smallest_detectable_mu,
 )
 from fl_shuffle.auditing.effort import Clock
-from fl_shuffle.auditing.findings import Finding
+from fl_shuffle.auditing.findings import Finding, Point
 from fl_shuffle.auditing.scenes import Scene, position_error, size_error
 from fl_shuffle.randomizers.additive import NOISES
-from fl_shuffle.seeds import SeedTree
-from fl_shuffle.shuffler.local import LocalShuffler, Reports, Shuffled
+from fl_shuffle.shuffler.local import LocalShuffler, Reports
 
 Vector = NDArray[np.float64]
 Pair = tuple[Vector, Vector]
 """A statistic in either dataset; play k of both shares its noise."""
+Batch = tuple[int, float]
+"""Among how many reports one is hidden, and the chance of taking others for them."""
 
 # Round numbers of the bulk draws, apart from those of plays: their noise is independent.
 FIRST_CLONES, FIRST_TRAINING, FIRST_OWN = 1 << 40, 1 << 41, 1 << 42
@@ -85,21 +85,6 @@ EXACT_BATCH = "measured law of a report, exact law of the shuffled batch"
 
 
 @dataclass(frozen=True)
-class Stakes:
-    """What the tests of an audit share: the deltas (the run's own first), how many rounds the
-    claims are about, each test's error probability `alpha`, and the seeds of the plays."""
-
-    deltas: tuple[float, ...]
-    rounds: int
-    alpha: float
-    seeds: SeedTree
-
-    def shared_by(self, tests: int) -> Stakes:
-        """Of each of so many tests that share one's error probability."""
-        return replace(self, alpha=self.alpha / tests)
-
-
-@dataclass(frozen=True)
 class Sample:
     """What is seen in either world, sorted out at fixed thresholds: `counts` [2, k] of `trials`
     lie above each."""
@@ -113,80 +98,82 @@ class Sample:
         """First coordinates of up to `reports` single reports like the target's (at least one
         call's worth); the thresholds are of an independent, smaller sample."""
         per_call = max(1, min(reports, VALUES_PER_CALL // source.scene.dimension))
-        few = min(per_call, TRAINING_REPORTS)
-        thresholds = _quantiles(
-            [_axis(source, FIRST_TRAINING + side, few, side) for side in (0, 1)]
-        )
-        counts = np.zeros((2, len(thresholds)), dtype=np.int64)
-        trials = 0
-        while trials < reports and (trials == 0 or not clock.over()):
-            for side in (0, 1):
-                number = FIRST_CLONES + 2 * (trials // per_call) + side
-                counts[side] += above(_axis(source, number, per_call, side), thresholds)
-            trials += per_call
-        return cls(thresholds, counts, trials)
+        sample = cls._on(_pair(source, FIRST_TRAINING, min(per_call, TRAINING_REPORTS)))
+        while sample.trials < reports and (sample.trials == 0 or not clock.over()):
+            number = FIRST_CLONES + sample.trials // per_call
+            sample = sample.with_plays(_pair(source, number, per_call))
+        return sample
 
     @classmethod
     def of_plays(cls, plays: Pair) -> Sample:
         """The second half of these plays; the thresholds are of the first."""
         half = len(plays[0]) // 2
-        thresholds = _quantiles([each[:half] for each in plays])
-        return cls(thresholds, np.stack([above(each[half:], thresholds) for each in plays]),
-                   len(plays[0]) - half)  # fmt: skip
+        return cls._on([each[:half] for each in plays]).with_plays([each[half:] for each in plays])
+
+    @classmethod
+    def _on(cls, parts: Sequence[Vector]) -> Sample:
+        """Nothing yet, with thresholds dense in the middle of either part and far into both
+        tails."""
+        tail = np.geomspace(1.0 / len(parts[0]), 0.5, LEVELS)
+        levels = np.concatenate([tail, 1.0 - tail])
+        thresholds = np.unique(np.quantile(np.array(parts), levels, axis=1))
+        return cls(thresholds, np.zeros((2, len(thresholds)), dtype=np.int64), 0)
+
+    def with_plays(self, plays: Sequence[Vector]) -> Sample:
+        """With these counted, too."""
+        above = [
+            len(each) - np.searchsorted(np.sort(each), self.thresholds, side="right")
+            for each in plays
+        ]
+        return replace(self, counts=self.counts + above, trials=self.trials + len(plays[0]))
 
     def dichotomy(self, alpha: float) -> Dichotomy:
         """What is certain about the two laws at confidence 1 - alpha."""
-        zero, one = self.counts
-        return Dichotomy.from_counts(zero, one, self.trials, alpha)
+        return Dichotomy.from_counts(self.counts, self.trials, alpha)
 
-    def expected(self, scene: Scene, shrink: float, spread: float) -> Sample:
-        """The counts of single reports if the noise were `shrink` times too small, each count
-        `spread` standard deviations to the unlucky side; Gaussian or Laplace noise."""
+    def expected(self, scene: Scene, shrink: float) -> Sample:
+        """The counts of single reports if the noise were `shrink` times too small, each as far to
+        the unlucky side as 5% are; Gaussian or Laplace noise."""
         law = stats.laplace if scene.noise == "laplace" else stats.norm
-        counts = []
-        for mean, side in ((scene.zero, 1.0), (scene.one, -1.0)):
-            chance = law.sf((self.thresholds - mean) * shrink / scene.own_scale)
-            deviation = np.sqrt(self.trials * chance * (1.0 - chance))
-            hits = np.rint(self.trials * chance + side * spread * deviation)
-            counts.append(np.clip(hits, 0, self.trials).astype(np.int64))
-        return replace(self, counts=np.stack(counts))
+        means, sides = np.array([[scene.zero], [scene.one]]), np.array([[1.0], [-1.0]])
+        chance = law.sf((self.thresholds - means) * shrink / scene.own_scale)
+        spread = np.sqrt(self.trials * chance * (1.0 - chance))
+        hits = np.rint(self.trials * chance + sides * POWER_SPREAD * spread)
+        return replace(self, counts=np.clip(hits, 0, self.trials).astype(np.int64))
 
 
-def _quantiles(parts: list[Vector]) -> Vector:
-    """Dense in the middle of either part and far into both tails."""
-    tail = np.geomspace(1.0 / len(parts[0]), 0.5, LEVELS)
-    levels = np.concatenate([tail, 1.0 - tail])
-    return np.unique(np.concatenate([np.quantile(part, levels) for part in parts]))
-
-
-def _axis(source: Canaries, number: int, count: int, side: int) -> Vector:
-    """First coordinates of reports like the target's."""
-    return np.asarray(source.clones(number, count, one=bool(side))[:, 0].double().numpy())
+def _pair(source: Canaries, number: int, count: int) -> Pair:
+    """First coordinates of reports like the target's, in either dataset with the same noise."""
+    zero, one = (source.clones(number, count, side)[:, 0].double().numpy() for side in (0, 1))
+    return zero, one
 
 
 @dataclass(frozen=True)
 class Attack:
-    """Canaries, what is claimed of them, and what is at stake."""
+    """Canaries, and what is claimed of them: at these `deltas` (the run's own first), after so many
+    `rounds`. Each test errs with probability `alpha`. When the time of `clock` is up, bounds and
+    claims are worked out at the first delta alone, and no power of single reports."""
 
     source: Canaries
     claims: Claims
-    stakes: Stakes
-
-    def with_share(self, tests: int) -> Attack:
-        """The same with one of so many shares of the error probability."""
-        return replace(self, stakes=self.stakes.shared_by(tests))
+    deltas: tuple[float, ...]
+    rounds: int
+    alpha: float
+    clock: Clock
 
     def finding(
         self, column: str, game: str, method: str, plays: int, lower: Callable[[float], float],
-        **more: Any,
+        *, rounds: int = 1, **more: Any,
     ) -> Finding:  # fmt: skip
-        """`lower` bounds at every delta beside what is claimed after so many `rounds`."""
-        rounds = more.pop("rounds", 1)
-        points = tuple(
-            self.claims.held_against(column, rounds, delta, lower(delta))
-            for delta in self.stakes.deltas
-        )
-        return Finding(game, method, rounds, plays, points, **more, column=column)
+        """`lower` bounds at every delta beside what is claimed; for shuffled batches beside the
+        published number, too."""
+        points = list[Point]()
+        for delta in self.deltas:
+            if not points or not self.clock.over():
+                published = self.claims("gspa", rounds, delta) if column == "proven" else None
+                claim = self.claims(column, rounds, delta)
+                points.append(Point(delta, lower(delta), claim, published))
+        return Finding(game, method, rounds, plays, tuple(points), **more, column=column)
 
     def by_mu(
         self, column: str, game: str, what: str, pairs: Pair, nominal: float
@@ -195,8 +182,9 @@ class Attack:
 
         `pairs` are paired plays of one round (see `mu_lower`); `nominal` is what its mu should be.
         """
-        stakes, mu, every = self.stakes, mu_lower(*pairs, self.stakes.alpha), list[Finding]()
-        for rounds in dict.fromkeys((1, stakes.rounds)):
+        plays, every = len(pairs[0]), list[Finding]()
+        mu = mu_lower(*pairs, self.alpha)
+        for rounds in dict.fromkeys((1, self.rounds)):
             root = math.sqrt(rounds)
 
             def lower(delta: float, total: float = root * mu) -> float:
@@ -204,46 +192,41 @@ class Attack:
                 return gaussian_epsilon(delta, total) * (1.0 - 1e-8)
 
             found = self.finding(
-                column, game, f"Gaussian mu test on {what}", len(pairs[0]), lower,
-                rounds=rounds, largest_provable_epsilon=math.inf,
+                column, game, f"Gaussian mu test on {what}", plays, lower, rounds=rounds,
+                largest_provable_epsilon=math.inf,
                 note=f"mu per round at least {mu:.4f}; nominal {nominal:.4f}",
             )  # fmt: skip
             claimed = found.points[0].proven_epsilon
-            if claimed is not None and math.isfinite(claimed) and claimed > 0.0:
-                bound = gaussian_mu(claimed, stakes.deltas[0]) / root
-                need = smallest_detectable_mu(bound, len(pairs[0]), stakes.alpha, POWER)
+            if claimed is not None and 0.0 < claimed < math.inf:
+                bound = gaussian_mu(claimed, self.deltas[0]) / root
+                need = smallest_detectable_mu(bound, plays, self.alpha, POWER)
                 found = replace(found, detectable_noise_factor=max(1.0, need / nominal))
             every.append(found)
         return every
 
     def by_law(
-        self, column: str, game: str, method: str, sample: Sample, *,
-        hidden: int = 1, error: float = 0.0, rounds: int = 1, note: str = "",
+        self, column: str, game: str, sample: Sample, *, rounds: int = 1, note: str = "",
+        batch: Batch | None = None,
     ) -> Finding:  # fmt: skip
-        """The measured law of what is seen; of a report, the exact law of the batch of so many
-        (`hidden`) that it is shuffled among; `error` is that of taking the right ones for it."""
-        alpha, facts = self.stakes.alpha, sample.dichotomy(self.stakes.alpha)
-        return self.finding(
-            column, game, method, sample.trials,
-            lambda delta: facts.epsilon(delta, hidden, error=error), note=note, rounds=rounds,
-            largest_provable_epsilon=ceiling_epsilon(sample.trials, self.stakes.deltas[0], alpha),
+        """The measured law of what is seen; of single reports that of the `batch` that they are
+        in, by the exact law of the shuffle, and how many times too small noise would be caught."""
+        scene, (hidden, error) = self.source.scene, batch or (1, 0.0)
+        facts = sample.dichotomy(self.alpha)
+        found = self.finding(
+            column, game, ONE_LAW if column != "proven" or not batch else EXACT_BATCH,
+            sample.trials, lambda delta: facts.epsilon(delta, hidden, error), rounds=rounds,
+            largest_provable_epsilon=ceiling_epsilon(sample.trials, self.deltas[0], self.alpha),
+            note=note,
         )  # fmt: skip
-
-    def with_power(
-        self, found: Finding, sample: Sample, *, hidden: int = 1, error: float = 0.0
-    ) -> Finding:
-        """The same of single reports, with how many times too small noise would be caught."""
-        scene = self.source.scene
-        if scene.noise not in NOISES:
+        if batch is None or scene.noise not in NOISES or self.clock.over():
             return found
 
         def missed(factor: float) -> bool:
             """Whether noise so many times too small can go unseen more often than 5% of times."""
-            expected = sample.expected(scene, factor, POWER_SPREAD)
-            worse = expected.dichotomy(self.stakes.alpha)
+            worse = sample.expected(scene, factor).dichotomy(self.alpha)
             return not any(
                 point.proven_epsilon is not None
-                and worse.refutes(point.proven_epsilon, point.delta, hidden, error=error)
+                and worse.refutes(point.proven_epsilon, point.delta, hidden, error)
                 for point in found.points
             )
 
@@ -259,24 +242,22 @@ def single_report(attack: Attack, sample: Sample, *, exposed: bool) -> Finding:
     plan, target = attack.source.plan, attack.source.scene.target
     asked = plan.classes[int(plan.class_of[target])]
     budget = f"({asked.epsilon0:.4g}, {asked.delta0:g})"
-    whose = "" if exposed else f" of a client at {budget}"
+    game = f"one report{'' if exposed else f' of a client at {budget}'}, its sender known"
     note = f"asked for {budget}, weight {float(plan.weight[target]):.4g}"
-    found = attack.by_law(
-        "local", f"one report{whose}, its sender known", ONE_LAW, sample, note=note
-    )
+    found = attack.by_law("local", game, sample, note=note, batch=(1, 0.0))
     point = found.points[0]
     if point.delta >= asked.delta0 and point.epsilon_lower > asked.epsilon0:
         found = replace(found, note=f"{note}, which this noise DOES NOT KEEP")
-    return attack.with_power(found, sample)
+    return found
 
 
 def several_rounds(attack: Attack) -> list[Finding]:
     """Does the accountant count every round? The target's own Gaussian reports, their sender known,
     or recognised by their position in the batch."""
-    source, scene = attack.source, attack.source.scene
+    scene = attack.source.scene
     nominal = (scene.one - scene.zero) / scene.own_scale
     count = max(3, min(MOST_OWN, VALUES_PER_CALL // scene.dimension))
-    own = _axis(source, FIRST_OWN, count, 0), _axis(source, FIRST_OWN, count, 1)
+    own = _pair(attack.source, FIRST_OWN, count)
     game = "reports of several rounds, their sender known"
     found = attack.by_mu("local", game, "the target's own reports", own, nominal)
     if position_error(scene) < CERTAIN:
@@ -289,57 +270,43 @@ def shuffled_batch(attack: Attack, sample: Sample) -> list[Finding]:
     scene = attack.source.scene
     position, size = position_error(scene), size_error(scene)
     cohort = (scene.scales == scene.own_scale) & scene.hiding
-    alike = size < CERTAIN and bool((scene.others[cohort] == scene.zero).all())
     count = 1 + int(cohort.sum())
     if position < CERTAIN:
         game, hidden, error = BY_POSITION, 1, position
-    elif alike and count < len(scene.scales):
-        game, hidden, error = BY_SIZE, count, size
-    elif alike:
-        game, hidden, error = "known others", count, 0.0
-    else:
+    elif size >= CERTAIN or (scene.others[cohort] != scene.zero).any():
         return []
-    found = attack.by_law(
-        "proven", game, EXACT_BATCH, sample, hidden=hidden, error=error,
-        note=f"hidden among {hidden} reports",
-    )  # fmt: skip
-    return [attack.with_power(found, sample, hidden=hidden, error=error)]
+    elif count < len(scene.scales):
+        game, hidden, error = BY_SIZE, count, size
+    else:
+        game, hidden, error = "known others", count, 0.0
+    note = f"hidden among {hidden} reports"
+    return [attack.by_law("proven", game, sample, note=note, batch=(hidden, error))]
 
 
-# --- Sums ---------------------------------------------------------------------------------------
-
-
-def play_sums(source: Canaries, trials: int, clock: Clock, seeds: SeedTree) -> Pair:
+def play_sums(source: Canaries, trials: int, clock: Clock) -> Pair:
     """First coordinates of up to `trials` rounds' sums, made by the run's own shuffler or with its
     own pooled noise."""
     played = []
     for number in clock.plays(trials):
         if source.noise_is_pooled:
-            draws = [seeds.numpy_generator(number, "pooled noise") for _ in (0, 1)]
-            worlds = [source.pooled(draw, one=bool(side)) for side, draw in enumerate(draws)]
-            played.append([float(world[0]) for world in worlds])
+            played.append([float(source.pooled(number, side)[0]) for side in (0, 1)])
             continue
         rows, other = source.play(number)
-        zero = _summed(rows.numpy(), 2 * number, seeds)
+        zero = _summed(source, rows.numpy(), 2 * number)
         rows[source.scene.target] = other
-        played.append([zero, _summed(rows.numpy(), 2 * number + 1, seeds)])
+        played.append([zero, _summed(source, rows.numpy(), 2 * number + 1)])
     zeros, ones = np.array(played, dtype=np.float64).T
     return zeros, ones
 
 
-def _summed(rows: NDArray[np.float32], number: int, seeds: SeedTree) -> float:
-    shuffler = LocalShuffler(rows.shape[1], np.full(len(rows), np.inf), seeds, keep=False)
-    batch = shuffler.open(number, np.ones(len(rows), dtype=bool))
-    batch.add(Reports(rows), np.arange(len(rows)), 0)
-    released: Shuffled = batch.release()
-    assert released.total is not None
-    return float(released.total[0])
-
-
-def added(values: Vector, rounds: int) -> Vector:
-    """The sums of `rounds` successive values each."""
-    whole = len(values) // rounds * rounds
-    return np.asarray(values[:whole].reshape(-1, rounds).sum(axis=1))
+def _summed(source: Canaries, rows: NDArray[np.float32], number: int) -> float:
+    everyone = np.ones(len(rows), dtype=bool)
+    shuffler = LocalShuffler(rows.shape[1], np.full(len(rows), np.inf), source.seeds, keep=False)
+    batch = shuffler.open(number, everyone)
+    batch.add(Reports(rows), np.flatnonzero(everyone), 0)
+    total = batch.release().total
+    assert total is not None
+    return float(total[0])
 
 
 def sums(
@@ -347,18 +314,20 @@ def sums(
 ) -> list[Finding]:
     """These columns, `sum` or `proven`: by mu where noise is Gaussian, by the measured law
     elsewhere; all of it holds with confidence 1 - alpha."""
-    scene, stakes = attack.source.scene, attack.stakes
-    totals, found = play_sums(attack.source, trials, clock, stakes.seeds), list[Finding]()
+    scene, found = attack.source.scene, list[Finding]()
+    totals = play_sums(attack.source, trials, clock)
     if scene.noise == "gaussian":
         nominal = (scene.one - scene.zero) / float(np.linalg.norm(scene.scales))
         for column in columns:
             found += attack.by_mu(column, game, "the published sums", totals, nominal)
         return found
     # One round, and as many as there are plays of them.
-    most = max(1, min(stakes.rounds, len(totals[0]) // FEWEST_COMPOSED))
+    half = replace(attack, alpha=attack.alpha / 2.0)
+    most = max(1, min(attack.rounds, len(totals[0]) // FEWEST_COMPOSED))
     for rounds in dict.fromkeys((1, most)):
-        sample = Sample.of_plays((added(totals[0], rounds), added(totals[1], rounds)))
+        whole = len(totals[0]) // rounds * rounds
+        zero, one = (each[:whole].reshape(-1, rounds).sum(axis=1) for each in totals)
+        sample = Sample.of_plays((zero, one))
         for column in columns:
-            half = attack.with_share(2)
-            found.append(half.by_law(column, game, ONE_LAW, sample, rounds=rounds))
+            found.append(half.by_law(column, game, sample, rounds=rounds))
     return found

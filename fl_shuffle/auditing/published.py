@@ -81,7 +81,7 @@ def _content(path: Path) -> Iterator[tuple[str, str]]:
             timed = path.suffix == ".log"
             yield f"line {number}", re.sub(MOMENT, "a time", line) if timed else without_times(line)
     else:
-        yield "content", _shown(path.read_bytes())
+        yield "content", shown(path.read_bytes())
 
 
 def _database(path: Path) -> Iterator[tuple[str, str]]:
@@ -109,9 +109,10 @@ def _database(path: Path) -> Iterator[tuple[str, str]]:
 def without_times(line: Any) -> str:
     """A line, or values as JSON, with words for the times and the identifier of a run, in fields
     that may hold one."""
-    text = line if isinstance(line, str) else json.dumps(line, default=_shown)
+    text = line if isinstance(line, str) else json.dumps(line, default=shown)
     return NAMED.sub(r"\1an identifier", TIMED.sub(r"\1a time", text))
 
 
-def _shown(value: bytes) -> str:
+def shown(value: bytes) -> str:
+    """How many bytes, and a digest of them."""
     return f"{len(value)} bytes, {hashlib.sha256(value).hexdigest()}"

@@ -40,6 +40,11 @@ class Scene:
         return float(self.scales[self.target])
 
     @property
+    def means(self) -> Vector:
+        """Everybody's mean [n] in the first dataset."""
+        return np.where(self.hiding, self.others, self.zero)
+
+    @property
     def hiding(self) -> NDArray[np.bool_]:
         """The other clients [n]."""
         return np.asarray(np.arange(len(self.scales)) != self.target)

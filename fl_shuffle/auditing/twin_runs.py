@@ -24,34 +24,22 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from flwr.app import Array, Context, Message
+from flwr.app import Context, Message
 from numpy.typing import NDArray
 
+from fl_shuffle.api.configs import resolve_config
 from fl_shuffle.auditing.effort import Clock
-from fl_shuffle.auditing.file_neighbours import CELLS, holds_lines, with_cells
 from fl_shuffle.auditing.findings import Difference, Published
-from fl_shuffle.auditing.published import (
-    ERROR,
-    MESSAGE,
-    compare,
-    fields_of,
-    without_times,
-)
+from fl_shuffle.auditing.published import ERROR, MESSAGE, compare, fields_of, shown, without_times
 from fl_shuffle.configuration.sections import Config, DataSection
 from fl_shuffle.data import Records
 from fl_shuffle.data.features import Features, make_features
 from fl_shuffle.data.features.maps import FeatureMap
-from fl_shuffle.data.sources import load_records
-from fl_shuffle.data.task import forget_data, load_task
+from fl_shuffle.data.partitions import make_partition
+from fl_shuffle.data.sources import held_out, load_records
+from fl_shuffle.data.task import forget_data
 from fl_shuffle.errors import FlShuffleError
-from fl_shuffle.flower.messages import (
-    REPORT_RECORD,
-    REPORTS,
-    REQUEST_RECORD,
-    SUM_OF_REPORTS,
-    VALID,
-    array_record,
-)
+from fl_shuffle.flower import messages
 from fl_shuffle.plugins import load_attribute
 from fl_shuffle.runs.data_check import STATE_VARIABLE
 from fl_shuffle.runs.display import make_display
@@ -63,24 +51,25 @@ ROUNDS = 2
 NODES = 2
 """The fewest with which who plays whom can show."""
 HERE = __name__
-PLACE = "run"
+
+Vectors = NDArray[np.float32]
+Kept = list[tuple[NDArray[Any], Vectors]]
+"""Pictures of the audit's first run, and what its feature map made of them."""
 
 
 @dataclass(frozen=True)
 class Neighbour:
     """How one record differs: its `label` (that of another class for 0, this one for a negative
     number, else so far above the largest), its `picture` ("another" record's, or of the "largest"
-    pixels its type holds), this number in place of its features (`feature`), or this text in the
-    cells of its line in a file (`cells`)."""
+    pixels its type holds), or this number in place of its features (`feature`)."""
 
     name: str
     label: int | None = None
     picture: str = ""
     feature: float | None = None
-    cells: bytes | None = None
-    held_out: bool = False
 
 
+AS_THEY_ARE = Neighbour("the data as they are")
 NEIGHBOURS = (
     Neighbour("another record of another class", label=0, picture="another"),
     Neighbour("a picture of the largest pixels its type holds", picture="largest"),
@@ -91,22 +80,19 @@ NEIGHBOURS = (
     Neighbour("a label far out of range", label=1000),
     Neighbour("a label below zero", label=-1),
 )
-AS_THEY_ARE = Neighbour("the data as they are")
-HELD_OUT = Neighbour("another label of a held-out record", label=0, held_out=True)
 
 
 @dataclass
 class _World:
     """What the run that is going on is made of, and what it was seen to send; `fitted`: its feature
-    map learned from the records. `kept`: the pictures of the audit's first run, and what its
-    feature map made of them."""
+    map learned from the records."""
 
     section: DataSection
-    client_app: Any = None
-    neighbour: Neighbour = AS_THEY_ARE
-    record: int = 0
+    client_app: Any
+    neighbour: Neighbour
+    record: int
+    kept: Kept
     fitted: bool = False
-    kept: list[tuple[NDArray[Any], NDArray[np.float32]]] = field(default_factory=list)
     messages: dict[str, str] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -115,20 +101,11 @@ class _World:
 _worlds: list[_World] = []
 
 
-def _now() -> _World:
-    if not _worlds:
-        raise RuntimeError(f"{HERE} is for the audit's own runs")
-    return _worlds[-1]
-
-
 def records(section: DataSection) -> Records:
     """The audited configuration's records, one of them replaced."""
-    neighbour, record = _now().neighbour, _now().record
-    audited = replace(section, source=_now().section.source, validation=0.0)
-    if neighbour.cells is not None:
-        with with_cells(audited, record, neighbour.cells) as changed:
-            return load_records(changed)
-    own = load_records(audited)
+    world = _worlds[-1]
+    neighbour, record = world.neighbour, world.record
+    own = load_records(replace(section, source=world.section.source, validation=0.0))
     images, labels = own.train_images.copy(), own.train_labels.copy()
     other = int(np.argmax(labels != labels[record]))
     if neighbour.picture == "another":
@@ -136,136 +113,113 @@ def records(section: DataSection) -> Records:
     elif neighbour.picture:
         kind: Any = images.dtype
         images[record] = np.iinfo(kind).max if np.issubdtype(kind, np.integer) else np.inf
-    if neighbour.label is not None:
-        shift = neighbour.label
-        above = shift if shift < 0 else own.classes - 1 + shift
-        labels[record] = above if shift else labels[other]
+    if neighbour.label == 0:
+        labels[record] = labels[other]
+    elif neighbour.label is not None:
+        labels[record] = neighbour.label + (own.classes - 1 if neighbour.label > 0 else 0)
     return replace(own, train_images=images, train_labels=labels)
 
 
-def numbered(section: DataSection) -> Records:
-    """Every training record's image is its number: shows where records end up."""
-    own = load_records(replace(section, source=_now().section.source, validation=0.0))
-    train, test = (np.arange(len(part))[:, None] for part in (own.train_labels, own.test_labels))
-    return replace(own, train_images=train, test_images=test)
+def first_record(section: DataSection) -> int:
+    """Where in the source the first client's first record lies."""
+    own = load_records(replace(section, validation=0.0))
+    kept = np.arange(len(own.train_labels))
+    if section.validation:
+        kept = np.flatnonzero(~held_out(section, own))
+    owners = None if own.train_clients is None else own.train_clients[kept]
+    partition = make_partition(section, own.train_labels[kept], own.classes, owners)
+    return int(kept[partition.order[0]])
 
 
-class _Poisoned:
+class Poisoned:
     """The configured features; one row of the training records' is overwritten."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
-        self._inner: Features | None = None
-        self._training: NDArray[Any] | None = None
+    def __init__(self, **options: Any) -> None:
+        self._section = replace(_worlds[-1].section, feature_options=options)
         self.data_dependent = False
 
     def fit(self, images: NDArray[Any]) -> None:
         """As the configured features."""
-        section = replace(_now().section, feature_options=self._options)
-        self._inner = make_features(section, images.shape[1:])
+        self._inner: Features = make_features(self._section, images.shape[1:])
         self._inner.fit(images)
         self._training = images
-        self.data_dependent = _now().fitted = self._inner.data_dependent
+        self.data_dependent = _worlds[-1].fitted = self._inner.data_dependent
 
-    def transform(self, images: NDArray[Any]) -> NDArray[np.float32]:
+    def transform(self, images: NDArray[Any]) -> Vectors:
         """As the configured features."""
-        assert self._inner is not None
-        found, feature = _vectors(self._inner, images), _now().neighbour.feature
-        # The records that were fitted on are the training records, the first client's first one
-        # first.
-        if images is self._training and feature is not None:
+        world = _worlds[-1]
+        found = self._vectors(images, world.kept)
+        # The first row of those that were fitted on is the first client's first record's.
+        if images is self._training and world.neighbour.feature is not None:
             found = found.copy()
-            found[0] = feature
+            found[0] = world.neighbour.feature
         return found
 
-
-def _vectors(inner: Features, images: NDArray[Any]) -> NDArray[np.float32]:
-    """What the map makes of these pictures. One that looks at each alone, and learns nothing, is
-    asked for those that are not the first run's."""
-    if not isinstance(inner, FeatureMap) or inner.data_dependent:
-        return inner.transform(images)
-    for pictures, vectors in _now().kept:
-        if pictures.shape == images.shape:
-            found = vectors.copy()
-            other = np.flatnonzero((pictures != images).reshape(len(images), -1).any(axis=1))
-            if len(other):
-                found[other] = inner.transform(images[other])
-            return found
-    found = inner.transform(images)
-    _now().kept.append((images, found))
-    return found
-
-
-def features(**options: Any) -> Features:
-    """See `_Poisoned`."""
-    return _Poisoned(options)
+    def _vectors(self, images: NDArray[Any], kept: Kept) -> Vectors:
+        """What the map makes of these pictures. One that looks at each alone, and learns nothing,
+        is asked for those that are not the first run's."""
+        if not isinstance(self._inner, FeatureMap) or self.data_dependent:
+            return self._inner.transform(images)
+        for pictures, vectors in kept:
+            if pictures.shape == images.shape:
+                found = vectors.copy()
+                other = (pictures != images).reshape(len(images), -1).any(axis=1)
+                if other.any():
+                    found[other] = self._inner.transform(images[other])
+                return found
+        kept.append((images, self._inner.transform(images)))
+        return kept[-1][1]
 
 
 def client(message: Message, context: Context) -> Message:
-    """The configured client; what it got and sends is kept, its reports are replaced."""
-    world = _now()
+    """The configured client; its reports are replaced, then what it got and sends is kept."""
+    world = _worlds[-1]
     reply: Message = world.client_app(message, context)
-    seen = {f"request: {where}": value for where, value in _seen(message)}
-    seen |= {f"reply: {where}": value for where, value in _seen(reply)}
-    if not reply.has_error() and REPORT_RECORD in reply.content.array_records:
-        arrays = reply.content.array_records[REPORT_RECORD]
-        kept = {name: arrays[name].numpy() for name in (VALID,) if name in arrays}
-        for name in (REPORTS, SUM_OF_REPORTS):
-            if name in arrays:
-                own = arrays[name].numpy()
-                rows = own.reshape(1 if name == SUM_OF_REPORTS else len(own), -1)
-                usable = np.asarray(np.isfinite(rows).all(axis=1))
-                seen[f"reply: usable {name}"] = repr(usable.tolist())
-                kept[name] = _stand_in(rows, usable, message).reshape(own.shape).astype(own.dtype)
-        reply.content[REPORT_RECORD] = array_record(kept, shared=False)
+    asked = dict(_seen(message)).get(messages.REQUEST_RECORD, "")
     # Named by what is asked: nodes answer at the same time.
-    place = f"{MESSAGE}, round {message.metadata.group_id}, {_asked(message)}"
+    name = hashlib.sha256(asked.encode()).hexdigest()[:16]
+    if not reply.has_error() and messages.REPORT_RECORD in reply.content.array_records:
+        arrays = reply.content.array_records[messages.REPORT_RECORD]
+        own = {key: array.numpy() for key, array in arrays.items()}
+        for key in {messages.REPORTS, messages.SUM_OF_REPORTS} & own.keys():
+            own[key] = _stand_in(own[key], key == messages.SUM_OF_REPORTS, int(name, 16))
+        reply.content[messages.REPORT_RECORD] = messages.array_record(own, shared=False)
+    place = f"{MESSAGE}, round {message.metadata.group_id}, {name}"
     with world.lock:
         if f"{place}: node" in world.messages:
             place += ", again"
-        seen["node"] = str(message.metadata.dst_node_id)
-        world.messages.update((f"{place}: {key}", value) for key, value in seen.items())
+        world.messages[f"{place}: node"] = str(message.metadata.dst_node_id)
+        for side, each in (("request", message), ("reply", reply)):
+            world.messages |= {f"{place}: {side}: {key}": text for key, text in _seen(each)}
     return reply
 
 
-def _asked(message: Message) -> str:
-    """A short name for the request's settings: whom it asks, and for what."""
-    asked = [(key, value) for key, value in _seen(message) if key == f"config {REQUEST_RECORD}"]
-    return hashlib.sha256(repr(asked).encode()).hexdigest()[:16]
-
-
-def _stand_in(own: NDArray[Any], usable: NDArray[np.bool_], message: Message) -> NDArray[Any]:
-    """Reports of the same shape that hang on the request alone; a row that could not be used stays
+def _stand_in(own: NDArray[Any], is_sum: bool, seed: int) -> NDArray[Any]:
+    """Numbers of the same shape that hang on the request alone; a row that could not be used stays
     so."""
-    draw = np.random.Generator(np.random.PCG64(int(_asked(message), 16)))
+    usable = np.isfinite(own).all(axis=None if is_sum else 1, keepdims=True)
     # Whole multiples of a power of two, so that sums are exact in every order, and small enough for
     # any client's honest report.
-    whole = draw.integers(-64, 65, size=own.shape)
-    return np.where(usable[:, None], whole / 2.0**20, np.nan)
+    whole = np.random.Generator(np.random.PCG64(seed)).integers(-64, 65, size=own.shape)
+    return np.where(usable, whole / 2.0**20, np.nan).astype(own.dtype)
 
 
 def _seen(message: Message) -> Iterator[tuple[str, str]]:
-    """All of a message but the numbers in its reports, and the times and names Flower gives it."""
-    yield "type", message.metadata.message_type
-    yield "group", message.metadata.group_id
+    """All of a message but the times and names Flower gives it."""
+    yield "type", f"{message.metadata.message_type} of {message.metadata.group_id}"
     if message.has_error():
         yield "error", f"{message.error.code}: {message.error.reason}"
         return
     content = message.content
-    yield "records", repr(list(content))
+    yield "records", repr([(name, type(each).__name__) for name, each in content.items()])
+    for records in (content.metric_records, content.config_records):
+        for name, each in records.items():
+            yield name, repr(dict(each))
     for name, arrays in content.array_records.items():
-        yield f"arrays {name}", repr(list(arrays))
+        yield f"names of {name}", repr(list(arrays))
         for key, array in arrays.items():
-            yield f"array {name}.{key}", _array(array, hidden=name == REPORT_RECORD)
-    for name, metrics in content.metric_records.items():
-        yield f"metrics {name}", repr(dict(metrics))
-    for name, configs in content.config_records.items():
-        yield f"config {name}", repr(dict(configs))
-
-
-def _array(array: Array, *, hidden: bool) -> str:
-    kind = f"{array.dtype} {tuple(array.shape)} {array.stype}"
-    return kind if hidden else f"{kind} {hashlib.sha256(array.data).hexdigest()}"
+            kind = f"{array.dtype} {tuple(array.shape)} {array.stype}"
+            yield f"{name}.{key}", f"{kind} {shown(array.data)}"
 
 
 def audit_published(
@@ -276,111 +230,76 @@ def audit_published(
     alone.)
 
     Engine, seeds and length are the audit's own: in-process, seeded, NODES nodes, ROUNDS rounds at
-    most.
-    Raises `FlShuffleError` if the audited configuration itself cannot run.
+    most. Raises `FlShuffleError` if the audited configuration itself cannot run.
     """
-    inner = load_attribute(config.app.client, field="app.client")
+    app = load_attribute(config.app.client, field="app.client")
+    kept, tried, notes = Kept(), list[str](), list[str]()
     with (
         tempfile.TemporaryDirectory(prefix="fl-shuffle-twins-") as home,
         # What the runs keep outside of their directory goes with them, too.
         patch.dict(os.environ, {STATE_VARIABLE: str(Path(home) / "state")}),
     ):
-        kept = list[Any]()
-
-        def play(neighbour: Neighbour | None, record: int = 0) -> tuple[dict[str, str], _World]:
-            world = _World(config.data, inner, neighbour or AS_THEY_ARE, record, kept=kept)
-            with _living(world):
-                return _published(_audited(config), Path(home) / PLACE), world
-
-        first, world = play(None)
-        own, held = _places(config)
-        wanted, notes = _wanted(config, neighbours, first, world, held)
-        tried, differences = list[str](), list[Difference]()
-        for neighbour in wanted:
+        world = _World(config.data, app, AS_THEY_ARE, 0, kept)
+        first, place = _published(config, world, Path(home) / "run"), first_record(config.data)
+        differences = _undeclared(config.data, first, notes)
+        if world.fitted:
+            # Its warning says so; what a label does must still not be seen.
+            neighbours = [replace(o, picture="") for o in neighbours if o.picture != "largest"]
+            notes.append("features are fitted on the records: what that fit tells is not covered")
+        for neighbour in neighbours:
             if tried and clock.over():
-                left = len(wanted) - len(tried)
+                left = len(neighbours) - len(tried)
                 notes.append(f"the time was up: {left} neighbouring data sets were not tried")
                 break
-            record = held if neighbour.held_out and held is not None else own
-            differences += compare(neighbour.name, first, play(neighbour, record)[0])
+            world = _World(config.data, app, neighbour, place, kept)
+            second = _published(config, world, Path(home) / "run")
+            differences += compare(neighbour.name, first, second)
             tried.append(neighbour.name)
-    messages = sum(key.endswith(": node") for key in first)
-    return Published(tuple(tried), len(first), messages, tuple(differences), tuple(notes))
+    count = sum(key.endswith(": node") for key in first)
+    return Published(tuple(tried), len(first), count, tuple(differences), tuple(notes))
+
+
+def _undeclared(section: DataSection, first: dict[str, str], notes: list[str]) -> list[Difference]:
+    """Held-out records decide accuracy and loss: does the run say so?"""
+    if not section.validation:
+        return []
+    if any(place.startswith("summary.json") and "data.validation = " in text
+           for place, text in first.items()):  # fmt: skip
+        notes.append("held-out records decide accuracy and loss: the run says so")
+        return []
+    return [Difference("held-out records", "summary.json: what warns of them", None, None)]
 
 
 def _audited(config: Config) -> Config:
-    run = replace(
-        config.run,
-        rounds=min(ROUNDS, config.run.rounds),
-        entropy="seeded",
-        engine="in-process",
-        device="cpu",
-        jobs=NODES,
-    )
-    data = replace(config.data, source=f"{HERE}:records", features=f"{HERE}:features")
-    app = replace(config.app, client=f"{HERE}:client")
-    return replace(config, run=run, data=data, app=app)
+    own = {
+        "run.rounds": min(ROUNDS, config.run.rounds), "run.entropy": "seeded",
+        "run.engine": "in-process", "run.device": "cpu", "run.jobs": NODES,
+        "data.source": f"{HERE}:records", "data.features": f"{HERE}:Poisoned",
+        "app.client": f"{HERE}:client",
+    }  # fmt: skip
+    return resolve_config(config, own)
 
 
-def _wanted(
-    config: Config, neighbours: Sequence[Neighbour], first: dict[str, str], world: _World,
-    held: int | None,
-) -> tuple[list[Neighbour], list[str]]:  # fmt: skip
-    """The neighbouring data sets that say something of this configuration, and what is not
-    covered."""
-    wanted, notes = list(neighbours), []
-    if holds_lines(config.data):
-        wanted = [*(Neighbour(name, cells=cells) for name, cells in CELLS.items()), *wanted]
-    if world.fitted:
-        # Its warning says so; what a label does must still not be seen.
-        wanted = [replace(one, picture="") for one in wanted if one.picture != "largest"]
-        notes.append("features are fitted on the records: what that fit tells is not covered")
-    warned = any(place.startswith("summary.json") and "data.validation = " in text
-                 for place, text in first.items())  # fmt: skip
-    if held is not None and warned:
-        notes.append("held-out records decide accuracy and loss: the run says so")
-    elif held is not None:
-        wanted.append(HELD_OUT)
-    return wanted, notes
-
-
-@contextlib.contextmanager
-def _living(world: _World) -> Iterator[None]:
-    forget_data()
-    quiet = logging.NullHandler()
-    log = logging.getLogger("fl_shuffle")
-    log.addHandler(quiet)
-    _worlds.append(world)
-    try:
-        yield
-    finally:
-        _worlds.remove(world)
-        log.removeHandler(quiet)
-        forget_data()
-
-
-def _published(config: Config, place: Path) -> dict[str, str]:
+def _published(config: Config, world: _World, place: Path) -> dict[str, str]:
     """Run once; everything that can be seen of it. The folder is gone afterwards."""
     screen, found = io.StringIO(), dict[str, str]()
+    log, quiet = logging.getLogger("fl_shuffle"), logging.NullHandler()
+    log.addHandler(quiet)
+    _worlds.append(world)
+    forget_data()
     try:
         with contextlib.redirect_stdout(screen):
-            simulate(config, RunPlace(place), make_display(quiet=False, as_json=True))
+            simulate(_audited(config), RunPlace(place), make_display(quiet=False, as_json=True))
     except Exception as error:
-        if _now().neighbour is AS_THEY_ARE:
+        if world.neighbour is AS_THEY_ARE:
             raise
         found[ERROR] = str(error) if isinstance(error, FlShuffleError) else repr(error)
+    finally:
+        _worlds.pop()
+        log.removeHandler(quiet)
+        forget_data()
     for number, line in enumerate(screen.getvalue().splitlines()):
         found[f"screen, line {number}"] = without_times(line)
     found |= fields_of(place)
     shutil.rmtree(place, ignore_errors=True)
-    return found | _now().messages
-
-
-def _places(config: Config) -> tuple[int, int | None]:
-    """The number of the first client's first record, and of a held-out one if there is any."""
-    section = config.data
-    plain = replace(section, source=f"{HERE}:numbered", features="none", feature_options={})
-    with _living(_World(section)):
-        task = load_task(replace(config, data=plain))
-    held = int(task.test_inputs[0, 0]) if section.validation else None
-    return int(task.inputs[0, 0]), held
+    return found | world.messages

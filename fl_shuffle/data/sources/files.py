@@ -82,12 +82,6 @@ def read(section: DataSection) -> Records:
     )
 
 
-def training_files(root: Path) -> list[Path]:
-    """The files that hold the training records, in the order they are read in. Raises
-    `DataError`."""
-    return _files(root, "train")[0] if root.is_dir() else [root]
-
-
 def _files(root: Path, name: str) -> tuple[list[Path], bool]:
     """The files of a part below `root`, and whether each is a client's own."""
     single = [
