@@ -21,11 +21,10 @@ from fl_shuffle.auditing.audit import audit_configuration
 from fl_shuffle.auditing.canaries import Canaries, most_exposed_in_sums
 from fl_shuffle.auditing.claims import Claims
 from fl_shuffle.auditing.effort import AuditSettings, Clock
-from fl_shuffle.auditing.findings import AuditReport, Finding
+from fl_shuffle.auditing.findings import Finding
 from fl_shuffle.auditing.games import Attack, sums
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.task import load_task
-from fl_shuffle.randomizer_plan import RandomizerPlan
 from tests.auditing.audit_settings import config
 
 PERSONAL = {"distribution": "uniform", "low": 0.5, "high": 2.0}
@@ -39,8 +38,8 @@ def attack(source: Canaries, claims: Claims) -> list[Finding]:
     return sums(against, ["sum"], 400, clock)
 
 
-def canaries(settings: Config, seed: int = 0, plan: RandomizerPlan | None = None) -> Canaries:
-    return Canaries(settings, dimension=4, seed=seed, release="sum", plan=plan)
+def canaries(settings: Config, seed: int = 0) -> Canaries:
+    return Canaries(settings, dimension=4, seed=seed, release="sum")
 
 
 def mu_test(found: list[Finding]) -> Finding:
@@ -132,32 +131,11 @@ def test_an_accountant_that_trusts_colluders_is_caught() -> None:
     assert mu_test(attack(source, Claims(config(20), source))).breaks_proven
 
 
-def test_the_stated_power_is_true() -> None:
-    """Noise as much too small as the finding says it would catch, caught at 95% a seed."""
-    settings = config(20)
-    honest = canaries(settings)
-    plan, claims = honest.claimant[0], Claims(settings, honest)
-    factor = mu_test(attack(honest, claims)).detectable_noise_factor
-    assert factor is not None and 1.0 < factor < 1.3
-    weaker = dataclasses.replace(plan, scale=plan.scale / factor, step=plan.step / 64.0)
-    # Two misses in six have chance 3e-2, three 2e-3.
-    found = [attack(canaries(settings, seed, weaker), claims) for seed in range(6)]
-    assert sum(mu_test(each).breaks_proven for each in found) >= 4
-
-
 def test_a_whole_audit_tests_both_columns() -> None:
-    def whole(settings: Config) -> AuditReport:
-        how = AuditSettings(trials=50, reports=4000)
-        return audit_configuration("test", settings, how, dimension=4)
-
-    report = whole(config(12, privacy={"assumed_honest": 8, "release": "sum"}))
+    settings = config(12, privacy={"assumed_honest": 8, "release": "sum"})
+    how = AuditSettings(trials=50, reports=4000)
+    report = audit_configuration("test", settings, how, dimension=4)
     assert {finding.column for finding in report.findings} == {"local", "proven", "sum"}
     assert not report.breaks_proven
     assert any("no order" in note for note in report.notes)
     assert all("order" not in check.game for check in report.checks)
-    laplace = whole(config(12, privacy={"randomizer": "laplace"}, budgets={"delta": 0.0}))
-    assert not laplace.breaks_proven
-    assert any("column sum is not tested" in note for note in laplace.notes) != any(
-        finding.column == "sum" for finding in laplace.findings
-    )
-    assert any("order" in check.game for check in laplace.checks)
