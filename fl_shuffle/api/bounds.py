@@ -94,4 +94,5 @@ def to_dp_accounting(*, discretization: float = 1e-4, **question: Any) -> Privac
             raise ConfigError(f"{name} is no part of this question: the answer has all of them")
     export.require_dp_accounting()
     query = Question.from_mapping({**question, "delta": 1e-6})
-    return export.to_dp_accounting(query_composition(query), discretization=discretization)
+    law = query_composition(query).profile
+    return export.to_dp_accounting(law, discretization=discretization)

@@ -11,9 +11,6 @@ from fl_shuffle.accounting.engine.monotone_search import crossing
 from fl_shuffle.accounting.engine.stop_loss import DeltaBound
 from fl_shuffle.errors import require_open_unit, require_real
 
-NARROW = 1e-6
-"""Where a curve jumps its place is found this closely, relatively."""
-
 
 class Theorem(NamedTuple):
     """What one theorem says of one client in one round."""
@@ -73,5 +70,4 @@ class OneRoundCurve(ABC):
         high = self.local_epsilon(target)
         if not self.credit or high == 0.0 or math.isinf(high):
             return high
-        _, found = crossing(self.delta, target, high, sure=True, tolerance=tolerance, narrow=NARROW)
-        return high if found is None else found
+        return crossing(self.delta, target, high, tolerance=tolerance)[1]

@@ -12,8 +12,9 @@ y = E_theta[e^(ikL)] - 1, `evaluate(y)` returns H(M0 (1 + y)) / e^log_scale.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,31 +41,6 @@ class Transform(NamedTuple):
     """Sum of the moduli of the terms added up: round-off is proportional to it."""
 
 
-class TiltedCounts(Protocol):
-    """H after tilting. Everything is relative to e^`log_scale`."""
-
-    log_scale: float
-    """log of the factor taken out of H."""
-    total: float
-    """H(M0) / e^log_scale, the total tilted weight."""
-    discard_factor: float
-    """|evaluate(y)| <= discard_factor * e^(-R^2/2) with R = `decay(y)`."""
-    missing: float
-    """Upper bound on E(S)_+ weight left out, relative to e^log_scale / (e theta)."""
-    width: int
-    """Terms added up for one value of H."""
-    excess: float
-    """`evaluate` may exceed the truth by this share of itself."""
-    zero_atom: float
-    """Weight of a fictitious atom at S = 0 that `evaluate` includes; to be subtracted."""
-
-    def evaluate(self, y: ComplexArray) -> Transform: ...
-
-    def decay(self, y: ComplexArray) -> FloatArray: ...
-
-    def sensitivity(self, y: ComplexArray) -> FloatArray: ...
-
-
 def complex_log1p(z: ComplexArray) -> ComplexArray:
     """log(1 + z) with error of a few units in the last place of |z|."""
     squared = 2.0 * z.real + z.real**2 + z.imag**2
@@ -81,39 +57,35 @@ def _power(z: ComplexArray, exponent: float) -> ComplexArray:
     return result
 
 
-class _Classes:
-    """Tilted blanket classes: counts n_c, tilted masses r_c; shared by the representations."""
+class TiltedCounts(ABC):
+    """H after tilting: classes of n_c reports with tilted masses r_c. Everything is relative to
+    e^`log_scale`."""
+
+    log_scale: float
+    """log of the factor taken out of H."""
+    total: float
+    """H(M0) / e^log_scale, the total tilted weight."""
+    missing = 0.0
+    """Upper bound on E(S)_+ weight left out, relative to e^log_scale / (e theta)."""
+    width = 1
+    """Terms added up for one value of H."""
+    excess = 0.0
+    """`evaluate` may exceed the truth by this share of itself."""
+    zero_atom = 0.0
+    """Weight of a fictitious atom at S = 0 that `evaluate` includes; to be subtracted."""
 
     def __init__(self, gammas: FloatArray, counts: FloatArray, moment: TiltedMoments) -> None:
         self.counts = counts
         self.masses = gammas * moment.value / moment.blend(gammas)
         self.log_factor = float(counts @ moment.log_blend(gammas))
 
-    def power(self, y: ComplexArray) -> ComplexArray:
-        """prod_c (1 + r_c y)^n_c."""
-        exponent = np.zeros(y.shape, dtype=np.complex128)
-        for count, mass in zip(self.counts, self.masses, strict=True):
-            logarithm = complex_log1p(mass * y)
-            # Part by part: where 1 + r y = 0 the complex product would be NaN, not -infinity.
-            exponent.real += count * logarithm.real
-            exponent.imag += count * logarithm.imag
-        result: ComplexArray = np.exp(exponent)
-        return result
+    @abstractmethod
+    def evaluate(self, y: ComplexArray) -> Transform:
+        """H(M0 (1 + y)) / e^log_scale."""
 
+    @abstractmethod
     def decay(self, y: ComplexArray) -> FloatArray:
-        """R = sqrt(sum n_c a_c^2), a_c = arccos |1 + r_c y|; Lipschitz with the sd of the sum.
-
-        Each a_c is an angle in L^2, between one and e^(ikX): it moves by at most that between one
-        and e^(ihX), which is at most h times the sd of X. And cos a <= e^(-a^2/2).
-        """
-        square = y.real**2 + y.imag**2
-        total = np.zeros(y.shape, dtype=np.float64)
-        for count, mass in zip(self.counts, self.masses, strict=True):
-            missing = -2.0 * mass * y.real - mass * mass * square
-            missing = np.clip(missing, 0.0, 1.0 - DECAY_LEAST_SQUARE)
-            total += count * np.arcsin(np.sqrt(missing)) ** 2
-        result: FloatArray = np.sqrt(total)
-        return result
+        """R with |evaluate(y)| <= e^(-R^2/2)."""
 
     def sensitivity(self, y: ComplexArray) -> FloatArray:
         """sum_c n_c r_c / |1 + r_c y|: how an error in y moves the log of the product."""
@@ -123,51 +95,54 @@ class _Classes:
         return total
 
 
-class BinomialCounts:
+class BinomialCounts(TiltedCounts):
     """One class, large mean: H(u) = ((1 - gamma + gamma u)^n - (1 - gamma)^n) / (n gamma).
 
     Here n counts the differing client too; this is Su, Cheng and Wang 2025, Theorem 4.
     """
 
-    missing = 0.0
-    excess = 0.0
-    width = 1
+    total = 1.0
 
     def __init__(self, gamma: float, others: int, moment: TiltedMoments) -> None:
-        self._classes = _Classes(np.array([gamma]), np.array([others + 1.0]), moment)
-        mean = (others + 1.0) * gamma
-        self.log_scale = self._classes.log_factor - math.log(mean)
-        self.total = 1.0
-        self.discard_factor = 1.0
-        empty = (others + 1.0) * math.log1p(-gamma) if gamma < 1.0 else -math.inf
-        self.zero_atom = math.exp(empty - self._classes.log_factor)
-        self.decay = self._classes.decay
-        self.sensitivity = self._classes.sensitivity
+        n = others + 1.0
+        super().__init__(np.array([gamma]), np.array([n]), moment)
+        self.log_scale = self.log_factor - math.log(n * gamma)
+        empty = n * math.log1p(-gamma) if gamma < 1.0 else -math.inf
+        self.zero_atom = math.exp(empty - self.log_factor)
 
     def evaluate(self, y: ComplexArray) -> Transform:
         """(1 + r y)^n."""
-        power = self._classes.power(y)
+        power = _power(self.masses[0] * y, float(self.counts[0]))
         return Transform(power, np.abs(power))
 
+    def decay(self, y: ComplexArray) -> FloatArray:
+        """R = sqrt(n) a, a = arccos |1 + r y|; Lipschitz with the sd of the sum.
 
-class ExplicitCounts:
+        a is an angle in L^2, between one and e^(ikX): it moves by at most that between one and
+        e^(ihX), which is at most h times the sd of X. And cos a <= e^(-a^2/2).
+        """
+        mass = self.masses[0]
+        missing = -2.0 * mass * y.real - mass * mass * (y.real**2 + y.imag**2)
+        angle = np.arcsin(np.sqrt(np.clip(missing, 0.0, 1.0 - DECAY_LEAST_SQUARE)))
+        result: FloatArray = math.sqrt(self.counts[0]) * angle
+        return result
+
+
+class ExplicitCounts(TiltedCounts):
     """Any classes: H by Horner's rule over a window of the law of M.
 
     Where the window is wide, each class's number is rounded down to multiples of a step first:
     fewer reports never hide better.
     """
 
-    zero_atom = 0.0
-    discard_factor = 1.0
-
     def __init__(self, gammas: FloatArray, counts: FloatArray, moment: TiltedMoments) -> None:
-        self._classes = _Classes(gammas, counts, moment)
-        masses = self._classes.masses
+        super().__init__(gammas, counts, moment)
+        masses = self.masses
         window = 20.0 * math.sqrt(float(np.sum(counts * masses * (1.0 - masses))))
         self._step = max(1, math.ceil(window / MOST_TERMS))
         lost = 0.0 if self._step == 1 else 2.0 * counts.size * self._step
         self._mean = max(float(np.sum(counts * masses)) - lost, 0.0)
-        self.log_scale = self._classes.log_factor + moment.log
+        self.log_scale = self.log_factor + moment.log
         law, first, self.missing = poisson_binomial(counts, masses, self._step)
         self.excess = PMF_INFLATION - 1.0 + 8.0 * UNIT * window
         multiples = self._step * (first + np.arange(law.size))
@@ -176,7 +151,6 @@ class ExplicitCounts:
         self.width = law.size
         self.total = float(np.sum(self._weights))
         self.excess *= 2.0
-        self.sensitivity = self._classes.sensitivity
 
     def decay(self, y: ComplexArray) -> FloatArray:
         """R with R^2 = E[M] (1 - |1 + y|^2): |H| <= E|1 + y|^M <= e^(-R^2/2).

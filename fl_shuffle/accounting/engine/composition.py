@@ -147,14 +147,14 @@ class Composition:
         rates = rates[np.abs(rates) * self._largest < 690.0]
         if not rates.size:
             return 1.0
-        logs = sum(n * pair.lattice_log_moments(step, rates) for pair, n in self._parts)
+        logs = sum(n * pair.log_moments(rates, step) for pair, n in self._parts)
         return math.exp(min(0.0, float(np.min(logs - rates * edge))))
 
     def _law(self, tilt: float) -> tuple[FloatArray, FloatArray, float]:
         """(losses, upper bounds on P's masses there, mass that may lie above the window)."""
         step, first, size, above = self.lattice(tilt)
         exponent = sum(n * pair.log_spectrum(step, size, tilt) for pair, n in self._parts)
-        log_scale = math.fsum(n * pair.lattice_log_moment(step, tilt) for pair, n in self._parts)
+        log_scale = math.fsum(n * pair.moments(tilt, step)[0] for pair, n in self._parts)
         law = np.roll(np.fft.irfft(np.exp(exponent), n=size), -(first % size))
         losses: FloatArray = step * np.arange(first, first + size, dtype=np.float64)
         weights = np.exp(np.minimum(log_scale - tilt * losses, 700.0))
@@ -256,14 +256,14 @@ def certainly_within(
     inside = np.sum((np.exp(times @ spectra[:, :kept]) * weights[:kept]).real, axis=1)
     lost = np.array([mass_roundoff(size, each) for each in times.sum(axis=1).tolist()])
     total = np.maximum(inside, 0.0) + lost * float(np.sum(gain))
-    moments = np.array([pair.lattice_log_moment(step, tilt) for pair in pairs])
+    moments = np.array([pair.moments(tilt, step)[0] for pair in pairs])
     total *= np.exp(np.minimum(times @ moments - tilt * epsilon, 700.0)) * LATTICE_SAFETY
     # Any of these rounds may reach beyond the window, however short the similar ones are.
     reach = times @ np.array([math.floor(pair.losses[-1] / step) + 1.0 for pair in pairs])
     if first + size <= float(reach.max(initial=0.0)):
         rates = tilt + markov_rates(math.sqrt(similar.variance))
         rates = rates[rates * max(float(pair.losses[-1]) for pair in pairs) < 690.0]
-        above = np.array([pair.lattice_log_moments(step, rates) for pair in pairs])
+        above = np.array([pair.log_moments(rates, step) for pair in pairs])
         outside = np.min(times @ above - rates * step * (first + size), axis=1)
         total += np.exp(np.minimum(outside, 0.0))
     infinite = np.array([math.log1p(-min(pair.infinite, 1.0 - 1e-16)) for pair in pairs])

@@ -41,11 +41,10 @@ class DominatingPair:
     grid: float = 0.0
     """A step whose multiples all losses are, where one is known: no need to round them."""
     _spectra: dict[tuple[float, int, float], ComplexArray] = field(default_factory=dict, repr=False)
-    _lattices: dict[float, tuple[NDArray[np.int64], FloatArray]] = field(
+    _lattices: dict[float, tuple[FloatArray, FloatArray]] = field(default_factory=dict, repr=False)
+    _moments: dict[tuple[float, float], tuple[float, float, float]] = field(
         default_factory=dict, repr=False
     )
-    _lattice_moments: dict[tuple[float, float], float] = field(default_factory=dict, repr=False)
-    _moments: dict[float, tuple[float, float, float]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def from_curve(
@@ -107,61 +106,52 @@ class DominatingPair:
         gain = np.where(self.losses > epsilon, -np.expm1(epsilon - self.losses), 0.0)
         return min(1.0, float(self.masses @ gain) + self.infinite)
 
-    def moments(self, tilt: float) -> tuple[float, float, float]:
-        """log E e^(tilt loss), and mean and variance of the loss tilted so; finite part; cached."""
-        if tilt not in self._moments:
-            with np.errstate(divide="ignore"):
-                exponent = np.log(self.masses) + tilt * self.losses
+    def moments(self, tilt: float, step: float = 0.0) -> tuple[float, float, float]:
+        """log E e^(tilt loss), and mean and variance of the loss tilted so; finite part; cached.
+
+        With a `step` of the law on that lattice.
+        """
+        if (tilt, step) not in self._moments:
+            losses, exponent = self._tilted(tilt, step)
             top = float(np.max(exponent))
             if top == -math.inf:  # loss is certain: nothing is finite
-                self._moments[tilt] = -math.inf, 0.0, 0.0
-                return self._moments[tilt]
+                self._moments[tilt, step] = -math.inf, 0.0, 0.0
+                return self._moments[tilt, step]
             weights = np.exp(exponent - top)
             total = float(np.sum(weights))
-            mean = float(weights @ self.losses) / total
-            variance = float(weights @ (self.losses - mean) ** 2) / total
-            self._moments[tilt] = top + math.log(total), mean, variance
-        return self._moments[tilt]
+            mean = float(weights @ losses) / total
+            variance = float(weights @ (losses - mean) ** 2) / total
+            self._moments[tilt, step] = top + math.log(total), mean, variance
+        return self._moments[tilt, step]
 
-    def log_moments(self, tilts: FloatArray) -> FloatArray:
+    def log_moments(self, tilts: FloatArray, step: float = 0.0) -> FloatArray:
         """The first of `moments` at each of the tilts [k]."""
-        return np.array([self.moments(tilt)[0] for tilt in tilts.tolist()])
+        return np.array([self.moments(tilt, step)[0] for tilt in tilts.tolist()])
 
     def log_spectrum(self, step: float, size: int, tilt: float) -> ComplexArray:
         """log of the Fourier transform of the tilted, normalised lattice law; the last few are
         kept."""
         key = (step, size, tilt)
         if key not in self._spectra:
-            index, exponent = self._tilted(step, tilt)
-            weights = np.exp(exponent - self.lattice_log_moment(step, tilt))
-            transform = np.fft.rfft(np.bincount(np.mod(index, size), weights, minlength=size))
+            losses, exponent = self._tilted(tilt, step)
+            weights = np.exp(exponent - self.moments(tilt, step)[0])
+            index = np.mod(np.rint(losses / step).astype(np.int64), size)
+            transform = np.fft.rfft(np.bincount(index, weights, minlength=size))
             modulus = np.maximum(np.abs(transform), 1e-300)
             while len(self._spectra) >= LATTICE_SPECTRA:
                 del self._spectra[next(iter(self._spectra))]
             self._spectra[key] = np.log(modulus) + 1j * np.angle(transform)
         return self._spectra[key]
 
-    def lattice_log_moment(self, step: float, tilt: float) -> float:
-        """log of the sum of lattice masses times e^(tilt loss); cached."""
-        key = (step, tilt)
-        if key not in self._lattice_moments:
-            exponent = self._tilted(step, tilt)[1]
-            top = float(np.max(exponent))
-            total = top + math.log(float(np.sum(np.exp(exponent - top))))
-            self._lattice_moments[key] = total
-        return self._lattice_moments[key]
-
-    def lattice_log_moments(self, step: float, tilts: FloatArray) -> FloatArray:
-        """The same at each of the tilts [k]."""
-        return np.array([self.lattice_log_moment(step, tilt) for tilt in tilts.tolist()])
-
-    def _tilted(self, step: float, tilt: float) -> tuple[NDArray[np.int64], FloatArray]:
-        """Lattice indices and the logarithms of mass times e^(tilt loss) there."""
+    def _tilted(self, tilt: float, step: float) -> tuple[FloatArray, FloatArray]:
+        """Losses, those of the lattice of this step (0: the law's own), and the logarithms of mass
+        times e^(tilt loss) there."""
         if step not in self._lattices:
-            self._lattices[step] = self.on_lattice(step)
-        index, mass = self._lattices[step]
+            index, masses = self.on_lattice(step) if step else (self.losses, self.masses)
+            self._lattices[step] = np.asarray((step or 1.0) * index, dtype=np.float64), masses
+        losses, mass = self._lattices[step]
         with np.errstate(divide="ignore"):
-            return index, np.log(mass) + tilt * step * index
+            return losses, np.log(mass) + tilt * losses
 
     def on_lattice(self, step: float) -> tuple[NDArray[np.int64], FloatArray]:
         """Split every atom between its lattice neighbours, keeping both P's and Q's mass."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.engine.dominating_pairs import LATTICE_MAX_LOSS, DominatingPair
 from fl_shuffle.errors import ConfigError, require_real
 
@@ -28,12 +27,12 @@ EXPORT_INFLATION = 1.0 + 1e-12
 
 
 def to_dp_accounting(
-    law: DominatingPair | Composition | Profile, *, discretization: float = 1e-4
+    law: DominatingPair | Profile, *, discretization: float = 1e-4
 ) -> PrivacyLossDistribution:
     """A `PrivacyLossDistribution` that dominates `law`, to compose with other mechanisms there.
 
-    `law` is one round (`DominatingPair`), many (`Composition`), or a curve: upper bounds on delta,
-    in both directions, at epsilons that it is called with. It is for replacing one unit; in
+    `law` is one round (`DominatingPair`), or the curve of many: upper bounds on delta, in both
+    directions, at epsilons that it is called with. It is for replacing one unit; in
     dp-accounting's words the neighbouring relation is REPLACE_ONE, and everything it is composed
     with must be about the same replacement. The result is one law for both directions. Privacy
     losses, in nats, are multiples of `discretization`, which must be that of the other
@@ -72,21 +71,11 @@ def require_dp_accounting() -> None:
         )
 
 
-def _pair_of(law: Composition | Profile, step: float) -> DominatingPair:
+def _pair_of(profile: Profile, step: float) -> DominatingPair:
     """The curve at multiples of `step`, as one pair."""
-    profile: Profile
-    if isinstance(law, Composition):
-        profile, smallest = law.profile, law.infinite + EXPORT_SMALLEST_DELTA
-        end = law.epsilon(smallest) if smallest < 1.0 else math.inf
-    else:
-        profile, end = law, _end_of(law)
-        smallest = 0.0
-    if not end <= LATTICE_MAX_LOSS:
-        end = LATTICE_MAX_LOSS if smallest < 1.0 else 0.0
-    last = math.floor(end / step) if end == LATTICE_MAX_LOSS else math.ceil(end / step)
+    last = math.floor(min(_end_of(profile) + step, LATTICE_MAX_LOSS) / step)
     places = np.unique(np.round(np.linspace(0.0, last, min(last, EXPORT_NODES) + 1)))
-    epsilons = places * step
-    return DominatingPair.from_curve(epsilons, profile(epsilons), grid=step)
+    return DominatingPair.from_curve(places * step, profile(places * step), grid=step)
 
 
 def _end_of(profile: Profile) -> float:

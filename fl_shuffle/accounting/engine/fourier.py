@@ -99,7 +99,6 @@ class Sum:
     cut: float
     skipped: float
     roundoff: float
-    nodes: int
 
 
 def trapezoid(
@@ -145,7 +144,7 @@ def trapezoid(
     skipped = bump_skipped = 0.0
     if first_skipped is not None:
         start = first_skipped * h
-        level = front * counts.discard_factor * FOURIER_SKIP_LEVEL
+        level = front * FOURIER_SKIP_LEVEL
         skipped = level * (1.0 / start + h / start**2)
         bump_skipped = level * smoothing_sd * 1.2534
     return Sum(
@@ -155,7 +154,6 @@ def trapezoid(
         cut=tail,
         skipped=skipped,
         roundoff=roundoff,
-        nodes=k.size,
     )
 
 
@@ -165,14 +163,13 @@ def loud_nodes(
     deviation: float,
     h: float,
     last: int,
-    level: float = FOURIER_SKIP_LEVEL,
 ) -> tuple[NDArray[np.int64], int | None]:
     """Which nodes 0..last must be evaluated; the smallest skipped node, if any.
 
     A block is skipped when the decay at its centre, less `deviation` times its half-width, still
-    certifies |transform| <= `level` * discard_factor.
+    certifies |transform| <= `FOURIER_SKIP_LEVEL`.
     """
-    need = math.sqrt(-2.0 * math.log(level))
+    need = math.sqrt(-2.0 * math.log(FOURIER_SKIP_LEVEL))
     first_skipped: int | None = None
     starts = np.arange(0, last + 1, FOURIER_BLOCK, dtype=np.int64)
     size = FOURIER_BLOCK

@@ -19,14 +19,12 @@ SEARCH_LOG_TOLERANCE = 2e-4
 """The epsilon searches stop once the curve is within this relative distance of the target."""
 SEARCH_MAX_EVALUATIONS = 200
 """A monotone search needs a dozen: so many mean that the curve is not monotone."""
-SEARCH_NARROW = 1e-7
+SEARCH_NARROW = 1e-6
 """Where a curve jumps its place is found this closely, relatively."""
 SEARCH_SLIVER = 1e-6
 """An epsilon nearer than this to the largest one, relatively, is that."""
 SEARCH_PATIENCE = 4
 """After so many evaluations that did not halve the bracket together it is bisected."""
-SEARCH_FARTHEST_STEP = 4.0
-"""Without an end that is far enough the next point is at most so many times as far."""
 
 
 def _coordinate(value: float) -> float:
@@ -41,17 +39,14 @@ def crossing(
     side: Literal["above", "below"] = "below",
     *,
     minimum: float = 0.0,
-    sure: bool = False,
     tolerance: float = SEARCH_LOG_TOLERANCE,
-    narrow: float = SEARCH_NARROW,
-) -> tuple[float, float | None]:
+) -> tuple[float, float]:
     """Bracket the point where a nonincreasing `curve` of deltas falls to `target`.
 
     Returns (above, below): the curve exceeds the target at `above` (`minimum` if it never does,
-    then `below` is that too) and does not at `below`, which is None if it exceeds the target even
-    at `maximum`. Both were evaluated, but `maximum` is not where it is `sure` to be enough. The
-    search ends where the curve, at the point on `side`, is within `tolerance` (relative) of the
-    target, or the bracket is `narrow` (relative).
+    then `below` is that too) and does not at `below`. Both were evaluated, but for `maximum`, where
+    it is known not to. The search ends where the curve, at the point on `side`, is within
+    `tolerance` (relative) of the target, or the bracket is narrow.
 
     It begins as if the curve were a Gaussian one and goes on by false positions (Illinois rule) in
     `_coordinate`, which proposes only: what is compared with the target are the values. Raises
@@ -64,39 +59,29 @@ def crossing(
         return minimum, minimum
     aim = 0.5 * width if side == "below" else -0.5 * width
     low, under = minimum, _coordinate(at_start) - goal
-    high, over = (maximum, math.inf) if sure else (math.inf, math.inf)
+    high, over = maximum, math.inf
     mu = gaussian_mu(0.0, min(at_start, 0.9)) if minimum == 0.0 else 0.0
-    point = gaussian_epsilon(target, mu) if mu > 0.0 else 0.5 * (minimum + maximum)
+    point = gaussian_epsilon(target, mu) if mu > 0.0 else minimum
     last, slow, before = 0, 0, math.inf
     for _ in range(SEARCH_MAX_EVALUATIONS):
         if not low < point < high or slow >= SEARCH_PATIENCE:
             point = 0.5 * (low + high)
-        point = min(point, maximum)
         value = curve(point)
         gap, enough = _coordinate(value) - goal, value <= target
+        # The end that stays counts half, or it would stay for ever.
         if enough:
-            # The end that stays counts half, or it would stay for ever.
             under *= 0.5 if last > 0 else 1.0
             high, over, last = point, gap, 1
         else:
-            step = (point - low) / (gap - under) if gap > under else math.inf
             over *= 0.5 if last < 0 else 1.0
             low, under, last = point, gap, -1
-            if point >= maximum:
-                return low, None
         near = abs(gap) <= width and enough == (side == "below")
-        if near or (math.isfinite(high) and high - low <= narrow * high):
+        if near or high - low <= SEARCH_NARROW * high:
             return low, high
         # Beside a flat stretch that is nearly at the target false positions hardly move.
         slow = 0 if high - low <= 0.5 * before else slow + 1
         before = before if slow else high - low
-        if under < over < math.inf:
-            point = low + (high - low) * (aim - under) / (over - under)
-        elif math.isfinite(high):
-            point = 0.5 * (low + high)
-        else:
-            furthest = SEARCH_FARTHEST_STEP * (low - minimum)
-            point = min(low + (aim - under) * step, minimum + furthest)
+        point = low + (high - low) * (aim - under) / (over - under) if under < over else low
     raise PrecisionError(
         f"the curve could not be bracketed at {target:g} within {SEARCH_MAX_EVALUATIONS} "
         "evaluations; ask for a smaller relative_error"
@@ -150,5 +135,4 @@ def solve(
         return Point(maximum, target, seen[maximum].error)
     tolerance = min(SEARCH_LOG_TOLERANCE, relative_error or STOP_LOSS_ERROR)
     _, found = crossing(value, target, maximum, tolerance=tolerance)
-    result = maximum if found is None else found
-    return Point(result, target, seen[result].error)
+    return Point(found, target, seen[found].error)

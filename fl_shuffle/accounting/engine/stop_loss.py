@@ -16,7 +16,7 @@ import numpy as np
 
 from fl_shuffle.accounting.engine.blanket_counts import TiltedCounts, tilted_counts
 from fl_shuffle.accounting.engine.convex_rounding import ROUNDING_LARGE_LAW, round_up_convex
-from fl_shuffle.accounting.engine.fourier import TiltedLaw, trapezoid
+from fl_shuffle.accounting.engine.fourier import Sum, TiltedLaw, trapezoid
 from fl_shuffle.accounting.engine.tilted_moments import (
     UNIT,
     TiltedMoments,
@@ -37,6 +37,8 @@ STOP_LOSS_MAX_WORK = 1e8
 """Nodes times nanoseconds for each, with `best_effort`: a tenth of a second."""
 STOP_LOSS_PATIENT_WORK = 2e9
 """The same where a refusal is the alternative: seconds."""
+REDUCIBLE = ("smoothing", "cut-off", "skipped frequencies")
+"""Errors that a longer sum makes smaller."""
 STOP_LOSS_ERROR = 1e-6
 """Allowed, unless told, to laws given by atoms ..."""
 STOP_LOSS_ROUNDED_ERROR = 2e-4
@@ -151,8 +153,7 @@ def _certified_sum(
         return best, ""
     guess = counts.total / front
     ratio = math.sqrt(0.4 * tolerance)
-    coarse = False
-    limiting = "smoothing"
+    coarse, limiting = False, REDUCIBLE[0]
     for attempt in range(12):
         period = _period(law, tilted, classes, counts, 0.02 * tolerance * guess)
         sd = ratio / theta
@@ -167,34 +168,19 @@ def _certified_sum(
         total = trapezoid(
             tilted, counts, deviation=deviation, period=period, smoothing_sd=sd, cut=cut
         )
-        atom = counts.zero_atom * sd / math.sqrt(2.0 * math.pi) * (1.0 - 128.0 * UNIT)
-        missing = counts.missing / (math.e * theta)
-        added = total.cut + total.skipped + total.roundoff + missing
-        upper = (total.value - atom + added) * (1.0 + scale_error)
-        smoothing = max(total.smoothing - atom, 0.0)
-        error = smoothing + total.excess + 2.0 * added + 2.0 * scale_error * upper
-        error += 0.02 * tolerance * guess
+        upper, errors = _with_errors(total, counts, theta, sd, scale_error)
+        error = sum(errors.values()) + 0.02 * tolerance * guess
         if upper > 0.0:
             delta = max(math.exp(counts.log_scale) * upper, 5e-324)
             bound = DeltaBound(delta, min(math.exp(counts.log_scale) * error, delta))
             if error <= tolerance * upper:
                 return bound, ""
             best = min(best, bound, key=lambda each: each.delta)
-        reducible = {
-            "smoothing": smoothing,
-            "cut-off": total.cut,
-            "skipped frequencies": total.skipped,
-        }
-        fixed = {
-            "rounding of the blanket-count weights": total.excess,
-            "round-off": 2.0 * total.roundoff + 2.0 * scale_error * upper,
-            "blanket-count tail": missing,
-        }
-        shares = {**reducible, **fixed}
-        limiting = max(shares, key=lambda name: shares[name])
-        if coarse or limiting in fixed:
+        limiting = max(errors, key=lambda name: errors[name])
+        if coarse or limiting not in REDUCIBLE:
             break
         guess = min(guess, max(upper, guess * 1e-3))
+        smoothing = errors["smoothing"]
         if smoothing > 0.3 * tolerance * upper:
             ratio *= min(0.5, max(0.02, 0.3 * tolerance * max(upper, 1e-3 * guess) / smoothing))
     return best, (
@@ -202,6 +188,24 @@ def _certified_sum(
         f"{math.exp(counts.log_scale) * guess:.3g}: limited by {limiting}; "
         "ask for a larger relative_error, or a smaller epsilon"
     )
+
+
+def _with_errors(
+    total: Sum, counts: TiltedCounts, theta: float, sd: float, scale_error: float
+) -> tuple[float, dict[str, float]]:
+    """An upper bound with all errors in it, and how much of it each of them may be."""
+    atom = counts.zero_atom * sd / math.sqrt(2.0 * math.pi) * (1.0 - 128.0 * UNIT)
+    missing = counts.missing / (math.e * theta)
+    added = total.cut + total.skipped + total.roundoff + missing
+    upper = (total.value - atom + added) * (1.0 + scale_error)
+    return upper, {
+        "smoothing": max(total.smoothing - atom, 0.0),
+        "cut-off": 2.0 * total.cut,
+        "skipped frequencies": 2.0 * total.skipped,
+        "rounding of the blanket-count weights": total.excess,
+        "round-off": 2.0 * total.roundoff + 2.0 * scale_error * upper,
+        "blanket-count tail": 2.0 * missing,
+    }
 
 
 def _deviation(tilted: TiltedLaw, classes: Sequence[tuple[float, int]]) -> float:

@@ -56,7 +56,7 @@ def test_randomized_response_stays_an_upper_bound(epsilon0: float, discretizatio
 
 def test_composed_gaussian_rounds() -> None:
     pytest.importorskip("dp_accounting")
-    law = to_dp_accounting(Composition([(gaussian_pair(0.3), 16)]))
+    law = to_dp_accounting(Composition([(gaussian_pair(0.3), 16)]).profile)
     for delta in (1e-3, 1e-6, 1e-10):
         exact = gaussian_epsilon(delta, 1.2)
         assert exact <= law.get_epsilon_for_delta(delta) <= 1.002 * exact
@@ -77,9 +77,9 @@ def test_it_composes_with_their_mechanisms() -> None:
 
 def test_certain_loss_and_no_loss_at_all() -> None:
     pytest.importorskip("dp_accounting")
-    nothing = Composition([(DominatingPair.from_curve([0.0], [0.0]), 5)])
+    nothing = Composition([(DominatingPair.from_curve([0.0], [0.0]), 5)]).profile
     assert to_dp_accounting(nothing).get_delta_for_epsilon(0.0) <= 1e-15
-    certain = Composition([(DominatingPair.from_curve([0.0], [1.0]), 1)])
+    certain = Composition([(DominatingPair.from_curve([0.0], [1.0]), 1)]).profile
     assert to_dp_accounting(certain).get_epsilon_for_delta(0.5) == math.inf
     with pytest.raises(InvalidValueError, match="discretization"):
         to_dp_accounting(nothing, discretization=0.0)
