@@ -1,7 +1,8 @@
 """Softmax regression, compiled: clipped means and sums in one pass over the records.
 
-Records are taken 64 at a time. Logits, and products of errors (softmax minus one-hot) with inputs,
-come from BLAS; what lies between are loops over errors that the compiler turns into vectors.
+Records are taken 64 at a time. Logits, and sums of errors (softmax minus one-hot) times inputs, are
+products of small matrices; what lies between are loops over errors that the compiler turns into
+vectors.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl_shuffle.compiled import bits_of, float_of, kernel, piece, rows
+from fl_shuffle.compiled import bits_of, float_of, kernel, piece, products, rows
+from fl_shuffle.compiled.products import LANES, product
 from fl_shuffle.compiled.rows import length_of, powers
 
 TILE = 64
@@ -54,9 +56,9 @@ class Records(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """What a tile of records is worked on in: `logits` [TILE, classes], `error` [classes, TILE]
-    (in the end weighted), numbers of each record [TILE], `clean` [TILE, f]: inputs if some records
-    count as zero; `part` [d]: a sum over records of a tile."""
+    """What a tile of records is worked on in: `logits` [TILE, at least classes], `error` [classes,
+    TILE] (in the end weighted), numbers of each record [TILE], `clean` [TILE, f]: inputs if some
+    records count as zero; `part` [d]: a sum over records of a tile."""
 
     logits: Any
     error: Any
@@ -69,7 +71,7 @@ class Tile(NamedTuple):
 
 
 class Model(NamedTuple):
-    """Weights [f, classes] and biases [classes], as products read them."""
+    """Weights [f, at least classes] and biases [classes], as products read them."""
 
     weights: Any
     biases: Any
@@ -79,13 +81,14 @@ class Model(NamedTuple):
 def _begin(parameters: Any, classes: Any, features: Any) -> Any:
     """The model in flat parameters [d] (no biases: zeros), and a tile."""
     numbers = classes * features
-    weights = parameters[:numbers].reshape(classes, features).T.copy()
+    weights = np.zeros((features, max(classes, LANES)), np.float32)
+    weights[:, :classes] = parameters[:numbers].reshape(classes, features).T
     biases = np.zeros(classes, np.float32)
     if parameters.size > numbers:
         biases[:] = parameters[numbers:]
     single = np.zeros((4, TILE), np.float32)
     tile = Tile(
-        np.zeros((TILE, classes), np.float32), np.zeros((classes, TILE), np.float32),
+        np.zeros((TILE, max(classes, LANES)), np.float32), np.zeros((classes, TILE), np.float32),
         single[0], single[1], single[2], single[3],
         np.empty((TILE, features), np.float32), np.empty(parameters.size, np.float32),
     )  # fmt: skip
@@ -171,7 +174,7 @@ def _errors(records: Any, start: Any, count: Any, model: Any, biased: Any, tile:
     records count as zero: both are zero for these."""
     classes, features = model.biases.size, records.x.shape[1]
     x, logits, error = records.x[start : start + count], tile.logits, tile.error
-    np.dot(x, model.weights, logits[:count])
+    product(x, model.weights, logits[:count])
     for c in range(classes):
         line, bias = error[c], model.biases[c]
         for r in range(TILE):
@@ -211,30 +214,11 @@ def _sum(error: Any, x: Any, out: Any) -> Any:
     """Into out [d]: the sum over records of errors [classes, n] times inputs [n, f], and of errors
     if there are biases."""
     classes, features = error.shape[0], x.shape[1]
-    numbers, size = classes * features, x.shape[0]
-    weights, last = out[:numbers].reshape(classes, features), size - 1
-    # Six records at a time, the last one again, times zero, where there are fewer: BLAS takes
-    # longer to begin than so few do.
-    for r in range(0, size, 6):
-        x0, x1, x2 = x[r], x[min(r + 1, last)], x[min(r + 2, last)]
-        x3, x4, x5 = x[min(r + 3, last)], x[min(r + 4, last)], x[min(r + 5, last)]
-        for c in range(classes):
-            line, own = weights[c], error[c]
-            e0, e1, e2 = own[r], _or_zero(own, r + 1, size), _or_zero(own, r + 2, size)
-            e3, e4 = _or_zero(own, r + 3, size), _or_zero(own, r + 4, size)
-            e5 = _or_zero(own, r + 5, size)
-            for i in range(features):
-                of_four = (e0 * x0[i] + e1 * x1[i]) + (e2 * x2[i] + e3 * x3[i])
-                before = line[i] if r > 0 else ZERO
-                line[i] = before + (of_four + (e4 * x4[i] + e5 * x5[i]))
+    numbers = classes * features
+    product(error, x, out[:numbers].reshape(classes, features))
     if out.size > numbers:
         for c in range(classes):
             out[numbers + c] = error[c].sum()
-
-
-@piece
-def _or_zero(values: Any, place: Any, size: Any) -> Any:
-    return values[place] if place < size else ZERO
 
 
 @piece
@@ -279,7 +263,7 @@ def _part(records: Any, first: Any, last: Any) -> Any:
     )  # fmt: skip
 
 
-@kernel(rows)
+@kernel(products, rows)
 def client_means(records: Records, parameters: Any, classes: int, blocks: Any, means: Any) -> int:
     """Means [k, d] of the clients' clipped gradients, where blocks of clients begin at blocks[b];
     returns how many records count as zero. parameters [d]: weights [classes, f], and biases behind
@@ -295,7 +279,7 @@ def client_means(records: Records, parameters: Any, classes: int, blocks: Any, m
     return bad
 
 
-@kernel(rows)
+@kernel(products, rows)
 def sum_of_records(
     records: Records, parameters: Any, classes: int, blocks: Any, grid: float, total: Any
 ) -> int:
@@ -320,7 +304,7 @@ def sum_of_records(
     return bad
 
 
-@kernel(rows)
+@kernel(products, rows)
 def sum_of_means(
     records: Records, parameters: Any, classes: int, blocks: Any, grid: float, total: Any,
     norm: int, radii: Any, weights: Any, invalid: Any,
