@@ -86,6 +86,13 @@ def strings(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str 
             yield from strings(held, (*path, i))
 
 
+def held(value: Any, path: tuple[str | int, ...]) -> Any:
+    """What stands at this place of a certificate."""
+    for step in path:
+        value = value[step]
+    return value
+
+
 def first_tree() -> str:
     """Boxes of a quarter: a whole level of them."""
 

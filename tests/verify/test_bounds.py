@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
-from fractions import Fraction
+from collections.abc import Callable
+from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
-from flint import arb, arb_mat, arb_poly
+from flint import arb, arb_mat
 from scipy.stats import norm
 
 from fl_shuffle.certificates import convex_order, finite
@@ -20,8 +20,9 @@ from fl_shuffle.verify.balls import excess, gaussian_delta
 from fl_shuffle.verify.gram import Others
 from fl_shuffle.verify.line import Line
 from fl_shuffle.verify.reading import Fields, Work
-from fl_shuffle.verify.rounds import composed, cyclic_power, dominating_pair, kinks
+from fl_shuffle.verify.rounds import composed, kinks
 from fl_shuffle.verify.shuffled import by_chords, comparison, convex_order_delta
+from tests.oracles import krr_matrix, shuffle_delta
 
 PLENTY = 1e12
 
@@ -53,23 +54,6 @@ def test_kinks_lie_above_a_convex_function_and_drop_what_is_not_convex() -> None
     assert float(sum((jump for _, _, jump in steeper), arb(0))) == pytest.approx(1.9)
 
 
-def test_a_cyclic_power_is_the_wrapped_law() -> None:
-    law = {-2: Fraction(1, 7), 0: Fraction(3, 7), 5: Fraction(3, 7)}
-    cells = 11
-    for times in (1, 2, 3, 6):
-        exact: Counter[int] = Counter()
-        for drawn in itertools.product(law, repeat=times):
-            exact[sum(drawn) % cells] += math.prod(law[i] for i in drawn)
-        masses = [arb(0)] * cells
-        for i, p in law.items():
-            masses[i % cells] = arb(p.numerator) / p.denominator
-        power = cyclic_power(arb_poly(masses), times, cells).coeffs()
-        for place in range(cells):
-            found = power[place] if place < len(power) else arb(0)
-            assert found.contains(arb(exact[place].numerator) / exact[place].denominator)
-            assert float(found.rad()) < 1e-30
-
-
 def gaussian_points(mu: float, step: float, last: float) -> list[tuple[int, arb]]:
     return [(i, gaussian_delta(arb(step) * i, arb(mu)).upper()) for i in range(int(last / step))]
 
@@ -95,39 +79,6 @@ def test_composed_gaussian_rounds_lie_just_above_the_closed_form(mu: float, time
             assert composed_delta(points, times, step, epsilon, odd, cells) >= exact
         fewer = composed_delta(points, times - 1, step, epsilon, 2 / total, 4096)
         assert fewer < exact
-
-
-def test_a_pair_from_points_is_the_pair_of_randomized_response() -> None:
-    step, masses = math.log(3.0), [arb("0.5"), arb(0)]  # 3 to 1: delta(0) = 1/2, delta(ln 3) = 0
-    found, infinite = dominating_pair(list(enumerate(masses)), arb(3).log())
-    assert {i: round(float(p), 12) for i, p in found.items() if p > arb("1e-30")} == {
-        1: 0.75,
-        -1: 0.25,
-    }
-    assert infinite == 0
-    # Two rounds, with nothing near in the window: (9 - e^epsilon)/16 at epsilon = ln 3.
-    assert composed_delta(list(enumerate(masses)), 2, step, step * 1.0000001, 40.0, 64) == (
-        pytest.approx(6 / 16, rel=1e-5)
-    )
-
-
-def shuffled_response(k: int, epsilon0: float, clients: int, epsilon: float) -> float:
-    """The exact divergence of k-ary response: client 1 holds 0 or 1, all others hold 0."""
-    growth = math.exp(epsilon0)
-    rest = 1 / (growth + k - 1)
-
-    def law(mine: int) -> Counter[tuple[int, ...]]:
-        found: Counter[tuple[int, ...]] = Counter()
-        for reports in itertools.product(range(k), repeat=clients):
-            held = (mine, *([0] * (clients - 1)))
-            mass = math.prod(
-                growth * rest if r == h else rest for r, h in zip(reports, held, strict=True)
-            )
-            found[tuple(sorted(reports))] += mass  # type: ignore[assignment]
-        return found
-
-    one, other = law(0), law(1)
-    return sum(max(one[y] - math.exp(epsilon) * other[y], 0.0) for y in one)
 
 
 def mixed_blanket(k: int, epsilon0: float, clients: int, epsilon: float) -> float:
@@ -162,29 +113,32 @@ def test_randomized_response_against_enumeration(k: int, epsilon0: float, client
         witness = {**window, "points": points}
         found = float(proven("finite", facts, witness)(arb(repr(epsilon)).mid()))
         blanket = mixed_blanket(k, epsilon0, clients, epsilon)
-        exact = shuffled_response(k, epsilon0, clients, epsilon)
+        matrix = krr_matrix(epsilon0, k)
+        exact = shuffle_delta(*matrix[:2], [matrix[0]] * (clients - 1), math.exp(epsilon))
         assert exact <= blanket * (1 + 1e-12)
         assert blanket * (1 - 1e-12) <= found <= 1.02 * blanket + 1e-9
 
 
-def test_the_weights_moment_lies_just_above_quadrature() -> None:
-    reach, zeta, rate = 0.5, 3.0, 2.0
-    g = np.linspace(-12, 12, 400_001)
-    z = np.exp(reach * g - reach**2 / 2)
-    exact = float(np.trapezoid(np.exp(-rate * np.minimum(z, zeta)) * norm.pdf(g), g))
-    found = float(by_chords(lambda t: (-rate * t).exp(), arb(0), arb(reach), arb(zeta)))
-    assert exact <= found <= 1.0005 * exact
-
-
-def test_chords_of_a_steep_function_do_not_cancel() -> None:
-    """Values of 1e47 that are hardly ever taken, beside a mean of 1.2."""
-    kappa, reach = 109.0, 0.04
+@pytest.mark.parametrize(
+    ("function", "slope", "reach", "last"),
+    [
+        (lambda t: np.exp(-2.0 * t), 0.0, 0.5, 3.0),
+        # Steep: values of 1e47 that are hardly ever taken, beside a mean of 1.2.
+        (lambda t: np.exp(109.0 * (t - 1) ** 2), 43.6 * math.exp(109.0 * 0.04), 0.04, 1.2),
+    ],
+)
+def test_chords_lie_just_above_quadrature_and_do_not_cancel(
+    function: Callable[[Any], Any], slope: float, reach: float, last: float
+) -> None:
     g = np.linspace(-12, 12, 200_001)
     z = np.exp(reach * g - reach**2 / 2)
-    exact = float(np.trapezoid(np.exp(kappa * (np.minimum(z, 1.2) - 1) ** 2) * norm.pdf(g), g))
-    slope = arb(2 * kappa * 0.2) * (kappa * arb("0.2") ** 2).exp()
-    found = by_chords(lambda t: (kappa * (t - 1) ** 2).exp(), slope, arb(reach), arb("1.2").mid())
-    assert exact <= float(found) <= 1.001 * exact
+    exact = float(np.trapezoid(function(np.minimum(z, last)) * norm.pdf(g), g))
+
+    def in_balls(t: arb) -> arb:
+        return (-2 * t).exp() if slope == 0.0 else (109 * (t - 1) ** 2).exp()
+
+    found = float(by_chords(in_balls, arb(slope), arb(reach), arb(last)))
+    assert exact <= found <= 1.001 * exact
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3])
