@@ -1,28 +1,100 @@
-"""Every code block of the documents runs as it stands, or says why not."""
+"""Every code block of the documents runs as a reader would run it, from top to bottom; what is made
+is up to date; the site builds; the notebook runs.
+
+Python blocks of a page share one namespace, and all its blocks one working directory. A block whose
+first line is `# file: name` is that file. Lines that start with `fl-shuffle` are run through the
+command line; the word RUN stands for the newest run below `runs`. A comment above a block says what
+is different about it:
+
+    <!-- smaller: --rounds 1 -->     these options are added, so that the tests stay quick
+    <!-- not run: reason -->         why the block cannot be run here
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shlex
+import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
 
 import fl_shuffle as fs
+from fl_shuffle.cli import main
 from tests.architecture.test_docs import PAGES
-from tests.docs.blocks import RUN, SHOWN, Block, blocks, commands, run
+from tests.docs.generate import NOTEBOOK, generated, played
 from tests.repository import ROOT
 
-WITH_CODE = [
-    page
-    for page in PAGES
-    if any(b.language in RUN and not b.excuse for b in blocks(page.read_text(encoding="utf-8")))
-]
-
-LONG = ("guide", "certificates", "coming-from", "own-data", "own-app", "own-parts")
+BLOCK = re.compile(
+    r"(?:<!-- (?P<kind>smaller|not run): (?P<note>.*?) -->\n)?"
+    r"^```(?P<language>\w+|\{[\w-]+\})\n(?P<body>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+RUN = ("python", "sh", "toml", "csv")
+SHOWN = ("text", "mermaid", "sql", "json", "html", "{toctree}", "{eval-rst}", "{all-commands}",
+         "{all-settings}")  # fmt: skip
+"""Blocks that are output, drawings, questions to another program, or orders to Sphinx."""
+LONG = ("index", "guide", "certificates", "coming-from", "own-data", "own-app", "own-parts")
 """Pages whose blocks train federations of their own."""
-SMALL = {"run.rounds": 3, "data.clients": 20}
+SMALL = {"run.rounds": 3, "data.clients": 20, "budgets.low": 0.2, "budgets.high": 0.4}
 """The run that a page's RUN stands for."""
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    body: str
+    smaller: tuple[str, ...] = ()
+
+    def run(self, names: dict[str, Any]) -> None:
+        """Run it in the working directory; what fails raises."""
+        if named := re.match(r"# file: (\S+)\n", self.body):
+            file = Path(named[1] + (".py" if self.language == "python" else ""))
+            file.parent.mkdir(exist_ok=True)
+            # The first line of a CSV file is its header: the name was for the reader.
+            body = self.body.partition("\n")[2] if file.suffix == ".csv" else self.body
+            file.write_text(body, encoding="utf-8")
+        elif self.language == "python":
+            exec(compile(self.body, "<block>", "exec"), names)
+        else:
+            for words in self.commands():
+                assert words[0] == "fl-shuffle", f"only fl-shuffle is run here: {words}"
+                try:
+                    code: object = main([*words[1:], *self.smaller])
+                except SystemExit as done:  # after --help
+                    code = done.code
+                assert code == 0, words
+
+    def commands(self) -> Iterator[list[str]]:
+        """Those of a shell block, comments and line continuations taken away."""
+        for line in self.body.replace("\\\n", " ").splitlines():
+            words = shlex.split(line.replace("[RUN ...]", ""), comments=True)
+            if words:
+                yield [re.sub(r"^RUN(?=/|$)", lambda _: newest_run(), word) for word in words]
+
+
+def newest_run() -> str:
+    runs = [ledger.parent for ledger in Path("runs").glob("*/ledger.sqlite")]
+    return str(max(runs, key=lambda path: path.stat().st_mtime))
+
+
+def blocks(text: str) -> list[Block]:
+    """Those that are run."""
+    return [
+        Block(found["language"], found["body"], tuple(shlex.split(found["note"] or "")))
+        for found in BLOCK.finditer(text)
+        if found["language"] in RUN and found["kind"] != "not run"
+    ]
+
+
+WITH_CODE = {page: found for page in PAGES if (found := blocks(page.read_text(encoding="utf-8")))}
 
 
 def test_every_block_says_what_it_is() -> None:
@@ -32,16 +104,15 @@ def test_every_block_says_what_it_is() -> None:
         assert all(line == "```" for line in fences[1::2]), f"{page}: a fence is not closed"
         for opening in fences[::2]:
             assert opening[3:] in (*RUN, *SHOWN), f"{page}, {opening}: say what language it is"
-        assert len(list(blocks(text))) == len(fences) // 2, page
+        assert len(BLOCK.findall(text)) == len(fences) // 2, page
+    assert len(WITH_CODE) > 3
 
 
 @pytest.mark.parametrize(
     "page",
     [
         pytest.param(
-            page,
-            marks=[pytest.mark.slow] * (page.stem in LONG),
-            id=str(page.relative_to(ROOT)),
+            page, marks=[pytest.mark.slow] * (page.stem in LONG), id=str(page.relative_to(ROOT))
         )
         for page in WITH_CODE
     ],
@@ -52,18 +123,12 @@ def test_code_blocks_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    loaded = set(sys.modules)
-    names: dict[str, object] = {"__name__": "__main__"}
-    todo = [
-        block
-        for block in blocks(page.read_text(encoding="utf-8"))
-        if block.language in RUN and not block.excuse
-    ]
-    if any(block.asks_a_run for block in todo):
+    loaded, names = set(sys.modules), {"__name__": "__main__"}
+    if any(b.language == "sh" and re.search(r"\bRUN\b", b.body) for b in WITH_CODE[page]):
         fs.simulate(overrides=SMALL)
     try:
-        for block in todo:
-            run(block, names)
+        for block in WITH_CODE[page]:
+            block.run(names)
     finally:
         for name in set(sys.modules) - loaded:  # a page's own files
             if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
@@ -74,38 +139,66 @@ def test_a_block_that_fails_would_be_seen(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     text = "<!-- smaller: --rounds 1 -->\n```sh\nfl-shuffle nothing \\\n  --at all  # so\n```\n"
     (block,) = blocks(text)
-    assert block == Block("sh", "fl-shuffle nothing \\\n  --at all  # so\n", ("--rounds", "1"))
-    assert list(commands(block.body)) == [["fl-shuffle", "nothing", "--at", "all"]]
-    with pytest.raises(AssertionError):
-        run(block, {})
-    with pytest.raises(ZeroDivisionError):
-        run(Block("python", "1 / 0\n"), {})
-    with pytest.raises(AssertionError):
-        run(Block("sh", "ls\n"), {})
-    run(Block("csv", "# file: mine.csv\na,b\n1,2\n"), {})
-    assert (tmp_path / "mine.csv").read_text() == "a,b\n1,2\n"
-    assert len(WITH_CODE) > 3
-
-
-def test_no_formula_is_eaten() -> None:
-    """Emphasis is written with stars: two bare underscores, as in `(x)_+ + (y)_+`, would vanish."""
-    assert not {
-        page.name: found for page in PAGES if (found := eaten(page.read_text(encoding="utf-8")))
-    }
-
-
-def test_an_eaten_formula_would_be_seen() -> None:
-    assert eaten("*so* `(a)_+ + (b)_+`, x_1 + x_2, (a)\\_+ + (b)\\_+, **and**\n") == []
-    assert eaten("E(x)_+ <= E(y)_+\n") == ["E(x)_+ <= E(y)_+"]
-    assert eaten("the law <b of c> is\n") == ["the law <b of c> is"]
+    assert list(block.commands()) == [["fl-shuffle", "nothing", "--at", "all"]]
+    assert block.smaller == ("--rounds", "1")
+    for bad in (block, Block("python", "assert False\n"), Block("sh", "ls\n")):
+        with pytest.raises(AssertionError):
+            bad.run({})
 
 
 def eaten(text: str) -> list[str]:
-    """The paragraphs that show less than what was written, as CommonMark reads them."""
-    paragraphs = MarkdownIt("commonmark").enable("table").parse(text)
+    """The paragraphs that show less than what was written, as CommonMark reads them: emphasis is
+    written with stars, and two bare underscores, as in `(x)_+ + (y)_+`, would vanish."""
     return [
         paragraph.content
-        for paragraph in paragraphs
+        for paragraph in MarkdownIt("commonmark").enable("table").parse(text)
         for part in paragraph.children or ()
         if part.type == "html_inline" or (part.type.endswith("_open") and part.markup[:1] == "_")
     ]
+
+
+def test_no_formula_is_eaten() -> None:
+    assert not {page: found for page in PAGES if (found := eaten(page.read_text("utf-8")))}
+    assert eaten("*so* `(a)_+ + (b)_+`, x_1 + x_2, (a)\\_+ + (b)\\_+, **and**\n") == []
+    for text in ("E(x)_+ <= E(y)_+", "the law <b of c> is"):
+        assert eaten(text) == [text]
+
+
+def test_what_is_made_is_what_would_be_made() -> None:
+    for path, text in generated().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path}: run scripts/generate"
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx", reason="the site needs [docs]")
+    command = ["-m", "sphinx", "-q", "-W", "--keep-going", "-d", str(tmp_path / "trees")]
+    command += [str(ROOT / "docs"), str(tmp_path / "site")]
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for page, *words in (
+        ("reference/commands", "--solve-for"),
+        ("index", "What to expect", "mnist_clients"),
+        ("reference/python", "fl_shuffle.simulate"),
+        ("tutorial", "epsilon", "proven"),
+    ):
+        text = (tmp_path / "site" / f"{page}.html").read_text(encoding="utf-8")
+        assert all(word in text for word in words), page
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("nbclient", reason="the notebook needs [docs]")
+    pytest.importorskip("nbformat")
+    commands = str(Path(sys.executable).parent)
+    monkeypatch.setenv("PATH", commands + os.pathsep + os.environ["PATH"])
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("JUPYTER_PATH", str(Path(sys.prefix) / "share" / "jupyter"))
+    book = played(tmp_path)
+    assert (tmp_path / "report.html").is_file()
+    known = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    for cell, stored in zip(book.cells, known, strict=True):
+        if cell.cell_type == "code":  # numbers differ in their last digits between machines
+            assert cell.execution_count and bool(cell.outputs) == bool(stored["outputs"])
