@@ -16,9 +16,12 @@ from tests.apps.programs import OFFLINE, program
 from tests.apps.superlink import app_folder
 from tests.repository import FILES, ROOT
 
-pytestmark = pytest.mark.skipif(
-    shutil.which(program("flwr")) is None, reason="Flower's programs are not installed"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        shutil.which(program("flwr")) is None, reason="Flower's programs are not installed"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

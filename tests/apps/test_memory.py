@@ -6,7 +6,9 @@ import gc
 import os
 import subprocess
 import sys
+import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +78,12 @@ def test_four_vectors_beside_the_reports(tmp_path: Path) -> None:
     assert (peaks[1] - peaks[0]) / (4 * size) < 4 + 1 + 2 + 0.5
 
 
+def wait_until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30.0
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def test_nothing_of_a_request_waits_for_the_collector() -> None:
     """Flower's views of a message's records are cycles: a model would stay for many rounds."""
     app, given = ShuffleClientApp(), []
@@ -102,6 +110,8 @@ def test_nothing_of_a_request_waits_for_the_collector() -> None:
             given.append(weakref.ref(reply.content["report"]["reports"]))
             assert len(given) == 7 and given[-1]() is not None
             del reply, request, model
+            # The node's thread lets go of its task a moment after it has answered.
+            wait_until(lambda: not any(each() for each in given))
             assert [each() for each in given] == [None] * 7
     finally:
         gc.enable()

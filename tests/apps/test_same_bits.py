@@ -39,7 +39,6 @@ KINDS = {
         "data.features=raw",
         "privacy.unit=record",
     ),
-    "convolution, client unit": (f"model.kind={__name__}:convolution", "data.features=raw"),
     "pooled, rows": (POOLED, "training.local_steps=3"),
     "pooled, sums": (POOLED, "privacy.unit=record", "data.sizes=unequal"),
     "pooled, network": (POOLED, *NETWORK),
@@ -54,23 +53,13 @@ def test_packing_jobs_and_chunks_do_not_matter(
     choose_path(monkeypatch, compiled=kind in COMPILED)
     if kind.startswith("convolution"):
         small_blocks(monkeypatch, 1 << 19)  # of a few clients each
-    # Few budgets, for few batches to certify.
-    settings = (*KINDS[kind], "budgets.levels=2", "run.rounds=2")
+    # Few and small budgets, whose rounds are soon certified.
+    budgets = "budgets.levels=2", "budgets.low=0.2", "budgets.high=0.4"
+    settings = (*KINDS[kind], *budgets, "run.rounds=2")
     assert launch("one", *settings, "run.jobs=1") == 0
     monkeypatch.setattr(nodes, "HELD_NUMBERS", 1)  # one block per message
     assert launch("many", *settings, "run.jobs=4") == 0
     assert model_bytes(tmp_path / "one") == model_bytes(tmp_path / "many")
-
-
-def test_noise_that_is_pooled_costs_what_that_of_reports_does(
-    launch: Launch, tmp_path: Path
-) -> None:
-    assert launch("pooled", POOLED) == 0
-    assert launch("reports") == 0
-    assert model_bytes(tmp_path / "pooled") != model_bytes(tmp_path / "reports")
-    ours, theirs = summary(tmp_path / "pooled"), summary(tmp_path / "reports")
-    for name in ("proven_epsilon", "columns", "epsilon_quantiles", "gspa_mu"):
-        assert ours[name] == theirs[name]
 
 
 def test_another_seed_gives_another_model(launch: Launch, tmp_path: Path) -> None:
@@ -85,19 +74,16 @@ def test_another_seed_gives_another_model(launch: Launch, tmp_path: Path) -> Non
 def test_flowers_ray_engine_gives_the_same_bits(
     noise: str, launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """And what its rounds say in another process is heard here; of what Flower, Ray and the clients
+    print nothing is kept."""
     shown = []
     for name, options in (("here", ()), ("ray", ("--engine", "ray", "--jobs", "2"))):
         assert launch(name, *NETWORK, f"run.noise={noise}", options=(*options, "--json")) == 0
-        shown.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
-    # Its rounds run in another process, and are heard of here all the same.
-    events = [[event["event"] for event in each] for each in shown]
-    assert events[0] == events[1] == ["start", "round", "round", "round", "finish"]
-    for ours, theirs in zip(*(each[1:-1] for each in shown), strict=True):
-        del ours["seconds"], theirs["seconds"]
-        assert ours == theirs
+        lines = map(json.loads, capsys.readouterr().out.splitlines())
+        shown.append([{**line, "seconds": 0} for line in lines if line["event"] == "round"])
+    assert shown[0] == shown[1] and len(shown[0]) == 3
     here, ray = tmp_path / "here", tmp_path / "ray"
     assert model_bytes(here) == model_bytes(ray)
     assert summary(here)["proven_epsilon"] == summary(ray)["proven_epsilon"]
-    # Nothing of what Flower, Ray and the clients print.
     assert {path.name for path in here.iterdir()} == {path.name for path in ray.iterdir()}
     assert {path.stat().st_mode & 0o777 for path in ray.iterdir()} == {0o600}

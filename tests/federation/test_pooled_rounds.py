@@ -1,4 +1,5 @@
-"""Rounds with pooled noise have the law of rounds of reports: equal sums, noise equal in law."""
+"""Rounds with pooled noise have the law of rounds of reports: equal sums, noise equal in law. They
+are for nobody who wants reports, and never for a deployment."""
 
 from __future__ import annotations
 
@@ -8,16 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 from scipy import stats
 
+from clients.app import app as client_app
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.task import Task
+from fl_shuffle.errors import ConfigError, InvalidValueError
+from fl_shuffle.flower.grid import adopt_task_identity
+from fl_shuffle.flower.messages import TrainRequest, array_record, reply_with_reports
+from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
+from server.app import app as server_app
 from tests.federation.small_tasks import SIZES, configured, parameters_of, task_of
 from tests.gradients.gradient_modules import choose_path
 from tests.one_node import OneNode
+from tests.small_federation import Launch
 
 EVERYBODY = np.arange(len(SIZES))
 
@@ -98,3 +108,51 @@ def test_a_clients_part_does_not_hang_on_who_else_is_asked() -> None:
     task = task_of(config)
     apart = [pooled_sum(config, task, client) for client in (0, 2, 3)]
     assert np.abs(pooled_sum(config, task, 0, 2, 3) - sum(apart)).max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "reason"),
+    [
+        ("training", {"schedule": "sequential"}, "training.schedule = 'sequential'"),
+        ("run", {"entropy": "system"}, "run.entropy = 'system'"),
+        ("app", {"server": "own:app"}, "app.server = 'own:app'"),
+    ],
+)
+def test_whoever_wants_reports_is_refused(
+    section: str, values: dict[str, Any], reason: str
+) -> None:
+    run = {"noise": "pooled", **(values if section == "run" else {})}
+    with pytest.raises(InvalidValueError, match=f"run.noise.*{reason}.*per-report"):
+        parse_config({section: values, "run": run})
+
+
+reporting = ClientApp()
+
+
+@reporting.train()
+def report(message: Message, context: Context) -> Message:
+    """A user's own client, which sends reports."""
+    clients = TrainRequest.of(message).clients
+    return reply_with_reports(message, np.zeros((len(clients), 650), np.float32))
+
+
+def test_a_client_app_that_sends_reports_is_refused(
+    launch: Launch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch("own", "run.noise=pooled", f"app.client={__name__}:reporting") != 0
+    assert "the client app sends reports" in capsys.readouterr().err
+
+
+def test_a_deployment_plays_no_such_run() -> None:
+    """A node sends no sum without noise, whatever the server's configuration says."""
+    config = parse_config({"run": {"noise": "pooled"}, "data": {"clients": 4}})
+    run_config = {RESOLVED: config.to_json(), "fl-shuffle-simulation": True}
+    adopt_task_identity(7)
+    model = array_record({"parameters": np.zeros(650, np.float32)}, shared=True)
+    message = TrainRequest(1, 0, 4).message(model, 3)
+    for node_config in ({}, {"partition-id": 0, "num-partitions": 1}):
+        context = Context(7, 3, node_config, RecordDict(), run_config)
+        with pytest.raises(ConfigError, match="fl-shuffle simulate"):
+            client_app(message, context)
+    with pytest.raises(ConfigError, match="fl-shuffle simulate"):
+        server_app(None, context)
