@@ -42,8 +42,8 @@ from fl_shuffle.flower.messages import (
     Layout,
     TrainRequest,
     array_record,
-    arrays_in,
     float32_array,
+    record_in,
 )
 from fl_shuffle.flower.node import Node
 from fl_shuffle.flower.node_registry import reply_with_holding
@@ -183,7 +183,7 @@ class RunParts:
 
     def parameters_in(self, message: Message) -> Tensor:
         """The model of a request, float32 [d]; raises `InvalidValueError` if there is none."""
-        arrays = arrays_in(message.content, MODEL_RECORD)
+        arrays = record_in(message.content, MODEL_RECORD, ArrayRecord)
         if arrays is None:
             raise InvalidValueError("model", "no arrays", "must be an ArrayRecord")
         return torch.from_numpy(Layout.of(arrays).flatten(arrays))
@@ -439,7 +439,7 @@ class Federation(RunParts):
 
     def parameters_in(self, message: Message) -> Tensor:
         """See `RunParts.parameters_in`: nothing is read but whole float32 arrays."""
-        record = arrays_in(message.content, MODEL_RECORD)
+        record = record_in(message.content, MODEL_RECORD, ArrayRecord)
         read = [] if record is None else [float32_array(array) for array in record.values()]
         arrays = [array.reshape(-1) for array in read if array is not None]
         if not arrays or len(arrays) < len(read):

@@ -19,7 +19,7 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.task import Task, load_task
 from fl_shuffle.federation import Federation
 from fl_shuffle.flower.grid import InProcessGrid, adopt_task_identity, stamp
-from fl_shuffle.flower.messages import Layout, TrainRequest, reports_of, sum_of_reports
+from fl_shuffle.flower.messages import Layout, TrainRequest
 from fl_shuffle.flower.settings import RESOLVED, SIMULATED
 
 _runs = count(1)
@@ -53,6 +53,12 @@ def nodes(
         grid.close()
 
 
+def reports_of(reply: Message) -> np.ndarray:
+    """The reports [k, d] in a reply."""
+    found: np.ndarray = reply.content["report"]["reports"].numpy()
+    return found
+
+
 class OneNode:
     """Answers requests with the records of `task` (the configured ones unless given)."""
 
@@ -72,7 +78,7 @@ class OneNode:
             run_config={RESOLVED: config.to_json()},
         )
         model = Layout.flat(len(parameters)).record(parameters.numpy())
-        message = stamp(request.message(model, 2, clients=config.data.clients))
+        message = stamp(request.message(model, 2))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Federation, "made_of", lambda _: self.federation)
             return page.app(message, context)
@@ -83,9 +89,7 @@ class OneNode:
 
     def reports(self, request: TrainRequest, parameters: Tensor) -> np.ndarray:
         """Reports [k, d]."""
-        found = reports_of(self.ask(request, parameters))
-        assert found is not None
-        return found
+        return reports_of(self.ask(request, parameters))
 
     def sum_of_reports(
         self, request: TrainRequest, parameters: Tensor
@@ -95,6 +99,5 @@ class OneNode:
             request.round_number, request.first, request.span, request.bitmap, summed=True
         )
         reply = self.ask(summed, parameters)
-        found = sum_of_reports(reply, len(request.clients), len(parameters))
-        assert found is not None
-        return found
+        record = reply.content["report"]
+        return record["total"].numpy(), record["valid"].numpy()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -28,6 +29,7 @@ from fl_shuffle.configuration.reading import load_config, parse_config, parsed, 
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.configuration.supernodes import read_supernodes
 from fl_shuffle.errors import ConfigError, FlShuffleError
+from fl_shuffle.flower.answers import read_answer
 from fl_shuffle.flower.grid import adopt_task_identity, stamp
 from fl_shuffle.flower.messages import (
     REPORT_RECORD,
@@ -36,11 +38,11 @@ from fl_shuffle.flower.messages import (
     Layout,
     TrainRequest,
     float32_array,
-    reports_of,
 )
 from fl_shuffle.flower.node_registry import HOLDING_RECORD, holding_in
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.plugins import registered
+from fl_shuffle.shuffler.local import Reports
 from fl_shuffle.shuffler.remote import wire
 from fl_shuffle.shuffler.remote.agreement import Agreement, opened_report
 from fl_shuffle.shuffler.remote.credentials import Pass
@@ -186,11 +188,13 @@ def _records(draw: Draw) -> RecordDict:
 def _reply(content: RecordDict) -> object:
     """What a node and the server make of it."""
     reply = Message(content, reply_to=_question())
-    found = reports_of(reply, (3, 4))
-    if found is not None and (found.shape != (3, 4) or found.dtype != np.float32):
-        raise AssertionError(f"{found.dtype} of shape {found.shape} was believed")
-    holding = holding_in(reply)
-    if holding is not None and min(holding) < 0:
+    found = read_answer(reply, TrainRequest(1, 0, 3), 4, Counter())
+    if found is not None:
+        assert isinstance(found, Reports)
+        if found.rows.shape != (3, 4) or found.rows.dtype != np.float32:
+            raise AssertionError(f"{found.rows.dtype} of shape {found.rows.shape} was believed")
+    holding = holding_in(reply, 50)
+    if holding is not None and not 0 <= holding.start <= holding.stop <= 50:
         raise AssertionError(f"the claim {holding} was believed")
     request = TrainRequest.of(reply, 50)
     return request.clients

@@ -181,8 +181,8 @@ def client(message: Message, context: Context) -> Message:
     if not reply.has_error() and messages.REPORT_RECORD in reply.content.array_records:
         arrays = reply.content.array_records[messages.REPORT_RECORD]
         own = {key: array.numpy() for key, array in arrays.items()}
-        for key in {messages.REPORTS, messages.SUM_OF_REPORTS} & own.keys():
-            own[key] = _stand_in(own[key], key == messages.SUM_OF_REPORTS, int(name, 16))
+        for key in {messages.REPORTS, messages.TOTAL} & own.keys():
+            own[key] = _stand_in(own[key], key == messages.TOTAL, int(name, 16))
         reply.content[messages.REPORT_RECORD] = messages.array_record(own, shared=False)
     place = f"{MESSAGE}, round {message.metadata.group_id}, {name}"
     with world.lock:

@@ -13,21 +13,24 @@ from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.errors import DataError, FlShuffleError
 from fl_shuffle.flower.client_record import ClientRecord
-from fl_shuffle.flower.grid import CLIENT_APP_RAISED
+from fl_shuffle.flower.grid import CLIENT_APP_RAISED, NamedError
 from fl_shuffle.flower.messages import (
+    REPORT_RECORD,
+    REPORTS,
+    TOTAL,
+    VALID,
     TrainRequest,
     expired,
-    reply_with_reports,
-    reply_with_sum_of_reports,
-    reports_of,
-    sum_of_reports,
+    float32_array,
+    record_in,
+    reply_with,
 )
 from fl_shuffle.flower.settings import SIMULATED
 from fl_shuffle.randomizer_plan import RandomizerPlan
@@ -86,7 +89,7 @@ class ReportsAnswer:
         """See `Answer`: the reports, and nothing else."""
         parts = self._parts
         rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return reply_with_reports(self.request.message, rows)
+        return reply_with(self.request.message, **{REPORTS: rows})
 
     def allowed(self, clients: Ids) -> Mask:
         """Whose report may leave [k]; it is written down before it does."""
@@ -149,7 +152,8 @@ class SumAnswer:
     def message(self) -> Message:
         """See `Answer`: the sum, and nothing else."""
         valid = self._valid[0] if len(self._valid) == 1 else np.concatenate(self._valid)
-        return reply_with_sum_of_reports(self._request.message, self._sum.total.numpy(), valid)
+        arrays = {TOTAL: self._sum.total.numpy(), VALID: valid}
+        return reply_with(self._request.message, **arrays)
 
 
 def read_answer(
@@ -161,15 +165,43 @@ def read_answer(
 ) -> Reports | PartialSum | None:
     """The answer in a reply, or None and another one of the reasons for missing reports.
 
-    A sum counts only where it was asked for; each client reports to each of the round's `batches`.
+    Each client reports to each of the round's `batches`. Everything else that a reply might carry
+    (metadata, error text, metrics) is left behind here.
     """
     clients = len(asked.clients) if asked.bitmap else asked.span
-    if asked.summed:
-        found = sum_of_reports(reply, clients, dimension)
-        if found is not None:
-            return PartialSum(*found)
-    rows = reports_of(reply, (clients * batches, dimension), reasons)
-    return None if rows is None else Reports(rows)
+    try:
+        found = _read(reply, asked.summed, clients, (clients * batches, dimension))
+    except Exception as error:
+        # An app in this process may return anything, also what raises when it is looked at.
+        found = f"cannot be read ({type(error).__name__})"
+    if not isinstance(found, str):
+        return found
+    reasons[found] += clients * batches
+    return None
+
+
+def _read(
+    reply: Message, summed: bool, clients: int, shape: tuple[int, int]
+) -> Reports | PartialSum | str:
+    """The answer, or why it cannot be used. A sum counts only where it was asked for."""
+    if reply.has_error():
+        # What a client in this process raised is the user's to know; others' text stays out.
+        return reply.error.cause if isinstance(reply.error, NamedError) else "failed"
+    record = record_in(reply.content, REPORT_RECORD, ArrayRecord) if reply.has_content() else None
+    if summed and record is not None and TOTAL in record:
+        total, valid = record[TOTAL].numpy(), record[VALID].numpy()
+        fits = total.shape == shape[1:] and valid.shape == (clients,)
+        right = total.dtype == np.float64 and valid.dtype == np.bool_
+        return PartialSum(total, valid) if fits and right else "wrong shape"
+    array = None if record is None else record.get(REPORTS)
+    if array is None:
+        return "sent no report"
+    if tuple(array.shape) != shape:
+        return "wrong shape"
+    rows = float32_array(array)
+    if rows is None:
+        return "not a whole float32 array"
+    return Reports(rows) if rows.shape == shape else "wrong shape"
 
 
 def redact_errors(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

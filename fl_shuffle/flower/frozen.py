@@ -8,7 +8,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fl_shuffle.errors import ConfigError
-from fl_shuffle.flower.messages import arrays_in, record_in
+from fl_shuffle.flower.messages import record_in
 
 FROZEN_RECORD = "frozen"
 """The arrays beside the trained ones, and ..."""
@@ -62,7 +62,9 @@ class Frozen:
         if how is None:
             return None
         names, values_of = (list(map(str, how[key])) for key in ("names", "values of"))  # type: ignore[arg-type]
-        return cls(names, values_of, arrays_in(content, FROZEN_RECORD) or ArrayRecord())
+        return cls(
+            names, values_of, record_in(content, FROZEN_RECORD, ArrayRecord) or ArrayRecord()
+        )
 
     def records(self) -> dict[str, ArrayRecord | ConfigRecord]:
         """What goes beside a request's trained arrays."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from io import BytesIO
 from itertools import accumulate
 from typing import Any, TypeVar
@@ -29,14 +28,11 @@ from flwr.app import (
 from numpy.typing import NDArray
 
 from fl_shuffle.errors import InvalidValueError, require_integer
-from fl_shuffle.flower.grid import NamedError
 
 PARAMETERS = "parameters"
 REPORTS = "reports"
-CLIENTS = "clients"
-"""How many clients the run has, in questions and requests."""
-SUM_OF_REPORTS = "sum of reports"
-VALID = "valid"
+TOTAL, VALID = "total", "valid"
+"""Of a simulated node: the exact sum of its clients' reports, and of which."""
 CLOCKS_APART_SECONDS = 60.0
 """A node's clock may be off by so much before it takes a request for an expired one."""
 # The names Flower's own strategies use, so that a ClientApp written for them works unchanged.
@@ -52,11 +48,6 @@ FLOATING = ("float16", "float32", "float64")
 """Of a model's arrays: training is done in float32, and they go back as they came."""
 
 
-@lru_cache(maxsize=16)
-def _name_of(dtype: np.dtype[Any]) -> str:
-    return str(dtype)
-
-
 class _LocalArray(Array):
     """An `Array` that holds a NumPy array and serializes it only if its bytes are asked for.
 
@@ -67,7 +58,7 @@ class _LocalArray(Array):
     """
 
     def __init__(self, values: NDArray[Any], *, shared: bool) -> None:
-        self.dtype = _name_of(values.dtype)
+        self.dtype = str(values.dtype)
         self.shape = tuple(values.shape)
         self.stype = "numpy.ndarray"
         self.values = values  # for who only reads
@@ -240,12 +231,11 @@ class TrainRequest:
         model: ArrayRecord,
         node_id: int,
         timeout: float | None = None,
-        clients: int | None = None,
         *,
         train_config: Mapping[str, Any] | None = None,
         facts: Mapping[str, str] | None = None,
     ) -> Message:
-        """The training message that carries this request and the model, of a run of `clients`.
+        """The training message that carries this request and the model.
 
         After `timeout` seconds nobody waits for the answer: it is not to be worked on any more.
         `train_config` is what a user's app finds in its configuration beside the round; `facts` are
@@ -257,7 +247,6 @@ class TrainRequest:
                 "first": self.first,
                 "span": self.span,
                 "bitmap": self.bitmap,
-                **({} if clients is None else {CLIENTS: clients}),
                 **({"summed": True} if self.summed else {}),
                 **(facts or {}),
             }
@@ -301,14 +290,9 @@ def record_in(content: RecordDict, name: str, kind: type[Kind]) -> Kind | None:
     return record if isinstance(record, kind) else None
 
 
-def arrays_in(content: RecordDict, name: str) -> ArrayRecord | None:
-    """The arrays of that name; None if there are none."""
-    return record_in(content, name, ArrayRecord)
-
-
 def model_in(content: RecordDict) -> ArrayRecord:
     """The model's arrays; raises `KeyError` if there are none."""
-    record = arrays_in(content, MODEL_RECORD)
+    record = record_in(content, MODEL_RECORD, ArrayRecord)
     if record is None:
         raise KeyError(MODEL_RECORD)
     return record
@@ -327,75 +311,7 @@ def expired(message: Message) -> bool:
     return time.time() > metadata.created_at + metadata.ttl + CLOCKS_APART_SECONDS
 
 
-def reply_with_reports(request: Message, reports: NDArray[np.float32]) -> Message:
-    """A reply that holds the reports [k, d] and nothing else."""
-    content = RecordDict({REPORT_RECORD: array_record({REPORTS: reports}, shared=False)})
-    return Message(content, reply_to=request)
-
-
-def reply_with_sum_of_reports(
-    request: Message, total: NDArray[np.float64], valid: NDArray[np.bool_]
-) -> Message:
-    """A simulated node's reply: the exact sum [d] of its clients' reports, and of which [k]."""
-    arrays = {SUM_OF_REPORTS: total, VALID: valid}
+def reply_with(request: Message, **arrays: NDArray[Any]) -> Message:
+    """A reply that holds these arrays and nothing else."""
     content = RecordDict({REPORT_RECORD: array_record(arrays, shared=False)})
     return Message(content, reply_to=request)
-
-
-def sum_of_reports(
-    reply: Message, clients: int, dimension: int
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:
-    """(sum, of which clients) in a simulated node's reply; None if it holds no such pair."""
-    record = None if reply.has_error() else arrays_in(reply.content, REPORT_RECORD)
-    if record is None:
-        return None
-    if SUM_OF_REPORTS not in record or VALID not in record:
-        return None
-    try:
-        total, valid = record[SUM_OF_REPORTS].numpy(), record[VALID].numpy()
-    except Exception:
-        return None
-    if total.shape != (dimension,) or total.dtype != np.float64:
-        return None
-    return (total, valid) if valid.shape == (clients,) and valid.dtype == np.bool_ else None
-
-
-def reports_of(
-    reply: Message,
-    shape: tuple[int, int] | None = None,
-    causes: Counter[str] | None = None,
-) -> NDArray[np.float32] | None:
-    """The reports [k, d] in a reply, or None if it holds none that can be used.
-
-    `shape` is the one they must have. `causes` counts why a reply was left out, once for each
-    report asked for. Everything else a reply might carry (metadata, error text, metrics) is left
-    behind here.
-    """
-    try:
-        reports, cause = _reports_or_cause(reply, shape)
-    except Exception as error:
-        # An app in this process may return anything, also what raises when it is looked at.
-        reports, cause = None, f"cannot be read ({type(error).__name__})"
-    if reports is None and causes is not None:
-        causes[cause] += 1 if shape is None else shape[0]
-    return reports
-
-
-def _reports_or_cause(
-    reply: Message, shape: tuple[int, int] | None
-) -> tuple[NDArray[np.float32] | None, str]:
-    if reply.has_error():
-        # What a client in this process raised is the user's to know; others' text stays out.
-        return None, reply.error.cause if isinstance(reply.error, NamedError) else "failed"
-    record = arrays_in(reply.content, REPORT_RECORD) if reply.has_content() else None
-    array = None if record is None else record.get(REPORTS)
-    if array is None:
-        return None, "sent no report"
-    if shape is not None and tuple(array.shape) != shape:
-        return None, "wrong shape"
-    reports = float32_array(array)
-    if reports is None:
-        return None, "not a whole float32 array"
-    if reports.ndim != 2 or (shape is not None and reports.shape != shape):
-        return None, "wrong shape"
-    return reports, ""

@@ -7,7 +7,7 @@ play any client, as the in-process engine's nodes do.
 
 What a node says of itself is a claim. Flower signs every request of a SuperNode with its key and
 ties its node id to that key, so the operator can say which key plays which part (`SuperNodeFile`);
-nobody else is then asked for anything.
+then no node is asked what it holds, and nobody else for anything.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import hashlib
 import logging
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -32,8 +32,7 @@ from numpy.typing import NDArray
 from fl_shuffle.configuration.supernodes import SuperNodeFile
 from fl_shuffle.errors import require_integer
 from fl_shuffle.flower.exchange import exchange, wait_for_nodes
-from fl_shuffle.flower.grid import CLIENT_APP_RAISED
-from fl_shuffle.flower.messages import CLIENTS, REQUEST_RECORD, record_in
+from fl_shuffle.flower.messages import record_in
 
 log = logging.getLogger("fl_shuffle.run.nodes")
 
@@ -44,6 +43,7 @@ PARTITIONS = "num-partitions"
 HOLDING_RECORD = "holding"
 QUERY_SECONDS = 60.0
 """So long a node has to say what it holds: it starts its app for that, and computes nothing."""
+NOBODY = range(0)
 
 
 def held_clients(node_config: Mapping[str, object], clients: int) -> range:
@@ -77,43 +77,35 @@ def fingerprint(public_key: bytes) -> str | None:
 
 
 def reply_with_holding(question: Message, context: Context, clients: int) -> Message:
-    """A node's answer to the server's question which clients it holds."""
+    """A node's answer to the server's question which clients it holds, and nothing else."""
     held = held_clients(context.node_config, clients)
-    return reply_with_range(question, held.start, len(held))
-
-
-def reply_with_range(question: Message, first: int, count: int) -> Message:
-    """The answer that a node plays clients `first` .. `first` + `count` - 1, and nothing else."""
-    record = ConfigRecord({"first": first, "count": count})
+    record = ConfigRecord({"first": held.start, "count": len(held)})
     return Message(RecordDict({HOLDING_RECORD: record}), reply_to=question)
 
 
-def holding_in(reply: Message) -> tuple[int, int] | None:
-    """(first, count) in a node's answer, or None if it names no range."""
-    record = record_in(reply.content, HOLDING_RECORD, ConfigRecord)
+def holding_in(reply: Message, clients: int) -> range | None:
+    """The clients, of so many, in a node's answer; None if it names no range of them."""
+    record = None if reply.has_error() else record_in(reply.content, HOLDING_RECORD, ConfigRecord)
     if record is None:
         return None
     first, count = record.get("first"), record.get("count")
     if not isinstance(first, int) or not isinstance(count, int) or min(first, count) < 0:
         return None
-    return first, count
+    return range(first, first + count) if first + count <= clients else None
 
 
 class NodeRegistry:
-    """The connected nodes and the clients they hold; every node is asked once.
-
-    A node whose ClientApp has no answer (a user's own app) can play any client. One that does not
-    reply soon is left out and asked again later, each time after twice as long.
+    """The connected nodes and the clients they hold; every node is asked once, and one that does
+    not reply soon again later, each time after twice as long.
 
     Clients belong to the first node that claims them, for as long as it is connected: a later claim
     that overlaps is refused as a whole, until then, and logged. (A restarted SuperNode gets its
     clients back when the server has missed the old one.) Of claims that arrive together the smaller
     one comes first, so that nobody gains by claiming much.
 
-    With `supernodes` a node plays the part that the operator's file gives its key or node id. One
-    that claims something else plays nobody until it says so no more, and one that is not in the
-    file is not asked at all; both are logged. A node that claims all clients is content with its
-    part.
+    With `supernodes` a node plays the part that the operator's file gives its key or node id; one
+    that is not in the file plays nobody, and is logged. A node whose own configuration gives it
+    other clients refuses what it is asked for.
     """
 
     def __init__(
@@ -122,145 +114,96 @@ class NodeRegistry:
         self._clients = clients
         self._timeout = timeout
         self._supernodes = supernodes
-        self._parts: dict[int, range] = {}
-        self._strangers: set[int] = set()
-        self._held: dict[int, range] = {}
-        self._refused: set[int] = set()
-        self._silent: dict[int, tuple[float, float]] = {}
+        self._held: dict[int, range] = {}  # in the order of arrival
+        self._again: dict[int, tuple[float, float]] = {}  # who is silent: when, and after how long
         self._partitions: list[tuple[Mask | None, list[int]]] = []
 
     def partitions(self, grid: Grid) -> list[tuple[Mask | None, list[int]]]:
         """(clients, nodes that can play them), disjoint in clients; None stands for all clients.
 
-        Clients that no connected node holds are in no pool. Raises `RunError` if there is no node.
+        Clients that no connected node holds are in none. Raises `RunError` if there is no node.
         """
-        known = self._held.keys() | self._silent.keys() | self._strangers
-        nodes = wait_for_nodes(grid, self._timeout, known=known)
-        gone = known - set(nodes)
+        nodes, now = wait_for_nodes(grid, self._timeout, known=self._held), time.monotonic()
+        gone = self._held.keys() - nodes
+        late = {node for node, (when, _) in self._again.items() if when <= now}
+        new = [node for node in nodes if node not in self._held or node in late]
         for node in gone:
-            self._held.pop(node, None)
-            self._silent.pop(node, None)
-            self._strangers.discard(node)
-        if self._supernodes is not None and not known.issuperset(nodes):
-            self._identify(grid, self._supernodes, set(nodes) - known)
-        now = time.monotonic()
-        unknown = [
-            node
-            for node in nodes
-            if node not in self._held
-            and node not in self._strangers
-            and self._silent.get(node, (now, 0.0))[0] <= now
-        ]
-        if unknown:
-            found = self._ask(grid, unknown)
+            del self._held[node]
+            self._again.pop(node, None)
+        if new:
+            found = self._asked(grid, new) if self._supernodes is None else self._listed(grid, new)
             # Arrival decides; among those that came together, the smaller claim.
-            self._held |= dict(sorted(found.items(), key=lambda claim: (len(claim[1]), claim[0])))
-            for node in unknown:
-                if node in found:
-                    self._silent.pop(node, None)
-                else:
-                    wait = 2.0 * self._silent.get(node, (0.0, 0.5 * QUERY_SECONDS))[1]
-                    self._silent[node] = (time.monotonic() + wait, wait)
-        if unknown or gone:
+            for node, held in sorted(found, key=lambda claim: (len(claim[1]), claim[0])):
+                self._held.pop(node, None)
+                self._held[node] = held
+                log.info("node %d plays %s", node, words_of(held))
+        if new or gone:
             self._partitions = self._sorted_out()
         return self._partitions
 
-    def _identify(self, grid: Grid, supernodes: SuperNodeFile, arrived: set[int]) -> None:
-        """Which part the file gives to each node that came; those without one are strangers."""
-        for info in grid.get_nodes():
-            node = info.node_id
-            if node not in arrived:
-                continue
-            key = fingerprint(info.public_key)
-            part = supernodes.part_of(name for name in (key, str(node)) if name is not None)
-            if part is not None:
-                self._parts[node] = _part(part, supernodes.count, self._clients)
-                arrived.discard(node)
-                continue
-            log.warning(
-                "node %d (key %s) has no part of its own in %s: it plays nobody",
-                node,
-                key or "unknown",
-                supernodes.path,
-            )
-        self._strangers |= arrived
+    def _listed(self, grid: Grid, new: list[int]) -> Iterable[tuple[int, range]]:
+        """Which part the file gives to each of these nodes."""
+        listed = self._supernodes
+        assert listed is not None
+        keys = {info.node_id: fingerprint(info.public_key) for info in grid.get_nodes()}
+        for node in new:
+            key = keys.get(node)
+            part = listed.part_of(name for name in (key, str(node)) if name is not None)
+            if part is None:
+                log.warning(
+                    "node %d (key %s) has no part of its own in %s: it plays nobody",
+                    node,
+                    key or "unknown",
+                    listed.path,
+                )
+            yield node, NOBODY if part is None else _part(part, listed.count, self._clients)
 
-    def _accepted(self, node: int, claimed: range) -> range | None:
-        """What the node plays, of what it claims; None: a claim of other nodes' clients."""
-        if self._supernodes is None:
-            return claimed
-        part = self._parts[node]
-        if claimed in (part, range(self._clients)):
-            return part
-        log.warning(
-            "node %d claims %s, and %s gives it %s: refused",
-            node,
-            words_of(claimed),
-            self._supernodes.path,
-            words_of(part),
-        )
-        return None
-
-    def _ask(self, grid: Grid, nodes: list[int]) -> dict[int, range]:
-        timeout = min(QUERY_SECONDS, self._timeout)
+    def _asked(self, grid: Grid, new: list[int]) -> Iterable[tuple[int, range]]:
+        """What each of these nodes says that it holds."""
+        timeout, answers = min(QUERY_SECONDS, self._timeout), dict.fromkeys(new, NOBODY)
         questions = [
-            Message(
-                RecordDict({REQUEST_RECORD: ConfigRecord({CLIENTS: self._clients})}),
-                node,
-                MessageType.QUERY,
-                ttl=timeout,
-                group_id="holdings",
-            )
-            for node in nodes
+            Message(RecordDict(), node, MessageType.QUERY, ttl=timeout, group_id="holdings")
+            for node in new
         ]
-        answers = {}
 
         def take(position: int, reply: Message) -> None:
-            node, claimed = nodes[position], _holding_of(reply, self._clients)
-            if claimed is None:
-                log.warning("node %d does not say which clients it plays", node)
-                return
-            held = self._accepted(node, claimed)
+            held = holding_in(reply, self._clients)
             if held is not None:
-                answers[node] = held
-                log.info("node %d plays %s", node, words_of(held))
+                answers[new[position]] = held
 
-        exchange(grid, questions, take, window=len(nodes), timeout=timeout)
-        for node in set(nodes) - answers.keys():
-            log.warning("node %d is asked again later", node)
-        return answers
+        exchange(grid, questions, take, window=len(new), timeout=timeout)
+        for node, held in answers.items():
+            _, wait = self._again.pop(node, (0.0, 0.5 * QUERY_SECONDS))
+            if not held:
+                self._again[node] = time.monotonic() + 2.0 * wait, 2.0 * wait
+                log.warning("node %d is asked again later", node)
+        return answers.items()
 
     def _sorted_out(self) -> list[tuple[Mask | None, list[int]]]:
         owner = np.zeros(self._clients, dtype=np.uint64)  # node ids are positive
-        everyone = range(self._clients)
-        free = sorted(node for node, held in self._held.items() if held == everyone)
-        refused = set()
+        everyone, free = range(self._clients), []
         for node, held in self._held.items():
-            if held == everyone:
-                continue
             taken = owner[held.start : held.stop]
-            if taken.any():
-                refused.add(node)
-                if node not in self._refused:
-                    holder = int(taken[taken > 0][0])
-                    log.warning(
-                        "node %d claims %s, of which node %d plays some: refused while that node "
-                        "is connected",
-                        node,
-                        words_of(held),
-                        holder,
-                    )
+            if held == everyone:
+                free.append(node)
+            elif taken.any():
+                log.warning(
+                    "node %d claims %s, of which node %d plays some: refused while that node is "
+                    "connected",
+                    node,
+                    words_of(held),
+                    int(taken[taken > 0][0]),
+                )
             else:
                 owner[held.start : held.stop] = node
-        self._refused = refused
         if not owner.any():
-            return [(None, free)] if free else []
+            return [(None, sorted(free))] if free else []
         partitions: list[tuple[Mask | None, list[int]]] = [
             (owner == node, [int(node)]) for node in np.unique(owner[owner > 0])
         ]
         rest = owner == 0
         if rest.any() and free:
-            partitions.append((rest, free))
+            partitions.append((rest, sorted(free)))
         elif rest.any():
             log.warning("no connected node holds %d of the clients", int(rest.sum()))
         return partitions
@@ -271,13 +214,3 @@ def words_of(held: range) -> str:
     if len(held) <= 1:
         return f"client {held.start}" if held else "no client"
     return f"clients {held.start} to {held.stop - 1}"
-
-
-def _holding_of(reply: Message, clients: int) -> range | None:
-    """The clients a reply claims; all of them where the app has no answer; None: unusable."""
-    if reply.has_error():
-        return range(clients) if reply.error.code == CLIENT_APP_RAISED else None
-    held = holding_in(reply)
-    if held is None or sum(held) > clients:
-        return None
-    return range(held[0], sum(held))

@@ -84,7 +84,6 @@ class Nodes:
                 model,
                 node,
                 self.timeout,
-                self.clients,
                 train_config=self.train_config,
                 facts=facts,
             )

@@ -33,10 +33,10 @@ from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError, Pr
 from fl_shuffle.federation import RunParts
 from fl_shuffle.flower import ShuffleClientApp, ShuffleStrategy
 from fl_shuffle.flower.configured import NOT_TAKEN
-from fl_shuffle.flower.messages import Layout, TrainRequest, reports_of
+from fl_shuffle.flower.messages import Layout, TrainRequest
 from fl_shuffle.flower.settings import RESOLVED, SIMULATED
 from fl_shuffle.runs.events import unobserved
-from tests.one_node import App, nodes
+from tests.one_node import App, nodes, reports_of
 from tests.small_federation import model_bytes
 
 CLIENTS, DIMENSION = 24, 6
@@ -129,7 +129,7 @@ def ask(app: App, request: TrainRequest, weight: float = 0.0, **how: Any) -> Mes
     layout = Layout.of(ArrayRecord(model().state_dict()))
     start = layout.record(np.full(DIMENSION, weight, np.float32))
     with nodes(app, **{"tables": settings(), **how}) as grid:
-        return next(iter(grid.send_and_receive([request.message(start, 2, clients=CLIENTS)])))
+        return next(iter(grid.send_and_receive([request.message(start, 2)])))
 
 
 @pytest.mark.parametrize(("entropy", "threads"), [("seeded", 1), ("system", 2)])
@@ -175,7 +175,7 @@ def test_a_node_is_as_many_clients_as_it_says() -> None:
     assert dict(reply.content.config_records["holding"]) == {"first": 8, "count": 8}
     seen.clear()
     reports = reports_of(ask(client, TrainRequest(1, 8, 3), node_config=third))
-    assert reports is not None and reports.shape == (3, DIMENSION)
+    assert reports.shape == (3, DIMENSION)
     assert [number for number, _, _ in seen] == [8, 9, 10]
     with pytest.raises(InvalidValueError, match="this node holds clients 8 to 15"):
         ask(client, TrainRequest(1, 7, 3), node_config=third)
@@ -194,7 +194,7 @@ def test_a_deployed_node_tells_nobody_that_all_its_clients_fail() -> None:
         how = {"tables": settings(entropy="system"), "node_config": said}
         reply = ask(failing, TrainRequest(1, 0, 5), **how)
         assert reply.has_error() is simulated
-        assert simulated or reports_of(reply).shape == (5, DIMENSION)  # type: ignore[union-attr]
+        assert simulated or reports_of(reply).shape == (5, DIMENSION)
 
 
 def test_nothing_but_reports_leaves_a_node() -> None:
@@ -249,7 +249,7 @@ def test_a_client_that_fails_sends_zero_and_noise(
     start = Layout.of(ArrayRecord(model().state_dict())).record(np.zeros(DIMENSION, np.float32))
     with nodes(own, tables=tables, node_config={}) as grid:
         requests = (TrainRequest(number, 4, 1) for number in range(1, rounds + 1))
-        messages = [request.message(start, 2, clients=CLIENTS) for request in requests]
+        messages = [request.message(start, 2) for request in requests]
         noise = np.array([reports_of(reply) for reply in grid.send_and_receive(messages)]) / scale
     # 600 standard normals: mean within 5 / sqrt(600), spread within 5 / sqrt(1200).
     assert abs(noise.mean()) < 0.21 and abs(noise.std() - 1.0) < 0.15
@@ -267,7 +267,7 @@ def test_noise_is_each_clients_own(client_clip: float | None) -> None:
     start = layout.record(np.full(DIMENSION, 1000.0, np.float32))
     with nodes(client, tables=tables) as grid:
         requests = (TrainRequest(number, 4, 2) for number in range(1, rounds + 1))
-        messages = [request.message(start, 2, clients=CLIENTS) for request in requests]
+        messages = [request.message(start, 2) for request in requests]
         replies = [reports_of(reply) for reply in grid.send_and_receive(messages)]
     values = np.array(replies)  # [rounds, 2, d]
     update = 0.5 * (1000.0 - GOAL.numpy())

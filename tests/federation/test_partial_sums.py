@@ -18,9 +18,7 @@ from fl_shuffle.flower.grid import adopt_task_identity
 from fl_shuffle.flower.messages import (
     Layout,
     TrainRequest,
-    reply_with_reports,
-    reply_with_sum_of_reports,
-    sum_of_reports,
+    reply_with,
 )
 from fl_shuffle.flower.settings import RESOLVED
 from fl_shuffle.gradients import clipper
@@ -80,11 +78,11 @@ def test_a_sum_that_honest_reports_cannot_have_is_dropped() -> None:
     both, one = np.array([True, True]), np.array([True, False])
     for position, reply in enumerate(
         (
-            reply_with_sum_of_reports(asked[0], np.array([3.0, -3.0, 0.0]), both),
-            reply_with_sum_of_reports(asked[1], np.array([1.6, 0.0, 0.0]), one),
-            reply_with_sum_of_reports(asked[2], np.array([np.nan, 0.0, 0.0]), both),
-            reply_with_sum_of_reports(asked[3], np.zeros(4), both),
-            reply_with_reports(asked[4], np.ones((2, 3), np.float32)),
+            reply_with(asked[0], total=np.array([3.0, -3.0, 0.0]), valid=both),
+            reply_with(asked[1], total=np.array([1.6, 0.0, 0.0]), valid=one),
+            reply_with(asked[2], total=np.array([np.nan, 0.0, 0.0]), valid=both),
+            reply_with(asked[3], total=np.zeros(4), valid=both),
+            reply_with(asked[4], reports=np.ones((2, 3), np.float32)),
         )
     ):
         answer = read_answer(reply, requests[position], 3, batch.reasons)
@@ -94,9 +92,8 @@ def test_a_sum_that_honest_reports_cannot_have_is_dropped() -> None:
     released = batch.release()
     assert released.count == 4 and released.total is not None
     assert released.total.tolist() == [5.0, -1.0, 2.0]
-    assert batch.reasons == Counter({OUT_OF_RANGE: 4, "sent no report": 2})
+    assert batch.reasons == Counter({OUT_OF_RANGE: 4, "wrong shape": 2})
     # Nor is one that nobody asked for.
     unasked = TrainRequest(1, 0, 2)
-    total = reply_with_sum_of_reports(asked[0], np.ones(3), both)
+    total = reply_with(asked[0], total=np.ones(3), valid=both)
     assert read_answer(total, unasked, 3, Counter()) is None
-    assert sum_of_reports(reply_with_reports(asked[0], np.ones((2, 3), np.float32)), 2, 3) is None

@@ -19,8 +19,9 @@ from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.flower.client_record import ClientRecord
 from fl_shuffle.flower.grid import adopt_task_identity, stamp
-from fl_shuffle.flower.messages import TrainRequest, array_record, reports_of
+from fl_shuffle.flower.messages import TrainRequest, array_record
 from fl_shuffle.flower.settings import RESOLVED
+from tests.one_node import reports_of
 
 ONE = np.array([4])
 DELTA = 1e-5
@@ -30,36 +31,21 @@ def kind(noise: str, exposure: float) -> ClientClass:
     return ClientClass(noise, 1.0 / exposure, 10.0, 1.0, exposure, 1e-7, 10)
 
 
-def reports_sent(record: ClientRecord, what: ClientClass, rounds: int) -> int:
-    return sum(int(record.debit("run", n, ONE, [what])[0]) for n in range(1, rounds + 1))
-
-
+@pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("noise", ["gaussian", "laplace", "user"])
-def test_the_last_report_within_the_limit_is_sent_and_no_further(
-    noise: str, tmp_path: Path
+def test_the_last_round_within_the_limit_is_sent_and_no_further(
+    noise: str, times: int, tmp_path: Path
 ) -> None:
+    """Rounds of several reports each."""
     exposure = 0.25
-    after = {
-        "gaussian": lambda k: gaussian_epsilon(DELTA, exposure * k**0.5),
-        "laplace": lambda k: k * exposure,
-        "user": lambda k: k * exposure,
-    }[noise]
-    for name, limit, expected in (("at", after(3) * (1 + 1e-9), 3), ("below", after(3) * 0.999, 2)):
-        record = ClientRecord(tmp_path / f"{noise}-{name}", limit, DELTA)
-        assert reports_sent(record, kind(noise, exposure), 6) == expected
-
-
-@pytest.mark.parametrize("noise", ["gaussian", "laplace", "user"])
-def test_several_reports_of_a_round_are_all_written_down(noise: str, tmp_path: Path) -> None:
-    exposure = 0.25
-    limit = {"gaussian": gaussian_epsilon(DELTA, exposure * 6**0.5)}.get(noise, 6 * exposure)
-    for name, share, expected in (("at", 1 + 1e-9, [True, True, False]), ("below", 0.999, [True])):
-        record = ClientRecord(tmp_path / f"{noise}-{name}", limit * share, DELTA)
-        sent = [
-            bool(record.debit("run", number, ONE, [kind(noise, exposure)], 3)[0])
-            for number in (1, 2, 3)
-        ]
-        assert sent[: len(expected)] == expected and not any(sent[len(expected) :])
+    limit = 3 * times * exposure
+    if noise == "gaussian":
+        limit = gaussian_epsilon(DELTA, exposure * (3 * times) ** 0.5)
+    for share, expected in ((1 + 1e-9, 3), (0.999, 2)):
+        record = ClientRecord(tmp_path / str(share), limit * share, DELTA)
+        what = [kind(noise, exposure)]
+        sent = [record.debit("run", n, ONE, what, times)[0] for n in range(1, 7)]
+        assert sum(sent) == expected
 
 
 @settings(max_examples=20, deadline=None)
@@ -86,24 +72,15 @@ def test_what_was_sent_never_exceeds_the_limit(
 
 
 def test_clients_are_counted_apart_and_a_restart_forgets_nothing(tmp_path: Path) -> None:
-    what = kind("laplace", 1.0)
-    both = np.array([4, 9])
-    path = tmp_path / "r.sqlite"
+    what, both, path = kind("laplace", 1.0), np.array([4, 9]), tmp_path / "r.sqlite"
     assert ClientRecord(path, 2.5, DELTA).debit("a", 1, both, [what, what]).tolist() == [True] * 2
-    assert ClientRecord(path, 2.5, DELTA).debit("a", 2, ONE, [what]).tolist() == [True]
     again = ClientRecord(path, 2.5, DELTA)
+    assert not again.debit("a", 1, ONE, [what])[0]  # a second report on the same round
+    assert again.debit("a", 2, ONE, [what])[0]
     assert again.debit("b", 1, both, [what, what]).tolist() == [False, True]
     with sqlite3.connect(path) as database:
         rows = database.execute("SELECT client, run, round FROM reports").fetchall()
     assert rows == [(4, "a", 1), (4, "a", 2), (9, "a", 1), (9, "b", 1)]
-
-
-def test_a_second_report_on_the_same_round_is_not_sent(tmp_path: Path) -> None:
-    record = ClientRecord(tmp_path / "r.sqlite", 100.0, DELTA)
-    what = kind("gaussian", 0.1)
-    assert record.debit("a", 1, ONE, [what])[0]
-    assert not record.debit("a", 1, ONE, [what])[0]
-    assert record.debit("b", 1, ONE, [what])[0]
 
 
 def test_a_record_that_cannot_be_written_stops_everything(tmp_path: Path) -> None:
@@ -116,17 +93,11 @@ def test_a_record_that_cannot_be_written_stops_everything(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "config",
-    [
-        {"record": "/tmp/r.sqlite"},
-        {"lifetime-epsilon": 1.0},
-        {"record": "relative", "lifetime-epsilon": 1.0},
-        {"record": 5, "lifetime-epsilon": 1.0},
-        {"record": "/tmp/r", "lifetime-epsilon": float("nan")},
-        {"record": "/tmp/r", "lifetime-epsilon": 0.0},
-        {"record": "/tmp/r", "lifetime-epsilon": "8"},
-        {"record": "/tmp/r", "lifetime-epsilon": 1.0, "lifetime-delta": 1.0},
-    ],
-)
+    [{"record": "/tmp/r.sqlite"}, {"lifetime-epsilon": 1.0},
+     {"record": "relative", "lifetime-epsilon": 1.0}, {"record": 5, "lifetime-epsilon": 1.0},
+     {"record": "/tmp/r", "lifetime-epsilon": 0.0}, {"record": "/tmp/r", "lifetime-epsilon": "8"},
+     {"record": "/tmp/r", "lifetime-epsilon": 1.0, "lifetime-delta": 1.0}],
+)  # fmt: skip
 def test_half_a_record_is_refused(config: dict[str, object]) -> None:
     with pytest.raises((ConfigError, InvalidValueError)):
         ClientRecord.of(config)
@@ -137,13 +108,8 @@ def ask(node_config: dict[str, object], round_number: int, **run: object) -> np.
     """The reports of clients 0 and 1 of a ten-client federation, as the server reads them."""
     config = parse_config({"run": run, "data": {"clients": 10}, "budgets": {"epsilon": 1.0}})
     adopt_task_identity(77)
-    context = Context(
-        run_id=77,
-        node_id=2,
-        node_config=node_config,  # type: ignore[arg-type]
-        state=RecordDict(),
-        run_config={RESOLVED: config.to_json()},
-    )
+    run_config = {RESOLVED: config.to_json()}
+    context = Context(77, 2, node_config, RecordDict(), run_config)  # type: ignore[arg-type]
     model = array_record({"parameters": np.zeros(650, dtype=np.float32)}, shared=True)
     return reports_of(app(stamp(TrainRequest(round_number, 0, 2).message(model, 2)), context))
 

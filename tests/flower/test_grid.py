@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -22,26 +23,20 @@ def test_what_goes_wrong_while_a_reply_is_taken_is_raised() -> None:
     def train(message: Message, context: Context) -> Message:
         return Message(RecordDict(), reply_to=message)
 
-    grid = InProcessGrid(app, {}, nodes=2)
-
     def take(position: int, reply: Message) -> None:
         taken.append(position)
         if position == 3:
             raise RuntimeError("of the server's own making")
 
     taken: list[int] = []
-    try:
-        messages = [Message(RecordDict(), 2 + i % 2, "train") for i in range(6)]
+    messages = [Message(RecordDict(), 2 + i % 2, "train") for i in range(6)]
+    with closing(InProcessGrid(app, {}, nodes=2)) as grid:
         with pytest.raises(RuntimeError, match="of the server's own making"):
             grid.exchange(messages, take)
         assert 3 in taken
         taken.clear()
         grid.exchange([Message(RecordDict(), 2 + i % 2, "train") for i in range(3)], take)
         assert sorted(taken) == [0, 1, 2]
-        replies = grid.send_and_receive([Message(RecordDict(), 2, "train") for _ in range(2)])
-        assert [reply.has_error() for reply in replies] == [False, False]
-    finally:
-        grid.close()
 
 
 def test_what_goes_wrong_beside_the_server_is_not_heard_and_stops_no_node() -> None:
@@ -53,14 +48,11 @@ def test_what_goes_wrong_beside_the_server_is_not_heard_and_stops_no_node() -> N
         done.append(threading.current_thread() is not threading.main_thread())
         raise RuntimeError("nobody hears it")
 
-    grid = InProcessGrid(app, {}, nodes=1)
-    try:
+    with closing(InProcessGrid(app, {}, nodes=1)) as grid:
         grid.begin(fail)
         messages = [Message(RecordDict(), 2, "train") for _ in range(2)]
         assert [reply.has_error() for reply in grid.send_and_receive(messages)] == [False, False]
         assert done == [True]
-    finally:
-        grid.close()
 
 
 def test_a_node_s_state_is_one_request_s_at_a_time() -> None:
@@ -76,12 +68,9 @@ def test_a_node_s_state_is_one_request_s_at_a_time() -> None:
 
     app = ClientApp()
     app.train()(client)
-    grid = InProcessGrid(app, {}, nodes=2, trusted=False)
-    try:
-        messages = [Message(RecordDict(), 2, "train") for _ in range(6)]
+    messages = [Message(RecordDict(), 2, "train") for _ in range(6)]
+    with closing(InProcessGrid(app, {}, nodes=2, trusted=False)) as grid:
         assert not any(reply.has_error() for reply in grid.send_and_receive(messages))
-    finally:
-        grid.close()
     assert seen == list(range(6))
 
 

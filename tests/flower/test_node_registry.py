@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fl_shuffle as fs
 from clients.app import app
 from fl_shuffle.configuration.sections import Config
-from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.configuration.supernodes import SuperNodeFile, read_supernodes
+from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.flower import exchange
 from fl_shuffle.flower import node_registry as registry_module
 from fl_shuffle.flower.grid import InProcessGrid, stamp
 from fl_shuffle.flower.messages import TrainRequest, array_record
-from fl_shuffle.flower.node import Node
-from fl_shuffle.flower.node_registry import HOLDING_RECORD, NodeRegistry, held_clients
+from fl_shuffle.flower.node_registry import (
+    HOLDING_RECORD,
+    NodeRegistry,
+    fingerprint,
+    held_clients,
+)
 from fl_shuffle.flower.nodes import Nodes as AskedNodes
 from fl_shuffle.flower.settings import RESOLVED
 
 CLIENTS = 50  # the default configuration's
+EVERYBODY = np.ones(CLIENTS, dtype=bool)
+# Made with `ssh-keygen -t ecdsa -b 384`; the fingerprint is what `ssh-keygen -lf` printed.
+KEY = b"""-----BEGIN PUBLIC KEY-----
+MHYwEAYHKoZIzj0CAQYFK4EEACIDYgAE3WctrDiVY6328l8TXTR3IDGiia7N6fIm
+qc0WKufMlLAK/QsedLcZSyH9CRoTB6PlP54jeFEMwRNQLMzOIoeUH/lppUDdOA2z
+U/HSkXTgrBUXYZHI8QwURHjXhqcXhwLd
+-----END PUBLIC KEY-----
+"""
+PRINT = "SHA256:zosS/5CSr/TQ43Z23CmO4utDQ0uCovoQtEcdGfNc/GU"
+HEAD = "supernode,partition-id,num-partitions\n"
 
 
 @pytest.fixture(autouse=True)
@@ -52,18 +73,13 @@ class Nodes(InProcessGrid):
         config = self.configs[node]
         if config is None:
             return Message(Error(code=5), reply_to=message)
-        self._contexts[node] = Context(
-            run_id=1,
-            node_id=node,
-            node_config=config,  # type: ignore[arg-type]
-            state=RecordDict(),
-            run_config={RESOLVED: Config().to_json()},
-        )
-        return super()._answered(message)
+        run = {RESOLVED: Config().to_json()}
+        return self._reply(message, Context(1, node, config, RecordDict(), run))  # type: ignore[arg-type]
 
 
 class Remote:
-    """What `Nodes` looks like when it is not known to be in this process."""
+    """What `Nodes` looks like when it is not known to be in this process, with keys as Flower's
+    SuperLink tells them."""
 
     def __init__(
         self, configs: Mapping[int, dict[str, object] | None], client_app: ClientApp = app
@@ -72,19 +88,35 @@ class Remote:
         self.get_node_ids = self.inner.get_node_ids
         self.push_messages = self.inner.push_messages
         self.pull_messages = self.inner.pull_messages
+        self.keys: dict[int, bytes] = {}
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return [
+            NodeInfo(node_id=node, public_key=self.keys.get(node, b""))
+            for node in self.get_node_ids()
+        ]
 
 
 def part(index: object, count: object) -> dict[str, object]:
     return {"partition-id": index, "num-partitions": count}
 
 
-def asked_where(grid: Remote, allowed: np.ndarray) -> dict[int, list[int]]:
+def asked_where(grid: Remote, allowed: np.ndarray = EVERYBODY) -> dict[int, list[int]]:
     """Node id -> the clients it is asked for, ascending."""
     found: dict[int, list[int]] = {}
     turns = AskedNodes(len(allowed), 20.0).assignments(grid, 1, allowed, 3)  # type: ignore[arg-type]
     for request, node in turns:
         found[node] = sorted([*found.get(node, []), *request.clients.tolist()])
     return found
+
+
+def played(registry: NodeRegistry, grid: Remote) -> dict[int, list[int]]:
+    """Node -> its clients; every partition has one node here."""
+    partitions = registry.partitions(grid)  # type: ignore[arg-type]
+    return {
+        nodes[0]: list(range(CLIENTS)) if held is None else np.flatnonzero(held).tolist()
+        for held, nodes in partitions
+    }
 
 
 @settings(max_examples=60, deadline=None)
@@ -97,17 +129,9 @@ def test_partitions_cover_all_clients_once_and_evenly(clients: int, count: int) 
 
 @pytest.mark.parametrize(
     "config",
-    [
-        part(3, 3),
-        part(-1, 3),
-        part(0, 0),
-        part(0.5, 3),
-        part("0", 3),
-        part(float("nan"), 3),
-        {"partition-id": 0},
-        {"num-partitions": 3},
-    ],
-)
+    [part(3, 3), part(-1, 3), part(0, 0), part(0.5, 3), part("0", 3), part(float("nan"), 3),
+     {"partition-id": 0}, {"num-partitions": 3}],
+)  # fmt: skip
 def test_a_partition_that_makes_no_sense_is_refused(config: dict[str, object]) -> None:
     with pytest.raises(InvalidValueError, match=r"partition"):
         held_clients(config, 10)
@@ -115,82 +139,61 @@ def test_a_partition_that_makes_no_sense_is_refused(config: dict[str, object]) -
 
 def test_each_client_is_asked_at_its_own_node_in_every_round() -> None:
     grid = Remote({11: part(2, 3), 5: part(0, 3), 2**64 - 9: part(1, 3)})
-    everyone = np.ones(CLIENTS, dtype=bool)
     expected = {5: list(range(17)), 2**64 - 9: list(range(17, 34)), 11: list(range(34, 50))}
-    assert asked_where(grid, everyone) == expected
-    some = everyone.copy()
-    some[[0, 20, 40, 49]] = False
-    dropped = {0, 20, 40, 49}
+    assert asked_where(grid) == expected
+    dropped = [0, 20, 40, 49]
+    some = ~np.isin(np.arange(CLIENTS), dropped)
     assert asked_where(grid, some) == {
         node: [client for client in held if client not in dropped]
         for node, held in expected.items()
     }
+    # Nodes without a partition share all clients, or the rest; one that is gone gets none.
+    assert asked_where(Remote({1: {}, 2: {}})) == {1: list(range(25)), 2: list(range(25, 50))}
+    mixed = asked_where(Remote({1: {}, 2: part(0, 5), 3: {}, 4: None}))
+    assert mixed == {2: list(range(10)), 1: list(range(10, 30)), 3: list(range(30, 50))}
+    assert asked_where(Remote({2: None})) == {}
 
 
 def test_nodes_are_asked_once_and_newcomers_when_they_come(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    grid = Remote({1: part(0, 2), 2: part(1, 2)})
-    registry = NodeRegistry(CLIENTS, 20.0)
+    first, second = list(range(25)), list(range(25, 50))
+    grid, registry = Remote({1: part(0, 2), 2: part(1, 2)}), NodeRegistry(CLIENTS, 20.0)
     for _ in range(3):
-        partitions = registry.partitions(grid)  # type: ignore[arg-type]
+        assert played(registry, grid) == {1: first, 2: second}
     assert sorted(grid.inner.asked) == [1, 2]
     # SuperNode 2 comes back under another id while the server still believes in the old one.
     grid.inner.configs[3] = part(1, 2)
     with caplog.at_level("WARNING", logger="fl_shuffle.run"):
         for _ in range(2):
-            partitions = registry.partitions(grid)  # type: ignore[arg-type]
+            assert played(registry, grid) == {1: first, 2: second}
     assert sorted(grid.inner.asked) == [1, 2, 3]
-    assert {tuple(nodes) for _, nodes in partitions} == {(1,), (2,)}
-    refusals = [text for text in caplog.messages if "refused" in text]
-    assert refusals == ["node 3 claims clients 25 to 49, of which node 2 plays some: refused while "
-                        "that node is connected"]  # fmt: skip
+    assert caplog.messages == [
+        "node 3 claims clients 25 to 49, of which node 2 plays some: refused while that node is "
+        "connected"
+    ]
     del grid.inner.configs[2]
-    partitions = registry.partitions(grid)  # type: ignore[arg-type]
-    assert {tuple(nodes) for _, nodes in partitions} == {(1,), (3,)}
+    assert played(registry, grid) == {1: first, 3: second}
     del grid.inner.configs[1]
-    partitions = registry.partitions(grid)  # type: ignore[arg-type]
-    assert [nodes for _, nodes in partitions] == [[3]]
-    mask = partitions[0][0]
-    assert mask is not None
-    assert mask.tolist() == [False] * 25 + [True] * 25
-
-
-def test_who_claims_much_displaces_nobody() -> None:
-    """A node that claims all clients but one, there from the start, against honest ones."""
-    grid = Remote({1: part(0, 25), 7: part(1, 2), 8: part(0, 2)})
-    everyone = np.ones(CLIENTS, dtype=bool)
-    found = asked_where(grid, everyone)
-    assert found == {1: [0, 1], 7: list(range(25, 50))}
+    assert played(registry, grid) == {3: second}
+    # A node that claims all clients but one, there from the start, displaces nobody.
+    assert asked_where(Remote({1: part(0, 25), 7: part(1, 2), 8: part(0, 2)})) == {
+        1: [0, 1], 7: second,
+    }  # fmt: skip
 
 
 def test_a_silent_node_is_asked_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     now, grid = [0.0], Remote({1: part(0, 2), 2: None})
     # The registry's own clock: pytest and its workers keep theirs.
     monkeypatch.setattr(registry_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    registry = NodeRegistry(CLIENTS, 20.0)
-    asked = []
+    registry, asked = NodeRegistry(CLIENTS, 20.0), []
     for second in range(0, 1000, 10):
-        now[0] = float(second)
-        before = len(grid.inner.asked)
+        now[0], before = float(second), len(grid.inner.asked)
         registry.partitions(grid)  # type: ignore[arg-type]
-        if 2 in grid.inner.asked[before:]:
-            asked.append(second)
+        asked += [second] * grid.inner.asked[before:].count(2)
     assert asked == [0, 60, 180, 420, 900]
-
-
-def test_nodes_without_a_partition_share_all_clients_or_the_rest() -> None:
-    everyone = np.ones(CLIENTS, dtype=bool)
-    free = asked_where(Remote({1: {}, 2: {}}), everyone)
-    assert free == {1: list(range(25)), 2: list(range(25, 50))}
-    mixed = asked_where(Remote({1: {}, 2: part(0, 5), 3: {}}), everyone)
-    assert mixed == {2: list(range(10)), 1: list(range(10, 30)), 3: list(range(30, 50))}
-
-
-def test_a_node_that_is_gone_is_not_given_clients() -> None:
-    everyone = np.ones(CLIENTS, dtype=bool)
-    assert asked_where(Remote({1: part(0, 2), 2: None}), everyone) == {1: list(range(25))}
-    assert asked_where(Remote({2: None}), everyone) == {}
+    grid.inner.configs[2], now[0] = part(1, 2), 2000.0
+    assert played(registry, grid) == {1: list(range(25)), 2: list(range(25, 50))}
 
 
 @pytest.mark.parametrize(
@@ -204,17 +207,85 @@ def test_an_impossible_claim_is_not_believed(claim: dict[str, object]) -> None:
         record = ConfigRecord(claim)  # type: ignore[arg-type]
         return Message(RecordDict({HOLDING_RECORD: record}), reply_to=message)
 
-    assert asked_where(Remote({1: {}}, liar), np.ones(CLIENTS, dtype=bool)) == {}
+    assert asked_where(Remote({1: {}}, liar)) == {}
 
 
 def test_a_node_refuses_clients_it_does_not_hold() -> None:
     grid = Nodes({1: part(1, 5)})
     model = array_record({"parameters": np.zeros(650, dtype=np.float32)}, shared=True)
-    with pytest.raises(InvalidValueError, match="clients 10 to 19"):
-        grid._answered(stamp(TrainRequest(1, 9, 2).message(model, 1)))
-    reply = grid._answered(stamp(TrainRequest(1, 10, 2).message(model, 1)))
-    assert not reply.has_error()
-    node = Node(held_clients(part(1, 5), CLIENTS), None, None)
-    node.require_held(TrainRequest(1, 10, 10))
-    with pytest.raises(InvalidValueError):
-        node.require_held(TrainRequest(1, 19, 2))
+    for first in (9, 19):
+        with pytest.raises(InvalidValueError, match="clients 10 to 19"):
+            grid._answered(stamp(TrainRequest(1, first, 2).message(model, 1)))
+    for first in (10, 18):
+        reply = grid._answered(stamp(TrainRequest(1, first, 2).message(model, 1)))
+        assert not reply.has_error()
+
+
+def written(folder: Path, *lines: str) -> SuperNodeFile:
+    path = folder / "nodes.csv"
+    path.write_text(HEAD + "\n".join(lines) + "\n", encoding="utf-8")
+    return read_supernodes(path, CLIENTS)
+
+
+def test_fingerprints_are_those_of_ssh_keygen() -> None:
+    assert fingerprint(KEY) == PRINT
+    for nothing in (b"", b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", b"\0"):
+        assert fingerprint(nothing) is None
+    assert hasattr(Grid, "get_nodes")
+
+
+@pytest.mark.parametrize("claim", [part(0, 2), part(0, 1), {}, part(7, 3)], ids=str)
+def test_the_operator_s_file_says_who_plays_what_whatever_nodes_claim(
+    claim: dict[str, object], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The stranger is there before the honest nodes; nobody is even asked."""
+    registry = NodeRegistry(CLIENTS, 20.0, written(tmp_path, f"{PRINT},0,2", "5,1,2"))
+    stranger = ec.generate_private_key(ec.SECP384R1()).public_key()
+    grid = Remote({99: claim})
+    grid.keys = {3: KEY}
+    grid.keys[99] = stranger.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    assert played(registry, grid) == {}
+    grid.inner.configs |= {3: {}, 5: claim}
+    for _ in range(3):
+        assert played(registry, grid) == {3: list(range(25)), 5: list(range(25, 50))}
+    assert not grid.inner.asked
+    assert [text for text in caplog.messages if "plays nobody" in text] == [
+        f"node 99 (key {fingerprint(grid.keys[99])}) has no part of its own in "
+        f"{tmp_path / 'nodes.csv'}: it plays nobody"
+    ]
+    # When the honest one is gone, nobody inherits its clients; the names of two parts give none.
+    del grid.inner.configs[3]
+    grid.keys[5] = KEY
+    assert played(registry, grid) == {5: list(range(25, 50))}
+    del grid.inner.configs[5]
+    assert played(registry, grid) == {}
+    grid.inner.configs[5] = {}
+    assert played(registry, grid) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "line 1: columns must be supernode,partition-id,num-partitions, got an empty file"),
+        (HEAD, "names no SuperNode"),
+        (HEAD + "5,0\n", "line 2: expected 3 values, got 2"),
+        (HEAD + "five,0,2\n", "line 2: supernode = 'five' must be a key's fingerprint"),
+        (HEAD + "5,2,2\n", r"line 2: partition-id = '2' must be a whole number in \[0, 1\]"),
+        (HEAD + "5,0,51\n", r"num-partitions = '51' must be a whole number in \[1, 50\]"),
+        (HEAD + "5,0,1_0\n", "num-partitions"),
+        (HEAD + "5,0,2\n6,1,3\n", "line 3: num-partitions = 3, and 2 above"),
+        (HEAD + "5,0,2\n6,0,2\n", "line 3: part 0 is given to two SuperNodes"),
+        (HEAD + "5,0,2\n5,1,2\n", "line 3: 5 appears twice"),
+    ],
+)
+def test_what_is_wrong_with_the_file_is_named(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "nodes.csv"
+    path.write_text(text, encoding="utf-8-sig")
+    with pytest.raises(ConfigError, match=said) as raised:
+        read_supernodes(path, CLIENTS)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_simulation_has_no_supernodes() -> None:
+    with pytest.raises(ConfigError, match=r"run.supernodes = 'nodes.csv' has no effect"):
+        fs.simulate(overrides={"run.supernodes": "nodes.csv", "run.rounds": 1})

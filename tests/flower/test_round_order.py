@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.rounds.events import Column, Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.configuration.sections import ServerSection
-from fl_shuffle.errors import PrivacyBudgetError
+from fl_shuffle.errors import PrivacyBudgetError, RunError
 from fl_shuffle.flower.grid import InProcessGrid
-from fl_shuffle.flower.messages import Layout, TrainRequest, reply_with_reports
+from fl_shuffle.flower.messages import Layout, TrainRequest, reply_with
 from fl_shuffle.runs.outcome import RoundOutcome
 from tests.flower.small_rounds import small_strategy
 
@@ -41,7 +42,7 @@ class Round:
             if request.first >= answering:
                 return Message(Error(code=1), reply_to=asked)
             rows = np.full((len(request.clients), DIMENSION), 0.5, dtype=np.float32)
-            return reply_with_reports(asked, rows)
+            return reply_with(asked, reports=rows)
 
         note = self._note
 
@@ -57,13 +58,10 @@ class Round:
         self._app = app
 
     def play(self) -> Tensor:
-        grid = InProcessGrid(self._app, {}, nodes=CLIENTS)
-        try:
-            start = Layout.flat(DIMENSION).record(np.ones(DIMENSION, np.float32))
+        start = Layout.flat(DIMENSION).record(np.ones(DIMENSION, np.float32))
+        with closing(InProcessGrid(self._app, {}, nodes=CLIENTS)) as grid:
             result = self.strategy.start(grid, start, num_rounds=1, evaluate_fn=self._evaluate)
-            return torch.from_numpy(result.arrays["parameters"].numpy())
-        finally:
-            grid.close()
+        return torch.from_numpy(result.arrays["parameters"].numpy())
 
     def _note(self, event: str) -> None:
         if event not in self.events:
@@ -114,3 +112,6 @@ def test_what_the_ledger_refuses_leaves_no_trace_in_the_model() -> None:
     assert torch.equal(refused.play(), torch.ones(DIMENSION))
     assert torch.equal(refused.optimizer.current(), torch.ones(DIMENSION))
     assert refused.events == ["reserve", "broadcast", "commit"]
+    # Nor does a loop other than its own go around the ledger.
+    with pytest.raises(RunError, match=r"plays its rounds itself.*call its start"):
+        refused.strategy.aggregate_train(1, [])
