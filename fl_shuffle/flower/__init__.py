@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING
 from fl_shuffle.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from fl_shuffle.flower.local_mod import LocalRandomizerMod
     from fl_shuffle.flower.mods import ShuffleClientApp
     from fl_shuffle.flower.strategy import ShuffleStrategy
 
-__all__ = ["ShuffleClientApp", "ShuffleStrategy"]
+__all__ = ["LocalRandomizerMod", "ShuffleClientApp", "ShuffleStrategy"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "fl_shuffle.flower.local_mod": ("LocalRandomizerMod",),
         "fl_shuffle.flower.mods": ("ShuffleClientApp",),
         "fl_shuffle.flower.strategy": ("ShuffleStrategy",),
     },

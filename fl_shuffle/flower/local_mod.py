@@ -1,0 +1,110 @@
+"""A Flower mod for apps that keep one of Flower's own strategies: one budget for every client, and
+no ledger."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
+
+from fl_shuffle.accounting.laws.gaussian_mechanism import analytic_sigma
+from fl_shuffle.errors import ConfigError, require_choice, require_real
+from fl_shuffle.flower.grid import CLIENT_APP_RAISED
+from fl_shuffle.flower.messages import MODEL_RECORD, Layout, model_in
+from fl_shuffle.flower.mods import AppUpdates, OwnClients
+from fl_shuffle.flower.remote_shuffler import SHUFFLER
+from fl_shuffle.gradients.clipper import ClippedRows
+from fl_shuffle.randomizers.additive import NOISES
+from fl_shuffle.randomizers.noise import NoiseStream
+from fl_shuffle.run_words import METRICS_STAY
+from fl_shuffle.seeds import KEY_BYTES
+
+log = logging.getLogger("fl_shuffle.client")
+
+ITSELF = np.zeros(1, dtype=np.int64)
+
+
+class LocalRandomizerMod:
+    """Clip the node's update, add noise, send nothing else, as one of a `ClientApp`'s `mods` under
+    FedAvg, FedAdam and the like.
+
+    The app answers training messages with its new arrays. Its update (received - trained) is
+    clipped as a whole to `clip_norm` (l2 for `gaussian`, l1 for `laplace`) and randomized so that
+    one report is (epsilon0, delta0) local DP for a change of all of this client's data (unit =
+    client, replace-one, sensitivity 2 clip_norm; analytic Gaussian calibration of Balle and Wang
+    2018). Noise of that `scale` comes from the operating system's entropy. The answer is the
+    received arrays minus the report, and `num-examples` = 1, to evaluations, which never reach the
+    app, that alone. An update that is not finite, and that of an app that raises, counts as zero
+    and is randomized like any other: a missing report would tell of it. The exception goes to the
+    log `fl_shuffle.client`.
+
+    Nothing counts what several rounds cost together, and nobody shuffles: `ShuffleClientApp` takes
+    every client's budget from a run's configuration instead. Raises `InvalidValueError` for
+    parameters out of range, and `ConfigError` on a node with a shuffler of its own.
+    """
+
+    def __init__(
+        self, *, randomizer: str, epsilon0: float, delta0: float = 0.0, clip_norm: float = 1.0
+    ) -> None:
+        kind = NOISES[require_choice("randomizer", randomizer, NOISES)]
+        require_real("epsilon0", epsilon0, minimum=0.0, exclusive_minimum=True)
+        clip = require_real("clip_norm", clip_norm, minimum=0.0, exclusive_minimum=True)
+        if randomizer == "gaussian":
+            self.scale = analytic_sigma(epsilon0, delta0, 2.0 * clip)
+        else:
+            self.scale = 2.0 * clip / epsilon0
+        self._clip = clip
+        self._randomizer = kind(
+            *(np.array([each]) for each in (epsilon0, delta0, clip, self.scale))
+        )
+        self._told = False
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Flower's mod protocol."""
+        kind = message.metadata.message_type.split(".")[0]
+        if kind not in (MessageType.TRAIN, MessageType.EVALUATE):
+            log.warning("a message of type %r is not answered", message.metadata.message_type)
+            return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
+        if SHUFFLER in context.node_config:
+            raise ConfigError(
+                f"node-config names a {SHUFFLER}, and LocalRandomizerMod sends its reports to the "
+                "server; start the node without, or use ShuffleClientApp"
+            )
+        if not self._told:
+            log.warning(METRICS_STAY)
+            self._told = True
+        # Every client weighs the same: its number of examples may be private.
+        content = RecordDict({"metrics": MetricRecord({"num-examples": 1})})
+        if kind == MessageType.TRAIN:
+            content[MODEL_RECORD] = self._randomized(message, context, call_next)
+        return Message(content, reply_to=message)
+
+    def _randomized(
+        self, message: Message, context: Context, call_next: ClientAppCallable
+    ) -> ArrayRecord:
+        """The received arrays minus the report."""
+        itself = _Itself(message, context)
+        model = torch.from_numpy(itself.layout.flatten(model_in(message.content)))
+        clip = ClippedRows(AppUpdates(itself, call_next), [self._clip], self._randomizer.norm)
+        stream = NoiseStream(os.urandom(KEY_BYTES), len(model), bits=64)
+        report = self._randomizer.reports(clip(model, ITSELF), ITSELF, stream)[0]
+        return itself.layout.record((model - report).numpy())
+
+
+class _Itself(OwnClients):
+    """The node as the one client of its messages."""
+
+    def __init__(self, message: Message, context: Context) -> None:
+        self._given = message, context
+        self._first = None
+        self.layout = Layout.of(model_in(message.content))
+
+    @contextmanager
+    def _as_client(self, client: int) -> Iterator[tuple[Message, Context]]:
+        yield self._given
