@@ -23,7 +23,7 @@ from flwr.serverapp import Grid
 from torch import Tensor, nn
 
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.rounds.sum_account import honest_reports
+from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
 from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.aggregation.robust import analyzer_of, checked, try_analyzer
 from fl_shuffle.budgets import Budgets, make_budgets

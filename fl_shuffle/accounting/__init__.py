@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fl_shuffle.accounting.accountant import Accountant
     from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
     from fl_shuffle.accounting.guarantee import Guarantee, Status
-    from fl_shuffle.accounting.queries.methods import applicable_methods, bound, compare
+    from fl_shuffle.accounting.queries.methods import bound, compare
     from fl_shuffle.accounting.queries.question import Question
     from fl_shuffle.accounting.rounds.events import ClientClass
 
@@ -28,7 +28,6 @@ __all__ = [
     "LocalBudget",
     "Question",
     "Status",
-    "applicable_methods",
     "bound",
     "compare",
 ]
@@ -39,7 +38,7 @@ __getattr__, __dir__ = lazy_names(
         "fl_shuffle.accounting.accountant": ("Accountant",),
         "fl_shuffle.accounting.guarantee": ("Guarantee", "Status"),
         "fl_shuffle.accounting.queries.question": ("Question",),
-        "fl_shuffle.accounting.queries.methods": ("applicable_methods", "bound", "compare"),
+        "fl_shuffle.accounting.queries.methods": ("bound", "compare"),
         "fl_shuffle.accounting.rounds.events": ("ClientClass",),
         "fl_shuffle.accounting.bounds.personal_budgets": ("LocalBudget",),
     },

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_shuffle.accounting.rounds.sum_account import honest_reports
+from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
 from fl_shuffle.auditing.findings import Clipping
 from fl_shuffle.auditing.scenes import Scene, position_error
 from fl_shuffle.budgets import make_budgets

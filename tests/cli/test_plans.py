@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest
 from fl_shuffle.accounting.reports import ReportClass
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
-from fl_shuffle.accounting.rounds.sum_account import AssumedHonest, SumAccount
+from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import load_config, parse_config

@@ -84,7 +84,7 @@ def crossing(
         point = low + (high - low) * (aim - under) / (over - under) if under < over else low
     raise PrecisionError(
         f"the curve could not be bracketed at {target:g} within {SEARCH_MAX_EVALUATIONS} "
-        "evaluations; ask for a smaller relative_error"
+        "evaluations"
     )
 
 

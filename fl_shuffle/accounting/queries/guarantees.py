@@ -59,7 +59,6 @@ def guarantee_from_curve(
         local_epsilon,
         epsilon=query.epsilon,
         delta=query.delta,
-        relative_error=query.relative_error,
     )
     return answer_to(query, point, status, source, (*assumed(query), *assumptions))
 

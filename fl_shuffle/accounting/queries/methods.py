@@ -6,7 +6,7 @@ outside its validity raises `NotApplicableError` with the condition that failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from fl_shuffle.accounting.guarantee import Guarantee, Status, proof_over_attack
@@ -33,9 +33,9 @@ class Method:
     """One bound: its name, what it is in a line, and how it answers.
 
     `of_records`: it knows that epsilon0 may be about one of several records in a report. `absence`:
-    it knows that clients may be absent in secret. `computed`: it has a numerical error to choose.
-    `sees` names what its adversary sees: `any` for bounds on all reports, which also hold where
-    only their sum leaves; `reports` for attacks on single reports; `sum` for what needs sums.
+    it knows that clients may be absent in secret. `sees` names what its adversary sees: `any` for
+    bounds on all reports, which also hold where only their sum leaves; `reports` for attacks on
+    single reports; `sum` for what needs sums.
     """
 
     name: str
@@ -43,7 +43,6 @@ class Method:
     answer: Callable[[Question], Guarantee]
     of_records: bool = False
     absence: bool = False
-    computed: bool = False
     sees: str = "any"
 
 
@@ -63,11 +62,6 @@ def bound(query: Question) -> Guarantee:
             f"{query.method} is stated for clients that all take part: use blanket, clone, proven "
             "or lower, or participation = 1"
         )
-    if query.relative_error is not None and not method.computed:
-        raise NotApplicableError(
-            f"{query.method} has no numerical error to choose: relative_error = "
-            f"{query.relative_error:g} would change nothing; leave it out"
-        )
     _require_release(query, method)
     answer = method.answer(query)
     one_of_many = query.unit == "record" and query.records > 1
@@ -82,18 +76,18 @@ def bound(query: Question) -> Guarantee:
 
 def _smallest_proven(query: Question) -> Guarantee:
     """Raises `NotApplicableError` where no bound for the query is proven."""
-    answers = list(compare(query, lower=False).values())
-    for answer in answers:
-        if isinstance(answer, Guarantee) and answer.status is Status.PROVEN:
-            return answer
+    answers = compare(query, lower=False)
+    found = [each for each in answers.values() if isinstance(each, Guarantee)]
+    if found and found[0].status is Status.PROVEN:
+        return found[0]
     # One that nothing could answer is a mistake in the question: the first refusal says which.
-    mistakes = [each for each in answers if isinstance(each, InvalidValueError)]
+    mistakes = [each for each in answers.values() if isinstance(each, InvalidValueError)]
     if mistakes and len(mistakes) == len(answers):
         raise mistakes[0]
-    published = [each.method for each in answers if isinstance(each, Guarantee)]
-    reasons = "; ".join(f"{name}: {each}" for name, each in compare(query, lower=False).items()
-                        if isinstance(each, FlShuffleError))  # fmt: skip
-    named = f"name one that is no proof, as {published[0]}, " if published else ""
+    reasons = "; ".join(
+        f"{name}: {each}" for name, each in answers.items() if isinstance(each, FlShuffleError)
+    )
+    named = f"name one that is no proof, as {found[0].method}, " if found else ""
     raise NotApplicableError(
         f"no bound for this question is proven; {named}or give the randomizer ({reasons})"
     )
@@ -120,16 +114,18 @@ def compare(query: Question, *, lower: bool = True) -> dict[str, Guarantee | FlS
     Order: proven upper bounds from small to large, then published ones, then lower
     bounds (where `lower` asks for them), then those that do not apply.
     """
+    names = [name for name in METHODS if lower or name not in LOWER_METHODS]
+    return dict(sorted(_answers(query, names).items(), key=lambda item: _rank(query, item[1])))
+
+
+def _answers(query: Question, names: Iterable[str]) -> dict[str, Guarantee | FlShuffleError]:
     answers: dict[str, Guarantee | FlShuffleError] = {}
-    for name, method in METHODS.items():
-        if not lower and name in LOWER_METHODS:
-            continue
-        error = query.relative_error if method.computed else None
+    for name in names:
         try:
-            answers[name] = bound(replace(query, method=name, relative_error=error))
+            answers[name] = bound(replace(query, method=name))
         except FlShuffleError as refusal:
             answers[name] = refusal
-    return dict(sorted(answers.items(), key=lambda item: _rank(query, item[1])))
+    return answers
 
 
 LOWER_METHODS = ("lower", "attack", "sum-attack")
@@ -138,42 +134,23 @@ LOWER_METHODS = ("lower", "attack", "sum-attack")
 
 def lower_answers(query: Question) -> dict[str, Guarantee]:
     """What is certainly lost in the situation of `query`, by every method that can say."""
-    found = {}
-    for name in LOWER_METHODS:
-        try:
-            found[name] = bound(replace(query, method=name, relative_error=None))
-        except FlShuffleError:
-            # No lower bound of this kind: the ratio is then not printed.
-            continue
-    return found
+    answers = _answers(query, LOWER_METHODS)
+    return {name: each for name, each in answers.items() if isinstance(each, Guarantee)}
 
 
 def proven_over_lower(
     query: Question, answers: Mapping[str, Guarantee | FlShuffleError]
 ) -> float | None:
     """The smallest proven number over the largest lower bound; None without one of the two."""
-    numbers = {
-        name: asked_number(query, value)
-        for name, value in answers.items()
-        if isinstance(value, Guarantee)
-    }
-    proven = [
-        numbers[name]
-        for name, value in answers.items()
-        if isinstance(value, Guarantee) and value.status is Status.PROVEN
-    ]
-    lower = [numbers[name] for name in LOWER_METHODS if name in numbers]
+    found = [each for each in answers.values() if isinstance(each, Guarantee)]
+    proven = [asked_number(query, each) for each in found if each.status is Status.PROVEN]
+    lower = [asked_number(query, each) for each in found if each.method in LOWER_METHODS]
     return proof_over_attack(min(proven, default=None), max(lower, default=None))
 
 
 def asked_number(query: Question, answer: Guarantee) -> float:
     """What the query asks for: epsilon at its delta, or delta at its epsilon."""
     return answer.epsilon if query.delta is not None else answer.delta
-
-
-def applicable_methods(query: Question) -> tuple[str, ...]:
-    """Names of the methods that answer this query, best proven first."""
-    return tuple(name for name, value in compare(query).items() if isinstance(value, Guarantee))
 
 
 def _rank(query: Question, value: Guarantee | FlShuffleError) -> tuple[int, float]:
@@ -183,11 +160,7 @@ def _rank(query: Question, value: Guarantee | FlShuffleError) -> tuple[int, floa
     return order.index(value.status), asked_number(query, value)
 
 
-def _registry(*methods: Method) -> dict[str, Method]:
-    return {method.name: method for method in methods}
-
-
-METHODS: dict[str, Method] = _registry(
+_METHODS = (
     Method(
         "proven",
         "vector reports: noise on a ball, any dimension",
@@ -207,14 +180,12 @@ METHODS: dict[str, Method] = _registry(
         "the randomizer's own privacy blanket, solved exactly",
         blanket_guarantee,
         absence=True,
-        computed=True,
     ),
     Method(
         "clone",
         "standard clone, any randomizer, solved exactly",
         clone_guarantee,
         absence=True,
-        computed=True,
     ),
     Method("profile", "any randomizer, from its local privacy profile alone", profile_answer),
     Method("gspa", "GSPA's Gaussian-DP parameter, as published", gspa_guarantee),
@@ -223,7 +194,6 @@ METHODS: dict[str, Method] = _registry(
         "exact divergence of a dataset of the randomizer",
         chosen_dataset_guarantee,
         absence=True,
-        computed=True,
         sees="reports",
     ),
     Method(
@@ -241,3 +211,4 @@ METHODS: dict[str, Method] = _registry(
         sees="sum",
     ),
 )
+METHODS = {method.name: method for method in _METHODS}

@@ -34,7 +34,6 @@ CALIBRATIONS = ("classical", "analytic")
 RELEASES = ("reports", "sum")
 MAX_EPSILON = 400.0
 """Questions end here: nobody asks for more, and e^epsilon overflows at 709."""
-MIN_RELATIVE_ERROR, MAX_RELATIVE_ERROR = 1e-9, 0.5
 LARGEST_MATRIX = 1 << 24
 """Bytes of a file: some thousand inputs by reports, whose pairs are all looked at."""
 Profile = str | Sequence[tuple[float, float]]
@@ -193,10 +192,6 @@ class Question:
     participation: float = setting(
         1.0, "each client takes part by its own coin, and who did stays secret", above=0.0,
         high=1.0, metavar="Q",
-    )  # fmt: skip
-    relative_error: float | None = setting(
-        None, "numerical excess allowed to computed bounds, relative to delta (1e-6; noise 2e-4)",
-        low=MIN_RELATIVE_ERROR, high=MAX_RELATIVE_ERROR, metavar="R",
     )  # fmt: skip
     release: str = setting(
         "reports",

@@ -6,7 +6,6 @@ Every function checks its conditions and raises `NotApplicableError` naming the 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta, lower_bound_epsilon
 from fl_shuffle.accounting.bounds.blanket import blanket_curve, blanket_delta, blanket_epsilon
@@ -36,26 +35,23 @@ SHARED_BLANKETS = ("krr", "laplace")
 """Randomizers whose blanket law does not depend on the budget."""
 
 
-def _setting(query: Question) -> dict[str, Any]:
-    return {"participation": query.participation, "relative_error": query.relative_error}
-
-
 def blanket_guarantee(query: Question) -> Guarantee:
     query.require_pure()
     if query.personal:
         return _personal_blanket(query)
     epsilon0, _, clients = query.local
-    randomizer = make_randomizer(query, epsilon0)
+    randomizer, share = make_randomizer(query, epsilon0), query.participation
     source, assumptions = randomizer.source, randomizer.assumptions
-    if query.rounds == 1:
-        if query.delta is not None:
-            point = blanket_epsilon(randomizer, clients, query.delta, **_setting(query))
-        else:
-            point = blanket_delta(randomizer, clients, query.epsilon or 0.0, **_setting(query))
-        assumptions = (*assumed(query), *assumptions)
-        return answer_to(query, point, Status.PROVEN, source, assumptions)
-    curve, local = blanket_curve(randomizer, clients, **_setting(query)), randomizer.local_epsilon
-    return guarantee_from_curve(query, curve, local, Status.PROVEN, source, assumptions)
+    if query.rounds > 1:
+        curve = blanket_curve(randomizer, clients, participation=share)
+        local = randomizer.local_epsilon
+        return guarantee_from_curve(query, curve, local, Status.PROVEN, source, assumptions)
+    if query.delta is not None:
+        point = blanket_epsilon(randomizer, clients, query.delta, participation=share)
+    else:
+        point = blanket_delta(randomizer, clients, query.epsilon or 0.0, participation=share)
+    assumptions = (*assumed(query), *assumptions)
+    return answer_to(query, point, Status.PROVEN, source, assumptions)
 
 
 def _personal_blanket(query: Question) -> Guarantee:
@@ -71,7 +67,6 @@ def _personal_blanket(query: Question) -> Guarantee:
         lambda epsilon0: make_randomizer(query, epsilon0).cases()[0].law,  # type: ignore[arg-type, return-value]
         lambda own, other: make_randomizer(query, other.epsilon0).cases()[0].blanket_mass,
         participation=query.participation,
-        relative_error=query.relative_error,
     )
     return guarantee_from_curve(
         query,
@@ -89,9 +84,13 @@ def chosen_dataset_guarantee(query: Question) -> Guarantee:
     epsilon0, _, clients = query.local
     randomizer = make_randomizer(query, epsilon0)
     if query.delta is not None:
-        point = lower_bound_epsilon(randomizer, clients, query.delta, **_setting(query))
+        point = lower_bound_epsilon(
+            randomizer, clients, query.delta, participation=query.participation
+        )
     else:
-        point = lower_bound_delta(randomizer, clients, query.epsilon or 0.0, **_setting(query))
+        point = lower_bound_delta(
+            randomizer, clients, query.epsilon or 0.0, participation=query.participation
+        )
     assumptions = (
         "a chosen data set: the others hold x0, x1, a third value or a mix of them",
         *secrecy(query),
@@ -110,7 +109,9 @@ def clone_guarantee(query: Question) -> Guarantee:
     epsilon0, delta0, clients = query.local
     if delta0 > 0.0:
         require_one_round(query)
-    curve = standard_clone_curve(epsilon0, clients, delta0=delta0, **_setting(query))
+    curve = standard_clone_curve(
+        epsilon0, clients, delta0=delta0, participation=query.participation
+    )
     theorem = "Theorem 3.8" if delta0 > 0.0 else "standard clone"
     source = f"Feldman, McMillan, Talwar 2022, {theorem}"
     return guarantee_from_curve(query, curve, epsilon0, Status.PROVEN, source, (ONE_RANDOMIZER,))
@@ -138,7 +139,6 @@ def _personal_clone(query: Question) -> Guarantee:
         lambda epsilon0: lambda epsilon: clone_law(epsilon0, epsilon),
         hiding,
         participation=query.participation,
-        relative_error=query.relative_error,
     )
     return guarantee_from_curve(
         query,

@@ -37,12 +37,6 @@ class ParticipationHistory:
         times."""
         if not types:
             return self
-        if len(self.distinct) == 1 and len(types) == 1 and bool(present.all()):
-            (index, kind), *_ = types.items()
-            if bool((class_of == index).all()):
-                spent = dict(self.distinct[0])
-                spent[kind] = spent.get(kind, 0) + times
-                return ParticipationHistory(self.group_of, (spent,))
         width = int(class_of.max()) + 1
         taking = present & np.isin(class_of, list(types))
         if not taking.any():

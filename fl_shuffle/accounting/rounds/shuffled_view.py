@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import PROFILE_MAX_EPSILON
+from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest, honest_reports
 from fl_shuffle.accounting.reports import DeclaredRound, ReportClass, RoundKind, RoundType
 from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.round_library import FEW_BALLS, curve_of
-from fl_shuffle.accounting.rounds.sum_account import AssumedHonest, honest_reports
 
 MAX_BALLS_TOLD_APART = 20
 """So many radii at most are told apart among clients with the same noise; the others count with a

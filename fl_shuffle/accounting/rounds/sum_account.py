@@ -16,11 +16,7 @@ from fl_shuffle.accounting.bounds.sum_release.gaussian import (
     attacked_variance,
     sum_mu,
 )
-from fl_shuffle.accounting.bounds.sum_release.honest import (
-    AssumedHonest,
-    honest_reports,
-    sum_assumption,
-)
+from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest, honest_reports
 from fl_shuffle.accounting.bounds.sum_release.laplace import SUM_RARE, laplace_sum_mu
 from fl_shuffle.accounting.bounds.sum_release.sum_curve import SumCurve
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilons
@@ -35,15 +31,6 @@ SUM_MOST_COORDINATES = 10**9
 
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-
-__all__ = [
-    "SUM_SOURCE",
-    "AssumedHonest",
-    "SumAccount",
-    "SumCurve",
-    "honest_reports",
-    "sum_assumption",
-]
 
 SUM_SOURCE = (
     "sum of independent noise on grids (theorems in docs/proofs.md, sections 14 and 15), squares "

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fl_shuffle.accounting.rounds.sum_account import AssumedHonest, sum_assumption
+from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest, sum_assumption
 from fl_shuffle.errors import PrivacyBudgetError
 
 ANALYZED = "an analyzer gets single reports, not sums alone (server.analyzer)"

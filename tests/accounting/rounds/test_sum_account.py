@@ -16,10 +16,11 @@ from fl_shuffle.accounting.attacks.sum_attack import (
     sum_attack_epsilon,
     sum_lower_column,
 )
+from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest, honest_reports
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta, gaussian_epsilon
 from fl_shuffle.accounting.laws.report_grid import report_grids
 from fl_shuffle.accounting.rounds.events import ClientClass
-from fl_shuffle.accounting.rounds.sum_account import AssumedHonest, SumAccount, honest_reports
+from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.configuration.sections import BudgetsSection, Config, PrivacySection, ServerSection
 from fl_shuffle.errors import InvalidValueError, NotApplicableError

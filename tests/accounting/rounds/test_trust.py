@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta
 from fl_shuffle.accounting.reports import DeclaredRound, RoundType
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.round_library import RoundKind
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView
-from fl_shuffle.accounting.rounds.sum_account import AssumedHonest, SumAccount
+from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.accounting.rounds.trust import EVERYBODY_HONEST, Trust
 
 

@@ -74,11 +74,6 @@ def test_profiles_bound_what_they_stand_for() -> None:
     assert profile.local_epsilon(1e-4) == math.inf
 
 
-def test_a_relative_error_is_refused_in_words_that_are_true() -> None:
-    with pytest.raises(FlShuffleError, match="profile has no numerical error to choose"):
-        ask(method="profile", epsilon0=1.0, clients=100, relative_error=1e-3)
-
-
 def test_no_epsilon_is_a_bad_one() -> None:
     """Bends that were two for round-off once made some deltas a thousand times too large."""
     profile = profiles.approximate(1.0)
