@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from benchmarks.tables import markdown
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
+from fl_shuffle.api.configs import resolve_config
 from fl_shuffle.budgets import make_budgets
-from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import BudgetsSection, Config
 from fl_shuffle.planner.cost import cost_of, plan_of
 
@@ -40,74 +42,47 @@ POLICIES: dict[str, dict[str, Any]] = {
     "clip, 9 reports": {"privacy.personalization": "clipping", "privacy.reports_per_round": 9},
 }
 """Settings of each, with the distribution's budgets."""
+HEADS = (
+    *("budgets", "policy", "noise of the mean"),
+    *("reports seen: worst, median", "sums seen: worst, median"),
+)
 
 
 def configuration(distribution: str, settings: dict[str, Any]) -> Config:
     """The distribution's budgets under a policy; of several reports a client and round each has
     sqrt(m) times the noise, so that their mean has the noise of one."""
-    section = BudgetsSection(distribution=distribution)
-    budgets: dict[str, Any] = {"distribution": distribution, "epsilon": 0.5}
-    if distribution != "constant":
-        del budgets["epsilon"]
-    tables: dict[str, dict[str, Any]] = {
-        "run": {"rounds": ROUNDS},
-        "data": {"clients": CLIENTS, "records": 1},
-        "privacy": {"unit": "client", "target_delta": DELTA},
-        "budgets": budgets,
+    settings = {
+        "run.rounds": ROUNDS,
+        "data.clients": CLIENTS,
+        "data.records": 1,
+        "privacy.unit": "client",
+        "privacy.target_delta": DELTA,
+        "budgets.distribution": distribution,
+        **({"budgets.epsilon": 0.5} if distribution == "constant" else {}),
+        **settings,
     }
-    for key, value in settings.items():
-        table, _, name = key.partition(".")
-        tables.setdefault(table, {})[name] = value
-    reports = tables["privacy"].get("reports_per_round", 1)
+    reports = settings.get("privacy.reports_per_round", 1)
     if reports > 1:
-        own = make_budgets(section, CLIENTS)
+        own = make_budgets(BudgetsSection(distribution=distribution), CLIENTS)
         mus = [gaussian_mu(e, d) for e, d in zip(own.epsilon, own.delta, strict=True)]
-        epsilons = [gaussian_epsilon(section.delta, mu / reports**0.5) for mu in mus]
-        tables["budgets"] = {"distribution": "listed", "epsilons": epsilons}
-    return parse_config(tables)
+        delta = BudgetsSection().delta
+        epsilons = [gaussian_epsilon(delta, mu / reports**0.5) for mu in mus]
+        settings |= {"budgets.distribution": "listed", "budgets.epsilons": epsilons}
+        settings.pop("budgets.epsilon", None)
+    return resolve_config({}, settings)
 
 
-def measured(distribution: str, policy: str) -> dict[str, Any]:
+def cells(distribution: str, policy: str) -> list[str]:
     """One row."""
     config = configuration(distribution, POLICIES[policy])
+    summed = replace(config, privacy=replace(config.privacy, release="sum"))
     plan, _ = plan_of(config)
-    noise = plan.noise_of_mean(1)
-    seen = _epsilons(config)
-    summed = _epsilons(parse_config({
-        **config.to_dict(), "privacy": {**config.to_dict()["privacy"], "release": "sum"}
-    }))  # fmt: skip
-    return {
-        "distribution": distribution,
-        "policy": policy,
-        "noise": noise,
-        "reports_worst": float(seen.max()),
-        "reports_median": float(np.median(seen)),
-        "sums_worst": float(summed.max()),
-        "sums_median": float(np.median(summed)),
-    }
-
-
-def _epsilons(config: Config) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Every client's proven epsilon [n]."""
-    costs, _ = cost_of(config)
-    return np.repeat([each.epsilon for each in costs], [each.clients for each in costs])
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown."""
-    lines = [
-        "| budgets | policy | noise of the mean | reports seen: worst, median | sums seen: worst, "
-        "median |",
-        "|---|---|---|---|---|",
-    ]
-    for row in rows:
-        pairs = [f"{row[f'{kind}_worst']:.3g}, {row[f'{kind}_median']:.3g}"
-                 for kind in ("reports", "sums")]  # fmt: skip
-        lines.append(
-            f"| {DISTRIBUTIONS[row['distribution']]} | {row['policy']} | {row['noise']:.3g} | "
-            f"{' | '.join(pairs)} |"
-        )
-    return "\n".join(lines) + "\n"
+    spent = []
+    for each in (config, summed):
+        costs, _ = cost_of(each)
+        epsilons = np.repeat([cost.epsilon for cost in costs], [cost.clients for cost in costs])
+        spent.append(f"{epsilons.max():.3g}, {np.median(epsilons):.3g}")
+    return [DISTRIBUTIONS[distribution], policy, f"{plan.noise_of_mean(1):.3g}", *spent]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -115,10 +90,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("distributions", nargs="*", metavar="NAME", help=", ".join(DISTRIBUTIONS))
     given = parser.parse_args(arguments)
-    names = given.distributions or list(DISTRIBUTIONS)
-    for name in names:
-        for policy in POLICIES:
-            print(table([measured(name, policy)]).splitlines()[-1], flush=True)
+    for name in given.distributions or list(DISTRIBUTIONS):
+        print(markdown(HEADS, (cells(name, policy) for policy in POLICIES)), flush=True)
     return 0
 
 

@@ -72,8 +72,8 @@ class Bench:
 
     def sizes(self, *more: str) -> list[str]:
         """What other programs are told of the job, its data first."""
-        sizes = {"clients": self.job.clients, "hidden": self.job.hidden, "clip": 1.0}
-        told = [f"--{key}={value!r}" for key, value in {**sizes, "scale": self.scale}.items()]
+        sizes = {"clients": self.job.clients, "clip": 1.0, "scale": self.scale}
+        told = [f"--{key}={value!r}" for key, value in sizes.items()]
         return [str(self.data), *told, *more]
 
     def command(self, engine: str, rounds: int) -> list[str]:

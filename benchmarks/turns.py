@@ -102,9 +102,8 @@ class Child:
         self.result = Measurement()
         self.arrivals: list[float] = []
         self.started = time.monotonic()
-        # Rounds, by position, that span a stop; the position from which it ran without others.
+        # Rounds, by position, that span a stop.
         self.stops: list[int] = []
-        self.alone: int | None = None
         self.ended = False
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -162,17 +161,12 @@ class Child:
         return len(self.arrivals) - count, cpu_seconds(self._process.pid) - used
 
     def round_seconds(self) -> list[list[float]]:
-        """Times of rounds, turn by turn; those that span a stop are left out.
-
-        Only turns with others by its side count, if there are any.
-        """
+        """Times of rounds, turn by turn; those that span a stop are left out."""
         edges = [0, *self.stops, len(self.arrivals)]
-        turns = [
-            (last, [b - a for a, b in itertools.pairwise(self.arrivals[first:last])])
+        return [
+            [b - a for a, b in itertools.pairwise(self.arrivals[first:last])]
             for first, last in itertools.pairwise(edges)
         ]
-        together = [own for last, own in turns if self.alone is None or last <= self.alone]
-        return together if any(together) else [own for _, own in turns]
 
     def finish(self) -> Measurement:
         """Wait for its end; what is known of start-up and failure goes into the result."""
@@ -223,8 +217,7 @@ def run_in_turns(
 
     One runs for its own of `turns` seconds while the others are stopped. Every one gets a turn,
     whatever the time, and in each about `least` rounds (see `Child.turn`). Rounds that span a
-    stop do not count, nor, if others were measured, those of the last child when the others have
-    ended.
+    stop do not count.
     """
     children: list[Child] = []
     try:
@@ -240,12 +233,8 @@ def run_in_turns(
                 child = children[index]
                 if child.late(limit):
                     continue
-                apart = len(alive) < len(children)
-                if apart and child.alone is None:
-                    child.alone = len(child.arrivals)
                 rounds, used = child.turn(turns[index], least)
-                if not apart:
-                    seen[index] = seen[index][0] + rounds, seen[index][1] + used
+                seen[index] = seen[index][0] + rounds, seen[index][1] + used
     finally:
         for child in children:
             # Nothing stays behind, stopped; nor if this is interrupted.

@@ -90,6 +90,11 @@ def begin(call: Callable[[], int], said: Path, fault: Fault | None = None) -> in
         os._exit(code)
 
 
+def has_ended(process: int) -> bool:
+    """Whether a child has come to its end; it can still be waited for."""
+    return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
 def end(process: int, said: Path) -> Ended:
     """Wait for it."""
     _, status = os.waitpid(process, 0)
@@ -103,7 +108,7 @@ def child(call: Callable[[], int], said: Path, fault: Fault | None = None) -> En
     if fault is not None and fault.seconds is not None:
         deadline = time.monotonic() + fault.seconds
         while time.monotonic() < deadline:
-            if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            if has_ended(process):
                 break
             time.sleep(0.002)
         else:

@@ -19,6 +19,9 @@ from fl_shuffle.report.record import read_run
 
 EVENTS = 130
 """About as many dealings with files and statements as a run of this length has."""
+SIZES = [0, 100, 1000, 4096, 8192, 20_000, 50_000, 90_000]
+AT_A_FILE, AT_ANY_TIME = "kills at a file", "kills at any time"
+INTERRUPTS, FULL = "Ctrl-C at any time", "files that cannot grow"
 
 
 def crashes(folder: Path, *, each: int, seconds: float) -> Iterator[Tally]:
@@ -26,52 +29,37 @@ def crashes(folder: Path, *, each: int, seconds: float) -> Iterator[Tally]:
     deadline = time.monotonic() + seconds
     draw = random.Random(1)
     straight = Federation(folder / "straight", "seeded")
-    began = time.monotonic()
-    done = command(straight.start(), straight.said)
-    length = time.monotonic() - began
-    if done.code:
-        raise RuntimeError(f"the run without a fault failed: {done.said}")
+    length = straight.play()
     model = straight.model()
-    tallies = {name: Tally(name) for name in ("kills at a file", "kills at any time",
-               "Ctrl-C at any time", "files that cannot grow")}  # fmt: skip
+    tallies = {name: Tally(name) for name in (AT_A_FILE, AT_ANY_TIME, INTERRUPTS, FULL)}
     for number in range(each):
         for kind, tally in tallies.items():
-            entropy = ("seeded", "system")[number % 2]
             if time.monotonic() > deadline:
                 break
-            place = Federation(folder / f"{kind.replace(' ', '-')}-{number}", entropy)
-            _strike(place, _fault(kind, place, draw, length), tally, model)
+            place = Federation(folder / "crashed", ("seeded", "system")[number % 2])
+            fault = {
+                AT_A_FILE: Fault(folder=place.run, event=draw.randint(1, EVENTS)),
+                AT_ANY_TIME: Fault(seconds=draw.uniform(0.0, length)),
+                INTERRUPTS: Fault(seconds=draw.uniform(0.0, length), signal=signal.SIGINT),
+                FULL: Fault(largest=draw.choice(SIZES)),
+            }[kind]
+            _strike(place, fault, tally, model)
             shutil.rmtree(place.folder)
     yield from tallies.values()
     yield _at_once(folder, 1 + each // 4)
 
 
-def _fault(kind: str, place: Federation, draw: random.Random, length: float) -> Fault:
-    if kind == "kills at a file":
-        return Fault(folder=place.run, event=draw.randint(1, EVENTS))
-    if kind == "files that cannot grow":
-        return Fault(largest=draw.choice([0, 100, 1000, 4096, 8192, 20_000, 50_000, 90_000]))
-    struck = signal.SIGINT if kind.startswith("Ctrl") else signal.SIGKILL
-    return Fault(seconds=draw.uniform(0.0, length), signal=struck)
-
-
 def _strike(place: Federation, fault: Fault, tally: Tally, model: bytes) -> None:
     """Twice, so that going on is struck, too; then to the end."""
     place.testify()
-    first = command(place.start(), place.said, fault)
-    problem = tally.said(first.said)
-    if fault.signal == signal.SIGINT and first.code not in (0, 130):
-        problem = problem or f"exit code {first.code} after Ctrl-C: {first.said[-200:]!r}"
-    if fault.largest is not None and first.code not in (0, 2):
-        problem = problem or f"exit code {first.code} without space: {first.said[-200:]!r}"
+    struck = (0, 130) if fault.signal == signal.SIGINT else (0, -fault.signal)
+    codes = struck if fault.largest is None else (0, 2)
+    problem = tally.wrong(command(place.start(), place.said, fault), *codes)
     if not place.finished():
         second = command(place.go_on(), place.said, fault)
         problem = problem or tally.said(second.said)
     if not place.finished():
-        last = command(place.go_on(), place.said)
-        problem = problem or tally.said(last.said)
-        if last.code:
-            problem = problem or f"could not go on: {last.said[-300:]!r}"
+        problem = problem or tally.wrong(command(place.go_on(), place.said), 0)
     if not place.finished():
         tally.add(str(fault), lost=1, problem=problem or "the run did not finish")
         return
@@ -96,7 +84,7 @@ def _at_once(folder: Path, pairs: int) -> Tally:
     """Two processes start, or go on with, the same run at the same time: one does, one is told."""
     tally = Tally("two processes, one run directory")
     for number in range(pairs):
-        place = Federation(folder / f"pair-{number}", "system")
+        place = Federation(folder / "pair", "system")
         if number % 2:
             crashed(place, 0)
         arguments = place.go_on()
@@ -106,7 +94,6 @@ def _at_once(folder: Path, pairs: int) -> Tally:
         problem = "".join(tally.said(one.said) for one in ended)
         if sorted(one.code for one in ended) != [0, 2]:
             problem = problem or f"exit codes {[one.code for one in ended]}"
-        lost = place.lost() if place.finished() else 1
-        tally.add(arguments[1], lost=lost, uncounted=place.uncounted(), problem=problem)
+        tally.add(arguments[1], lost=place.lost(), uncounted=place.uncounted(), problem=problem)
         shutil.rmtree(place.folder)
     return tally

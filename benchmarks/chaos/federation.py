@@ -7,6 +7,7 @@ import io
 import json
 import os
 import tempfile
+import time
 import tomllib
 from contextlib import redirect_stdout
 from functools import cache
@@ -16,7 +17,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from flwr.app import Context, Message
+from safetensors.numpy import load_file
 
+from benchmarks.chaos.children import command
 from clients.app import app as honest
 from fl_shuffle.cli import main
 from fl_shuffle.flower.messages import MODEL_RECORD
@@ -99,13 +102,13 @@ class Federation:
         folder.mkdir(parents=True)
         self.folder, self.entropy = folder, entropy
         self.run, self.said = folder / "run", folder / "said"
-        self._witness, self._config = folder / "witness", folder / "run.toml"
+        self.witness, self._config = folder / "witness", folder / "run.toml"
         self._config.write_text(CONFIG, encoding="utf-8")
         self.testify()
 
     def testify(self) -> None:
         """Children begun from now on write to this federation's witness."""
-        os.environ[WITNESS] = str(self._witness)
+        os.environ[WITNESS] = str(self.witness)
 
     def start(self, *settings: str) -> list[str]:
         """The command that starts the run."""
@@ -113,6 +116,14 @@ class Federation:
         for setting in (f"run.entropy={self.entropy}", *settings):
             found += ["--set", setting]
         return found
+
+    def play(self) -> float:
+        """Play the run without a fault; how long it took."""
+        began = time.monotonic()
+        ended = command(self.start(), self.said)
+        if ended.code:
+            raise RuntimeError(f"the run without a fault failed: {ended.said}")
+        return time.monotonic() - began
 
     def resume(self) -> list[str]:
         """The command that goes on with it."""
@@ -128,23 +139,48 @@ class Federation:
         return path.exists() and LedgerRecord(path).finished
 
     def uncounted(self) -> int:
-        """Models the clients were shown that no release in the ledger accounts for (the first one
-        tells nothing)."""
-        if not self._witness.exists():
-            return 0
-        shown = len(set(self._witness.read_text(encoding="utf-8").split())) - 1
-        path = self.run / "ledger.sqlite"
-        counted = len(LedgerRecord(path).attempts) if path.exists() else 0
-        return max(0, shown - counted)
+        """See `uncounted`."""
+        return uncounted(self.run, self.witness)
 
     def lost(self) -> int:
-        """Rounds that the finished run should have and has not, in ledger and metrics."""
-        known = LedgerRecord(self.run / "ledger.sqlite")
-        lines = (self.run / "metrics.csv").read_text(encoding="utf-8").splitlines()[1:]
-        summary = json.loads((self.run / "summary.json").read_text(encoding="utf-8"))
-        held = (len(known.rounds), len(lines), int(summary["rounds"]))
-        return ROUNDS - min(held)
+        """See `lost`."""
+        return lost(self.run, ROUNDS)
 
     def model(self) -> bytes:
         """The final model's bytes."""
         return (self.run / "model.safetensors").read_bytes()
+
+
+def finished_ledger(folder: Path) -> Path:
+    """That of a run without a fault."""
+    place = Federation(folder / "finished", "seeded")
+    place.play()
+    return place.run / "ledger.sqlite"
+
+
+def uncounted(run: Path, witness: Path) -> int:
+    """Models the clients were shown that no release in the ledger accounts for (the first one
+    tells nothing)."""
+    if not witness.exists():
+        return 0
+    shown = len(set(witness.read_text(encoding="ascii").split())) - 1
+    path = run / "ledger.sqlite"
+    counted = len(LedgerRecord(path).attempts) if path.exists() else 0
+    return max(0, shown - counted)
+
+
+def lost(run: Path, rounds: int) -> int:
+    """Rounds that the run should have and has not, in ledger, metrics and summary."""
+    path = run / "summary.json"
+    if not path.exists() or not (known := LedgerRecord(run / "ledger.sqlite")).finished:
+        return rounds
+    lines = (run / "metrics.csv").read_text(encoding="utf-8").splitlines()[1:]
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    return rounds - min(len(known.rounds), len(lines), int(summary["rounds"]))
+
+
+def not_finite(run: Path) -> str:
+    """A problem if the final model has a number that is not finite."""
+    model = load_file(run / "model.safetensors")
+    finite = all(np.isfinite(values).all() for values in model.values())
+    return "" if finite else "the model is not finite"

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -42,11 +45,11 @@ from fl_shuffle.flower.messages import (
 from fl_shuffle.flower.node_registry import HOLDING_RECORD, holding_in
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.plugins import registered
+from fl_shuffle.report import page
+from fl_shuffle.report.record import read_run
 from fl_shuffle.shuffler.local import Reports
-from fl_shuffle.shuffler.remote import wire
-from fl_shuffle.shuffler.remote.agreement import Agreement, opened_report
 from fl_shuffle.shuffler.remote.credentials import Pass
-from fl_shuffle.shuffler.remote.sealing import KEY_BYTES, public_key, seal
+from fl_shuffle.shuffler.remote.sealing import KEY_BYTES
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "quickstart.toml"
 BITS = (
@@ -58,6 +61,11 @@ VALUES: tuple[Any, ...] = (
     "", "x", "file", "gaussian", "a:b", "\0", "9" * 99, True, False, b"", b"\xff" * 5, [], [1],
 )  # fmt: skip
 """What may stand in a record, and most of it in JSON."""
+NONSENSE: tuple[Any, ...] = (
+    None, "", "x", "nan", -1, 0, 2**62, -1.5, 1e308, float("inf"), b"", b"\0\xff" * 9, "[" * 50_000,
+    "9" * 5000, "{}", "[]", "null", '"x"', "NaN", '{"a": {"b": []}}',
+)  # fmt: skip
+"""What is written into a cell of a ledger."""
 PLAIN = tuple(value for value in VALUES if not isinstance(value, bytes))
 
 Draw = random.Random
@@ -91,8 +99,8 @@ def mutated(text: bytes, draw: Draw) -> bytes:
     return bytes(found)
 
 
-def kinds(folder: Path, ledger: Path | None = None) -> list[Kind]:
-    """All of them; `ledger` is that of a finished run, without which its files are left out."""
+def kinds(folder: Path, ledger: Path) -> list[Kind]:
+    """All of them; `ledger` is that of a finished run."""
     folder.mkdir()
     file = folder / "input"
     file.touch(mode=0o600)
@@ -109,8 +117,9 @@ def kinds(folder: Path, ledger: Path | None = None) -> list[Kind]:
     nodes = b"supernode,partition-id,num-partitions\n7,0,2\nSHA256:" + b"a" * 43 + b",1,2\n"
     query = b'{"randomizer": "krr", "k": 4, "epsilon0": 1.0, "clients": 50, "delta": 1e-3}'
     tables = Config().to_dict()
+    cells = _cells(ledger)
     array = Array(np.arange(12, dtype=np.float32).reshape(3, 4))
-    found = [
+    return [
         text("configurations", CONFIGS.read_bytes(), load_config, 0.1),
         Kind("configured values", lambda draw: _tables(tables, draw), parse_config, 0.15),
         Kind("overrides", lambda draw: mutated(b"run.seed=[1, 2]", draw), _override, 0.12),
@@ -118,14 +127,11 @@ def kinds(folder: Path, ledger: Path | None = None) -> list[Kind]:
         text("SuperNode files", nodes, lambda path: read_supernodes(path, 6), 0.05),
         Kind("queries", lambda draw: mutated(query, draw), _query, 0.005),
         Kind("arrays on the wire", lambda draw: mutated(array.data, draw), _array, 0.25),
-        Kind("calls to a shuffler", _call_bytes, _call, 0.05),
         text("passes to a shuffler", _pass(folder), lambda path: Pass.read(path, "site"), 0.02),
         Kind("records on the wire", _records, _reply, 0.08),
+        text("ledger files", ledger.read_bytes(), LedgerRecord, 0.02),
+        Kind("cells of a ledger", lambda draw: draw.choice(cells), Reported(ledger, folder), 0.003),
     ]
-    if ledger is not None:
-        content = ledger.read_bytes()
-        found.append(text("ledger files", content, LedgerRecord, 0.02))
-    return found
 
 
 def _tables(good: dict[str, dict[str, Any]], draw: Draw) -> dict[str, Any]:
@@ -206,43 +212,48 @@ def _question() -> Message:
     return stamp(TrainRequest(1, 0, 3).message(model, 2))
 
 
-FACTS = Agreement("5a" * 16, "reports", 6, 4, 2, -10, 1 << 20)
-SECRET = bytes(range(KEY_BYTES))
+Cell = tuple[str, str, str, int, Any]
+"""Of a ledger: table, column, name and value of the row's key, and what is written into it."""
 
 
-@cache
-def _calls() -> tuple[bytes, ...]:
-    """A site's delivery of a sealed report, the analyzer's beginning of a round, a plain call."""
-    call = wire.Call(SECRET, FACTS.run, 1)
-    sealed = seal(bytes(FACTS.report_bytes), public_key(SECRET), FACTS.info(1))
-    return (
-        wire.Call(SECRET, FACTS.run, 1, FACTS, 2).encoded(sealed),
-        wire.Call(SECRET, FACTS.run, 1, FACTS).encoded(
-            wire.bitmap_of(np.ones(FACTS.clients, bool))
-        ),
-        call.encoded(),
-    )
+def _cells(ledger: Path) -> list[Cell]:
+    found: list[Cell] = []
+    with closing(sqlite3.connect(ledger)) as database:
+        tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        for (table,) in tables:
+            columns = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
+            key = "round" if table in ("round_classes", "metrics") else "rowid"
+            rows = [row for (row,) in database.execute(f'SELECT {key} FROM "{table}"')]
+            # Facts are one a row; elsewhere rows are alike.
+            for row in rows if table == "meta" else rows[-1:]:
+                found += [(table, name, key, row, value) for name in columns for value in NONSENSE]
+    return found
 
 
-def _call_bytes(draw: Draw) -> tuple[int, bytes]:
-    kind = draw.randrange(len(_calls()))
-    return kind, mutated(_calls()[kind], draw)
+class Reported:
+    """A report of a finished run with nonsense in one cell of its ledger."""
 
+    def __init__(self, ledger: Path, folder: Path) -> None:
+        self._ledger, self._folder = ledger, folder / "reported"
+        self._folder.mkdir()
 
-def _call(sent: tuple[int, bytes]) -> object:
-    """What the shuffler makes of it, and of a delivery the analyzer."""
-    kind, content = sent
-    call, rest = wire.Call.decoded(content)
-    if kind == 1:
-        return wire.mask_of(rest, FACTS.clients)
-    if kind == 2 or call.agreement is None:
-        return call
-    return opened_report(rest, SECRET, call.agreement, 1)
+    def __call__(self, cell: Cell) -> object:
+        table, column, key, row, value = cell
+        place = self._folder / "ledger.sqlite"
+        shutil.copy(self._ledger, place)
+        with closing(sqlite3.connect(place)) as database:
+            try:
+                with database:
+                    change = f'UPDATE "{table}" SET "{column}" = ? WHERE {key} = ?'
+                    database.execute(change, (value, row))
+            except sqlite3.IntegrityError:
+                return None
+        return page.render([read_run(self._folder)])
 
 
 def _pass(folder: Path) -> bytes:
-    path = folder / "pass"
-    Pass("site", "localhost:1", "a certificate", SECRET, SECRET).write(path)
+    path, secret = folder / "pass", bytes(range(KEY_BYTES))
+    Pass("site", "localhost:1", "a certificate", secret, secret).write(path)
     return path.read_bytes()
 
 
@@ -251,37 +262,33 @@ _registered = cache(registered)
 
 
 def fuzz(
-    folder: Path,
-    *,
-    inputs: int,
-    seconds: float,
-    seed: int = 1,
-    ledger: Path | None = None,
+    folder: Path, ledger: Path, *, inputs: int = 1_000_000, seconds: float, seed: int = 1
 ) -> Iterator[Tally]:
     """`inputs` of all kinds together by their shares, or as many as the time allows."""
     adopt_task_identity(1)
-    with mock.patch("fl_shuffle.plugins.registered", _registered):
-        yield from _fuzz(kinds(folder, ledger), inputs, seconds, seed)
-
-
-def _fuzz(found: list[Kind], inputs: int, seconds: float, seed: int) -> Iterator[Tally]:
+    found = kinds(folder, ledger)
     whole = sum(kind.share for kind in found)
     end = time.monotonic() + seconds
-    for number, kind in enumerate(found):
-        tally, draw = Tally(f"fuzzed {kind.name}"), Draw(f"{seed} {kind.name}")
-        now = time.monotonic()
-        deadline = now + (end - now) / (len(found) - number)
-        for _ in range(round(inputs * kind.share / whole)):
-            if time.monotonic() > deadline:
-                break
-            content = kind.make(draw)
-            problem = ""
-            try:
-                kind.read(content)
-            except FlShuffleError as error:
-                problem = "" if str(error) else "an error without a word"
-            except Exception as error:
-                tally.tracebacks += 1
-                problem = f"{type(error).__name__}: {error}"
-            tally.add(repr(content)[:200], problem=problem)
-        yield tally
+    with mock.patch("fl_shuffle.plugins.registered", _registered):
+        for number, kind in enumerate(found):
+            now = time.monotonic()
+            deadline = now + (end - now) / (len(found) - number)
+            yield _fuzz(kind, round(inputs * kind.share / whole), deadline, seed)
+
+
+def _fuzz(kind: Kind, inputs: int, deadline: float, seed: int) -> Tally:
+    tally, draw = Tally(f"fuzzed {kind.name}"), Draw(f"{seed} {kind.name}")
+    for _ in range(inputs):
+        if time.monotonic() > deadline:
+            break
+        content = kind.make(draw)
+        problem = ""
+        try:
+            kind.read(content)
+        except FlShuffleError as error:
+            problem = "" if str(error) else "an error without a word"
+        except Exception as error:
+            tally.tracebacks += 1
+            problem = f"{type(error).__name__}: {error}"
+        tally.add(repr(content)[:200], problem=problem)
+    return tally

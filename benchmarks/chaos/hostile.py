@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from benchmarks.chaos.children import command
-from benchmarks.chaos.federation import CLIENTS, Federation
+from benchmarks.chaos.federation import CLIENTS, Federation, not_finite
 from benchmarks.chaos.tally import Tally
 from clients.app import app as honest
 from fl_shuffle.errors import ConfigError
@@ -132,39 +133,26 @@ def client(message: Message, context: Context) -> Any:
     return Message(content, reply_to=message) if isinstance(content, RecordDict) else content
 
 
-def replies(folder: Path, kinds: list[str] | None = None) -> Tally:
+SETTINGS = (
+    f"app.client={__name__}:client",
+    "run.rounds=2",
+    "training.schedule=sequential",
+)
+
+
+def replies(folder: Path, kinds: Sequence[str] = tuple(KINDS)) -> Tally:
     """A run with each kind of hostile client: it ends as it should, with a finite model, and
     counts nobody's report that was not used."""
-    from safetensors.numpy import load_file
-
     tally = Tally("hostile replies")
-    for kind in kinds or list(KINDS):
+    for kind in kinds:
         os.environ[KIND] = kind
         place = Federation(folder / "hostile", "seeded")
-        ended = command(
-            place.start(
-                "app.client=benchmarks.chaos.hostile:client",
-                "run.rounds=2",
-                "training.schedule=sequential",
-            ),
-            place.said,
-        )
-        problem = tally.said(ended.said)
-        if ended.code:
-            problem = problem or f"exit code {ended.code}: {ended.said[-200:]!r}"
-        else:
-            model = load_file(place.run / "model.safetensors")
-            if not all(np.isfinite(values).all() for values in model.values()):
-                problem = problem or "the model is not finite"
+        problem = tally.wrong(command(place.start(*SETTINGS), place.said), 0)
+        if not problem:
             reports = LedgerRecord(place.run / "ledger.sqlite").reports
-            if not (reports == CLIENTS - 1).all():
-                problem = problem or f"{reports.tolist()} reports were counted"
+            right = bool((reports == CLIENTS - 1).all())
+            problem = not_finite(place.run)
+            problem = problem or ("" if right else f"{reports.tolist()} reports were counted")
         tally.add(kind, problem=problem)
-        _remove(place.folder)
+        shutil.rmtree(place.folder)
     return tally
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder)

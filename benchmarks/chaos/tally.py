@@ -5,6 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from benchmarks.chaos.children import Ended
+
+HEADS = {
+    "tried": "tried",
+    "survived": "survived",
+    "lost": "rounds lost",
+    "uncounted": "under-counted",
+    "tracebacks": "tracebacks",
+    "seen": "seen",
+}
+
 
 @dataclass
 class Tally:
@@ -43,21 +54,22 @@ class Tally:
         lines = text[text.index("Traceback") :].strip().splitlines()
         return f"traceback: {' | '.join(lines[:12])}"
 
+    def wrong(self, ended: Ended, *codes: int) -> str:
+        """A problem if a command ended with a traceback, or with none of these exit codes."""
+        problem = self.said(ended.said)
+        if ended.code not in codes:
+            problem = problem or f"exit code {ended.code}: {ended.said[-300:]!r}"
+        return problem
+
 
 def table(tallies: Iterable[Tally]) -> str:
     """All of them, and their sum."""
-    rows = list(tallies)
-    total = Tally("all")
-    for row in rows:
-        for name in ("tried", "survived", "lost", "uncounted", "tracebacks"):
-            setattr(total, name, getattr(total, name) + getattr(row, name))
-        if row.seen is not None:
-            total.seen = (total.seen or 0) + row.seen
-    heads = ("faults", "tried", "survived", "rounds lost", "under-counted", "tracebacks", "seen")
-    lines = [f"{heads[0]:<34}" + "".join(f"{head:>15}" for head in heads[1:])]
-    for row in [*rows, total]:
-        numbers = (row.tried, row.survived, row.lost, row.uncounted, row.tracebacks)
-        seen = "-" if row.seen is None else f"{row.seen:,}"
-        cells = [*(f"{number:,}" for number in numbers), seen]
-        lines.append(f"{row.name:<34}" + "".join(f"{cell:>15}" for cell in cells))
+    rows = [(each.name, [getattr(each, name) for name in HEADS]) for each in tallies]
+    columns = zip(*(values for _, values in rows), strict=True)
+    known = [[value for value in column if value is not None] for column in columns]
+    rows.append(("all", [sum(column) if column else None for column in known]))
+    lines = [f"{'faults':<34}" + "".join(f"{head:>15}" for head in HEADS.values())]
+    for name, values in rows:
+        cells = ("-" if value is None else f"{value:,}" for value in values)
+        lines.append(f"{name:<34}" + "".join(f"{cell:>15}" for cell in cells))
     return "\n".join(lines)

@@ -2,9 +2,9 @@
 
 pfl runs in a Python of its own (--pfl-python, or FL_SHUFFLE_PFL_PYTHON; this one where it has it);
 without one the benchmark says so and ends well. It is tuned: one flat parameter, gradients in
-closed form, users made once; NumPy, or PyTorch with one or two threads, and of its two central
-mechanisms the one that a trial finds fastest. Both sides have the same records, clip, noise scale
-and step.
+closed form with NumPy (faster than PyTorch for models of this size), users made once, and of its
+two central mechanisms the one that a trial finds faster. Both sides have the same records, clip,
+noise scale and step.
 
   ours         fl-shuffle simulate --json: accountant, ledger, shuffler, every client's own noise
   pooled       the same with run.noise = "pooled"
@@ -16,14 +16,13 @@ to it: the median over turns, and the tenth and ninetieth percentile. `--seconds
 benchmark, trials included: a job's trials of pfl's ways end when half of its share has gone, the
 turns when all has; each simulator gets one turn in any case, of two of its rounds or more. Every
 step is told on the standard error as it ends. pfl's rounds take seconds: a quiet machine wants
-about ten minutes for the three jobs, a busy one several times as long.
+some minutes for the jobs, a busy one several times as long.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import math
 import os
 import subprocess
 import sys
@@ -37,20 +36,16 @@ from benchmarks.simulation import CHILD_LIMIT, ENGINES, TURN_SECONDS, Bench
 from benchmarks.tables import show, write_csv
 from benchmarks.turns import run_child, spread
 
-PEERS = ("J1000", "JS1000", "JS10000")
+PEERS = ("JS1000", "JS10000")
 PAIRS = {"pfl-local": "ours", "pfl-central": "pooled"}
 MECHANISMS = {"pfl-local": ("local",), "pfl-central": ("approximate", "central")}
-FRAMEWORKS = (("numpy", 1), ("torch", 1), ("torch", 2))
 TRIAL_ROUNDS = 2
 # Ours are short: so many say how long a turn must be.
 OWN_TRIAL_ROUNDS = 10
 # Of a turn a round is lost to the stops.
 TURN_ROUNDS = 2.5
-# A way of pfl's is given up when its trial takes so many times as long as the best so far.
-PATIENCE = 1.5
 WANTED = "0.6"
 ASK = "import pfl, importlib.metadata as m; print(m.version('pfl'))"
-Way = tuple[str, str, int]
 
 
 @dataclass
@@ -58,7 +53,7 @@ class PeerBench(Bench):
     """A job for both simulators."""
 
     python: str = sys.executable
-    how: dict[str, Way] = field(default_factory=dict)
+    how: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.begun = time.monotonic()
@@ -73,7 +68,7 @@ class PeerBench(Bench):
     def command(self, engine: str, rounds: int) -> list[str]:
         if engine in ENGINES:
             return super().command(engine, rounds)
-        return self._pfl(rounds, *self.how[engine])
+        return self._pfl(rounds, self.how[engine])
 
     def typical(self, engine: str) -> float:
         """Seconds of a round of ours: the median of one short trial."""
@@ -81,39 +76,21 @@ class PeerBench(Bench):
         self.tell(f"{engine}: {median:.3g} s a round")
         return median
 
-    def tune(self, engine: str, until: float) -> float:
-        """Take the mechanism, framework and number of threads whose rounds are fastest; how long
-        one takes.
-
-        Frameworks are compared on the first mechanism, the others tried in the fastest. After
-        `until` (of the monotonic clock) nothing is tried any more, once there is one.
-        """
-        first, *others = MECHANISMS[engine]
-        found: dict[Way, float] = {}
-        ways: list[Way] = [(first, *each) for each in FRAMEWORKS]
-        limit = CHILD_LIMIT
-        while ways and not (found and time.monotonic() > until):
-            way = ways.pop(0)
-            trial = run_child(self._pfl(TRIAL_ROUNDS, *way), self.folder, limit)
-            fastest = min(trial.seconds, default=math.inf)
-            said = trial.failed or f"{fastest:.3g} s a round"
-            self.tell(f"{engine}: {' '.join(map(str, way))}: {said}")
-            if not trial.failed and trial.seconds:
-                if fastest < min(found.values(), default=math.inf):
-                    limit = PATIENCE * trial.ended_after
-                found[way] = fastest
-            if found and not ways:
-                _, framework, threads = min(found, key=found.__getitem__)
-                ways, others = [(each, framework, threads) for each in others], []
-        if not found:
-            raise SystemExit(f"{engine} failed in every way")
+    def tune(self, engine: str) -> float:
+        """Take the mechanism whose rounds are fastest; how long one takes."""
+        found = {}
+        for way in MECHANISMS[engine]:
+            trial = run_child(self._pfl(TRIAL_ROUNDS, way), self.folder, CHILD_LIMIT)
+            if trial.failed or not trial.seconds:
+                raise SystemExit(f"{engine} failed: {trial.failed or 'no rounds'}")
+            found[way] = min(trial.seconds)
+            self.tell(f"{engine}: {way}: {found[way]:.3g} s a round")
         self.how[engine] = min(found, key=found.__getitem__)
         return min(found.values())
 
-    def _pfl(self, rounds: int, mechanism: str, framework: str, threads: int) -> list[str]:
-        ways = {"rounds": rounds, "mechanism": mechanism, "framework": framework}
-        told = [f"--{key}={value}" for key, value in {**ways, "threads": threads}.items()]
-        return [self.python, "-m", "benchmarks.peers.pfl_rounds", *self.sizes(*told)]
+    def _pfl(self, rounds: int, mechanism: str) -> list[str]:
+        told = self.sizes(f"--rounds={rounds}", f"--mechanism={mechanism}")
+        return [self.python, "-m", "benchmarks.peers.pfl_rounds", *told]
 
 
 def missing(python: str) -> str:
@@ -137,7 +114,7 @@ def measure_job(
     begun = time.monotonic()
     bench = PeerBench(name, "client", mnist, folder / name, python=python)
     typical = {engine: bench.typical(engine) for engine in PAIRS.values()}
-    typical |= {engine: bench.tune(engine, begun + seconds / 2) for engine in PAIRS}
+    typical |= {engine: bench.tune(engine) for engine in PAIRS}
     # Twice what the time allows, as its own trial may have been in a slow minute.
     rounds = {engine: 10 + int(2.0 * seconds / 4 / each) for engine, each in typical.items()}
     turns = [max(TURN_SECONDS, TURN_ROUNDS * each) for each in typical.values()]
@@ -150,7 +127,7 @@ def measure_job(
     for engine, own in found.items():
         row = bench.row(engine, own)
         if engine in PAIRS:
-            row |= {"how": " ".join(map(str, bench.how[engine])), "over": PAIRS[engine]}
+            row |= {"how": bench.how[engine], "over": PAIRS[engine]}
             names = ("ratio_p10", "ratio", "ratio_p90")
             row |= dict(zip(names, own.over(found[PAIRS[engine]]), strict=True))
         rows.append(row)

@@ -1,8 +1,8 @@
 """Rounds of apple/pfl-research, tuned: one flat parameter, gradients in closed form.
 
-Runs in a Python that has pfl (0.6), NumPy and, for `--framework torch`, PyTorch; nothing of this
-product. Users are made once and visited in turn, none is evaluated, no metric is sent anywhere. The
-unit is the client: its whole mean gradient is clipped and noised, as pfl does.
+Runs in a Python that has pfl (0.6) and NumPy; nothing of this product. Users are made once and
+visited in turn, none is evaluated, no metric is sent anywhere. The unit is the client: its whole
+mean gradient is clipped and noised, as pfl does.
 
 Prints one JSON line per round, as `fl-shuffle simulate --json` does.
 """
@@ -30,7 +30,7 @@ from pfl.privacy.gaussian_mechanism import GaussianMechanism
 from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 from pfl.stats import MappedVectorStatistics
 
-from benchmarks.peers.client_gradients import NumpyGradients, TorchGradients
+from benchmarks.peers.client_gradients import gradient, start
 
 RATE = 0.5
 
@@ -49,9 +49,9 @@ class FlatModel(Model):  # type: ignore[misc]
 class Rounds(FederatedAlgorithm):  # type: ignore[misc]
     """One gradient of every client a round."""
 
-    def __init__(self, gradients: NumpyGradients, clients: int, rounds: int) -> None:
+    def __init__(self, clients: int, rounds: int) -> None:
         super().__init__()
-        self.gradients, self.clients, self.rounds = gradients, clients, rounds
+        self.clients, self.rounds = clients, rounds
 
     def get_next_central_contexts(
         self, model: Any, iteration: int, own: Any, train: Any, evaluation: Any = None
@@ -72,8 +72,8 @@ class Rounds(FederatedAlgorithm):  # type: ignore[misc]
     def simulate_one_user(
         self, model: Any, user_dataset: Any, central_context: Any
     ) -> tuple[Any, Metrics]:
-        gradient = self.gradients.of(model.parameters, *user_dataset.raw_data)
-        return MappedVectorStatistics({"w": gradient}), Metrics()
+        own = gradient(model.parameters, *user_dataset.raw_data)
+        return MappedVectorStatistics({"w": own}), Metrics()
 
     def process_aggregated_statistics(
         self, central_context: Any, aggregate_metrics: Any, model: Any, statistics: Any
@@ -87,28 +87,18 @@ class Rounds(FederatedAlgorithm):  # type: ignore[misc]
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("file")
-    for name in ("clients", "hidden", "rounds", "threads"):
+    for name in ("clients", "rounds"):
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ("clip", "scale"):
         parser.add_argument(f"--{name}", type=float, required=True)
-    parser.add_argument("--framework", choices=("numpy", "torch"), required=True)
     parser.add_argument("--mechanism", choices=("local", "approximate", "central"), required=True)
     given = parser.parse_args()
     with np.load(given.file) as data:
         inputs, labels = data["inputs"], data["labels"].astype(np.int64)
     inputs = np.concatenate([inputs, np.ones((len(inputs), 1), np.float32)], axis=1)
-    if given.framework == "torch":
-        from pfl.internal.ops import pytorch_ops
-        from pfl.internal.ops.selector import set_framework_module
-
-        set_framework_module(pytorch_ops)
-        gradients: NumpyGradients = TorchGradients(given.hidden, given.threads)
-    else:
-        gradients = NumpyGradients(given.hidden)
     edges = np.linspace(0, len(labels), given.clients + 1).astype(int)
     users = [
-        Dataset(gradients.records(inputs[a:b].copy(), labels[a:b].copy()))
-        for a, b in itertools.pairwise(edges)
+        Dataset((inputs[a:b].copy(), labels[a:b].copy())) for a, b in itertools.pairwise(edges)
     ]
     cohort = FederatedDataset(
         users.__getitem__, get_user_sampler("minimize_reuse", list(range(given.clients)))
@@ -121,10 +111,10 @@ def main() -> None:
         summed = GaussianMechanism(given.clip, relative * given.clients**0.5)
         mechanism = CentrallyAppliedPrivacyMechanism(summed)
     asyncio.set_event_loop(asyncio.new_event_loop())
-    Rounds(gradients, given.clients, given.rounds).run(
+    Rounds(given.clients, given.rounds).run(
         AlgorithmHyperParams(),
         SimulatedBackend(cohort, cohort, postprocessors=[mechanism]),
-        FlatModel(gradients.start(inputs.shape[1])),
+        FlatModel(start(inputs.shape[1])),
         ModelHyperParams(),
         send_metrics_to_platform=False,
     )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import simulation
-from tests.repository import ROOT
+from benchmarks.tables import read_csv
 
 
 @pytest.mark.slow
@@ -21,8 +19,7 @@ def test_smoke_form_measures_the_floor_and_ours(
     monkeypatch.setattr(sys, "argv", ["simulation", "--smoke", "--csv", str(table)])
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert simulation.main() == 0
-    with table.open(newline="") as file:
-        rows = {row["engine"]: row for row in csv.DictReader(file)}
+    rows = {row["engine"]: row for row in read_csv(table)}
     assert set(rows) == {"floor", "ours", "pooled"}
     for row in rows.values():
         given = tuple(row[name] for name in ("clients", "records", "d", "rounds", "note"))
@@ -31,10 +28,13 @@ def test_smoke_form_measures_the_floor_and_ours(
     assert float(rows["ours"]["wall_over_ours"]) == 1.0
 
 
-def test_unknown_engine_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.simulation", "--smoke", "--engines", "flor"]
-    command += ["--csv", str(tmp_path / "t.csv")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "known ones are floor, ours, pooled" in done.stderr
-    assert not (tmp_path / "t.csv").exists()
+def test_unknown_engine_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "t.csv"
+    wanted = ["simulation", "--smoke", "--engines", "flor", "--csv", str(table)]
+    monkeypatch.setattr(sys, "argv", wanted)
+    with pytest.raises(SystemExit):
+        simulation.main()
+    assert "known ones are floor, ours, pooled" in capsys.readouterr().err
+    assert not table.exists()

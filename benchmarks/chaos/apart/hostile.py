@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from benchmarks.chaos.apart.kills import came_of
-from benchmarks.chaos.apart.parties import (
-    CLIENTS,
-    RELEASES,
-    Parties,
-    Send,
-    begun,
-    honestly,
-    parties,
-)
+from benchmarks.chaos.apart.parties import CLIENTS, RELEASES, Parties, Send, honestly, parties
+from benchmarks.chaos.federation import not_finite
 from benchmarks.chaos.tally import Tally
 from fl_shuffle.ledger.reader import LedgerRecord
 from fl_shuffle.shuffler.remote import wire
 from fl_shuffle.shuffler.remote.agreement import Agreement, report_as_bytes
 from fl_shuffle.shuffler.remote.link import Link, Sender, ShufflerError
-from fl_shuffle.shuffler.remote.sealing import new_key, public_key, seal
+from fl_shuffle.shuffler.remote.sealing import seal
 
 CULPRIT = 0
 """The client, which the first node plays, with client 1."""
@@ -61,51 +53,28 @@ class Case:
             print(error, flush=True)
 
     def hand_over(
-        self,
-        sealed: bytes,
-        *,
-        client: int = CULPRIT,
-        number: int | None = None,
-        token: bytes | None = None,
-        facts: Agreement | None = None,
+        self, sealed: bytes, *, client: int = CULPRIT, token: bytes | None = None
     ) -> None:
-        """A delivery, some of it other than it should be."""
-        facts = self.facts if facts is None else facts
-        token = self.sender._own.token if token is None else token
+        """A delivery."""
         _handed_over.append(sealed)
-        when = self.number if number is None else number
-        self.ask(wire.DELIVER, wire.Call(token, facts.run, when, facts, client).encoded(sealed))
+        token = self.sender._own.token if token is None else token
+        call = wire.Call(token, self.facts.run, self.number, self.facts, client)
+        self.ask(wire.DELIVER, call.encoded(sealed))
 
-    def changed(self, value: float) -> bytes:
-        """A sealed report with another coordinate."""
-        report = self.report.copy()
-        report[3] = value
-        return self.sealed(report)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What is done, and how many reports a round then counts where reports are released, and where
-    their sum is."""
-
-    do: Callable[[Case], object]
-    reports: int
-    sum: int
+    def under(self, **facts: Any) -> Case:
+        """Under other facts."""
+        return replace(self, facts=replace(self.facts, **facts))
 
 
-def refused(do: Callable[[Case], object]) -> Kind:
-    """What the shuffler does not take."""
-    return Kind(do, CLIENTS - 1, CLIENTS - 1)
-
-
-def unusable(do: Callable[[Case], object]) -> Kind:
-    """What the shuffler cannot tell from a report: only who opens it can."""
-    return Kind(do, CLIENTS, CLIENTS - 1)
-
-
-def harmless(do: Callable[[Case], object]) -> Kind:
-    """What changes nothing: the culprit's report is there, once."""
-    return Kind(do, CLIENTS, CLIENTS)
+Kind = tuple[tuple[int, int], Callable[[Case], object]]
+"""How many reports a round then counts where reports are released, and where their sum is; what is
+done."""
+REFUSED = (CLIENTS - 1, CLIENTS - 1)
+"""What the shuffler does not take."""
+UNUSABLE = (CLIENTS, CLIENTS - 1)
+"""What the shuffler cannot tell from a report: only who opens it can."""
+HARMLESS = (CLIENTS, CLIENTS)
+"""What changes nothing: the culprit's report is there, once."""
 
 
 def _twice(case: Case, *, same: bool) -> None:
@@ -124,7 +93,7 @@ def _copied(case: Case) -> None:
 def _as_analyzer(case: Case) -> None:
     call = wire.Call(case.sender._own.token, case.facts.run, case.number)
     everybody = np.ones(CLIENTS, dtype=bool)
-    begin = dataclasses.replace(call, agreement=case.facts)
+    begin = replace(call, agreement=case.facts)
     case.ask(wire.BEGIN, begin.encoded(wire.bitmap_of(everybody)))
     for method in (wire.CLOSE, wire.FINISH, wire.FETCH, "Nothing"):
         case.ask(method, call.encoded())
@@ -138,57 +107,35 @@ def _replayed(case: Case) -> None:
     case.hand_over(_handed_over[-1])
 
 
-def _flipped(data: bytes, place: int) -> bytes:
-    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
-
-
 KINDS: dict[str, Kind] = {
-    "garbage": unusable(lambda case: case.hand_over(os.urandom(case.facts.sealed_bytes))),
-    "zeros": unusable(lambda case: case.hand_over(bytes(case.facts.sealed_bytes))),
-    "a bit of the key": unusable(lambda case: case.hand_over(_flipped(case.sealed(), 3))),
-    "a bit of the text": unusable(lambda case: case.hand_over(_flipped(case.sealed(), 99))),
-    "a bit of the tag": unusable(lambda case: case.hand_over(_flipped(case.sealed(), 2640))),
-    "truncated": refused(lambda case: case.hand_over(case.sealed()[:-1])),
-    "too long": refused(lambda case: case.hand_over(case.sealed() + b"\0")),
-    "empty": refused(lambda case: case.hand_over(b"")),
-    "another dimension": refused(lambda case: case.hand_over(case.sealed(case.report[1:]))),
-    "sent twice": harmless(lambda case: _twice(case, same=True)),
-    "replayed in the next round": unusable(_replayed),
-    "two reports": harmless(lambda case: _twice(case, same=False)),
-    "in two names": harmless(_copied),
-    "sealed for the next round": unusable(
-        lambda case: case.hand_over(replace(case, number=case.number + 1).sealed())
+    "garbage": (UNUSABLE, lambda case: case.hand_over(os.urandom(case.facts.sealed_bytes))),
+    "truncated": (REFUSED, lambda case: case.hand_over(case.sealed()[:-1])),
+    "sent twice": (HARMLESS, lambda case: _twice(case, same=True)),
+    "replayed in the next round": (UNUSABLE, _replayed),
+    "two reports": (HARMLESS, lambda case: _twice(case, same=False)),
+    "in two names": (HARMLESS, _copied),
+    "sealed for the next round": (
+        UNUSABLE,
+        lambda case: case.hand_over(replace(case, number=case.number + 1).sealed()),
     ),
-    "sealed for another run": unusable(
-        lambda case: case.hand_over(
-            replace(case, facts=replace(case.facts, run=OTHER_RUN)).sealed()
-        )
+    "sealed for another run": (
+        UNUSABLE,
+        lambda case: case.hand_over(case.under(run=OTHER_RUN).sealed()),
     ),
-    "sealed to another key": unusable(
-        lambda case: case.hand_over(
-            seal(report_as_bytes(case.report), public_key(new_key()), case.facts.info(case.number))
-        )
+    "sent for the next round": (
+        REFUSED,
+        lambda case: replace(case, number=case.number + 1).hand_over(case.sealed()),
     ),
-    "sent for the next round": refused(
-        lambda case: case.hand_over(case.sealed(), number=case.number + 1)
+    "sent for another run": (
+        REFUSED,
+        lambda case: case.under(run=OTHER_RUN).hand_over(case.sealed()),
     ),
-    "sent for another run": refused(
-        lambda case: case.hand_over(case.sealed(), facts=replace(case.facts, run=OTHER_RUN))
-    ),
-    "under other facts": refused(
-        lambda case: case.hand_over(case.sealed(), facts=replace(case.facts, min_reports=2))
-    ),
-    "in another site's name": refused(lambda case: case.hand_over(case.sealed(), client=4)),
-    "in nobody's name": refused(lambda case: case.hand_over(case.sealed(), client=1 << 60)),
-    "without a token": refused(lambda case: case.hand_over(case.sealed(), token=bytes(32))),
-    "the analyzer's calls": refused(_as_analyzer),
-    "no message": refused(lambda case: case.ask(wire.DELIVER, b"")),
-    "a message of garbage": refused(lambda case: case.ask(wire.DELIVER, os.urandom(3000))),
-    "half a message": refused(lambda case: case.ask(wire.DELIVER, bytes(40))),
-    "a message of 32 MiB": refused(lambda case: case.ask(wire.DELIVER, bytes(1 << 25))),
-    "3e38": unusable(lambda case: case.hand_over(case.changed(3e38))),
-    "NaN": unusable(lambda case: case.hand_over(case.changed(np.nan))),
-    "an infinity": unusable(lambda case: case.hand_over(case.changed(np.inf))),
+    "under other facts": (REFUSED, lambda case: case.under(min_reports=2).hand_over(case.sealed())),
+    "in another site's name": (REFUSED, lambda case: case.hand_over(case.sealed(), client=4)),
+    "without a token": (REFUSED, lambda case: case.hand_over(case.sealed(), token=bytes(32))),
+    "the analyzer's calls": (REFUSED, _as_analyzer),
+    "a message of 32 MiB": (REFUSED, lambda case: case.ask(wire.DELIVER, bytes(1 << 25))),
+    "3e38": (UNUSABLE, lambda case: case.hand_over(case.sealed(3e38 * np.ones_like(case.report)))),
 }
 
 
@@ -198,7 +145,7 @@ def _instead(names: Sequence[str]) -> Send:
     def send(own: Sender, facts: Agreement, number: int, who: int, reports: np.ndarray) -> None:
         if who == CULPRIT:
             (report,) = reports
-            KINDS[names[number - 1]].do(Case(own, facts, number, report))
+            KINDS[names[number - 1]][1](Case(own, facts, number, report))
         else:
             honestly(own, facts, number, who, reports)
 
@@ -222,27 +169,21 @@ def sealed_reports(folder: Path, names: Sequence[str] = tuple(KINDS)) -> Tally:
 
 def _play(found: Parties, names: Sequence[str], release: str, tally: Tally) -> None:
     run = found.folder / release
-    found.kill("node-0")
+    found.nodes[0].kill()
     found.forget()
-    found.start_node(0, _instead(names))
-    found.start_server(run, release, resume=False, rounds=len(names))
-    lost, uncounted, problem = came_of(found, run, tally, rounds=len(names))
-    problem = problem or _not_finite(run)
-    counted = LedgerRecord(run / "ledger.sqlite").reports.tolist() if begun(run) else []
+    found.nodes[0] = found.node(0, _instead(names))
+    found.nodes[0].start()
+    found.start_server(run, release, len(names))
+    lost, uncounted, problem = found.came_of(run, tally, rounds=len(names))
+    problem = problem or not_finite(run)
+    ledger = run / "ledger.sqlite"
+    counted = LedgerRecord(ledger).reports.tolist() if ledger.exists() else []
     counted += [0] * (len(names) - len(counted))
     for name, reports in zip(names, counted, strict=True):
-        expected = KINDS[name].reports if release == "reports" else KINDS[name].sum
+        expected = KINDS[name][0][RELEASES.index(release)]
         wrong = "" if reports == expected else f"{reports} reports were counted, not {expected}"
         tally.add(f"{name} ({release})", problem=wrong)
     if lost or uncounted or problem:
         tally.lost += lost
         tally.uncounted += uncounted
         tally.problems.append(f"{tally.name} ({release}): {problem}")
-
-
-def _not_finite(run: Path) -> str:
-    from safetensors.numpy import load_file
-
-    model = load_file(run / "model.safetensors")
-    finite = all(np.isfinite(values).all() for values in model.values())
-    return "" if finite else "the model is not finite"

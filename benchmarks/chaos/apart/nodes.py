@@ -26,6 +26,7 @@ GONE = 1
 def play_node(socket: Path, node_config: dict[str, Any], shown: Callable[[Message], None]) -> None:
     """Answer requests, one after the other, as a SuperNode does; `shown` gets each of them."""
     adopt_task_identity(1)
+    socket.unlink(missing_ok=True)
     with Listener(str(socket), "AF_UNIX", backlog=16) as listener:
         while True:
             # Who asked may be gone when the answer is there.
@@ -34,33 +35,30 @@ def play_node(socket: Path, node_config: dict[str, Any], shown: Callable[[Messag
                 request = stamp(Message(_read(content), 2, kind, ttl=600.0, group_id=""))
                 shown(request)
                 context = Context(run, 2, dict(node_config), RecordDict(), settings)
-                connection.send(_answer(request, context))
-
-
-def _answer(request: Message, context: Context) -> bytes | None:
-    try:
-        reply = client.app(request, context)
-    except Exception as error:
-        print(f"{type(error).__name__}: {error}", flush=True)
-        return None
-    return None if reply.has_error() else _written(reply.content)
+                try:
+                    reply = client.app(request, context)
+                    connection.send(None if reply.has_error() else _written(reply.content))
+                except Exception as error:
+                    print(f"{type(error).__name__}: {error}", flush=True)
+                    connection.send(None)
 
 
 class NodeGrid(Grid):
     """Hands requests to nodes behind `sockets`, in threads; one that is dead has not answered.
 
     `settings` is the run configuration that nodes are sent, `taken` is told the content of every
-    answer to a training request.
+    answer to a training request. What the server does not call is not there.
     """
+
+    create_message = send_and_receive = None  # type: ignore[assignment]
 
     def __init__(
         self, sockets: list[Path], settings: dict[str, Any], taken: Callable[[RecordDict], None]
     ) -> None:
         self._sockets = dict(enumerate(sockets, start=2))
-        self._settings = settings
-        self._taken = taken
-        self._run = Run.create_empty(run_id=secrets.randbits(62))
-        adopt_task_identity(self._run.run_id)
+        self._settings, self._taken = settings, taken
+        self.set_run(Run.create_empty(run_id=secrets.randbits(62)))
+        adopt_task_identity(self.run.run_id)
         self._threads = ThreadPoolExecutor(2 * len(sockets))
         self._waiting: dict[str, Future[Message]] = {}
 
@@ -71,31 +69,21 @@ class NodeGrid(Grid):
     def run(self) -> Run:
         return self._run
 
-    def create_message(self, *arguments: Any, **named: Any) -> Message:
-        raise NotImplementedError  # the server makes its messages itself
-
     def get_node_ids(self) -> list[int]:
         return list(self._sockets)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        found = []
-        for message in messages:
-            name = stamp(message).metadata.message_id
-            self._waiting[name] = self._threads.submit(self._ask, message)
-            found.append(name)
-        return found
+        sent = [stamp(message) for message in messages]
+        for each in sent:
+            self._waiting[each.metadata.message_id] = self._threads.submit(self._ask, each)
+        return [each.metadata.message_id for each in sent]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         done = [name for name in message_ids if self._waiting[name].done()]
         return [self._waiting.pop(name).result() for name in done]
 
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        raise NotImplementedError
-
     def _ask(self, message: Message) -> Message:
-        kind, content = message.metadata.message_type, None
+        kind = message.metadata.message_type
         try:
             with Client(str(self._sockets[message.metadata.dst_node_id]), "AF_UNIX") as connection:
                 asked = (self._run.run_id, kind, self._settings, _written(message.content))

@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,8 +20,9 @@ from flwr.app import Context, RecordDict
 
 from benchmarks.chaos.apart.memory import found_in_memory
 from benchmarks.chaos.apart.nodes import NodeGrid, play_node
-from benchmarks.chaos.children import Ended, begin, command, end
-from benchmarks.chaos.federation import note, note_model
+from benchmarks.chaos.children import Ended, begin, command, end, has_ended
+from benchmarks.chaos.federation import lost, note, note_model, uncounted
+from benchmarks.chaos.tally import Tally
 from fl_shuffle import simulate
 from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
@@ -43,9 +44,7 @@ LOOKED_FOR = 2
 """So many of each kind of secret are looked for in a process's memory."""
 PATIENCE = 120.0
 """Seconds until a server that does not end is ended."""
-DIES = {"open": "close", "counted": "fetch"}
-"""Where a server can be told to die in round 2: while the round is open; between counting it and
-stepping. Calls of `RemoteShuffler`."""
+FINISHED = "that run is finished"
 
 Send = Callable[[Sender, Agreement, int, int, np.ndarray], None]
 """How a node hands a client's reports [batches, d] of a round over."""
@@ -66,6 +65,55 @@ def tables(release: str, rounds: int) -> dict[str, dict[str, Any]]:
     }  # fmt: skip
 
 
+class Party:
+    """A process that plays `call`; what it says goes to files named `said`. Begun again, it goes on
+    with what is there."""
+
+    def __init__(self, call: Callable[[], int], said: Path) -> None:
+        self._call, self._said = call, said
+        self._begun, self.process = 0, 0
+
+    def start(self) -> None:
+        """Begin it."""
+        self._begun += 1
+        self.process = begin(self._call, self._says())
+
+    def ended(self) -> bool:
+        """Whether it has come to its end, or was never begun."""
+        return not self.process or has_ended(self.process)
+
+    def kill(self) -> Ended | None:
+        """End it at once, if it was begun; how it ended."""
+        process, self.process = self.process, 0
+        if not process:
+            return None
+        os.kill(process, signal.SIGKILL)
+        return end(process, self._says())
+
+    def wait(self) -> Ended:
+        """How it ended; it is killed when `PATIENCE` is over."""
+        deadline = time.monotonic() + PATIENCE
+        while not self.ended() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        ended = self.kill()
+        assert ended is not None
+        return ended
+
+    def holds(self, secrets: list[bytes]) -> int:
+        """How many of these are in its memory. It is stopped meanwhile."""
+        if self.ended():
+            return 0
+        os.kill(self.process, signal.SIGSTOP)
+        found = set[bytes]()
+        with suppress(ProcessLookupError):  # it came to its end just now
+            found = found_in_memory(self.process, secrets)
+        os.kill(self.process, signal.SIGCONT)
+        return len(found)
+
+    def _says(self) -> Path:
+        return self._said.with_name(f"{self._said.name}-{self._begun:04d}")
+
+
 class Parties:
     """A folder with keys, passes and a shuffler's store, and the processes that use them.
 
@@ -73,56 +121,35 @@ class Parties:
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.store = folder, folder / "store"
         self.passes, self.key = folder / "passes", folder / "analyzer.key"
-        self.processes: dict[str, int] = {}
-        self._begun = 0
-        self._server_says = Path()
+        serve = ["shuffler", "serve", str(self.store)]
+        self.shuffler = Party(partial(main, serve), folder / "said-shuffler")
+        self.nodes = [self.node(number) for number in range(NODES)]
+        self.server = Party(lambda: 1, folder / "said-server")
+
+    def set_up(self) -> None:
+        """Make keys, passes and the store."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{probe.getsockname()[1]}"
         made = ["init", str(self.store), "--passes", str(self.passes), "--address", address]
         made += ["--clients", str(CLIENTS), "--sites", str(NODES), "--min-reports", "3"]
         for arguments in (["key", str(self.key)], made):
-            ended = command(["shuffler", *arguments], self._says("setting-up"))
+            ended = command(["shuffler", *arguments], self.folder / "said-setting-up")
             if ended.code:
                 raise RuntimeError(f"a shuffler cannot be set up: {ended.said}")
 
-    def start_shuffler(self) -> None:
-        """Have it serve."""
-        arguments = ["shuffler", "serve", str(self.store)]
-        self.processes["shuffler"] = begin(lambda: main(arguments), self._says("shuffler"))
+    def node(self, number: int, send: Send = honestly) -> Party:
+        """A node that plays the clients of one site, to be started."""
+        return Party(partial(self._node, number, send), self.folder / f"said-node-{number}")
 
-    def start_node(self, number: int, send: Send = honestly) -> None:
-        """A node that plays the clients of one site."""
-        self._socket(number).unlink(missing_ok=True)
-        name = f"node-{number}"
-        self.processes[name] = begin(lambda: self._node(number, send), self._says(name))
-
-    def start_server(
-        self, run: Path, release: str, *, resume: bool, dies: str = "", rounds: int = ROUNDS
-    ) -> None:
-        """Start a run, or go on with it; `dies`: one of `DIES`."""
-        self._server_says = self._says("server")
-        self.processes["server"] = begin(
-            lambda: self._server(run, tables(release, rounds), resume, dies), self._server_says
-        )
-
-    def wait_for_server(self) -> Ended:
-        """How it ended."""
-        process, deadline = self.processes["server"], time.monotonic() + PATIENCE
-        while not has_ended(process) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        os.kill(process, signal.SIGKILL)
-        del self.processes["server"]
-        return end(process, self._server_says)
-
-    def kill(self, name: str) -> None:
-        """End a process at once."""
-        process = self.processes.pop(name)
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
+    def start_server(self, run: Path, release: str, rounds: int = ROUNDS) -> None:
+        """Start a run, or go on with it, as whoever begins the server again does."""
+        call = partial(self._server, run, tables(release, rounds))
+        self.server = Party(call, self.folder / f"said-server-{run.name}")
+        self.server.start()
 
     def texts(self, name: str = "") -> str:
         """What all of them have said, or those with this name."""
@@ -133,7 +160,7 @@ class Parties:
 
     def witnessed(self, what: str) -> list[str]:
         """Lines that processes wrote down, of one kind, in their order."""
-        path = self.folder / f"witness-{what}"
+        path = self._witness(what)
         return path.read_text(encoding="ascii").splitlines() if path.exists() else []
 
     def forget(self) -> None:
@@ -142,26 +169,17 @@ class Parties:
             path.unlink()
 
     def seen_in_memory(self, release: str) -> list[str]:
-        """What a process has that must not have it, a few words each. Each is stopped meanwhile.
+        """What a process has that must not have it, a few words each.
 
         Processes that are begun afterwards know what this one has looked for: once in a run.
         """
         reports, senders, key = self._secrets()
         # Reading is slow: the last reports, and the last sites' tokens.
         reports, senders = reports[-LOOKED_FOR:], senders[-LOOKED_FOR:]
-        found = []
-        for name, secrets in (
-            ("shuffler", [key, *(reports if release == "reports" else [])]),
-            ("server", [*senders, *(reports if release == "sum" else [])]),
-        ):
-            process = self.processes.get(name)
-            if process is None or has_ended(process):
-                continue
-            os.kill(process, signal.SIGSTOP)
-            with suppress(ProcessLookupError):  # it came to its end just now
-                found += [f"the memory of the {name}"] * len(found_in_memory(process, secrets))
-            os.kill(process, signal.SIGCONT)
-        return found
+        opens = release == "reports"
+        kept = self.shuffler.holds([key, *(reports if opens else [])])
+        got = self.server.holds([*senders, *([] if opens else reports)])
+        return ["the memory of the shuffler"] * kept + ["the memory of the server"] * got
 
     def seen_in_files(self, run: Path) -> list[str]:
         """The same for the shuffler's store and what it has said, the run's directory, and what
@@ -176,6 +194,29 @@ class Parties:
             *["a reply to the server"] * len(self.witnessed("replies")),
         ]
 
+    def came_of(
+        self, run: Path, tally: Tally, *, rounds: int = ROUNDS, seen: list[str] | None = None
+    ) -> tuple[int, int, str]:
+        """Wait for the run's end: rounds lost, releases uncounted, what else went wrong."""
+        ended = self.server.wait()
+        problem, missing = tally.said(self.texts()), lost(run, rounds)
+        # Killed after its last word to the ledger: there is nothing to go on with, which is right.
+        if ended.code and not (missing == 0 and FINISHED in ended.said):
+            problem = problem or tally.wrong(ended, 0)
+        left = [*(seen or []), *self.seen_in_files(run)]
+        tally.seen = (tally.seen or 0) + len(left)
+        if left:
+            problem = problem or f"seen: {', '.join(sorted(set(left)))}"
+        return missing, self.uncounted(run), problem
+
+    def uncounted(self, run: Path) -> int:
+        """Batches the server got, or models nodes were shown, beyond the releases that the ledger
+        counts."""
+        path = run / "ledger.sqlite"
+        counted = len(LedgerRecord(path).attempts) if path.exists() else 0
+        batches = len(set(self.witnessed("batches"))) - counted
+        return max(batches, uncounted(run, self._witness("models")))
+
     def _secrets(self) -> tuple[list[bytes], list[bytes], bytes]:
         """Pieces of reports in the order they were sent, tokens of sites, the analyzer's key."""
         reports = [bytes.fromhex(line) for line in self.witnessed("reports")]
@@ -184,18 +225,6 @@ class Parties:
         ]
         senders = [form for text in tokens for form in (text.encode(), bytes.fromhex(text))]
         return reports, senders, bytes.fromhex(self.key.read_text())
-
-    def uncounted(self, run: Path) -> int:
-        """Batches the server got, or models nodes were shown (the first one tells nothing), beyond
-        the releases that the ledger counts."""
-        path = run / "ledger.sqlite"
-        counted = len(LedgerRecord(path).attempts) if path.exists() else 0
-        shown = len(set(self.witnessed("models"))) - 1
-        return max(0, len(set(self.witnessed("batches"))) - counted, shown - counted)
-
-    def _says(self, name: str) -> Path:
-        self._begun += 1
-        return self.folder / f"said-{name}-{self._begun:04d}"
 
     def _socket(self, number: int) -> Path:
         return self.folder / f"socket-{number}"
@@ -222,36 +251,7 @@ class Parties:
         play_node(self._socket(number), own, lambda request: note_model(request, models))
         return 0
 
-    def _server(
-        self, run: Path, configured: dict[str, dict[str, Any]], resume: bool, dies: str
-    ) -> int:
-        exchange.SETTLE_SECONDS = 0.01  # nodes do not come and go
-        self._note_batches()
-        if dies:
-            _die_at(DIES[dies])
-        resolved = {RESOLVED: parse_config(configured).to_json()}
-        opens = configured["privacy"]["release"] == "reports"
-        settings: dict[str, Any] = {
-            **resolved,
-            "run-directory": str(run),
-            "resume": "yes" if resume else "no",
-            SHUFFLER: str(self.passes / "analyzer.json"),
-            ANALYZER_KEY: str(self.key) if opens else "",
-        }
-
-        def taken(content: RecordDict) -> None:
-            if list(content):
-                note(self._witness("replies"), "a reply to the server holds something")
-
-        grid = NodeGrid([self._socket(i) for i in range(NODES)], resolved, taken)
-        try:
-            server.main(grid, Context(grid.run.run_id, 1, {}, RecordDict(), settings))
-        except FlShuffleError as error:
-            print(f"fl-shuffle: error: {error}", flush=True)
-            return error.exit_code
-        return 0
-
-    def _note_batches(self) -> None:
+    def _server(self, run: Path, configured: dict[str, dict[str, Any]]) -> int:
         fetch = RemoteShuffler.fetch
 
         def noted(own: RemoteShuffler, number: int) -> Iterator[bytes]:
@@ -259,7 +259,28 @@ class Parties:
             note(self._witness("batches"), f"{number} {sha256(b''.join(pieces)).hexdigest()}")
             return iter(pieces)
 
+        def taken(content: RecordDict) -> None:
+            if list(content):
+                note(self._witness("replies"), "a reply to the server holds something")
+
         RemoteShuffler.fetch = noted  # type: ignore[assignment]
+        exchange.SETTLE_SECONDS = 0.01  # nodes do not come and go
+        resolved = {RESOLVED: parse_config(configured).to_json()}
+        opens = configured["privacy"]["release"] == "reports"
+        settings: dict[str, Any] = {
+            **resolved,
+            "run-directory": str(run),
+            "resume": "yes" if (run / "ledger.sqlite").exists() else "no",
+            SHUFFLER: str(self.passes / "analyzer.json"),
+            ANALYZER_KEY: str(self.key) if opens else "",
+        }
+        grid = NodeGrid([self._socket(i) for i in range(NODES)], resolved, taken)
+        try:
+            server.main(grid, Context(grid.run.run_id, 1, {}, RecordDict(), settings))
+        except FlShuffleError as error:
+            print(f"fl-shuffle: error: {error}", flush=True)
+            return error.exit_code
+        return 0
 
 
 @cache
@@ -279,45 +300,15 @@ def parties(folder: Path) -> Iterator[Parties]:
     """A shuffler and its nodes; whatever runs at the end is ended."""
     _costs()
     found = Parties(folder)
+    found.set_up()
     try:
-        found.start_shuffler()
-        for number in range(NODES):
-            found.start_node(number)
+        for party in (found.shuffler, *found.nodes):
+            party.start()
         yield found
     finally:
-        for name in list(found.processes):
-            found.kill(name)
-
-
-def has_ended(process: int) -> bool:
-    """Whether a child has come to its end; it can still be waited for."""
-    return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def begun(run: Path) -> bool:
-    """Whether there is a run to go on with."""
-    return (run / "ledger.sqlite").exists()
-
-
-def lost(run: Path, rounds: int = ROUNDS) -> int:
-    """Rounds that the run should have and has not."""
-    path = run / "summary.json"
-    if not path.exists() or not (known := LedgerRecord(run / "ledger.sqlite")).finished:
-        return rounds
-    held = int(json.loads(path.read_text(encoding="utf-8"))["rounds"])
-    return rounds - min(held, len(known.rounds))
+        for party in (found.server, found.shuffler, *found.nodes):
+            party.kill()
 
 
 def _holding(contents: list[bytes], needles: list[bytes]) -> int:
     return sum(needle in content for content in contents for needle in needles)
-
-
-def _die_at(method: str) -> None:
-    whole = getattr(RemoteShuffler, method)
-
-    def dying(own: RemoteShuffler, number: int) -> Any:
-        if number == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return whole(own, number)
-
-    setattr(RemoteShuffler, method, dying)

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos.children import command
 from benchmarks.chaos.crashes import crashes
-from benchmarks.chaos.damage import DAMAGES, cells, damages
-from benchmarks.chaos.federation import Federation, warm
+from benchmarks.chaos.damage import DAMAGES, damages
+from benchmarks.chaos.federation import finished_ledger, warm
 from benchmarks.chaos.fuzzing import fuzz
 from benchmarks.chaos.hostile import KINDS, replies
-from benchmarks.chaos.inputs import mistakes
 from benchmarks.chaos.tally import Tally, table
 
 
@@ -47,19 +45,10 @@ def test_hostile_replies_are_dropped(tmp_path: Path) -> None:
 
 
 def test_nonsense_is_one_line(tmp_path: Path) -> None:
-    finished = Federation(tmp_path / "finished", "seeded")
-    assert command(finished.start(), finished.said).code == 0
-    ledger = finished.run / "ledger.sqlite"
-    found = cells(ledger, tmp_path / "cells", 3.0)
-    fuzzed = list(fuzz(tmp_path / "fuzz", inputs=1500, seconds=5.0, ledger=ledger))
-    sound(found, *fuzzed)
-    assert found.tried >= 1
+    ledger = finished_ledger(tmp_path)
+    fuzzed = list(fuzz(tmp_path / "fuzz", ledger, inputs=1500, seconds=8.0))
+    sound(*fuzzed)
     assert all(tally.tried for tally in fuzzed)
-
-
-@pytest.mark.slow
-def test_users_mistakes_are_one_line(tmp_path: Path) -> None:
-    sound(mistakes(tmp_path / "mistakes"))
 
 
 def test_what_goes_wrong_is_counted() -> None:
