@@ -12,7 +12,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.bounds.partial_shuffle.dominating_law import Nodes
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import (
     Ends,
     MainTerm,
@@ -34,8 +33,6 @@ FloatArray = NDArray[np.float64]
 
 Box = tuple[int, int, int, int]
 """As in `fl_shuffle.verify.gram`, without the letter."""
-NODES = Nodes.of(96, 27)
-"""Of the laws by which boxes are chosen."""
 TOLERANCE = 0.003
 """Boxes may say this much more than the worst configuration, times 1 + z^2 at z deviations ..."""
 MOST_TOLERANCE = 0.08
@@ -103,7 +100,7 @@ def gram_point(setting: Setting, epsilon: float, delta: float) -> dict[str, obje
 def _trees(setting: Setting, term: MainTerm, swap: Swap, a: float, tolerance: float) -> list[str]:
     """For each group a tree whose leaves say hardly more than the worst configuration known."""
     scales = [
-        float(term.value(area, p, area.ends, NODES)[0].max())
+        float(term.value(area, p, area.ends)[0].max())
         for area, p in zip(setting.covers, swap.weights, strict=True)
     ]
     log_main = float(setting.shares @ np.array(scales)) + term.theta * swap.beta
@@ -111,7 +108,7 @@ def _trees(setting: Setting, term: MainTerm, swap: Swap, a: float, tolerance: fl
 
     def tree(area: Cover, weights: FloatArray, scale: float) -> str:
         def value(boxes: FloatArray) -> FloatArray:
-            log, kappa = term.value(area, weights, boxes, NODES)
+            log, kappa = term.value(area, weights, boxes)
             return np.asarray(np.exp(np.minimum(log - scale, 600.0)) + setting.count * kappa / main)
 
         best = float(value(area.ends).max())

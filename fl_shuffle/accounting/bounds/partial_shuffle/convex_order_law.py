@@ -38,75 +38,63 @@ Profile = Callable[[FloatArray], FloatArray]
 
 
 @dataclass(frozen=True)
-class _Law:
-    """What all L* at `epsilon` share."""
+class ConvexOrderLaw:
+    """L* at `epsilon`. An `AmplificationLaw`.
+
+    `one_sided` bounds E(L - t)_+ for t >= 0 and E(t - L)_+ for t < 0: nothing cancels. `upper`
+    carries what lies above it; what lies below `lower` is moved up to it.
+    """
 
     epsilon: float
+    one_sided: Callable[[FloatArray], FloatArray]
+    lower: float
+    upper: float
 
     @property
     def mean(self) -> float:
         """1 - e^epsilon."""
         return -math.expm1(self.epsilon)
 
-
-@dataclass(frozen=True)
-class ConvexOrderLaw(_Law):
-    """L* where one profile holds for any two reports. An `AmplificationLaw`.
-
-    `upper` carries what lies above it; what lies below `lower` is moved up to it.
-    """
-
-    profile: Profile
-    lower: float
-    upper: float
-
     def stop_loss(self, t: FloatArray) -> FloatArray:
-        """S(t) = h(a + t) for t >= 0, 1 - a - t + a h((1 + |t|)/a) for t < 0."""
+        """S(t): `one_sided`, to which 1 - a - t is added for t < 0."""
         t = np.atleast_1d(np.asarray(t, dtype=np.float64))
         return np.where(t < 0.0, self.mean - t, 0.0) + self.one_sided(t)
 
-    def one_sided(self, t: FloatArray) -> FloatArray:
-        """E(L - t)_+ for t >= 0 and E(t - L)_+ for t < 0, at most: nothing cancels."""
-        a = math.exp(self.epsilon)
+
+def law_of_profile(epsilon: float, profile: Profile, top: float) -> ConvexOrderLaw:
+    """L* where one profile holds for any two reports: h(a + t), a h((1 + |t|)/a) for t < 0.
+
+    Ratios end at `top`.
+    """
+    a, least = math.exp(epsilon), CONVEX_ORDER_LEAST_END
+
+    def one_sided(t: FloatArray) -> FloatArray:
         negative = t < 0.0
-        value = self.profile(np.where(negative, (1.0 - t) / a, a + t))
+        value = profile(np.where(negative, (1.0 - t) / a, a + t))
         result: FloatArray = np.where(negative, a * value, value)
         return result
 
+    return ConvexOrderLaw(epsilon, one_sided, min(1.0 - a * top, -least), max(top - a, least))
 
-@dataclass(frozen=True)
-class LaplaceSplitLaw(_Law):
+
+def law_of_laplace(epsilon: float, move: float, spread: float) -> ConvexOrderLaw:
     """L* for Laplace reports: the pair `move` apart in l1, others up to `spread` >= `move` away.
 
     With h(s) = 1 - sqrt(s) e^(-move/2) and the like for `spread`, Cauchy's inequality gives the
-    best theta: S(t) = (1 - sqrt(a e^-move + t e^-spread))_+, and for t < 0 a times the same with
-    1/a, |t|/a.
+    best theta: (1 - sqrt(a e^-move + t e^-spread))_+, and for t < 0 a times the same with 1/a,
+    |t|/a.
     """
+    a, least = math.exp(epsilon), CONVEX_ORDER_LEAST_END
+    upper = max(-math.expm1(epsilon - move) * math.exp(spread), least)
+    lower = -math.exp(spread + epsilon) * -math.expm1(-epsilon - move) - least
 
-    move: float
-    spread: float
-
-    @property
-    def upper(self) -> float:
-        top = -math.expm1(self.epsilon - self.move) * math.exp(self.spread)
-        return max(top, CONVEX_ORDER_LEAST_END)
-
-    @property
-    def lower(self) -> float:
-        bottom = -math.exp(self.spread + self.epsilon) * -math.expm1(-self.epsilon - self.move)
-        return bottom - CONVEX_ORDER_LEAST_END
-
-    def stop_loss(self, t: FloatArray) -> FloatArray:
-        """S(t), through log of the root: relative accuracy up to the top."""
-        t = np.atleast_1d(np.asarray(t, dtype=np.float64))
+    def one_sided(t: FloatArray) -> FloatArray:
         negative = t < 0.0
-        scale = np.where(negative, math.exp(self.epsilon), 1.0)
-        # 1 - (a e^-move + t e^-spread) as a sum without cancellation.
-        own = np.where(negative, -self.epsilon, self.epsilon) - self.move
-        room = -np.expm1(own) - np.abs(t) / scale * math.exp(-self.spread)
-        value = scale * np.where(
-            room > 0.0, room / (1.0 + np.sqrt(1.0 - np.maximum(room, 0.0))), 0.0
-        )
-        whole = np.where(negative, self.mean - t + value, value)
-        whole += LAPLACE_SPLIT_ROUND_OFF
-        return np.where(t >= self.upper, 0.0, whole)
+        scale = np.where(negative, a, 1.0)
+        # 1 - (a e^-move + t e^-spread) as a sum without cancellation: accurate up to the top.
+        own = np.where(negative, -epsilon, epsilon) - move
+        room = np.maximum(-np.expm1(own) - np.abs(t) / scale * math.exp(-spread), 0.0)
+        value = scale * room / (1.0 + np.sqrt(np.maximum(1.0 - room, 0.0)))
+        return np.where(t >= upper, 0.0, value + LAPLACE_SPLIT_ROUND_OFF)
+
+    return ConvexOrderLaw(epsilon, one_sided, lower, upper)

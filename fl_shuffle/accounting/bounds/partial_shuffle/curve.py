@@ -12,7 +12,7 @@ from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_profile
 from fl_shuffle.accounting.bounds.one_round import Theorem
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
     PROFILE_INFLATION,
-    LaplaceSplitLaw,
+    law_of_laplace,
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import Setting, gaussian_delta
 from fl_shuffle.accounting.bounds.partial_shuffle.gram import worst_variance
@@ -115,7 +115,7 @@ def laplace_shuffle(
     def delta(epsilon: float) -> float:
         if epsilon >= move:
             return math.inf
-        law = LaplaceSplitLaw(epsilon, move, max(radius + widest, move))
+        law = law_of_laplace(epsilon, move, max(radius + widest, move))
         local = float(laplace_profile(epsilon, move)) * PROFILE_INFLATION
         return convex_order_delta(law, None, local, hiding, others)
 

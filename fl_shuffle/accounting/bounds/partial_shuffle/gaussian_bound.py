@@ -30,7 +30,7 @@ from fl_shuffle.accounting.bounds.partial_shuffle.gram import (
     worst_variance,
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.line import Line, Transform, bulk
-from fl_shuffle.accounting.bounds.partial_shuffle.worst_box import FINE, worst_box
+from fl_shuffle.accounting.bounds.partial_shuffle.worst_box import worst_box
 from fl_shuffle.accounting.laws.amplification import FloatArray
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
 
@@ -59,6 +59,8 @@ LEAST_GOAL = 1e-18
 """Costs are chosen for at least this delta."""
 NEGLIGIBLE = 1e-22
 """Smaller local deltas are taken as they are."""
+FINE = Nodes.of(96, 27)
+"""Nodes of the finite laws; any are valid."""
 CHUNK = 32
 """Boxes at a time: their atoms then lie in the cache."""
 GRID_NODES = 256
@@ -315,14 +317,14 @@ class MainTerm:
         """
         swap, n = self._swap, self._setting.count
         groups = list(zip(self._setting.covers, swap.weights, strict=True))
-        scales = [float(self.value(area, p, area.ends, FINE)[0].max()) for area, p in groups]
+        scales = [float(self.value(area, p, area.ends)[0].max()) for area, p in groups]
         log_main = float(self._setting.shares @ np.array(scales))
         log_main += self.theta * swap.beta
         main = math.exp(min(max(log_main, -600.0), 600.0))
 
         def added(area: Cover, weights: FloatArray, scale: float) -> float:
-            def value(boxes: FloatArray, nodes: Nodes) -> FloatArray:
-                log, kappa = self.value(area, weights, boxes, nodes)
+            def value(boxes: FloatArray) -> FloatArray:
+                log, kappa = self.value(area, weights, boxes)
                 with np.errstate(over="ignore", invalid="ignore"):
                     result: FloatArray = np.exp(log - scale) + n * kappa / main
                 return result
@@ -333,13 +335,13 @@ class MainTerm:
         return main * float(self._setting.shares @ np.array(each)) / swap.m + swap.cost
 
     def value(
-        self, area: Cover, weights: FloatArray, boxes: FloatArray, nodes: Nodes
+        self, area: Cover, weights: FloatArray, boxes: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """log D_B = log sum_i p_i D'(B; x_i) and kappa_B of every box's corner."""
         logs, cuts = [], []
         for part in np.array_split(boxes, 1 + len(boxes) // CHUNK):
             gram = area.corner(part, self._a, self.theta)
-            x, p, missing = law(gram, self._a, nodes)
+            x, p, missing = law(gram, self._a, FINE)
             masses, over = self._grid.spread(x, p)
             logs.append(self._transform.log_d(masses, self._prepared))
             cuts.append(self._swap.slope * (over + missing))

@@ -24,7 +24,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from fl_shuffle.accounting.bounds.partial_shuffle.dominating_law import factor_law
-from fl_shuffle.accounting.bounds.partial_shuffle.weights import largest_m
+from fl_shuffle.accounting.bounds.partial_shuffle.weights import floor_of_sum
 from fl_shuffle.accounting.laws.amplification import FloatArray
 
 LAMBDA = 1.0
@@ -37,8 +37,6 @@ LEAST_SHARE = 0.2
 """m is at least this share of N, or the swap is not worth it."""
 ROUND_UP = 1.0 + 1e-9
 """Covers round-off in sums of positive terms."""
-TAUS_BELOW = np.geomspace(0.15, 4.0, 30)
-"""Rates tried for (A), in units of the normal approximation's."""
 TAUS_ABOVE = np.geomspace(0.02, 80.0, 40)
 """Rates tried for (C), in units of 1/((alpha/2m) (zeta - lambda)^2)."""
 LOG_CAPS = np.linspace(0.01, 9.0, 400)
@@ -97,6 +95,12 @@ def _weights_law(c: float) -> tuple[FloatArray, FloatArray]:
     return t[0], p[0]
 
 
+def capped_weights(groups: Groups, zeta: float) -> list[tuple[FloatArray, FloatArray, int]]:
+    """Above min(Z_g, zeta) in the convex order, and how many of them there are."""
+    laws = [(*_weights_law(c), n) for c, n in groups]
+    return [(np.minimum(t, zeta), p, n) for t, p, n in laws]
+
+
 @lru_cache(maxsize=256)
 def _over_caps(c: float) -> FloatArray:
     return excess(np.exp(LOG_CAPS), c)
@@ -116,7 +120,7 @@ def choose_swap(groups: Groups, H: float, a: float, second: float, goal: float) 
     if fits.size == 0:
         return None
     zeta = math.exp(float(LOG_CAPS[fits[0]]))
-    found = below_m(groups, zeta, math.log(min(allowed / H, 0.5)))
+    found = floor_of_sum(capped_weights(groups, zeta), math.log(min(allowed / H, 0.5)))
     if found is None:
         return None
     m, below = found
@@ -134,23 +138,6 @@ def choose_swap(groups: Groups, H: float, a: float, second: float, goal: float) 
     cost = H * below + float(over[fits[0]]) / m + above / m
     weights = tuple(node_weights(x, c) for c, _ in groups)
     return Swap(zeta, m, alpha, beta, x, weights, cost * (1.0 + 1e-8))
-
-
-def below_m(groups: Groups, zeta: float, log_goal: float) -> tuple[float, float] | None:
-    """(A): the largest m found with E(1 - S/m)_+ <= e^`log_goal`, and that bound.
-
-    E(1 - S/m)_+ <= e^(tau m - 1)/(tau m) prod_g (E e^(-tau min(Z_g, zeta)))^(n_g).
-    """
-    variance = sum(n * math.expm1(c * c) for c, n in groups)
-    tau = TAUS_BELOW * math.sqrt(2.0 * max(-log_goal, 1.0) / variance)
-    log_moment = np.zeros_like(tau)
-    for c, n in groups:
-        t, p = _weights_law(c)
-        # About the mean: nothing cancels where weights hardly vary.
-        with np.errstate(over="ignore"):
-            about = np.expm1(-np.multiply.outer(tau, np.minimum(t, zeta) - 1.0)) @ p
-        log_moment += n * (np.log1p(about) - tau + 1e-15 * (1.0 + tau))
-    return largest_m(tau, log_moment + 1e-9, log_goal)
 
 
 def drift_of_weights(

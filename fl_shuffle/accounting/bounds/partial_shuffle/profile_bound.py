@@ -15,11 +15,10 @@ import math
 import numpy as np
 
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
-    CONVEX_ORDER_LEAST_END,
     PARTIAL_SHUFFLE_MAX_EXPONENT,
     PARTIAL_SHUFFLE_ROUND_OFF,
     PROFILE_INFLATION,
-    ConvexOrderLaw,
+    law_of_profile,
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import LocalProfile
 from fl_shuffle.accounting.bounds.partial_shuffle.weights import floor_of_sum, spread_atoms
@@ -50,10 +49,7 @@ CONVEX_ORDER_MIN_OTHERS = 5
 def profile_delta(profile: LocalProfile, count: int, epsilon: float) -> float:
     """An upper bound on delta(epsilon) with `count` others; infinite where none is found."""
     local = profile.local_delta(epsilon) * PROFILE_INFLATION
-    a = math.exp(epsilon)
-    least = CONVEX_ORDER_LEAST_END
-    upper, lower = max(profile.top - a, least), min(1.0 - a * profile.top, -least)
-    law = ConvexOrderLaw(epsilon, profile, lower, upper)
+    law = law_of_profile(epsilon, profile, profile.top)
     return convex_order_delta(law, profile.kinks, local, profile, count)
 
 
@@ -78,8 +74,8 @@ def convex_order_delta(
         zeta, over = _cap(hiding, goal / (local + drift))
         steps = np.concatenate([[0.0], _grid(hiding, zeta), [zeta]])
         transform = np.append(0.0, steps[1:] * hiding(1.0 / steps[1:]))
-        values, probabilities = spread_atoms(steps, transform)
-        found = floor_of_sum(values, probabilities, count, math.log(goal / local))
+        weights = (*spread_atoms(steps, transform), count)
+        found = floor_of_sum([weights], math.log(goal / local))
         if found is None:
             return math.inf
         m, below = found

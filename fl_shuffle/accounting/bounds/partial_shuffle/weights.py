@@ -1,13 +1,14 @@
-"""Weights of the random swap where only a local profile is known: their law, and m.
+"""Weights of the random swap: their law where only a local profile is known, and m.
 
 docs/proofs.md, section 11, (A): w = min(Z, zeta) in the law whose E(t - w)_+ is known from the
-profile, and the largest m that a sum of N such weights falls below with little expectation. Small
+profile, and the largest m that a sum of N weights falls below with little expectation. Small
 weights decide, and sums of positive terms keep their relative accuracy.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -28,7 +29,7 @@ SWAP_FIXED_POINT_STEPS = 40
 """Any x is valid: x = level + log x comes near the best one in so many steps."""
 SWAP_EXPONENT_ROUND_OFF = 1e-12
 """Covers the round-off of an exponent, relative to its parts."""
-FACTORS = np.geomspace(0.2, 3.0, 24)
+FACTORS = np.geomspace(0.15, 4.0, 30)
 """Rates tried in the exponential inequality, around the normal approximation's."""
 
 
@@ -46,35 +47,32 @@ def spread_atoms(values: FloatArray, below: FloatArray) -> tuple[FloatArray, Flo
 
 
 def floor_of_sum(
-    values: FloatArray, probabilities: FloatArray, count: int, log_goal: float
+    groups: Sequence[tuple[FloatArray, FloatArray, int]], log_goal: float
 ) -> tuple[float, float] | None:
-    """m, and a bound on E(1 - S/m)_+ near e^`log_goal`, S a sum of `count` such weights."""
-    mean = float(probabilities @ values)
-    spread = math.sqrt(float(probabilities @ (values - mean) ** 2))
-    rates = FACTORS * math.sqrt(2.0 * max(-log_goal, 1.0) / count) / spread
-    most = min(SWAP_MAX_RATE / spread, PARTIAL_SHUFFLE_MAX_EXPONENT)
-    rates = np.unique(np.minimum(rates, most))
-    # log E e^(-rate (w - 1)), with round-off; then of e^(-rate S).
-    each = np.log1p(np.expm1(-np.multiply.outer(rates, values - 1.0)) @ probabilities)
-    log_moment = count * (each + SWAP_ROUND_OFF * rates * spread - rates)
-    return largest_m(rates, log_moment, log_goal)
+    """m, and a bound on E(1 - S/m)_+ near e^`log_goal`; None where no rate keeps the goal.
 
-
-def largest_m(
-    rates: FloatArray, log_moments: FloatArray, log_goal: float
-) -> tuple[float, float] | None:
-    """m, and a bound on E(1 - S/m)_+ near e^`log_goal`, if log E e^(-rate S) <= `log_moments`.
-
-    With x = rate m it is at most e^(x + log_moment - 1)/x: the largest x that keeps the goal. None
-    where no rate does.
+    S is the sum of independent weights: groups of (values, probabilities, number). With x = tau m
+    it is at most e^(x - 1)/x prod (E e^(-tau w))^n: the largest m = x/tau that keeps the goal.
     """
+    variance = sum(n * float(p @ (v - p @ v) ** 2) for v, p, n in groups)
+    count = sum(n for _, _, n in groups)
+    spread = math.sqrt(variance / count)
+    most = min(SWAP_MAX_RATE / spread, PARTIAL_SHUFFLE_MAX_EXPONENT)
+    rates = FACTORS * math.sqrt(2.0 * max(-log_goal, 1.0) / variance)
+    rates = np.unique(np.minimum(rates, most))
+    log_moments = np.zeros_like(rates)
+    for v, p, n in groups:
+        # About one: nothing cancels where weights hardly vary.
+        each = np.log1p(np.expm1(-np.multiply.outer(rates, v - 1.0)) @ p)
+        log_moments += n * (each - rates + SWAP_ROUND_OFF * rates * spread + 1e-15 * (1.0 + rates))
     level = log_goal - log_moments + 1.0
     good = np.isfinite(level) & (level > SWAP_LEAST_LEVEL)
     if not np.any(good):
         return None
-    rates, log_moments, x = rates[good], log_moments[good], level[good]
+    rates, log_moments, level = rates[good], log_moments[good], level[good]
+    x = level
     for _ in range(SWAP_FIXED_POINT_STEPS):
-        x = level[good] + np.log(x)
+        x = level + np.log(x)
     best = int(np.argmax(x / rates))
     most = float(x[best]) * (1.0 - SWAP_ROUND_OFF)
     exponent = most + float(log_moments[best]) - 1.0 + SWAP_EXPONENT_ROUND_OFF * (most + 1.0)

@@ -10,28 +10,7 @@ from scipy.stats import binom
 
 from fl_shuffle.accounting.bounds.partial_shuffle import profile
 from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import profile_delta
-from fl_shuffle.accounting.bounds.vector import VectorCurve
-from fl_shuffle.accounting.engine.composition import Composition
-from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
-from fl_shuffle.accounting.reports import ReportClass, RoundType
-from tests.accounting.chosen_vector_datasets import vector_lower_epsilon
 from tests.oracles import shuffle_delta
-
-
-@pytest.mark.parametrize(
-    ("local", "reports"), [(0.5, 10**4), (1.0, 10**4), (2.0, 10**4), (4.0, 10**5)]
-)
-def test_lowered_by_a_tenth_an_attack_refutes_it(local: float, reports: int) -> None:
-    mu = local / math.sqrt(2.0 * math.log(1.25e5))
-    classes = [ReportClass("gaussian", 1.0, mu / 2, mu, reports)]
-    proven = VectorCurve(RoundType.of(classes, 0)).epsilon(1e-6)
-    attack = vector_lower_epsilon(classes, 0, 1e-6).epsilon
-    assert 0.9 * proven < attack <= proven
-
-
-def binary_response(epsilon0: float) -> np.ndarray:
-    high = 1.0 / (1.0 + math.exp(-epsilon0))
-    return np.array([[high, 1.0 - high], [1.0 - high, high]])
 
 
 def binary_delta(epsilon0: float, ones: int, zeros: int, epsilon: float) -> float:
@@ -47,7 +26,7 @@ def binary_delta(epsilon0: float, ones: int, zeros: int, epsilon: float) -> floa
 
 
 @pytest.mark.parametrize("epsilon0", [0.5, 1.0, 3.0])
-@pytest.mark.parametrize("others", [40, 200, 1000])
+@pytest.mark.parametrize("others", [40, 1000])
 def test_pure_profile_against_every_binary_data_set(epsilon0: float, others: int) -> None:
     local = profile.approximate(epsilon0)
     closest = 0.0
@@ -90,35 +69,3 @@ def test_profiles_of_random_families() -> None:
             for epsilon in (0.0, 0.05, 0.2):
                 exact = shuffle_delta(laws[0], laws[1], r, math.exp(epsilon))
                 assert exact <= min(profile_delta(local, others, epsilon), curve(epsilon)) + 1e-12
-
-
-def test_two_rounds_exactly() -> None:
-    """Two rounds of binary response: the composed bound is not below the exact composition."""
-    epsilon0, others = 1.0, 60
-    local = profile.approximate(epsilon0)
-    grid = np.linspace(0.0, epsilon0, 40)
-    curve = [min(profile_delta(local, others, e), local.local_delta(e)) for e in grid.tolist()]
-    composed = Composition([(DominatingPair.from_curve(grid, curve), 2)])
-    high = 1.0 / (1.0 + math.exp(-epsilon0))
-    closest = 0.0
-    for first_ones, second_ones in ((0, 0), (0, 60), (30, 30), (60, 10)):
-        rounds = []
-        for ones in (first_ones, second_ones):
-            base = np.convolve(
-                binom.pmf(np.arange(ones + 1), ones, high),
-                binom.pmf(np.arange(others - ones + 1), others - ones, 1 - high),
-            )
-            rounds.append(
-                (np.convolve(base, [1 - high, high]), np.convolve(base, [high, 1 - high]))
-            )
-        p = np.multiply.outer(rounds[0][0], rounds[1][0])
-        q = np.multiply.outer(rounds[0][1], rounds[1][1])
-        for epsilon in (0.05, 0.2, 0.4, 0.8):
-            exact = max(
-                np.maximum(p - math.exp(epsilon) * q, 0).sum(),
-                np.maximum(q - math.exp(epsilon) * p, 0).sum(),
-            )
-            bound = composed.delta(epsilon)
-            assert exact <= bound
-            closest = max(closest, exact / bound)
-    assert closest > 0.3

@@ -29,10 +29,9 @@ from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_swap import (
     node_weights,
 )
 from fl_shuffle.accounting.bounds.partial_shuffle.line import Line
-from fl_shuffle.accounting.bounds.partial_shuffle.worst_box import FINE
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
 from tests.accounting.bounds.partial_shuffle.oracles import gram_theorem
-from tests.accounting.bounds.partial_shuffle.oracles.gram_theorem import GW, G, Parameters
+from tests.accounting.bounds.partial_shuffle.oracles.gram_theorem import Parameters
 
 GOLDEN = json.loads(
     (Path(__file__).resolve().parents[3] / "golden" / "partial_shuffle.json").read_text()
@@ -96,7 +95,7 @@ def test_the_package_at_the_stored_parameters(point: dict[str, Any]) -> None:
     main = MainTerm(setting, a, ends, swap, (free["cut"], free["theta"]))
     logs = []
     for area, p, stored in zip(setting.covers, weights, point["log_main"], strict=True):
-        found = float(main.value(area, p, area.ends, FINE)[0].max())
+        found = float(main.value(area, p, area.ends)[0].max())
         assert float(stored) - 1e-9 <= found <= float(stored) + ABOVE
         logs.append(float(stored))
     least = math.exp(mean_over(setting, logs) + main.theta * free["beta"]) / free["m"]
@@ -120,52 +119,13 @@ def test_the_number_that_is_used_is_the_theorems(point: dict[str, Any]) -> None:
         (2.5 / line.k2) ** 2, round(line.k2 / line.step), swap.zeta, swap.m, swap.alpha,
         swap.beta, tuple(swap.nodes.tolist()),
     )  # fmt: skip
-    assert gram_theorem.costs(free) * (1.0 - 1e-6) <= swap.cost
+    assert gram_theorem.costs(free) * (1.0 - 1e-6) <= swap.cost <= 1.2 * gram_theorem.costs(free)
     logs = [max(gram_theorem.log_main(free, c, end) for end in (0, 1)) for c, _ in setting.groups]
     least = math.exp(mean_over(setting, logs) + line.theta * swap.beta) / swap.m
     whole = least + gram_theorem.costs(free)
     found = main.delta(1e-3)
     # More than the data sets on the line: those off it, and what finite laws and Lemma 4 add.
     assert whole * (1.0 - 1e-6) <= found <= 1.5 * whole
-
-
-@pytest.mark.parametrize("point", [GOLDEN[i] for i in (3, 10, 13, 15, 16)], ids=name_of)
-def test_others_off_the_line_count_in_full(point: dict[str, Any]) -> None:
-    """Data sets anywhere in the balls, by quadrature in two dimensions: boxes of no width."""
-    setting, free = setting_of(point), free_of(point)
-    a = math.exp(point["epsilon"])
-    nodes = np.array(free.nodes)
-    weights = tuple(node_weights(nodes, c) for c, _ in setting.groups)
-    swap = Swap(free.zeta, free.m, free.alpha, free.beta, nodes, weights, 0.0)
-    main = MainTerm(setting, a, Ends.of(setting, a), swap, (free.cut, free.theta))
-    rng = np.random.default_rng(492)
-    area, other, closest = setting.covers[-1], setting.groups[-1][0], -9.0
-    kept = 0
-    while kept < 5:
-        p, q, r = rng.normal(size=(3, 2))
-        p *= setting.own / np.linalg.norm(p)
-        q = p + q * setting.move / np.linalg.norm(q) if kept % 2 else -p
-        r *= other / np.linalg.norm(r)
-        if np.linalg.norm(q) > setting.own + 1e-12 or np.linalg.norm(p - q) > setting.move + 1e-12:
-            q = p * (1.0 - setting.move / setting.own)
-        u, v = p - r, q - r
-        gram = float(u @ u), float(v @ v), float(u @ v)
-        if area.client_unit:
-            # The antipodal pair is on the frontier: its angles from the point opposite to r.
-            cosine = float(-(p @ r)) / setting.own / other
-            g1 = math.acos(min(max(cosine, -1.0), 1.0))
-            box = [g1, g1, math.pi - g1, math.pi - g1]
-        else:
-            box = [gram[0], gram[0], gram[0] - gram[1], gram[0] - gram[1]]
-        said = float(main.value(area, weights[-1], np.array([box]), FINE)[0][0])
-        true = gram_theorem.log_main_of(
-            free, other, *gram_theorem.off_the_line(gram, point["epsilon"])
-        )
-        assert true - 1e-6 <= said
-        closest = max(closest, true - said)
-        kept += 1
-    # Lowered by a fifth, D would be below it.
-    assert closest > -0.2
 
 
 def test_the_quadratic_part_counts() -> None:
@@ -243,38 +203,6 @@ def test_small_shuffles_exactly(own: float, other: float, move: float, others: i
                 assert exact <= bound
                 closest = max(closest, exact / bound)
     assert closest > 0.3
-
-
-def simulated(own: float, move: float, r: np.ndarray, a: float, draws: int = 4000) -> float:
-    """(1/n) E(sum_k L_k + L_1)_+ of one data set by drawing, minus four errors."""
-    rng = np.random.default_rng(491)
-    total = np.zeros(draws)
-    for mean in np.append(r, own):
-        z = rng.normal(size=draws) + mean
-        total += np.exp(own * z - own**2 / 2 - mean * z + mean**2 / 2)
-        q = own - move
-        total -= a * np.exp(q * z - q**2 / 2 - mean * z + mean**2 / 2)
-    value = np.maximum(total, 0.0) / (len(r) + 1)
-    return float(value.mean() - 4.0 * value.std() / math.sqrt(draws))
-
-
-def test_against_a_simulated_data_set() -> None:
-    """All others at one place: the sum of ratios decides, and its divergence is drawn."""
-    setting = Setting(0.8, 0.4, ((0.4, 999),))
-    closest = 0.0
-    for epsilon in (0.0, 0.05):
-        for end in (-0.4, 0.4):
-            drawn = simulated(0.4, 0.8, np.full(999, end), math.exp(epsilon))
-            bound = gaussian_delta(setting, epsilon)
-            assert drawn <= bound
-            closest = max(closest, drawn / bound)
-    # Lowered by a quarter it would be caught.
-    assert closest > 0.8
-
-
-def test_the_quadrature_is_a_law() -> None:
-    assert float(GW.sum()) == pytest.approx(1.0, abs=1e-14)
-    assert float(GW @ G**2) == pytest.approx(1.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-9, 3.0, 40.0, 500.0])

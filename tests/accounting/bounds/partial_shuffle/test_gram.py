@@ -8,14 +8,8 @@ import numpy as np
 import pytest
 from mpmath import mp, mpf
 
-from fl_shuffle.accounting.bounds.partial_shuffle.gram import Cover, corner, cover
+from fl_shuffle.accounting.bounds.partial_shuffle.gram import Cover, cover
 from tests.accounting.bounds.partial_shuffle.oracles.gram_theorem import stop_loss
-
-
-def above(low: tuple, high: tuple) -> float:
-    """At least zero if and only if `high` is above `low` in Lemma 1's order."""
-    du, dw, dx = (b - a for a, b in zip(low, high, strict=True))
-    return min(du, dw, math.sqrt(max(du, 0.0) * max(dw, 0.0)) - dx)
 
 
 def largest_violation(factor: float, count: int) -> float:
@@ -41,11 +35,6 @@ def largest_violation(factor: float, count: int) -> float:
 def test_the_law_grows_with_the_gram_matrix() -> None:
     assert largest_violation(1.0, 200) <= 1e-7
     assert largest_violation(1.5, 100) > 1e-3
-
-
-def test_the_corner_of_a_point_is_the_point() -> None:
-    u, w, x = corner(np.array([0.5]), np.array([0.3]), np.zeros(1), np.array([0.2]), 1.1)
-    assert (u[0], w[0], x[0]) == pytest.approx((0.5, 0.3, 0.3), abs=1e-12)
 
 
 def test_round_off_where_others_hardly_move() -> None:

@@ -19,18 +19,8 @@ def ask(**values: object) -> float:
     return bound(Question(delta=1e-6, **values)).epsilon  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("epsilon0", "clients", "reached"),
-    [(1.0, 10**4, 0.0442), (1.0, 10**6, 0.00354), (2.0, 10**4, 0.118), (4.0, 10**6, 0.035)],
-)
-def test_any_pure_randomizer(epsilon0: float, clients: int, reached: float) -> None:
-    found = ask(method="profile", epsilon0=epsilon0, clients=clients)
-    assert found <= reached
-    assert found < 0.9 * ask(method="clone", epsilon0=epsilon0, clients=clients)
-
-
 @pytest.mark.parametrize("name", ["krr", "blh", "rappor", "oue", "hadamard", "laplace"])
-@pytest.mark.parametrize(("epsilon0", "clients"), [(0.5, 300), (1.0, 2000), (3.0, 20_000)])
+@pytest.mark.parametrize(("epsilon0", "clients"), [(0.5, 300), (3.0, 20_000)])
 def test_never_below_the_exact_divergence_of_a_named_randomizer(
     name: str, epsilon0: float, clients: int
 ) -> None:
@@ -49,21 +39,10 @@ def test_a_small_delta0_counts_once_not_once_a_client() -> None:
         assert pure.delta(epsilon) <= impure.delta(epsilon) <= pure.delta(epsilon) * 1.001 + 4e-9
 
 
-def test_more_points_say_more() -> None:
-    few = ask(method="profile", profile=((1.0, 1e-8),), clients=10**4)
-    many = ask(method="profile", profile=((0.5, 1e-3), (1.0, 1e-8)), clients=10**4)
-    assert many < 0.6 * few
-
-
 @pytest.mark.parametrize("value", ["1", "1:x", "a:b", "-1:0.1", "1:2", "gdp:x", "gdp:-1"])
 def test_bad_profiles_are_refused(value: str) -> None:
     with pytest.raises(InvalidValueError):
         Question.from_mapping({"profile": value, "clients": 10, "delta": 1e-6})
-
-
-def test_profile_beside_epsilon0_is_refused() -> None:
-    with pytest.raises(InvalidValueError, match="beside"):
-        Question(method="profile", profile=((1.0, 0.1),), epsilon0=2.0, clients=10, delta=0.1)
 
 
 def test_profiles_bound_what_they_stand_for() -> None:

@@ -6,17 +6,16 @@ bound lowered by a tenth would be caught.
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from scipy.special import ndtr
 
+from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import law_of_profile
 from tests.accounting.bounds.partial_shuffle.oracles.exact_families import (
     PartialShuffle,
-    hockey,
-    stop_loss_law,
-    sum_positive_part,
 )
 from tests.oracles import shuffle_delta
 
@@ -87,7 +86,7 @@ def check_and_measure(cases: list[list[float]]) -> np.ndarray:
     return np.append(ratios.max(axis=0), (kept[:, 0] / kept[:, 4]).max())
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_every_stage_bounds_the_one_before(seed: int) -> None:
     rng = np.random.default_rng([16, seed])
     largest = check_and_measure([stages(random_case(rng), rng) for _ in range(150)])
@@ -107,83 +106,24 @@ def test_the_swap_formula_is_its_definition() -> None:
         assert swap.swapped() == pytest.approx(swap.swapped_by_definition(), abs=1e-13)
 
 
-def binned_normal(means: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Cell probabilities of N(mean, 1): binned families are finite, and binning lowers."""
-    inner = ndtr(edges - means[..., None])
-    ends = np.ones((*means.shape, 1))
-    return np.diff(np.concatenate([0.0 * ends, inner, ends], axis=-1), axis=-1)
-
-
-def gaussian_case(rng: np.random.Generator, others: int, plane: bool) -> Case:
-    """Means in balls of unequal radii; the pair opposite (client unit) or close (record)."""
-    cells = {2: 12, 3: 8, 4: 6}[others + 1] if not plane else {2: 4, 3: 3, 4: 3}[others + 1]
-    radii = rng.uniform(0.1, 0.8, others + 1)
-    edges = np.linspace(-1.6, 1.6, cells - 1)
-    dimension = 2 if plane else 1
-    directions = rng.normal(size=(others + 1, dimension))
-    means = radii[:, None] * directions / np.linalg.norm(directions, axis=1, keepdims=True)
-    if rng.integers(2):  # others at an end, where the divergence is large
-        means[1:] = -means[0] / radii[0] * radii[1:, None]
-    other_end = -means[0] if rng.integers(2) else means[0] * (1.0 - rng.uniform(0.2, 1.0))
-    points = np.concatenate([means[:1], other_end[None], means[1:], np.zeros((1, dimension))])
-    axes = binned_normal(points, edges)
-    laws = axes[:, 0] if not plane else np.einsum("pi,pj->pij", axes[:, 0], axes[:, 1])
-    laws = laws.reshape(len(points), -1)
-    return Case(laws[0], laws[1], laws[2:-1], laws[-1], float(np.exp(rng.choice([0.0, 0.05, 0.3]))))
-
-
-@pytest.mark.parametrize("plane", [False, True])
-@pytest.mark.parametrize("others", [1, 2, 3])
-def test_gaussian_lines_and_planes(others: int, plane: bool) -> None:
-    rng = np.random.default_rng([1602, others, plane])
-    largest = check_and_measure([stages(gaussian_case(rng, others, plane), rng) for _ in range(25)])
-    assert largest[0] > 0.8
-
-
-def family_profile(laws: np.ndarray, s: float) -> float:
-    """The largest H_s over ordered pairs of the family."""
-    return max(hockey(x, y, s) for x in laws for y in laws)
-
-
-def test_the_law_from_the_profile_alone() -> None:
-    """E(L - t)_+ <= S(t) for every triple, S is a stop-loss transform, the whole bound holds."""
-    rng = np.random.default_rng(1603)
-    closest = 0.0
+def test_the_law_from_a_profile_is_above_that_of_every_triple() -> None:
+    """E(L - t)_+ <= S(t) for any three laws of a family, whose profile is what is known of it."""
+    rng, closest = np.random.default_rng(1603), 0.0
     for _ in range(20):
-        k, others = int(rng.integers(2, 4)), int(rng.integers(2, 5))
-        laws = rng.dirichlet(np.ones(k) * 4.0, size=4) + 0.03
+        laws = rng.dirichlet(np.ones(3) * 4.0, size=4) + 0.03
         laws /= laws.sum(axis=1, keepdims=True)
         a = float(np.exp(rng.choice([0.0, 0.1, 0.4])))
-        r = laws[rng.integers(0, 4, others)]
-        p, q = laws[0], laws[1]
-        top = max((x / y).max() for x in laws for y in laws)
-        points = np.concatenate(
-            [np.linspace(1.0 - a * top, 0.0, 60), np.linspace(0.0, top - a, 61)[1:]]
-        )
-        if top <= a * 1.01:
-            continue
-        depth = np.maximum(-points, 0.0)
-        above = np.array([family_profile(laws, a + max(t, 0.0)) for t in points])
-        below = np.array([a * family_profile(laws, (1.0 + d) / a) for d in depth])
-        values = np.where(points >= 0.0, above, 1.0 - a - points + below)
-        values[-1] = 0.0
-        masses = stop_loss_law(points, values, 1.0 - a)
-        assert masses.min() > -1e-9, "S is convex"
-        for x in laws:
-            loss = (p - a * q) / x
-            exact = np.maximum(loss[:, None] - points, 0.0).T @ x
-            assert np.all(exact <= values + 1e-12)
-        # The whole theorem with omega a member: weights at most `top`, no cap cost.
-        omega = laws[int(rng.integers(4))]
-        swap = PartialShuffle(p, q, r, omega, a, top)
-        m = others * float(rng.uniform(0.5, 1.0))
-        coarse, coarse_masses = points[::12], stop_loss_law(points[::12], values[::12], 1.0 - a)
-        gain = np.maximum(coarse, 0.0)
-        shaped = (1.0 - top / m) * coarse + 2.0 * top / m * gain
-        if top >= m:
-            continue
-        bound = sum_positive_part(shaped, coarse_masses, others) / m + swap.floor_cost(m)
-        exact = shuffle_delta(p, q, r, a)
-        assert exact <= bound + ROUND_OFF
-        closest = max(closest, exact / bound)
-    assert closest > 0.15
+
+        def family(s: np.ndarray, laws: np.ndarray = laws) -> np.ndarray:
+            gains = laws[:, None, None] - np.multiply.outer(s, laws).transpose(1, 0, 2)
+            return np.maximum(gains, 0.0).sum(axis=3).max(axis=(0, 1))
+
+        law = law_of_profile(math.log(a), family, 50.0)
+        t = np.linspace(1.0 - 3.0 * a, 3.0 - a, 121)
+        said = law.stop_loss(t)
+        assert np.all(np.diff(said, 2) >= -1e-12), "S is convex"
+        for p, q, r in itertools.permutations(laws, 3):
+            exact = np.maximum((p - a * q) / r - t[:, None], 0.0) @ r
+            assert np.all(exact <= said + 1e-12)
+            closest = max(closest, float(np.max(exact[60:] / np.maximum(said[60:], 1e-9))))
+    assert closest > 0.9

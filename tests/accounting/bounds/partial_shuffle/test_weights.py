@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from scipy.special import logsumexp
+from scipy.stats import binom
 
 from fl_shuffle.accounting.bounds.partial_shuffle.weights import floor_of_sum, spread_atoms
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
@@ -17,30 +18,18 @@ def test_the_floor_of_a_sum_of_two_valued_weights(count: int) -> None:
     low, high = 0.5, 2.0
     chance = (1.0 - low) / (high - low)
     for log_goal in (-3.0, -8.0):
-        found = floor_of_sum(
-            np.array([low, high]), np.array([1.0 - chance, chance]), count, log_goal
-        )
+        weights = np.array([low, high]), np.array([1.0 - chance, chance])
+        found = floor_of_sum([(*weights, count // 3), (*weights, count - count // 3)], log_goal)
         assert found is not None
         m, bound = found
         hits = np.arange(count + 1)
-        log_mass = np.array(
-            [
-                math.lgamma(count + 1)
-                - math.lgamma(k + 1)
-                - math.lgamma(count - k + 1)
-                + k * math.log(chance)
-                + (count - k) * math.log(1.0 - chance)
-                for k in hits
-            ]
-        )
         sums = count * low + hits * (high - low)
-        exact = float(np.exp(log_mass) @ np.maximum(1.0 - sums / m, 0.0))
+        exact = float(binom.pmf(hits, count, chance) @ np.maximum(1.0 - sums / m, 0.0))
         assert exact <= bound <= 1.01 * math.exp(log_goal)
         assert 0.0 < m <= 1.1 * count
 
 
-@pytest.mark.parametrize("reach", [0.02, 0.3, 1.0])
-@pytest.mark.parametrize("sds", [2.0, 8.0, 12.0])
+@pytest.mark.parametrize(("reach", "sds"), [(0.02, 12.0), (1.0, 8.0)])
 def test_small_weights_keep_the_mass_that_decides(reach: float, sds: float) -> None:
     """log E e^(-rate w) by fine sums of the normal density, where masses far below 2^-53 decide."""
     zeta = math.exp(5.0 * reach)

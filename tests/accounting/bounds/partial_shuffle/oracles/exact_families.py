@@ -110,24 +110,3 @@ class PartialShuffle:
     def costs(self, m: float) -> float:
         """(A) and (B)."""
         return self.floor_cost(m) + self.cap_cost(m)
-
-
-def stop_loss_law(points: np.ndarray, values: np.ndarray, mean: float) -> np.ndarray:
-    """Masses at `points` of the law whose E(L - t)_+ is linear between them with these values."""
-    slopes = np.concatenate([[-1.0], np.diff(values) / np.diff(points), [0.0]])
-    first = values[0] - (mean - points[0])
-    assert abs(first) < 1e-9, first
-    return np.diff(slopes)
-
-
-def sum_positive_part(points: np.ndarray, masses: np.ndarray, count: int) -> float:
-    """E(sum of `count` iid copies)_+ by repeated merging of equal sums."""
-    law = {0.0: 1.0}
-    for _ in range(count):
-        grown: dict[float, float] = {}
-        for value, mass in law.items():
-            for x, w in zip(points, masses, strict=True):
-                key = round(value + float(x), 12)
-                grown[key] = grown.get(key, 0.0) + mass * float(w)
-        law = grown
-    return sum(mass * max(value, 0.0) for value, mass in law.items())

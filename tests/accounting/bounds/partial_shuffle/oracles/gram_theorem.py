@@ -72,19 +72,6 @@ def lifted(free: Parameters, x: np.ndarray, w: float) -> np.ndarray:
     return result
 
 
-def off_the_line(gram: tuple[float, float, float], epsilon: float) -> tuple[np.ndarray, np.ndarray]:
-    """L's values and weights at any Gram matrix: x/y has deviation d, the rest is common."""
-    u, w, x = gram
-    h, hw = np.polynomial.hermite_e.hermegauss(40)
-    g, gw = G[::16], GW[::16] / GW[::16].sum()
-    d = math.sqrt(u + w - 2.0 * x)
-    along, beside = np.array([u - x, x - w]) / d, math.sqrt(max(u - ((u - x) / d) ** 2, 0.0))
-    x1, y1 = (np.exp(c * g - 0.5 * c * c) for c in along)
-    common = np.exp(beside * h - 0.5 * beside * beside)
-    values = np.multiply.outer(common, x1 - math.exp(epsilon) * y1).ravel()
-    return values, np.multiply.outer(hw / hw.sum(), gw).ravel()
-
-
 def log_d(free: Parameters, x: np.ndarray, weights: np.ndarray = GW) -> float:
     """log D of the values x with these weights: every modulus up to the last, exactly."""
     grown = weights * np.exp(free.theta * x)
