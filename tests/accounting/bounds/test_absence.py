@@ -8,16 +8,11 @@ import math
 import pytest
 
 import fl_shuffle as fs
-from benchmarks.reproduction.composed import dominating_pair
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta
 from fl_shuffle.accounting.bounds.blanket import blanket_delta
-from fl_shuffle.accounting.bounds.clones import clone_curve
-from fl_shuffle.accounting.bounds.participation import with_absence
 from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget, check_budgets
 from fl_shuffle.accounting.bounds.worst_client import client_curve
-from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.guarantee import Status
-from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
 from fl_shuffle.accounting.laws.finite import KRandomizedResponse, MatrixRandomizer, Randomizer
 from fl_shuffle.accounting.laws.frequency_oracles import Rappor
 from fl_shuffle.accounting.queries.methods import METHODS
@@ -46,7 +41,7 @@ SMALL: list[tuple[Randomizer, Matrix, int]] = [
 @pytest.mark.parametrize(
     ("randomizer", "matrix", "most"), SMALL, ids=lambda value: getattr(value, "name", "")
 )
-@pytest.mark.parametrize("rate", [0.02, 0.3, 0.9])
+@pytest.mark.parametrize("rate", [0.02, 0.9])
 def test_bounds_bracket_every_neighbouring_pair(
     randomizer: Randomizer, matrix: Matrix, most: int, rate: float
 ) -> None:
@@ -64,7 +59,7 @@ def test_bounds_bracket_every_neighbouring_pair(
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.5])
-@pytest.mark.parametrize("budgets", [(0.3, 1.0, 2.5), (2.0, 0.2, 0.2, 1.0), (1.0, 4.0)])
+@pytest.mark.parametrize("budgets", [(0.3, 1.0, 2.5), (1.0, 4.0)])
 def test_others_with_budgets_of_their_own(budgets: tuple[float, ...], rate: float) -> None:
     """One client of budget 1.5 among others with these: every data set of theirs, k = 3."""
     own = absent_too(krr_matrix(1.5, 3), rate)
@@ -91,18 +86,6 @@ def test_others_with_budgets_of_their_own(budgets: tuple[float, ...], rate: floa
         assert worst <= curve(epsilon).delta * (1.0 + 1e-12)
 
 
-def test_clones_cover_every_pair_of_any_randomizer() -> None:
-    """The standard clone with absence, for k-RR and a matrix of the same local budget."""
-    for matrix in (krr_matrix(1.0, 3), OWN):
-        logs = [max(c) / min(c) for c in zip(*matrix, strict=True)]
-        epsilon0 = math.log(max(logs))
-        for rate in (0.1, 0.6):
-            curve = clone_curve(epsilon0, [(math.exp(-epsilon0), 3)], participation=rate)
-            for epsilon in (0.0, 0.1, 0.4):
-                worst, _ = worst_divergence(absent_too(matrix, rate), 4, epsilon)
-                assert worst <= curve(epsilon).delta * (1.0 + 1e-12)
-
-
 KNOWING_ABSENCE = [name for name, method in METHODS.items() if method.absence and name != "proven"]
 
 
@@ -123,16 +106,3 @@ def test_every_method_that_knows_of_absence_brackets_the_truth(method: str, rate
             if n == 1:
                 # Nobody hides the client but its own coin.
                 assert answer.delta == pytest.approx(worst, rel=1e-6)
-
-
-def test_laplace_reports_may_be_absent_too() -> None:
-    """The continuous law and its finite dominating pair, as outcome tables, agree."""
-    laplace = LaplaceRandomizer(1.0)
-    pair = dominating_pair(laplace, 400)
-    for rate, epsilon in ((0.02, 0.001), (0.3, 0.05)):
-        bound = blanket_delta(laplace, 500, epsilon, participation=rate).delta
-        law = pair.law(epsilon)
-        assert law is not None
-        table, masses = with_absence(law, [(pair.blanket_mass, 499)], rate, epsilon)
-        finite = amplified_delta(table, masses, relative_error=1e-6)
-        assert bound == pytest.approx(finite.delta, rel=1e-3)

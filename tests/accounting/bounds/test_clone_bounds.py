@@ -39,20 +39,6 @@ def test_small_n_against_the_pair_from_its_definition(epsilon0: float, n: int) -
         assert exact * (1 - 1e-12) <= ours <= exact * (1 + 1e-3)
 
 
-@pytest.mark.parametrize("k", [2, 3])
-def test_every_dataset_of_small_randomized_response_stays_below(k: int) -> None:
-    """All inputs of all clients, n up to 4: exact delta <= blanket <= clone."""
-    for epsilon0, n in ((0.7, 3), (1.5, 4), (2.5, 3)):
-        matrices = [krr_matrix(epsilon0, k)] * n
-        for epsilon in (0.0, 0.2 * epsilon0, 0.6 * epsilon0):
-            exact = worst_delta(matrices, epsilon)
-            query = Question(randomizer="krr", k=k, epsilon0=epsilon0, clients=n, epsilon=epsilon)
-            blanket = bound(query).delta
-            clone = standard_clone(epsilon0, n, epsilon=epsilon).delta
-            assert exact <= blanket * (1 + 1e-9)
-            assert blanket <= clone * (1 + 1e-3)
-
-
 @settings(max_examples=8, deadline=None)
 @given(budgets=st.lists(st.floats(0.05, 2.5), min_size=3, max_size=4), share=st.floats(0.0, 0.9))
 def test_ternary_response_with_personal_budgets_is_covered(
@@ -93,17 +79,6 @@ def test_blanket_below_standard_clone(epsilon0: float, n: int, share: float, k: 
     # The certified lower ends: far in the tail (1e-200) the engine only bounds.
     assert lower <= blanket.delta
     assert blanket.delta - blanket.numerical_error <= standard.delta
-
-
-def test_equal_personal_budgets_are_the_homogeneous_bound_and_order_is_irrelevant() -> None:
-    asked = {"randomizer": "krr", "k": 4, "delta": 1e-6}
-    shared = bound(Question(**asked, epsilon0=0.8, clients=500))
-    personal = bound(Question(**asked, budgets=(LocalBudget(0.8),) * 500))
-    assert shared.epsilon == personal.epsilon
-    mixed = [LocalBudget(0.5)] * 100 + [LocalBudget(1.5)] * 50
-    forward = bound(Question(**asked, budgets=tuple(mixed)))
-    backward = bound(Question(**asked, budgets=tuple(reversed(mixed))))
-    assert forward.epsilon == backward.epsilon
 
 
 def test_grouping_many_budgets_is_safe_and_tight() -> None:

@@ -1,4 +1,4 @@
-"""Reference values of the bounds for Laplace vectors; what never hurts, and what costs nothing."""
+"""What never hurts a client among vector reports, what costs nothing, and what is refused."""
 
 from __future__ import annotations
 
@@ -9,25 +9,6 @@ import pytest
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.reports import ReportClass, RoundType
 from fl_shuffle.errors import InvalidValueError
-
-
-def laplace(radius: float, count: int, scale: float = 1.0) -> ReportClass:
-    return ReportClass("laplace", scale, radius, 2.0 * radius, count)
-
-
-def test_laplace_reference_values_with_personal_clips() -> None:
-    """Radius eps0/2 at scale 1: local budget eps0."""
-    assert VectorCurve(RoundType.of([laplace(0.25, 10**4)])).epsilon(1e-5) == pytest.approx(
-        0.0132, rel=0.01
-    )
-    mixed = [laplace(0.25, 5000), laplace(0.005, 5000)]
-    assert VectorCurve(RoundType.of(mixed, 0)).epsilon(1e-5) == pytest.approx(0.0123, rel=0.01)
-    assert VectorCurve(RoundType.of(mixed, 1)).epsilon(1e-5) == pytest.approx(1e-4, rel=0.02)
-    one = [laplace(2.0, 1), laplace(0.005, 9999)]
-    assert VectorCurve(RoundType.of(one, 0)).epsilon(1e-5) == pytest.approx(0.0938, rel=0.01)
-    assert VectorCurve(RoundType.of([laplace(0.25, 1000)])).epsilon(1e-6) == pytest.approx(
-        0.05801, rel=2e-3
-    )
 
 
 def test_more_reports_and_smaller_balls_never_hurt() -> None:
@@ -71,3 +52,12 @@ def test_a_move_of_almost_nothing_costs_no_more_than_alone(noise: str, move: flo
     curve = VectorCurve(RoundType(noise, 1.0, 1.0, move, ((1.0, 10**6),)))
     for epsilon in (0.0, move, 1.0):
         assert 0.0 <= curve.delta(epsilon) <= curve.local_delta(epsilon)
+
+
+def test_the_widest_others_are_left_out_where_that_pays() -> None:
+    def at(*others: tuple[float, int]) -> float:
+        return VectorCurve(RoundType("gaussian", 1.0, 0.2, 0.4, others)).epsilon(1e-6)
+
+    alone = at((0.2, 1999))
+    assert at((0.2, 1999), (1.2, 300)) <= alone * 1.003
+    assert at((0.2, 1999), (0.25, 2000)) < 0.85 * alone

@@ -78,12 +78,9 @@ def drawn_variance(
     companies = _companies(variance, bridged, (effective >= 0.0) & (clients > 0))
     for members, company in companies:
         values, counts = effective[company], clients[company]
-        sure = 0.0
-        for rate in np.geomspace(1e-3, 1e3, 61) / float(values @ counts):
-            absent = np.log1p(participation * np.expm1(-rate * values))
-            sure = max(
-                sure, (math.log(rare / len(companies)) - float(absent @ counts)) / float(rate)
-            )
+        rates = np.geomspace(1e-3, 1e3, 61)[:, None] / float(values @ counts)
+        absent = np.log1p(participation * np.expm1(-rates * values)) @ counts
+        sure = float(np.max((math.log(rare / len(companies)) - absent) / rates[:, 0], initial=0.0))
         hidden[members] = np.maximum(sure * _rounded_down(values), variance)[members]
     return hidden
 
