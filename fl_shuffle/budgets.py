@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.configuration.sections import BudgetsSection
-from fl_shuffle.csv_files import looks_like_number, read_rows, real_number, whole_number
+from fl_shuffle.csv_files import looks_like_number, read_table, real_number, whole_number
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.plugins import load_function
 
@@ -163,26 +163,16 @@ def read_budgets(
     ids of two kinds, and missing, duplicate or extra clients.
     """
     source = Path(path)
-    rows = read_rows(source, "budgets file", ConfigError)
-    header = tuple(cell.strip() for cell in rows[0]) if rows else ()
-    if header not in (COLUMNS, (*COLUMNS, LIFETIME)):
-        found = ",".join(rows[0]) if rows else "an empty file"
-        raise ConfigError(
-            f"budgets file {source} line 1: columns must be {','.join(COLUMNS)} "
-            f"(and optionally {LIFETIME}), got {found}"
-        )
-    if len(rows) == 1:
-        raise ConfigError(f"budgets file {source} holds no clients; add lines {','.join(header)}")
+    width, rows = read_table(source, "budgets file", COLUMNS, LIFETIME)
     ids: dict[str, int] = {}
-    lines = np.empty((len(rows) - 1, len(header) - 1))
-    for number, row in enumerate(rows[1:], start=2):
-        where = f"budgets file {source} line {number}"
-        lines[number - 2] = _budget_row(where, row, len(header))
+    lines = []
+    for number, (where, row) in enumerate(rows):
+        lines.append(_budget_row(where, row))
         if ids.setdefault(row[0].strip(), number) != number:
             raise _twice(where, row[0].strip())
     count = len(ids) if clients is None else clients
     places, by_place = _places(source, list(ids), count, names)
-    table = np.full((count, len(header) - 1), np.nan)
+    table = np.full((count, width - 1), np.nan)
     for number, (place, values) in enumerate(zip(places, lines, strict=True), start=2):
         if not np.isnan(table[place, 0]):
             raise _twice(f"budgets file {source} line {number}", str(place))
@@ -194,7 +184,7 @@ def read_budgets(
             f"budgets file {source}: {absent.size} of {count} clients are missing, first client "
             f"{first}; add a line for each"
         )
-    lifetime = table[:, 2] if len(header) > len(COLUMNS) else None
+    lifetime = table[:, 2] if width > len(COLUMNS) else None
     return Budgets(table[:, 0], table[:, 1], lifetime, by_place)
 
 
@@ -248,21 +238,18 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:40]}...")
 
 
-def _budget_row(where: str, row: list[str], width: int) -> list[float]:
-    if not any(cell.strip() for cell in row):
-        raise ConfigError(f"{where} is empty; remove it")
-    if len(row) != width:
-        raise ConfigError(f"{where}: expected {width} values, got {len(row)}")
+def _budget_row(where: str, row: list[str]) -> list[float]:
     numbers = [real_number(cell) for cell in row[1:]]
     values = [number for number in numbers if number is not None]
     if not row[0].strip() or len(values) != len(numbers):
         raise ConfigError(
-            f"{where}: {','.join(row)!r} must be a client's number or name, and {width - 1} numbers"
+            f"{where}: {','.join(row)!r} must be a client's number or name, and "
+            f"{len(numbers)} numbers"
         )
     if not np.isfinite(values[0]) or values[0] <= 0:
         raise ConfigError(f"{where}: epsilon = {row[1]} must be finite and > 0")
     if not np.isfinite(values[1]) or not 0 <= values[1] < 1:
         raise ConfigError(f"{where}: delta = {row[2]} must be in [0, 1)")
-    if width > len(COLUMNS) and not values[2] > 0:
+    if len(row) > len(COLUMNS) and not values[2] > 0:
         raise ConfigError(f"{where}: {LIFETIME} = {row[3]} must be > 0 (it may be inf)")
     return values

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
-from fl_shuffle.errors import FlShuffleError
+from fl_shuffle.errors import ConfigError
 
 FIRST_BYTES = 1 << 20
 """So much is looked at first: a file that is no text is seen there."""
@@ -14,27 +15,56 @@ MOST_BYTES = 1 << 32
 """A longer file is no table of clients: a hundred million lines are shorter."""
 
 
-def read_rows(path: Path, what: str, error: type[FlShuffleError]) -> list[list[str]]:
+def read_table(
+    path: Path, what: str, columns: tuple[str, ...], optional: str = ""
+) -> tuple[int, Iterator[tuple[str, list[str]]]]:
+    """How many columns a file has, and its rows, each with where it stands, in words.
+
+    Raises `ConfigError`, naming `what` it is, the file and the line, as `read_rows`, for other
+    columns than these (and the `optional` one after them), no row, and one of another length.
+    """
+    rows = read_rows(path, what)
+    header = tuple(cell.strip() for cell in rows[0]) if rows else ()
+    if header not in (columns, (*columns, optional)):
+        found = ",".join(rows[0]) if rows else "an empty file"
+        more = f" (and optionally {optional})" if optional else ""
+        wanted = f"columns must be {','.join(columns)}{more}"
+        raise ConfigError(f"{what} {path} line 1: {wanted}, got {found}")
+    if len(rows) == 1:
+        raise ConfigError(f"{what} {path} has columns alone; add lines {','.join(header)}")
+
+    def numbered() -> Iterator[tuple[str, list[str]]]:
+        for number, row in enumerate(rows[1:], start=2):
+            where = f"{what} {path} line {number}"
+            if not any(cell.strip() for cell in row):
+                raise ConfigError(f"{where} is empty; remove it")
+            if len(row) != len(header):
+                raise ConfigError(f"{where}: expected {len(header)} values, got {len(row)}")
+            yield where, row
+
+    return len(header), numbered()
+
+
+def read_rows(path: Path, what: str) -> list[list[str]]:
     """The rows of a UTF-8 file, with or without a byte-order mark; blank lines at its end left out.
 
-    Raises `error`, naming `what` it is and the file, where there is none, or it is no text.
+    Raises `ConfigError`, naming `what` it is and the file, where there is none, or it is no text.
     """
     if "\0" in str(path):
-        raise error(f"{what} {str(path)!r}: no file's name holds the NUL character")
+        raise ConfigError(f"{what} {str(path)!r}: no file's name holds the NUL character")
     try:
         content = content_of(path)
-    except FileNotFoundError:
-        raise error(f"{what} {path} does not exist") from None
-    except OSError as reason:
-        raise error(f"{what} {path} cannot be read: {reason.strerror}") from None
-    if b"\0" in content[:FIRST_BYTES]:
-        raise error(f"{what} {path} is not text; save it as CSV (UTF-8)")
-    try:
+        if b"\0" in content[:FIRST_BYTES]:
+            raise ConfigError(f"{what} {path} is not text; save it as CSV (UTF-8)")
         rows = list(csv.reader(content.decode("utf-8-sig").splitlines()))
+    except FileNotFoundError:
+        raise ConfigError(f"{what} {path} does not exist") from None
+    except OSError as reason:
+        raise ConfigError(f"{what} {path} cannot be read: {reason.strerror}") from None
     except UnicodeDecodeError:
-        raise error(f"{what} {path} is not UTF-8 text; save it as UTF-8") from None
+        raise ConfigError(f"{what} {path} is not UTF-8 text; save it as UTF-8") from None
     except csv.Error as reason:
-        raise error(f"{what} {path} is no CSV: {reason}") from None
+        raise ConfigError(f"{what} {path} is no CSV: {reason}") from None
     while rows and not any(cell.strip() for cell in rows[-1]):
         rows.pop()
     return rows

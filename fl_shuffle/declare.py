@@ -37,8 +37,9 @@ class Setting:
 
     `low` and `high` are allowed, `above` and `below` are not. `own` names the entry-point group of
     `module:function` choices (`own="module"`: no group). `read` checks what has a form of its own.
-    `flag` is its short option. The field counts only where another one of its section has one of
-    these values (`needs`), or none of these (`unless`).
+    `flag` is its short option, in `setting` with its metavar ("--rounds N"). The field counts only
+    where another one of its section has one of some values (`needs="kind = linear or mlp"`), or
+    none of them (`unless`).
     """
 
     help: str
@@ -55,8 +56,8 @@ class Setting:
     read: Callable[[Any], Any] | None = None
     flag: str = ""
     metavar: str = ""
-    needs: tuple[str, tuple[Any, ...]] | None = None
-    unless: tuple[str, tuple[Any, ...]] | None = None
+    needs: str = ""
+    unless: str = ""
 
     @property
     def least(self) -> float | None:
@@ -109,19 +110,22 @@ class Setting:
     @property
     def condition(self) -> str:
         """With which other setting it counts, in words."""
-        if self.needs:
-            return f"with {self.needs[0]} = {' or '.join(map(str, self.needs[1]))}"
-        if self.unless:
-            return f"not with {self.unless[0]} = {' or '.join(map(str, self.unless[1]))}"
-        return ""
+        return f"with {self.needs}" if self.needs else f"not with {self.unless}" * bool(self.unless)
 
 
 def setting(default: Any, help: str, **allowed: Any) -> Any:
     """A field: its default, what it is in a few words, and what it allows (see `Setting`)."""
-    metadata = {"setting": Setting(help=help, **allowed)}
+    flag, _, metavar = allowed.pop("flag", "").partition(" ")
+    allowed = {"metavar": metavar, **allowed}
+    metadata = {"setting": Setting(help=help, flag=flag, **allowed)}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def one_of(choices: Sequence[str], help: str, **allowed: Any) -> Any:
+    """A field that holds one of these words, the first where nothing is said."""
+    return setting(choices[0], help, choices=tuple(choices), **allowed)
 
 
 def settings_of(section: Any) -> dict[str, Setting]:
@@ -160,9 +164,10 @@ def idle(section: Any, name: str) -> dict[str, str]:
     """Fields of `section` that nothing reads, each with the setting that has it so."""
     found = {}
     for each in settings_of(type(section)).values():
-        other, values = each.needs or each.unless or ("", ())
-        if other and (getattr(section, other) in values) is not bool(each.needs):
-            found[f"{name}.{each.name}"] = f"{name}.{other} = {getattr(section, other)!r}"
+        other, _, values = (each.needs or each.unless).partition(" = ")
+        value = getattr(section, other, None)
+        if other and (str(value) in values.split(" or ")) is not bool(each.needs):
+            found[f"{name}.{each.name}"] = f"{name}.{other} = {value!r}"
     return found
 
 

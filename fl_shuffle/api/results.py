@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import RunError, require_integer
+from fl_shuffle.plugins import require_extra
+from fl_shuffle.report.record import RunRecord, read_run
+from fl_shuffle.report.tables import clients_table
 from fl_shuffle.runs.views import RunView
 from fl_shuffle.threads import with_one_blas_thread
 
@@ -21,35 +24,20 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
     from torch import nn
 
-    from fl_shuffle.report.record import RunRecord
 
-
-class Columns(Mapping[str, NDArray[Any]]):
+class Columns(dict[str, NDArray[Any]]):
     """A table as named columns of equal length; missing numbers are NaN."""
 
-    def __init__(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        self._columns = dict(columns)
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._columns[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
     def __repr__(self) -> str:
-        rows = len(next(iter(self._columns.values()))) if self._columns else 0
-        return f"<{rows} rows of {', '.join(self._columns)}>"
+        rows = len(next(iter(self.values()))) if self else 0
+        return f"<{rows} rows of {', '.join(self)}>"
 
     def to_pandas(self) -> Any:
-        """The same as a pandas DataFrame. Raises `RunError` where pandas is not installed."""
-        try:
-            import pandas
-        except ImportError:
-            raise RunError("to_pandas() needs pandas, which is not installed") from None
-        return pandas.DataFrame(self._columns)
+        """The same as a pandas DataFrame. Raises `ConfigError` where pandas is not installed."""
+        require_extra("pandas", "all", "to_pandas()")
+        import pandas
+
+        return pandas.DataFrame(self)
 
 
 @dataclass(frozen=True)
@@ -73,13 +61,19 @@ class ClientSpend:
     delta0: float
 
 
+BILL = tuple(each.name for each in fields(ClientSpend) if each.name != "epsilon")
+
+
 class ClientLedger:
     """A run's ledger, with every client's privacy worked out again from it."""
 
     def __init__(self, directory: Path) -> None:
-        from fl_shuffle.report.record import read_run
-
         self.record: RunRecord = read_run(directory)
+
+    @cached_property
+    def table(self) -> Mapping[str, NDArray[Any]]:
+        """One row a client, counted again."""
+        return clients_table(self.record, recount=True)
 
     def __len__(self) -> int:
         return len(self.record.totals.rounds)
@@ -87,19 +81,9 @@ class ClientLedger:
     def client(self, number: int) -> ClientSpend:
         """The bill of client `number` (0 to clients - 1). Raises `InvalidValueError`."""
         require_integer("client", number, minimum=0, maximum=len(self) - 1)
-        kind = self.record.ledger.classes[int(self.record.ledger.class_of[number])]
-        totals = self.record.totals
-        return ClientSpend(
-            client=number,
-            rounds=int(totals.rounds[number]),
-            epsilon=float(totals.headline[number]),
-            proven_epsilon=float(totals.proven[number]),
-            sum_epsilon=float(totals.sum[number]),
-            local_epsilon=float(totals.local[number]),
-            delta=float(self.record.config["privacy"]["target_delta"]),
-            epsilon0=kind.epsilon0,
-            delta0=kind.delta0,
-        )
+        own = {name: column[number].item() for name, column in self.table.items()}
+        epsilon = float(self.record.totals.headline[number])
+        return ClientSpend(epsilon=epsilon, **{name: own[name] for name in BILL})
 
 
 class Result:
@@ -217,7 +201,7 @@ class Result:
     @with_one_blas_thread
     def report(self, path: str | Path | None = None) -> Path:
         """Write the run's privacy report, one HTML page; returns where it is."""
-        from fl_shuffle.report import write_report
+        from fl_shuffle.report.page import write_report
 
         return write_report(self.directory, None if path is None else Path(path))
 

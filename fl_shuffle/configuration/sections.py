@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from fl_shuffle.declare import setting
+from fl_shuffle.declare import one_of, setting
 
 TORCHVISION_SOURCES = (
     "mnist", "fashion-mnist", "kmnist", "qmnist", "emnist", "usps", "svhn", "cifar10", "cifar100",
@@ -26,38 +26,29 @@ SOURCES = ("digits", "gapminder", "files", "huggingface", *TORCHVISION_SOURCES)
 class RunSection:
     """How long, how seeded, on what."""
 
-    rounds: int = setting(10, "rounds to play", low=1, high=1_000_000, flag="--rounds", metavar="N")
+    rounds: int = setting(10, "rounds to play", low=1, high=1_000_000, flag="--rounds N")
     seed: int = setting(
-        0, "root of all randomness of a seeded run", high=2**63 - 1, flag="--seed", metavar="N"
+        0, "root of all randomness of a seeded run", high=2**63 - 1, flag="--seed N"
     )
-    entropy: str = setting(
-        "seeded",
-        "`system`: noise and permutations from the operating system",
-        choices=("seeded", "system"),
+    entropy: str = one_of(
+        ("seeded", "system"), "`system`: noise and permutations from the operating system"
     )
-    engine: str = setting(
-        "in-process",
+    engine: str = one_of(
+        ("in-process", "ray", "flwr"),
         "what plays the clients: `in-process`, `ray` (its processes, here or on a cluster), or "
         "`flwr`: the app of this folder on Flower's Simulation Runtime, as `flwr run .` does",
-        choices=("in-process", "ray", "flwr"),
-        flag="--engine",
-        metavar="NAME",
+        flag="--engine NAME",
     )
     ray_address: str = setting("", "a Ray cluster to join; empty: this machine, or `$RAY_ADDRESS`")
-    noise: str = setting(
-        "per-report",
+    noise: str = one_of(
+        ("per-report", "pooled"),
         "`pooled`: one vector of noise a round, of the same law (simulation)",
-        choices=("per-report", "pooled"),
     )
     out: str = setting("runs", "folder below which run directories are made", empty=False)
-    device: str = setting(
-        "cpu", "where gradients are computed", choices=("cpu", "cuda"), flag="--device",
-        metavar="NAME",
-    )  # fmt: skip
+    device: str = one_of(("cpu", "cuda"), "where gradients are computed", flag="--device NAME")
     jobs: int = setting(
-        0, "threads or processes; 0: as many as pay; changes no result", high=1024, flag="--jobs",
-        metavar="N",
-    )  # fmt: skip
+        0, "threads or processes; 0: as many as pay; changes no result", high=1024, flag="--jobs N"
+    )
     evaluate_every: int = setting(1, "rounds between two evaluations on the test records", low=1)
     timeout: float = setting(3600.0, "seconds a round waits for reports", above=0.0)
     supernodes: str = setting("", "deployments: CSV file that ties SuperNodes' keys to clients")
@@ -67,32 +58,27 @@ class RunSection:
 class DataSection:
     """Which records, cut into which clients, seen through which features."""
 
-    source: str = setting(
-        "digits", "`digits` and `gapminder` are shipped", choices=SOURCES, own="data_sources"
-    )
+    source: str = one_of(SOURCES, "`digits` and `gapminder` are shipped", own="data_sources")
     source_options: dict[str, Any] = setting({}, "options of the source")
     root: str = setting(
-        "", "folder that holds the data (MNIST/raw); for MNIST then `$FL_SHUFFLE_DATA`",
-        flag="--data", metavar="DIR",
-    )  # fmt: skip
-    clients: int = setting(
-        50, "number of clients", low=1, high=100_000_000, flag="--clients", metavar="N"
+        "",
+        "folder that holds the data (MNIST/raw); for MNIST then `$FL_SHUFFLE_DATA`",
+        flag="--data DIR",
     )
+    clients: int = setting(50, "number of clients", low=1, high=100_000_000, flag="--clients N")
     records: int = setting(0, "records a client; 0: all records are dealt out", low=0)
-    partition: str = setting(
-        "iid",
+    partition: str = one_of(
+        ("iid", "dirichlet", "shards", "ordered", "natural"),
         "`dirichlet` and `shards` go by label; `natural`: the source's own clients",
-        choices=("iid", "dirichlet", "shards", "ordered", "natural"),
     )
     alpha: float = setting(
-        0.5, "concentration of `dirichlet`", above=0.0, needs=("partition", ("dirichlet",))
+        0.5, "concentration of `dirichlet`", above=0.0, needs="partition = dirichlet"
     )
-    shards_per_client: int = setting(2, "of `shards`", low=1, needs=("partition", ("shards",)))
-    sizes: str = setting("equal", "how many records clients have", choices=("equal", "unequal"))
-    features: str = setting(
-        "raw",
+    shards_per_client: int = setting(2, "of `shards`", low=1, needs="partition = shards")
+    sizes: str = one_of(("equal", "unequal"), "how many records clients have")
+    features: str = one_of(
+        ("raw", "pca", "hog", "pixels", "none"),
         "`pca` is fitted on private records: not covered",
-        choices=("raw", "pca", "hog", "pixels", "none"),
         own="features",
     )
     feature_options: dict[str, Any] = setting({}, "options of the features")
@@ -111,120 +97,110 @@ class DataSection:
 class ModelSection:
     """What is trained."""
 
-    kind: str = setting("linear", "the model", choices=("linear", "mlp"), own="models")
+    kind: str = one_of(("linear", "mlp"), "the model", own="models")
     hidden: tuple[int, ...] = setting(
-        (), "widths of the hidden layers of `mlp`", low=1, needs=("kind", ("linear", "mlp"))
+        (), "widths of the hidden layers of `mlp`", low=1, needs="kind = linear or mlp"
     )
-    init: str = setting(
-        "default", "first weights", choices=("default", "zeros"), needs=("kind", ("linear", "mlp"))
-    )
-    bias: bool = setting(True, "whether layers have one", needs=("kind", ("linear", "mlp")))
-    loss: str = setting(
-        "cross-entropy", "one number a record", choices=("cross-entropy", "squared-error"),
-        own="losses",
-    )  # fmt: skip
-    metrics: str = setting(
-        "default", "accuracy, or errors in regression", choices=("default",), own="metrics"
-    )
+    init: str = one_of(("default", "zeros"), "first weights", needs="kind = linear or mlp")
+    bias: bool = setting(True, "whether layers have one", needs="kind = linear or mlp")
+    loss: str = one_of(("cross-entropy", "squared-error"), "one number a record", own="losses")
+    metrics: str = one_of(("default",), "accuracy, or errors in regression", own="metrics")
 
 
 @dataclass(frozen=True)
 class TrainingSection:
     """What a client computes, and who takes part."""
 
-    schedule: str = setting(
-        "aggregate",
+    schedule: str = one_of(
+        ("aggregate", "sequential"),
         "the mean of a round's reports, or one report after another in random order",
-        choices=("aggregate", "sequential"),
     )
     participation: float = setting(
         1.0, "share of the clients that is asked each round", above=0.0, high=1.0
     )
     local_steps: int = setting(1, "gradient steps of a client before it reports", low=1)
-    local_learning_rate: float = setting(
-        0.1, "of these steps", above=0.0, unless=("local_steps", (1,))
-    )
+    local_learning_rate: float = setting(0.1, "of these steps", above=0.0, unless="local_steps = 1")
 
 
 @dataclass(frozen=True)
 class ServerSection:
     """What the server does with the mean of the shuffled reports."""
 
-    optimizer: str = setting("sgd", "of the model", choices=("sgd", "momentum", "adam"))
+    optimizer: str = one_of(("sgd", "momentum", "adam"), "of the model")
     learning_rate: float = setting(1.0, "of the step on the mean report", above=0.0)
     momentum: float = setting(
-        0.9, "of `momentum`; the first moment of `adam`", low=0.0, below=1.0,
-        needs=("optimizer", ("momentum", "adam")),
-    )  # fmt: skip
+        0.9,
+        "of `momentum`; the first moment of `adam`",
+        low=0.0,
+        below=1.0,
+        needs="optimizer = momentum or adam",
+    )
     beta2: float = setting(
-        0.999, "the second moment of `adam`", low=0.0, below=1.0, needs=("optimizer", ("adam",))
+        0.999, "the second moment of `adam`", low=0.0, below=1.0, needs="optimizer = adam"
     )
-    decay: str = setting(
-        "constant", "of the learning rate", choices=("constant", "linear", "cosine")
-    )
+    decay: str = one_of(("constant", "linear", "cosine"), "of the learning rate")
     decay_to: float = setting(
-        0.0, "share of the learning rate that is left at the end", low=0.0, below=1.0,
-        unless=("decay", ("constant",)),
-    )  # fmt: skip
+        0.0,
+        "share of the learning rate that is left at the end",
+        low=0.0,
+        below=1.0,
+        unless="decay = constant",
+    )
     averaging: float = setting(
         0.0, "weight of the past in the published running average; 0: none", low=0.0, high=1.0
     )
-    weights: str = setting(
-        "uniform", "of reports; `inverse-variance`: by noise scale",
-        choices=("uniform", "inverse-variance"),
-    )  # fmt: skip
-    analyzer: str = setting(
-        "mean",
+    weights: str = one_of(
+        ("uniform", "inverse-variance"), "of reports; `inverse-variance`: by noise scale"
+    )
+    analyzer: str = one_of(
+        ("mean", "coordinate-median", "trimmed-mean"),
         "what makes one update of the reports",
-        choices=("mean", "coordinate-median", "trimmed-mean"),
         own="analyzers",
     )
     trim: float = setting(
-        0.1, "share cut off on each side by `trimmed-mean`", low=0.0, below=0.5,
-        needs=("analyzer", ("trimmed-mean",)),
-    )  # fmt: skip
+        0.1,
+        "share cut off on each side by `trimmed-mean`",
+        low=0.0,
+        below=0.5,
+        needs="analyzer = trimmed-mean",
+    )
 
 
 @dataclass(frozen=True)
 class PrivacySection:
     """Unit of privacy, clipping, local randomizer, and what the run may spend."""
 
-    unit: str = setting(
-        "record",
-        "what is protected: one record of one client, or all a client holds",
-        choices=("record", "client"),
+    unit: str = one_of(
+        ("record", "client"), "what is protected: one record of one client, or all a client holds"
     )
-    clip: str = setting(
-        "auto", "what is clipped; `auto`: by the unit",
-        choices=("auto", "record", "average", "update"),
-    )  # fmt: skip
+    clip: str = one_of(
+        ("auto", "record", "average", "update"), "what is clipped; `auto`: by the unit"
+    )
     # Beyond these, noise scales leave what randomizers allow, and squares the range of float32.
     clip_norm: float = setting(1.0, "the radius", low=1e-10, high=1e10)
     client_clip: float | None = setting(
         None, "a second radius, for a client's mean", low=1e-10, high=1e10
     )
-    randomizer: str = setting(
-        "gaussian",
+    randomizer: str = one_of(
+        ("gaussian", "laplace", "discrete-gaussian", "discrete-laplace", "declared"),
         "noise of a report; `declared`: clients of an own app add it themselves",
-        choices=("gaussian", "laplace", "discrete-gaussian", "discrete-laplace", "declared"),
         own="randomizers",
     )
     declared_sigma: float | None = setting(
-        None, "noise that clients add to each step's sum of gradients, clipped to `clip_norm`",
-        above=0.0, needs=("randomizer", ("declared",)),
-    )  # fmt: skip
+        None,
+        "noise that clients add to each step's sum of gradients, clipped to `clip_norm`",
+        above=0.0,
+        needs="randomizer = declared",
+    )
     declared_steps: int = setting(
-        1, "such steps of a client in a round", low=1, high=1_000_000,
-        needs=("randomizer", ("declared",)),
-    )  # fmt: skip
-    calibration: str = setting(
-        "analytic", "Gaussian noise from (epsilon0, delta0)",
-        choices=("analytic", "classical", "as-published"),
-    )  # fmt: skip
-    personalization: str = setting(
-        "noise",
+        1, "such steps of a client in a round", low=1, high=1_000_000, needs="randomizer = declared"
+    )
+    calibration: str = one_of(
+        ("analytic", "classical", "as-published"), "Gaussian noise from (epsilon0, delta0)"
+    )
+    personalization: str = one_of(
+        ("noise", "clipping"),
         "what budgets decide: the noise scale, or the clipping radius at equal noise",
-        choices=("noise", "clipping"),
     )
     target_delta: float = setting(1e-5, "the delta of every epsilon of the run", above=0.0, below=1)
     target_epsilon: float | None = setting(
@@ -239,50 +215,42 @@ class PrivacySection:
     reports_per_round: int = setting(
         1, "so many reports a client and round, each in a batch of its own", low=1, high=10_000
     )
-    release: str = setting(
-        "reports",
-        "who is feared: a reader of shuffled reports, or of their sum alone",
-        choices=("reports", "sum"),
+    release: str = one_of(
+        ("reports", "sum"), "who is feared: a reader of shuffled reports, or of their sum alone"
     )
-    shuffler: str = setting(
-        "in-server", "`apart`: a process of its own in deployments", choices=("in-server", "apart")
-    )
+    shuffler: str = one_of(("in-server", "apart"), "`apart`: a process of its own in deployments")
     assumed_honest: int | float | None = setting(
         None, "count, or share, of a round's reports that hide others; not set: all"
     )
 
 
-_GROUPS = ("distribution", ("groups",))
+_GROUPS = "distribution = groups"
 
 
 @dataclass(frozen=True)
 class BudgetsSection:
     """Who has which local (epsilon0, delta0)."""
 
-    distribution: str = setting(
-        "constant",
+    distribution: str = one_of(
+        ("constant", "uniform", "unif1", "unif2", "unif3", "mixed", "groups", "listed", "file"),
         "of the clients' budgets",
-        choices=(
-            "constant", "uniform", "unif1", "unif2", "unif3", "mixed", "groups", "listed", "file",
-        ),
         own="module",
-    )  # fmt: skip
+    )
     epsilon: float = setting(
-        0.5, "of `constant`, per report", above=0.0, needs=("distribution", ("constant",))
+        0.5, "of `constant`, per report", above=0.0, needs="distribution = constant"
     )
-    low: float = setting(0.01, "of `uniform`", above=0.0, needs=("distribution", ("uniform",)))
-    high: float = setting(1.0, "of `uniform`", above=0.0, needs=("distribution", ("uniform",)))
-    delta: float = setting(
-        1e-5, "of a report", low=0.0, below=1.0, unless=("distribution", ("file",))
-    )
+    low: float = setting(0.01, "of `uniform`", above=0.0, needs="distribution = uniform")
+    high: float = setting(1.0, "of `uniform`", above=0.0, needs="distribution = uniform")
+    delta: float = setting(1e-5, "of a report", low=0.0, below=1.0, unless="distribution = file")
     file: str = setting(
-        "", "personal budgets: client_id,epsilon,delta and, if wanted, lifetime_epsilon",
-        flag="--budgets", metavar="FILE.csv", needs=("distribution", ("file",)),
-    )  # fmt: skip
+        "",
+        "personal budgets: client_id,epsilon,delta and, if wanted, lifetime_epsilon",
+        flag="--budgets FILE.csv",
+        needs="distribution = file",
+    )
     epsilons: tuple[float, ...] = setting(
-        (), "of `listed`: one a client, client 0 first", above=0.0,
-        needs=("distribution", ("listed",)),
-    )  # fmt: skip
+        (), "of `listed`: one a client, client 0 first", above=0.0, needs="distribution = listed"
+    )
     levels: int = setting(0, "round budgets down to so many values; 0: as drawn", high=10_000)
     conservative: float = setting(0.1, "of `groups`", above=0.0, needs=_GROUPS)
     moderate: float = setting(0.5, "of `groups`", above=0.0, needs=_GROUPS)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fl_shuffle.csv_files import read_rows, whole_number
+from fl_shuffle.csv_files import read_table, whole_number
 from fl_shuffle.errors import ConfigError
 
 COLUMNS = ("supernode", "partition-id", "num-partitions")
@@ -43,18 +43,9 @@ def read_supernodes(path: str | Path, clients: int) -> SuperNodeFile:
     that stands there twice.
     """
     source = Path(path)
-    rows = read_rows(source, "SuperNode file", ConfigError)
-    if not rows or tuple(cell.strip() for cell in rows[0]) != COLUMNS:
-        found = ",".join(rows[0]) if rows else "an empty file"
-        raise ConfigError(
-            f"SuperNode file {source} line 1: columns must be {','.join(COLUMNS)}, got {found}"
-        )
-    if len(rows) == 1:
-        raise ConfigError(f"SuperNode file {source} names no SuperNode; add a line for each")
     parts: dict[str, int] = {}
     count = 0
-    for number, row in enumerate(rows[1:], start=2):
-        where = f"SuperNode file {source} line {number}"
+    for where, row in read_table(source, "SuperNode file", COLUMNS)[1]:
         name, part, total = _row(where, row, clients)
         if count and total != count:
             raise ConfigError(
@@ -70,8 +61,6 @@ def read_supernodes(path: str | Path, clients: int) -> SuperNodeFile:
 
 
 def _row(where: str, row: list[str], clients: int) -> tuple[str, int, int]:
-    if len(row) != len(COLUMNS):
-        raise ConfigError(f"{where}: expected {len(COLUMNS)} values, got {len(row)}")
     name = row[0].strip()
     is_id = _NODE_ID.fullmatch(name) is not None and int(name) <= LARGEST_NODE_ID
     if not is_id and not _FINGERPRINT.fullmatch(name):

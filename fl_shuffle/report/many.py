@@ -242,7 +242,6 @@ def sweep_view(sweep: SweepResult) -> dict[str, Any]:
         "alone": EACH_ALONE,
         "settings": ", ".join(sweep.settings) or "no setting",
         "figures": [] if figure is None else [figure],
-        "base": json.dumps(sweep.sweep.base, indent=2),
         **{name: _grid(sweep_table(table), caption) for name, (table, caption) in tables.items()},
     }
 

@@ -76,15 +76,21 @@ def removed(run: RunRecord) -> str:
     return "" if epsilon is None else f"; epsilon {short(epsilon)} is {ADD_REMOVE_WORDS}"
 
 
+def whom(run: RunRecord) -> str:
+    """Who it is that the headline holds against."""
+    privacy = run.config["privacy"]
+    return towards(privacy["release"], privacy.get("shuffler", "in-server"))
+
+
 def against(run: RunRecord) -> str:
     """Towards whom the headline holds, and towards whom it does not."""
-    privacy = run.config["privacy"]
-    shuffler = privacy.get("shuffler", "in-server")
-    whom = f"{towards(privacy['release'], shuffler)}, and knows all other data and every model"
-    if shuffler == "apart" or run.spend is None:
-        return whom
+    opponent = f"{whom(run)}, and knows all other data and every model"
+    if run.config["privacy"].get("shuffler") == "apart" or run.spend is None:
+        return opponent
     local = short(run.spend.columns["local"].worst)
-    return f"{whom}; towards the operator of the server, which shuffles, too, epsilon is {local}"
+    return (
+        f"{opponent}; towards the operator of the server, which shuffles, too, epsilon is {local}"
+    )
 
 
 def attacked(spend: Spend) -> tuple[float | None, float | None]:
@@ -92,6 +98,13 @@ def attacked(spend: Spend) -> tuple[float | None, float | None]:
     headline exceeds it."""
     lower = spend.columns["sum_lower" if spend.headline_column == "sum" else "lower"].worst
     return lower, proof_over_attack(spend.headline, lower)
+
+
+def odds(run: RunRecord) -> float | None:
+    """How much evidence can raise odds; None where that is no useful limit."""
+    assert run.spend is not None
+    factor = odds_factor(run.spend.headline, run.delta)
+    return factor if factor <= NO_LIMIT else None
 
 
 def odds_factor(epsilon: float, delta: float) -> float:

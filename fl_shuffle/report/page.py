@@ -9,8 +9,9 @@ import json
 import math
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
@@ -19,20 +20,11 @@ from markupsafe import Markup
 from fl_shuffle.accounting.guarantee import Status, ratio_line
 from fl_shuffle.accounting.rounds.class_table import distinct_rows
 from fl_shuffle.accounting.rounds.events import Column
-from fl_shuffle.accounting.rounds.trust import towards
 from fl_shuffle.certificates.verdicts import certificate_line
 from fl_shuffle.errors import ConfigError
-from fl_shuffle.report import meaning
+from fl_shuffle.report import figures, meaning
 from fl_shuffle.report.draw import STROKES, inline
-from fl_shuffle.report.figures import (
-    Figure,
-    accuracy_over_rounds,
-    clients_distribution,
-    privacy_profile,
-    spend_over_rounds,
-    thinned,
-    trade_off,
-)
+from fl_shuffle.report.figures import Figure, thinned
 from fl_shuffle.report.formats import Grid, rows, short, write_text
 from fl_shuffle.report.many import runs_view, sweep_view
 from fl_shuffle.report.meaning import Policy
@@ -50,8 +42,6 @@ PAGE_ROWS: Final = 50
 CLIENT_BYTES: Final = 1_300_000
 """What the table of clients may take in the page; the least exposed clients beyond that are in the
 ledger's export alone."""
-LISTED_NOTES: Final = 50
-"""Notes of the ledger on the page, which says how many more there are."""
 
 EXPLAINED: Final = {
     "gspa": "The founding paper's mu, added up by the square root of T. Not a guarantee.",
@@ -97,20 +87,32 @@ def report_path(folders: Sequence[Path], out: Path | None) -> Path:
     return folders[0] / "report.html" if out is None else out
 
 
+class View(NamedTuple):
+    """A run as the templates take it: `prefix` keeps its names apart from other runs' in a page."""
+
+    record: RunRecord
+    prefix: str
+    policy: Policy | None
+    purpose: str | None
+
+    @property
+    def seeded(self) -> bool:
+        """Whether noise and permutations came from a seed: a simulation."""
+        return bool(self.record.config["run"]["entropy"] == "seeded")
+
+
 def render(
     runs: Sequence[RunRecord], *, policy: Policy | None = None, purpose: str | None = None
 ) -> str:
     """The whole page as text."""
     one = len(runs) == 1
-    views = [
-        _view(run, "" if one else f"run{number}-", policy, purpose)
-        for number, run in enumerate(runs, start=1)
-    ]
     return template("report.html.j2").render(
         title=f"Privacy report: {runs[0].name if one else f'{len(runs)} runs'}",
-        views=views,
+        views=[
+            View(run, "" if one else f"run{number}-", policy, purpose)
+            for number, run in enumerate(runs, start=1)
+        ],
         together=None if one else runs_view(runs, policy),
-        signed=[] if any(map(is_seeded, runs)) else [(r.name, r.ledger.link[:16]) for r in runs],
     )
 
 
@@ -121,7 +123,13 @@ def template(name: str) -> Template:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     pages.filters |= {"short": short, "exact": exact, "moment": _time, "grouped": "{:,}".format}
+    pages.filters["pretty"] = partial(json.dumps, indent=2)
     pages.globals |= {"drawn": _drawn, "strokes": STROKES, "numbers": figure_numbers}
+    pages.globals |= {each.__name__.rpartition(".")[2]: each for each in (figures, meaning)}
+    pages.globals |= {each.__name__: each for each in (
+        bounds_table, certificate_line, quantiles_table, ratio_line, remarks, spend_by_round,
+        thinned_clients, versions,
+    )}  # fmt: skip
     return pages.get_template(name)
 
 
@@ -142,76 +150,31 @@ def _drawn(figure: Figure, name: str) -> Any:
     return drawn._replace(body=Markup(drawn.body))
 
 
-def is_seeded(run: RunRecord) -> bool:
-    """Whether noise and permutations came from a seed: a simulation."""
-    return bool(run.config["run"]["entropy"] == "seeded")
+def remarks(run: RunRecord) -> list[tuple[Any, ...]]:
+    """The ledger's notes that are neither warnings nor assumptions."""
+    return [note for note in run.ledger.notes if note[1] not in ("warning", "assumption")]
 
 
-def _view(
-    run: RunRecord, prefix: str, policy: Policy | None, purpose: str | None
-) -> dict[str, Any]:
-    """What the template shows of a run."""
+def versions(run: RunRecord) -> list[tuple[str, str]]:
+    """What the run ran on, and its ledger's digest."""
     meta = run.ledger.meta
-    versions = {
-        "fl-shuffle": meta["code_version"], "python": meta["python"], **meta["libraries"],
-        "seed": meta["seed"], "ledger digest": run.ledger.link,
-    }  # fmt: skip
-    remarks = [
-        (number, kind, text)
-        for number, kind, text in run.ledger.notes
-        if kind not in ("warning", "assumption")
+    found = {"fl-shuffle": meta["code_version"], "python": meta["python"], **meta["libraries"],
+             "seed": meta["seed"], "ledger digest": run.ledger.link}  # fmt: skip
+    return [(name, str(value)) for name, value in found.items()]
+
+
+def bounds_table(run: RunRecord) -> Grid:
+    """Every column of a run that released something: what it is, and where it stands."""
+    columns = {} if run.spend is None else run.spend.columns
+    rows = [
+        (name, column.worst, str(column.status), _explained(name, column), column.source)
+        for name, column in columns.items()
     ]
-    view: dict[str, Any] = {
-        "record": run,
-        "prefix": prefix,
-        "purpose": purpose,
-        "policy": policy,
-        "seeded": is_seeded(run),
-        "against": meaning.against(run),
-        "removed": meaning.removed(run),
-        "certificate": certificate_line(
-            run.directory, run.config["privacy"]["randomizer"], run.ledger.link
-        ),
-        "remarks": Grid(("round", "kind", "remark"), remarks[:LISTED_NOTES], cards=True),
-        "more_remarks": max(0, len(remarks) - LISTED_NOTES),
-        "versions": Grid(("", ""), [(k, str(v)) for k, v in versions.items()], cards=True),
-        "config": json.dumps(run.config, indent=2),
-    }
-    return view if run.spend is None else view | _spent(run, prefix)
+    return Grid(("column", "epsilon", "status", "what it is", "source"), rows, cards=True)
 
 
-def _spent(run: RunRecord, prefix: str) -> dict[str, Any]:
-    """What there is to show of a run that released something."""
-    spend = run.spend
-    assert spend is not None
-    first = [spend_over_rounds(run)]
-    if len(run.accuracy) > 1:
-        first.append(accuracy_over_rounds(run))
-    bounds = [
-        (name, column.worst, str(column.status),
-         _explained(name, column), column.source)
-        for name, column in spend.columns.items()
-    ]  # fmt: skip
-    ratio, factor = spend.proven_over_lower, meaning.odds_factor(spend.headline, run.delta)
-    privacy = run.config["privacy"]
-    return {
-        "towards": towards(privacy["release"], privacy.get("shuffler", "in-server")),
-        "factor": factor if factor <= meaning.NO_LIMIT else None,
-        "guess": None if run.worst is None else meaning.best_guess(run.worst),
-        "attack": meaning.attacked(spend),
-        "first_figures": first,
-        "words": meaning.in_words(run),
-        "rounds_table": _rounds(run, prefix),
-        "bounds": Grid(("column", "epsilon", "status", "what it is", "source"), bounds, cards=True),
-        "gain": "" if ratio is None else f"{ratio_line(ratio)}.",
-        "clients_figures": [clients_distribution(run)],
-        "quantiles": _quantiles(run, prefix),
-        "clients": _clients(run),
-        "curves": [] if run.worst is None else [privacy_profile(run), trade_off(run)],
-    }
-
-
-def _rounds(run: RunRecord, prefix: str) -> Grid:
+def spend_by_round(run: RunRecord, prefix: str) -> Grid:
+    """Cumulative epsilons of the worst client, as recorded."""
     table = rounds_table(run)
     at = thinned(len(run.ledger.rounds))
     heads = ["round", "reports", *(name for name in table if name.endswith("_epsilon"))]
@@ -229,7 +192,8 @@ def _proven_columns(run: RunRecord) -> dict[str, Any]:
     return {name: values for name, values in every.items() if not np.isnan(values).any()}
 
 
-def _quantiles(run: RunRecord, prefix: str) -> Grid:
+def quantiles_table(run: RunRecord, prefix: str) -> Grid:
+    """How the clients' own epsilons are spread."""
     heads = ("column", *(f"{level:.0%}" if level < 1.0 else "worst" for level in LEVELS))
     shown = [
         (name, *(float(np.quantile(values, level)) for level in LEVELS))
@@ -239,7 +203,7 @@ def _quantiles(run: RunRecord, prefix: str) -> Grid:
                 f"quantiles over the clients {prefix}")  # fmt: skip
 
 
-def _clients(run: RunRecord) -> dict[str, Any]:
+def thinned_clients(run: RunRecord) -> dict[str, Any]:
     """Every client, the most exposed first, grouped by what is the same for many of them.
 
     `groups` are the distinct rows, `clients` who has them; `first` are the rows of the first page.
@@ -274,9 +238,7 @@ def _clients(run: RunRecord) -> dict[str, Any]:
         "rows": {"groups": groups, "clients": clients},
         "first": first,
         "listed": listed,
-        "all": len(order),
         "hidden": len(order) - listed,
-        "later": max(0, listed - PAGE_ROWS),
     }
 
 

@@ -219,7 +219,7 @@ def test_missing_numbers_are_nan_and_tables_know_pandas(tmp_path: Path) -> None:
     if installed("pandas"):
         assert list(result.metrics.to_pandas()["round"]) == [1, 2]
     else:
-        with pytest.raises(RunError, match="pandas"):
+        with pytest.raises(ConfigError, match="pandas"):
             result.metrics.to_pandas()
 
 

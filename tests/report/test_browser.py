@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import fl_shuffle as fs
-from fl_shuffle.report import write_report
+from fl_shuffle.report.page import write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 WIDTHS = {390: 844, 1280: 800}

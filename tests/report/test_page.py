@@ -14,11 +14,10 @@ import pytest
 import fl_shuffle as fs
 from fl_shuffle.cli import main
 from fl_shuffle.errors import InvalidValueError
-from fl_shuffle.report import Policy
 from fl_shuffle.report.draw import write_figures
 from fl_shuffle.report.figures import LABELS, run_figures
 from fl_shuffle.report.many import differences, seed_groups
-from fl_shuffle.report.meaning import best_guess, odds_factor
+from fl_shuffle.report.meaning import Policy, best_guess, odds_factor
 from fl_shuffle.report.record import read_run
 from tests.report.reading import Page
 

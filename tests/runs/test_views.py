@@ -14,7 +14,7 @@ import fl_shuffle as fs
 from fl_shuffle.cli import main
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.store import Ledger
-from fl_shuffle.report import write_report
+from fl_shuffle.report.page import write_report
 from fl_shuffle.report.record import read_run
 from fl_shuffle.runs.views import RunView
 from tests.small_federation import Launch, summary

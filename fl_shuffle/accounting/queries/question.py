@@ -121,7 +121,7 @@ def _matrix(value: object) -> tuple[tuple[float, ...], ...]:
 
 def _matrix_file(path: Path) -> Any:
     if path.suffix.lower() == ".csv":
-        return read_rows(path, "matrix file", ConfigError)
+        return read_rows(path, "matrix file")
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_MATRIX + 1)
