@@ -75,23 +75,8 @@ CLIENT_LOG = "fl_shuffle.client"
 """What clients say, exceptions among it, is logged below this name."""
 
 
-class _Help(argparse.HelpFormatter):
-    """Cuts lines between words alone: neither `num-partitions` nor `DATE-TIME` at the hyphen."""
-
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        return textwrap.wrap(
-            " ".join(text.split()), width, break_long_words=False, break_on_hyphens=False
-        )
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n".join(indent + line for line in self._split_lines(text, width - len(indent)))
-
-
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, as every other error of the command does."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"formatter_class": _Help, **options})
 
     def error(self, message: str) -> NoReturn:
         for type_name, wanted in TYPES.items():

@@ -76,8 +76,6 @@ def _progress(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from fl_shuffle.sweeps.running import PointFailed, PointRound
-
     console, runs = Console(stderr=True), len(plan.points)
     done: dict[str, int] = {}
     ended = 0
@@ -92,17 +90,13 @@ def _progress(
 
     def observe(event: SweepEvent) -> None:
         nonlocal ended
-        point, said = event.point, ""
-        done[point.name] = point.config.run.rounds
-        if isinstance(event, PointRound):
-            done[point.name] = event.round_number
-        elif isinstance(event, PointFailed):
-            said = "failed"
+        point, over = event.point, event.round_number is None
+        done[point.name] = event.round_number or point.config.run.rounds
+        ended += over
+        if event.error:
             failures.append(f"{_named(point)}: {event.error}")
-        else:
-            said = "was finished" if event.kept else "finished"
-        ended += bool(said)
-        if said and bar.disable and not quiet:
+        if over and bar.disable and not quiet:
+            said = "failed" if event.error else "was finished" if event.kept else "finished"
             print(f"[{ended}/{runs}] {_named(point)}: {said}", file=sys.stderr, flush=True)
         bar.update(task, completed=sum(done.values()), description=f"{ended}/{runs} runs")
 

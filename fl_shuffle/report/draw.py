@@ -7,6 +7,7 @@ import math
 import re
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -121,21 +122,19 @@ def write_figures(runs: Sequence[RunRecord], folder: Path, form: str) -> list[Pa
     Returns where they are. Raises `RunError` where nothing can be written.
     """
     make_folder(folder)
-    found: list[tuple[str, Figure]] = []
+    figures = []
     for number, run in enumerate(runs, start=1):
         prefix = f"run{number}-" if len(runs) > 1 else ""
         own = run_figures(run) if run.spend is not None else []
-        found += [(prefix + figure.name, figure) for figure in own]
-    if len(runs) > 1:
-        found += [(figure.name, figure) for figure in figures_together(runs)]
+        figures += [replace(figure, name=prefix + figure.name) for figure in own]
+    figures += figures_together(runs) if len(runs) > 1 else []
     paths = []
-    for name, figure in found:
-        path = folder / f"{name}.{form}"
+    for figure in figures:
+        paths.append(folder / f"{figure.name}.{form}")
         if form == "csv":
-            write_table(figure.table(), path, "csv")
+            write_table(figure.table(), paths[-1], "csv")
         else:
-            write_picture(figure, path)
-        paths.append(path)
+            write_picture(figure, paths[-1])
     return paths
 
 
@@ -198,19 +197,18 @@ def _scale(axis: Any, values: Sequence[Vector], *, log: bool, counts: bool) -> N
     """Few round labels; whole ones on an axis that counts."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+    every = np.concatenate([np.empty(0), *map(np.ravel, values)])
+    every = every[every > 0.0]
+    ratio = float(every.max() / every.min()) if every.size else 10.0
     if not log:
         axis.set_major_locator(
             MaxNLocator(6, integer=counts, steps=[1, 2, 5, 10], min_n_ticks=1 if counts else 2)
         )
+    elif ratio < NARROW:
+        axis.set_major_locator(MaxNLocator(4))
     else:
-        every = np.concatenate([np.ravel(each) for each in values]) if values else np.ones(1)
-        every = every[every > 0.0]
-        ratio = float(every.max() / every.min()) if every.size else 10.0
-        if ratio < NARROW:
-            axis.set_major_locator(MaxNLocator(4))
-        else:
-            subs = (1.0, 2.0, 5.0) if ratio < TWO_DECADES else (1.0,)
-            axis.set_major_locator(LogLocator(subs=subs, numticks=7))
+        subs = (1.0, 2.0, 5.0) if ratio < TWO_DECADES else (1.0,)
+        axis.set_major_locator(LogLocator(subs=subs, numticks=7))
     axis.set_major_formatter(FuncFormatter(lambda value, _: tick_label(value)))
     axis.set_minor_formatter(NullFormatter())
 

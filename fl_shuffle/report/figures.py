@@ -147,9 +147,8 @@ class Figure:
 
 
 def _coincide(one: Line, other: Line) -> bool:
-    if one.x.shape != other.x.shape or not np.array_equal(one.x, other.x):
-        return False
-    return bool(np.allclose(one.y, other.y, rtol=COINCIDENT, atol=0.0))
+    same = np.array_equal(one.x, other.x)
+    return same and bool(np.allclose(one.y, other.y, rtol=COINCIDENT, atol=0.0))
 
 
 def thinned(count: int) -> NDArray[np.int64]:
@@ -161,7 +160,7 @@ def thinned(count: int) -> NDArray[np.int64]:
 
 def wide(values: Sequence[Vector]) -> bool:
     """Whether positive values differ so much that a linear axis would hide the small ones."""
-    every = np.concatenate([np.ravel(each) for each in values]) if values else np.empty(0)
+    every = np.concatenate([np.empty(0), *map(np.ravel, values)])
     every = every[np.isfinite(every) & (every > 0.0)]
     return bool(every.size and every.max() > WIDE * every.min())
 
@@ -206,14 +205,10 @@ def spend_over_rounds(run: RunRecord) -> Figure:
 
 def clients_distribution(run: RunRecord) -> Figure:
     """The share of clients whose own epsilon is at most x, in each proven column."""
-    totals = run.totals
     lines = []
-    for name, values in (("proven", totals.proven), ("sum", totals.sum), ("local", totals.local)):
-        own = np.sort(values[np.isfinite(values)])
-        if np.isnan(values).any() or not own.size:
-            continue
+    for name, values in run.proven_columns.items():
         # Every value once, with the share of all clients that have at most it.
-        levels, counts = np.unique(own, return_counts=True)
+        levels, counts = np.unique(values[np.isfinite(values)], return_counts=True)
         share = 100.0 * np.cumsum(counts) / len(values)
         at = thinned(len(levels))
         lines.append(Line.of(name, _labels(run)[name], levels[at], share[at], steps=True))
@@ -280,12 +275,9 @@ def trade_off(run: RunRecord) -> Figure:
         name="trade-off",
         title="Trade-off curve (f-DP)",
         caption=f"Whoever tests for the data of client {worst.client} and accepts this share of "
-        "false alarms misses at least this share of hits. Nearer to guessing is more private"
-        + (
-            "; a dashed curve above the solid one promises more than is proven."
-            if published
-            else "."
-        ),
+        "false alarms misses at least this share of hits. Nearer to guessing is more private."
+        + " A dashed curve above the solid one promises more than is proven."
+        * published,
         x_label="false alarms (type I error)",
         y_label="misses (type II error)",
         lines=lines,

@@ -55,23 +55,11 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
     for folder in folders:
         if not folder.is_dir():
             raise RunError(f"{folder} is no folder; name one that holds runs")
-        for path in _below(folder, DEPTH):
-            found.setdefault(path)
+        below = [each for depth in range(DEPTH + 1) for each in folder.glob("*/" * depth + LEDGER)]
+        found |= dict.fromkeys(sorted(ledger.parent for ledger in below))
     if not found:
         raise RunError(f"there is no run in {', '.join(map(str, folders))}")
     return list(found)
-
-
-def _below(folder: Path, depth: int) -> list[Path]:
-    if (folder / LEDGER).is_file():
-        return [folder]
-    if depth == 0:
-        return []
-    try:
-        inside = sorted(each for each in folder.iterdir() if each.is_dir())
-    except OSError as error:
-        raise RunError(f"{folder} cannot be read: {error.strerror}") from None
-    return [run for each in inside for run in _below(each, depth - 1)]
 
 
 def runs_table(paths: Sequence[Path], *, with_settings: bool = False) -> dict[str, NDArray[Any]]:
@@ -274,19 +262,19 @@ def accuracy_against_epsilon(sweep: SweepResult) -> Figure | None:
     sees sums alone, and at what an attack reaches.
     """
     table = sweep.table
-    rows = [
-        row
-        for row, (epsilon, accuracy) in enumerate(
-            zip(table["epsilon"], table["accuracy"], strict=True)
-        )
-        if epsilon is not None and accuracy is not None and np.isfinite(epsilon)
-    ]
+    numbers = zip(table["epsilon"], table["accuracy"], strict=True)
+    rows = [row for row, pair in enumerate(numbers) if None not in pair and np.isfinite(pair[0])]
     if not rows:
         return None
     # Of settings that move it equally, the last; a sweep over seeds alone has none, and one point.
     keys = sweep.settings[::-1] or [""]
     groups = max((_groups(sweep, rows, key) for key in keys), key=partial(_moved, sweep))
-    bounds = [name for name in BOUNDS if _drawn(table, name, rows)]
+    # What says something, and another thing than the reported epsilon.
+    bounds = [
+        name for name in BOUNDS if name in table and (name == "epsilon" or any(
+            table[name][row] not in (None, table["epsilon"][row]) for row in rows
+        ))
+    ]  # fmt: skip
     bounds = bounds if len(groups) <= FEW_GROUPS else bounds[:1]
     lines = []
     for number, (label, own) in enumerate(groups.items()):
@@ -329,15 +317,6 @@ def _moved(sweep: SweepResult, groups: Mapping[str, Sequence[int]]) -> float:
     """How far epsilon goes along the lines, added up."""
     epsilons = [np.array([sweep.table["epsilon"][i] for i in rows]) for rows in groups.values()]
     return sum(float(np.ptp(each)) for each in epsilons)
-
-
-def _drawn(table: Mapping[str, Sequence[Any]], name: str, rows: Sequence[int]) -> bool:
-    """Whether this column says something, and another thing than the reported epsilon."""
-    if name not in table:
-        return False
-    return name == "epsilon" or any(
-        table[name][row] not in (None, table["epsilon"][row]) for row in rows
-    )
 
 
 def _numbers(values: Iterable[float | None]) -> NDArray[np.float64]:

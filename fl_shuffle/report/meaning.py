@@ -41,9 +41,8 @@ class Policy:
     @classmethod
     def parse(cls, text: str) -> Policy:
         """`STRONG,MODERATE`. Raises `InvalidValueError`."""
-        parts = text.split(",")
         try:
-            strong, moderate = (float(part) for part in parts)
+            strong, moderate = map(float, text.split(","))
         except ValueError:
             raise InvalidValueError(
                 "policy", text, "must be two epsilons, STRONG,MODERATE", "as in --policy 1,8"
@@ -58,12 +57,12 @@ class Policy:
 
     def sentence(self, epsilon: float) -> str:
         """The grade with its reason."""
+        grade = self.grade(epsilon)
         limits = {
             "strong": f"at most {self.strong:g}",
             "moderate": f"above {self.strong:g}, at most {self.moderate:g}",
             "weak": f"above {self.moderate:g}",
         }
-        grade = self.grade(epsilon)
         return f"epsilon {limits[grade]}: {grade} by the policy that this report was asked for"
 
 

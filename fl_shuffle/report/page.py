@@ -186,18 +186,12 @@ def spend_by_round(run: RunRecord, prefix: str) -> Grid:
     )  # fmt: skip
 
 
-def _proven_columns(run: RunRecord) -> dict[str, Any]:
-    totals = run.totals
-    every = {"proven": totals.proven, "sum": totals.sum, "local": totals.local}
-    return {name: values for name, values in every.items() if not np.isnan(values).any()}
-
-
 def quantiles_table(run: RunRecord, prefix: str) -> Grid:
     """How the clients' own epsilons are spread."""
     heads = ("column", *(f"{level:.0%}" if level < 1.0 else "worst" for level in LEVELS))
     shown = [
         (name, *(float(np.quantile(values, level)) for level in LEVELS))
-        for name, values in _proven_columns(run).items()
+        for name, values in run.proven_columns.items()
     ]
     return Grid(heads, shown, "Quantiles over the clients of their own epsilon",
                 f"quantiles over the clients {prefix}")  # fmt: skip
@@ -208,7 +202,7 @@ def thinned_clients(run: RunRecord) -> dict[str, Any]:
 
     `groups` are the distinct rows, `clients` who has them; `first` are the rows of the first page.
     """
-    table, shown = clients_table(run), list(_proven_columns(run))
+    table, shown = clients_table(run), list(run.proven_columns)
     heads = {
         "rounds": "rounds", **{f"{name}_epsilon": name for name in shown},
         "epsilon0": "budget epsilon", "delta0": "budget delta", "scale": "noise", "radius": "clip",

@@ -24,6 +24,11 @@ AGREEMENT = 1e-6
 """Recorded and recomputed epsilons may differ by this, relatively (library versions)."""
 
 
+PROVEN = ("proven", "sum", "local")
+"""Columns that are counted for every client, in the ledger's order."""
+Spent = tuple[NDArray[np.int64], dict[str, NDArray[np.float64]]]
+
+
 class Recount(NamedTuple):
     """What the ledger's rounds cost when they are counted again; see `RunRecord`."""
 
@@ -32,15 +37,6 @@ class Recount(NamedTuple):
     totals: ClientTotals
     worst: WorstClient | None
     accountant: Accountant
-
-
-class Written(NamedTuple):
-    """Every client's rounds and epsilons, as the ledger has them."""
-
-    rounds: NDArray[np.int64]
-    proven: NDArray[np.float64]
-    sum: NDArray[np.float64]
-    local: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -102,12 +98,24 @@ class RunRecord:
         return self.recount.totals
 
     @property
-    def written(self) -> Written | None:
-        """The same as the run wrote it down at its end; None before that."""
+    def written(self) -> Spent | None:
+        """The same as the run wrote it down at its end: rounds [n], epsilons [n] by column; None
+        before that."""
         if self.ledger.spend is None:
             return None
         rounds, *columns = self.ledger.spend.T
-        return Written(rounds.astype(np.int64), *columns)
+        return rounds.astype(np.int64), dict(zip(PROVEN, columns, strict=True))
+
+    @property
+    def counted(self) -> Spent:
+        """The same, counted again."""
+        return self.totals.rounds, {name: getattr(self.totals, name) for name in PROVEN}
+
+    @property
+    def proven_columns(self) -> dict[str, NDArray[np.float64]]:
+        """Every client's epsilons in the proven columns that say something."""
+        found = self.counted[1]
+        return {name: values for name, values in found.items() if not np.isnan(values).any()}
 
     @property
     def worst(self) -> WorstClient | None:
@@ -140,10 +148,10 @@ class RunRecord:
         recorded = self.ledger.spend
         if recorded is None:
             return np.empty(0, dtype=np.int64)
-        totals = self.totals
-        if len(recorded) != len(totals.rounds):
-            return np.arange(len(totals.rounds))
-        counted = np.stack([totals.rounds, totals.proven, totals.sum, totals.local], axis=1)
+        rounds, columns = self.counted
+        if len(recorded) != len(rounds):
+            return np.arange(len(rounds))
+        counted = np.stack([rounds, *columns.values()], axis=1)
         same = np.isclose(recorded, counted, rtol=AGREEMENT, atol=0.0, equal_nan=True)
         return np.flatnonzero(~same.all(axis=1))
 

@@ -5,17 +5,13 @@ Epsilons are nats at the run's delta, cumulative, NaN where a column says nothin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.errors import require_integer
-from fl_shuffle.report.record import RunRecord, Written
-
-if TYPE_CHECKING:
-    from fl_shuffle.accounting.columns import ClientTotals
-
+from fl_shuffle.report.record import RunRecord
 
 Columns = dict[str, NDArray[Any]]
 
@@ -35,7 +31,7 @@ def rounds_table(run: RunRecord) -> Columns:
 def clients_table(run: RunRecord, *, recount: bool = False) -> Columns:
     """One row a client: the budget it asked for, its randomizer, its rounds and what they cost, as
     written at the run's end; with `recount`, and of a run that has none, counted."""
-    totals: ClientTotals | Written = run.totals if recount else run.written or run.totals
+    rounds, epsilons = run.counted if recount else run.written or run.counted
     classes, class_of = run.ledger.classes, run.ledger.class_of
 
     def of_class(name: str, kind: Any) -> NDArray[Any]:
@@ -49,10 +45,8 @@ def clients_table(run: RunRecord, *, recount: bool = False) -> Columns:
         "scale": of_class("scale", np.float64),
         "radius": of_class("radius", np.float64),
         "records": of_class("records", np.int64),
-        "rounds": totals.rounds,
-        "proven_epsilon": totals.proven,
-        "sum_epsilon": totals.sum,
-        "local_epsilon": totals.local,
+        "rounds": rounds,
+        **{f"{name}_epsilon": values for name, values in epsilons.items()},
         "delta": np.full(len(class_of), run.delta),
     }
 

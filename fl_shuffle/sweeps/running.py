@@ -44,30 +44,15 @@ PATIENCE_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
-class PointRound:
-    """A round of a run is released and written down."""
+class SweepEvent:
+    """What came of a point: a `round_number` that is released and written down; or, where that is
+    None, its end. `kept`: it was over before this call. `error`: it ended without a result; what it
+    released is in its ledger, and resuming goes on."""
 
     point: Point
-    round_number: int
-
-
-@dataclass(frozen=True)
-class PointFinished:
-    """A run is over; `kept`: it was over before this call."""
-
-    point: Point
-    kept: bool
-
-
-@dataclass(frozen=True)
-class PointFailed:
-    """A run ended without a result; what it released is in its ledger, and resuming goes on."""
-
-    point: Point
-    error: str
-
-
-SweepEvent = PointRound | PointFinished | PointFailed
+    round_number: int | None = None
+    kept: bool = False
+    error: str = ""
 
 
 def run_sweep(
@@ -92,7 +77,7 @@ def run_sweep(
 
     for point in sweep.points:
         if state_of(run_path(directory, point)) == "finished":
-            tell(PointFinished(point, kept=True))
+            tell(SweepEvent(point, kept=True))
         else:
             waiting.put(point)
     threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
@@ -132,13 +117,13 @@ def _play_all(
             played = pool.submit(_play, path, _tables(point, threads))
             with _ended(played, process):
                 for number in _rounds(path, played, stopped):
-                    tell(PointRound(point, number))
+                    tell(SweepEvent(point, number))
             try:
                 error = played.result()
             except BrokenProcessPool:
                 error, pool = "its process died: it was killed, or memory ran out", None
             if not stopped.is_set():
-                tell(PointFailed(point, error) if error else PointFinished(point, kept=False))
+                tell(SweepEvent(point, error=error))
 
 
 def _rounds(path: Path, played: Future[str], stopped: threading.Event) -> Iterator[int]:

@@ -24,18 +24,21 @@ from fl_shuffle.report.many import BOUNDS, accuracy_against_epsilon, sweep_table
 from fl_shuffle.sweeps.directory import RUNS, reopen_sweep
 from fl_shuffle.sweeps.points import Sweep
 from fl_shuffle.sweeps.results import SweepResult
-from fl_shuffle.sweeps.running import PointFinished, PointRound
+from fl_shuffle.sweeps.running import SweepEvent
 from tests.report.reading import Page
 from tests.repository import ROOT
 
+Swept = tuple[SweepResult, list[SweepEvent]]
 BASE = "configs/digits_record.toml"
 SMALL = {"run.rounds": 2, "data.clients": 40, "run.jobs": 1}
 GRID = {"privacy.clip_norm": [0.2, 0.5]}
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SweepResult, list[object]]]:
-    events: list[object] = []
+def sweep(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Swept]:
+    events: list[SweepEvent] = []
     folder = tmp_path_factory.mktemp("sweep") / "s"
     before = os.umask(0)
     try:
@@ -47,9 +50,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SweepResul
     yield swept, events
 
 
-def test_every_run_is_what_it_would_be_alone(
-    sweep: tuple[SweepResult, list[object]], tmp_path: Path
-) -> None:
+def test_every_run_is_what_it_would_be_alone(sweep: Swept, tmp_path: Path) -> None:
     result, _ = sweep
     point, swept = list(result.finished.items())[3]
     alone = fs.simulate(
@@ -82,15 +83,15 @@ def test_times_are_shown_where_they_may_be(
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     plan = Sweep.of({"run": {"entropy": entropy}}, [], 1)
     with _progress(plan, [], quiet=False) as observe:
-        observe(PointRound(plan.points[0], 3))
+        observe(SweepEvent(plan.points[0], 3))
     said = capsys.readouterr().err
     assert "0/1 runs" in said and ("-:--:--" in said) == (entropy == "seeded")
 
 
-def test_events_tables_and_page(sweep: tuple[SweepResult, list[object]]) -> None:
+def test_events_tables_and_page(sweep: Swept) -> None:
     result, events = sweep
-    assert sum(isinstance(event, PointRound) for event in events) == 8
-    assert sum(isinstance(event, PointFinished) for event in events) == 4
+    assert sum(event.round_number is not None for event in events) == 8
+    assert len(events) == 12 and not any(event.error or event.kept for event in events)
     with (result.directory / "runs.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["accuracy"]) for row in rows] == result.runs["accuracy"]
@@ -149,12 +150,12 @@ def test_lines_run_along_what_moves_epsilon(keys: tuple[str, str]) -> None:
 
 
 def test_a_stopped_sweep_goes_on_where_it_stood(tmp_path: Path) -> None:
-    def stop(event: object) -> None:
-        if isinstance(event, PointRound) and len(seen) == 3:
+    def stop(event: SweepEvent) -> None:
+        if event.round_number and len(seen) == 3:
             raise KeyboardInterrupt
         seen.append(event)
 
-    seen: list[object] = []
+    seen: list[SweepEvent] = []
     out = tmp_path / "s"
     with pytest.raises(KeyboardInterrupt):
         fs.sweep(BASE, overrides=SMALL, seeds=2, out=out, on_event=stop)
@@ -162,10 +163,10 @@ def test_a_stopped_sweep_goes_on_where_it_stood(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="in use"):
         resume_sweep(out)
     held.close()
-    events: list[object] = []
+    events: list[SweepEvent] = []
     result = resume_sweep(out, on_event=events.append)
     assert result.table["runs"] == [2]
-    kept = [event.kept for event in events if isinstance(event, PointFinished)]
+    kept = [event.kept for event in events if event.round_number is None]
     # The second run may have come to its end while it was being stopped.
     assert len(kept) == 2 and kept[0]
     with pytest.raises(RunError, match="is not empty"):
