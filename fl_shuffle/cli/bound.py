@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_shuffle import declare
-from fl_shuffle.cli.options import add_overrides, flag, option, repeated
+from fl_shuffle.cli.options import add_overrides, flag, option, overrides, repeated
 from fl_shuffle.errors import ConfigError, FlShuffleError, InvalidValueError, require_choice
 from fl_shuffle.plugins import require_extra
 from fl_shuffle.run_words import say, tell
@@ -26,8 +26,8 @@ SUMMARY = (
 )
 ADVERSARY = ("release", "assumed_honest")
 ASKED = ("delta", "epsilon", "method")
-CONFIGURED = {"clients": "data.clients", "rounds": "run.rounds"}
-"""Flags that mean the configuration's own setting where one is given."""
+CONFIGURED = {"data": "clients", "run": "rounds", "budgets": "budgets"}
+"""Section -> the flag that means its own setting where a configuration is given."""
 SOLVED = (
     "given both --epsilon and --delta: the most (or least) of clients, sigma, records, epsilon0, "
     "delta0, rounds, participation or assumed-honest that keeps them; with CONFIG and --epsilon: "
@@ -79,19 +79,13 @@ def _configured(arguments: argparse.Namespace, values: dict[str, Any], solved: s
     from fl_shuffle.api.configs import resolve_config
     from fl_shuffle.cli.cost import show_cost, show_grid, show_solved
 
-    settings = [*arguments.set]
+    settings = overrides(arguments, CONFIGURED)
     target = values.pop("epsilon", None) if solved else None
-    for name, value in values.items():
-        if name == "budgets":
-            path = json.dumps(str(Path(arguments.budgets).resolve()))
-            settings += ["budgets.distribution=file", f"budgets.file={path}"]
-        elif name in CONFIGURED:
-            settings.append(f"{CONFIGURED[name]}={value}")
-        else:
-            raise ConfigError(
-                f"--{name.replace('_', '-')} belongs to a question, CONFIG to a cost; give one of "
-                "the two (a configuration is changed with --set)"
-            )
+    for name in values.keys() - CONFIGURED.values():
+        raise ConfigError(
+            f"--{name.replace('_', '-')} belongs to a question, CONFIG to a cost; give one of "
+            "the two (a configuration is changed with --set)"
+        )
     for name in ("all", "why", "certificate"):
         if getattr(arguments, name):
             raise ConfigError(f"--{name} belongs to a question; leave out CONFIG")
