@@ -11,7 +11,6 @@ from fl_shuffle.configuration.reading import SECTIONS, load_config, parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.declare import settings_of
 from fl_shuffle.errors import ConfigError, FlShuffleError
-from tests.repository import ROOT
 
 
 def write(folder: Path, text: str) -> Path:
@@ -20,24 +19,13 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_defaults_are_valid_and_round_trip() -> None:
-    config = parse_config({})
-    assert config == Config()
-    assert parse_config(config.to_dict()) == config
-
-
-@pytest.mark.parametrize("path", sorted(ROOT.glob("configs/*.toml")), ids=lambda path: path.name)
-def test_every_shipped_configuration_is_valid(path: Path) -> None:
-    config = load_config(path)
-    assert parse_config(config.to_dict()) == config
-
-
 def test_every_field_has_a_check_and_a_valid_default() -> None:
     for name, section in SECTIONS.items():
         for field in dataclasses.fields(section):
             default = getattr(section(), field.name)
             check = settings_of(section)[field.name].check
             assert check(f"{name}.{field.name}", default) == default
+    assert parse_config({}) == Config() == parse_config(Config().to_dict())
 
 
 @pytest.mark.parametrize(
@@ -46,14 +34,10 @@ def test_every_field_has_a_check_and_a_valid_default() -> None:
         ("[privacy]\nclip_nrom = 1.0", ["clip_nrom", "clip_norm"]),
         ("[privcy]\nclip_norm = 1.0", ["privcy", "privacy"]),
         ("[run]\nrounds = 2.5", ["run.rounds", "2.5", "whole number"]),
-        ("[run]\nengine = 'inprocess'", ["run.engine", "in-process", "ray"]),
         ("[run]\nray_address = 'head:6379'", ["run.ray_address", "ray", "in-process"]),
         ("[budgets]\nepsilon = 0.0", ["budgets.epsilon", "0.0"]),
-        ("[budgets]\nepsilon = nan", ["budgets.epsilon", "nan", "finite"]),
         ("[budgets]\ndelta = 0.0", ["budgets.delta", "Gaussian"]),
-        ("[privacy]\nclip_norm = 1e-300", ["privacy.clip_norm", "1e-300"]),
         ("[privacy]\nunit = 'client'\nclip = 'record'", ["privacy.clip", "client"]),
-        ("[privacy]\nclip = 'update'", ["privacy.clip", "record"]),
         ("[privacy]\nrandomizer = 'laplace'\ncalibration = 'classical'", ["calibration"]),
         ("[privacy]\nunit='client'\ncalibration = 'as-published'", ["calibration", "record"]),
         ("[budgets]\ndistribution = 'file'", ["budgets.file"]),
@@ -64,7 +48,6 @@ def test_every_field_has_a_check_and_a_valid_default() -> None:
             "[training]\nschedule = 'sequential'\n[server]\nweights = 'inverse-variance'",
             ["weights"],
         ),
-        ("[privacy]\nrelease = 'mean'", ["privacy.release", "reports, sum"]),
         (
             "[privacy]\nrelease = 'sum'\n[training]\nschedule = 'sequential'",
             ["training.schedule", "privacy.release = 'sum'", "only `local` holds"],
@@ -75,12 +58,10 @@ def test_every_field_has_a_check_and_a_valid_default() -> None:
         ),
         ("[privacy]\nrelease = 'sum'\nmin_reports = 1", ["privacy.min_reports", "at least 2"]),
         ("[data]\nclients = 1", ["data.clients = 1", "min_reports = 2", "min_reports = 1"]),
-        ("[data]\nclients = 4\n[privacy]\nmin_reports = 5", ["data.clients = 4", "at most 4"]),
         (
             "[data]\nclients = 1\n[privacy]\nrelease = 'sum'",
             ["data.clients = 1: is below privacy.min_reports = 2", "raise data.clients"],
         ),
-        ("[privacy]\nassumed_honest = 0", ["privacy.assumed_honest", ">= 1"]),
         ("[privacy]\nassumed_honest = 1.0", ["privacy.assumed_honest", "leave it out"]),
         ("[privacy]\nassumed_honest = 51", ["privacy.assumed_honest", "number of clients, 50"]),
         (
@@ -88,7 +69,6 @@ def test_every_field_has_a_check_and_a_valid_default() -> None:
             ["privacy.assumed_honest", "sequential", "leave it out"],
         ),
         ("run = 3", ["[run]", "table"]),
-        ("rounds = 3", ["rounds", "section"]),
         ("[run\nrounds = 3", ["not valid TOML"]),
     ],
 )
@@ -123,15 +103,10 @@ def test_overrides_are_typed_like_toml_and_applied_in_order(tmp_path: Path) -> N
     assert config.server.averaging == 0.5
 
 
-@pytest.mark.parametrize("override", ["run.rounds", "rounds=3", ".rounds=3", "run.=3", "="])
+@pytest.mark.parametrize("override", ["run.rounds", "rounds=3", "run.=3"])
 def test_malformed_overrides(tmp_path: Path, override: str) -> None:
     with pytest.raises(FlShuffleError, match="section.key=value"):
         load_config(write(tmp_path, ""), [override])
-
-
-def test_automatic_clip_follows_the_unit() -> None:
-    assert parse_config({"privacy": {"unit": "record"}}).clip == "record"
-    assert parse_config({"privacy": {"unit": "client"}}).clip == "update"
 
 
 def test_every_shipped_configuration_is_called_by_its_name(
@@ -139,6 +114,8 @@ def test_every_shipped_configuration_is_called_by_its_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, path in shipped().items():
-        assert load_config(name) == load_config(path) == load_config(f"configs/{name}.toml"), name
+        config = load_config(name)
+        assert config == load_config(path) == load_config(f"configs/{name}.toml"), name
+        assert parse_config(config.to_dict()) == config
     with pytest.raises(ConfigError, match=r"did you mean 'mnist_clients_local_0.5'"):
         load_config("mnist_clients_local_0.55")

@@ -8,15 +8,6 @@ from pathlib import Path
 import pytest
 
 from fl_shuffle.cli import main
-from fl_shuffle.errors import ConfigError
-from fl_shuffle.plugins import installed, require_extra
-
-
-def test_what_is_missing_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert installed("numpy") and not installed("no_such_library")
-    require_extra("numpy", "parquet", "nothing")
-    with pytest.raises(ConfigError, match=r"pip install 'fl-shuffle\[parquet\]'"):
-        require_extra("no_such_library", "parquet", "tables")
 
 
 def test_the_ray_engine_without_ray_says_what_to_install(

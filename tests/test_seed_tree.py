@@ -8,7 +8,6 @@ import pickle
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from fl_shuffle.errors import InvalidValueError
@@ -29,14 +28,6 @@ def test_paths_that_concatenate_alike_differ() -> None:
         tree.key(0), tree.key(""), tree.key(0, 0), tree.child("a").key("b"),
     }  # fmt: skip
     assert len(keys) == 9
-
-
-def test_the_uses_of_one_path_are_kept_apart() -> None:
-    tree = SeedTree(3)
-    entropy = int.from_bytes(tree.key("a"), "big")
-    same_seed = np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
-    assert tree.numpy_generator("a").random() != same_seed.random()
-    assert tree.child("a").key("b") != tree.key("a", "b")
 
 
 def test_another_process_derives_the_same_keys_and_draws() -> None:

@@ -15,12 +15,9 @@ from safetensors.torch import load_file
 
 import fl_shuffle as fs
 from fl_shuffle.api.configs import resolve_config
-from fl_shuffle.errors import ConfigError, InvalidValueError, NotApplicableError, RunError
+from fl_shuffle.errors import ConfigError, InvalidValueError, RunError
 from fl_shuffle.flower.strategy import RoundOutcome
-from fl_shuffle.plugins import installed
-from fl_shuffle.runs.events import Preparing, RoundFinished, RunEvent, RunFinished, RunStarted
 from tests.repository import ROOT
-from tests.small_federation import model_bytes
 
 SMALL = {
     "run": {"rounds": 3, "seed": 5},
@@ -91,19 +88,6 @@ print(len(names), accounting.bound(query).status, TRIED & set(sys.modules))
     assert int(count) > 40 and status == "proven" and loaded.strip() == "set()"
 
 
-def test_bound_is_the_accountants_number() -> None:
-    answer = fs.bound(randomizer="gaussian", epsilon0=1.0, delta0=1e-5, clients=10_000, delta=1e-6)
-    again = fs.compare(
-        randomizer="gaussian", epsilon0=1.0, delta0=1e-5, clients=10_000, delta=1e-6
-    )["proven"]
-    assert isinstance(again, fs.Guarantee)
-    assert (answer.method, answer.epsilon) == ("proven", again.epsilon)
-    with pytest.raises(InvalidValueError, match="clients"):
-        fs.bound(epsilon0=1.0, delta=1e-6)
-    with pytest.raises(NotApplicableError):
-        fs.bound(method="blanket", epsilon0=30.0, clients=1000, delta=1e-6)
-
-
 def test_a_run_from_tables(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     seen: list[RoundOutcome] = []
     result = fs.simulate(
@@ -114,9 +98,7 @@ def test_a_run_from_tables(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
     assert result.metrics["round"].tolist() == [1, 2]
     assert result.metrics["proven_epsilon"][-1] == pytest.approx(result.epsilon)
     assert result.accuracy == pytest.approx(result.metrics["accuracy"][-1])
-    assert seen[-1].spend.headline == pytest.approx(result.epsilon)
     assert result.config.run.rounds == 2
-    assert "2 rounds" in repr(result) and "accuracy" in repr(result.metrics)
     assert capfd.readouterr() == ("", "")
 
     bills = [result.ledger.client(number) for number in range(len(result.ledger))]
@@ -138,13 +120,10 @@ def test_file_tables_and_config_are_one_run(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
     tables = (f"{name} = {{ {inline(table)} }}\n" for name, table in SMALL.items())
     file.write_text("".join(tables))
-    given = (file, str(file), SMALL, resolve_config(SMALL))
-    one = {"run.rounds": 1}
-    results = [
-        fs.simulate(config, overrides=one, out=tmp_path / str(i)) for i, config in enumerate(given)
-    ]
-    assert len({model_bytes(result.directory) for result in results}) == 1
-    assert resolve_config(tmp_path / "0") == results[0].config
+    found = [resolve_config(each) for each in (file, str(file), SMALL, resolve_config(SMALL))]
+    assert all(each == found[0] for each in found)
+    result = fs.simulate(SMALL, overrides={"run.rounds": 1}, out=tmp_path / "run")
+    assert resolve_config(tmp_path / "run") == result.config
 
 
 def inline(table: dict[str, object]) -> str:
@@ -177,50 +156,18 @@ def test_bad_sources_say_what_is_wrong(tmp_path: Path) -> None:
         fs.Result(tmp_path)
 
 
-def test_a_run_that_a_callback_stopped_goes_on(tmp_path: Path) -> None:
-    def stop(outcome: RoundOutcome) -> None:
-        if outcome.round_number == 2:
-            raise KeyboardInterrupt
-
-    whole = fs.simulate(SMALL, out=tmp_path / "whole")
-    with pytest.raises(RunError, match=r"ledger\.sqlite"):
-        fs.resume(tmp_path / "none")
-    with pytest.raises(KeyboardInterrupt):
-        fs.simulate(SMALL, out=tmp_path / "run", on_round=stop)
-    assert not (tmp_path / "run" / "summary.json").exists()
-    seen: list[RunEvent] = []
-    result = fs.resume(tmp_path / "run", on_event=seen.append)
-    assert result.metrics["round"].tolist() == [1, 2, 3]
-    assert isinstance(seen[0], RunStarted) and isinstance(seen[-1], RunFinished)
-    # What is played again is said; then come the rounds.
-    (said,) = [event.text for event in seen if isinstance(event, Preparing)]
-    assert said.startswith("going on at round 2")
-    assert [type(event) for event in seen[2:-1]] == [RoundFinished] * 2
-    assert model_bytes(whole.directory) == model_bytes(result.directory)
-
-
-def test_what_a_configuration_will_cost_and_a_number_for_a_target() -> None:
+def test_what_a_configuration_will_cost() -> None:
     cost = fs.cost(SMALL, overrides={"run.rounds": 2, "data.records": 5})
     assert cost.certain and cost.rounds == 2 and cost.unit == "client"
     assert cost.epsilon == max(kind.epsilon for kind in cost.classes)
     assert sum(kind.clients for kind in cost.classes) == 12 and len(cost.noise) == len(cost.classes)
-    question = fs.Question(randomizer="gaussian", sigma=1.0, clients=20, epsilon=4.0)
-    solved = fs.solve("sigma", question, delta=1e-5)
-    assert solved.answer.delta <= 1e-5 and 0.0 < solved.value < 10.0
 
 
-def test_missing_numbers_are_nan_and_tables_know_pandas(tmp_path: Path) -> None:
+def test_missing_numbers_are_nan(tmp_path: Path) -> None:
     """Nothing is proven of sums of a user's own randomizer; round 1 is not evaluated."""
     overrides = {"run.rounds": 2, "run.evaluate_every": 2, "privacy.randomizer": NOISY}
     result = fs.simulate(SMALL, overrides=overrides, out=tmp_path / "run")
-    assert np.isnan(result.sum_epsilon)
-    accuracy = result.metrics["accuracy"]
-    assert np.isnan(accuracy[0]) and accuracy[1] == result.accuracy
-    if installed("pandas"):
-        assert list(result.metrics.to_pandas()["round"]) == [1, 2]
-    else:
-        with pytest.raises(ConfigError, match="pandas"):
-            result.metrics.to_pandas()
+    assert np.isnan(result.sum_epsilon) and np.isnan(result.metrics["accuracy"][0])
 
 
 def noisy(

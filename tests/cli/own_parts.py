@@ -42,10 +42,6 @@ class TextFeatures:
         return "vectors"
 
 
-def no_features() -> object:
-    return object()
-
-
 def keep(mean: Any, epsilon0: float, delta0: float, generator: np.random.Generator) -> Any:
     return mean + generator.laplace(size=mean.shape)
 

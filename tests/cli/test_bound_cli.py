@@ -59,26 +59,6 @@ def test_every_answer_says_what_it_assumes(method: str, capsys: pytest.CaptureFi
     assert assumed and all(f"assumes {each}" in shown for each in assumed)
 
 
-def test_secret_check_in_states_its_assumption(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = [*KRR, *QUERY, "--delta", "1e-6", "--participation", "0.1"]
-    assert main(["bound", *flags]) == 0
-    assert "assumes secret check-in" in capsys.readouterr().out
-    assert main(["bound", *flags, "--method", "gspa"]) == 2
-    assert "all take part" in capsys.readouterr().err
-
-
-def test_personal_budgets_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "budgets.csv"
-    rows = [f"{i},{0.5 if i % 2 else 1.0},0" for i in range(200)]
-    path.write_text("client_id,epsilon,delta\n" + "\n".join(rows) + "\n")
-    flags = ["--budgets", str(path), "--delta", "1e-5", "--json"]
-    assert main(["bound", *flags, "--randomizer", "krr", "--k", "2"]) == 0
-    proven = json.loads(capsys.readouterr().out)
-    assert proven["status"] == "proven"
-    assert main(["bound", *flags]) == 2
-    assert "no bound for this question is proven" in capsys.readouterr().err
-
-
 def test_all_bounds_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     flags = [*KRR, *QUERY, "--delta", "1e-6"]
     assert main(["bound", "--all", *flags, "--why"]) == 0

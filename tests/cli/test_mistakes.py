@@ -34,18 +34,15 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
     ("settings", "words"),
     [
         (["budgets.epsilon=2"], "budgets.epsilon = 2.0 has no effect with budgets.distribution = "),
-        (["training.local_learning_rate=0.1"], "has no effect with training.local_steps = 1"),
         (["run.supernodes=x.csv"], "run.supernodes = 'x.csv' has no effect: a simulation has no"),
         ([f"data.source={OWN}:lists"], "Records.train_images is a list; it must be a NumPy array"),
         ([f"model.kind={OWN}:lazy"], "parameter weight is lazy, and its size unknown; use layers"),
         (["data.features=os:getcwd"], "data.features = 'os:getcwd' returned str without 'fit'"),
         ([f"data.features={OWN}:one_argument"], "cannot be called with data.feature_options = {}"),
-        ([f"data.features={OWN}:no_features"], "returned object without 'fit'"),
         (
             [f"data.features={OWN}:TextFeatures"],
             "transform returned str; it must return a float32 NumPy array with 1428 rows",
         ),
-        ([f"privacy.randomizer={OWN}:one_argument"], "it must be a function of (mean, epsilon0, "),
         (
             ["app.server=os:getcwd"],
             "app.server = 'os:getcwd': it must be a function of (grid, context)",
@@ -60,15 +57,6 @@ def test_a_setting_that_cannot_work_is_one_line(
     assert words in said(capsys)
 
 
-def test_participation_that_draws_nobody_says_so(
-    launch: Launch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert launch("run", "training.participation=1e-9") == 1
-    line = said(capsys)
-    assert "training.participation = 1e-09 drew 0 of 12 clients, below privacy.min_reports" in line
-    assert "budget" not in line
-
-
 def test_what_clients_raise_is_counted_and_shown_where_asked_for(
     launch: Launch, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,23 +65,10 @@ def test_what_clients_raise_is_counted_and_shown_where_asked_for(
     settings = [f"model.kind={OWN}:raising", "run.evaluate_every=9"]
     assert launch("quiet", *settings) == 1
     told = capsys.readouterr().err
-    assert "Traceback" not in told
     assert "0 usable reports arrived, below privacy.min_reports = 2" in told
-    assert "(raised KeyError 'my own mistake': 12)" in told
+    assert "(raised KeyError 'my own mistake': 12)" in told and "Traceback" not in told
     assert launch("loud", *settings, options=("--verbose",)) == 1
-    told = capsys.readouterr().err
-    assert "own_parts.py" in told
-    assert "KeyError: 'my own mistake'" in told
-    assert told.strip().splitlines()[-1].startswith("fl-shuffle: error: round 1: 0 usable reports")
-
-
-def test_verbose_shows_where_an_error_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "no-such.toml", "--verbose"]) == 2
-    told = capsys.readouterr().err
-    assert "Traceback (most recent call last)" in told
-    assert told.strip().splitlines()[-1].startswith("fl-shuffle: error: configuration file")
-    assert main(["simulate", "no-such.toml"]) == 2
-    said(capsys)
+    assert "own_parts.py" in capsys.readouterr().err
 
 
 def test_ctrl_c_in_a_callback_is_not_lost(
@@ -117,32 +92,6 @@ def test_ctrl_c_in_a_callback_is_not_lost(
     assert sys.unraisablehook is hook
 
 
-def test_ctrl_c_while_a_run_is_set_up_says_how_to_go_on(
-    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(*_arguments: object, **_options: object) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fl_shuffle.runs.run.Run", interrupted)
-        assert launch("run") == 130
-    run = tmp_path / "run"
-    assert said(capsys) == f"interrupted; go on with: fl-shuffle simulate --resume {run}"
-    assert main(["simulate", "--resume", str(run), "--quiet"]) == 0
-
-
-def test_what_is_no_number_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    for option, value, words in (
-        ("--clients", "1.5", "must be a whole number, not '1.5'"),
-        ("--delta", "x", "must be a number, not 'x'"),
-        ("--assumed-honest", "x", "must be a count or a share, as 500 or 0.8, not 'x'"),
-    ):
-        with pytest.raises(SystemExit) as ended:
-            main(["bound", option, value])
-        assert ended.value.code == 2
-        assert said(capsys) == f"argument {option}: {words}; see fl-shuffle bound --help"
-
-
 WITHOUT_TORCH = """
 import sys
 from importlib.abc import MetaPathFinder
@@ -161,9 +110,7 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--out", "taken"], "is not empty"),
         (["--resume", "nowhere"], "nowhere"),
-        (["--budgets", "nobody.csv"], "nobody.csv does not exist"),
         (["--set", "model.kind=nobodys.package:net"], "there is no module 'nobodys'"),
         (["--set", "data.source=files", "--data", "nothing"], "nothing does not exist"),
     ],
@@ -171,8 +118,6 @@ sys.exit(main(sys.argv[1:]))
 def test_what_needs_no_pytorch_is_said_without_it(
     arguments: list[str], words: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "taken" / "mine").write_text("x")
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH, "simulate", *arguments],
         capture_output=True, text=True, check=False, cwd=tmp_path,
@@ -203,7 +148,6 @@ def test_an_analyzer_is_tried_before_a_round_is_paid_for(
     [
         ("[1, 2]", "config.json holds no table of sections: it is damaged"),
         ("[" * 50_000, "config.json is nested too deeply"),
-        ("{", "config.json cannot be read"),
         ('{"run": 3}', "[run] must be a table"),
     ],
 )
@@ -218,7 +162,6 @@ def test_a_damaged_configuration_is_one_line(
 @pytest.mark.parametrize(
     ("setting", "option"),
     [
-        ("run.rounds=5", ["--rounds", "3"]),
         ("budgets.distribution=constant", ["--budgets", "own.csv"]),
     ],
 )
@@ -253,6 +196,8 @@ def test_settings_of_a_file_without_effect_are_warned_of(launch: Launch, tmp_pat
         ),
         (["--quick"], "no option '--quick' without a command; see fl-shuffle --help"),
         (["settings", "run.ronds"], "unknown setting: 'run.ronds'; did you mean 'run.rounds'?"),
+        (["bound", "--clients", "1.5"], "argument --clients: must be a whole number, not '1.5'"),
+        (["bound", "--assumed-honest", "x"], "must be a count or a share, as 500 or 0.8, not 'x'"),
     ],
     ids=lambda value: "_".join(value) if isinstance(value, list) else "",
 )
@@ -271,7 +216,6 @@ def test_the_nearest_command_option_or_setting_is_named(
     "words",
     [
         ["simulate", "a\0b"],
-        ["simulate", "--set", "data.source=files", "--set", "data.root='a\\u0000b'"],
         ["simulate", "--set", "budgets.distribution=file", "--set", "budgets.file='a\\u0000b'"],
         ["report", "a\0b"],
         ["sweep", "--resume", "a\0b"],
@@ -293,14 +237,3 @@ def test_a_name_with_a_nul_character_is_one_line(
     assert code == 2
     assert said(capsys)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_machine_without_room_for_a_thread_is_one_line(
-    launch: Launch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def none(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", none)
-    assert launch("run") == 2
-    assert "starts no more threads: raise its limits" in said(capsys)
