@@ -179,7 +179,8 @@ class RunParts:
         self._node(context).require_held(asked)
         if asked.summed:
             require_simulated(context)
-        return Request(message, context, asked, self.parameters_in(message))
+        model = self.parameters_in(message)
+        return Request(message, context, asked.round_number, model, asked.clients, asked.summed)
 
     def parameters_in(self, message: Message) -> Tensor:
         """The model of a request, float32 [d]; raises `InvalidValueError` if there is none."""
@@ -198,7 +199,7 @@ class RunParts:
             run = run_named_in(request.message)
             agreement = agreement_of(run, self.config, plan, len(request.model))
             return SealedAnswer(request, plan, node.record, node.sender, agreement)
-        if request.asked.summed and node.record is None:
+        if request.summed and node.record is None:
             return SumAnswer(request, plan, self._pieces(request.clients, len(request.model)))
         return ReportsAnswer(request, plan, node.record)
 

@@ -13,6 +13,9 @@ from torch.optim.sgd import sgd
 
 from fl_shuffle.configuration.sections import ServerSection
 
+KEPT = ("theta", "moments", "steps", "averaged", "count")
+"""Of an optimizer's state, beside its momentum."""
+
 
 class ServerOptimizer:
     """SGD, momentum or Adam on one flat parameter vector, with decay and iterate averaging.
@@ -103,20 +106,11 @@ class ServerOptimizer:
 
     def state(self) -> dict[str, Any]:
         """Everything needed to go on: parameters, optimizer moments, running average."""
-        return {
-            "theta": self._theta,
-            "momentum": self._momentum[0],
-            "moments": self._moments,
-            "steps": self._steps,
-            "averaged": self._averaged,
-            "count": self._count,
-        }
+        found = {name: getattr(self, f"_{name}") for name in KEPT}
+        return {**found, "momentum": self._momentum[0]}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Undo to a saved `state`."""
-        self._theta = state["theta"]
+        for name in KEPT:
+            setattr(self, f"_{name}", state[name])
         self._momentum = [state["momentum"]]
-        self._moments = state["moments"]
-        self._steps = state["steps"]
-        self._averaged = state["averaged"]
-        self._count = state["count"]

@@ -60,27 +60,21 @@ def analyzer_of(section: ServerSection) -> Analyzer | None:
     return own
 
 
-def mistake_in(found: object, dimension: int) -> str:
-    """What is wrong with an analyzer's answer; nothing with a finite vector [dimension]."""
-    if not isinstance(found, Tensor) or tuple(found.shape) != (dimension,):
-        shape = f" of shape {tuple(found.shape)}" if isinstance(found, Tensor) else ""
-        what = f"{type(found).__name__}{shape}"
-        return f"returned {what}, no torch.Tensor of shape {(dimension,)}"
-    return "" if bool(torch.isfinite(found).all()) else "returned numbers that are not finite"
-
-
 def checked(estimate: Callable[[Tensor], Any]) -> Callable[[Shuffled], Tensor]:
     """The analyzer of single reports [n, d], which raises `UnusableBatchError` where it returns
     anything but a finite vector [d]."""
 
     def analyze(shuffled: Shuffled) -> Tensor:
         assert shuffled.reports is not None
-        found = estimate(shuffled.reports)
-        mistake = mistake_in(found, shuffled.reports.shape[1])
-        if mistake:
-            raise UnusableBatchError(f"server.analyzer {mistake}")
-        answer: Tensor = found
-        return answer
+        found, shape = estimate(shuffled.reports), tuple(shuffled.reports.shape[1:])
+        if not isinstance(found, Tensor) or tuple(found.shape) != shape:
+            its = f" of shape {tuple(found.shape)}" if isinstance(found, Tensor) else ""
+            what = f"{type(found).__name__}{its}, no torch.Tensor of shape {shape}"
+        elif not bool(torch.isfinite(found).all()):
+            what = "numbers that are not finite"
+        else:
+            return found
+        raise UnusableBatchError(f"server.analyzer returned {what}")
 
     return analyze
 
@@ -92,15 +86,18 @@ def try_analyzer(section: ServerSection, dimension: int, clients: int) -> None:
     if own is None or ":" not in section.analyzer:
         return
     count = max(1, min(clients, MADE_UP // dimension))
+    made_up = torch.randn(count, dimension, generator=torch.Generator().manual_seed(0))
     try:
-        made_up = torch.randn(count, dimension, generator=torch.Generator().manual_seed(0))
-        mistake = mistake_in(own(made_up), dimension)
+        checked(own)(Shuffled(count, reports=made_up))
+        return
     except FlShuffleError:
         return  # so few are not enough for it
+    except UnusableBatchError as error:
+        mistake = str(error)
     except Exception as error:  # whatever the user's own code raises
-        mistake = f"raises {type(error).__name__}: {text_of(error)}"
-    if mistake:
-        raise ConfigError(
-            f"server.analyzer = {section.analyzer!r} {mistake}; it was tried on {count:,} made-up "
-            f"reports of {dimension:,} numbers, and nothing is spent"
-        )
+        mistake = f"server.analyzer raises {type(error).__name__}: {text_of(error)}"
+    raise ConfigError(
+        mistake.replace("server.analyzer", f"server.analyzer = {section.analyzer!r}", 1)
+        + f"; it was tried on {count:,} made-up reports of {dimension:,} numbers, and nothing is "
+        "spent"
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
@@ -41,18 +41,16 @@ from fl_shuffle.shuffler.remote.link import Sender
 log = logging.getLogger("fl_shuffle.client")
 
 
-class Request:
-    """What the server asks of a node: a round, its model (float32 [d]), and whose reports."""
+class Request(NamedTuple):
+    """What the server asks of a node: a round, its model (float32 [d]), whose reports; `summed`:
+    or their sum."""
 
-    def __init__(
-        self, message: Message, context: Context, asked: TrainRequest, model: Tensor
-    ) -> None:
-        self.message = message
-        self.context = context
-        self.asked = asked
-        self.model = model
-        self.round = asked.round_number
-        self.clients = asked.clients
+    message: Message
+    context: Context
+    round: int
+    model: Tensor
+    clients: Ids
+    summed: bool
 
 
 class Answer(Protocol):

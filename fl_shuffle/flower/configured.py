@@ -53,20 +53,13 @@ NO_MOD = "app.client must be a ShuffleClientApp, which reports whatever its trai
 class ConfiguredStrategy(PlayedByStart):
     """What `ShuffleStrategy.of` returns. `start` plays every round and writes the run directory."""
 
-    def __init__(self, parts: RunParts, context: Context, model: nn.Module | None) -> None:
-        self._parts = parts
-        self._model = model
-        self._context = context
-        self._frozen: Frozen | None = None
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         context: Context,
         beside: str | Path | None,
         model: nn.Module | None,
         given: Mapping[str, object],
-    ) -> ConfiguredStrategy:
+    ) -> None:
         """See `ShuffleStrategy.of`."""
         for name in given:
             if name in NOT_TAKEN:
@@ -76,9 +69,10 @@ class ConfiguredStrategy(PlayedByStart):
             hint = suggestion(name, ["beside", "model", *NOT_TAKEN])
             hint = hint or "it takes context, beside and model"
             raise ConfigError(f"ShuffleStrategy.of({name}=...): there is no such argument; {hint}")
-        parts = RunParts.of(context, beside=beside)
-        require_same_app_config(context, parts.config)
-        return cls(parts, context, model)
+        self._parts = RunParts.of(context, beside=beside)
+        require_same_app_config(context, self._parts.config)
+        self._model = model
+        self._context = context
 
     def start(
         self,
@@ -100,47 +94,26 @@ class ConfiguredStrategy(PlayedByStart):
         that cannot be used, else as rounds do.
         """
         require_no_evaluation(evaluate_config)
-        rounds = self._parts.config.run.rounds
-        if num_rounds not in (None, rounds):
-            raise InvalidValueError(
-                "num_rounds",
-                num_rounds,
-                f"the budgets are planned for run.rounds = {rounds}",
-                "leave num_rounds out, or set run.rounds",
-            )
+        parts, config, rounds = self._parts, self._parts.config, self._parts.config.run.rounds
+        _require_planned(num_rounds, rounds)
         keep_one_thread()
-        if self._model is not None:
-            self._frozen = Frozen.of(self._model, initial_arrays)
-        trained = initial_arrays if self._frozen is None else self._frozen.trained(initial_arrays)
+        frozen = None if self._model is None else Frozen.of(self._model, initial_arrays)
+        trained = initial_arrays if frozen is None else frozen.trained(initial_arrays)
         # Before anything is reserved: names of metrics are known, and mistakes in them seen.
         first = {} if evaluate_fn is None else metrics_in(evaluate_fn(0, initial_arrays))
 
+        def whole(arrays: ArrayRecord) -> ArrayRecord:
+            return arrays if frozen is None else frozen.whole(arrays)
+
         def measured(number: int, arrays: ArrayRecord) -> Mapping[str, Any] | None:
-            assert evaluate_fn is not None
-            return evaluate_fn(number, self._whole(arrays))
+            return None if evaluate_fn is None else evaluate_fn(number, whole(arrays))
 
-        measure = None if evaluate_fn is None else measured
-        settings = train_config or ConfigRecord()
-        result = self._play(grid, trained, timeout, settings, measure, tuple(first))
-        if first:
-            result.evaluate_metrics_serverapp[0] = MetricRecord({**first})
-        return result
-
-    def _play(
-        self,
-        grid: Grid,
-        trained: ArrayRecord,
-        timeout: float | None,
-        train_config: ConfigRecord,
-        measure: Evaluate | None,
-        metrics: tuple[str, ...],
-    ) -> Result:
-        """The lines of server/app.py, for a model of the app's own."""
-        parts, config, layout = self._parts, self._parts.config, Layout.of(trained)
+        # The lines of server/app.py, for a model of the app's own.
+        layout = Layout.of(trained)
         optimizer = ServerOptimizer(config.server, torch.from_numpy(layout.flatten(trained)))
         accountant, nodes = parts.accountant(layout.size), parts.nodes(grid)
-        nodes.beside = {} if self._frozen is None else self._frozen.records()
-        opened = parts.open_ledger(grid, self._context, accountant, layout.size, metrics)
+        nodes.beside = {} if frozen is None else frozen.records()
+        opened = parts.open_ledger(grid, self._context, accountant, layout.size, tuple(first))
         with opened as ledger:
             ledger.restore(optimizer)
             shuffler = parts.shuffler(self._context, ledger.run, layout.size, ledger.counted)
@@ -152,20 +125,32 @@ class ConfiguredStrategy(PlayedByStart):
                 nodes=nodes,
                 analyzer=parts.analyzer,
             )
-            try:
-                result = strategy.start(
-                    grid, trained, config.run.rounds, timeout, train_config, evaluate_fn=measure
-                )
-            except PrivacyBudgetError as error:
-                if strategy.answered:
-                    raise
-                raise PrivacyBudgetError(f"{error}; {NO_MOD}") from None
-            result.arrays = self._whole(result.arrays)
+            measure, settings = evaluate_fn and measured, train_config or ConfigRecord()
+            result = _started(strategy, grid, trained, rounds, timeout, settings, None, measure)
+            result.arrays = whole(result.arrays)
             tensors = {n: torch.from_numpy(array.numpy()) for n, array in result.arrays.items()}
             ledger.finish(tensors, strategy.stopped, failed=strategy.failed)
             shuffler.forget(ledger.rounds)
+        if first:
+            result.evaluate_metrics_serverapp[0] = MetricRecord({**first})
         return result
 
-    def _whole(self, arrays: ArrayRecord) -> ArrayRecord:
-        """The model's arrays, with those that are not trained."""
-        return arrays if self._frozen is None else self._frozen.whole(arrays)
+
+def _require_planned(num_rounds: int | None, rounds: int) -> None:
+    if num_rounds not in (None, rounds):
+        raise InvalidValueError(
+            "num_rounds",
+            num_rounds,
+            f"the budgets are planned for run.rounds = {rounds}",
+            "leave num_rounds out, or set run.rounds",
+        )
+
+
+def _started(strategy: ShuffleStrategy, *arguments: Any) -> Result:
+    """What `strategy.start` returns; where nobody has sent a report, what to look at is said."""
+    try:
+        return strategy.start(*arguments)
+    except PrivacyBudgetError as error:
+        if strategy.answered:
+            raise
+        raise PrivacyBudgetError(f"{error}; {NO_MOD}") from None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -231,15 +232,13 @@ class TrainRequest:
         model: ArrayRecord,
         node_id: int,
         timeout: float | None = None,
-        *,
-        train_config: Mapping[str, Any] | None = None,
-        facts: Mapping[str, str] | None = None,
+        beside: Mapping[str, ArrayRecord | ConfigRecord] = MappingProxyType({}),
+        facts: Mapping[str, str] = MappingProxyType({}),
     ) -> Message:
         """The training message that carries this request and the model.
 
         After `timeout` seconds nobody waits for the answer: it is not to be worked on any more.
-        `train_config` is what a user's app finds in its configuration beside the round; `facts` are
-        the shuffler's (see `Shuffler.facts`).
+        `beside` are further records; `facts` are the shuffler's (see `Shuffler.facts`).
         """
         request = ConfigRecord(
             {
@@ -248,13 +247,10 @@ class TrainRequest:
                 "span": self.span,
                 "bitmap": self.bitmap,
                 **({"summed": True} if self.summed else {}),
-                **(facts or {}),
+                **facts,
             }
         )
-        content = RecordDict({MODEL_RECORD: model, REQUEST_RECORD: request})
-        if train_config is not None:
-            config = {**train_config, SERVER_ROUND: self.round_number}
-            content[CONFIG_RECORD] = ConfigRecord(config)
+        content = RecordDict({MODEL_RECORD: model, REQUEST_RECORD: request, **beside})
         return Message(
             content, node_id, MessageType.TRAIN, ttl=timeout, group_id=str(self.round_number)
         )

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from fl_shuffle.configuration.supernodes import SuperNodeFile
 from fl_shuffle.flower.exchange import Blocks, Mask, every_client, requests
 from fl_shuffle.flower.grid import InProcessGrid
-from fl_shuffle.flower.messages import TrainRequest
+from fl_shuffle.flower.messages import CONFIG_RECORD, SERVER_ROUND, TrainRequest
 from fl_shuffle.flower.node_registry import NodeRegistry
 from fl_shuffle.gradients.clipper import HELD_NUMBERS
 
@@ -80,16 +80,11 @@ class Nodes:
     ) -> Iterator[Message]:
         """The requests with their model, as they travel; `facts` are the shuffler's."""
         for request, node in assignments:
-            message = request.message(
-                model,
-                node,
-                self.timeout,
-                train_config=self.train_config,
-                facts=facts,
-            )
-            for name, record in self.beside.items():
-                message.content[name] = record
-            yield message
+            beside = dict(self.beside)
+            if self.train_config is not None:
+                config = {**self.train_config, SERVER_ROUND: request.round_number}
+                beside[CONFIG_RECORD] = ConfigRecord(config)
+            yield request.message(model, node, self.timeout, beside, facts)
 
     def _partitions(self, grid: Grid) -> list[tuple[Mask | None, list[int]]]:
         """See `NodeRegistry.partitions`; in one process every node can play every client."""

@@ -154,7 +154,7 @@ class ShuffleStrategy(PlayedByStart):
         """
         from fl_shuffle.flower.configured import ConfiguredStrategy
 
-        return ConfiguredStrategy.of(context, beside, model, fedavg)
+        return ConfiguredStrategy(context, beside, model, fedavg)
 
     def start(
         self,
@@ -218,18 +218,25 @@ class ShuffleStrategy(PlayedByStart):
             return None
         self._asked = int(np.count_nonzero(allowed))
         self._shuffler.forget(number - 1)  # the reservation has made its step durable
-        if self._schedule.sequential:
-            return self._one_after_another(grid, number, allowed)
+        one_by_one = self._schedule.sequential
+        order = self._schedule.order(number, allowed) if one_by_one else []
+        if one_by_one and len(order) < self._shuffler.min_reports:  # all are released as they come
+            raise PrivacyBudgetError(
+                f"round {number}: {len(order)} clients take part, below privacy.min_reports = "
+                f"{self._shuffler.min_reports}"
+            )
         batch = self._shuffler.open(number, allowed)
-        if batch.collecting:  # not if a stopped run had closed it already
+        if one_by_one:
+            self._one_after_another(grid, number, order, batch)
+        elif batch.collecting:  # not if a stopped run had closed it already
             assignments = self._nodes.assignments(grid, number, allowed, self._dimension)
             self._collect(grid, assignments, batch)
         present = batch.close()
         spend = self._ledger.commit(number, present, time.perf_counter() - started)
         if spend is None:
             self._shuffler.forget(number)
-            return None
-        self._step(number, batch)
+        elif not one_by_one:
+            self._step(number, batch)
         return spend
 
     def _collect(
@@ -269,17 +276,9 @@ class ShuffleStrategy(PlayedByStart):
             batch.reasons["not answered in time"] += len(assignments[position][0].clients)
         return not late
 
-    def _one_after_another(self, grid: Grid, number: int, allowed: Mask) -> Spend | None:
-        """A sequential round: each report moves the model that the next client is sent. All of it
-        was reserved as released."""
-        started = time.perf_counter()
-        order = self._schedule.order(number, allowed)
-        if len(order) < self._shuffler.min_reports:
-            raise PrivacyBudgetError(
-                f"round {number}: {len(order)} clients take part, below privacy.min_reports = "
-                f"{self._shuffler.min_reports}"
-            )
-        batch = self._shuffler.open(number, allowed)
+    def _one_after_another(self, grid: Grid, number: int, order: list[int], batch: Batch) -> None:
+        """Each report moves the model that the next client is sent. All of it was reserved as
+        released."""
 
         def step(answer: Answer, valid: Mask) -> None:
             if isinstance(answer, Reports) and valid.all():
@@ -291,7 +290,6 @@ class ShuffleStrategy(PlayedByStart):
             # A node that is silent costs the round one timeout, not one for each of its clients.
             if node not in silent and not self._collect(grid, [(request, node)], batch, step):
                 silent.add(node)
-        return self._ledger.commit(number, batch.close(), time.perf_counter() - started)
 
     def _step(self, number: int, batch: Batch) -> None:
         """Move the model against what the analyzer makes of the batch, or stop if it is nothing."""
