@@ -25,7 +25,7 @@ def some_class(rng: np.random.Generator, noise: str, scale: float) -> ClientClas
     return ClientClass(noise, scale, radius, 2 * radius, float(rng.uniform(0.01, 2)), 0.0, 1)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [*(pytest.param(s, marks=pytest.mark.slow) for s in (0, 1)), 2])
 def test_the_headline_covers_clients_that_are_not_listed(
     seed: int, coarse_pairs: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -35,7 +35,7 @@ def test_the_headline_covers_clients_that_are_not_listed(
     noises = [["gaussian"], ["laplace"], ["gaussian", "laplace", "user"]][seed % 3]
     classes = [some_class(rng, str(rng.choice(noises)), float(rng.choice(scales)))
                for _ in range(4)]  # fmt: skip
-    class_of = rng.integers(0, len(classes), 120)
+    class_of = rng.integers(0, len(classes), 60)
     accountant = make(classes, class_of)
     for number in range(1, 3):
         present = rng.random(len(class_of)) < 0.8
@@ -58,17 +58,6 @@ def test_the_attack_column_is_what_the_attack_reaches_and_no_more() -> None:
         accountant.commit(number, everybody)
         found = accountant.lower_columns()["lower"].worst
         assert found == pytest.approx(reached, rel=1e-6) and found > 0.0
-
-
-def test_a_small_cohort_decides_whatever_the_local_order_says() -> None:
-    big = [ClientClass("gaussian", 1.0, 0.3, 0.6, 1.0, 1e-5, records) for records in range(1, 101)]
-    small = ClientClass("gaussian", 1.05, 0.3, 0.6, 0.97, 1e-5, 7)
-    class_of = np.concatenate([np.arange(20_000) % 100, np.full(5, 100)])
-    accountant = make([*big, small], class_of)
-    everybody = np.ones(len(class_of), dtype=bool)
-    spend = accountant.preview(1, everybody)
-    each = accountant.client_epsilons_after(1, everybody)
-    assert spend.headline == pytest.approx(each[-1]) and each[-1] > 10 * each[0]
 
 
 def test_worst_local_epsilons_of_groups() -> None:
@@ -108,7 +97,7 @@ def test_recognition_is_not_claimed_among_smaller_balls_or_larger_noise() -> Non
     assert recognised_epsilon(laplace, counts, 0, 1) is None
 
 
-@pytest.mark.parametrize(("scale", "others"), [(1.0, 1000), (2.0, 1000), (30.0, 1000)])
+@pytest.mark.parametrize(("scale", "others"), [(1.0, 1000), (30.0, 1000)])
 def test_where_recognition_is_claimed_the_attacker_picks_the_right_report(
     scale: float, others: int
 ) -> None:

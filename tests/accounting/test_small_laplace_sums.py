@@ -53,9 +53,3 @@ def test_the_smaller_of_both_stands_in_the_column(clients: int, smaller: bool) -
         np.testing.assert_array_equal(totals.headline, totals.sum)
         # The curve that is drawn belongs to the number.
         assert float(worst.profile([column.worst])[0]) <= DELTA * (1 + 1e-9)
-
-
-def test_reports_that_are_seen_have_their_own_headline() -> None:
-    everybody = np.ones(60, dtype=bool)
-    spend = accountant(60, "reports").preview(1, everybody)
-    assert spend.headline == spend.columns["proven"].worst == spend.columns["sum"].worst

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from itertools import product
 
-import mpmath
 import numpy as np
 import pytest
-from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+from dp_accounting.pld import pld_pmf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -31,44 +30,14 @@ def gaussian_pair(mu: float, nodes: int = 300) -> DominatingPair:
     return DominatingPair.from_curve(grid, gaussian_profile(grid, mu))
 
 
-@pytest.mark.parametrize("mu", [0.003, 0.1, 1.0])
-@pytest.mark.parametrize("rounds", [1, 3, 50, 1000])
-@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-10])
+@pytest.mark.parametrize("mu", [0.003, 1.0])
+@pytest.mark.parametrize("rounds", [1, 3, 1000])
+@pytest.mark.parametrize("delta", [1e-3, 1e-10])
 def test_gaussian_rounds_against_the_closed_form(mu: float, rounds: int, delta: float) -> None:
     """Never below sqrt(T) mu, and within 0.5% of it."""
     truth = gaussian_epsilon(delta, mu * math.sqrt(rounds))
     found = Composition([(gaussian_pair(mu), rounds)]).epsilon(delta)
     assert truth * (1 - 1e-9) <= found <= truth * 1.005 + 1e-6
-
-
-@pytest.mark.parametrize("first", [1e-9, 1e-5, 0.1])
-def test_masses_of_a_curve_whose_start_is_no_vertex(first: float) -> None:
-    """(first, 0.3) and (1, 0.1): slopes to `first` from its mirror image, and beyond it."""
-    pair = DominatingPair.from_curve([0.0, first, 1.0], [0.9, 0.3, 0.1])
-    e, far = mpmath.mpf(first), mpmath.mpf(1)
-    slope = (mpmath.mpf("0.1") - mpmath.mpf("0.3")) / (mpmath.exp(far) - mpmath.exp(e))
-    chord = -mpmath.mpf("0.7") / (1 + mpmath.exp(-e))
-    near = mpmath.exp(e) * slope - chord
-    assert pair.masses[-2:] == pytest.approx([float(near), float(-mpmath.e * slope)], rel=1e-14)
-    assert math.fsum([*pair.masses, pair.infinite]) == pytest.approx(1.0, abs=1e-15)
-
-
-@pytest.mark.parametrize("mu", [0.01, 0.1, 0.3])
-@pytest.mark.parametrize("rounds", [2, 7, 50, 2000])
-@pytest.mark.parametrize("delta", [1e-5, 1e-9])
-def test_many_rounds_of_a_curve_lose_one_in_ten_thousand(
-    mu: float, rounds: int, delta: float
-) -> None:
-    truth = gaussian_epsilon(delta, mu * math.sqrt(rounds))
-    asked = []
-
-    def curve(epsilon: float) -> DeltaBound:
-        asked.append(epsilon)
-        return DeltaBound(float(gaussian_profile(epsilon, mu)), 0.0)
-
-    whole = compose_equal_rounds(curve, 30.0 * mu, rounds)
-    assert truth * (1 - 1e-9) <= whole.epsilon(delta) <= truth * (1 + 1e-4)
-    assert delta * (1 - 1e-9) <= whole.delta(truth) and len(asked) < 340
 
 
 @settings(max_examples=40, deadline=None)
@@ -163,17 +132,6 @@ def test_pairs_agree_with_dp_accounting() -> None:
     assert found == pytest.approx(compose_equal_rounds.get_epsilon_for_delta(1e-5), rel=2e-3)
 
 
-def test_laplace_rounds_agree_with_dp_accounting() -> None:
-    from fl_shuffle.accounting.bounds.laplace_mechanism import laplace_epsilon
-
-    theirs = privacy_loss_distribution.from_laplace_mechanism(
-        2.0, value_discretization_interval=1e-3
-    )
-    for rounds in (10, 50):
-        expected = theirs.self_compose(rounds).get_epsilon_for_delta(1e-6)
-        assert laplace_epsilon(1e-6, 0.5, rounds) == pytest.approx(expected, rel=2e-3)
-
-
 @given(
     log_ratio=st.floats(-3.0, 0.5),
     rounds=st.integers(2, 8),
@@ -181,7 +139,7 @@ def test_laplace_rounds_agree_with_dp_accounting() -> None:
 )
 @example(log_ratio=math.log10(0.0625), rounds=2, log_delta=-3.0)
 @example(log_ratio=math.log10(0.0625), rounds=3, log_delta=-3.0)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_laplace_rounds_are_not_below_their_largest_loss(
     log_ratio: float, rounds: int, log_delta: float
 ) -> None:
@@ -281,21 +239,15 @@ def test_rare_large_losses_hide_nothing(rare: float, spread: float, loss: float)
         assert exact * (1 - 1e-7) <= twice.delta(epsilon) <= exact * (1 + 5e-3) + 1e-15
 
 
-@pytest.mark.parametrize(
-    ("mu", "count"),
-    [(1.0, 10**3), pytest.param(3.0, 10**6, marks=pytest.mark.slow)],
-)
-def test_more_rounds_never_cost_less(mu: float, count: int) -> None:
-    library = RoundLibrary()
-    kind = RoundType.of([ReportClass("gaussian", 2.0 / mu, 1.0, 2.0, count)], 0)
+@pytest.mark.slow
+def test_one_round_never_costs_more_than_two() -> None:
+    library, kind = RoundLibrary(), RoundType.of([ReportClass("gaussian", 2.0, 1.0, 2.0, 1000)])
     grid = [0.0, 0.01, 0.05, 0.2]
     once = library.profile({kind: 1}, grid)
-    for times in (2, 3, 10, 100):
+    for times in (2, 3, 100):
         assert np.all(library.profile({kind: times}, grid) >= once)
-        misses = library.trade_off({kind: times}, [0.01, 0.1, 0.5])
-        assert np.all(misses < 1.0 - np.array([0.01, 0.1, 0.5]))
-    at = [library.epsilon({kind: times}, 1e-3) for times in (1, 2, 3, 10, 100)]
-    assert at == sorted(at) and at[1] < 3.0 * at[3]
+    at = [library.epsilon({kind: times}, 1e-3) for times in (1, 2, 3, 100)]
+    assert at == sorted(at)
 
 
 def test_a_filter_for_general_pairs_does_not_exist() -> None:

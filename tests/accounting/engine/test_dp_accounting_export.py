@@ -17,7 +17,7 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import (
     gaussian_epsilon,
     gaussian_profile,
 )
-from fl_shuffle.errors import ConfigError, InvalidValueError, NotApplicableError
+from fl_shuffle.errors import ConfigError, InvalidValueError
 
 GRID = np.linspace(0.0, 3.0, 61)
 
@@ -83,30 +83,3 @@ def test_certain_loss_and_no_loss_at_all() -> None:
     assert to_dp_accounting(certain).get_epsilon_for_delta(0.5) == math.inf
     with pytest.raises(InvalidValueError, match="discretization"):
         to_dp_accounting(nothing, discretization=0.0)
-
-
-@pytest.mark.parametrize(
-    "question",
-    [
-        pytest.param(
-            {"randomizer": "krr", "k": 2, "epsilon0": 0.5, "clients": 50, "rounds": 5},
-            marks=pytest.mark.slow,
-        ),
-        {"randomizer": "gaussian", "epsilon0": 2.0, "delta0": 1e-5, "clients": 300},
-    ],
-    ids=["krr", "gaussian"],
-)
-def test_a_question_has_its_answers(question: dict[str, object]) -> None:
-    pytest.importorskip("dp_accounting")
-    law = fs.to_dp_accounting(**question)  # type: ignore[arg-type]
-    answer = fs.bound(**question, delta=1e-6).epsilon  # type: ignore[arg-type]
-    # A single answer may take the rings that a whole curve does without.
-    assert answer * (1.0 - 2e-3) <= law.get_epsilon_for_delta(1e-6) <= answer * 1.1
-
-
-def test_a_question_that_is_no_upper_bound_is_refused() -> None:
-    pytest.importorskip("dp_accounting")
-    with pytest.raises(NotApplicableError, match="no proven upper bound"):
-        fs.to_dp_accounting(method="gspa", epsilon0=1.0, clients=1000)
-    with pytest.raises(ConfigError, match="delta is no part of this question"):
-        fs.to_dp_accounting(epsilon0=1.0, clients=1000, delta=1e-6)

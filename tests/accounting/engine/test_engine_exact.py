@@ -6,11 +6,9 @@ import itertools
 import math
 from collections.abc import Sequence
 
-import mpmath
 import numpy as np
 import pytest
 
-from benchmarks.reproduction.composed import JointComposition, ParallelComposition
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta
 from fl_shuffle.accounting.bounds.blanket import blanket_delta
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
@@ -31,7 +29,6 @@ from tests.oracles import (
     hash_matrix,
     krr_matrix,
     oue_matrix,
-    product_matrix,
     rappor_matrix,
     worst_divergence,
 )
@@ -39,11 +36,8 @@ from tests.oracles import (
 SMALL: list[tuple[Randomizer, Matrix, int]] = [
     (KRandomizedResponse(1.0, 2), krr_matrix(1.0, 2), 6),
     (KRandomizedResponse(2.0, 3), krr_matrix(2.0, 3), 5),
-    (KRandomizedResponse(0.5, 4), krr_matrix(0.5, 4), 4),
     (Rappor(1.0, 2), rappor_matrix(1.0, 2), 4),
-    (Rappor(2.0, 3), rappor_matrix(2.0, 3), 3),
     (Rappor(2.0), rappor_matrix(2.0, 3), 3),
-    (OptimizedUnaryEncoding(1.5, 3), oue_matrix(1.5, 3), 3),
     (OptimizedUnaryEncoding(1.5), oue_matrix(1.5, 3), 3),
     (BinaryLocalHashing(1.0), hash_matrix(1.0, 3), 3),
     (
@@ -54,19 +48,6 @@ SMALL: list[tuple[Randomizer, Matrix, int]] = [
     (
         MatrixRandomizer([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.25, 0.5, 0.25]]),
         [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.25, 0.5, 0.25]],
-        4,
-    ),
-    (
-        JointComposition((KRandomizedResponse(0.7, 2), KRandomizedResponse(1.1, 3))),
-        product_matrix(krr_matrix(0.7, 2), krr_matrix(1.1, 3)),
-        3,
-    ),
-    (
-        ParallelComposition(((0.4, KRandomizedResponse(1.0, 2)), (0.6, Rappor(1.0, 2)))),
-        [
-            [0.4 * p for p in a] + [0.6 * p for p in b]
-            for a, b in zip(krr_matrix(1.0, 2), rappor_matrix(1.0, 2), strict=True)
-        ],
         4,
     ),
 ]
@@ -86,21 +67,6 @@ def test_upper_bound_covers_every_neighbouring_pair(
     lower = lower_bound_delta(randomizer, n, epsilon).delta
     assert worst <= upper * (1.0 + 1e-12)
     assert lower <= worst * (1.0 + 1e-12)
-
-
-@pytest.mark.parametrize(
-    "randomizer, matrix, n",
-    [case for case in SMALL if isinstance(case[0], MatrixRandomizer | KRandomizedResponse)],
-    ids=lambda value: getattr(value, "name", ""),
-)
-def test_lower_bound_reaches_every_data_set_with_equal_others(
-    randomizer: Randomizer, matrix: Matrix, n: int
-) -> None:
-    epsilon = 0.3 * min(randomizer.local_epsilon, 2.0)
-    _, equal = worst_divergence(matrix, n, epsilon)
-    lower = lower_bound_delta(randomizer, n, epsilon).delta
-    worst, _ = worst_divergence(matrix, n, epsilon)
-    assert equal * (1.0 - 5e-4) <= lower <= worst * (1.0 + 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -147,48 +113,6 @@ def test_personal_blanket_masses_against_enumeration(gammas: tuple[float, ...]) 
         assert bound.lower <= exact * (1.0 + 1e-12)
 
 
-def personal_oracle(
-    epsilon0: float, k: int, epsilon: float, classes: list[tuple[float, int]]
-) -> float:
-    """sum_m P(M = m)/(m+1) E(S_{m+1})_+ in 60-digit arithmetic, k-RR."""
-    with mpmath.workdps(60):
-        high, a = mpmath.exp(mpmath.mpf(epsilon0)), mpmath.exp(mpmath.mpf(epsilon))
-        gamma = k / (high + k - 1)
-        up, down, rest = gamma * (high - a), gamma * (1 - high * a), gamma * (1 - a)
-        pmf = [mpmath.mpf(1)]
-        for mass, count in classes:
-            for _ in range(count):
-                longer = [mpmath.mpf(0)] * (len(pmf) + 1)
-                for m, p in enumerate(pmf):
-                    longer[m] += p * (1 - mpmath.mpf(mass))
-                    longer[m + 1] += p * mpmath.mpf(mass)
-                pmf = longer
-        total = mpmath.mpf(0)
-        for m, p in enumerate(pmf):
-            size = m + 1
-            positive = mpmath.mpf(0)
-            for i in range(size + 1):
-                for j in range(size + 1 - i):
-                    s = i * up + j * down + (size - i - j) * rest
-                    if s > 0:
-                        ways = mpmath.binomial(size, i) * mpmath.binomial(size - i, j)
-                        positive += (
-                            s * ways * mpmath.mpf(k - 2) ** (size - i - j) / mpmath.mpf(k) ** size
-                        )
-            total += p * positive / size
-        return float(total)
-
-
-def test_personal_blanket_masses_against_sixty_digit_arithmetic() -> None:
-    classes = [(0.31, 13), (0.77, 9), (0.9, 6)]
-    for epsilon0, epsilon in ((1.0, 0.2), (1.0, 0.75), (3.0, 1.1)):
-        exact = personal_oracle(epsilon0, 5, epsilon, classes)
-        law = KRandomizedResponse(epsilon0, 5).pairs()[0].law(epsilon)
-        assert law is not None
-        bound = amplified_delta(law, classes)
-        assert exact * (1.0 - 1e-12) <= bound.delta <= exact * (1.0 + 1.5e-4)
-
-
 @pytest.mark.parametrize("n", [3_000, 40_000])
 def test_count_representations_agree(n: int) -> None:
     """Many classes, number by number, against the closed form of one, with equal masses."""
@@ -223,17 +147,3 @@ def test_laplace_against_quadrature(epsilon0: float, epsilon: float) -> None:
     exact = (1.0 - gamma) * float(law.stop_loss(np.zeros(1))[0]) + gamma * 0.5 * pair
     bound = blanket_delta(LaplaceRandomizer(epsilon0), 2, epsilon)
     assert exact * (1.0 - 1e-6) <= bound.delta <= exact * (1.0 + 4e-4)
-
-
-def test_laplace_stop_loss_is_the_expectation() -> None:
-    """Closed form against direct integration over the exponential variable."""
-    law = LaplaceLaw(0.8, 0.35)
-    x = np.linspace(0.0, 0.8, 400_001)
-    weights = np.exp(-x) * (x[1] - x[0])
-    weights[[0, -1]] *= 0.5
-    z = 2.0 * x - 0.8
-    up, down = np.exp(z) - math.exp(0.35 - 0.8), math.exp(-0.8) - np.exp(0.35 + z)
-    for t in (-2.5, -1.0, -0.6, -0.1, 0.0, 0.3, 1.0, 1.5):
-        inner = 0.5 * float(weights @ (np.maximum(up - t, 0) + np.maximum(down - t, 0)))
-        ends = 0.5 * math.exp(-0.8) * (max(up[-1] - t, 0.0) + max(down[-1] - t, 0.0))
-        assert float(law.stop_loss(np.array([t]))[0]) == pytest.approx(inner + ends, rel=1e-8)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.reproduction.composed import ParallelComposition
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta
 from fl_shuffle.accounting.bounds.blanket import blanket_delta
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
@@ -18,7 +17,6 @@ from fl_shuffle.accounting.laws.amplification import AtomicLaw, Case
 from fl_shuffle.accounting.laws.finite import KRandomizedResponse, Randomizer
 from fl_shuffle.accounting.laws.frequency_oracles import (
     BinaryLocalHashing,
-    HadamardResponse,
     OptimizedUnaryEncoding,
     Rappor,
 )
@@ -34,9 +32,6 @@ RANDOMIZERS: dict[str, Callable[[float], Randomizer]] = {
     "BLH": BinaryLocalHashing,
     "OUE": OptimizedUnaryEncoding,
     "RAPPOR": Rappor,
-    "parallel 0.5*10-RR+0.5*BLH": lambda e: ParallelComposition(
-        ((0.5, KRandomizedResponse(e, 10)), (0.5, BinaryLocalHashing(e)))
-    ),
 }
 
 
@@ -78,12 +73,6 @@ class FirstWitness:
 
     def witness_cases(self) -> tuple[Case, ...]:
         return self._randomizer.witness_cases()[:1]
-
-
-def test_hadamard_response_has_the_law_of_binary_local_hashing() -> None:
-    for n, epsilon0, epsilon, exact in records("BLH")[::7]:
-        bound = blanket_delta(HadamardResponse(epsilon0), n, epsilon)
-        assert -ROUND_OFF <= bound.delta / exact - 1.0 <= ALLOWED
 
 
 def test_engine_on_the_standard_clone_law() -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
-from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta, lower_bound_epsilon
+from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta
 from fl_shuffle.accounting.bounds.blanket import blanket_delta, blanket_epsilon
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
-from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.laws.amplification import AtomicLaw
 from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
 from fl_shuffle.accounting.laws.finite import KRandomizedResponse, MatrixRandomizer
@@ -21,8 +19,6 @@ from fl_shuffle.accounting.laws.frequency_oracles import (
     OptimizedUnaryEncoding,
     Rappor,
 )
-from fl_shuffle.accounting.queries.methods import bound
-from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.errors import InvalidValueError, PrecisionError
 
 KRR = KRandomizedResponse(1.0, 10)
@@ -47,23 +43,16 @@ def law(epsilon: float) -> AtomicLaw:
     [
         (lambda: blanket_delta(KRR, 0, 0.1), "n = "),
         (lambda: blanket_epsilon(KRR, 10**18, 1e-6), "n = "),
-        (lambda: lower_bound_delta(KRR, 2.5, 0.1), "n = "),
         (lambda: blanket_epsilon(KRR, 100, 0.0), "delta"),
-        (lambda: lower_bound_epsilon(KRR, 100, math.nan), "delta"),
         (lambda: blanket_delta(KRR, 100, -0.1), "epsilon"),
         (lambda: blanket_delta(KRR, 10, 0.1, participation=0.0), "participation"),
-        (lambda: blanket_delta(KRR, 10, 0.1, participation=1.5), "participation"),
         (lambda: KRandomizedResponse(1.0, 1), "k = "),
-        (lambda: Rappor(1.0, 2.0), "k = "),
         (lambda: MatrixRandomizer([[0.5, 0.4], [0.5, 0.5]]), "row 0"),
-        (lambda: MatrixRandomizer([[1.5, -0.5], [0.5, 0.5]]), "entries"),
         (lambda: MatrixRandomizer([[math.nan, 1.0], [0.5, 0.5]]), "entries"),
         (lambda: MatrixRandomizer([[0.5, 0.5]]), "inputs"),
         (lambda: amplified_delta(law(0.1), [(1.5, 3)]), r"1\.5"),
         (lambda: amplified_delta(law(0.1), [(0.5, -1)]), "-1"),
-        (lambda: amplified_delta(law(0.1), [(0.7, 100)], relative_error=0.0), "relative_error"),
         (lambda: AtomicLaw.of([1.0, 2.0], [0.5, 0.4]), "sum to one"),
-        (lambda: AtomicLaw.of([1.0, math.inf], [0.5, 0.5]), "finite"),
         (lambda: AtomicLaw.of([1.0, 2.0], [1.5, -0.5]), ">= 0"),
     ],
 )
@@ -84,12 +73,6 @@ def test_a_local_budget_is_finite_and_that_of_nothing_reveals_nothing(
     assert lower_bound_delta(family(0.0), 10, 0.0).delta == 0.0
 
 
-def test_central_budget_beyond_the_local_one_costs_nothing() -> None:
-    assert blanket_delta(KRR, 100, 1.0).delta == 0.0
-    assert blanket_delta(KRR, 100, 1e6).delta == 0.0
-    assert lower_bound_delta(KRR, 100, 1e6).delta == 0.0
-
-
 def test_what_no_bound_is_known_for_is_refused() -> None:
     with pytest.raises(PrecisionError, match="limited by"):
         amplified_delta(law(3e-6), [(0.7, 10**12)], relative_error=1e-9)
@@ -99,12 +82,3 @@ def test_empty_blanket_is_the_local_divergence() -> None:
     local = (math.exp(1.0) - math.exp(0.3)) / (math.exp(1.0) + 9.0)
     for classes in ([], [(0.0, 10**6)], [(0.7, 0)]):
         assert amplified_delta(law(0.3), classes).delta == pytest.approx(local, rel=1e-12)
-
-
-def test_statements_carry_their_status() -> None:
-    query = Question(randomizer="krr", k=10, epsilon0=1.0, clients=100, epsilon=0.2)
-    upper, lower = (bound(replace(query, method=name)) for name in ("blanket", "lower"))
-    assert upper.status is Status.PROVEN and upper.is_guarantee
-    assert lower.status is Status.LOWER_BOUND and not lower.is_guarantee
-    assert upper.relation == "replace-one"
-    assert upper.to_dict()["details"]["clients"] == 100

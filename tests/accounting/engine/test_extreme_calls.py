@@ -11,10 +11,8 @@ from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.accounting.queries.question import Question
 
 KINDS: list[dict[str, object]] = [
-    {"randomizer": "krr", "k": 2},
     {"randomizer": "krr", "k": 1000},
     {"randomizer": "blh"},
-    {"randomizer": "rappor"},
     {"randomizer": "rappor", "k": 4},
     {"randomizer": "oue"},
     {"randomizer": "laplace"},

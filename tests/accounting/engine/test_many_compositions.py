@@ -76,7 +76,7 @@ def test_a_composition_that_is_too_short_for_its_delta_is_not_certain() -> None:
 
 
 def test_the_worst_history_is_the_worst_and_few_are_worked_out(
-    monkeypatch: pytest.MonkeyPatch,
+    coarse_pairs: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds = [RoundType("gaussian", 8.0, 1.0, 2.0, ((1.0, others),)) for others in (20, 24, 30)]
     rng = np.random.default_rng(5)

@@ -15,7 +15,7 @@ from fl_shuffle.errors import FlShuffleError, NotApplicableError
 # One record in a report, or a client of six, moves as much as a client of one.
 @pytest.mark.parametrize(
     ("unit", "records", "rounds"),
-    [("client", 1, 20), ("client", 6, 1), ("record", 1, 1), ("record", 6, 1), ("record", 6, 20)],
+    [("client", 6, 1), ("record", 6, 20)],
 )
 @pytest.mark.parametrize(("randomizer", "delta0"), [("gaussian", 1e-5), ("laplace", 0.0)])
 def test_no_proven_bound_on_vector_reports_lies_below_the_attack(
@@ -57,8 +57,6 @@ def test_the_attack_answers_for_delta_too() -> None:
     query = Question(
         randomizer="gaussian", epsilon0=1.0, delta0=1e-5, clients=1000, epsilon=0.01, unit="client"
     )
-    lower, upper = (bound(replace(query, method=name)).delta for name in ("attack", "proven"))
-    assert 0.0 < lower <= upper
     lower, upper = (
         bound(replace(query, method=name, rounds=5)).delta for name in ("attack", "proven")
     )

@@ -54,8 +54,3 @@ def test_many_local_laws_are_rounded_up_a_little(noise: str) -> None:
         local_epsilons(table, clients, np.array([1, 1, 1]), 1e-3) for table in (many, rounded)
     )
     assert accounted[0] == pytest.approx(own[0], rel=1e-13) and np.all(accounted >= own)
-
-
-def test_gaussian_classes_need_no_rounding() -> None:
-    table = ClassTable.of(some_classes(400, ("gaussian",)))
-    assert accounted_locally(table) is table

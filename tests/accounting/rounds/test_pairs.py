@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_profile
-from fl_shuffle.accounting.reports import ReportClass, RoundType
 from fl_shuffle.accounting.rounds.equal_rounds import shuffled_pair
 
 
@@ -79,18 +77,3 @@ def test_rounds_of_a_curve_with_kinks_against_enumeration(seed: int) -> None:
     for epsilon in (*places, *(0.5 * (places[1:] + places[:-1]))):
         truth = float(masses @ np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0))
         assert truth <= whole.delta(float(epsilon)) * (1.0 + 1e-9) + 1e-13
-
-
-def test_a_curve_follows_the_local_one_where_that_is_smaller() -> None:
-    """573 clients of local mu 1.47: from about 10 on nothing says more than the client's own noise,
-    and points of it cost nothing."""
-    scale = 2.0 / 1.47
-    batch = [
-        ReportClass("gaussian", scale, 1.0, 2.0, 1),
-        ReportClass("gaussian", scale, 1.0, 0.0, 572),
-    ]
-    curve = VectorCurve(RoundType.of(batch))
-    pair = shuffled_pair(curve, per_sd=1.25)
-    for epsilon in (11.0, 11.5, 12.0):
-        assert curve.local_delta(epsilon) * 0.99 <= pair.delta(epsilon)
-        assert pair.delta(epsilon) <= curve.local_delta(epsilon - 1.0)

@@ -34,6 +34,7 @@ def played(noise: str, release: str, reports: int, rounds: int) -> Accountant:
     return accountant
 
 
+@pytest.mark.usefixtures("coarse_pairs")
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 @pytest.mark.parametrize("release", ["reports", "sum"])
 def test_three_reports_in_each_of_four_rounds_cost_what_twelve_rounds_do(

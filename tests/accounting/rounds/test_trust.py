@@ -9,12 +9,10 @@ import pytest
 
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.bounds.sum_release.honest import AssumedHonest
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta
 from fl_shuffle.accounting.reports import DeclaredRound, RoundType
 from fl_shuffle.accounting.rounds.events import ClientClass
 from fl_shuffle.accounting.rounds.round_library import RoundKind
 from fl_shuffle.accounting.rounds.shuffled_view import ShuffledView
-from fl_shuffle.accounting.rounds.sum_account import SumAccount
 from fl_shuffle.accounting.rounds.trust import EVERYBODY_HONEST, Trust
 
 
@@ -31,15 +29,6 @@ def accountant(
                       trust=trust)  # fmt: skip
 
 
-def proven(
-    classes: list[ClientClass], counts: list[int], honest: AssumedHonest = None
-) -> dict[int, float]:
-    """Each class's epsilon after one round with everybody."""
-    everybody = np.ones(sum(counts), dtype=bool)
-    found = accountant(classes, counts, honest).preview(1, everybody).columns["proven"].epsilon
-    return dict(found)
-
-
 def types(
     classes: list[ClientClass], counts: list[int], honest: AssumedHonest = None, arrived: int = 0
 ) -> dict[int, RoundKind]:
@@ -48,12 +37,6 @@ def types(
     view = ShuffledView(classes, class_of, schedule="aggregate", unit="client",
                         assumed_honest=honest)  # fmt: skip
     return view.round_types(np.arange(len(class_of)) < (arrived or len(class_of)))
-
-
-def test_a_batch_with_colluders_costs_what_one_without_them_does() -> None:
-    few = proven([kind()], [600])
-    assert proven([kind()], [1000], 600) == few
-    assert proven([kind()], [1000])[0] < 0.85 * few[0]
 
 
 @pytest.mark.parametrize(("honest", "left"), [(600, 600), (0.6, 600), (0.5999, 599)])
@@ -107,27 +90,3 @@ def test_drop_outs_count_what_arrived() -> None:
         assert isinstance(found, RoundType)
         # A type that similar batches share: never better, and about 5% smaller at most.
         assert 0.94 * (left - 1) <= sum(count for _, count in found.others) <= left - 1
-
-
-def test_who_leaks_is_settled_before_the_noise_is_drawn() -> None:
-    """It is said; and without it the number is false: of 99 others the 50 leak whose noise is
-    largest in size, and a threshold on what is left reaches more than twice the claimed delta."""
-    for sums in (False, True):
-        said = " ".join(Trust(release="sum", assumed_honest=50).sentences(sums=sums))
-        assert said.count("settled before") == 1 + sums
-    sensitivity, rounds = 3.49, 100_000
-    own = ClientClass("gaussian", 1.0, 10.0, sensitivity, 1.0, 1e-5, 1)
-    account = SumAccount.start(
-        [own], np.zeros(100, dtype=np.int64), schedule="aggregate", assumed_honest=50
-    ).after(np.ones(100, dtype=bool))
-    claimed = gaussian_delta(0.0, sensitivity / 50**0.5)
-    assert claimed == pytest.approx(0.1949, abs=1e-4)
-    above, below = (account.epsilons(share * claimed).max() for share in (1.0001, 0.99))
-    assert above < 1e-3 < below
-    noise = np.random.default_rng(1).standard_normal((rounds, 100))
-    others = noise[:, 1:]
-    kept = np.take_along_axis(others, np.argsort(np.abs(others), axis=1)[:, :49], axis=1)
-    left = noise[:, 0] + kept.sum(axis=1)
-    # The middle between both means: how much more often above it with one record than without.
-    reached = np.mean(left + sensitivity > sensitivity / 2) - np.mean(left > sensitivity / 2)
-    assert reached - 6.0 * (0.25 / rounds) ** 0.5 > 0.44 > 2.0 * claimed
