@@ -10,20 +10,12 @@ from typing import Any
 
 from fl_shuffle.accounting.rounds.round_library import RoundLibrary
 from fl_shuffle.api.configs import ConfigLike, resolve_config
+from fl_shuffle.auditing import games
 from fl_shuffle.auditing.canaries import Canaries, check_clipping, one_of_each_kind
 from fl_shuffle.auditing.claims import Claims
 from fl_shuffle.auditing.effort import AuditSettings, Clock
 from fl_shuffle.auditing.findings import AuditReport, Check, Finding
-from fl_shuffle.auditing.games import (
-    ABSENT_SUMS,
-    SUMS,
-    Attack,
-    Sample,
-    several_rounds,
-    shuffled_batch,
-    single_report,
-    sums,
-)
+from fl_shuffle.auditing.games import ABSENT_SUMS, SUMS, Attack, Sample
 from fl_shuffle.auditing.noise import noise_checks, one_law_check
 from fl_shuffle.auditing.orders import order_check, play_orders
 from fl_shuffle.auditing.twin_runs import audit_published
@@ -190,12 +182,12 @@ class Audit:
         """Single reports of the most exposed client, and batches of them."""
         noise = attack.source.plan.noise
         sample = Sample.of_reports(attack.source, self._settings.reports, clock)
-        found = [single_report(attack, sample, exposed=True)]
+        found = [games.single_report(attack, sample, exposed=True)]
         if noise not in NOISES:
             self.notes.append(OWN_LAW)
             return found
-        found += several_rounds(attack) if noise == "gaussian" else []
-        batch = shuffled_batch(attack, sample)
+        found += games.several_rounds(attack) if noise == "gaussian" else []
+        batch = games.shuffled_batch(attack, sample)
         self.notes += [] if batch else [ALIKE]
         return found + batch
 
@@ -203,7 +195,7 @@ class Audit:
         """Single reports of one of so many kinds of clients, against its own local guarantee."""
         source, reports = self.canaries(target=client), max(1000, self._settings.reports // kinds)
         sample = Sample.of_reports(source, reports, clock)
-        return [single_report(self.attack(source, kinds), sample, exposed=False)]
+        return [games.single_report(self.attack(source, kinds), sample, exposed=False)]
 
     def _sums(self, game: str, clock: Clock) -> list[Finding]:
         """An adversary who sees what is published of every round."""
@@ -215,4 +207,4 @@ class Audit:
             self.notes.append(f"column sum is not tested, it says nothing: {unsaid}")
         else:
             columns.insert(0, "sum")
-        return sums(attack, columns, self._settings.trials, clock, game) if columns else []
+        return games.sums(attack, columns, self._settings.trials, clock, game) if columns else []

@@ -148,7 +148,7 @@ def mu_lower(zero: Vector, one: Vector, alpha: float) -> float:
     return max(0.0, shift / math.sqrt(wide))
 
 
-def smallest_detectable_mu(claimed: float, trials: int, alpha: float, power: float) -> float:
+def detectable_mu(claimed: float, trials: int, alpha: float, power: float) -> float:
     """The smallest true mu for which `mu_lower` exceeds `claimed` with probability `power`.
 
     For pairs whose difference is constant, so that only the standard deviation is estimated.

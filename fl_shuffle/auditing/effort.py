@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fl_shuffle.declare import setting, settings_of
-
-FEWEST_PLAYS = 8
-"""So many rounds are played whatever the clock says."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +20,7 @@ class AuditSettings:
         0.95, "of all lower bounds of an audit together", low=0.5, below=1.0, metavar="P"
     )
     seconds: float = setting(
-        100.0,
-        "how long it may take, but for two runs of two rounds, looking at order and noise, and one "
-        "game with what the accountant says of it",
-        above=0.0,
-        metavar="S",
+        100.0, "for all but two runs, the noise, and one game", above=0.0, metavar="S"
     )
     seed: int = setting(0, "seed of the canaries", metavar="N")
 
@@ -51,10 +43,3 @@ class Clock:
     def over(self) -> bool:
         """Whether the time is used up."""
         return time.monotonic() >= self._end
-
-    def plays(self, trials: int) -> Iterator[int]:
-        """Numbers of plays from 1, at least `FEWEST_PLAYS`, until the time is up."""
-        for number in range(1, trials + 1):
-            if number > FEWEST_PLAYS and self.over():
-                return
-            yield number

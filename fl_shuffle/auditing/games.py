@@ -35,17 +35,11 @@ from scipy import stats
 
 from fl_shuffle.accounting.bisection import bisected
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
-from fl_shuffle.auditing.canaries import Canaries
+from fl_shuffle.auditing.canaries import Canaries, Scene, position_error, size_error
 from fl_shuffle.auditing.claims import Claims
-from fl_shuffle.auditing.confidence import (
-    Dichotomy,
-    ceiling_epsilon,
-    mu_lower,
-    smallest_detectable_mu,
-)
+from fl_shuffle.auditing.confidence import Dichotomy, ceiling_epsilon, detectable_mu, mu_lower
 from fl_shuffle.auditing.effort import Clock
 from fl_shuffle.auditing.findings import Finding, Point
-from fl_shuffle.auditing.scenes import Scene, position_error, size_error
 from fl_shuffle.randomizers.additive import NOISES
 from fl_shuffle.shuffler.local import LocalShuffler, Reports
 
@@ -65,6 +59,8 @@ LEVELS = 9
 """Quantiles on each side of the median that become thresholds."""
 MOST_OWN = 1 << 15
 """Reports whose width is measured: to about one in a hundred."""
+FEWEST_PLAYS = 8
+"""So many rounds are played whatever the clock says."""
 FEWEST_COMPOSED = 200
 """Plays of several rounds are made of at least this many; fewer prove nothing of interest."""
 POWER, POWER_SPREAD = 0.95, 1.6449
@@ -98,20 +94,14 @@ class Sample:
         """First coordinates of up to `reports` single reports like the target's (at least one
         call's worth); the thresholds are of an independent, smaller sample."""
         per_call = max(1, min(reports, VALUES_PER_CALL // source.scene.dimension))
-        sample = cls._on(_pair(source, FIRST_TRAINING, min(per_call, TRAINING_REPORTS)))
+        sample = cls.on(_pair(source, FIRST_TRAINING, min(per_call, TRAINING_REPORTS)))
         while sample.trials < reports and (sample.trials == 0 or not clock.over()):
             number = FIRST_CLONES + sample.trials // per_call
             sample = sample.with_plays(_pair(source, number, per_call))
         return sample
 
     @classmethod
-    def of_plays(cls, plays: Pair) -> Sample:
-        """The second half of these plays; the thresholds are of the first."""
-        half = len(plays[0]) // 2
-        return cls._on([each[:half] for each in plays]).with_plays([each[half:] for each in plays])
-
-    @classmethod
-    def _on(cls, parts: Sequence[Vector]) -> Sample:
+    def on(cls, parts: Sequence[Vector]) -> Sample:
         """Nothing yet, with thresholds dense in the middle of either part and far into both
         tails."""
         tail = np.geomspace(1.0 / len(parts[0]), 0.5, LEVELS)
@@ -199,7 +189,7 @@ class Attack:
             claimed = found.points[0].proven_epsilon
             if claimed is not None and 0.0 < claimed < math.inf:
                 bound = gaussian_mu(claimed, self.deltas[0]) / root
-                need = smallest_detectable_mu(bound, plays, self.alpha, POWER)
+                need = detectable_mu(bound, plays, self.alpha, POWER)
                 found = replace(found, detectable_noise_factor=max(1.0, need / nominal))
             every.append(found)
         return every
@@ -284,29 +274,31 @@ def shuffled_batch(attack: Attack, sample: Sample) -> list[Finding]:
 
 
 def play_sums(source: Canaries, trials: int, clock: Clock) -> Pair:
-    """First coordinates of up to `trials` rounds' sums, made by the run's own shuffler or with its
-    own pooled noise."""
-    played = []
-    for number in clock.plays(trials):
-        if source.noise_is_pooled:
-            played.append([float(source.pooled(number, side)[0]) for side in (0, 1)])
-            continue
-        rows, other = source.play(number)
-        zero = _summed(source, rows.numpy(), 2 * number)
-        rows[source.scene.target] = other
-        played.append([zero, _summed(source, rows.numpy(), 2 * number + 1)])
-    zeros, ones = np.array(played, dtype=np.float64).T
+    """First coordinates of up to `trials` rounds' sums in either dataset."""
+    played = list[list[float]]()
+    while len(played) < trials and (len(played) < FEWEST_PLAYS or not clock.over()):
+        played.append(_sums_of(source, len(played) + 1))
+    zeros, ones = np.array(played).T
     return zeros, ones
 
 
-def _summed(source: Canaries, rows: NDArray[np.float32], number: int) -> float:
+def _sums_of(source: Canaries, number: int) -> list[float]:
+    """A round's, made by the run's own shuffler or with its own pooled noise."""
+    if source.noise_is_pooled:
+        return [float(source.pooled(number, side)[0]) for side in (0, 1)]
+    (rows, other), found = source.play(number), []
     everyone = np.ones(len(rows), dtype=bool)
-    shuffler = LocalShuffler(rows.shape[1], np.full(len(rows), np.inf), source.seeds, keep=False)
-    batch = shuffler.open(number, everyone)
-    batch.add(Reports(rows), np.flatnonzero(everyone), 0)
-    total = batch.release().total
-    assert total is not None
-    return float(total[0])
+    unbounded = np.full(len(rows), np.inf)
+    shuffler = LocalShuffler(source.scene.dimension, unbounded, source.seeds, keep=False)
+    for side in (0, 1):
+        if side:
+            rows[source.scene.target] = other
+        batch = shuffler.open(2 * number + side, everyone)
+        batch.add(Reports(rows.numpy()), np.flatnonzero(everyone), 0)
+        total = batch.release().total
+        assert total is not None
+        found.append(float(total[0]))
+    return found
 
 
 def sums(
@@ -326,8 +318,10 @@ def sums(
     most = max(1, min(attack.rounds, len(totals[0]) // FEWEST_COMPOSED))
     for rounds in dict.fromkeys((1, most)):
         whole = len(totals[0]) // rounds * rounds
-        zero, one = (each[:whole].reshape(-1, rounds).sum(axis=1) for each in totals)
-        sample = Sample.of_plays((zero, one))
+        added = np.array([each[:whole].reshape(-1, rounds).sum(axis=1) for each in totals])
+        # Thresholds are those of the first half of the plays.
+        first, second = np.array_split(added, 2, axis=1)
+        sample = Sample.on(list(first)).with_plays(list(second))
         for column in columns:
             found.append(half.by_law(column, game, sample, rounds=rounds))
     return found

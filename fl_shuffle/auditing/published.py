@@ -71,10 +71,8 @@ def _content(path: Path) -> Iterator[tuple[str, str]]:
         yield from _database(path)
     elif path.suffix == ".csv":
         with path.open(newline="", encoding="utf-8", errors="backslashreplace") as file:
-            head, *rows = list(csv.reader(file)) or [[]]
-        yield "heads", json.dumps(head)
-        for number, row in enumerate(rows, 1):
-            yield f"line {number}", without_times([len(row), dict(zip(head, row, strict=False))])
+            for number, row in enumerate(csv.DictReader(file), 1):
+                yield f"line {number}", without_times(row)
     elif path.suffix in (".json", ".log", ".html", ".txt"):
         text = path.read_text(encoding="utf-8", errors="backslashreplace")
         for number, line in enumerate(text.splitlines(), 1):

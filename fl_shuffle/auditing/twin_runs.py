@@ -59,20 +59,20 @@ Kept = list[tuple[NDArray[Any], Vectors]]
 
 @dataclass(frozen=True)
 class Neighbour:
-    """How one record differs: its `label` (that of another class for 0, this one for a negative
-    number, else so far above the largest), its `picture` ("another" record's, or of the "largest"
-    pixels its type holds), or this number in place of its features (`feature`)."""
+    """How one record differs: it is another one for `label` 0, or has this label for a negative
+    number, or one so far above the largest; or its picture is of the `largest` pixels its type
+    holds; or this number stands in place of its features (`feature`)."""
 
     name: str
     label: int | None = None
-    picture: str = ""
+    largest: bool = False
     feature: float | None = None
 
 
 AS_THEY_ARE = Neighbour("the data as they are")
 NEIGHBOURS = (
-    Neighbour("another record of another class", label=0, picture="another"),
-    Neighbour("a picture of the largest pixels its type holds", picture="largest"),
+    Neighbour("another record of another class", label=0),
+    Neighbour("a picture of the largest pixels its type holds", largest=True),
     Neighbour("a feature that is NaN", feature=float("nan")),
     Neighbour("a feature that is infinite", feature=float("inf")),
     Neighbour("a feature of 3e38, whose gradient is not finite", feature=3e38),
@@ -107,13 +107,12 @@ def records(section: DataSection) -> Records:
     neighbour, record = world.neighbour, world.record
     own = load_records(replace(section, source=world.section.source, validation=0.0))
     images, labels = own.train_images.copy(), own.train_labels.copy()
-    other = int(np.argmax(labels != labels[record]))
-    if neighbour.picture == "another":
-        images[record] = images[other]
-    elif neighbour.picture:
+    if neighbour.largest:
         kind: Any = images.dtype
         images[record] = np.iinfo(kind).max if np.issubdtype(kind, np.integer) else np.inf
     if neighbour.label == 0:
+        other = int(np.argmax(labels != labels[record]))
+        images[record] = images[record if world.fitted else other]
         labels[record] = labels[other]
     elif neighbour.label is not None:
         labels[record] = neighbour.label + (own.classes - 1 if neighbour.label > 0 else 0)
@@ -233,7 +232,7 @@ def audit_published(
     most. Raises `FlShuffleError` if the audited configuration itself cannot run.
     """
     app = load_attribute(config.app.client, field="app.client")
-    kept, tried, notes = Kept(), list[str](), list[str]()
+    kept, tried, notes, differences = Kept(), list[str](), list[str](), list[Difference]()
     with (
         tempfile.TemporaryDirectory(prefix="fl-shuffle-twins-") as home,
         # What the runs keep outside of their directory goes with them, too.
@@ -241,33 +240,23 @@ def audit_published(
     ):
         world = _World(config.data, app, AS_THEY_ARE, 0, kept)
         first, place = _published(config, world, Path(home) / "run"), first_record(config.data)
-        differences = _undeclared(config.data, first, notes)
+        if config.data.validation:
+            notes.append("held-out records decide accuracy and loss: that is not covered")
         if world.fitted:
             # Its warning says so; what a label does must still not be seen.
-            neighbours = [replace(o, picture="") for o in neighbours if o.picture != "largest"]
+            neighbours = [one for one in neighbours if not one.largest]
             notes.append("features are fitted on the records: what that fit tells is not covered")
         for neighbour in neighbours:
             if tried and clock.over():
                 left = len(neighbours) - len(tried)
                 notes.append(f"the time was up: {left} neighbouring data sets were not tried")
                 break
-            world = _World(config.data, app, neighbour, place, kept)
+            world = _World(config.data, app, neighbour, place, kept, world.fitted)
             second = _published(config, world, Path(home) / "run")
             differences += compare(neighbour.name, first, second)
             tried.append(neighbour.name)
     count = sum(key.endswith(": node") for key in first)
     return Published(tuple(tried), len(first), count, tuple(differences), tuple(notes))
-
-
-def _undeclared(section: DataSection, first: dict[str, str], notes: list[str]) -> list[Difference]:
-    """Held-out records decide accuracy and loss: does the run say so?"""
-    if not section.validation:
-        return []
-    if any(place.startswith("summary.json") and "data.validation = " in text
-           for place, text in first.items()):  # fmt: skip
-        notes.append("held-out records decide accuracy and loss: the run says so")
-        return []
-    return [Difference("held-out records", "summary.json: what warns of them", None, None)]
 
 
 def _audited(config: Config) -> Config:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -39,21 +38,6 @@ def small(tmp_path: Path) -> Path:
     path = tmp_path / "small.toml"
     path.write_text(SMALL, encoding="utf-8")
     return path
-
-
-def test_a_run_is_audited(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = str(small.with_name("run"))
-    assert main(["simulate", str(small), "--quiet", "--out", out]) == 0
-    capsys.readouterr()
-    assert main(["audit", out, *QUICK, "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert (report["clients"], report["dimension"]) == (12, 64 * 10 + 10)
-    assert report["breaks_proven"] is False
-    assert report["clipping"]["sensitivity_share"] <= 1.001
-    for finding in report["findings"]:
-        assert finding["plays"] > 0 and finding["largest_provable_epsilon"] != 0
-        for point in finding["points"]:
-            assert 0.0 <= point["epsilon_lower"] <= point["proven_epsilon"]
 
 
 def test_a_contradicted_claim_is_exit_code_one(

@@ -13,6 +13,7 @@ Power and false alarms, with the plays made here (small, so that the suite stays
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -87,8 +88,14 @@ def test_nothing_is_published_beside_the_reports() -> None:
 
 
 def test_the_command_finds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "run.toml"
+    path, run = tmp_path / "run.toml", str(tmp_path / "run")
     path.write_text("[data]\nclients = 12\n[run]\nrounds = 1\n", encoding="utf-8")
-    options = ["--trials", "8", "--reports", "1000", "--seconds", "5"]
-    assert main(["audit", str(path), *options]) == 0, capsys.readouterr().out
-    assert "REFUTED" not in capsys.readouterr().out
+    assert main(["simulate", str(path), "--quiet", "--out", run]) == 0
+    capsys.readouterr()
+    options = ["--trials", "8", "--reports", "1000", "--seconds", "5", "--json"]
+    code, report = main(["audit", run, *options]), json.loads(capsys.readouterr().out)
+    assert (code, report["breaks_proven"], report["clients"]) == (0, False, 12), report
+    for finding in report["findings"]:
+        assert finding["plays"] > 0 and finding["largest_provable_epsilon"] != 0
+        for point in finding["points"]:
+            assert 0.0 <= point["epsilon_lower"] <= point["proven_epsilon"]

@@ -93,7 +93,7 @@ def test_what_is_declared_and_what_there_was_no_time_for_is_noted() -> None:
     found = audit_published(settings, Clock(0.0))
     assert found.differences == () and len(found.neighbours) == 1
     assert found.notes == (
-        "held-out records decide accuracy and loss: the run says so",
+        "held-out records decide accuracy and loss: that is not covered",
         f"the time was up: {len(NEIGHBOURS) - 1} neighbouring data sets were not tried",
     )
     with pytest.raises(FlShuffleError, match="more clients than"):
