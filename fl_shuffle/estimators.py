@@ -20,6 +20,7 @@ report is unbiased for x.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,16 +64,7 @@ class KaryRandomizedResponse:
     ) -> NDArray[np.int64]:
         """Reports [n] of users with `values` [n] and budgets `epsilon0` [n] or one number. Users
         stay in order; the shuffler permutes. Raises `InvalidValueError`."""
-        truth = np.asarray(values)
-        if truth.ndim != 1 or truth.size == 0 or truth.dtype.kind not in "iu":
-            raise InvalidValueError(
-                "values", f"{truth.dtype} {list(truth.shape)}", "must be whole numbers, a vector"
-            )
-        wrong = truth[(truth < 0) | (truth >= self.categories)]
-        if wrong.size:
-            raise InvalidValueError(
-                "value", int(wrong[0]), f"must be in [0, {self.categories - 1}]"
-            )
+        truth = _require_values(values, "iu", 0, self.categories - 1)
         p, _ = self.probabilities(require_budgets(epsilon0, truth.size))
         shift = generator.integers(1, self.categories, size=truth.size)
         shift[generator.random(truth.size) < p] = 0
@@ -92,6 +84,22 @@ def require_budgets(epsilon0: float | FloatArray, count: int) -> FloatArray:
         wrong = float(budgets.reshape(-1)[bad.reshape(-1)][0])
         raise InvalidValueError("epsilon0", wrong, "must be a finite number > 0")
     return np.broadcast_to(budgets, (count,))
+
+
+def _require_values(values: NDArray[Any], kinds: str, low: float, high: float) -> NDArray[Any]:
+    """A vector of whole numbers ("iu") or numbers in [low, high]; raises `InvalidValueError`."""
+    given = np.asarray(values)
+    if given.ndim != 1 or given.size == 0 or given.dtype.kind not in kinds:
+        what = "whole numbers" if kinds == "iu" else "numbers"
+        found = f"{given.dtype} {list(given.shape)}"
+        raise InvalidValueError("values", found, f"must be {what}, a vector")
+    outside = ~((given >= low) & (given <= high))
+    if bool(outside.any()):
+        raise InvalidValueError(
+            "value", given[outside][0].item(), f"must be in [{low:g}, {high:.12g}]",
+            "clip the data to a range chosen without looking at it",
+        )  # fmt: skip
+    return given
 
 
 BOUNDED = ("laplace", "duchi")
@@ -133,17 +141,7 @@ class BoundedRandomizer:
 
         Raises `InvalidValueError` for a value outside [low, high] or not finite.
         """
-        truth = np.asarray(values)
-        if truth.ndim != 1 or truth.size == 0 or truth.dtype.kind not in "iuf":
-            raise InvalidValueError(
-                "values", f"{truth.dtype} {list(truth.shape)}", "must be numbers, a vector"
-            )
-        outside = ~((truth >= self.low) & (truth <= self.high))
-        if bool(outside.any()):
-            raise InvalidValueError(
-                "value", float(truth[outside][0]), f"must be in [{self.low:g}, {self.high:g}]",
-                "clip the data to a range chosen without looking at it",
-            )  # fmt: skip
+        truth = _require_values(values, "iuf", self.low, self.high)
         budgets = require_budgets(epsilon0, truth.size)
         scales = self.scales(budgets)
         if self.name == "laplace":
@@ -311,7 +309,8 @@ def estimate_mean(
         raise InvalidValueError("reports", list(values.shape), "must be finite numbers, a vector")
     scales = randomizer.scales(require_budgets(epsilon0, values.size))
     weights, unbiased = normalised_weights(
-        INVERSE_VARIANCE if estimator == INVERSE_VARIANCE else _plain(estimator),
+        # Algorithm 1 is the plain average.
+        UNBIASED if estimator == PUBLISHED else estimator,
         np.ones_like(values),
         randomizer.variances(scales),
     )
@@ -326,8 +325,3 @@ def estimate_mean(
         estimator=estimator,
         unbiased=unbiased,
     )
-
-
-def _plain(estimator: str) -> str:
-    """Algorithm 1 is the plain average, so "published" is "unbiased" here."""
-    return UNBIASED if estimator == PUBLISHED else estimator

@@ -301,17 +301,18 @@ def check_clipping(config: Config) -> Clipping:
     task = load_task(config)
     target = _most_exposed(task.plan, config.privacy.unit)
     own = slice(int(task.offsets[target]), int(task.offsets[target + 1]))
-    size = own.stop - own.start
+    size, classes = own.stop - own.start, task.classes
     changed = slice(size if config.privacy.unit == "client" else 1)
     inputs, labels = list[Tensor](), list[Tensor]()
     for scale in (1.0, LONG):
-        plain, other = scale * task.inputs[own], task.labels[own].clone()
-        turned = plain.clone()
-        turned[changed] *= -1.0
-        other[changed] = other[changed] - LONG if task.regression else (
-            (other[changed] + 1) % task.classes)  # fmt: skip
-        inputs += [plain, turned, plain]
-        labels += [task.labels[own], task.labels[own], other]
+        for turned, relabelled in ((False, False), (True, False), (False, True)):
+            x, y = scale * task.inputs[own], task.labels[own].clone()
+            if turned:
+                x[changed] *= -1.0
+            if relabelled:
+                y[changed] = y[changed] - LONG if task.regression else (y[changed] + 1) % classes
+            inputs.append(x)
+            labels.append(y)
     hostile = replace(
         task, inputs=torch.cat(inputs), labels=torch.cat(labels),
         offsets=np.arange(len(inputs) + 1, dtype=np.int64) * size,

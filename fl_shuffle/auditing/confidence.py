@@ -43,14 +43,6 @@ def proportions_upper(hits: Counts, trials: int, alpha: float) -> Vector:
     return np.where(hits == trials, 1.0, found)
 
 
-def ceiling_epsilon(trials: int, delta: float, alpha: float) -> float:
-    """The largest epsilon that `trials` plays on each side could ever prove: ln((P1(S) - delta) /
-    P0(S)) of an attack that is always right."""
-    gain = float(proportions_lower(np.array(trials), trials, alpha / 2.0)) - delta
-    base = float(proportions_upper(np.array(0), trials, alpha / 2.0))
-    return math.log(gain / base) if gain > base else 0.0
-
-
 @dataclass(frozen=True)
 class Dichotomy:
     """Two laws on a few outcomes: `zero` and `one` [k], by decreasing ratio one/zero.
@@ -146,12 +138,3 @@ def mu_lower(zero: Vector, one: Vector, alpha: float) -> float:
     variance = max(float(np.var(zero, ddof=1)), float(np.var(one, ddof=1)))
     wide = variance * (trials - 1) / float(stats.chi2.ppf(alpha / 3.0, trials - 1))
     return max(0.0, shift / math.sqrt(wide))
-
-
-def detectable_mu(claimed: float, trials: int, alpha: float, power: float) -> float:
-    """The smallest true mu for which `mu_lower` exceeds `claimed` with probability `power`.
-
-    For pairs whose difference is constant, so that only the standard deviation is estimated.
-    """
-    high, low = stats.chi2.ppf([power, alpha / 3.0], trials - 1)
-    return claimed * math.sqrt(high / low)

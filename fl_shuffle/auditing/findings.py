@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from fl_shuffle.accounting.laws.gaussian_mechanism import MAX_MU_EPSILON, gaussian_mu
+
 ROUNDING = 1e-3
 """A float32 mean of 10,000 records may be off by this share of one record's effect."""
 MARGIN = 1e-6
@@ -31,6 +33,14 @@ class Point:
         return claim is not None and self.epsilon_lower > claim * (1.0 + MARGIN)
 
     @property
+    def noise_factor(self) -> float:
+        """See `Finding`, at this delta."""
+        claim = self.proven_epsilon
+        if claim is None or claim > MAX_MU_EPSILON or self.epsilon_lower <= 0.0:
+            return math.inf
+        return gaussian_mu(claim, self.delta) / gaussian_mu(self.epsilon_lower, self.delta)
+
+    @property
     def broken(self) -> tuple[bool, bool]:
         """Whether it refutes what is proven, and what is published."""
         return self.breaks(self.proven_epsilon), self.breaks(self.published_epsilon)
@@ -40,22 +50,20 @@ class Point:
 class Finding:
     """One attack: its lower bounds at several deltas (the run's own first), and its power.
 
-    `largest_provable_epsilon` is what so many plays could ever prove at the run's delta.
-    `detectable_noise_factor` is how many times too small the target's noise would have to be for
-    this attack to contradict the proven bound with probability 95% (None where no law predicts it).
+    `noise_factor` is how many times too small noise would have to be, about, for these plays to
+    contradict the proven bound: the Gaussian mu that is as private as that bound says, over the mu
+    that is as private as was measured; exact for the mu tests, infinite where nothing was measured.
     `column` is the accountant's column under test: `local`, `proven` (an adversary who sees the
     shuffled reports) or `sum` (one who sees sums of reports alone).
     """
 
-    JSON: ClassVar = ("breaks_published", "breaks_proven", "verdict")
+    JSON: ClassVar = ("breaks_published", "breaks_proven", "verdict", "noise_factor")
 
     game: str
     method: str
     rounds: int
     plays: int
     points: tuple[Point, ...]
-    largest_provable_epsilon: float
-    detectable_noise_factor: float | None = None
     note: str = ""
     column: str = "proven"
 
@@ -81,13 +89,14 @@ class Finding:
         return "breaks the published mu" if published else "does not contradict the proven bound"
 
     @property
+    def noise_factor(self) -> float:
+        return min(point.noise_factor for point in self.points)
+
+    @property
     def power(self) -> str:
         """What these plays could have shown."""
-        factor = self.detectable_noise_factor
-        if factor is None:
-            return f"these plays could prove at most epsilon {self.largest_provable_epsilon:.4g}"
-        if factor < math.inf:
-            return f"would have caught noise {factor:.4g} times too small"
+        if self.noise_factor < math.inf:
+            return f"noise {max(1.0, self.noise_factor):.4g} times too small would have shown"
         return "none against the proven bound, which is far above what these plays can prove"
 
 

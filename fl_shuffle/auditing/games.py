@@ -27,27 +27,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
-from fl_shuffle.accounting.bisection import bisected
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon, gaussian_mu
-from fl_shuffle.auditing.canaries import Canaries, Scene, position_error, size_error
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
+from fl_shuffle.auditing.canaries import Canaries, position_error, size_error
 from fl_shuffle.auditing.claims import Claims
-from fl_shuffle.auditing.confidence import Dichotomy, ceiling_epsilon, detectable_mu, mu_lower
+from fl_shuffle.auditing.confidence import Dichotomy, mu_lower
 from fl_shuffle.auditing.effort import Clock
 from fl_shuffle.auditing.findings import Finding, Point
-from fl_shuffle.randomizers.additive import NOISES
 from fl_shuffle.shuffler.local import LocalShuffler, Reports
 
 Vector = NDArray[np.float64]
 Pair = tuple[Vector, Vector]
 """A statistic in either dataset; play k of both shares its noise."""
-Batch = tuple[int, float]
-"""Among how many reports one is hidden, and the chance of taking others for them."""
 
 # Round numbers of the bulk draws, apart from those of plays: their noise is independent.
 FIRST_CLONES, FIRST_TRAINING, FIRST_OWN = 1 << 40, 1 << 41, 1 << 42
@@ -63,12 +57,6 @@ FEWEST_PLAYS = 8
 """So many rounds are played whatever the clock says."""
 FEWEST_COMPOSED = 200
 """Plays of several rounds are made of at least this many; fewer prove nothing of interest."""
-POWER, POWER_SPREAD = 0.95, 1.6449
-"""The probability with which what is said to be caught would be caught; its normal quantile."""
-MOST_SHRINK = 64.0
-"""Noise that is more times too small than this is not looked for."""
-SHRINK_PRECISION = 0.01
-"""Relative, of how much too small noise is caught."""
 CERTAIN = 1e-8
 """Reports are called recognised if the chance of any mistake in a round is below this."""
 
@@ -117,20 +105,6 @@ class Sample:
         ]
         return replace(self, counts=self.counts + above, trials=self.trials + len(plays[0]))
 
-    def dichotomy(self, alpha: float) -> Dichotomy:
-        """What is certain about the two laws at confidence 1 - alpha."""
-        return Dichotomy.from_counts(self.counts, self.trials, alpha)
-
-    def expected(self, scene: Scene, shrink: float) -> Sample:
-        """The counts of single reports if the noise were `shrink` times too small, each as far to
-        the unlucky side as 5% are; Gaussian or Laplace noise."""
-        law = stats.laplace if scene.noise == "laplace" else stats.norm
-        means, sides = np.array([[scene.zero], [scene.one]]), np.array([[1.0], [-1.0]])
-        chance = law.sf((self.thresholds - means) * shrink / scene.own_scale)
-        spread = np.sqrt(self.trials * chance * (1.0 - chance))
-        hits = np.rint(self.trials * chance + sides * POWER_SPREAD * spread)
-        return replace(self, counts=np.clip(hits, 0, self.trials).astype(np.int64))
-
 
 def _pair(source: Canaries, number: int, count: int) -> Pair:
     """First coordinates of reports like the target's, in either dataset with the same noise."""
@@ -142,7 +116,7 @@ def _pair(source: Canaries, number: int, count: int) -> Pair:
 class Attack:
     """Canaries, and what is claimed of them: at these `deltas` (the run's own first), after so many
     `rounds`. Each test errs with probability `alpha`. When the time of `clock` is up, bounds and
-    claims are worked out at the first delta alone, and no power of single reports."""
+    claims are worked out at the first delta alone."""
 
     source: Canaries
     claims: Claims
@@ -153,7 +127,7 @@ class Attack:
 
     def finding(
         self, column: str, game: str, method: str, plays: int, lower: Callable[[float], float],
-        *, rounds: int = 1, **more: Any,
+        *, rounds: int = 1, note: str = "",
     ) -> Finding:  # fmt: skip
         """`lower` bounds at every delta beside what is claimed; for shuffled batches beside the
         published number, too."""
@@ -163,7 +137,7 @@ class Attack:
                 published = self.claims("gspa", rounds, delta) if column == "proven" else None
                 claim = self.claims(column, rounds, delta)
                 points.append(Point(delta, lower(delta), claim, published))
-        return Finding(game, method, rounds, plays, tuple(points), **more, column=column)
+        return Finding(game, method, rounds, plays, tuple(points), note, column)
 
     def by_mu(
         self, column: str, game: str, what: str, pairs: Pair, nominal: float
@@ -172,58 +146,29 @@ class Attack:
 
         `pairs` are paired plays of one round (see `mu_lower`); `nominal` is what its mu should be.
         """
-        plays, every = len(pairs[0]), list[Finding]()
-        mu = mu_lower(*pairs, self.alpha)
+        mu, every, method = mu_lower(*pairs, self.alpha), [], f"Gaussian mu test on {what}"
+        note = f"mu per round at least {mu:.4f}; nominal {nominal:.4f}"
         for rounds in dict.fromkeys((1, self.rounds)):
-            root = math.sqrt(rounds)
 
-            def lower(delta: float, total: float = root * mu) -> float:
+            def lower(delta: float, total: float = math.sqrt(rounds) * mu) -> float:
                 # gaussian_epsilon rounds up by less than the factor taken off again.
                 return gaussian_epsilon(delta, total) * (1.0 - 1e-8)
 
-            found = self.finding(
-                column, game, f"Gaussian mu test on {what}", plays, lower, rounds=rounds,
-                largest_provable_epsilon=math.inf,
-                note=f"mu per round at least {mu:.4f}; nominal {nominal:.4f}",
-            )  # fmt: skip
-            claimed = found.points[0].proven_epsilon
-            if claimed is not None and 0.0 < claimed < math.inf:
-                bound = gaussian_mu(claimed, self.deltas[0]) / root
-                need = detectable_mu(bound, plays, self.alpha, POWER)
-                found = replace(found, detectable_noise_factor=max(1.0, need / nominal))
-            every.append(found)
+            plays = len(pairs[0])
+            every.append(self.finding(column, game, method, plays, lower, rounds=rounds, note=note))
         return every
 
     def by_law(
         self, column: str, game: str, sample: Sample, *, rounds: int = 1, note: str = "",
-        batch: Batch | None = None,
+        hidden: int = 1, error: float = 0.0,
     ) -> Finding:  # fmt: skip
-        """The measured law of what is seen; of single reports that of the `batch` that they are
-        in, by the exact law of the shuffle, and how many times too small noise would be caught."""
-        scene, (hidden, error) = self.source.scene, batch or (1, 0.0)
-        facts = sample.dichotomy(self.alpha)
-        found = self.finding(
-            column, game, ONE_LAW if column != "proven" or not batch else EXACT_BATCH,
-            sample.trials, lambda delta: facts.epsilon(delta, hidden, error), rounds=rounds,
-            largest_provable_epsilon=ceiling_epsilon(sample.trials, self.deltas[0], self.alpha),
-            note=note,
+        """The measured law of what is seen; of a report, the exact law of the batch of so many
+        (`hidden`) that it is shuffled among; `error` is that of taking the right ones for it."""
+        facts = Dichotomy.from_counts(sample.counts, sample.trials, self.alpha)
+        return self.finding(
+            column, game, ONE_LAW if hidden == 1 else EXACT_BATCH, sample.trials,
+            lambda delta: facts.epsilon(delta, hidden, error), rounds=rounds, note=note,
         )  # fmt: skip
-        if batch is None or scene.noise not in NOISES or self.clock.over():
-            return found
-
-        def missed(factor: float) -> bool:
-            """Whether noise so many times too small can go unseen more often than 5% of times."""
-            worse = sample.expected(scene, factor).dichotomy(self.alpha)
-            return not any(
-                point.proven_epsilon is not None
-                and worse.refutes(point.proven_epsilon, point.delta, hidden, error)
-                for point in found.points
-            )
-
-        caught = math.inf
-        if not missed(MOST_SHRINK):
-            caught = bisected(missed, 1.0, MOST_SHRINK, SHRINK_PRECISION)[1]
-        return replace(found, detectable_noise_factor=caught)
 
 
 def single_report(attack: Attack, sample: Sample, *, exposed: bool) -> Finding:
@@ -234,7 +179,7 @@ def single_report(attack: Attack, sample: Sample, *, exposed: bool) -> Finding:
     budget = f"({asked.epsilon0:.4g}, {asked.delta0:g})"
     game = f"one report{'' if exposed else f' of a client at {budget}'}, its sender known"
     note = f"asked for {budget}, weight {float(plan.weight[target]):.4g}"
-    found = attack.by_law("local", game, sample, note=note, batch=(1, 0.0))
+    found = attack.by_law("local", game, sample, note=note)
     point = found.points[0]
     if point.delta >= asked.delta0 and point.epsilon_lower > asked.epsilon0:
         found = replace(found, note=f"{note}, which this noise DOES NOT KEEP")
@@ -270,7 +215,7 @@ def shuffled_batch(attack: Attack, sample: Sample) -> list[Finding]:
     else:
         game, hidden, error = "known others", count, 0.0
     note = f"hidden among {hidden} reports"
-    return [attack.by_law("proven", game, sample, note=note, batch=(hidden, error))]
+    return [attack.by_law("proven", game, sample, note=note, hidden=hidden, error=error)]
 
 
 def play_sums(source: Canaries, trials: int, clock: Clock) -> Pair:
