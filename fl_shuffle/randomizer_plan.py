@@ -159,23 +159,11 @@ def make_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> R
     require_exact(len(step) * privacy.reports_per_round, float(largest.max()), float(step.min()))
     group = exact_group(float(step.min()), float(largest.max())) if own is None else 1
     classes, class_of = _classes(noise, known, reach, weight * sensitivity, budgets, records)
+    honest = bool((calibrated_for >= sensitivity * (1 - 1e-12)).all())
     return RandomizerPlan(
-        noise=noise,
-        norm=norm,
-        clip=clip,
-        client_clip=privacy.client_clip,
-        radius=radius,
-        sensitivity=sensitivity,
-        scale=scale,
-        weight=weight,
-        step=step,
-        group=group,
-        classes=classes,
-        class_of=class_of,
-        labelled_private=bool((calibrated_for >= sensitivity * (1 - 1e-12)).all()),
-        custom=custom,
-        reports_per_round=privacy.reports_per_round,
-    )
+        noise, norm, clip, privacy.client_clip, radius, sensitivity, scale, weight, step, group,
+        classes, class_of, honest, custom, privacy.reports_per_round,
+    )  # fmt: skip
 
 
 def _declared_plan(config: Config, budgets: Budgets, records: NDArray[np.int64]) -> RandomizerPlan:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 from fl_shuffle.errors import RunError, require_integer
-from fl_shuffle.plugins import require_extra
 from fl_shuffle.report.record import RunRecord, read_run
 from fl_shuffle.report.tables import clients_table
 from fl_shuffle.runs.views import RunView
@@ -23,21 +22,6 @@ from fl_shuffle.threads import with_one_blas_thread
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
     from torch import nn
-
-
-class Columns(dict[str, NDArray[Any]]):
-    """A table as named columns of equal length; missing numbers are NaN."""
-
-    def __repr__(self) -> str:
-        rows = len(next(iter(self.values()))) if self else 0
-        return f"<{rows} rows of {', '.join(self)}>"
-
-    def to_pandas(self) -> Any:
-        """The same as a pandas DataFrame. Raises `ConfigError` where pandas is not installed."""
-        require_extra("pandas", "all", "to_pandas()")
-        import pandas
-
-        return pandas.DataFrame(self)
 
 
 @dataclass(frozen=True)
@@ -151,9 +135,11 @@ class Result:
         return parse_config(self._view.config)
 
     @cached_property
-    def metrics(self) -> Columns:
-        """One row per round; `round` and `n_reports` are whole numbers, the rest float64."""
-        return Columns(self._view.table())
+    def metrics(self) -> dict[str, NDArray[Any]]:
+        """Columns of equal length, one row a round, NaN where there is no number; `round` and
+        `n_reports` are whole numbers, the rest float64. `pandas.DataFrame` takes them as they
+        are."""
+        return self._view.table()
 
     @cached_property
     def ledger(self) -> ClientLedger:

@@ -76,11 +76,13 @@ def _status(found: Cost) -> str:
 
 def _lines(config: Config, found: Cost) -> list[str]:
     from fl_shuffle.accounting.add_remove import ADD_REMOVE_WORDS
+    from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
     from fl_shuffle.accounting.guarantee import ratio_line
     from fl_shuffle.planner.cost import SURPRISE
     from fl_shuffle.report.formats import aligned, short
 
     standing = "declared" if found.declared else _status(found)
+    summed, privacy = config.privacy.release == "sum", config.privacy
     lines = [
         f"{standing} cost of {found.rounds} rounds, unit = {found.unit}: epsilon <= "
         f"{found.epsilon:.6g} at delta = {found.delta:.3g} for the worst client"
@@ -102,18 +104,14 @@ def _lines(config: Config, found: Cost) -> list[str]:
     lines += _noise_lines(config, found)
     if found.declared:
         return lines
-    summed = config.privacy.release == "sum"
     if summed:
-        from fl_shuffle.accounting.bounds.sum_release.honest import sum_assumption
-
-        words = sum_assumption(config.privacy.min_reports, config.privacy.assumed_honest)
-        lines.append(f"assumes {words}")
-        if config.privacy.randomizer == "laplace" and config.data.records:
-            lines.append(
-                "with data.records the data are not read: reports of any number of coordinates up "
-                "to 10^9 are allowed for, and a run that knows theirs may count less"
-            )
-    elif not any(each.credit for each in found.classes):
+        lines.append(f"assumes {sum_assumption(privacy.min_reports, privacy.assumed_honest)}")
+    if summed and privacy.randomizer == "laplace" and config.data.records:
+        lines.append(
+            "with data.records the data are not read: reports of any number of coordinates up "
+            "to 10^9 are allowed for, and a run that knows theirs may count less"
+        )
+    if not summed and not any(each.credit for each in found.classes):
         lines.append(
             "shuffling adds nothing here: every class is left with its own noise (fewer noise "
             "scales hide clients among each other: budgets.levels, privacy.personalization)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -226,31 +226,39 @@ def clients_distribution(run: RunRecord) -> Figure:
     )
 
 
+def _curves(
+    run: RunRecord, x: Vector, ours: Vector, published: Callable[[float], Vector]
+) -> list[Line]:
+    """The headline's curve of the worst client, and the published GSPA mu's, if it has one."""
+    assert run.spend is not None
+    mu, name = run.spend.mu_total, run.spend.headline_column
+    lines = [Line.of(name, _labels(run)[name], x, ours)]
+    return lines if mu is None else [*lines, Line.of("gspa", LABELS["gspa"], x, published(mu))]
+
+
 def privacy_profile(run: RunRecord) -> Figure:
     """delta against epsilon for the worst client: the headline's, and the published GSPA mu."""
     from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
 
-    worst, spend = run.worst, run.spend
-    assert worst is not None and spend is not None
+    worst = run.worst
+    assert worst is not None
     top = 1.5 * worst.epsilon if np.isfinite(worst.epsilon) else 1.0
     grid = np.linspace(0.0, max(top, 1e-6), POINTS)
-    curves = [(spend.headline_column, worst.profile(grid))]
-    published = spend.mu_total is not None
-    if spend.mu_total is not None:
-        curves.append(("gspa", gaussian_profile(grid, spend.mu_total)))
-    lines = [
-        Line.of(name, _labels(run)[name], grid, np.where(curve > SMALLEST_DELTA, curve, np.nan))
-        for name, curve in curves
-    ]
-    lines.append(Line.of("target", "the run's delta", grid[[0, -1]], [run.delta, run.delta]))
+
+    def seen(curve: Vector) -> Vector:
+        return np.where(curve > SMALLEST_DELTA, curve, np.nan)
+
+    lines = _curves(
+        run, grid, seen(worst.profile(grid)), lambda mu: seen(gaussian_profile(grid, mu))
+    )
     return Figure(
         name="profile",
         title="Privacy profile",
         caption=f"Every (epsilon, delta) that holds for client {worst.client}, the most exposed."
-        + " A dashed curve below the solid one promises more than is proven." * published,
+        + " A dashed curve below the solid one promises more than is proven." * (len(lines) > 1),
         x_label="epsilon",
         y_label="delta",
-        lines=lines,
+        lines=[*lines, Line.of("target", "the run's delta", grid[[0, -1]], [run.delta] * 2)],
         log_y=True,
     )
 
@@ -259,28 +267,20 @@ def trade_off(run: RunRecord) -> Figure:
     """Type II error that every test of the worst client must have, against its type I error."""
     from scipy.special import ndtr, ndtri
 
-    worst, spend = run.worst, run.spend
-    assert worst is not None and spend is not None
+    worst = run.worst
+    assert worst is not None
     first = np.linspace(0.0, 1.0, POINTS)
-    second = worst.trade_off(first)
-    lines = [
-        Line.of("guessing", "guessing", first, 1.0 - first),
-        Line.of(spend.headline_column, _labels(run)[spend.headline_column], first, second),
-    ]
-    published = spend.mu_total is not None
-    if spend.mu_total is not None:
-        claimed = ndtr(ndtri(1.0 - first) - spend.mu_total)
-        lines.append(Line.of("gspa", LABELS["gspa"], first, claimed))
+    lines = _curves(run, first, worst.trade_off(first), lambda mu: ndtr(ndtri(1.0 - first) - mu))
     return Figure(
         name="trade-off",
         title="Trade-off curve (f-DP)",
         caption=f"Whoever tests for the data of client {worst.client} and accepts this share of "
         "false alarms misses at least this share of hits. Nearer to guessing is more private."
         + " A dashed curve above the solid one promises more than is proven."
-        * published,
+        * (len(lines) > 1),
         x_label="false alarms (type I error)",
         y_label="misses (type II error)",
-        lines=lines,
+        lines=[Line.of("guessing", "guessing", first, 1.0 - first), *lines],
         low=0.0,
         high=1.0,
     )

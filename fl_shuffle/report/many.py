@@ -199,8 +199,8 @@ def runs_view(runs: Sequence[RunRecord], policy: Policy | None) -> dict[str, Any
         ),
         "figures": figures_together(runs),
         "seeds": Grid(
-            ("runs that differ in their seed alone", "seeds", "mean accuracy, %", "spread"), seeds,
-            caption="Accuracy over seeds (spread: one sample standard deviation)",
+            ("runs", "seeds", "mean accuracy, %", "spread"), seeds,
+            caption="Runs that differ in their seed alone (spread: one sample standard deviation)",
         ),
         "differences": Grid(
             ("setting", *names),

@@ -10,7 +10,6 @@ from typing import Any
 
 from fl_shuffle.errors import RunError
 from fl_shuffle.ledger.reader import EPSILONS
-from fl_shuffle.plugins import require_extra
 from fl_shuffle.report.draw import write_picture
 from fl_shuffle.report.formats import write_table, write_text
 from fl_shuffle.report.many import accuracy_against_epsilon, mean_and_spread
@@ -106,13 +105,6 @@ class SweepResult:
         """Write runs.csv and table.csv into the sweep's folder."""
         write_table(self.runs, self.directory / RUNS_TABLE, "csv")
         write_table(self.table, self.directory / TABLE, "csv")
-
-    def to_pandas(self) -> Any:
-        """`runs` as a pandas DataFrame. Raises `ConfigError` where pandas is not installed."""
-        require_extra("pandas", "all", "to_pandas()")
-        import pandas
-
-        return pandas.DataFrame(self.runs)
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the table and the figure as one HTML page (default SWEEP/sweep.html)."""

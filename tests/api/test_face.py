@@ -156,13 +156,6 @@ def test_bad_sources_say_what_is_wrong(tmp_path: Path) -> None:
         fs.Result(tmp_path)
 
 
-def test_what_a_configuration_will_cost() -> None:
-    cost = fs.cost(SMALL, overrides={"run.rounds": 2, "data.records": 5})
-    assert cost.certain and cost.rounds == 2 and cost.unit == "client"
-    assert cost.epsilon == max(kind.epsilon for kind in cost.classes)
-    assert sum(kind.clients for kind in cost.classes) == 12 and len(cost.noise) == len(cost.classes)
-
-
 def test_missing_numbers_are_nan(tmp_path: Path) -> None:
     """Nothing is proven of sums of a user's own randomizer; round 1 is not evaluated."""
     overrides = {"run.rounds": 2, "run.evaluate_every": 2, "privacy.randomizer": NOISY}

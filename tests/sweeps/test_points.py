@@ -51,12 +51,3 @@ def test_grids_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         Sweep.of(BASE, [Axis(key, values) for key, values in axes], seeds)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [{}, {"base": 1, "grid": [], "seeds": [1]}, {"base": {}, "grid": [], "seeds": ["x"]}],
-)  # fmt: skip
-def test_nonsense_is_no_description(data: dict[str, object]) -> None:
-    with pytest.raises(ConfigError):
-        Sweep.from_json(data)

@@ -111,10 +111,8 @@ def test_mlflow_is_told_the_runs_own_numbers(
     assert ("final/epsilon", pytest.approx(result.epsilon)) in [(n, v) for n, v, _ in metrics]
     stamps = [o["timestamp"] for _, _, o in metrics]
     assert (min(stamps) > 1e12) if times else (max(stamps) <= 2)
-    (ended,) = [(a, o) for name, a, o in told if name == "set_terminated"]
-    assert ended[0][1] == "FINISHED"
-    params = {a[1]: a[2] for name, a, _ in told if name == "log_param"}
-    assert params["data.clients"] == "5"
+    assert [a[1] for name, a, _ in told if name == "set_terminated"] == ["FINISHED"]
+    assert ("data.clients", "5") in [a[1:] for name, a, _ in told if name == "log_param"]
 
 
 def test_wandb_is_told_the_same_and_refuses_runs_without_times(
@@ -126,8 +124,6 @@ def test_wandb_is_told_the_same_and_refuses_runs_without_times(
     assert started["mode"] == "offline" and started["config"]["data"]["clients"] == 5
     logged = [(a[0]["accuracy"], o["step"]) for name, a, o in told if name == "log"]
     assert logged == [(pytest.approx(result.metrics["accuracy"][k]), k + 1) for k in (0, 1)]
-    (summary,) = [a[0] for name, a, _ in told if name == "update"]
-    assert summary["epsilon"] == pytest.approx(result.epsilon)
     assert [o for name, _, o in told if name == "finish"] == [{"exit_code": 0}]
     with pytest.raises(ConfigError, match="use tensorboard or mlflow"):
         told_to(WandbTracker, system(events))
