@@ -12,7 +12,6 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
-from scipy import stats
 
 from clients.app import app as client_app
 from fl_shuffle.configuration.reading import parse_config
@@ -22,7 +21,6 @@ from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.flower.grid import adopt_task_identity
 from fl_shuffle.flower.messages import TrainRequest, array_record, reply_with_reports
 from fl_shuffle.flower.settings import RESOLVED
-from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
 from server.app import app as server_app
 from tests.federation.small_tasks import SIZES, configured, parameters_of, task_of
 from tests.gradients.gradient_modules import choose_path
@@ -39,26 +37,6 @@ def personal(noise: str, model: str = "linear", run: str = "per-report", **more:
     base["server"]["weights"] = "inverse-variance"
     base["run"]["noise"] = run
     return parse_config(base)
-
-
-@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
-def test_noise_that_is_pooled_has_the_law_of_the_sum(noise: str) -> None:
-    """False alarm 1e-6; a scale 5 % too small, one noise too few, or a normal law in the place of
-    two Laplace variates, are seen."""
-    scale, step = np.array([1.0, 2.0, 0.4]), np.array([2.0**-20, 2.0**-18, 2.0**-20])
-    present, draw, size = np.array([True, False, True]), np.random.default_rng(5), 1 << 18
-    pooled = AggregateNoise(noise, scale, step).add_to(np.zeros(size), present, draw)
-    assert not np.mod(pooled, step[present].min()).any()
-    variate = draw.standard_normal if noise == "gaussian" else draw.laplace
-    apart = [s * variate(size=size) for s in scale[present]]
-
-    def alike(sample: NDArray[np.float64]) -> bool:
-        return bool(stats.ks_2samp(pooled, sample, method="asymp").pvalue > 1e-6)
-
-    assert alike(sum(apart, np.zeros(size)))
-    assert not alike(1.05 * apart[0] + apart[1]) and not alike(apart[0])
-    if noise == "laplace":
-        assert not alike(math.sqrt(2.0 * 1.16) * draw.standard_normal(size))
 
 
 def sum_without_noise(config: Config, task: Task) -> NDArray[np.float64]:

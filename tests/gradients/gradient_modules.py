@@ -42,20 +42,6 @@ class Tied(nn.Module):
         return self.head(torch.tanh(self.square(torch.tanh(self.square(x)))))
 
 
-class Words(nn.Module):
-    """Tokens [N, T] through an embedding and a recurrent layer."""
-
-    def __init__(self, recurrent: type[nn.Module]) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(11, 6)
-        self.recurrent = recurrent(6, 7, batch_first=True)
-        self.head = nn.Linear(7, 5)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        states, _ = self.recurrent(self.embedding(tokens))
-        return self.head(states[:, -1])
-
-
 class Branching(nn.Module):
     """Control flow that depends on the data: only one record at a time can be differentiated."""
 
@@ -67,20 +53,6 @@ class Branching(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows = [self.positive(r) if float(r.sum()) > 0 else self.negative(r) for r in x]
         return torch.stack(rows)
-
-
-class Cells(nn.Module):
-    """Writes records into a fresh array, which vmap refuses."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(13, 6)
-        self.head = nn.Linear(7, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        state = torch.zeros(len(x), 7, dtype=x.dtype)
-        state[:, 1:] = torch.tanh(self.inner(x))
-        return self.head(state)
 
 
 torch.manual_seed(3)
@@ -139,10 +111,9 @@ VECTORIZED: dict[str, nn.Module] = {
     "convolution": Small(),
     "tied": Tied(),
     "log-softmax": nn.Sequential(nn.Linear(13, 5), nn.LogSoftmax(1)),
-    "LSTM": Words(nn.LSTM),
 }
 """By torch.func."""
-LOOPS: dict[str, nn.Module] = {"cells": Cells(), "GRU": Words(nn.GRU), "branching": Branching()}
+LOOPS: dict[str, nn.Module] = {"branching": Branching()}
 """One record at a time."""
 MODULES = {**CHAINS, **NETWORKS, **VECTORIZED, **LOOPS}
 
@@ -170,8 +141,6 @@ def problem_of(name: str, sizes: list[int], seed: int) -> tuple[Tensor, Tensor, 
     offsets = offsets_of(sizes)
     count = int(offsets[-1])
     x = torch.randn(count, *(IMAGES if name in NETWORKS else SHAPE), generator=generator)
-    if name in ("LSTM", "GRU"):
-        x = torch.randint(0, 11, (count, 4), generator=generator)
     return x, torch.randint(0, 5, (count,), generator=generator), offsets
 
 

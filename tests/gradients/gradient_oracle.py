@@ -22,7 +22,7 @@ def offsets_of(sizes: list[int]) -> np.ndarray:
 
 def record_gradient(module: nn.Module, x: Tensor, y: Tensor, loss: Loss | None) -> Tensor:
     """float64 [d] of one record, by a module that already is float64."""
-    logits = module(x[None].double() if x.is_floating_point() else x[None])
+    logits = module(x[None].double())
     value = (
         nn.functional.cross_entropy(logits, y[None])
         if loss is None
@@ -64,24 +64,6 @@ def means(
         if clip == "record":
             gradients = [shortened(g, float(radius[client]), norm) for g in gradients]
         rows.append(torch.stack(gradients).mean(0))
-    return torch.stack(rows)
-
-
-def updates(
-    module: nn.Module, x: Tensor, y: Tensor, offsets: np.ndarray, steps: int, rate: float
-) -> Tensor:
-    rows = []
-    for start, stop in pairwise(offsets):
-        local = copy.deepcopy(module).double()
-        first = flat(local)
-        for _ in range(steps):
-            inputs = x[start:stop].double() if x.is_floating_point() else x[start:stop]
-            value = nn.functional.cross_entropy(local(inputs), y[start:stop])
-            pieces = torch.autograd.grad(value, list(local.parameters()))
-            with torch.no_grad():
-                for parameter, piece in zip(local.parameters(), pieces, strict=True):
-                    parameter.sub_(rate * piece)
-        rows.append(flat(local) - first)
     return torch.stack(rows)
 
 

@@ -12,15 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fl_shuffle.flower import exchange
 from fl_shuffle.gradients import GradientEngine, Packing
-from fl_shuffle.gradients.blocks import segments_of
 from tests.gradients import gradient_modules as modules
 from tests.gradients.gradient_oracle import flat
 
 NAMES = [
     *("linear", "relu", "elu in place", "linear, compiled", "linear without bias, compiled"),
-    *("plain", "lines", "convolution", "cells"),
+    *("plain", "lines", "convolution", "branching"),
 ]
 SIZES = [3, 17, 1, 300, 3, 64, 5, 5, 90, 1, 1, 33, 700, 2]
 
@@ -109,30 +107,3 @@ def test_the_rule_of_blocks(sizes: list[int], records: int, clients: int) -> Non
         # From a block's start on, the list is cut as the whole list is.
         rest = packing.starts(np.array(sizes[first:])) + first
         assert rest.tolist() == [start for start in starts if start >= first]
-    segments, order = segments_of(np.array(sizes))
-    index = np.arange(sum(sizes)) if order is None else order
-    owners = np.repeat(np.arange(len(sizes)), sizes)[index]
-    for segment in segments:
-        rows = slice(segment.row, segment.row + segment.count * segment.size)
-        places = np.arange(len(sizes))[segment.places(0, segment.count)]
-        assert owners[rows].tolist() == np.repeat(places, segment.size).tolist()
-    assert sorted(index.tolist()) == list(range(sum(sizes)))
-
-
-@given(st.integers(0, 300), st.integers(1, 4), st.integers(1, 70), st.randoms())
-@settings(max_examples=100, deadline=None)
-def test_requests_are_whole_blocks_for_any_number_of_nodes(
-    count: int, nodes: int, records: int, random: object
-) -> None:
-    sizes = np.array([random.randint(1, 20) for _ in range(300)])  # type: ignore[attr-defined]
-    allowed = np.zeros(300, dtype=bool)
-    allowed[random.sample(range(300), count)] = True  # type: ignore[attr-defined]
-    packing, chosen = Packing(records, 7), np.flatnonzero(allowed)
-    requests = list(
-        exchange.requests(3, allowed, 300, nodes, lambda ids: packing.starts(sizes[ids]))
-    )
-    assert [c for request in requests for c in request.clients.tolist()] == chosen.tolist()
-    starts = set(packing.starts(sizes[chosen]).tolist())
-    edges = np.cumsum([0, *(len(request.clients) for request in requests)]).tolist()
-    assert set(edges) <= starts
-    assert len(requests) <= nodes

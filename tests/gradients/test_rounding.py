@@ -132,7 +132,9 @@ def test_whole_means_of_a_million_numbers_stay_in_their_radius(norm: int) -> Non
 
 
 @pytest.mark.parametrize("norm", [1, 2])
-@pytest.mark.parametrize("name", [*NETWORKS, "relu", "linear, compiled", "convolution", "cells"])
+@pytest.mark.parametrize(
+    "name", [*NETWORKS, "relu", "linear, compiled", "convolution", "branching"]
+)
 def test_no_clipped_record_is_longer_than_the_radius(name: str, norm: int) -> None:
     x, y, offsets = problem_of(name, [1] * 60, 4)
     radius = 0.3 * middle_radius(MODULES[name], x, y, norm)

@@ -13,11 +13,9 @@ from torch import Tensor, nn
 
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.gradients import NonfiniteRecords, Packing, make_gradient_engine
-from fl_shuffle.gradients.clipper import ClippedRows, SumOfMeans
 from fl_shuffle.gradients.rounding import sum_grid
 from fl_shuffle.gradients.row_clips import clip_rows, row_clips
 from fl_shuffle.gradients.softmax_regression import PreparedSum, SoftmaxRegression, SumPlan
-from fl_shuffle.randomizers.per_client import Ids
 from tests.gradients.gradient_modules import ALWAYS_COMPILED
 from tests.gradients.gradient_oracle import flat, offsets_of
 
@@ -199,23 +197,6 @@ def test_prepared_sums_are_called_from_several_threads_again_and_again() -> None
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda k: called(prepared, k), range(100)))
     assert found == expected * 20
-
-
-def test_a_sum_is_prepared_once_for_the_same_clients() -> None:
-    asked: list[list[int]] = []
-
-    def rows(_parameters: Tensor, _clients: Ids, _tally: NonfiniteRecords) -> Tensor:
-        raise AssertionError("rows are not needed")
-
-    def prepare(clients: Ids) -> PreparedSum:
-        asked.append(clients.tolist())
-        return lambda parameters, _tally: parameters.double() * len(clients)
-
-    total = SumOfMeans(ClippedRows(rows, [], 2), 1.0, 2.0**-40, lambda clients: clients, prepare)
-    for _ in range(3):
-        for clients in (np.arange(4), np.arange(4, 6)):
-            assert total(torch.ones(2), clients).tolist() == [len(clients)] * 2
-    assert asked == [[0, 1, 2, 3], [4, 5]]
 
 
 def test_the_grid_leaves_room_for_the_whole_sum() -> None:

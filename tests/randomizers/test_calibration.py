@@ -76,7 +76,8 @@ def test_noise_of_a_whole_round_is_that_of_everybody_who_reported(
     scales: list[float], noise: str, count: int
 ) -> None:
     """Variance sum of s^2 (twice that for Laplace) to half a percent, on 2^20 coordinates: five
-    deviations of the sample variance for Gaussian noise, three for one Laplace variate."""
+    deviations of the sample variance for Gaussian noise, three for one Laplace variate. And the
+    fourth moment to five percent: another law, or one wide variate for many, has another."""
     scale = np.array(scales)
     present = np.zeros(8, dtype=bool)
     present[:count] = True
@@ -85,3 +86,8 @@ def test_noise_of_a_whole_round_is_that_of_everybody_who_reported(
     drawn = AggregateNoise(noise, scale, step).add_to(np.zeros(1 << 20), present, generator)
     wanted = math.fsum(scale[present] ** 2) * (1.0 if noise == "gaussian" else 2.0)
     assert float(np.mean(np.square(drawn))) == pytest.approx(wanted, rel=5e-3)
+    fourth = 3.0 * wanted**2 + (0.0 if noise == "gaussian" else 12.0) * math.fsum(
+        scale[present] ** 4
+    )
+    assert float(np.mean(drawn**4)) == pytest.approx(fourth, rel=0.05)
+    assert not np.mod(drawn, step[0]).any()

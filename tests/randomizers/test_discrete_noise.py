@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
 from fl_shuffle.accounting.laws.discrete_noise import (
@@ -27,8 +26,7 @@ from fl_shuffle.budgets import Budgets
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.randomizer_plan import make_plan
-from fl_shuffle.randomizers import DiscreteLaplace, samplers
-from fl_shuffle.randomizers.noise import NoiseStream
+from fl_shuffle.randomizers import samplers
 from fl_shuffle.randomizers.samplers import (
     Words,
     bernoulli_exp,
@@ -146,26 +144,6 @@ def test_calibrations_are_the_smallest_that_fit(epsilon: float) -> None:
     assert best <= scale <= 1.15 * best
     laplace = discrete_laplace_scale(epsilon, width)
     assert width / laplace <= epsilon < width / (laplace - 2)
-
-
-def test_reports_do_not_hang_on_packing_and_stay_on_the_grid() -> None:
-    means = torch.randn(4, 37, generator=torch.Generator().manual_seed(1)) / 10
-    stream, ids, budget = (
-        NoiseStream(b"k" * 16, 37, bits=64),
-        np.array([2, 5, 6, 900]),
-        np.ones(901),
-    )
-    scale, step = np.ones(901), np.full(901, 0.25)
-    step[ids] = [0.25, 2.0**-9, 2.0**-12, 0.25]
-    scale[ids] = step[ids] * [3, 30, 300, 3]
-    randomizer = DiscreteLaplace(budget, budget, budget, scale, step=step)
-    whole = randomizer.reports(means.clone(), ids, stream)
-    for row in range(4):
-        own = slice(row, row + 1)
-        alone = randomizer.reports(means[own].clone(), ids[own], stream)
-        assert torch.equal(alone[0], whole[row])
-        steps = whole[row].double() / step[ids[row]]
-        assert torch.equal(steps, steps.round())
 
 
 def tables(randomizer: str, **changes: object) -> dict[str, dict[str, object]]:

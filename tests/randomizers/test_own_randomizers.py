@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 from fl_shuffle.errors import ConfigError
-from fl_shuffle.randomizers import base
+from fl_shuffle.randomizers import DiscreteLaplace, base
 from fl_shuffle.randomizers.base import LocalRandomizer, Noise, OfOneMean, load_randomizer
 from fl_shuffle.randomizers.noise import NoiseStream
 
@@ -80,7 +80,17 @@ def test_the_example_of_the_class_runs() -> None:
     assert found.attempted > 0 and found.failed == 0
 
 
-@pytest.mark.parametrize("randomizer", [of(Signs), OfOneMean(laplace, EPSILON, DELTA, RADIUS)])
+@pytest.mark.parametrize(
+    "randomizer",
+    [
+        of(Signs),
+        OfOneMean(laplace, EPSILON, DELTA, RADIUS),
+        DiscreteLaplace(
+            EPSILON, DELTA, RADIUS, 0.25 * np.arange(1, 5), step=2.0 ** -np.arange(2, 6)
+        ),
+    ],
+    ids=lambda randomizer: type(randomizer).__name__,
+)
 def test_a_report_hangs_on_its_own_client_alone(randomizer: LocalRandomizer) -> None:
     means = np.random.default_rng(1).normal(size=(4, 40)).astype(np.float32)
     given, clients = means.copy(), np.arange(4)

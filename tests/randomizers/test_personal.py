@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 from dataclasses import replace
 from typing import Any
@@ -66,28 +65,6 @@ def test_a_nonfinite_record_moves_a_mean_by_no_more_than_the_plan_says(
             assert not rows[client].any()
         elif math.isnan(poison):
             assert rows[client].any()
-
-
-@pytest.mark.parametrize("privacy", [{}, {"clip": "average"}])
-def test_everybody_sends_a_report_and_only_the_log_tells(
-    privacy: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    config = configured(**privacy)
-    task = task_of(config, {0: math.nan, 5: math.inf, 6: math.nan})
-    caplog.set_level(logging.WARNING)
-    theta = parameters_of(config)
-    reports = OneNode(config, task).reports(TrainRequest(2, 0, 4), theta)
-    assert np.isfinite(reports).all()
-    [said] = caplog.records
-    assert said.name == "fl_shuffle.client"
-    assert "2 of 4 clients" in said.message
-    assert ("in 3 records" in said.message) == (config.clip == "record")
-    # The noise is the same, so the reports differ by the means and the rounding to the grid.
-    clean = OneNode(config, task_of(config)).reports(TrainRequest(2, 0, 4), theta)
-    nonfinite = {0: math.nan, 5: math.inf, 6: math.nan}
-    difference = means(config, nonfinite) - means(config)
-    found = torch.from_numpy(reports.astype(np.float64) - clean)
-    assert float((found - difference).abs().max()) <= 1.01 * float(task.plan.step.max())
 
 
 @pytest.mark.parametrize(("entropy", "bits"), [("seeded", 32), ("system", 64)])
