@@ -35,6 +35,7 @@ from fl_shuffle.flower import ShuffleClientApp, ShuffleStrategy
 from fl_shuffle.flower.configured import NOT_TAKEN
 from fl_shuffle.flower.messages import Layout, TrainRequest
 from fl_shuffle.flower.settings import RESOLVED, SIMULATED
+from fl_shuffle.randomizer_plan import RandomizerPlan
 from fl_shuffle.runs.events import unobserved
 from tests.one_node import App, nodes, reports_of
 from tests.small_federation import model_bytes
@@ -229,12 +230,24 @@ class Silent(RuntimeError):
         raise ValueError("a secret")
 
 
+def reports_of_rounds(
+    app: App, tables: dict[str, Any], weight: float, rounds: int, **how: Any
+) -> tuple[np.ndarray, RandomizerPlan]:
+    """What clients 4 and 5 send [rounds, 2, d], their model at `weight`; and the run's plan."""
+    start = Layout.of(ArrayRecord(model().state_dict())).record(np.full(DIMENSION, weight, "f4"))
+    with nodes(app, tables=tables, **how) as grid:
+        requests = (TrainRequest(number, 4, 2) for number in range(1, rounds + 1))
+        messages = [request.message(start, 2) for request in requests]
+        replies = [reports_of(reply) for reply in grid.send_and_receive(messages)]
+    return np.array(replies), RunParts.made_of(parse_config(tables)).randomizers
+
+
 @pytest.mark.parametrize("fails", [ConfigError("no"), Silent(), SystemExit(3), "error", "empty"])
 def test_a_client_that_fails_sends_zero_and_noise(
     fails: BaseException | str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """That it fails may hang on one record: who is absent is public, and what it says, too."""
-    own, rounds = ShuffleClientApp(), 100
+    own = ShuffleClientApp()
 
     @own.train()
     def fail(message: Message, context: Context) -> Message:
@@ -244,32 +257,20 @@ def test_a_client_that_fails_sends_zero_and_noise(
             return Message(Error(code=77, reason="a secret"), reply_to=message)
         return Message(RecordDict({"more": MetricRecord({"loss": 1.0})}), reply_to=message)
 
-    tables = settings(entropy="system")
-    scale = RunParts.made_of(parse_config(tables)).randomizers.scale[4]
-    start = Layout.of(ArrayRecord(model().state_dict())).record(np.zeros(DIMENSION, np.float32))
-    with nodes(own, tables=tables, node_config={}) as grid:
-        requests = (TrainRequest(number, 4, 1) for number in range(1, rounds + 1))
-        messages = [request.message(start, 2) for request in requests]
-        noise = np.array([reports_of(reply) for reply in grid.send_and_receive(messages)]) / scale
+    values, plan = reports_of_rounds(own, settings(entropy="system"), 0.0, 50, node_config={})
+    noise = values / plan.scale[4:6, None]
     # 600 standard normals: mean within 5 / sqrt(600), spread within 5 / sqrt(1200).
     assert abs(noise.mean()) < 0.21 and abs(noise.std() - 1.0) < 0.15
-    assert sum("counts as zero" in record.getMessage() for record in caplog.records) == rounds
+    assert sum("counts as zero" in record.getMessage() for record in caplog.records) == 100
 
 
 @pytest.mark.parametrize("client_clip", [None, 0.05])
 def test_noise_is_each_clients_own(client_clip: float | None) -> None:
     """Reports of many rounds: centred on the clipped update, as wide as the client's plan says."""
-    tables, rounds = settings(), 400
+    tables = settings()
     if client_clip is not None:
         tables["privacy"]["client_clip"] = client_clip
-    plan = RunParts.made_of(parse_config(tables)).randomizers
-    layout = Layout.of(ArrayRecord(model().state_dict()))
-    start = layout.record(np.full(DIMENSION, 1000.0, np.float32))
-    with nodes(client, tables=tables) as grid:
-        requests = (TrainRequest(number, 4, 2) for number in range(1, rounds + 1))
-        messages = [request.message(start, 2) for request in requests]
-        replies = [reports_of(reply) for reply in grid.send_and_receive(messages)]
-    values = np.array(replies)  # [rounds, 2, d]
+    values, plan = reports_of_rounds(client, tables, 1000.0, 400)
     update = 0.5 * (1000.0 - GOAL.numpy())
     clipped = (client_clip or 1.0) * update / np.linalg.norm(update)
     # The second clip makes noise that much smaller; a mean that were not clipped would stand out.

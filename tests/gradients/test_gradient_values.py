@@ -1,16 +1,24 @@
-"""Every path against autograd in float64, one record at a time."""
+"""Every path against autograd in float64, one record at a time; and which modules take which."""
 
 from __future__ import annotations
+
+import copy
+import math
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fl_shuffle.gradients import Packing
+from fl_shuffle.errors import InvalidValueError
+from fl_shuffle.gradients import Packing, make_gradient_engine
+from fl_shuffle.gradients.networks.chain import network_of
 from tests.gradients.gradient_modules import (
     CHAINS,
+    IMAGES,
     MODULES,
+    NETWORKS,
+    SHAPE,
     engine_of,
     middle_radius,
     path_of,
@@ -98,3 +106,74 @@ def test_tiny_errors_of_huge_inputs_are_clipped_too(
     y = torch.zeros(1, dtype=torch.int64)
     row = engine_of(name).client_means(theta, x, y, np.array([0, 1]), radius).double()
     assert 0.0 < float(torch.linalg.vector_norm(row)) <= radius
+
+
+FROZEN, WHOLE = nn.Linear(13, 5), nn.Linear(13, 5)
+FROZEN.bias.requires_grad_(False)
+WHOLE.weight = nn.Parameter(torch.ones(5, 13, dtype=torch.int64), requires_grad=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (nn.Sequential(nn.Linear(13, 4), nn.BatchNorm1d(4)), "GroupNorm"),
+        (nn.Sequential(nn.InstanceNorm1d(4, track_running_stats=True), nn.Linear(4, 2)), "mixes"),
+        (nn.Sequential(nn.Linear(13, 4), nn.Dropout(0.5)), "random state"),
+        (nn.ReLU(), "no parameters"),
+        (FROZEN, "bias"),
+        (WHOLE, "floating point"),
+    ],
+)
+def test_modules_that_are_refused(module: nn.Module, message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        make_gradient_engine(module, shape=SHAPE, clip="record")
+
+
+class OwnForward(nn.Sequential):
+    """Whatever its code does, nobody reads it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - x.mean(0))
+
+
+def test_what_is_no_network() -> None:
+    plain = NETWORKS["plain"]
+    assert isinstance(plain, nn.Sequential) and network_of(plain, IMAGES) is not None
+    hooked = copy.deepcopy(plain)
+    hooked[1].register_forward_hook(lambda *_: None)
+    tied = nn.Sequential(nn.Conv1d(3, 3, 1), nn.Conv1d(3, 3, 1), nn.Flatten(), nn.Linear(3, 2))
+    tied[1].weight = tied[0].weight
+    around = nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular")
+    unused = nn.Sequential(nn.Flatten(), nn.Linear(162, 5))
+    unused.register_parameter("idle", nn.Parameter(torch.zeros(3)))
+    for module, shape in (
+        (hooked, IMAGES),
+        (tied, (3, 1)),
+        (nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(196, 5)), IMAGES),
+        (nn.Sequential(around, nn.Flatten(), nn.Linear(324, 5)), IMAGES),
+        (unused, IMAGES),
+        (plain, (3, 9, 9)),
+        (nn.Sequential(plain, nn.Softmax(0)), IMAGES),
+        (nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (2, 162)), nn.Linear(162, 5)), IMAGES),
+        (OwnForward(*plain), IMAGES),
+        (nn.Sequential(*plain[:9], nn.ReLU(), OwnForward(nn.Linear(6, 5))), IMAGES),
+        (plain[:4], IMAGES),
+    ):
+        assert network_of(module, shape) is None
+
+
+@pytest.mark.parametrize("name", ["linear", "linear, compiled"])
+def test_denormal_numbers_count_as_zero_in_here_and_nowhere_else(name: str) -> None:
+    tiny, one = math.ulp(0.0), 1.0
+    engine, theta = engine_of(name), torch.zeros(70)
+    theta[66:68] = torch.tensor([-90.0, -95.0])  # softmax tails: 8e-40 and 6e-42
+    x, y = torch.ones(6, 13), torch.zeros(6, dtype=torch.int64)
+    means = engine.client_means(theta, x, y, np.array([0, 2, 6]), 1.0)
+    assert not ((means != 0.0) & (means.abs() < torch.finfo(torch.float32).tiny)).any()
+    assert tiny * one != 0.0
+    torch.set_flush_denormal(True)
+    try:
+        engine.client_means(theta, x, y, np.array([0, 2, 6]), 1.0)
+        assert tiny * one == 0.0
+    finally:
+        torch.set_flush_denormal(False)
