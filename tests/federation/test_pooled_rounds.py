@@ -19,7 +19,7 @@ from fl_shuffle.configuration.sections import Config
 from fl_shuffle.data.task import Task
 from fl_shuffle.errors import ConfigError, InvalidValueError
 from fl_shuffle.flower.grid import adopt_task_identity
-from fl_shuffle.flower.messages import TrainRequest, array_record, reply_with_reports
+from fl_shuffle.flower.messages import TrainRequest, array_record, reply_with
 from fl_shuffle.flower.settings import RESOLVED
 from server.app import app as server_app
 from tests.federation.small_tasks import SIZES, configured, parameters_of, task_of
@@ -111,7 +111,7 @@ reporting = ClientApp()
 def report(message: Message, context: Context) -> Message:
     """A user's own client, which sends reports."""
     clients = TrainRequest.of(message).clients
-    return reply_with_reports(message, np.zeros((len(clients), 650), np.float32))
+    return reply_with(message, reports=np.zeros((len(clients), 650), np.float32))
 
 
 def test_a_client_app_that_sends_reports_is_refused(
