@@ -16,7 +16,7 @@ from fl_shuffle.accounting.guarantee import Status
 from fl_shuffle.accounting.rounds.events import Column, Spend
 from fl_shuffle.aggregation.optimizer import ServerOptimizer
 from fl_shuffle.configuration.sections import ServerSection
-from fl_shuffle.errors import PrivacyBudgetError, RunError
+from fl_shuffle.errors import PrivacyBudgetError
 from fl_shuffle.flower.grid import InProcessGrid
 from fl_shuffle.flower.messages import Layout, TrainRequest, reply_with
 from fl_shuffle.runs.outcome import RoundOutcome
@@ -112,6 +112,3 @@ def test_what_the_ledger_refuses_leaves_no_trace_in_the_model() -> None:
     assert torch.equal(refused.play(), torch.ones(DIMENSION))
     assert torch.equal(refused.optimizer.current(), torch.ones(DIMENSION))
     assert refused.events == ["reserve", "broadcast", "commit"]
-    # Nor does a loop other than its own go around the ledger.
-    with pytest.raises(RunError, match=r"plays its rounds itself.*call its start"):
-        refused.strategy.aggregate_train(1, [])

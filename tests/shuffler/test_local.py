@@ -143,9 +143,9 @@ def test_of_several_batches_each_is_permuted_and_a_client_is_in_all_or_in_none(k
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_partial_sum_that_is_not_finite_is_left_out_without_a_warning() -> None:
-    everyone, valid = np.ones(12, dtype=bool), np.ones(3, dtype=bool)
-    batch = LocalShuffler(3, np.full(12, 10.0), SeedTree(1), keep=False).open(1, everyone)
+def test_a_partial_sum_counts_where_it_may_be_one_and_is_finite() -> None:
+    valid = np.ones(3, dtype=bool)
+    batch = LocalShuffler(3, np.full(12, 10.0), SeedTree(1), keep=False).open(1, np.ones(12, bool))
     bad = ([np.nan, 0.0, 0.0], [np.inf, -np.inf, 0.0], [1e308, 1e308, 0.0])
     for place, total in enumerate(bad):
         clients = np.arange(3 * place, 3 * place + 3)
@@ -155,19 +155,11 @@ def test_a_partial_sum_that_is_not_finite_is_left_out_without_a_warning() -> Non
     assert np.flatnonzero(batch.close()).tolist() == [9, 11]
     total = batch.release().total
     assert total is not None and total.tolist() == [1.0, 2.0, 3.0]
-
-
-def test_where_single_reports_are_wanted_a_sum_is_nothing() -> None:
-    batch = shuffler(np.full(2, np.inf), keep=True).open(1, np.ones(2, bool))
-    total = PartialSum(np.zeros(DIMENSION), np.ones(2, dtype=bool))
-    assert not batch.add(total, np.arange(2), 0).any()
-    with pytest.raises(PrivacyBudgetError, match="0 usable reports"):
-        batch.close()
-
-
-def test_where_the_shuffler_adds_the_noise_reports_are_refused() -> None:
+    # Where single reports are wanted a sum is nothing; where the shuffler adds noise, reports are.
+    kept = shuffler(np.full(12, np.inf), keep=True).open(1, np.ones(12, bool))
+    assert not kept.add(good, np.arange(9, 12), 0).any()
     noise = AggregateNoise("gaussian", np.ones(2), np.full(2, 2.0**-20))
     held = LocalShuffler(DIMENSION, np.full(2, 9.0), SeedTree(1), keep=False, noise=noise)
-    batch = held.open(1, np.ones(2, bool))
     with pytest.raises(ConfigError, match="set run.noise = 'per-report'"):
-        batch.add(Reports(np.ones((2, DIMENSION), np.float32)), np.arange(2), 0)
+        reports = Reports(np.ones((2, DIMENSION), np.float32))
+        held.open(1, np.ones(2, bool)).add(reports, np.arange(2), 0)

@@ -105,49 +105,54 @@ def play(launch: Launch, name: str, *settings: str, **first: object) -> None:
     assert launch(name, *OWN, *settings) == 0
 
 
-@pytest.mark.parametrize(
-    ("entropy", "first"),
-    [
-        ("seeded", {"image": np.nan}),
-        ("seeded", {"label": CLASSES - 1}),
-        ("system", {"image": 1e30, "label": -1}),
-    ],
-    ids=["nan", "the class nobody has", "huge, and no class"],
-)
-def test_a_record_changes_nothing_but_the_model(
-    entropy: str, first: dict[str, object], launch: Launch, tmp_path: Path
-) -> None:
-    for name, values in (("a", {}), ("b", first)):
-        play(launch, name, f"run.entropy={entropy}", **values)
-    ours, theirs = (published(tmp_path / name, seeded=entropy == "seeded") for name in "ab")
-    assert set(ours) == {"config.json", "ledger", "lock", "metrics.csv", "run.log", "summary.json"}
-    assert ours == theirs
+class Talking(torch.nn.Linear):
+    """Tells of records in every way it can, and raises on one."""
 
-
-class Raising(torch.nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for name in ("fl_shuffle", "fl_shuffle.client", "fl_shuffle.gradients.general", "mine"):
+            logging.getLogger(name).error("record 17 is odd")
+        print("record 17 is odd")
         if bool((x == 99.0).any()):
-            raise ValueError("the record's secret")
+            raise ValueError("record 17 is odd")
         return super().forward(x)
 
 
-def raising(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
-    return Raising(shape[0], classes)
+def talking(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+    return Talking(shape[0], classes)
 
 
-@pytest.mark.parametrize("unit", ["record", "client"])
-def test_a_record_on_which_the_model_raises_changes_nothing_but_the_model(
-    unit: str, launch: Launch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("settings", "first"),
+    [
+        ((), {"image": np.nan}),
+        ((), {"label": CLASSES - 1}),
+        (("run.entropy=system",), {"image": 1e30, "label": -1}),
+        ((f"model.kind={__name__}:talking", "run.jobs=1"), {"image": 99.0}),
+        ((f"model.kind={__name__}:talking", "run.jobs=1", "privacy.unit=client"), {"image": 99.0}),
+    ],
+    ids=["nan", "the class nobody has", "huge, and no class", "raises", "raises, in an update"],
+)
+def test_a_record_changes_nothing_but_the_model(
+    settings: tuple[str, ...], first: dict[str, object], launch: Launch, tmp_path: Path
 ) -> None:
-    """All clients share a block, and everybody reports."""
-    for name, values in (("a", {}), ("b", {"image": 99.0})):
-        model = f"model.kind={__name__}:raising"
-        play(launch, name, f"privacy.unit={unit}", model, "run.jobs=1", **values)
-    assert published(tmp_path / "a") == published(tmp_path / "b")
+    """What clients say is not published, nor a digest of the records; of them sizes and shapes."""
+    for name, values in (("a", {}), ("b", first)):
+        play(launch, name, *settings, **values)
+    seeded = "run.entropy=system" not in settings
+    ours, theirs = (published(tmp_path / name, seeded=seeded) for name in "ab")
+    assert set(ours) == {"config.json", "ledger", "lock", "metrics.csv", "run.log", "summary.json"}
+    assert ours == theirs
     rows = csv.DictReader((tmp_path / "b" / "metrics.csv").open())
     assert {row["n_reports"] for row in rows} == {str(CLIENTS)}
+    digest = source(DataSection()).fingerprint().encode()
     for path in (tmp_path / "b").iterdir():
-        assert b"secret" not in path.read_bytes()
+        assert b"is odd" not in path.read_bytes() and digest not in path.read_bytes()
+    with sqlite3.connect(tmp_path / "b" / "ledger.sqlite") as db:
+        [(facts,)] = db.execute("SELECT value FROM meta WHERE key = 'data'")
+    assert json.loads(facts) == {
+        "source": f"{__name__}:source", "records": CLIENTS * EACH, "shape": [7],
+        "classes": CLASSES, "test_records": 4, "held_out": 0,
+    }  # fmt: skip
 
 
 def test_a_real_run_writes_no_times(launch: Launch, tmp_path: Path) -> None:
@@ -182,76 +187,37 @@ def test_the_ledger_does_not_tell_when_checkpoints_were_written(
     assert pages[0] == pages[1]
 
 
-def test_no_digest_of_the_records_is_published(launch: Launch, tmp_path: Path) -> None:
-    play(launch, "run")
-    digest = source(DataSection()).fingerprint()
-    for path in (tmp_path / "run").iterdir():
-        assert digest.encode() not in path.read_bytes(), path
-
-
-def talking(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
-    class Talking(torch.nn.Linear):
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            for name in ("fl_shuffle", "fl_shuffle.client", "fl_shuffle.gradients.general", "mine"):
-                logging.getLogger(name).error("record 17 is odd")
-            print("record 17 is odd")
-            return super().forward(inputs)
-
-    return Talking(shape[0], classes)
-
-
-def test_what_a_client_says_is_not_published_and_of_the_data_only_sizes_and_shapes(
-    launch: Launch, tmp_path: Path
-) -> None:
-    """Whatever logger it takes, and what it prints."""
-    play(launch, "run", f"model.kind={__name__}:talking")
-    for path in (tmp_path / "run").iterdir():
-        assert b"record 17 is odd" not in path.read_bytes(), path
-    with sqlite3.connect(tmp_path / "run" / "ledger.sqlite") as db:
-        [(facts,)] = db.execute("SELECT value FROM meta WHERE key = 'data'")
-    assert json.loads(facts) == {
-        "source": f"{__name__}:source", "records": CLIENTS * EACH, "shape": [7],
-        "classes": CLASSES, "test_records": 4, "held_out": 0,
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(("partition", "by_label"), [("iid", False), ("dirichlet", True)])
 def test_the_relation_says_when_labels_deal_the_records(
-    partition: str, by_label: bool, launch: Launch, tmp_path: Path, capsys: Any
+    partition: str, by_label: bool, launch: Launch, tmp_path: Path
 ) -> None:
-    assert launch("run", f"data.partition={partition}", quiet=False) == 0
-    run, relation = tmp_path / "run", "replace-one"
-    if by_label:
-        relation += " after the partition by label"
-    shown = "".join(capsys.readouterr())
-    assert ("by their labels" in shown) == by_label
-    final = summary(run)
+    assert launch("run", f"data.partition={partition}") == 0
+    relation = "replace-one" + " after the partition by label" * by_label
+    final = summary(tmp_path / "run")
     assert final["relation"] == relation
-    warned = [text for text in final["warnings"] if "by their labels" in text]  # type: ignore[attr-defined]
-    assert len(warned) == by_label
-    assert read_run(run).ledger.meta["relation"] == relation
-    assert main(["report", str(run)]) == 0
-    page = (run / "report.html").read_text()
+    assert read_run(tmp_path / "run").ledger.meta["relation"] == relation
+    assert main(["report", str(tmp_path / "run")]) == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    for said in (page, "".join(final["warnings"])):  # type: ignore[arg-type]
+        assert ("by their labels" in said) == by_label
     assert f"replaced by anything else ({relation})" in page
-    assert ("by their labels" in page) == by_label
 
 
 def test_held_out_records_are_said_not_to_be_covered(
-    launch: Launch, tmp_path: Path, capsys: Any
+    launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert launch("run", "data.validation=0.1", quiet=False) == 0
-    run = tmp_path / "run"
+    run, said = tmp_path / "run", "NOT COVERED: 144 private records"
     final = summary(run)
-    assert "NOT COVERED: 144 private records" in capsys.readouterr().out
     assert read_run(run).ledger.meta["data"]["held_out"] == final["records_not_covered"] == 144
     assert final["test_data"] == "held out of the private records"
     with sqlite3.connect(run / "ledger.sqlite") as db:
         notes = [text for (text,) in db.execute("SELECT text FROM notes WHERE kind = 'warning'")]
     for warned in (final["warnings"], notes):
         assert any("NOT COVERED" in text and "144" in text for text in warned)  # type: ignore[attr-defined]
+    assert said in capsys.readouterr().out
     assert main(["report", str(run)]) == 0
-    page = (run / "report.html").read_text()
-    assert "NOT COVERED: 144 private records" in page and "NOT COVERED by the privacy" in page
+    assert said in (run / "report.html").read_text()
     assert launch("fitted", "data.features=pca", "data.validation=0.1") == 0
     assert summary(tmp_path / "fitted")["records_not_covered"] == 12 * 107 + 144
 
@@ -280,12 +246,10 @@ def pixels(section: DataSection) -> Records:
 def test_a_pixel_out_of_range_ends_nobodys_run(
     launch: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = (f"data.source={__name__}:pixels", f"data.clients={CLIENTS}")
-    play(launch, "clean", *own, "data.features=raw")
-    play(launch, "bad", *own, "data.features=raw", bad=0)
-    capsys.readouterr()
+    own = (f"data.source={__name__}:pixels", f"data.clients={CLIENTS}", "data.features=raw")
+    play(launch, "bad", *own, bad=0)
     with pytest.raises(AssertionError):
-        play(launch, "test", *own, "data.features=raw", test=17)
+        play(launch, "test", *own, test=17)
     assert "largest pixel 17" in capsys.readouterr().err
     held.clear()
 

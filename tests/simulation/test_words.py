@@ -40,21 +40,6 @@ def test_the_sentence_is_made_of_the_runs_numbers(events: list[RunEvent]) -> Non
     assert f"  local    {local}" in said and "here shuffling hides nobody" in said
 
 
-def test_an_attack_stands_beside_what_it_attacks(events: list[RunEvent]) -> None:
-    """With sums released: an attack on sums, and how far above it the sums' number lies."""
-    summary = dict(events[-1].summary)  # type: ignore[union-attr]
-    summary |= {"release": "sum", "epsilon": 3.0, "headline": "sum", "sum_epsilon_add_remove": 1.4}
-    found = {
-        "sum_lower": {"epsilon": 2.0},
-        "lower": {"epsilon": 2.9},
-        "sum": {"epsilon": 3.0, "status": "proven"},
-    }
-    summary["columns"] = {**summary["columns"], **found}
-    assert len(footer(summary)) == 8
-    said = "\n".join(footer(summary))
-    assert "  attack   2        reached for certain: a better proof gains at most 1.5 times" in said
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
