@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -128,6 +128,7 @@ class Shuffler(Protocol):
         """Nothing of that round's batch is needed any more; nothing for round 0."""
 
 
+@dataclass
 class LocalShuffler:
     """A shuffler of reports with `dimension` coordinates; `largest` [clients] bounds each client's
     honest ones, coordinate by coordinate: what is beyond, or not finite, is dropped alone.
@@ -140,32 +141,19 @@ class LocalShuffler:
     leaves. In a round of several `batches` a client is in all of them or in none.
     """
 
-    facts: Mapping[str, str] = {}
-
-    def __init__(
-        self,
-        dimension: int,
-        largest: Vector,
-        seeds: SeedTree,
-        *,
-        min_reports: int = 2,
-        keep: bool = True,
-        group: int = 1,
-        noise: AggregateNoise | None = None,
-        batches: int = 1,
-    ) -> None:
-        self.dimension = dimension
-        self.largest = largest
-        self.min_reports = min_reports
-        self.group = group
-        self.noise = noise
-        self.batches = batches
-        self.seeds = seeds
-        self._keep = keep
+    dimension: int
+    largest: Vector
+    seeds: SeedTree
+    min_reports: int = 2
+    keep: bool = True
+    group: int = 1
+    noise: AggregateNoise | None = None
+    batches: int = 1
+    facts: ClassVar[Mapping[str, str]] = {}
 
     def open(self, round_number: int, asked: Mask) -> PermutedBatch | SummedBatch:
         """See `Shuffler`."""
-        batch = PermutedBatch if self._keep else SummedBatch
+        batch = PermutedBatch if self.keep else SummedBatch
         return batch(self, round_number, len(asked))
 
     def forget(self, round_number: int) -> None:

@@ -103,19 +103,6 @@ class Agreement:
         """The same facts as bytes, always the same ones."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
-    @classmethod
-    def decoded(cls, data: bytes) -> Agreement:
-        """Read `encoded` bytes. Raises `InvalidValueError` for anything else."""
-        try:
-            found = cls(**json.loads(data))
-            if found.encoded() == data:
-                return found
-        except InvalidValueError:
-            raise
-        except (TypeError, ValueError, RecursionError):
-            pass
-        raise InvalidValueError("agreement", f"{len(data)} bytes", "is none of this version")
-
     def info(self, round_number: int) -> bytes:
         """What the reports of a round are bound to."""
         return b"fl-shuffle sealed report\n%s\nround %d" % (self.encoded(), round_number)

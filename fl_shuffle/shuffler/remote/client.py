@@ -97,7 +97,9 @@ class RemoteShuffler:
     def fetch(self, round_number: int) -> Iterator[bytes]:
         """What is released of a closed round, piece by piece: the same bytes each time."""
         size, position = self.agreement.piece_bytes, 0
-        while page := self._ask(wire.FETCH, round_number, wire.bytes_of(position)):
+        while page := self._ask(
+            wire.FETCH, round_number, position.to_bytes(wire.POSITION_BYTES, "big")
+        ):
             for start in range(0, len(page), size):
                 position += 1
                 yield page[start : start + size]

@@ -113,13 +113,14 @@ class RequestHandler:
     def fetch(self, data: bytes) -> bytes:
         """What is released of a closed round, for the analyzer: some of its pieces from a position
         on, none behind the last one."""
-        call, position = self._from_analyzer(data)
+        call, sent = self._from_analyzer(data)
         if self._store.attendance(call.place) is None:
             raise Refused("FAILED_PRECONDITION", "the round is not closed")
         if self._store.handed_over(call.place):
             raise Refused("FAILED_PRECONDITION", "the round was handed over and is gone")
+        first = int.from_bytes(sent[: wire.POSITION_BYTES], "big")
         most = max(1, PAGE_BYTES // self._known(call).piece_bytes)
-        return b"".join(self._store.batch(call.place, wire.position_of(position), most))
+        return b"".join(self._store.batch(call.place, first, most))
 
     def finish(self, data: bytes) -> bytes:
         """Forget a closed round's batch: the analyzer has done with it."""

@@ -11,6 +11,7 @@ written.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 import sqlite3
@@ -166,7 +167,7 @@ class Store:
     def agreement(self, run: str) -> Agreement | None:
         """The facts of a run, or None if it is not known."""
         row = self._row("SELECT agreement FROM runs WHERE run = ?", (run,))
-        return None if row is None else Agreement.decoded(row[0])
+        return None if row is None else Agreement(**json.loads(row[0]))
 
     def add(self, place: Place, client: int, delivery: bytes) -> Taken:
         """Keep a client's sealed reports of an open round, one for each of its batches together.
@@ -261,15 +262,12 @@ class Store:
 
     def attendance(self, place: Place) -> NDArray[np.bool_] | None:
         """Who is in a closed round's batch (mask [clients]); None while it is not closed."""
-        row = self._row(
-            "SELECT attendance, agreement FROM rounds JOIN runs USING (run) "
-            "WHERE run = ? AND round = ?",
-            place,
-        )
-        if row is None:
+        row = self._row("SELECT attendance FROM rounds WHERE run = ? AND round = ?", place)
+        agreement = self.agreement(place[0])
+        if row is None or agreement is None:
             return None
-        count = Agreement.decoded(row[1]).clients
-        return np.unpackbits(np.frombuffer(row[0], np.uint8), count=count).astype(bool)
+        bits = np.frombuffer(row[0], np.uint8)
+        return np.unpackbits(bits, count=agreement.clients).astype(bool)
 
     def batch(self, place: Place, first: int = 0, most: int = -1) -> list[bytes]:
         """What is released of a closed round, from that position on, `most` pieces of it; nothing

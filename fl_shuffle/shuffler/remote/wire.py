@@ -21,6 +21,7 @@ LARGEST_ROUND = (1 << 32) - 1
 HEAD_BYTES = 4096
 """No head has more."""
 POSITION_BYTES = 6
+"""Of a position in a batch, as `FETCH` is sent it."""
 _LENGTH = 4
 """Bytes of a head's length."""
 
@@ -83,15 +84,3 @@ def mask_of(bitmap: bytes, clients: int) -> NDArray[np.bool_]:
     if len(bitmap) != (clients + 7) // 8:
         raise InvalidValueError("bitmap of clients", f"{len(bitmap)} bytes", "has another size")
     return np.unpackbits(np.frombuffer(bitmap, np.uint8), count=clients).astype(bool)
-
-
-def bytes_of(position: int) -> bytes:
-    """A position in a batch, as it is sent."""
-    return position.to_bytes(POSITION_BYTES, "big")
-
-
-def position_of(data: bytes) -> int:
-    """A position in a batch, from `POSITION_BYTES`. Raises `InvalidValueError` for another size."""
-    if len(data) != POSITION_BYTES:
-        raise InvalidValueError("position", f"{len(data)} bytes", "has another size")
-    return int.from_bytes(data, "big")
