@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import argparse
 import math
-import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 
+from benchmarks.tables import show
 from fl_shuffle.accounting.bounds.blanket import blanket_delta, blanket_epsilon
 from fl_shuffle.accounting.laws.finite import KRandomizedResponse
 
@@ -57,26 +57,27 @@ def algorithm_four(epsilon0: float, k: int, n: int, epsilon: float) -> float:
     return float(np.sum(np.maximum(position, 0.0) * total)) / n
 
 
-def speed(sizes: list[int], repeats: int) -> None:
-    print("\nspeed, 10-RR, delta = 1e-6 (milliseconds; slowest over eps0 = 0.1, 1, 4)")
-    print(f"  {'n':>12}{'delta(eps)':>12}{'target':>9}{'eps(delta)':>12}{'ratio':>7}")
+def speed(sizes: Sequence[int], repeats: int) -> None:
+    """One delta of 10-RR, and the epsilon of 1e-6, slowest over local epsilons."""
     for n in sizes:
-        one, inverse = [], []
+        slowest = [0.0, 0.0]
         for epsilon0 in (0.1, 1.0, 4.0):
             randomizer = KRandomizedResponse(epsilon0, 10)
             epsilon = blanket_epsilon(randomizer, n, DELTA).epsilon
-            one.append(cpu(partial(blanket_delta, randomizer, n, epsilon), repeats))
-            inverse.append(cpu(partial(blanket_epsilon, randomizer, n, DELTA), repeats))
-        slow, slow_inverse = max(one), max(inverse)
-        print(
-            f"  {n:12.0e}{1e3 * slow:12.2f}{TARGETS_MS.get(n, math.nan):9.0f}"
-            f"{1e3 * slow_inverse:12.2f}{slow_inverse / slow:7.1f}"
-        )
+            calls = (
+                partial(blanket_delta, randomizer, n, epsilon),
+                partial(blanket_epsilon, randomizer, n, DELTA),
+            )
+            slowest = [
+                max(one, cpu(call, repeats)) for one, call in zip(slowest, calls, strict=True)
+            ]
+        delta_ms, epsilon_ms = (1e3 * each for each in slowest)
+        wanted = TARGETS_MS.get(n, math.nan)
+        show({"n": n, "delta_ms": delta_ms, "target_ms": wanted, "epsilon_ms": epsilon_ms})
 
 
-def ratio(cases: list[tuple[float, int]], repeats: int) -> None:
-    print("\nagainst a literal Algorithm 4, one delta of 10-RR at our eps(1e-6)")
-    print(f"  {'eps0':>6}{'n':>9}{'Alg. 4 s':>11}{'ours ms':>9}{'ratio':>8}{'its excess':>12}")
+def ratio(cases: Sequence[tuple[float, int]], repeats: int) -> None:
+    """One delta of 10-RR at our epsilon, beside Algorithm 4."""
     for epsilon0, n in cases:
         randomizer = KRandomizedResponse(epsilon0, 10)
         epsilon = blanket_epsilon(randomizer, n, DELTA).epsilon
@@ -85,10 +86,8 @@ def ratio(cases: list[tuple[float, int]], repeats: int) -> None:
         reference = time.process_time() - start
         ours = cpu(partial(blanket_delta, randomizer, n, epsilon), repeats)
         excess = theirs / blanket_delta(randomizer, n, epsilon).delta - 1.0
-        print(
-            f"  {epsilon0:6.2g}{n:9d}{reference:11.3f}{1e3 * ours:9.2f}{reference / ours:8.0f}"
-            f"{excess:12.1%}"
-        )
+        times = {"algorithm_4_s": reference, "ours_ms": 1e3 * ours, "ratio": reference / ours}
+        show({"eps0": epsilon0, "n": n, **times, "its_excess": excess})
 
 
 def main() -> int:
@@ -96,11 +95,8 @@ def main() -> int:
     parser.add_argument("--smoke", action="store_true", help="small sizes only")
     smoke = parser.parse_args().smoke
     repeats = 3 if smoke else 15
-    sizes = [10**3] if smoke else [10**3, 10**4, 10**5, 10**6, 10**8]
-    speed(sizes, repeats)
+    speed([10**3] if smoke else list(TARGETS_MS), repeats)
     ratio([(0.1, 100)] if smoke else [(0.1, 10**3), (0.1, 10**4), (4.0, 10**4)], repeats)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"peak memory of this process, Algorithm 4 included: {peak:.0f} MiB")
     return 0
 
 

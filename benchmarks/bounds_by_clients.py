@@ -2,22 +2,21 @@
 
     python -m benchmarks.bounds_by_clients docs/bounds_by_clients.svg
 
-prints the table (Markdown) and draws the figure. Numbers are the tool's own `bound`, and formulas
-of papers (`benchmarks.reproduction.published`); the one whose proof is withdrawn is computed here.
+draws the figure, of the numbers that stand in tests/golden/epsilons.json (`scripts/generate
+--epsilons` works them out). They are the tool's own `bound`, and formulas of papers
+(`benchmarks.reproduction.published`); the one whose proof is withdrawn is computed here.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.reproduction.published import (
-    bennett_delta,
-    feldman2022_epsilon,
-    moments_epsilon,
-)
+from benchmarks.reproduction.published import bennett_delta, feldman2022_epsilon, moments_epsilon
+from benchmarks.turns import ROOT
 from fl_shuffle.accounting.bounds.clones import clone_curve
 from fl_shuffle.accounting.engine.monotone_search import solve
 from fl_shuffle.accounting.queries.methods import bound
@@ -75,43 +74,25 @@ def epsilon(query: dict[str, Any], clients: int) -> float | None:
         return None
 
 
-def table(rows: dict[int, dict[str, float | None]]) -> str:
-    """The numbers as a Markdown table."""
-    lines = ["| clients | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
-    for clients, row in rows.items():
-        cells = ["-" if value is None else f"{value:.3g}" for value in row.values()]
-        lines.append(f"| 1e{len(str(clients)) - 1} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def draw(rows: dict[int, dict[str, float | None]], path: str) -> None:
-    """The same numbers as a figure (SVG)."""
+def main() -> None:
+    """Draw."""
     import matplotlib as mpl
 
     mpl.use("svg")
     mpl.rcParams.update({"svg.hashsalt": "bounds", "svg.fonttype": "none"})
     from matplotlib import pyplot
 
+    numbers = json.loads((ROOT / "tests/golden/epsilons.json").read_text("utf-8"))["side by side"]
     figure, axes = pyplot.subplots(figsize=(7.5, 5.0))
     for name, (_, style) in COLUMNS.items():
-        points = [(n, row[name]) for n, row in rows.items() if row[name] is not None]
+        points = [(int(n), row[name]) for n, row in numbers.items() if row[name] is not None]
         axes.loglog(*zip(*points, strict=True), style, label=name, markersize=4, linewidth=1.2)
     axes.set_xlabel("clients")
     axes.set_ylabel("epsilon after shuffling, delta = 1e-6")
     axes.set_title("local epsilon 1, one round")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    figure.savefig(path, format="svg", metadata={"Date": None}, bbox_inches="tight")
-
-
-def main() -> None:
-    """Compute, print, draw."""
-    rows: dict[int, dict[str, float | None]] = {}
-    for clients in CLIENTS:
-        rows[clients] = {name: epsilon(query, clients) for name, (query, _) in COLUMNS.items()}
-    print(table(rows))
-    if len(sys.argv) > 1:
-        draw(rows, sys.argv[1])
+    figure.savefig(sys.argv[1], format="svg", metadata={"Date": None}, bbox_inches="tight")
 
 
 if __name__ == "__main__":

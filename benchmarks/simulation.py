@@ -159,11 +159,7 @@ def measure_job(
     found = bench.run_in_turns(rounds, [turn] * len(rounds), seconds)
     rows = []
     for engine, own in found.items():
-        row, share = bench.row(engine, own), own.accounting_share
-        if engine != "floor" and seconds:
-            # Its own clock goes on while it is stopped: a run alone says what accounting takes.
-            share = bench.run(engine, max(TRIAL_ROUNDS, rounds[engine] // 6)).accounting_share
-        row["accounting_share"] = share
+        row = bench.row(engine, own)
         for other in {"floor", "ours"} & set(found):
             names = (f"{other}_p10", f"wall_over_{other}", f"{other}_p90")
             row |= dict(zip(names, own.over(found[other]), strict=True))

@@ -61,14 +61,6 @@ class Measurement:
         self.stalled += sum(map(len, self.turns)) - sum(map(len, kept))
         self.turns = kept
 
-    @property
-    def accounting_share(self) -> float | None:
-        """Time of the accountant and the ledger, the first round's included, per round."""
-        if "accounting_seconds" not in self.finish or not self.seconds:
-            return None
-        spent = self.finish["accounting_seconds"] / self.finish["rounds"]
-        return spent / statistics.median(self.seconds)
-
     def over(self, other: Measurement) -> tuple[float, float, float]:
         """`spread` of ratios: of the means of each turn to the other's next to it, of all rounds
         where there are no turns side by side."""

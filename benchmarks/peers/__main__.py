@@ -34,14 +34,12 @@ from typing import Any
 
 from benchmarks.simulation import CHILD_LIMIT, ENGINES, TURN_SECONDS, Bench
 from benchmarks.tables import show, write_csv
-from benchmarks.turns import run_child, spread
+from benchmarks.turns import run_child
 
 PEERS = ("JS1000", "JS10000")
 PAIRS = {"pfl-local": "ours", "pfl-central": "pooled"}
 MECHANISMS = {"pfl-local": ("local",), "pfl-central": ("approximate", "central")}
 TRIAL_ROUNDS = 2
-# Ours are short: so many say how long a turn must be.
-OWN_TRIAL_ROUNDS = 10
 # Of a turn a round is lost to the stops.
 TURN_ROUNDS = 2.5
 WANTED = "0.6"
@@ -69,12 +67,6 @@ class PeerBench(Bench):
         if engine in ENGINES:
             return super().command(engine, rounds)
         return self._pfl(rounds, self.how[engine])
-
-    def typical(self, engine: str) -> float:
-        """Seconds of a round of ours: the median of one short trial."""
-        _, median, _ = spread(self.run(engine, OWN_TRIAL_ROUNDS).seconds)
-        self.tell(f"{engine}: {median:.3g} s a round")
-        return median
 
     def tune(self, engine: str) -> float:
         """Take the mechanism whose rounds are fastest; how long one takes."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.reproduction.core import Options, Panel, Result, panels, target
+from benchmarks.reproduction.core import Options, Panel, Result, Settings, panels
 from benchmarks.reproduction.published import (
     echo_epsilon,
     feldman2022_epsilon,
@@ -34,9 +34,6 @@ from fl_shuffle.budgets import make_budgets
 from fl_shuffle.configuration.sections import BudgetsSection
 from fl_shuffle.errors import NotApplicableError
 
-DELTA = 1e-4
-SEED = 1
-BASE = 1000
 DISTRIBUTIONS = {
     "unif1": "Unif 1: U(0.01, 1)",
     "unif2": "Unif 2: U(0.01, 2)",
@@ -64,51 +61,37 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 
 
-def cohorts(options: Options) -> list[int]:
-    """Numbers of clients: multiples of the first thousand budgets."""
-    return [1000, 10_000] if options.fast else list(range(1000, 10_001, 1000))
-
-
-def first_budgets(distribution: str) -> NDArray[np.float64]:
-    """The thousand budgets that are repeated."""
-    section = BudgetsSection(distribution=distribution, epsilon=0.5, delta=1e-5, seed=SEED)
-    return make_budgets(section, BASE).epsilon
-
-
-def bounds_at(epsilon0: NDArray[np.float64], repeats: int) -> dict[str, float]:
+def bounds_at(epsilon0: NDArray[np.float64], repeats: int, delta: float) -> dict[str, float]:
     """Every bound for `repeats` copies of these budgets."""
     counts = Counter(epsilon0.tolist())
     budgets = tuple(LocalBudget(value, 0.0, count * repeats) for value, count in counts.items())
     clients = epsilon0.size * repeats
     top = float(epsilon0.max())
-    personal = Question(budgets=budgets, delta=DELTA)
+    personal = Question(budgets=budgets, delta=delta)
     return {
-        ERLINGSSON: 12.0 * top * math.sqrt(math.log(1.0 / DELTA) / clients),
-        FELDMAN: _feldman(top, clients),
-        ECHO: echo_epsilon(budgets, DELTA),
+        ERLINGSSON: 12.0 * top * math.sqrt(math.log(1.0 / delta) / clients),
+        FELDMAN: _feldman(top, clients, delta),
+        ECHO: echo_epsilon(budgets, delta),
         GSPA: bound(replace(personal, method="gspa")).epsilon,
-        EXACT: solve(gspa_exact_curve(budgets), top, epsilon=None, delta=DELTA).epsilon,
+        EXACT: solve(gspa_exact_curve(budgets), top, epsilon=None, delta=delta).epsilon,
         BINARY: bound(replace(personal, method="blanket", randomizer="krr", k=2)).epsilon,
         LAPLACE: bound(replace(personal, method="blanket", randomizer="laplace")).epsilon,
         COHORT: max(
-            min(each.epsilon0, standard_clone(each.epsilon0, each.count, delta=DELTA).epsilon)
+            min(each.epsilon0, standard_clone(each.epsilon0, each.count, delta=delta).epsilon)
             # The largest budget of every cohort size: nobody else can be the worst.
             for each in {each.count: each for each in sorted(budgets)}.values()
         ),
     }
 
 
-def _feldman(epsilon0: float, clients: int) -> float:
+def _feldman(epsilon0: float, clients: int, delta: float) -> float:
     try:
-        return feldman2022_epsilon(epsilon0, clients, DELTA)
+        return feldman2022_epsilon(epsilon0, clients, delta)
     except NotApplicableError:
         return math.nan
 
 
 # --- what really leaks --------------------------------------------------------------------------
-
-OWN = (0.5, 1.0, 2.0, 4.0)
-OTHER = 0.01
 
 
 def one_among_many(own: float, other: float, cells: int = 2000) -> Any:
@@ -137,15 +120,15 @@ def _masses(edges: NDArray[np.float64], centre: float, epsilon: float) -> NDArra
 REACHED = "certainly at least"
 
 
-def leak(clients: int, own: float) -> dict[str, Any]:
+def leak(clients: int, own: float, other: float, delta: float) -> dict[str, Any]:
     """GSPA's epsilon beside an epsilon that one client certainly exceeds."""
-    budgets = (LocalBudget(OTHER, 0.0, clients - 1), LocalBudget(own, 0.0, 1))
-    query = Question(method="gspa", budgets=budgets, delta=DELTA)
-    reached = lower_bound_epsilon(one_among_many(own, OTHER), clients, DELTA).epsilon
+    budgets = (LocalBudget(other, 0.0, clients - 1), LocalBudget(own, 0.0, 1))
+    query = Question(method="gspa", budgets=budgets, delta=delta)
+    reached = lower_bound_epsilon(one_among_many(own, other), clients, delta).epsilon
     return {
         "clients": clients,
         "own epsilon0": own,
-        "others epsilon0": OTHER,
+        "others epsilon0": other,
         GSPA: bound(query).epsilon,
         REACHED: reached,
     }
@@ -154,24 +137,32 @@ def leak(clients: int, own: float) -> dict[str, Any]:
 # --- the target ---------------------------------------------------------------------------------
 
 
-def run(options: Options) -> Result:
-    panel = partial(Panel, ylabel=f"central epsilon at delta = {DELTA:g}")
+def run(options: Options, settings: Settings) -> Result:
+    delta, other = settings["delta"], settings["others"]
+    panel = partial(Panel, ylabel=f"central epsilon at delta = {delta:g}")
     rows: list[dict[str, Any]] = []
     parts = []
-    for name, shown in DISTRIBUTIONS.items():
+    for name in settings["distributions"]:
+        shown = DISTRIBUTIONS[name]
         options.say(shown)
-        epsilon0 = first_budgets(name)
+        # So many budgets are drawn, and repeated.
+        section = BudgetsSection(
+            distribution=name, epsilon=0.5, delta=1e-5, seed=settings["budget seed"]
+        )
+        epsilon0 = make_budgets(section, settings["repeated"]).epsilon
         found: list[dict[str, Any]] = [
-            {"distribution": name, "clients": size, "delta": DELTA}
-            | bounds_at(epsilon0, size // BASE)
-            for size in cohorts(options)
+            {"distribution": name, "clients": size, "delta": delta}
+            | bounds_at(epsilon0, size // epsilon0.size, delta)
+            for size in settings["clients"]
         ]
         rows += found
         parts.append(panel(shown, found, "clients", STYLES, xlabel="clients n"))
     options.say("one client among others")
     sizes = (1000,) if options.fast else (1000, 10_000)
-    seen = [leak(clients, own) for clients in sizes for own in OWN]
-    title = f"One client among others of {OTHER:g}, Laplace, n = {sizes[-1]}"
+    seen = [
+        leak(clients, own, other, delta) for clients in sizes for own in settings["lone budgets"]
+    ]
+    title = f"One client among others of {other:g}, Laplace, n = {sizes[-1]}"
     styles = {GSPA: STYLES[GSPA], REACHED: {"color": "C3", "lw": 2}}
     lone = [each for each in seen if each["clients"] == sizes[-1]]
     beside = panel(title, lone, "own epsilon0", styles, xlabel="local budget of that client")
@@ -181,7 +172,7 @@ def run(options: Options) -> Result:
         ratio = own[0][GSPA] / own[-1][GSPA]
         slopes.append(math.log(ratio) / math.log(own[-1]["clients"] / own[0]["clients"]))
     top = max(seen, key=lambda each: each[REACHED] / each[GSPA])
-    large = max(cohorts(options))
+    large = max(settings["clients"])
     facts = {
         "points": len(rows),
         "gains": [1.0 - row[GSPA] / np.nanmin([row[ECHO], row[FELDMAN]]) for row in rows],
@@ -192,7 +183,7 @@ def run(options: Options) -> Result:
         "laplace": [row[LAPLACE] / row[GSPA] for row in rows],
         "large": large,
         "cohort": {row["distribution"]: row[COHORT] for row in rows if row["clients"] == large},
-        "other": OTHER,
+        "other": other,
         "worse": sum(each[REACHED] > each[GSPA] for each in seen),
         "leaks": len(seen),
         "factor": top[REACHED] / top[GSPA],
@@ -202,16 +193,4 @@ def run(options: Options) -> Result:
     return Result({"bounds": rows, "leaks": seen}, figures, facts)
 
 
-def parameters(options: Options) -> dict[str, Any]:
-    return {
-        "distributions": list(DISTRIBUTIONS),
-        "budget seed": SEED,
-        "repeated": BASE,
-        "clients": cohorts(options),
-        "delta": DELTA,
-        "lone budgets": list(OWN),
-        "others": OTHER,
-    }
-
-
-TARGETS = (target("chen2024-gspa-figure-2", parameters, run),)
+TARGETS = {"chen2024-gspa-figure-2": run}

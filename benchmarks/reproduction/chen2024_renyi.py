@@ -7,24 +7,19 @@ gives, and of the pair their Theorem 1 prints, which is another one.
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
-from benchmarks.reproduction.core import Options, Panel, Result, Target, panels, target
+from benchmarks.reproduction.core import Options, Panel, Result, Settings, panels
 from benchmarks.reproduction.published import (
     chen2024_rdp,
     clone_rdp,
     girgis_lower_rdp,
     girgis_upper_rdp,
 )
-
-CLIENTS = 10_000
-ORDER = 4
-EPSILON0 = 2.0
 
 UPPER = "Girgis et al. 2021, upper (proven)"
 CLAIMED = "claimed: 2 e^eps0 order/(n-1) (asymptotic)"
@@ -65,38 +60,28 @@ def printed_pair_rdp(epsilon0: float, clients: int, order: float) -> float:
     return float(logsumexp(order * log_p[seen] + (1.0 - order) * log_q[seen]) / (order - 1.0))
 
 
-def row(epsilon0: float, order: int) -> dict[str, Any]:
+def row(clients: int, epsilon0: float, order: int) -> dict[str, Any]:
     """All curves at one point."""
     return {
         "epsilon0": epsilon0,
         "order": order,
-        "clients": CLIENTS,
-        UPPER: girgis_upper_rdp(epsilon0, CLIENTS, order),
-        CLAIMED: chen2024_rdp(epsilon0, CLIENTS, order),
-        EXACT: clone_rdp(epsilon0, CLIENTS, order),
-        PRINTED: printed_pair_rdp(epsilon0, CLIENTS, order),
-        LOWER: girgis_lower_rdp(epsilon0, CLIENTS, order),
+        "clients": clients,
+        UPPER: girgis_upper_rdp(epsilon0, clients, order),
+        CLAIMED: chen2024_rdp(epsilon0, clients, order),
+        EXACT: clone_rdp(epsilon0, clients, order),
+        PRINTED: printed_pair_rdp(epsilon0, clients, order),
+        LOWER: girgis_lower_rdp(epsilon0, clients, order),
     }
 
 
-EPSILONS0 = [0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0]
-ORDERS = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256]
-FIXED: dict[str, dict[str, Any]] = {"epsilon0": {"order": ORDER}, "order": {"epsilon0": EPSILON0}}
-"""What stays as it is where the other is on the axis."""
-
-
-def points(axis: str, options: Options) -> list[Any]:
-    """Local budgets of Figure 2, orders of Figure 3."""
-    if axis == "epsilon0":
-        return [0.1, 2.0] if options.fast else EPSILONS0
-    return [2, 64] if options.fast else ORDERS
-
-
-def _run(axis: str, options: Options) -> Result:
-    rows = [row(**{axis: point, **FIXED[axis]}) for point in points(axis, options)]
-    fixed = f"order {ORDER}" if axis == "epsilon0" else f"eps0 = {EPSILON0:g}"
+def _run(_: Options, settings: Settings) -> Result:
+    axis = next(name for name in ("epsilon0", "order") if isinstance(settings[name], list))
+    rows = [row(**{**settings, axis: point}) for point in settings[axis]]
+    fixed = (
+        f"order {settings['order']}" if axis == "epsilon0" else f"eps0 = {settings['epsilon0']:g}"
+    )
     part = Panel(
-        f"Renyi divergence, n = {CLIENTS}, {fixed}",
+        f"Renyi divergence, n = {settings['clients']}, {fixed}",
         rows,
         axis,
         STYLES,
@@ -117,11 +102,4 @@ def _run(axis: str, options: Options) -> Result:
     return Result({"divergence": rows}, {"divergence": panels([part], 1)}, facts)
 
 
-def _target(number: int, axis: str) -> Target:
-    def parameters(options: Options) -> dict[str, Any]:
-        return {"clients": CLIENTS, axis: points(axis, options), **FIXED[axis]}
-
-    return target(f"chen2024-renyi-figure-{number}", parameters, partial(_run, axis))
-
-
-TARGETS = (_target(2, "epsilon0"), _target(3, "order"))
+TARGETS = {"chen2024-renyi-figure-2": _run, "chen2024-renyi-figure-3": _run}

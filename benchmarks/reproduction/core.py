@@ -26,6 +26,8 @@ from matplotlib.figure import Figure
 
 from benchmarks.tables import Row, write_csv
 
+HERE = Path(__file__).parent
+CONFIGS = HERE.parents[1] / "configs"
 ENTRY = "entry.json"
 BEYOND = "Beyond the papers"
 
@@ -57,29 +59,27 @@ class Result:
     facts: Mapping[str, Any]
 
 
+Settings = Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Target:
-    """One table or figure of a paper.
-
-    `parameters` gives every setting the results depend on (JSON values): a finished target is run
-    again only when they change. `texts`: title, paper and claim, and the templates of two
-    sentences, `reproduction` and `honest`.
-    """
+    """One table or figure of a paper. `texts`: its entry of targets.toml."""
 
     name: str
-    parameters: Callable[[Options], Mapping[str, Any]]
-    run: Callable[[Options], Result]
-    texts: Mapping[str, str]
+    run: Callable[[Options, Settings], Result]
+    texts: Mapping[str, Any]
 
-
-def target(
-    name: str,
-    parameters: Callable[[Options], Mapping[str, Any]],
-    run: Callable[[Options], Result],
-) -> Target:
-    """The target of this name in targets.toml."""
-    texts = TEXTS[name]
-    return Target(name, parameters, run, {**TEXTS.get(texts.get("like", ""), {}), **texts})
+    def settings(self, options: Options) -> dict[str, Any]:
+        """Everything the results depend on (JSON values): a finished target is run again only when
+        they change, or one of the configuration files whose digests are among them."""
+        found = {**self.texts["settings"], **(self.texts.get("fast", {}) if options.fast else {})}
+        if names := found.get("configurations"):
+            files = {name: (CONFIGS / f"{name}.toml").read_bytes() for name in names}
+            found["configurations"] = {
+                name: hashlib.sha256(file).hexdigest()[:12] for name, file in files.items()
+            }
+        return found
 
 
 def all_targets() -> dict[str, Target]:
@@ -97,14 +97,19 @@ def all_targets() -> dict[str, Target]:
         *(chen2024_estimation, chen2024_gspa, chen2024_renyi),
         *(su2025, training, training_chen2024),
     )
-    found = [each for module in modules for each in module.TARGETS]
+    texts = tomllib.loads((HERE / "targets.toml").read_text("utf-8"))
+    found = [
+        Target(name, run, {**texts.get(texts[name].get("like", ""), {}), **texts[name]})
+        for module in modules
+        for name, run in module.TARGETS.items()
+    ]
     found.sort(key=lambda each: (each.texts["paper"] == BEYOND, each.texts["paper"], each.name))
     return {each.name: each for each in found}
 
 
 def fingerprint(target: Target, options: Options) -> str:
     """A digest of everything the results of this target depend on."""
-    settings = {"parameters": target.parameters(options), "fast": options.fast}
+    settings = {"parameters": target.settings(options), "fast": options.fast}
     text = json.dumps(settings, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -130,7 +135,8 @@ def execute(
     `measured` is the entry of the run whose measurements are kept, if any: its times are, too.
     """
     wall, cpu = time.perf_counter(), time.process_time()
-    result = target.run(options)
+    settings = target.settings(options)
+    result = target.run(options, settings)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     if measured is not None:
         wall, cpu = measured["seconds"], measured["cpu_seconds"]
@@ -151,7 +157,7 @@ def execute(
         },
         "tables": [f"{name}.csv" for name in result.tables],
         "figures": [f"{name}.png" for name in result.figures],
-        "parameters": dict(target.parameters(options)),
+        "parameters": settings,
         "fast": options.fast,
         "fingerprint": fingerprint(target, options),
         "seconds": round(wall, 2),
@@ -164,7 +170,7 @@ def execute(
 def forget(target: Target, options: Options) -> None:
     """Drop the entry of a target and the run directories of the configurations it trains."""
     (options.out / target.name / ENTRY).unlink(missing_ok=True)
-    for name in target.parameters(options).get("configurations", {}):
+    for name in target.settings(options).get("configurations", {}):
         for folder in (options.out / "runs").glob(f"{name}-*"):
             shutil.rmtree(folder)
 
@@ -192,8 +198,6 @@ def span(values: Iterable[float], form: str = ".0%") -> str:
     return f"{min(found):{form}} to {max(found):{form}}"
 
 
-HERE = Path(__file__).parent
-TEXTS: dict[str, dict[str, str]] = tomllib.loads((HERE / "targets.toml").read_text("utf-8"))
 JINJA = Environment(
     loader=FileSystemLoader(HERE),
     undefined=StrictUndefined,

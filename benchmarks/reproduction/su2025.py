@@ -7,11 +7,10 @@ drawn against the number of reports at delta 1e-6.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from benchmarks.reproduction.composed import JointComposition, ParallelComposition
-from benchmarks.reproduction.core import Options, Panel, Result, Target, panels, target
+from benchmarks.reproduction.core import Options, Panel, Result, Settings, panels
 from benchmarks.reproduction.published import bennett_delta, hoeffding_delta, moments_epsilon
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_epsilon
 from fl_shuffle.accounting.bounds.blanket import blanket_epsilon
@@ -25,7 +24,6 @@ from fl_shuffle.accounting.laws.frequency_oracles import (
 )
 
 DELTA = 1e-6
-BUDGETS = (0.1, 4.0)
 JOINT = (2, 4)
 MOMENTS = {"Hoeffding": hoeffding_delta, "Bennett": bennett_delta}
 BASELINES = (*MOMENTS, "standard clone")
@@ -37,6 +35,7 @@ RANDOMIZERS: dict[str, Callable[[float], Randomizer]] = {
     "laplace": LaplaceRandomizer,
 }
 
+SHOWN = {"krr": "10-RR", "blh": "BLH", "rappor": "RAPPOR", "oue": "OUE", "laplace": "Laplace"}
 UPPER, LOWER = "upper (proven here)", "lower (certified)"
 BASELINE_STYLES: dict[str, dict[str, Any]] = {
     "Hoeffding": {"color": "C3", "ls": "--"},
@@ -53,13 +52,6 @@ STYLES: dict[str, dict[str, Any]] = {
     **BASELINE_STYLES,
 }
 Rows = Sequence[Mapping[str, Any]]
-
-
-def cohorts(options: Options) -> list[int]:
-    """Numbers of reports, log-spaced."""
-    if options.fast:
-        return [1000, 100_000]
-    return [1000, 1800, 3200, 5600, 10_000, 18_000, 32_000, 56_000, 100_000]
 
 
 def both(randomizer: Randomizer, clients: int, label: str) -> dict[str, float]:
@@ -109,14 +101,15 @@ def _panel(shown: str, epsilon0: float, rows: Rows, styles: Mapping[str, Any]) -
     )  # fmt: skip
 
 
-def _figure(names: Mapping[str, str], options: Options) -> Result:
+def _figure(options: Options, settings: Settings) -> Result:
     rows: list[dict[str, Any]] = []
     parts = []
-    largest: dict[float, dict[str, float]] = {epsilon0: {} for epsilon0 in BUDGETS}
-    for name, shown in names.items():
-        for epsilon0 in BUDGETS:
+    largest: dict[float, dict[str, float]] = {epsilon0: {} for epsilon0 in settings["epsilon0"]}
+    for name in settings["randomizers"]:
+        shown = SHOWN[name]
+        for epsilon0 in settings["epsilon0"]:
             options.say(f"{shown}, eps0 = {epsilon0:g}")
-            found = [curves(name, epsilon0, n) for n in cohorts(options)]
+            found = [curves(name, epsilon0, n) for n in settings["clients"]]
             rows += found
             parts.append(_panel(shown, epsilon0, found, STYLES))
             largest[epsilon0][shown] = max(_less(found, LOWER, UPPER))
@@ -137,8 +130,9 @@ def _less(rows: Rows, smaller: str, larger: str) -> list[float]:
     return [1.0 - row[smaller] / row[larger] for row in rows]
 
 
-def _parallel(epsilon0: float, options: Options) -> Result:
-    rows = [parallel_curves(epsilon0, n) for n in cohorts(options)]
+def _parallel(_: Options, settings: Settings) -> Result:
+    (epsilon0,) = settings["epsilon0"]
+    rows = [parallel_curves(epsilon0, n) for n in settings["clients"]]
     colours = {"10-RR": "C1", "BLH": "C2", "parallel": "C0"}
     styles = {
         f"{label} {side}": {"color": colour, "ls": "-" if side == "upper" else ":"}
@@ -159,24 +153,9 @@ def _parallel(epsilon0: float, options: Options) -> Result:
     return Result({"bounds": rows}, {"bounds": figure}, facts)
 
 
-def _target(
-    number: int,
-    names: Sequence[str],
-    budgets: Sequence[float],
-    run: Callable[[Options], Result],
-) -> Target:
-    def parameters(options: Options) -> dict[str, Any]:
-        asked = {"randomizers": list(names), "epsilon0": list(budgets)}
-        return {**asked, "delta": DELTA, "clients": cohorts(options)}
-
-    return target(f"su2025-figure-{number}", parameters, run)
-
-
-FIGURE_2 = {"krr": "10-RR", "blh": "BLH", "rappor": "RAPPOR"}
-FIGURE_3 = {"oue": "OUE", "laplace": "Laplace"}
-TARGETS = (
-    _target(2, [*FIGURE_2], BUDGETS, partial(_figure, FIGURE_2)),
-    _target(3, [*FIGURE_3], BUDGETS, partial(_figure, FIGURE_3)),
-    _target(5, ["krr", "blh"], [0.1], partial(_parallel, 0.1)),
-    _target(6, ["krr", "blh"], [4.0], partial(_parallel, 4.0)),
-)
+TARGETS = {
+    "su2025-figure-2": _figure,
+    "su2025-figure-3": _figure,
+    "su2025-figure-5": _parallel,
+    "su2025-figure-6": _parallel,
+}

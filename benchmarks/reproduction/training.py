@@ -14,11 +14,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks.reproduction.core import Options, Result, target
+from benchmarks.reproduction.core import Options, Result, Settings
 from benchmarks.reproduction.training_runs import (
     accounted_epsilons,
     dataset_name,
-    settings_of,
     train,
 )
 from benchmarks.tables import read_csv
@@ -50,18 +49,12 @@ SHOWN_AS = {
 PROVEN, WORST, PUBLISHED, LOCAL, LOWER = SHOWN_AS
 
 
-def _seeds(options: Options) -> tuple[int, ...]:
-    return (1, 2) if options.fast else (1, 2, 3, 4, 5)
-
-
-def _measured(options: Options, name: str, table: str) -> dict[str, Any]:
+def _measured(options: Options, name: str, seeds: Sequence[int], table: str) -> dict[str, Any]:
     """What the configuration reached, and how long a run took: it runs once per seed, which draws
     the noise, the order and the budgets. Or what `table` says, where results are there."""
     if options.measured is not None:
         return _measured_before(options.measured / table, name)
-    runs = [
-        train(options, name, f"run.seed={seed}", f"budgets.seed={seed}") for seed in _seeds(options)
-    ]
+    runs = [train(options, name, f"run.seed={seed}", f"budgets.seed={seed}") for seed in seeds]
     accuracies = [float(run.summary["accuracy"]) for run in runs]
     return {
         "accuracy": round(statistics.fmean(accuracies), 4),
@@ -79,19 +72,29 @@ def _measured_before(table: Path, name: str) -> dict[str, Any]:
 
 
 @cache
-def _epsilons(options: Options, name: str) -> Mapping[str, float]:
+def _epsilons(options: Options, name: str, seeds: tuple[int, ...]) -> Mapping[str, float]:
     """The accountant's columns, worst client over all seeds' budgets: what every page shows."""
-    found = [accounted_epsilons(options, name, f"budgets.seed={s}") for s in _seeds(options)]
+    found = [accounted_epsilons(options, name, f"budgets.seed={s}") for s in seeds]
     return {key: max(each[key] for each in found) for key in found[0]}
 
 
 def _row(
-    options: Options, name: str, says: Mapping[str, Any], table: str, shown: Sequence[str]
+    options: Options,
+    name: str,
+    seeds: tuple[int, ...],
+    says: Mapping[str, Any],
+    table: str,
+    shown: Sequence[str],
 ) -> dict[str, Any]:
     """A row of `table`: what ran, what it reached, and the accountant's columns as `shown`."""
-    epsilons = _epsilons(options, name)
+    epsilons = _epsilons(options, name, seeds)
     columns = {column: epsilons[SHOWN_AS[column]] for column in shown}
-    return {"configuration": _path(name), **says, **_measured(options, name, table), **columns}
+    return {
+        "configuration": _path(name),
+        **says,
+        **_measured(options, name, seeds, table),
+        **columns,
+    }
 
 
 def _path(name: str) -> str:
@@ -108,10 +111,11 @@ def _facts(options: Options, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any
     }
 
 
-def _record(options: Options) -> Result:
+def _record(options: Options, settings: Settings) -> Result:
+    seeds = tuple(settings["seeds"])
     table, shown = "mnist-record-level/accuracy.csv", (WORST, PUBLISHED, LOWER)
     rows = [
-        _row(options, name, {"local budgets": budgets, "paper": claimed}, table, shown)
+        _row(options, name, seeds, {"local budgets": budgets, "paper": claimed}, table, shown)
         for name, (budgets, claimed) in RECORD.items()
     ]
     figure = _record_figure(rows, dataset_name(options))
@@ -153,12 +157,13 @@ def _record_figure(rows: Sequence[Mapping[str, Any]], dataset: str) -> Figure:
     return figure
 
 
-def _clients(options: Options) -> Result:
+def _clients(options: Options, settings: Settings) -> Result:
+    seeds = tuple(settings["seeds"])
     chosen = {3.25: CLIENTS[3.25]} if options.fast else CLIENTS
     table = "mnist-client-level/accuracy_against_epsilon.csv"
     shown = (PROVEN, PUBLISHED, LOCAL, LOWER)
     rows = [
-        _row(options, name, {"local epsilon of a report": local}, table, shown)
+        _row(options, name, seeds, {"local epsilon of a report": local}, table, shown)
         for local, name in chosen.items()
     ]
     figure = Figure(figsize=(6.8, 4.2), layout="constrained")
@@ -182,25 +187,18 @@ def _clients(options: Options) -> Result:
     return Result({name: rows}, {name: figure}, _facts(options, rows))
 
 
-def _accounted(options: Options) -> Result:
+def _accounted(options: Options, settings: Settings) -> Result:
     """Every client reports in every round, so the bill is known without a run."""
     rows: list[dict[str, Any]] = []
-    for name in [*RECORD, *CLIENTS.values()]:
-        epsilons = _epsilons(options, name)
+    for name in settings["configurations"]:
+        epsilons = _epsilons(options, name, tuple(settings["seeds"]))
         rows.append({"configuration": _path(name), **epsilons})
         options.say(f"{name}: " + ", ".join(f"{k} {v:.4g}" for k, v in epsilons.items()))
     return Result({"epsilons": rows}, {}, {"rows": rows})
 
 
-def _settings(*names: str) -> Any:
-    def parameters(options: Options) -> Mapping[str, Any]:
-        return {"seeds": list(_seeds(options)), "configurations": settings_of(names)}
-
-    return parameters
-
-
-TARGETS = (
-    target("mnist-record-level", _settings(*RECORD), _record),
-    target("mnist-client-level", _settings(*CLIENTS.values()), _clients),
-    target("mnist-epsilons", _settings(*RECORD, *CLIENTS.values()), _accounted),
-)
+TARGETS = {
+    "mnist-record-level": _record,
+    "mnist-client-level": _clients,
+    "mnist-epsilons": _accounted,
+}

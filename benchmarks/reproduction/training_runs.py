@@ -21,14 +21,13 @@ from pathlib import Path
 import numpy as np
 
 import fl_shuffle as fs
-from benchmarks.reproduction.core import Options
+from benchmarks.reproduction.core import CONFIGS, Options
 from fl_shuffle.accounting.accountant import Accountant
 from fl_shuffle.accounting.rounds.trust import Trust
 from fl_shuffle.budgets import make_budgets
 from fl_shuffle.configuration.reading import load_config
 from fl_shuffle.randomizer_plan import make_plan
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 # The digits that ship with scikit-learn, few clients, few rounds: seconds instead of minutes.
 FAST = (
     'data.source="digits"',
@@ -138,14 +137,6 @@ def accounted_epsilons(options: Options, name: str, *overrides: str) -> dict[str
         silent = math.inf if key in PROVEN else 0.0
         found[key] = silent if worst is None else float(worst)
     return found
-
-
-def settings_of(names: Sequence[str]) -> dict[str, str]:
-    """A digest of each configuration file, so that an edited one is run again."""
-    return {
-        name: hashlib.sha256((CONFIGS / f"{name}.toml").read_bytes()).hexdigest()[:12]
-        for name in names
-    }
 
 
 def dataset_name(options: Options) -> str:

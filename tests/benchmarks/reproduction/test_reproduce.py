@@ -17,7 +17,7 @@ from benchmarks.reproduction import (
     command,
     su2025,
 )
-from benchmarks.reproduction.core import Options, Result, Target, all_targets, execute
+from benchmarks.reproduction.core import Options, Result, Settings, Target, all_targets, execute
 from benchmarks.tables import read_csv
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_epsilon
 from fl_shuffle.errors import InvalidValueError
@@ -133,11 +133,11 @@ class Toy:
 
     def __init__(self, name: str = "toy", error: BaseException | None = None) -> None:
         self.runs = 0
-        self.setting = 1
         self.error = error
-        self.target = Target(name, lambda options: {"setting": self.setting}, self.run, TEXTS)
+        self.settings = {"setting": 1}
+        self.target = Target(name, self.run, {**TEXTS, "settings": self.settings})
 
-    def run(self, options: Options) -> Result:
+    def run(self, options: Options, settings: Settings) -> Result:
         self.runs += 1
         if self.error:
             raise self.error
@@ -166,7 +166,7 @@ def test_finished_targets_are_skipped_until_something_changes(
     assert (tmp_path / "toy" / "numbers.csv").read_text() == "a,b\n1,\n,2\n"
     (tmp_path / "toy" / "plot.png").unlink()
     assert command.main(arguments) == 0
-    toy.setting = 2
+    toy.settings["setting"] = 2
     assert command.main(arguments) == 0
     assert command.main([*arguments, "--fast"]) == 0
     assert command.main([*arguments, "--fast", "--force"]) == 0
