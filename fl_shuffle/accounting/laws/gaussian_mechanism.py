@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import erfcx, ndtr
+from scipy.special import erfcx, ndtr, ndtri
 
 from fl_shuffle.errors import InvalidValueError, NotApplicableError, require_open_unit, require_real
 
@@ -123,21 +123,56 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
 
 @lru_cache(maxsize=1 << 12)
 def _gaussian_epsilon(delta: float, mu: float) -> float:
-    """Kept: a round asks several times, of the reports' own noise above all."""
-    return float(gaussian_epsilons(delta, mu)[0])
+    """Kept: a round asks several times, of the reports' own noise above all. One call of the
+    profile confirms what Newton's method proposes; where it does not, all is done as for many."""
+    target = delta * (1.0 - PROFILE_ROUND_OFF)
+    tried = _newton_epsilon(target, mu) * np.array([0.0, 1.0 - NEWTON_NEAR, 1.0 + NEWTON_NEAR])
+    at_zero, below, above = gaussian_profile(tried, mu).tolist()
+    if at_zero <= target:
+        return 0.0
+    if below > target >= above:
+        return float(tried[2]) * (1.0 + INVERSE_SAFETY)
+    return float(_epsilons(target, np.array([mu]))[0])
+
+
+def _newton_epsilon(delta: float, mu: float) -> float:
+    """About where the profile is `delta`, by Newton's method on its logarithm; 0 if it fails."""
+    log_delta = math.log(delta)
+    # The profile is below its first term, Phi(mu/2 - eps/mu).
+    epsilon = mu * (0.5 * mu - float(ndtri(delta)))
+    for _ in range(NEWTON_STEPS if mu > 0.0 else 0):
+        start = epsilon / mu - 0.5 * mu
+        tail = _HALF_ROOT_PI * float(erfcx((start + mu) / _ROOT_TWO))
+        gained = _HALF_ROOT_PI * float(erfcx(start / _ROOT_TWO)) - tail
+        if not (0.0 < gained < math.inf and tail > 0.0):
+            break
+        log_profile = math.log(gained) - 0.5 * start * start - _LOG_ROOT_TWO_PI
+        step = (log_profile - log_delta) * gained / tail
+        epsilon += step
+        if not 0.0 < epsilon < math.inf:
+            break
+        if abs(step) <= NEWTON_LAST_STEP * epsilon:
+            return epsilon
+    return 0.0
 
 
 def gaussian_epsilons(delta: float, mu: ArrayLike) -> FloatArray:
     """`gaussian_epsilon` of every mu, elementwise; `delta` in (0, 1)."""
     values, inverse = np.unique(np.asarray(mu, dtype=np.float64), return_inverse=True)
+    if values.size == 1:
+        return np.full(inverse.size, gaussian_epsilon(delta, float(values[0])))
+    return _epsilons(delta * (1.0 - PROFILE_ROUND_OFF), values)[inverse.reshape(-1)]
+
+
+def _epsilons(delta: float, values: FloatArray) -> FloatArray:
+    """Of each mu, at exactly this delta."""
     result = np.zeros(values.shape)
-    delta *= 1.0 - PROFILE_ROUND_OFF
     left = gaussian_profile(0.0, values) > delta
     m = values[left]
     high = 0.5 * m * m + m * (math.sqrt(-2.0 * math.log(delta)) + 1.0)
     found = _inverse(gaussian_profile, lambda eps, m: -_tail(eps, m), m, high, 0.0 * m, delta)
     result[left] = found * (1.0 + INVERSE_SAFETY)
-    return result[inverse.reshape(-1)]
+    return result
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
