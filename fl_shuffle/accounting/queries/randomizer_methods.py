@@ -5,16 +5,10 @@ Every function checks its conditions and raises `NotApplicableError` naming the 
 
 from __future__ import annotations
 
-import math
-
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta, lower_bound_epsilon
 from fl_shuffle.accounting.bounds.blanket import blanket_curve, blanket_delta, blanket_epsilon
-from fl_shuffle.accounting.bounds.clones import (
-    clone_law,
-    standard_clone_curve,
-)
+from fl_shuffle.accounting.bounds.clones import standard_clone_curve
 from fl_shuffle.accounting.bounds.gspa import gspa_mu
-from fl_shuffle.accounting.bounds.personal_budgets import LocalBudget
 from fl_shuffle.accounting.bounds.worst_client import worst_client_curve
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta, gaussian_epsilon
@@ -82,15 +76,11 @@ def chosen_dataset_guarantee(query: Question) -> Guarantee:
     require_one_round(query)
     query.require_pure()
     epsilon0, _, clients = query.local
-    randomizer = make_randomizer(query, epsilon0)
+    randomizer, share = make_randomizer(query, epsilon0), query.participation
     if query.delta is not None:
-        point = lower_bound_epsilon(
-            randomizer, clients, query.delta, participation=query.participation
-        )
+        point = lower_bound_epsilon(randomizer, clients, query.delta, participation=share)
     else:
-        point = lower_bound_delta(
-            randomizer, clients, query.epsilon or 0.0, participation=query.participation
-        )
+        point = lower_bound_delta(randomizer, clients, query.epsilon or 0.0, participation=share)
     assumptions = (
         "a chosen data set: the others hold x0, x1, a third value or a mix of them",
         *secrecy(query),
@@ -104,8 +94,6 @@ def chosen_dataset_guarantee(query: Question) -> Guarantee:
 
 
 def clone_guarantee(query: Question) -> Guarantee:
-    if query.personal:
-        return _personal_clone(query)
     epsilon0, delta0, clients = query.local
     if delta0 > 0.0:
         require_one_round(query)
@@ -115,39 +103,6 @@ def clone_guarantee(query: Question) -> Guarantee:
     theorem = "Theorem 3.8" if delta0 > 0.0 else "standard clone"
     source = f"Feldman, McMillan, Talwar 2022, {theorem}"
     return guarantee_from_curve(query, curve, epsilon0, Status.PROVEN, source, (ONE_RANDOMIZER,))
-
-
-def _personal_clone(query: Question) -> Guarantee:
-    query.require_pure()
-    k = query.k
-
-    def hiding(own: LocalBudget, other: LocalBudget) -> float:
-        """e^-(how far the other's report law is from the own one's), both inputs arbitrary."""
-        if query.randomizer == "laplace":
-            return math.exp(-0.5 * (own.epsilon0 + other.epsilon0))
-        rest = (k or 2) - 1.0
-        mine, theirs = math.exp(-own.epsilon0), math.exp(-other.epsilon0)
-        return min(1.0, theirs * (1.0 + rest * mine) / (1.0 + rest * theirs))
-
-    if query.randomizer not in ("krr", "laplace"):
-        raise NotApplicableError(
-            "clone with personal budgets needs the distance between two clients' randomizers, "
-            "which local budgets alone do not give: name krr or laplace, or use one cohort"
-        )
-    curve = worst_client_curve(
-        query.classes,
-        lambda epsilon0: lambda epsilon: clone_law(epsilon0, epsilon),
-        hiding,
-        participation=query.participation,
-    )
-    return guarantee_from_curve(
-        query,
-        curve,
-        max(query.classes).epsilon0,
-        Status.PROVEN,
-        "Feldman, McMillan, Talwar 2022, standard clone, with personal clone probabilities",
-        ("the worst client's curve; budgets are public",),
-    )
 
 
 def gspa_guarantee(query: Question) -> Guarantee:

@@ -39,7 +39,7 @@ def sum_guarantee(query: Question) -> Guarantee:
     """
     classes = report_classes(query, "for other randomizers use blanket, for any randomizer clone")
     table, counts, honest = _sum_of(query, classes)
-    squares = query.rounds * table.cost(counts, honest).mu_squared
+    squares = query.rounds * table.cost(counts, honest)[0]
     curves = [table.curve(index, mu, query.rounds) for index, mu in enumerate(squares.tolist())]
     library, lost = RoundLibrary(), int(counts.sum()) - honest
     # Of Gaussian reports the sum never costs more than the reports.
@@ -97,7 +97,7 @@ def sum_attack_guarantee(query: Question) -> Guarantee:
     table, counts, honest = _sum_of(query, classes)
     if table.laplace:
         raise NotApplicableError(f"{query.method}: {LAPLACE_NOTE}")
-    squares = table.cost(counts, honest).attacked_mu_squared
+    squares = table.cost(counts, honest)[1]
     mu, coarsest = math.sqrt(query.rounds * float(squares.max())), table.coarsest
     epsilon, delta = epsilon_and_delta(
         query,

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,15 +54,6 @@ UNKNOWN_SUM = (
 )
 
 
-class _Cost(NamedTuple):
-    """What one sum of `counts` reports of each class, `honest` of them honest, costs each class."""
-
-    counts: NDArray[np.int64]
-    honest: int
-    mu_squared: Vector
-    attacked_mu_squared: Vector
-
-
 @dataclass(frozen=True)
 class SumTable:
     """What the classes of clients contribute to a sum, as arrays [classes]."""
@@ -74,8 +64,6 @@ class SumTable:
     local: ClassTable
     """The classes as far as their own noise is concerned."""
     dimension: int
-    _known: list[_Cost] = field(default_factory=list, repr=False)
-    """The last round's cost: the next one's is mostly the same."""
 
     @classmethod
     def of(cls, classes: Iterable[ClientClass], dimension: int | None) -> SumTable:
@@ -100,18 +88,13 @@ class SumTable:
             self.scale, self.shift, self.grid, counts, dimension=self.dimension, honest=honest
         )
 
-    def cost(self, counts: NDArray[np.int64], honest: int) -> _Cost:
-        """What one sum costs each class: a squared Gaussian parameter, and what a test reaches."""
-        for known in self._known:
-            if known.honest == honest and np.array_equal(known.counts, counts):
-                return known
+    def cost(self, counts: NDArray[np.int64], honest: int) -> tuple[Vector, Vector]:
+        """What one sum of `counts` reports of each class, so many of them honest, costs each class:
+        a squared Gaussian parameter, and that which a test reaches (0: none is known)."""
         mu = self.mu(counts, honest)
-        attacked = np.zeros_like(mu)
-        if not self.laplace:
-            attacked = self.shift**2 / attacked_variance(self.scale, counts, honest)
-        found = _Cost(counts, honest, mu * mu, attacked)
-        self._known[:] = [found]
-        return found
+        if self.laplace:
+            return mu * mu, np.zeros_like(mu)
+        return mu * mu, self.shift**2 / attacked_variance(self.scale, counts, honest)
 
     @property
     def coarsest(self) -> float:
@@ -183,14 +166,13 @@ class SumAccount:
         if table is None or not present.any():
             return self
         counts = np.bincount(self.class_of[present], minlength=len(table.scale))
-        cost = table.cost(counts, honest_reports(self.assumed_honest, int(counts.sum())))
+        honest = honest_reports(self.assumed_honest, int(counts.sum()))
+        cost, attacked = (each[self.class_of] for each in table.cost(counts, honest))
         sent = times * present
         return replace(
             self,
-            mu_squared=_added(self.mu_squared, sent, cost.mu_squared[self.class_of]),
-            attacked_mu_squared=_added(
-                self.attacked_mu_squared, sent, cost.attacked_mu_squared[self.class_of]
-            ),
+            mu_squared=_added(self.mu_squared, sent, cost),
+            attacked_mu_squared=_added(self.attacked_mu_squared, sent, attacked),
             taken=self.taken + sent,
         )
 
