@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.apps.strangers import written
+
 
 @pytest.fixture(autouse=True)
 def _apps_of_its_own(tmp_path: Path) -> Iterator[None]:
@@ -20,3 +22,11 @@ def _apps_of_its_own(tmp_path: Path) -> Iterator[None]:
     sys.path[:] = path
     torch.set_num_threads(threads)
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def torch_app(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The changed app, of the module's KIND, whose folder is the current one."""
+    monkeypatch.chdir(written("torch_app", tmp_path, getattr(request.module, "KIND", "updates")))

@@ -22,7 +22,7 @@ from fl_shuffle.errors import FlShuffleError
 from fl_shuffle.federation import RunParts
 from fl_shuffle.plugins import load_attribute
 from tests.apps import strangers
-from tests.apps.strangers import PRIVACY, ROUNDS, edit, error_line, simulate, written
+from tests.apps.strangers import ROUNDS, edit, simulate
 
 CLIENTS, SIGMA, CLIP, STEPS, DELTA = 4, 3.0, 0.5, 2, 1e-5
 
@@ -82,22 +82,18 @@ def test_it_composes_the_gaussian_steps(
     assert worst is not None and worst.epsilon == pytest.approx(totals.headline[0])
 
 
-@pytest.fixture
-def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(written("torch_app", tmp_path, "declared"))
-    return Path.cwd()
-
-
+KIND = "declared"
+"""Of the app that is played."""
 EPSILON = expected(2.0 / 3.0 * math.sqrt(ROUNDS))
 """Of that app's run, whose clips are 1 and whose noise is 3."""
 
 
 def test_what_clients_train_is_averaged_and_nothing_is_added(
-    app: Path, capsys: pytest.CaptureFixture[str]
+    torch_app: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The model moves by the mean of what clients trained; the number is never called proven."""
     edit(
-        app / "torch_app" / "client_app.py",
+        Path("torch_app", "client_app.py"),
         ("    arrays = Arr", "    SENT.append(net.state_dict())\n    arrays = Arr"),
         ("@app.train()", "SENT = []\n\n\n@app.train()"),
     )
@@ -145,7 +141,7 @@ def test_what_cannot_be_declared_is_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_bound_counts_what_is_declared(app: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bound_counts_what_is_declared(torch_app: None, capsys: pytest.CaptureFixture[str]) -> None:
     """And says that nothing of it is proven, and how much noise that is."""
     assert main(["bound", "shuffle.toml"]) == 0
     first, second, noise = capsys.readouterr().out.splitlines()
@@ -157,13 +153,3 @@ def test_bound_counts_what_is_declared(app: Path, capsys: pytest.CaptureFixture[
     assert cost.declared and cost.epsilon == pytest.approx(EPSILON)
     assert main(["bound", "shuffle.toml", "--solve-for", "clients", "--epsilon", "4"]) == 2
     assert "only rounds can be solved for" in capsys.readouterr().err
-
-
-def test_records_that_are_given_get_no_noise_so_they_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = written("torch_app", tmp_path, "records")
-    monkeypatch.chdir(folder)
-    edit(folder / "shuffle.toml", (PRIVACY["records"], PRIVACY["declared"]))
-    assert simulate() == 2
-    assert "no noise would be added to gradients" in error_line(capsys)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from fl_shuffle.errors import InvalidValueError
 from fl_shuffle.federation import RunParts
 from fl_shuffle.flower import ShuffleClientApp, ShuffleStrategy
 from fl_shuffle.flower.own_records import OwnRecords, RecordGradients
-from tests.apps.strangers import edit, error_line, simulate, written
 
 CLIP = 0.5
 BUILT_IN: dict[str, Any] = {
@@ -147,34 +145,6 @@ def test_with_the_client_unit_all_its_records_count() -> None:
     expected *= min(1.0, CLIP / float(expected.norm()))
     assert row(means, parameters, 0) == pytest.approx(expected.numpy(), abs=1e-5)
     assert np.linalg.norm(row(means, parameters, 1)) <= CLIP
-
-
-NUMBER = "    number, of = (context"
-MISTAKES = {
-    "raises": (NUMBER, f"    context.node_config['no']\n{NUMBER}",
-               r"the first 3 clients all failed alike: KeyError: 'no' \(task\.py, line \d+"),
-    "no pair": ("return x, x[:, :3].argmax(1)", "return x",
-                r"records\(context\) = 'Tensor': must return a pair \(x, y\)"),
-    "another model": ("model=Net", "model=lambda: Net().head",
-                      r"its parameters are weight \[3, 6\].* of the server body.0.weight \[6, 8\]"),
-    "no records": (", records=load_data, model=Net\n)", ")\napp.train()(lambda msg, context: msg)",
-                   r"privacy\.unit = 'record': an update cannot.*ShuffleClientApp\(records=\.\.\."),
-}  # fmt: skip
-
-
-@pytest.fixture
-def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(written("torch_app", tmp_path, "records"))
-    return Path("torch_app")
-
-
-@pytest.mark.parametrize("kind", MISTAKES)
-def test_a_mistake_is_one_line(kind: str, app: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    old, new, told = MISTAKES[kind]
-    task, client = app / "task.py", app / "client_app.py"
-    edit(task if old in task.read_text() else client, (old, new))
-    assert simulate() == 2
-    assert re.search(told, error_line(capfd))
 
 
 def test_what_an_app_gives_can_be_handed_on() -> None:

@@ -43,13 +43,6 @@ CLIENT, TASK, SERVER = (Path("torch_app", f"{n}.py") for n in ("client_app", "ta
 EVERY_APP = [("torch_app", kind) for kind in PRIVACY] + [("numpy_app", "updates")]
 
 
-@pytest.fixture
-def torch_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The changed app, whose folder is the current one."""
-    monkeypatch.chdir(written("torch_app", tmp_path))
-    return Path.cwd()
-
-
 @pytest.mark.parametrize("app", APPS)
 def test_it_is_an_app_for_flowers_own_strategy(
     app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -105,34 +98,49 @@ def test_ten_changed_lines_and_it_is_private(
     assert names == list(load_attribute("torch_app.task:Net", field="")().state_dict())
 
 
-MISTAKES = {
-    "a setting that is not there": (
-        '"max-grad-norm"]',
-        '"max-norm"]',
-        r"KeyError: 'max-norm' \(client_app\.py, line \d+, in train_fn\)",
-    ),
-    "another model": ("ArrayRecord(net.st", "ArrayRecord(net.head.st", r"KeyError: 'body\.0\.wei"),
-    "which arrays": ('{"arrays": arrays, ', '{"a": arrays, "b": arrays, ', r"KeyError: 'arrays'"),
-    "nothing": ('    return Message(RecordDict({"arrays"', '    Message(RecordDict({"arrays"',
-                "the app returned NoneType, no message"),
-}  # fmt: skip
+ALIKE, NUMBER = "the first 3 clients all failed alike: ", "    number, of = (context"
+MISTAKES = [
+    ("updates", '"max-grad-norm"]', '"max-norm"]',
+     rf"{ALIKE}KeyError: 'max-norm' \(client_app\.py, line \d+, in train_fn\)"),
+    ("updates", "ArrayRecord(net.st", "ArrayRecord(net.head.st", rf"{ALIKE}KeyError: 'body\.0\.w"),
+    ("updates", '{"arrays": arrays, ', '{"a": arrays, "b": arrays, ', f"{ALIKE}KeyError: 'arrays'"),
+    ("updates", '    return Message(RecordDict({"arrays"', '    Message(RecordDict({"arrays"',
+     f"{ALIKE}.*the app returned NoneType, no message"),
+    ("records", NUMBER, f"    context.node_config['no']\n{NUMBER}",
+     rf"{ALIKE}KeyError: 'no' \(task\.py, line \d+"),
+    ("records", "return x, x[:, :3].argmax(1)", "return x",
+     r"records\(context\) = 'Tensor': must return a pair \(x, y\)"),
+    ("records", "model=Net", "model=lambda: Net().head",
+     r"its parameters are weight \[3, 6\].* of the server body.0.weight \[6, 8\]"),
+    ("records", ", records=load_data, model=Net\n)", ")\napp.train()(lambda msg, context: msg)",
+     r"privacy\.unit = 'record': an update cannot.*ShuffleClientApp\(records=\.\.\."),
+    ("records", PRIVACY["records"], PRIVACY["declared"], "no noise would be added to gradients"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", MISTAKES)
+@pytest.mark.parametrize(("kind", "old", "new", "told"), MISTAKES)
 def test_a_mistake_is_told_with_its_place_before_more_is_paid(
-    kind: str, torch_app: Path, capfd: pytest.CaptureFixture[str]
+    kind: str,
+    old: str,
+    new: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    old, new, told = MISTAKES[kind]
-    edit(CLIENT, (old, new))
+    monkeypatch.chdir(written("torch_app", tmp_path, kind))
+    (file,) = (f for f in (CLIENT, TASK, Path("shuffle.toml")) if old in f.read_text())
+    edit(file, (old, new))
     assert simulate() == 2
-    assert re.search(f"the first 3 clients all failed alike: .*{told}", error_line(capfd))
-    with sqlite3.connect("run/ledger.sqlite") as ledger:
-        assert ledger.execute("SELECT max(round) FROM reservations").fetchone() == (1,)
-        assert not ledger.execute("SELECT * FROM rounds").fetchall()
+    assert re.search(told, error_line(capfd))
+    if told.startswith(ALIKE):
+        with sqlite3.connect("run/ledger.sqlite") as ledger:
+            assert ledger.execute("SELECT max(round) FROM reservations").fetchone() == (1,)
+            assert not ledger.execute("SELECT * FROM rounds").fetchall()
 
 
 def test_a_client_that_is_none_of_these_is_told(
-    torch_app: Path, capfd: pytest.CaptureFixture[str]
+    torch_app: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     edit(
         CLIENT,
@@ -144,7 +152,7 @@ def test_a_client_that_is_none_of_these_is_told(
     assert told in error_line(capfd)
 
 
-def test_few_that_fail_among_others_are_no_mistake(torch_app: Path) -> None:
+def test_few_that_fail_among_others_are_no_mistake(torch_app: None) -> None:
     """Whether somebody's training raises may hang on a record: the run goes on."""
     what = "    draw = torch.Generator().manual_seed(1000"
     edit(TASK, (what, f"    assert number in (2, 9)\n{what}"))
@@ -179,7 +187,7 @@ def test_a_run_has_one_configuration(
 
 
 def test_what_asks_for_no_gradient_gets_no_noise_and_tied_weights_count_once(
-    torch_app: Path,
+    torch_app: None,
 ) -> None:
     edit(
         TASK,
