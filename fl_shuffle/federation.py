@@ -198,10 +198,10 @@ class RunParts:
         if node.sender is not None:
             run = run_named_in(request.message)
             agreement = agreement_of(run, self.config, plan, len(request.model))
-            return SealedAnswer(request, plan, node.record, node.sender, agreement)
+            return SealedAnswer(request, plan, node, agreement)
         if request.summed and node.record is None:
             return SumAnswer(request, plan, self._pieces(request.clients, len(request.model)))
-        return ReportsAnswer(request, plan, node.record)
+        return ReportsAnswer(request, plan, node)
 
     def _node(self, context: Context) -> Node:
         """What a node's own configuration says is read once: a simulation's nodes are alike."""

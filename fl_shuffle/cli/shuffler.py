@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from fl_shuffle.cli.options import option
-from fl_shuffle.errors import ConfigError, require_integer
+from fl_shuffle.errors import ConfigError
 
 SUMMARY = "Run a shuffler apart from the server: set it up, make keys, serve."
 PARTS = {
@@ -72,8 +72,9 @@ def _init(arguments: argparse.Namespace) -> int:
     from fl_shuffle.shuffler.remote.service import initialise
 
     directory, passes = Path(arguments.directory), Path(arguments.passes)
-    largest = require_integer("--largest-report", arguments.largest_report, minimum=4)
-    settings = Settings(arguments.address, arguments.clients, arguments.min_reports, largest)
+    settings = Settings(
+        arguments.address, arguments.clients, arguments.min_reports, arguments.largest_report
+    )
     initialise(directory, passes, settings, arguments.sites)
     print(
         f"{passes}: site-0.json to site-{arguments.sites - 1}.json, one for each SuperNode, and "

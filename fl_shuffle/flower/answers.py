@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_shuffle.errors import DataError, FlShuffleError
-from fl_shuffle.flower.client_record import ClientRecord
 from fl_shuffle.flower.grid import CLIENT_APP_RAISED, NamedError
 from fl_shuffle.flower.messages import (
     REPORT_RECORD,
@@ -32,11 +31,11 @@ from fl_shuffle.flower.messages import (
     record_in,
     reply_with,
 )
+from fl_shuffle.flower.node import Node
 from fl_shuffle.flower.settings import SIMULATED
 from fl_shuffle.randomizer_plan import RandomizerPlan
 from fl_shuffle.shuffler.local import ExactSum, Ids, Mask, PartialSum, Reports
 from fl_shuffle.shuffler.remote.agreement import Agreement
-from fl_shuffle.shuffler.remote.link import Sender
 
 log = logging.getLogger("fl_shuffle.client")
 
@@ -70,11 +69,11 @@ class Answer(Protocol):
 class ReportsAnswer:
     """Each report by itself [k, d]. The node's own record, if it keeps one, may forbid some."""
 
-    def __init__(self, request: Request, plan: RandomizerPlan, record: ClientRecord | None) -> None:
+    def __init__(self, request: Request, plan: RandomizerPlan, node: Node) -> None:
         self.blocks: Iterable[Ids] = (request.clients,)
         self.request = request
+        self.node = node
         self._plan = plan
-        self._record = record
         self._parts: list[NDArray[np.float32]] = []
 
     def add(self, reports: Tensor, clients: Ids) -> None:
@@ -91,12 +90,12 @@ class ReportsAnswer:
 
     def allowed(self, clients: Ids) -> Mask:
         """Whose report may leave [k]; it is written down before it does."""
-        if self._record is None:
+        if self.node.record is None:
             return np.ones(len(clients), dtype=bool)
         classes = self._plan.classes_of_each(clients)
         run = str(self.request.context.run_id)
         times = self._plan.reports_per_round
-        return self._record.debit(run, self.request.round, clients, classes, times)
+        return self.node.record.debit(run, self.request.round, clients, classes, times)
 
 
 class SealedAnswer(ReportsAnswer):
@@ -104,23 +103,18 @@ class SealedAnswer(ReportsAnswer):
     server's reply is empty."""
 
     def __init__(
-        self,
-        request: Request,
-        plan: RandomizerPlan,
-        record: ClientRecord | None,
-        sender: Sender,
-        agreement: Agreement,
+        self, request: Request, plan: RandomizerPlan, node: Node, agreement: Agreement
     ) -> None:
-        super().__init__(request, plan, record)
-        self._sender = sender
+        super().__init__(request, plan, node)
         self._agreement = agreement
 
     def add(self, reports: Tensor, clients: Ids) -> None:
         """See `Answer`."""
+        assert self.node.sender is not None
         sent = self.allowed(clients)
         of_each = reports.numpy().reshape(self._agreement.batches, len(clients), -1).swapaxes(0, 1)
         for client, own in zip(clients[sent].tolist(), of_each[sent], strict=True):
-            self._sender.send(self._agreement, self.request.round, client, own)
+            self.node.sender.send(self._agreement, self.request.round, client, own)
 
     def message(self) -> Message:
         """See `Answer`: that the request was worked on."""

@@ -55,6 +55,12 @@ class Settings:
     analyzer: str = ""
     sites: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        require_address(self.address)
+        require_integer("--clients", self.clients, minimum=2)
+        require_integer("--min-reports", self.min_reports, minimum=2, maximum=self.clients)
+        require_integer("--largest-report", self.largest_report, minimum=4)
+
     def write(self, path: Path) -> None:
         """As a file that its owner alone may read."""
         _write(path, "settings", asdict(self))
@@ -63,17 +69,8 @@ class Settings:
     def read(cls, path: Path) -> Settings:
         """Raises `ConfigError` for a file that is none."""
         with _read(path, "settings") as found:
-            clients = require_integer("clients", found["clients"], minimum=2)
-            sites = tuple(map(str, found["sites"]))
-            require_integer("sites", len(sites), minimum=1, maximum=clients)
-            return cls(
-                require_address(found["address"]),
-                clients,
-                require_integer("min_reports", found["min_reports"], minimum=2),
-                require_integer("largest_report", found["largest_report"], minimum=1),
-                str(found["analyzer"]),
-                sites,
-            )
+            require_integer("sites", len(found["sites"]), minimum=1)
+            return cls(**{**found, "sites": tuple(found["sites"])})
 
 
 @dataclass(frozen=True)
@@ -149,8 +146,8 @@ def _read(path: Path, kind: str) -> Iterator[dict[str, Any]]:
     try:
         found = json.loads(text)
         said = found.get("fl-shuffle") if isinstance(found, dict) else None
-        if said == kind and found.get("version") == VERSION:
-            yield found
+        if said == kind and found["version"] == VERSION:
+            yield {key: found[key] for key in found.keys() - {"fl-shuffle", "version"}}
             return
     except (KeyError, TypeError, ValueError, RecursionError, FlShuffleError) as error:
         said = " ".join(str(error).split())[:80]

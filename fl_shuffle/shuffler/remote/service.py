@@ -56,10 +56,8 @@ def initialise(directory: Path, out: Path, settings: Settings, sites: int) -> No
     consecutive parts of the clients, as a SuperNode with `partition-id=i num-partitions=sites`
     does. Raises `ConfigError` if one of the folders is there already and not empty.
     """
-    address, clients = require_address(settings.address), settings.clients
-    require_integer("--clients", clients, minimum=2)
-    require_integer("--sites", sites, minimum=1, maximum=clients)
-    require_integer("--min-reports", settings.min_reports, minimum=2, maximum=clients)
+    address = settings.address
+    require_integer("--sites", sites, minimum=1, maximum=settings.clients)
     for folder in (directory, out):
         _make_folder(folder)
     key, certificate = new_key(), _certificate(directory, address.rpartition(":")[0])
