@@ -59,13 +59,8 @@ def test_slow_nodes_cost_one_timeout_and_nobody_else(
     taken: list[int] = []
     model = Layout.flat(1).record(np.zeros(1, np.float32))
     asked = [TrainRequest(1, node, 1).message(model, node, TIMEOUT) for node in range(1, 13)]
-    exchange(
-        grid,  # type: ignore[arg-type]
-        asked,
-        lambda position, reply: taken.append(position + 1),
-        window=4,
-        timeout=TIMEOUT,
-    )
+    took: Any = lambda position, reply: taken.append(position + 1)  # noqa: E731
+    exchange(grid, asked, took, window=4, timeout=TIMEOUT)  # type: ignore[arg-type]
     assert sorted(taken) == sorted(set(range(1, 13)) - slow)
     assert now[0] <= (TIMEOUT if slow else 6.0) + LONGEST_POLL_SECONDS
     # Who is still at work when nobody waits any more throws it away.

@@ -267,12 +267,11 @@ def test_the_operator_s_file_says_who_plays_what_whatever_nodes_claim(
     ("text", "said"),
     [
         ("", "line 1: columns must be supernode,partition-id,num-partitions, got an empty file"),
-        (HEAD, "has columns alone"),
+        (HEAD, "has columns alone; add lines"),
         (HEAD + "5,0\n", "line 2: expected 3 values, got 2"),
         (HEAD + "five,0,2\n", "line 2: supernode = 'five' must be a key's fingerprint"),
         (HEAD + "5,2,2\n", r"line 2: partition-id = '2' must be a whole number in \[0, 1\]"),
         (HEAD + "5,0,51\n", r"num-partitions = '51' must be a whole number in \[1, 50\]"),
-        (HEAD + "5,0,1_0\n", "num-partitions"),
         (HEAD + "5,0,2\n6,1,3\n", "line 3: num-partitions = 3, and 2 above"),
         (HEAD + "5,0,2\n6,0,2\n", "line 3: part 0 is given to two SuperNodes"),
         (HEAD + "5,0,2\n5,1,2\n", "line 3: 5 appears twice"),
