@@ -1,18 +1,81 @@
-"""What of a request a node holds once it has answered: nothing."""
+"""What a run holds: four vectors of the model's length, the reports, and what the app holds."""
 
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import time
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import pytest
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
 from fl_shuffle.flower import ShuffleClientApp
 from fl_shuffle.flower.messages import Layout, TrainRequest
 from tests.one_node import nodes
+from tests.repository import ROOT
+
+SETTINGS = """
+run = { rounds = 3, jobs = 1 }
+data = { clients = 4 }
+privacy = { unit = "client", release = "sum" }
+app = { server = "big:server", client = "big:client" }
+"""
+APP = """
+import os
+import resource
+
+import numpy as np
+from flwr.app import Message, RecordDict
+from flwr.serverapp import ServerApp
+
+from fl_shuffle.flower import ShuffleClientApp, ShuffleStrategy
+from fl_shuffle.flower.messages import array_record  # Flower's own arrays are copies as bytes
+
+server, client = ServerApp(), ShuffleClientApp()
+
+
+@client.train()
+def train(message, context):
+    weight = message.content["arrays"]["w"].numpy()
+    weight += np.float32(0.001)
+    arrays = array_record({"w": weight}, shared=False)
+    return Message(RecordDict({"arrays": arrays}), reply_to=message)
+
+
+@server.main()
+def main(grid, context):
+    first = array_record({"w": np.zeros(int(os.environ["SIZE"]), np.float32)}, shared=True)
+    ShuffleStrategy.of(context).start(grid=grid, initial_arrays=first)
+    with open("peak", "w") as file:
+        file.write(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="KiB are Linux's")
+def test_four_vectors_beside_the_reports(tmp_path: Path) -> None:
+    """Beside one report under way, and two of the app's own: what it starts from, what a client
+    has trained."""
+    (tmp_path / "big.toml").write_text(SETTINGS)
+    (tmp_path / "big.py").write_text(APP)
+    size, peaks = 10_000_000, []
+    for number in (10, size):
+        command = [sys.executable, "-m", "fl_shuffle", "simulate", "big.toml", "--quiet"]
+        subprocess.run(
+            [*command, "--out", f"run-{number}"],
+            cwd=tmp_path,
+            env={**os.environ, "SIZE": str(number), "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            check=True,
+        )
+        peaks.append(1024 * int((tmp_path / "peak").read_text()))
+    assert (peaks[1] - peaks[0]) / (4 * size) < 4 + 1 + 2 + 0.5
 
 
 def wait_until(done: Callable[[], bool]) -> None:
