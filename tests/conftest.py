@@ -38,15 +38,15 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def coarse_pairs() -> Iterator[None]:
+def coarse_pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Rounds are certified at a third of the points: as proven, a little larger, and sooner.
 
-    For tests of what is done with such numbers. What is kept on disk keeps them apart: its name is
-    a digest of these constants, too.
+    For tests of what is done with such numbers, which are kept in a folder of their own.
     """
     from fl_shuffle.accounting.rounds import equal_rounds
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FL_SHUFFLE_CACHE", str(tmp_path_factory.mktemp("coarse")))
         patch.setattr(equal_rounds, "ROUND_NODES_PER_SD", 2.0)
         patch.setitem(equal_rounds.shuffled_pair.__kwdefaults__, "per_sd", 2.0)
         patch.setattr(equal_rounds, "ROUND_ENOUGH_DELTA", 1e-8)

@@ -1,14 +1,14 @@
 """Certified pairs and epsilons of rounds kept on disk: a run's report, and the next run of the same
 federation, read them.
 
-They lie in `pairs` of the user's cache folder (`private_cache`). A file's name
-is a digest of everything that a pair hangs on to its last digit: the round, bit for bit; the
-content of all accounting code and the constants as they stand in memory; Python, NumPy, SciPy and
-the machine. So what is read is what would be computed, or is not read. Nothing of it is private: a
-round is described by the public plan and by how many reports arrived.
+They lie in `pairs` of the user's cache folder (`private_cache`). A file's name is a digest of
+everything that a pair hangs on to its last digit: the round, bit for bit; the content of all
+accounting code; Python, NumPy, SciPy and the machine. So what is read is what would be computed, or
+is not read. Nothing of it is private: a round is described by the public plan and by how many
+reports arrived.
 
-Pairs of the quickstart and of a new app come with the package, under a digest of round, code and
-constants: the same code certified them on another machine (`scripts/generate`), so they are upper
+Pairs of the quickstart and of a new app come with the package, under a digest of round and
+code: the same code certified them on another machine (`scripts/generate`), so they are upper
 bounds, too, and differ from this machine's in last digits at most.
 """
 
@@ -22,9 +22,7 @@ from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache, wraps
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
@@ -36,8 +34,6 @@ from fl_shuffle.version import __version__
 
 KEPT: Final = PrivateCache("certified pairs", ".pair", 256 << 20)
 SHIPPED: Final = Path(__file__).with_name("shipped_pairs.json")
-PACKAGE: Final = "fl_shuffle.accounting"
-_PLAIN: Final = (bool, int, float, str, tuple)
 
 Kind = TypeVar("Kind")
 Certified = TypeVar("Certified", DominatingPair, float)
@@ -87,7 +83,7 @@ def key(kind: Any, *, anywhere: bool = False) -> str:
     digest = hashlib.blake2b(digest_size=32)
     round_ = {"kind": type(kind).__name__, **asdict(kind)}
     code, *machine = _circumstances()
-    for part in (round_, code, *([] if anywhere else machine), _constants()):
+    for part in (round_, code, *([] if anywhere else machine)):
         # Floats are written with as many digits as tell them apart.
         digest.update(json.dumps(part, sort_keys=True, default=str).encode() + b"\0")
     return digest.hexdigest()
@@ -102,38 +98,6 @@ def _circumstances() -> tuple[Any, ...]:
         code.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     libraries = [__version__, sys.version, np.__version__, scipy.__version__]
     return code.hexdigest(), libraries, [platform.node(), platform.machine()]
-
-
-def _constants() -> dict[str, str]:
-    """Constants of the modules behind a pair, which code in this process may have set otherwise."""
-    found = {}
-    for module in _modules():
-        for name, value in vars(module).items():
-            plain = isinstance(value, _PLAIN) or type(value).__module__.startswith(PACKAGE)
-            written = repr(value) if name.strip("_").isupper() and plain else ""
-            # The address of something says nothing about it.
-            if written and " at 0x" not in written:
-                found[f"{module.__name__}.{name}"] = written
-    return found
-
-
-@cache
-def _modules() -> tuple[ModuleType, ...]:
-    """The accounting modules that those of a pair import, directly or not: always the same ones,
-    whatever else is loaded."""
-    waiting = [import_module(PACKAGE + ".rounds.round_library")]
-    found: dict[str, ModuleType] = {}
-    while waiting:
-        module = waiting.pop()
-        if module.__name__ in found:
-            continue
-        found[module.__name__] = module
-        for value in vars(module).values():
-            name = value.__name__ if isinstance(value, ModuleType) else None
-            name = name or getattr(value, "__module__", None)
-            if isinstance(name, str) and name.startswith(PACKAGE) and name in sys.modules:
-                waiting.append(sys.modules[name])
-    return tuple(found[name] for name in sorted(found))
 
 
 def _to_bytes(pair: DominatingPair | float) -> bytes:
