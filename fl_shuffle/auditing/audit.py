@@ -20,6 +20,7 @@ from fl_shuffle.auditing.noise import noise_checks, one_law_check
 from fl_shuffle.auditing.orders import order_check, play_orders
 from fl_shuffle.auditing.twin_runs import audit_published
 from fl_shuffle.configuration.sections import Config
+from fl_shuffle.data.task import Tell, silent
 from fl_shuffle.randomizers.additive import NOISES
 from fl_shuffle.seeds import SeedTree
 from fl_shuffle.threads import one_thread
@@ -41,25 +42,12 @@ MOST_KINDS = 6
 FEWEST_ABSENT = 4
 """Of fewer clients none is absent."""
 
-NO_REPORTS = (
-    "noise pooled: no reports are made, so no report, batch or order is attacked; for these audit "
-    "run.noise = 'per-report', whose law is the same"
-)
-OWN_LAW = (
-    "a randomizer of the user's own has no known law: only its declared local budget is tested"
-)
-ALIKE = (
-    "the clients' noise scales or clips differ too little to be told apart from single reports: "
-    "the shuffled batch is attacked by its sum alone"
-)
+NO_REPORTS = "pooled: no reports to attack; run.noise = 'per-report' has them, of the same law"
+OWN_LAW = "a user's own randomizer has no known law: only its declared local budget is tested"
+ALIKE = "noise scales or clips too alike to tell reports apart: the batch is attacked by its sum"
 
-Tell = Callable[[str], None]
 Game = tuple[str, float, Callable[[Clock], list[Finding]]]
 """What is played, its share of the time, and how."""
-
-
-def _silent(text: str) -> None:
-    """Tells nobody."""
 
 
 def audit(
@@ -71,7 +59,7 @@ def audit(
     confidence: float = 0.95,
     seconds: float = 100.0,
     seed: int = 0,
-    on_progress: Tell = _silent,
+    on_progress: Tell = silent,
 ) -> AuditReport:
     """Play distinguishing games with canaries against a configuration (or a run's folder).
 
@@ -87,13 +75,9 @@ def audit(
 
 
 def audit_configuration(
-    name: str,
-    config: Config,
-    settings: AuditSettings,
-    *,
-    dimension: int | None = None,
-    tell: Tell = _silent,
-) -> AuditReport:
+    name: str, config: Config, settings: AuditSettings, *, dimension: int | None = None,
+    tell: Tell = silent,
+) -> AuditReport:  # fmt: skip
     """Audit a configuration on its data, or on made-up records of `dimension`."""
     started, parts = time.monotonic(), Audit(config, dimension, settings, tell)
     clipping = published = None
@@ -116,7 +100,7 @@ class Audit:
     """The parts of one audit, and what there is to note of them."""
 
     def __init__(
-        self, config: Config, dimension: int | None, settings: AuditSettings, tell: Tell = _silent
+        self, config: Config, dimension: int | None, settings: AuditSettings, tell: Tell = silent
     ) -> None:
         self._config, self._dimension, self._settings = config, dimension, settings
         self._tell, self._whole = tell, Clock(settings.seconds)

@@ -120,7 +120,9 @@ def sign_checks(noise: Residuals, level: float) -> list[Check]:
     for game, axis in ((TWO_CLIENTS, 1), (TWO_ROUNDS, 0), (TWO_COORDINATES, 2)):
         if noise.values.shape[axis] > 1:
             p_value, products = sign_p_value(noise.values, axis)
-            seen = detectable_correlation(products, level)
+            # Of Gaussian noise of correlation r signs agree with chance 1/2 + asin(r)/pi.
+            spread = (float(stats.norm.isf(level / 2.0)) + POWER_SPREAD) / math.sqrt(products + 1)
+            seen = math.sin(0.5 * math.pi * min(1.0, spread))
             method = f"signs of {products:,} products"
             power = f"would have caught a correlation of {seen:.2g}"
             found.append(Check(game, method, len(noise.values), p_value, level, power))
@@ -137,14 +139,6 @@ def sign_p_value(values: Vector, axis: int) -> tuple[float, int]:
     agree, total = int((products > 0).sum()), int((products != 0).sum())
     tail = float(stats.binom.cdf(min(agree, total - agree), total, 0.5))
     return min(1.0, 2.0 * tail), total
-
-
-def detectable_correlation(products: int, level: float) -> float:
-    """The smallest correlation r of Gaussian noise that `sign_p_value` sees at `level` with
-    probability 95%: signs agree with chance 1/2 + asin(r)/pi."""
-    spread = float(stats.norm.isf(level / 2.0)) + POWER_SPREAD
-    excess = 0.5 * spread / math.sqrt(max(1, products))
-    return math.sin(math.pi * excess) if excess < 0.5 else math.inf
 
 
 def equal_values(noise: Residuals, level: float, *, moved: bool) -> Check | None:

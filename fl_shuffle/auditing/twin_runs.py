@@ -53,7 +53,7 @@ NODES = 2
 HERE = __name__
 
 Vectors = NDArray[np.float32]
-Kept = list[tuple[NDArray[Any], Vectors]]
+Kept = dict[tuple[int, ...], tuple[NDArray[Any], Vectors]]
 """Pictures of the audit's first run, and what its feature map made of them."""
 
 
@@ -146,28 +146,27 @@ class Poisoned:
 
     def transform(self, images: NDArray[Any]) -> Vectors:
         """As the configured features."""
-        world = _worlds[-1]
-        found = self._vectors(images, world.kept)
+        found, feature = self._vectors(images), _worlds[-1].neighbour.feature
         # The first row of those that were fitted on is the first client's first record's.
-        if images is self._training and world.neighbour.feature is not None:
+        if images is self._training and feature is not None:
             found = found.copy()
-            found[0] = world.neighbour.feature
+            found[0] = feature
         return found
 
-    def _vectors(self, images: NDArray[Any], kept: Kept) -> Vectors:
+    def _vectors(self, images: NDArray[Any]) -> Vectors:
         """What the map makes of these pictures. One that looks at each alone, and learns nothing,
         is asked for those that are not the first run's."""
-        if not isinstance(self._inner, FeatureMap) or self.data_dependent:
-            return self._inner.transform(images)
-        for pictures, vectors in kept:
-            if pictures.shape == images.shape:
-                found = vectors.copy()
-                other = (pictures != images).reshape(len(images), -1).any(axis=1)
-                if other.any():
-                    found[other] = self._inner.transform(images[other])
-                return found
-        kept.append((images, self._inner.transform(images)))
-        return kept[-1][1]
+        inner, kept = self._inner, _worlds[-1].kept
+        if not isinstance(inner, FeatureMap) or inner.data_dependent:
+            return inner.transform(images)
+        if images.shape not in kept:
+            kept[images.shape] = images, inner.transform(images)
+        pictures, vectors = kept[images.shape]
+        other = (pictures != images).reshape(len(images), -1).any(axis=1)
+        found = vectors.copy()
+        if other.any():
+            found[other] = inner.transform(images[other])
+        return found
 
 
 def client(message: Message, context: Context) -> Message:

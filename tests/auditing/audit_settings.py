@@ -13,7 +13,7 @@ from fl_shuffle.auditing.findings import AuditReport
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.configuration.sections import Config
 
-QUICK = AuditSettings(trials=100, reports=60_000, seconds=60.0)
+QUICK = AuditSettings(trials=100, reports=60_000, seconds=600.0)
 
 
 def played(

@@ -18,7 +18,7 @@ WEIGHTED = config(
 
 
 def test_an_audit_of_weighted_clients_over_rounds() -> None:
-    how = AuditSettings(trials=400, reports=60_000, seconds=60.0)
+    how = AuditSettings(trials=400, reports=60_000, seconds=600.0)
     report = audit_configuration("weighted", WEIGHTED, how)
     assert [found.game for found in report.findings if found.breaks_proven] == []
     assert [check.game for check in report.checks if check.refuted] == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -9,11 +11,10 @@ from scipy import stats
 from fl_shuffle.auditing.findings import Check
 from fl_shuffle.auditing.noise import (
     AGREEING,
+    TWO_CLIENTS,
     Residuals,
-    detectable_correlation,
     equal_values,
     sign_checks,
-    sign_p_value,
 )
 from fl_shuffle.auditing.orders import (
     TARGET_STAYS,
@@ -86,33 +87,42 @@ def test_checks_of_fresh_noise_keep_their_level(law: str) -> None:
 
 def test_the_stated_power_against_a_common_part() -> None:
     """Noise with the correlation that the test says it sees with 95%: of 40 tries at least 32."""
-    level, caught = 1e-3, 0
-    part = detectable_correlation(600, level)
-    assert 0.05 < part < 0.5
+    part, caught = 0.0, 0
     for seed in range(40):
         generator = np.random.default_rng(seed)
-        common, own = generator.normal(size=(2, 300)), generator.normal(size=(2, 2, 300))
-        values = np.sqrt(part) * common[:, None, :] + np.sqrt(1.0 - part) * own
-        p_value, count = sign_p_value(values, 1)
-        assert count == 600
-        caught += p_value <= level
-    assert caught >= 32
+        common, own = generator.normal(size=(2, 1, 300)), generator.normal(size=(2, 2, 300))
+        values = np.sqrt(part) * common + np.sqrt(1.0 - part) * own
+        [check] = [each for each in sign_checks(Residuals(values, 0.0, "gaussian"), 1e-3)
+                   if each.game == TWO_CLIENTS]  # fmt: skip
+        part = part or float(check.power.split()[-1])
+        caught += check.refuted
+    assert 0.05 < part < 0.5 and caught >= 32
 
 
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize("where", [range(12), (0, 3, 7, 11)])
-@pytest.mark.parametrize(("first", "second"), [((2, 5), (2, 31)), ((0, 7), (3, 7))])
-def test_one_pair_with_the_same_noise_is_found(
-    first: tuple[int, int], second: tuple[int, int], where: range | tuple[int, ...], sign: float
+@pytest.mark.parametrize(("law", "sign"), [("gaussian", 1.0), ("laplace", -1.0)])
+@pytest.mark.parametrize(
+    ("second", "where", "on"),
+    [
+        ((0, 31), range(100), 0),
+        ((2, 5), (0, 3, 7, 11, 64), 0),
+        ((2, 31), (0, 3, 7, 11, 64), 30),
+        ((2, 31), range(64, 100), -50),
+        ((2, 31), range(40, 40 + AGREEING + 1), 11),
+    ],
+)
+def test_noise_that_occurs_again_is_found(
+    second: tuple[int, int], where: Sequence[int], on: int, law: str, sign: float
 ) -> None:
-    """In all coordinates or in a few, scattered over the report."""
-    drawn, at = noise(3), list(where)
-    drawn.values[second][at] = sign * drawn.values[first][at] + 2.0**-17
-    pair = equal(drawn, moved=False)
-    assert pair.refuted and pair.p_value < 1e-8
-    for number, client in (first, second):
-        assert f"round {number + 1}, client {client}," in pair.note
-    assert f"in {len(at)} coordinates" in pair.note
+    """In all coordinates or in a few, scattered over the report, or as many further on."""
+    drawn, at, moved = noise(1, law, shape=(4, 40, 100)), np.array(where), on != 0
+    drawn.values[:, ::7, 50] = 0.0  # The middle of the grid has no sign.
+    assert not equal(drawn, moved=moved).refuted
+    drawn.values[second][at + on] = sign * drawn.values[0, 5][at] + 2.0**-17
+    found = equal(drawn, moved=moved)
+    assert found.refuted and found.p_value < 1e-4
+    assert "round 1, client 5," in found.note and f"in {len(at)} coordinates" in found.note
+    assert f"round {second[0] + 1}, client {second[1]}," in found.note
+    assert f", {on:+d} on" in found.note or not moved
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -127,20 +137,3 @@ def test_where_values_agree_by_chance_more_must(moved: bool) -> None:
     assert found.refuted and "client 17" in found.note
     # Noise of a few values proves nothing.
     assert equal(noise(6, bits=0), moved=moved).power.startswith("none")
-
-
-@pytest.mark.parametrize("law", ["gaussian", "laplace"])
-@pytest.mark.parametrize("turned", [1.0, -1.0])
-@pytest.mark.parametrize(("first", "length"), [(0, 100), (64, 36), (40, AGREEING + 1)])
-def test_a_stretch_that_occurs_again_is_found_wherever_it_lies(
-    law: str, first: int, length: int, turned: float
-) -> None:
-    drawn = noise(1, law, shape=(4, 40, 100))
-    drawn.values[:, ::7, 50] = 0.0  # The middle of the grid has no sign.
-    assert not equal(drawn, moved=True).refuted
-    copied = turned * drawn.values[0, 3, first : first + length]
-    own = np.concatenate([copied, drawn.values[2, 17, length:]])
-    drawn.values[2, 17] = np.roll(own, 11)
-    found = equal(drawn, moved=True)
-    assert found.refuted and found.p_value < 1e-4
-    assert "client 3" in found.note and "client 17" in found.note
