@@ -13,7 +13,7 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
 
-from fl_shuffle.cli import SUBCOMMANDS, build_parser
+from fl_shuffle.cli import SUBCOMMANDS, parser_of
 from fl_shuffle.configuration.reading import SECTIONS
 from fl_shuffle.declare import reference
 from fl_shuffle.version import __version__
@@ -53,16 +53,11 @@ class AllCommands(Directive):
     option_spec: ClassVar = {}
 
     def run(self) -> list[nodes.Node]:
-        (subparsers,) = (
-            action
-            for action in build_parser()._actions
-            if isinstance(action, argparse._SubParsersAction)
-        )
         found: list[nodes.Node] = []
         for name in SUBCOMMANDS:
             section = nodes.section(ids=[f"command-{name}"])
             section += nodes.title(text=name)
-            section += _command(subparsers.choices[name])
+            section += _command(parser_of(name))
             found.append(section)
         return found
 

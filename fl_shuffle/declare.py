@@ -160,17 +160,6 @@ def require_known(what: str, key: str, options: Iterable[str]) -> None:
         raise ConfigError(f"unknown {what}: {key!r}; {hint}")
 
 
-def idle(section: Any, name: str) -> dict[str, str]:
-    """Fields of `section` that nothing reads, each with the setting that has it so."""
-    found = {}
-    for each in settings_of(type(section)).values():
-        other, _, values = (each.needs or each.unless).partition(" = ")
-        value = getattr(section, other, None)
-        if other and (str(value) in values.split(" or ")) is not bool(each.needs):
-            found[f"{name}.{each.name}"] = f"{name}.{other} = {value!r}"
-    return found
-
-
 def add_options(
     parser: ArgumentParser | _ArgumentGroup,
     section: Any,

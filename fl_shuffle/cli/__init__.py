@@ -81,62 +81,39 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         for type_name, wanted in TYPES.items():
             message = message.replace(f"invalid {type_name} value:", f"must be {wanted}, not")
-        if message.startswith("argument COMMAND: invalid choice: "):
-            name = message.split("'")[1]
-            hint = suggestion(name, SUBCOMMANDS) or f"there are {', '.join(SUBCOMMANDS)}"
-            message = f"no command {name!r}; {hint}"
-        if message == "the following arguments are required: COMMAND":
-            message = "no command is given"
         self.exit(2, f"fl-shuffle: error: {message}; see {self.prog} --help\n")
 
     def parse_args(self, *given: Any, **named: Any) -> Any:
         """As `argparse` does; of an option that there is not, the nearest that there is."""
         parsed, rest = self.parse_known_args(*given, **named)
-        if not rest:
-            return parsed
-        command = self._command(parsed)
-        options = [name for name in command._option_string_actions if name.startswith("--")]
-        hint = suggestion(rest[0].partition("=")[0], options) if rest[0].startswith("-") else ""
-        hint = f"; {hint}" if hint else ""
-        return command.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
-
-    def _command(self, parsed: argparse.Namespace) -> argparse.ArgumentParser:
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                found: argparse.ArgumentParser = action.choices[parsed.command]
-                return found
-        return self
-
-    def format_help(self) -> str:
-        """The first screen has its commands in groups."""
-        if not any(isinstance(action, argparse._SubParsersAction) for action in self._actions):
-            return super().format_help()
-        width = max(len(name) for name in SUBCOMMANDS)
-        lines = ["usage: fl-shuffle COMMAND ...", ""]
-        for group, commands in COMMANDS.items():
-            heads = [group, *[""] * (len(commands) - 1)]
-            for head, (name, summary) in zip(heads, commands.items(), strict=True):
-                lines.append(f"{head:<8} {name:<{width}}  {summary}")
-        return "\n".join([*lines, "", *textwrap.wrap(FIRST_STEPS, 80), ""])
+        if rest:
+            options = [name for name in self._option_string_actions if name.startswith("--")]
+            near = suggestion(rest[0].partition("=")[0], options) if rest[0][0] == "-" else ""
+            self.error(f"unrecognized arguments: {' '.join(rest)}" + f"; {near}" * bool(near))
+        return parsed
 
 
-def build_parser(asked: str | None = None) -> argparse.ArgumentParser:
-    """The command line; with `asked` the options of that command alone."""
-    parser = _Parser(prog="fl-shuffle", allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"fl-shuffle {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, summary in (each for group in COMMANDS.values() for each in group.items()):
-        if asked is not None and name != asked:
-            commands.add_parser(name)
-            continue
-        module = import_module(f"fl_shuffle.cli.{name}")
-        sub = commands.add_parser(name, help=summary, description=module.SUMMARY)
-        module.configure(sub)
-        sub.add_argument(
-            "--verbose", action="store_true", help="show where an error comes from, and its causes"
-        )
-        sub.set_defaults(run=module.run)
+def parser_of(command: str) -> argparse.ArgumentParser:
+    """The options of one command, whose module alone is loaded."""
+    module = import_module(f"fl_shuffle.cli.{command}")
+    parser = _Parser(prog=f"fl-shuffle {command}", description=module.SUMMARY)
+    module.configure(parser)
+    parser.add_argument(
+        "--verbose", action="store_true", help="show where an error comes from, and its causes"
+    )
+    parser.set_defaults(run=module.run, command=command)
     return parser
+
+
+def _first_screen() -> list[str]:
+    """The commands in groups."""
+    width = max(map(len, SUBCOMMANDS))
+    lines = ["usage: fl-shuffle COMMAND ...", ""]
+    for group, commands in COMMANDS.items():
+        heads = [group, *[""] * (len(commands) - 1)]
+        for head, (name, summary) in zip(heads, commands.items(), strict=True):
+            lines.append(f"{head:<8} {name:<{width}}  {summary}")
+    return [*lines, "", *textwrap.wrap(FIRST_STEPS, 80)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -158,13 +135,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _said(str(error), error.exit_code)
             if note:
                 say(note, out=sys.stderr)
-            parser = build_parser(words[0] if words else "")
-            if not words:
-                parser.print_help()
+            command = words[0] if words else "--help"
+            if command in ("-h", "--help", "--version"):
+                say(*([f"fl-shuffle {__version__}"] if command == "--version" else _first_screen()))
                 return 0
-            if words[0].startswith("-") and words[0] not in ("-h", "--help", "--version"):
-                parser.error(f"no option {words[0]!r} without a command")
-            return _answered(parser.parse_args(words))
+            if command not in SUBCOMMANDS:
+                hint = suggestion(command, SUBCOMMANDS) or f"there are {', '.join(SUBCOMMANDS)}"
+                what = f"no command {command!r}; {hint}"
+                if command.startswith("-"):
+                    what = f"no option {command!r} without a command"
+                return _said(f"{what}; see fl-shuffle --help", 2)
+            return _answered(parser_of(command).parse_args(words[1:]))
+    except BrokenPipeError:
+        # The reader of our output went away (for example `| head`): not an error of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt as interrupt:
         return _said(str(interrupt) or "interrupted", INTERRUPTED)
     finally:
@@ -176,10 +161,6 @@ def _answered(parsed: argparse.Namespace) -> int:
         logging.getLogger(CLIENT_LOG).setLevel(logging.DEBUG)
     try:
         code: int = parsed.run(parsed)
-    except BrokenPipeError:
-        # The reader of our output went away (for example `| head`): not an error of ours.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:
         line = _line(error, parsed.command)
         if not line:
@@ -199,7 +180,7 @@ def _line(error: Exception, command: str) -> str:
         return "the input is nested too deeply"
     if isinstance(error, MemoryError):
         return f"not enough memory: {error}"
-    if isinstance(error, FlShuffleError | OSError):
+    if isinstance(error, FlShuffleError | OSError) and not isinstance(error, BrokenPipeError):
         return str(error)
     # Python's own, of names and threads; anything else of these kinds is a defect.
     own = isinstance(error, ValueError | RuntimeError)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace, _ArgumentGroup
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 from fl_shuffle import declare
-from fl_shuffle.configuration.reading import SECTIONS
+from fl_shuffle.configuration.reading import SECTIONS, SETTINGS
 from fl_shuffle.errors import ConfigError
 
 Parser = ArgumentParser | _ArgumentGroup
@@ -38,18 +38,17 @@ def add_overrides(parser: ArgumentParser, sections: Iterable[str] = ()) -> None:
         declare.add_options(parser, SECTIONS[name], short=True)
 
 
-def overrides(arguments: Namespace, sections: Iterable[str]) -> list[str]:
+def overrides(arguments: Namespace, sections: Collection[str]) -> list[str]:
     """Every `section.key=value`: as it was set, or what a short option stands for; none may be set
     twice."""
     given = {}
-    for name in sections:
-        for each in declare.settings_of(SECTIONS[name]).values():
-            value = getattr(arguments, each.flag[2:], None) if each.flag else None
-            if value is not None:
-                # A path is the caller's: a run's folder must not depend on where it was started.
-                is_path = each.metavar in ("DIR", "FILE.csv")
-                own = str(Path(value).resolve()) if is_path else value
-                given[f"{name}.{each.name}"] = each.flag, own
+    for key, each in SETTINGS.items():
+        wanted = each.flag and key.partition(".")[0] in sections
+        value = getattr(arguments, each.flag[2:], None) if wanted else None
+        if value is not None:
+            # A path is the caller's: a run's folder must not depend on where it was started.
+            is_path = each.metavar in ("DIR", "FILE.csv")
+            given[key] = each.flag, str(Path(value).resolve()) if is_path else value
     if "budgets.file" in given:
         given["budgets.distribution"] = "--budgets", "file"
     for setting in arguments.set:

@@ -6,7 +6,7 @@ import argparse
 
 from fl_shuffle import declare
 from fl_shuffle.cli.options import option
-from fl_shuffle.configuration.reading import SECTIONS
+from fl_shuffle.configuration.reading import SECTIONS, SETTINGS
 from fl_shuffle.run_words import say
 
 SUMMARY = (
@@ -20,16 +20,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    known = {
-        f"{section}.{key}": each
-        for section, fields in SECTIONS.items()
-        for key, each in declare.settings_of(fields).items()
-    }
-    wanted = [key for key in known if arguments.name in (None, key, *key.split("."))]
+    wanted = [key for key in SETTINGS if arguments.name in (None, key, *key.split("."))]
     if not wanted:
-        declare.require_known("setting", arguments.name, [*SECTIONS, *known])
+        declare.require_known("setting", arguments.name, [*SECTIONS, *SETTINGS])
     for key in wanted:
-        each = known[key]
+        each = SETTINGS[key]
         shown = f"{key} = {declare.as_toml(each.default)}"
         say(f"{shown}   {each.flag}".rstrip(), *(f"    {text}" for text in each.words if text))
     return 0

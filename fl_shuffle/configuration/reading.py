@@ -25,6 +25,12 @@ Overrides = Mapping[str, Any] | Iterable[str]
 """`section.key` -> its value, or `section.key=value` as the command line has them."""
 
 SECTIONS: dict[str, Any] = {spec.name: spec.default_factory for spec in dataclasses.fields(Config)}
+SETTINGS = {
+    f"{name}.{key}": each
+    for name, section in SECTIONS.items()
+    for key, each in declare.settings_of(section).items()
+}
+"""`section.key` of everything that a configuration can say."""
 
 
 def parse_config(tables: Mapping[str, Any]) -> Config:
@@ -231,9 +237,14 @@ def without_effect(config: Config) -> dict[str, str]:
     """
     if config.app.custom:
         return {}
-    found: dict[str, str] = {}
-    for name in SECTIONS:
-        found |= declare.idle(getattr(config, name), name)
+    found = {}
+    for key, each in SETTINGS.items():
+        other, _, values = (each.needs or each.unless).partition(" = ")
+        if other:
+            where = f"{key.partition('.')[0]}.{other}"
+            value = value_of(config, where)
+            if (str(value) in values.split(" or ")) is not bool(each.needs):
+                found[key] = f"{where} = {value!r}"
     return found
 
 
@@ -248,15 +259,10 @@ def idle_settings(config: Config) -> tuple[str, ...]:
 
 def own_parts(config: Config) -> dict[str, str]:
     """`section.key` -> `module:attribute` of every part that is not this package's own."""
-    found = {
-        f"{name}.{key}": str(getattr(getattr(config, name), key))
-        for name, section in SECTIONS.items()
-        for key, each in declare.settings_of(section).items()
-        if each.own
-    }
+    paths = {key: str(value_of(config, key)) for key, each in SETTINGS.items() if each.own}
     return {
         key: path
-        for key, path in found.items()
+        for key, path in paths.items()
         if ":" in path and not path.startswith("fl_shuffle.")
     }
 
