@@ -72,23 +72,17 @@ def header(config: Config, directory: Path, warnings: Iterable[str], noise: str 
     return lines + [noise] * bool(noise) + [f"note: {text}" for text in warnings]
 
 
-def noise_words(clips: float, clients: int) -> str:
+def noise_words(clips: float, clients: int | None) -> str:
     """How much noise the mean report of so many clients has, in clips
-    (`RandomizerPlan.noise_of_mean`)."""
-    said = f"noise of the mean: {number(clips)} clips"
-    if clips > 1.0:
-        enough = float(f"{clients * clips**2:.3g}")
-        said += f"; about {enough:,.0f} clients would make it 1"
-    return said
-
-
-def declared_noise_words(clips: float) -> str:
-    """The same of clients that declare their training, whose steps are over batches of a size that
-    nobody says."""
-    said = f"noise of the mean: {number(clips)} clips over the records of a client's step"
-    if clips > 1.0:
-        said += f"; about {float(f'{clips:.3g}'):,.0f} of them in each step would make it 1"
-    return said
+    (`RandomizerPlan.noise_of_mean`); None: of clients that declare their training, whose steps are
+    over batches of a size that nobody says."""
+    over = " over the records of a client's step" if clients is None else ""
+    said = f"noise of the mean: {number(clips)} clips{over}"
+    if clips <= 1.0:
+        return said
+    enough = clips if clients is None else clients * clips**2
+    who = "of them in each step" if clients is None else "clients"
+    return f"{said}; about {float(f'{enough:.3g}'):,.0f} {who} would make it 1"
 
 
 def is_shown(number: int, rounds: int) -> bool:

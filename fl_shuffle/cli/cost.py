@@ -131,14 +131,14 @@ def _lines(config: Config, found: Cost) -> list[str]:
 
 def _noise_lines(config: Config, found: Cost) -> list[str]:
     """How much noise a round's mean has beside what a client may add to it."""
-    from fl_shuffle.run_words import HOPELESS, declared_noise_words, noise_words
+    from fl_shuffle.run_words import HOPELESS, noise_words
 
     clips, reports = found.noise_of_mean, round(config.training.participation * config.data.clients)
     if clips is None:
         return []
     if found.dimension is None:
         clips *= EXAMPLE**0.5
-        words = declared_noise_words(clips) if found.declared else noise_words(clips, reports)
+        words = noise_words(clips, None if found.declared else reports)
         at = f"{EXAMPLE:,} numbers (it grows with their root; the model's size is not known here)"
         return [f"{words}, for a model of {at}"]
     said = f"{noise_words(clips, reports)} ({found.dimension:,} numbers)"

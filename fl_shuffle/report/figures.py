@@ -288,14 +288,21 @@ def trade_off(run: RunRecord) -> Figure:
 
 def accuracy_over_rounds(run: RunRecord) -> Figure:
     """Test accuracy after the rounds at which it was measured."""
-    rounds = np.array(sorted(run.accuracy))
-    values = 100.0 * np.array([run.accuracy[number] for number in rounds.tolist()])
-    at = thinned(len(rounds))
     return Figure(
         name="accuracy",
         title="Accuracy",
         caption="Accuracy on the test records after each round in which it was measured.",
         x_label="round",
         y_label="test accuracy, %",
-        lines=[Line.of("accuracy", "test accuracy, %", rounds[at], values[at])],
+        lines=accuracy_line([run], "accuracy", "test accuracy, %"),
     )
+
+
+def accuracy_line(runs: Sequence[RunRecord], kind: str, label: str) -> list[Line]:
+    """Mean and spread of these runs' accuracy after the rounds at which all have it, if any."""
+    common = sorted(set.intersection(*(set(run.accuracy) for run in runs)))
+    values = np.array([[100.0 * run.accuracy[at] for at in common] for run in runs])
+    at = thinned(len(common))
+    spread = values.std(axis=0, ddof=1)[at] if len(runs) > 1 else None
+    rounds = np.array(common, dtype=np.float64)[at]
+    return [Line(kind, label, rounds, values.mean(axis=0)[at], spread)] if common else []

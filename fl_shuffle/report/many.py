@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_shuffle.errors import RunError
-from fl_shuffle.report.figures import STYLES, Figure, Line, thinned, wide
+from fl_shuffle.report.figures import STYLES, Figure, Line, accuracy_line, thinned, wide
 from fl_shuffle.report.formats import Grid, short
 from fl_shuffle.report.record import RunRecord
 from fl_shuffle.runs.directory import LEDGER
@@ -132,8 +132,11 @@ def figures_together(runs: Sequence[RunRecord]) -> list[Figure]:
             label = f"{number + 1}: {run.name}"
             spent.append(Line.of(_kind(number), label, run.ledger.rounds[at], values))
     place = {id(run): number for number, run in enumerate(runs)}
-    accuracies = [_accuracy_line(place[id(group[0])], group) for group in seed_groups(runs)]
-    measured = [line for line in accuracies if line is not None]
+    measured: list[Line] = []
+    for group in seed_groups(runs):
+        number = place[id(group[0])]
+        seeds = f", mean of {len(group)} seeds" if len(group) > 1 else ""
+        measured += accuracy_line(group, _kind(number), f"{number + 1}: {group[0].name}{seeds}")
     spend = Figure(
         name="together-spend",
         title="Privacy spent",
@@ -154,19 +157,6 @@ def figures_together(runs: Sequence[RunRecord]) -> list[Figure]:
         lines=measured,
     )
     return [figure for figure in (spend, accuracy) if figure.lines]
-
-
-def _accuracy_line(number: int, group: Sequence[RunRecord]) -> Line | None:
-    common = sorted(set.intersection(*(set(run.accuracy) for run in group)))
-    if not common:
-        return None
-    values = np.array([[100.0 * run.accuracy[at] for at in common] for run in group])
-    shown = thinned(len(common))
-    spread = values.std(axis=0, ddof=1)[shown] if len(group) > 1 else None
-    label = f"{number + 1}: {group[0].name}"
-    label += f", mean of {len(group)} seeds" if len(group) > 1 else ""
-    rounds = np.array(common, dtype=float)[shown]
-    return Line(_kind(number), label, rounds, values.mean(axis=0)[shown], spread)
 
 
 def runs_view(runs: Sequence[RunRecord], policy: Policy | None) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from fl_shuffle.configuration.reading import idle_settings
 from fl_shuffle.configuration.sections import BudgetsSection, Config
 from fl_shuffle.ledger.store import SCHEMA_VERSION
 from fl_shuffle.randomizer_plan import RandomizerPlan
-from fl_shuffle.run_words import HOPELESS, METRICS_STAY, declared_noise_words, noise_words
+from fl_shuffle.run_words import HOPELESS, METRICS_STAY, noise_words
 from fl_shuffle.runs.metrics import own_columns
 from fl_shuffle.runs.outcome import publishes_times
 from fl_shuffle.version import __version__
@@ -150,7 +150,7 @@ def noise_of(config: Config, facts: RunFacts) -> tuple[str, bool]:
     if clips is None or config.training.schedule == "sequential":
         return "", False
     if config.privacy.randomizer == "declared":
-        return declared_noise_words(clips), False
+        return noise_words(clips, None), False
     said = noise_words(clips, round(share * len(facts.plan)))
     if clips <= HOPELESS:
         return said, False

@@ -17,7 +17,7 @@ from fl_shuffle.cli import main
 from fl_shuffle.configuration.reading import parse_config
 from fl_shuffle.randomizer_plan import make_plan
 from fl_shuffle.randomizers.personal import make_randomizer
-from fl_shuffle.run_words import declared_noise_words, noise_words
+from fl_shuffle.run_words import noise_words
 from tests.small_federation import Launch, launch, small
 
 __all__ = ["launch", "small"]
@@ -91,11 +91,11 @@ def test_the_noise_of_what_is_declared(steps: int, share: float) -> None:
     drawn = np.linalg.norm(draws.sum(axis=1).mean(axis=0))
     found = plan.noise_of_mean(dimension, share)
     assert found is not None and found / batch == pytest.approx(drawn / (steps * clip), rel=0.05)
-    assert declared_noise_words(125.23) == (
+    assert noise_words(125.23, None) == (
         "noise of the mean: 125.2 clips over the records of a client's step; about 125 of them in "
         "each step would make it 1"
     )
-    assert declared_noise_words(0.5).endswith("0.5 clips over the records of a client's step")
+    assert noise_words(0.5, None).endswith("0.5 clips over the records of a client's step")
 
 
 def notes(folder: Path, kind: str) -> list[str]:
