@@ -121,8 +121,7 @@ class Accountant:
         # A sum is computed from the shuffled reports: of Laplace ones the smaller cost holds.
         laplace = self._classes.is_noise("laplace")
         self._smaller = bool(laplace.any()) and self._no_sum is None
-        self._histories = ParticipationHistory.empty(len(class_of))
-        self._published = ParticipationHistory.empty(len(class_of))
+        self._histories = self._published = ParticipationHistory(np.zeros_like(class_of))
         self._everybody = np.bincount(class_of, minlength=len(self._classes))
         # The members of class c are clients order[start[c]:start[c + 1]].
         self._by_class = np.argsort(class_of, kind="stable")

@@ -68,7 +68,7 @@ def hidden_delta(
     """delta(`epsilon`) of a client of this law of L among others of these (mass, count), each with
     participation `rate`; the best that is certified where `relative_error` is out of reach."""
     law, blanket = with_absence(law, blanket, rate, epsilon)
-    return amplified_delta(law, blanket, relative_error=relative_error, best_effort=True)
+    return amplified_delta(law, blanket, relative_error=relative_error)
 
 
 def require_participation(rate: float) -> float:

@@ -24,10 +24,8 @@ from scipy.linalg.blas import dtbsv
 from fl_shuffle.accounting.engine.dominating_pairs import (
     LATTICE_MAX_LOSS,
     DominatingPair,
-    trade_off,
 )
 from fl_shuffle.accounting.engine.tilted_moments import UNIT
-from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.limits import MAX_COMPOSED
 from fl_shuffle.errors import require_integer, require_open_unit, require_real
 
@@ -228,11 +226,6 @@ class Composition:
         """delta at each of `epsilons` (>= 0, any order)."""
         values = np.asarray(epsilons, dtype=np.float64).ravel()
         return np.array([self.delta(float(value)) for value in values])
-
-    def trade_off(self, type_one: ArrayLike) -> FloatArray:
-        """Lower bound on an attacker's type II error at each type I error (f-DP)."""
-        end = max(gaussian_epsilon(1e-9, max(self._sd, 1e-12)), 1e-9)
-        return trade_off(type_one, self.profile, end, 200)
 
 
 def certainly_within(

@@ -25,7 +25,7 @@ from fl_shuffle.accounting.engine.tilted_moments import (
 )
 from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw
 from fl_shuffle.accounting.limits import MAX_CLIENTS
-from fl_shuffle.errors import PrecisionError, require_integer, require_real
+from fl_shuffle.errors import require_integer, require_real
 
 NEGLIGIBLE_DELTA = 1e-140
 """No guarantee is asked this far out: finer is not computed."""
@@ -34,10 +34,8 @@ NEGLIGIBLE_BLANKET_MASS = 1e-100
 LOG_VANISHING_DELTA = -640.0
 """Below e^-640 (1e-278) the Chernoff bound E(S)_+ <= E e^(theta S) / (e theta) is enough."""
 STOP_LOSS_MAX_WORK = 1e8
-"""Nodes times nanoseconds for each, with `best_effort`: a tenth of a second."""
-STOP_LOSS_PATIENT_WORK = 2e9
-"""The same where a refusal is the alternative: seconds."""
-REDUCIBLE = ("smoothing", "cut-off", "skipped frequencies")
+"""Nodes times nanoseconds for each: a tenth of a second."""
+REDUCIBLE = ("smoothing", "cut-off", "skipped")
 """Errors that a longer sum makes smaller."""
 STOP_LOSS_ERROR = 1e-6
 """Allowed, unless told, to laws given by atoms ..."""
@@ -71,7 +69,6 @@ def amplified_delta(
     blanket: Sequence[tuple[float, int]],
     *,
     relative_error: float | None = 1e-4,
-    best_effort: bool = False,
 ) -> DeltaBound:
     """Upper bound on E[L_1 1{L_1 + sum_j B_j L_j > 0}], relative excess at most `relative_error`
     (None: `usual_error`).
@@ -79,8 +76,8 @@ def amplified_delta(
     `blanket` lists (gamma, count) for the *other* reports; gamma = 0 contributes nothing. All
     numerical errors are added to the result. The local value E[(L_1)_+] is never exceeded.
 
-    Where the accuracy cannot be had: the best bound found with `best_effort` (`error` says how far
-    it may be off, at worst it is the local value), else `PrecisionError`, naming the limiting term.
+    Where the accuracy cannot be had in a tenth of a second: the best bound found (`error` says how
+    far it may be off, at worst it is the local value).
     """
     if relative_error is None:
         relative_error = usual_error(law)
@@ -93,20 +90,8 @@ def amplified_delta(
         # Squares of such losses underflow; the local value is as good as any.
         return DeltaBound(local, local)
     atoms, rounding, top = round_up_convex(law, classes, 0.3 * tolerance)
-    if rounding > 0.3 * tolerance and not best_effort:
-        raise PrecisionError(
-            f"relative error {tolerance:g} cannot be reached: limited by rounding the law to "
-            f"{atoms.values.size} atoms (inflation {rounding:.2g}); ask for a larger relative_error"
-        )
     rest = max(tolerance - 0.3 * tolerance * (rounding > 0.0), 0.3 * rounding)
-    result, obstacle = _certified_sum(
-        atoms,
-        classes,
-        min(rest, 0.5),
-        STOP_LOSS_MAX_WORK if best_effort else STOP_LOSS_PATIENT_WORK,
-    )
-    if obstacle and not best_effort:
-        raise PrecisionError(obstacle)
+    result = _certified_sum(atoms, classes, min(rest, 0.5))
     delta = result.delta + top
     error = result.error + top + delta * rounding
     if delta >= local:
@@ -132,9 +117,9 @@ def _merged(blanket: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
 
 
 def _certified_sum(
-    law: AtomicLaw, classes: Sequence[tuple[float, int]], tolerance: float, work: float
-) -> tuple[DeltaBound, str]:
-    """The bound on the line through the saddle point, and what keeps it from the accuracy asked.
+    law: AtomicLaw, classes: Sequence[tuple[float, int]], tolerance: float
+) -> DeltaBound:
+    """The bound on the line through the saddle point.
 
     Without any sum within reach it is Chernoff's: E(S)_+ <= E e^(theta S) / (e theta).
     """
@@ -150,16 +135,17 @@ def _certified_sum(
     whole = math.exp(min(max(chernoff, LOG_VANISHING_DELTA), 0.0))
     best = DeltaBound(whole, whole)
     if chernoff < LOG_VANISHING_DELTA:
-        return best, ""
+        return best
     guess = counts.total / front
     ratio = math.sqrt(0.4 * tolerance)
-    coarse, limiting = False, REDUCIBLE[0]
+    coarse = False
     for attempt in range(12):
         period = _period(law, tilted, classes, counts, 0.02 * tolerance * guess)
         sd = ratio / theta
         cut = _cut(sd, theta, counts.total, 0.01 * tolerance * guess)
         nodes = cut / sd * period / (2.0 * math.pi)
-        excess = nodes * (600.0 + 10.0 * counts.width + 0.3 * law.values.size) / work
+        excess = nodes * (600.0 + 10.0 * counts.width + 0.3 * law.values.size)
+        excess /= STOP_LOSS_MAX_WORK
         if excess > 1.0:
             if attempt or excess > 1e3:
                 break
@@ -174,20 +160,15 @@ def _certified_sum(
             delta = max(math.exp(counts.log_scale) * upper, 5e-324)
             bound = DeltaBound(delta, min(math.exp(counts.log_scale) * error, delta))
             if error <= tolerance * upper:
-                return bound, ""
+                return bound
             best = min(best, bound, key=lambda each: each.delta)
-        limiting = max(errors, key=lambda name: errors[name])
-        if coarse or limiting not in REDUCIBLE:
+        if coarse or max(errors, key=lambda name: errors[name]) not in REDUCIBLE:
             break
         guess = min(guess, max(upper, guess * 1e-3))
         smoothing = errors["smoothing"]
         if smoothing > 0.3 * tolerance * upper:
             ratio *= min(0.5, max(0.02, 0.3 * tolerance * max(upper, 1e-3 * guess) / smoothing))
-    return best, (
-        f"relative error {tolerance:g} cannot be reached at delta near "
-        f"{math.exp(counts.log_scale) * guess:.3g}: limited by {limiting}; "
-        "ask for a larger relative_error, or a smaller epsilon"
-    )
+    return best
 
 
 def _with_errors(
@@ -201,10 +182,10 @@ def _with_errors(
     return upper, {
         "smoothing": max(total.smoothing - atom, 0.0),
         "cut-off": 2.0 * total.cut,
-        "skipped frequencies": 2.0 * total.skipped,
-        "rounding of the blanket-count weights": total.excess,
+        "skipped": 2.0 * total.skipped,
+        "weights": total.excess,
         "round-off": 2.0 * total.roundoff + 2.0 * scale_error * upper,
-        "blanket-count tail": 2.0 * missing,
+        "tail": 2.0 * missing,
     }
 
 

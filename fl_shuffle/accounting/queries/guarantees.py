@@ -31,7 +31,7 @@ def answer_to(
     return Guarantee(
         epsilon=epsilon,
         delta=delta,
-        method=query.named,
+        method=str(query.method),
         status=status,
         source=source,
         assumptions=assumptions,

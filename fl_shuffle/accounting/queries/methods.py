@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from fl_shuffle.accounting.guarantee import Guarantee, Status, proof_over_attack
-from fl_shuffle.accounting.queries.profile_method import profile_answer
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.accounting.queries.randomizer_methods import (
     blanket_guarantee,
     chosen_dataset_guarantee,
     clone_guarantee,
     gspa_guarantee,
+    profile_guarantee,
 )
 from fl_shuffle.accounting.queries.sum_methods import sum_attack_guarantee, sum_guarantee
 from fl_shuffle.accounting.queries.vector_methods import attack_guarantee, proven_vector_guarantee
@@ -56,7 +56,7 @@ def bound(query: Question) -> Guarantee:
     if query.method is None:
         return _smallest_proven(query)
     require_choice("method", query.method, METHODS)
-    method = METHODS[query.named]
+    method = METHODS[query.method]
     if query.participation < 1.0 and not method.absence:
         raise NotApplicableError(
             f"{query.method} is stated for clients that all take part: use blanket, clone, proven "
@@ -187,7 +187,7 @@ _METHODS = (
         clone_guarantee,
         absence=True,
     ),
-    Method("profile", "any randomizer, from its local privacy profile alone", profile_answer),
+    Method("profile", "any randomizer, from its local privacy profile alone", profile_guarantee),
     Method("gspa", "GSPA's Gaussian-DP parameter, as published", gspa_guarantee),
     Method(
         "lower",

@@ -316,11 +316,6 @@ class Question:
         return MatrixRandomizer(cast(tuple[tuple[float, ...], ...], self.matrix))
 
     @property
-    def named(self) -> str:
-        """The method that is asked."""
-        return str(self.method)
-
-    @property
     def replaced(self) -> str:
         """The unit that neighbours change: a client, or a record of one."""
         return str(self.unit)

@@ -5,11 +5,17 @@ Every function checks its conditions and raises `NotApplicableError` naming the 
 
 from __future__ import annotations
 
+import math
+
 from fl_shuffle.accounting.attacks.chosen_datasets import lower_bound_delta, lower_bound_epsilon
 from fl_shuffle.accounting.bounds.blanket import blanket_curve, blanket_delta, blanket_epsilon
 from fl_shuffle.accounting.bounds.clones import standard_clone_curve
 from fl_shuffle.accounting.bounds.gspa import gspa_mu
+from fl_shuffle.accounting.bounds.partial_shuffle import profile as profiles
+from fl_shuffle.accounting.bounds.partial_shuffle.profile import PROFILE_MAX_EPSILON, LocalProfile
+from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
 from fl_shuffle.accounting.bounds.worst_client import worst_client_curve
+from fl_shuffle.accounting.engine.monotone_search import solve
 from fl_shuffle.accounting.guarantee import Guarantee, Status
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_delta, gaussian_epsilon
 from fl_shuffle.accounting.queries.guarantees import (
@@ -19,12 +25,14 @@ from fl_shuffle.accounting.queries.guarantees import (
     assumed,
     epsilon_and_delta,
     guarantee_from_curve,
+    over_rounds,
     require_one_round,
     secrecy,
 )
 from fl_shuffle.accounting.queries.question import Question, make_randomizer
 from fl_shuffle.errors import NotApplicableError
 
+PROFILE_SOURCE = "partial shuffle by a random swap, then convex order (docs/proofs.md, section 13)"
 SHARED_BLANKETS = ("krr", "laplace")
 """Randomizers whose blanket law does not depend on the budget."""
 
@@ -103,6 +111,41 @@ def clone_guarantee(query: Question) -> Guarantee:
     theorem = "Theorem 3.8" if delta0 > 0.0 else "standard clone"
     source = f"Feldman, McMillan, Talwar 2022, {theorem}"
     return guarantee_from_curve(query, curve, epsilon0, Status.PROVEN, source, (ONE_RANDOMIZER,))
+
+
+def _profile_of(query: Question) -> LocalProfile:
+    """The profile a query states: its list of points, or its (epsilon0, delta0)."""
+    if query.profile:
+        return profiles.points(query.pairs)
+    epsilon0, delta0, _ = query.local
+    if not 0.0 < epsilon0 <= PROFILE_MAX_EPSILON:
+        raise NotApplicableError(
+            f"profile needs 0 < epsilon0 <= {PROFILE_MAX_EPSILON:g}, got {epsilon0:g}"
+        )
+    return profiles.approximate(epsilon0, delta0)
+
+
+def profile_guarantee(query: Question) -> Guarantee:
+    """The guarantee of any randomizer, from its local profile alone."""
+    if query.personal:
+        raise NotApplicableError(
+            "profile is stated for one local profile that holds between any two reports; with "
+            "personal budgets give the weakest of them, or use blanket or proven"
+        )
+    profile = _profile_of(query)
+    clients = query.clients or 1
+    curve = ProfileCurve(profile, clients)
+    if query.rounds == 1:
+        epsilon, delta, _ = solve(
+            curve, math.log(profile.top), epsilon=query.epsilon, delta=query.delta
+        )
+        if query.delta is not None:
+            epsilon = min(epsilon, profile.local_epsilon(query.delta))
+    else:
+        pure = profile.beyond == 0.0
+        epsilon, delta = over_rounds(query, curve, math.log(profile.top), pure=pure)
+    assumptions = (SHUFFLED, f"any two reports are within the local profile {profile.name}")
+    return answer_to(query, (epsilon, delta), Status.PROVEN, PROFILE_SOURCE, assumptions)
 
 
 def gspa_guarantee(query: Question) -> Guarantee:

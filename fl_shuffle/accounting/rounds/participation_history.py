@@ -21,11 +21,6 @@ class ParticipationHistory:
     group_of: Clients
     distinct: tuple[Spent, ...] = field(default=({},))
 
-    @classmethod
-    def empty(cls, clients: int) -> ParticipationHistory:
-        """Nobody has taken part in anything."""
-        return cls(np.zeros(clients, dtype=np.int64))
-
     def after(
         self,
         types: Mapping[int, RoundKind],

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fl_shuffle.accounting.engine.composition import Composition
-from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair
+from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair, trade_off
 from fl_shuffle.accounting.engine.stop_loss import DeltaBound
 from fl_shuffle.accounting.laws.gaussian_mechanism import (
     gaussian_delta,
@@ -191,7 +191,7 @@ def test_trade_off_curve_is_below_the_true_one_and_close() -> None:
 
     composition = Composition([(gaussian_pair(0.1), 50)])
     errors = np.linspace(0.0, 1.0, 41)
-    curve = composition.trade_off(errors)
+    curve = trade_off(errors, composition.profile, 8.0, 200)
     truth = norm.cdf(norm.ppf(1 - errors) - 0.1 * math.sqrt(50))
     assert np.all(curve <= truth + 1e-9)
     assert np.max(truth - curve) < 5e-3

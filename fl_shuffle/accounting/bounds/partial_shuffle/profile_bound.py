@@ -26,7 +26,6 @@ from fl_shuffle.accounting.engine.convex_rounding import atoms_on, round_up_conv
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.engine.tilted_moments import TiltedMoments, tilt_at_saddle_point
 from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw, FloatArray
-from fl_shuffle.errors import PrecisionError
 
 LIFT_ROUND_OFF = 1e-15
 """... and of atoms times a factor near one."""
@@ -68,26 +67,21 @@ def convex_order_delta(
     if count < CONVEX_ORDER_MIN_OTHERS or not local > 0.0:
         return math.inf
     drift = -law.mean
-    try:
-        atoms, tail = _atoms(law, kinks, count)
-        goal = CONVEX_ORDER_COST_SHARE * _predicted(atoms, count)
-        zeta, over = _cap(hiding, goal / (local + drift))
-        steps = np.concatenate([[0.0], _grid(hiding, zeta), [zeta]])
-        transform = np.append(0.0, steps[1:] * hiding(1.0 / steps[1:]))
-        weights = (*spread_atoms(steps, transform), count)
-        found = floor_of_sum([weights], math.log(goal / local))
-        if found is None:
-            return math.inf
-        m, below = found
-        eta = zeta / m
-        if eta >= 0.5:
-            return math.inf
-        law = lifted(atoms, eta, eta)
-        main = amplified_delta(
-            law, [(1.0, count - 1)], relative_error=CONVEX_ORDER_ERROR, best_effort=True
-        ).delta
-    except PrecisionError:
+    atoms, tail = _atoms(law, kinks, count)
+    goal = CONVEX_ORDER_COST_SHARE * _predicted(atoms, count)
+    zeta, over = _cap(hiding, goal / (local + drift))
+    steps = np.concatenate([[0.0], _grid(hiding, zeta), [zeta]])
+    transform = np.append(0.0, steps[1:] * hiding(1.0 / steps[1:]))
+    weights = (*spread_atoms(steps, transform), count)
+    found = floor_of_sum([weights], math.log(goal / local))
+    if found is None:
         return math.inf
+    m, below = found
+    eta = zeta / m
+    if eta >= 0.5:
+        return math.inf
+    law = lifted(atoms, eta, eta)
+    main = amplified_delta(law, [(1.0, count - 1)], relative_error=CONVEX_ORDER_ERROR).delta
     total = count / m * (main + (1.0 + eta) * tail + (local + drift) * over) + local * below
     return total * (1.0 + PARTIAL_SHUFFLE_ROUND_OFF)
 
