@@ -12,10 +12,10 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from functools import wraps
-from multiprocessing.pool import ThreadPool
-from threading import Lock
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial, wraps
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
 from typing import Any
 
 import torch
@@ -112,21 +112,28 @@ class InProcessGrid(Grid):
         self._turns: dict[int, AbstractContextManager[Any]] = {
             node: nullcontext() if trusted else Lock() for node in self._contexts
         }
-        # Its threads are daemons: one that hangs does not keep the interpreter from ending.
-        self._pool = ThreadPool(nodes, torch.set_num_threads, (1,))
+        # Not a `ThreadPool`: the three threads of its own that each request passes take a twentieth
+        # of a short round. Daemons: one that hangs does not keep the interpreter from ending.
+        self._calls = SimpleQueue[Callable[[], object] | None]()
+        for _ in range(nodes):
+            Thread(target=_work, args=(self._calls,), daemon=True).start()
         self._switch_interval = sys.getswitchinterval()
         sys.setswitchinterval(min(SWITCH_SECONDS, self._switch_interval))
         self._replies: dict[str, Message] = {}
 
     def close(self) -> None:
         """Stop the worker threads."""
-        self._pool.terminate()
+        with suppress(Empty):
+            while True:
+                self._calls.get_nowait()
+        for _ in self._contexts:
+            self._calls.put(None)
         sys.setswitchinterval(self._switch_interval)
 
     def begin(self, call: Callable[[], None]) -> None:
         """Have a node's thread do this beside the ServerApp: something that later requests would
         do themselves, for nobody hears what it raises."""
-        self._pool.apply_async(call)
+        self._calls.put(call)
 
     def set_run(self, run: Run) -> None:
         self._run = run
@@ -169,12 +176,24 @@ class InProcessGrid(Grid):
         The first exception of a ClientApp or of `take` is raised here.
         """
 
-        def play(request: tuple[int, Message]) -> None:
-            position, message = request
-            take(position, self._answered(stamp(message)))
+        ends = SimpleQueue[BaseException | None]()
 
-        for _ in self._pool.imap_unordered(play, enumerate(messages)):
-            pass
+        def play(position: int, message: Message) -> None:
+            try:
+                take(position, self._answered(stamp(message)))
+            except BaseException as error:
+                ends.put(error)
+            else:
+                ends.put(None)
+
+        sent = 0
+        for message in messages:
+            self._calls.put(partial(play, sent, message))
+            sent += 1
+        for _ in range(sent):
+            error = ends.get()
+            if error is not None:
+                raise error
 
     def _answered(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
@@ -212,6 +231,14 @@ def reply_of(
         number = message.metadata.group_id
         log.exception("a request failed in round %s: its app %s", number, cause[:SHOWN])
     return Message(NamedError(cause[:SHOWN]), reply_to=message)
+
+
+def _work(calls: SimpleQueue[Callable[[], object] | None]) -> None:
+    """A worker thread: does these calls until it finds None among them."""
+    torch.set_num_threads(1)
+    while (call := calls.get()) is not None:
+        with suppress(Exception):
+            call()
 
 
 def _in_main_thread() -> bool:

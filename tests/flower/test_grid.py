@@ -29,8 +29,8 @@ def test_what_goes_wrong_while_a_reply_is_taken_is_raised() -> None:
             raise RuntimeError("of the server's own making")
 
     taken: list[int] = []
-    messages = [Message(RecordDict(), 2 + i % 2, "train") for i in range(6)]
     with closing(InProcessGrid(app, {}, nodes=2)) as grid:
+        messages = [Message(RecordDict(), 2 + i % 2, "train") for i in range(6)]
         with pytest.raises(RuntimeError, match="of the server's own making"):
             grid.exchange(messages, take)
         assert 3 in taken
