@@ -44,8 +44,6 @@ CELL_SDS = 1.5
 """... and this many of its standard deviations."""
 CELLS_REACH_SDS = 8.5
 """Beyond so many the number is rarer than any delta that is asked for."""
-RARE_KINDS = 1e-18
-"""Chance that a batch of k holds fewer reports of some radius than are counted."""
 SMALL_CELL = 2e-4
 """Cells that can add no more than this share are counted at what full participation costs."""
 ROUND_UP = 1.0 + 1e-9
@@ -116,27 +114,16 @@ class CheckInCurve(OneRoundCurve):
     def _curves(self, reports: int) -> tuple[VectorCurve, VectorCurve]:
         """The curves of a batch of so many: for a new input, and for another client in its place.
 
-        Which of the others are in the batch is drawn: of each radius at least so many that fewer
-        are as good as impossible.
+        Which of the others are in the batch is drawn: each counts as one of the widest.
         """
-        from scipy.stats import hypergeom
-
-        whole, others = self._batch, self._batch.others
-        counts = [
-            reports - 1
-            if len(others) == 1
-            else int(hypergeom.ppf(RARE_KINDS / len(others), self.anonymity - 1, n, reports - 1))
-            for _, n in others
-        ]
-        kept = [(r, n) for (r, _), n in zip(others, counts, strict=True) if n > 0]
-        widest = max((radius for radius, _ in others), default=0.0)
-        farthest = max(whole.sensitivity, whole.radius + widest)
-        batch = replace(whole, others=tuple(kept), participation=1.0)
+        own = self._batch
+        widest = max((radius for radius, _ in own.others), default=0.0)
+        others = ((widest, reports - 1),) if reports > 1 else ()
+        batch = replace(own, others=others, participation=1.0)
+        farthest = max(own.sensitivity, own.radius + widest)
+        moved = replace(batch, radius=max(own.radius, widest), sensitivity=farthest)
         replaced = VectorCurve(batch)
-        if farthest == whole.sensitivity and widest <= whole.radius:
-            return replaced, replaced
-        moved = replace(batch, radius=max(whole.radius, widest), sensitivity=farthest)
-        return replaced, VectorCurve(moved)
+        return replaced, replaced if moved == batch else VectorCurve(moved)
 
     def local_delta(self, epsilon: float) -> float:
         return self._rate * self._whole.local_delta(epsilon)
@@ -156,8 +143,7 @@ class CheckInCurve(OneRoundCurve):
             known = min(known, self._blanket.delta(epsilon))
         if epsilon > MAX_EXPONENT:
             return known
-        # Another client in this one's place may lie further away than the local curve knows of.
-        total = RARE_KINDS if len(self._batch.others) > 1 else 0.0
+        total = 0.0
         for cell in self._cells:
             most = cell.weight * whole
             total += most if most <= SMALL_CELL * total else min(most, _of_cell(cell, epsilon))

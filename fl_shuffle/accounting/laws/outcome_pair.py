@@ -94,12 +94,7 @@ class OutcomePair:
         """The other direction: Q against P."""
         return OutcomePair(self.q, self.p, self.omega, -self.loss, self.blanket_mass)
 
-    def canonical(self) -> tuple[tuple[float, ...], ...]:
+    def canonical(self) -> tuple[tuple[str, ...], ...]:
         """A key that is equal for pairs that differ only in the names of their outcomes."""
-        table = np.stack([self.loss, self.omega, self.q, self.p])
-        ordinary = np.isfinite(table) & (table != 0.0)
-        safe = np.where(ordinary, table, 1.0)
-        scale = 10.0 ** np.floor(np.log10(np.abs(safe)))
-        rounded = np.where(ordinary, np.round(safe / scale, 11) * scale, table)
-        order = np.lexsort(rounded)
-        return tuple(tuple(row) for row in rounded[:, order].tolist())
+        columns = zip(self.loss, self.omega, self.q, self.p, strict=True)
+        return tuple(sorted(tuple(f"{x:.11e}" for x in column) for column in columns))

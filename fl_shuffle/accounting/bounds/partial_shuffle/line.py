@@ -19,13 +19,9 @@ import numpy as np
 
 from fl_shuffle.accounting.laws.amplification import FloatArray
 
-BULK_SDS = 2.5
-"""Atoms this near to the tilted mean are the bulk of Lemma 4 (any set of atoms is valid) ..."""
-BULK_KURTOSIS = 4.0
-"""... and nearer ones, until they have no larger kurtosis than this."""
-BULK_STEPS = 12
-BULK_SHARE = 0.3
-"""Less of the tilted mass than this is no bulk."""
+BULK_SDS, BULK_STEPS = 2.5, 6
+"""Atoms within so many of their own tilted deviations, in so many steps, are the bulk of Lemma 4:
+any set of atoms is valid."""
 EXACT_SDS = 7.0
 """Moduli are exact up to about k_1 = 7/sd, sd that of the sum of bulks; any k_1 is valid."""
 MOST_EXACT = 48
@@ -90,19 +86,13 @@ def _bulk(k: float, s2: FloatArray, mu4: FloatArray) -> FloatArray:
 
 def bulk(x: FloatArray, q: FloatArray) -> tuple[float, float, float]:
     """Centre, radius and deviation of atoms that suit Lemma 4: most of the masses `q`, few far."""
-    chosen, whole = q, float(q.sum())
-    centre = radius = deviation = math.inf
+    centre, radius, deviation = 0.0, math.inf, 0.0
     for _ in range(BULK_STEPS):
+        chosen = np.where(np.abs(x - centre) <= radius, q, 0.0)
         mass = float(chosen.sum())
-        if mass < BULK_SHARE * whole:
-            break
         centre = float(chosen @ x) / mass
-        square = (x - centre) ** 2
-        variance = float(chosen @ square) / mass
-        radius, deviation = BULK_SDS * math.sqrt(variance), math.sqrt(variance)
-        if float(chosen @ (square * square)) <= BULK_KURTOSIS * variance * variance * mass:
-            break
-        chosen = np.where(square <= radius * radius, chosen, 0.0)
+        deviation = math.sqrt(float(chosen @ (x - centre) ** 2) / mass)
+        radius = BULK_SDS * deviation + 1e-9 * float(np.ptp(x))
     return centre, radius, deviation
 
 
