@@ -138,18 +138,6 @@ def test_alone_it_is_nearly_the_exact_local_guarantee(rounds: int) -> None:
     assert exact * 0.997 <= attack_epsilon(kind, rounds, 1e-6) <= exact
 
 
-@pytest.mark.parametrize(
-    ("rounds", "epsilon0", "clients"), [(1, 1.0, 1_000), (50, 1.0, 1_000), (50, 0.5, 10_000)]
-)
-def test_the_proven_bound_is_within_one_and_a_half(
-    rounds: int, epsilon0: float, clients: int
-) -> None:
-    sigma = 2.0 * math.sqrt(2.0 * math.log(1.25e5)) / epsilon0
-    kind = RoundType.of([ReportClass("gaussian", sigma, 1.0, 2.0, clients)], 0)
-    ratio = LIBRARY.epsilon({kind: rounds}, 1e-6) / attack_epsilon(kind, rounds, 1e-6)
-    assert 1.0 <= ratio <= 1.5
-
-
 def test_nothing_is_claimed_where_nothing_is_certain() -> None:
     assert attack_epsilon(equal("gaussian", 1e-9, 1000), 1, 1e-3) == 0.0
     fixed = RoundType.of([ReportClass("gaussian", 1.0, 0.0, 0.0, 10)], 0)

@@ -11,11 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from fl_shuffle.accounting.bounds.blanket import blanket_delta
 from fl_shuffle.accounting.bounds.check_in import CheckInCurve, _Cell, _of_cell
-from fl_shuffle.accounting.bounds.laplace_blanket import laplace_blanket
-from fl_shuffle.accounting.bounds.vector import VectorCurve
-from fl_shuffle.accounting.laws.continuous import LaplaceRandomizer
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
 from fl_shuffle.accounting.reports import RoundType
 from tests.accounting.bounds.test_absence import HALF_HIDDEN, OWN
@@ -135,26 +131,3 @@ def test_no_data_set_of_two_clients_exceeds_the_curve(
         worst = max(exact_pair(noise, scale, rate, epsilon, x) for x in (-1.0, 0.0, 1.0))
         # The grid gives the divergence up to its step.
         assert worst <= curve.delta(epsilon) * (1.0 + 5e-3)
-
-
-@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
-def test_it_is_never_above_what_it_is_made_of(noise: str) -> None:
-    for rate in (0.02, 0.98):
-        batch = RoundType(noise, 4.0, 1.0, 2.0, ((1.0, 29),), participation=rate)
-        curve, whole, blanket = CheckInCurve(batch), VectorCurve(batch), laplace_blanket(batch)
-        assert blanket is not None
-        for epsilon in (0.05, 0.2):
-            found = curve.delta(epsilon)
-            assert found <= min(rate * whole.local_delta(epsilon), whole.delta(epsilon))
-            assert noise == "gaussian" or found <= blanket.delta(epsilon) * (1.0 + 1e-3)
-
-
-@pytest.mark.parametrize("rate", [0.02, 0.4])
-def test_laplace_vectors_agree_with_the_blanket_bound(rate: float) -> None:
-    theorem = laplace_blanket(
-        RoundType("laplace", 2.0, 1.0, 2.0, ((1.0, 999),), participation=rate)
-    )
-    assert theorem is not None
-    for epsilon in (0.001, 0.02):
-        bound = blanket_delta(LaplaceRandomizer(1.0), 1000, epsilon, participation=rate).delta
-        assert theorem.delta(epsilon) == pytest.approx(bound, rel=2e-3)

@@ -9,40 +9,12 @@ from fl_shuffle.accounting.laws.gaussian_mechanism import (
     analytic_sigma,
     classical_sigma,
     classical_sigmas,
-    gaussian_epsilon,
-    gaussian_epsilons,
     gaussian_mu,
     gaussian_mus,
     gaussian_profile,
     sigmas_of,
 )
 from fl_shuffle.errors import InvalidValueError, NotApplicableError
-
-
-@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.05])
-def test_epsilons_of_many_mu(delta: float) -> None:
-    size = 500
-    rng = np.random.default_rng(size)
-    mu = np.exp(rng.uniform(np.log(1e-5), np.log(60.0), size))
-    mu[:2] = 0.0, 1e4
-    found = gaussian_epsilons(delta, mu)
-    assert np.all(gaussian_profile(found, mu) <= delta)
-    some = rng.choice(size, 40) if size > 40 else np.arange(size)
-    expected = [gaussian_epsilon(delta, float(value)) for value in mu[some]]
-    np.testing.assert_allclose(found[some], expected, rtol=1e-11)
-    np.testing.assert_array_equal(gaussian_epsilons(delta, mu[::-1])[::-1], found)
-
-
-@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.05])
-def test_mus_of_many_budgets(delta: float) -> None:
-    size = 500
-    rng = np.random.default_rng(size)
-    epsilon = np.exp(rng.uniform(np.log(1e-4), np.log(500.0), size))
-    found = gaussian_mus(epsilon, delta)
-    assert np.all(gaussian_profile(epsilon, found) <= delta)
-    some = rng.choice(size, 40) if size > 40 else np.arange(size)
-    expected = [gaussian_mu(float(value), delta) for value in epsilon[some]]
-    np.testing.assert_allclose(found[some], expected, rtol=1e-11)
 
 
 def test_calibrations_of_many_budgets_are_those_of_each() -> None:

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from mpmath import mp, mpf
 
 from fl_shuffle.accounting.bounds.partial_shuffle.gram import Cover, cover
 from tests.accounting.bounds.partial_shuffle.oracles.gram_theorem import stop_loss
@@ -35,28 +34,6 @@ def largest_violation(factor: float, count: int) -> float:
 def test_the_law_grows_with_the_gram_matrix() -> None:
     assert largest_violation(1.0, 200) <= 1e-7
     assert largest_violation(1.5, 100) > 1e-3
-
-
-def test_round_off_where_others_hardly_move() -> None:
-    """The least box around the largest U = W of a chord; others' radius is a millionth of C_1.
-
-    The parallelogram's |p + q| is a difference divided by that radius.
-    """
-    rng = np.random.default_rng(457)
-    for _ in range(100):
-        own = rng.uniform(0.1, 2.0)
-        other, move = 1e-6 * own, 0.01 * own
-        with mp.workdps(40):
-            half = mp.sqrt(mpf(own) ** 2 - mpf(move) ** 2 / 4)
-            true = mpf(own) ** 2 + mpf(other) ** 2 + 2 * other * half
-            high = low = float(true)
-            if high < true:
-                high = math.nextafter(high, 9.0)
-            else:
-                low = math.nextafter(low, 0.0)
-        box = np.array([[low, high, 0.0, 0.0]])
-        u, w, x = (float(each[0]) for each in cover(own, other, move).corner(box, 1.0))
-        assert u + w - 2.0 * x >= move**2
 
 
 def admissible(

@@ -73,17 +73,3 @@ def test_sums_of_different_laws_stay_below_the_product(seed: int) -> None:
             assert true <= said * (1.0 + 1e-12)
             closest = max(closest, true / said)
     assert closest > 0.85
-
-
-def test_the_whole_line_is_paid_for() -> None:
-    """The weights of all frequencies, exact, middle and rest, are those of the rule."""
-    line = Line.of(0.3, 100, 5.0, 0.5)
-    v = (2.5 / line.k2) ** 2
-    k = line.step * np.arange(1, 400_000)
-    exactly = 1.0 / line.theta**2 + 2.0 * float(
-        np.sum(np.exp(-0.5 * v * k * k) / (line.theta**2 + k * k))
-    )
-    exactly *= line.step / (2.0 * math.pi)
-    said = float(line.weights.sum()) + line.middle + line.rest
-    assert exactly <= said <= 1.05 * exactly
-    assert line.shift == pytest.approx(0.5 * v * line.theta**2)

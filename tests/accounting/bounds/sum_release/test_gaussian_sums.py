@@ -150,27 +150,3 @@ def test_the_worst_honest_subset() -> None:
                 worst = _brute(scales**2, counts, int(own), honest)
                 assert worst * (1 - 1e-11) < found[own] <= worst
                 assert worst <= ideal[own] < worst * (1 + 1e-11)
-
-
-def test_reports_that_do_not_mix_count_as_honest_first() -> None:
-    """Brute force over honest subsets, with grids of which some show through others."""
-    rng = np.random.default_rng(5)
-    mixed = 0
-    for _ in range(60):
-        scales = np.exp2(rng.integers(0, 9, 4).astype(np.float64))
-        grids = scales * np.exp2(-rng.integers(3, 7, 4).astype(np.float64))
-        counts = rng.integers(1, 3, 4)
-        bridged = 32.0 * grids**2
-        effective = scales**2 - 2.0 * bridged
-        for honest in range(1, int(counts.sum()) + 1):
-            found = gaussian.hiding_variance(scales, grids, counts, honest)
-            for own in range(4):
-                finer, same = grids < grids[own], grids == grids[own]
-                seen = np.where(finer, scales**2 >= bridged[own], scales[own] ** 2 >= bridged)
-                counted = np.where((seen | same) & (effective >= 0.0), effective, 0.0)
-                worst = max(_brute(counted, counts, own, honest), float(scales[own]) ** 2)
-                mixed += bool((counted == 0.0).any())
-                if effective[own] < 0.0:
-                    worst = float(scales[own]) ** 2
-                assert worst * (1 - 1e-11) < found[own] <= worst
-    assert mixed > 100

@@ -7,8 +7,6 @@ Every expectation is an enumeration.
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 
 
@@ -48,20 +46,6 @@ class PartialShuffle:
             terms = self.keep[:, h] * self.loss_at / denominator
             answer += self.omega[h] * self.weight @ np.maximum(terms.sum(axis=1), 0.0)
         return float(answer)
-
-    def swapped_by_definition(self) -> float:
-        """The same from the joint law of (h, t), assembled draw by draw."""
-        joint = np.zeros((self.k, *(self.k,) * self.others))
-        for y in itertools.product(range(self.k), repeat=self.others):
-            chance = np.prod([self.r[j, y[j]] for j in range(self.others)])
-            scores = np.array([self.g[j, y[j]] for j in range(self.others)])
-            for chosen in range(self.others):
-                for x in range(self.k):
-                    t = list(y)
-                    t[chosen] = x
-                    mass = chance * scores[chosen] / scores.sum() * (self.p[x] - self.a * self.q[x])
-                    joint[(y[chosen], *t)] += mass
-        return float(np.maximum(joint, 0.0).sum())
 
     def floor_cost(self, m: float) -> float:
         """Stage 2, added: H E(1 - S/m)_+, S over the original reports."""
