@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_shuffle.accounting.attacks.certain_loss import CertainLoss, most_exposed
+from fl_shuffle.accounting.attacks.certain_loss import certain_losses
 from fl_shuffle.accounting.attacks.sum_attack import SUM_LOWER_SOURCE, sum_lower_column
 from fl_shuffle.accounting.bounds.gspa import gspa_rest, gspa_shares
 from fl_shuffle.accounting.columns import (
@@ -126,7 +126,7 @@ class Accountant:
         # The members of class c are clients order[start[c]:start[c + 1]].
         self._by_class = np.argsort(class_of, kind="stable")
         self._class_starts = np.concatenate([[0], np.cumsum(self._everybody)])
-        self._certain = CertainLoss(self._classes, self._everybody, dimension, delta)
+        self._dimension = dimension
         self._shares = gspa_shares(self._classes.epsilon0, self._classes.delta0)
         self._publishable = 0 < int(laplace.sum()) <= PUBLISHED_CLASSES
         self._memo: tuple[int, Mask, Spend] | None = None
@@ -362,13 +362,10 @@ class Accountant:
         return Column("specific", Status.AS_PUBLISHED, SPECIFIC_SOURCE, epsilon, note)
 
     def _lower_column(self, taken: dict[int, int]) -> Column:
-        worst = most_exposed(self._classes, taken)
-        found = {
-            index: self._certain.epsilon(
-                index, rounds, local=self._local(index, rounds), recognition_only=index != worst
-            )
-            for index, rounds in taken.items()
-        }
+        local = {index: self._local(index, rounds) for index, rounds in taken.items()}
+        found = certain_losses(
+            self._classes, self._everybody, taken, local, self._delta, self._dimension
+        )
         epsilon = {index: value for index, value in found.items() if value > 0.0}
         note = "" if epsilon else "no known attack is certain enough here"
         return Column("lower", Status.LOWER_BOUND, LOWER_SOURCE, epsilon, note)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from fl_shuffle.accounting.accountant import Accountant
-from fl_shuffle.accounting.attacks.certain_loss import CertainLoss, most_exposed
+from fl_shuffle.accounting.attacks.certain_loss import certain_losses
 from fl_shuffle.accounting.bounds.sum_release.gaussian import drawn_variance, sum_epsilon
 from fl_shuffle.accounting.bounds.sum_release.honest import honest_reports
 from fl_shuffle.accounting.bounds.sum_release.laplace import SUM_INFLATION
@@ -142,13 +142,10 @@ def cost_of(
             anonymity, epsilon = _of_batches(config, batch, rounds, dimension)
     lower = np.zeros(len(classes))
     if privacy.release == "reports" and privacy.randomizer != "declared":
-        certain = CertainLoss(classes, counts, dimension, privacy.target_delta)
-        members = np.flatnonzero(counts).tolist()
-        worst = most_exposed(classes, dict.fromkeys(members, rounds))
-        for index in members:
-            lower[index] = certain.epsilon(
-                index, rounds, local=float(local[index]), recognition_only=index != worst
-            )
+        times = dict.fromkeys(np.flatnonzero(counts).tolist(), rounds)
+        alone = dict(enumerate(local.tolist()))
+        certain = certain_losses(classes, counts, times, alone, privacy.target_delta, dimension)
+        lower[list(certain)] = list(certain.values())
     rows = zip(*(each.tolist() for each in (counts, anonymity, epsilon, local, lower)), strict=True)
     return [
         ClassCost(index, count, hidden, min(cost, alone), alone, cost < alone, certain)

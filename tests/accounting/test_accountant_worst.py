@@ -8,8 +8,8 @@ from scipy.stats import chi2
 
 import fl_shuffle.accounting.accountant as module
 from fl_shuffle.accounting.accountant import Accountant
+from fl_shuffle.accounting.attacks.certain_loss import recognition_epsilon
 from fl_shuffle.accounting.attacks.likelihood_ratio import attack_epsilon
-from fl_shuffle.accounting.attacks.recognition import recognition_epsilon
 from fl_shuffle.accounting.reports import ReportClass, RoundType
 from fl_shuffle.accounting.rounds.class_table import ClassTable
 from fl_shuffle.accounting.rounds.events import ClientClass

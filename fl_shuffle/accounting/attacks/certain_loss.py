@@ -1,56 +1,96 @@
-"""What rounds certainly cost a client: the better of the two attacks on whole batches."""
+"""What rounds certainly cost a client: the better of two attacks on whole batches, of which one
+recognises a Gaussian report among the others'."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammainc, log_ndtr
 
 from fl_shuffle.accounting.attacks.likelihood_ratio import population_epsilon
-from fl_shuffle.accounting.attacks.recognition import recognition_epsilon
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_epsilon
 from fl_shuffle.accounting.rounds.class_table import ClassTable
-from fl_shuffle.accounting.rounds.events import ClientClass
 
 NEARLY_LOCAL = 0.95
 """Recognition that reaches this share of the local epsilon leaves nothing for another attack."""
+GIVEN_UP = 1e-3
+"""Share of delta that the attacker's mistakes may cost."""
 
 
-class CertainLoss:
-    """A lower bound on epsilon at `delta` of any client of a population. Relation: replace-one.
+def recognition_epsilon(
+    classes: ClassTable,
+    counts: NDArray[np.int64],
+    index: int,
+    rounds: int,
+    delta: float,
+    dimension: int | None = None,
+) -> float:
+    """A lower bound on epsilon at `delta` over `rounds` rounds; 0 where nothing is certain.
+
+    For a client of class `index`; at most `counts[j]` reports of class j are in a round. The
+    attacker knows the others. Their means lie at -C_j u, the client's own at +C u or `sensitivity`
+    Delta below it. Of the reports whose part orthogonal to u is no longer than tau, the attacker
+    takes the one furthest along u. It is the client's, except with probability at most
+
+      eta = P(sigma^2 chi^2 > tau^2)
+            + sum_j n_j Phi(-(C + C_j - Delta) / hypot(sigma, sigma_j)) P(sigma_j^2 chi^2 <= tau^2)
+
+    a round (chi^2 with `dimension` - 1 degrees of freedom; both parts of a report are independent;
+    without a dimension tau is infinite). On the rest the client's own Gaussian pair is observed, so
+    the divergence at eps is at least delta_G(eps; mu sqrt(T)) - (1 + e^eps) T eta. Nothing is
+    claimed where eta is not negligible. Reports are taken as they are before rounding to the grid.
+    """
+    own = classes[index]
+    others = counts.astype(np.float64)
+    others[index] -= 1.0
+    there = others > 0.0
+    gap = own.radius + classes.radius[there] - own.sensitivity
+    gaussian = bool(classes.is_noise("gaussian").all())
+    if own.exposure == 0.0 or not gaussian or bool((gap <= 0.0).any()):
+        return 0.0
+    mu, scale = own.exposure * math.sqrt(rounds), classes.scale[there]
+    slack = GIVEN_UP * delta
+    allowed = math.log(slack) - gaussian_epsilon(delta, mu) - math.log(2.0 * rounds)
+    mistaken = others[there] * np.exp(log_ndtr(-gap / np.hypot(own.scale, scale)))
+    missed = 0.0
+    if dimension is not None and dimension > 1:
+        # Half of what is allowed for the client's own report being too long (Laurent, Massart).
+        depth, freedom = math.log(2.0) - allowed, dimension - 1.0
+        reach = freedom + 2.0 * math.sqrt(freedom * depth) + 2.0 * depth
+        mistaken *= gammainc(0.5 * freedom, 0.5 * reach * (own.scale / scale) ** 2)
+        missed = 0.5 * math.exp(allowed)
+    if missed + float(mistaken.sum()) > math.exp(allowed):
+        return 0.0
+    return gaussian_epsilon(delta + slack, mu) * (1.0 - 1e-9)
+
+
+def certain_losses(
+    classes: ClassTable,
+    counts: NDArray[np.int64],
+    rounds: Mapping[int, int],
+    local: Mapping[int, float],
+    delta: float,
+    dimension: int | None,
+) -> dict[int, float]:
+    """Lower bounds on epsilon at `delta` of a client of each class of `rounds`, over so many; 0
+    where nothing is certain. Relation: replace-one.
 
     `counts[j]` clients of class j report in every round at most: fewer hide less. `dimension` of
     the reports sharpens the bound. Nothing is claimed for randomizers without a known law.
+    Recognition is tried first; the likelihood ratio of the class that its own noise protects least,
+    where that leaves room below `local`, its local epsilon.
     """
-
-    def __init__(
-        self,
-        classes: Sequence[ClientClass],
-        counts: NDArray[np.int64],
-        dimension: int | None,
-        delta: float,
-    ) -> None:
-        self._classes, self._counts = ClassTable.of(classes), counts
-        self._delta, self._dimension = delta, dimension
-
-    def epsilon(
-        self, index: int, rounds: int, *, local: float, recognition_only: bool = False
-    ) -> float:
-        """For a client of class `index` over `rounds` rounds; 0 where nothing is certain.
-
-        Recognition is tried first; the likelihood ratio where that leaves room below `local`, the
-        client's local epsilon.
-        """
-        kinds = self._classes
-        client = (kinds, self._counts, index, rounds, self._delta)
-        best = recognition_epsilon(*client, self._dimension)
-        unknown = bool((kinds.is_noise("user") | kinds.is_noise("declared")).any())
-        if recognition_only or unknown or best >= NEARLY_LOCAL * local:
-            return best
-        return max(best, population_epsilon(*client, self._dimension or 1))
-
-
-def most_exposed(classes: ClassTable, rounds: dict[int, int]) -> int | None:
-    """The class, of those with `rounds` taken, whose own noise protects it least; None of none."""
     exposure = classes.exposure
-    return max(rounds, key=lambda i: exposure[i] * rounds[i] ** 0.5, default=None)
+    worst = max(rounds, key=lambda i: exposure[i] * rounds[i] ** 0.5, default=None)
+    unknown = bool((classes.is_noise("user") | classes.is_noise("declared")).any())
+    found = {}
+    for index, times in rounds.items():
+        best = recognition_epsilon(classes, counts, index, times, delta, dimension)
+        if index == worst and not unknown and best < NEARLY_LOCAL * local[index]:
+            client = (classes, counts, index, times, delta)
+            best = max(best, population_epsilon(*client, dimension or 1))
+        found[index] = best
+    return found

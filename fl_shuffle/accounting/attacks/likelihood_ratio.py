@@ -74,13 +74,11 @@ ComplexArray = NDArray[np.complex128]
 def attack_epsilon(kind: RoundType, rounds: int, delta: float, dimension: int = 1) -> float:
     """A lower bound on epsilon at `delta` of `rounds` rounds of `kind`; zero if the attack fails.
 
-    Relation: replace-one, the worst data set of those tried. Rounded down. Reports of two and more
-    dimensions allow other data sets; what holds in one holds in all.
+    Relation: replace-one, the worst data set of those tried. Rounded down. What holds in one
+    dimension holds in all.
     """
     require_integer("rounds", rounds, minimum=1)
-    target = require_open_unit("delta", delta)
-    found = _promising(Batch.of(kind, dimension), rounds)
-    return max((scores.epsilon(rounds, target) for scores in found), default=0.0)
+    return _best(Batch.of(kind, dimension), rounds, delta=require_open_unit("delta", delta))
 
 
 def population_epsilon(
@@ -92,27 +90,28 @@ def population_epsilon(
     dimension: int = 1,
 ) -> float:
     """The same for a client of class `index` among `counts[j]` of every class j of a population."""
-    found = _promising(population_batch(classes, counts, index, dimension), rounds)
-    return max((scores.epsilon(rounds, delta) for scores in found), default=0.0)
+    return _best(population_batch(classes, counts, index, dimension), rounds, delta=delta)
 
 
 def attack_delta(kind: RoundType, rounds: int, epsilon: float, dimension: int = 1) -> float:
     """A lower bound on delta at `epsilon` (nats) of `rounds` rounds of `kind`. Rounded down."""
     require_integer("rounds", rounds, minimum=1)
     budget = require_real("epsilon", epsilon, minimum=0.0, maximum=500.0)
-    found = _promising(Batch.of(kind, dimension), rounds)
-    return max((scores.delta(rounds, budget) for scores in found), default=0.0)
+    return _best(Batch.of(kind, dimension), rounds, epsilon=budget)
 
 
-def _promising(batch: Batch | None, rounds: int) -> list[Scores]:
+def _best(batch: Batch | None, rounds: int, **at: float) -> float:
     found = () if batch is None else _scores(batch)
     signals = [scores.signal(rounds) for scores in found]
-    best = max(signals, default=0.0)
-    return [
-        scores
-        for scores, signal in zip(found, signals, strict=True)
-        if signal >= ATTACK_NEARLY_BEST * best
-    ]
+    promising = ATTACK_NEARLY_BEST * max(signals, default=0.0)
+    return max(
+        (
+            scores.epsilon(rounds, **at) if "delta" in at else scores.delta(rounds, **at)
+            for scores, signal in zip(found, signals, strict=True)
+            if signal >= promising
+        ),
+        default=0.0,
+    )
 
 
 @lru_cache(maxsize=16)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammainc, gammaincc, ndtr
 
+from fl_shuffle.accounting.laws.continuous import laplace_cells
 from fl_shuffle.accounting.reports import RoundType
 from fl_shuffle.accounting.rounds.class_table import ClassTable, distinct_rows
 
@@ -209,16 +210,9 @@ def cell_probabilities(noise: str, edges: FloatArray) -> FloatArray:
 
     The noise has scale one and is centred at zero; J edges give J + 1 cells.
     """
-    low = np.concatenate([[-np.inf], edges])
-    high = np.concatenate([edges, [np.inf]])
+    if noise == "laplace":
+        return laplace_cells(edges)
+    low, high = np.append(-np.inf, edges), np.append(edges, np.inf)
     flip = low > 0.0
     a, b = np.where(flip, -high, low), np.where(flip, -low, high)
-    if noise == "gaussian":
-        return np.asarray(ndtr(b) - ndtr(a), dtype=np.float64)
-
-    def cdf(x: FloatArray) -> FloatArray:
-        return np.where(
-            x < 0.0, 0.5 * np.exp(np.minimum(x, 0.0)), 1.0 - 0.5 * np.exp(-np.maximum(x, 0.0))
-        )
-
-    return cdf(b) - cdf(a)
+    return np.asarray(ndtr(b) - ndtr(a), dtype=np.float64)

@@ -15,6 +15,18 @@ WITNESS_CELLS = 600
 """Cells of the partition through which a density's lower bound looks at it."""
 
 
+def laplace_cells(edges: FloatArray) -> FloatArray:
+    """Probabilities of a standard Laplace variable between `edges` and beyond both ends, without
+    cancellation: J edges give J + 1 cells."""
+    low, high = np.append(-np.inf, edges), np.append(edges, np.inf)
+    flip = low > 0.0
+    a, b = np.where(flip, -high, low), np.where(flip, -low, high)
+    below = 0.5 * np.exp(np.minimum(b, 0.0)) * -np.expm1(np.minimum(a - b, 0.0))
+    # Where the cell holds zero nothing cancels.
+    across = 1.0 - 0.5 * np.exp(np.minimum(a, 0.0)) - 0.5 * np.exp(-np.maximum(b, 0.0))
+    return np.where(b <= 0.0, below, across)
+
+
 @dataclass(frozen=True)
 class LaplaceLaw:
     """L for the inputs +-C of Laplace noise of scale b against the blanket Lap(0, b), c = C/b.
@@ -72,7 +84,9 @@ class LaplaceRandomizer(Randomizer):
 
     def cases(self) -> tuple[Case, ...]:
         half = 0.5 * self.epsilon0
-        return (Case(math.exp(-half), lambda epsilon: LaplaceLaw(half, epsilon), _nothing),)
+        return (
+            Case(math.exp(-half), lambda epsilon: LaplaceLaw(half, epsilon), lambda epsilon: 0.0),
+        )
 
     def witness_cases(self) -> tuple[Case, ...]:
         """All others at the centre; reports binned, which can only lower the divergence.
@@ -85,26 +99,8 @@ class LaplaceRandomizer(Randomizer):
         """Bins of [-C, C] plus the two tails, on each of which all ratios are constant."""
         c = 0.5 * self.epsilon0
         edges = np.linspace(-c, c, cells + 1)
-
-        def masses(centre: float) -> FloatArray:
-            low, high = edges[:-1] - centre, edges[1:] - centre
-            inner = np.where(
-                high <= 0.0,
-                0.5 * np.exp(np.minimum(low, 0.0)) * np.expm1(np.maximum(high - low, 0.0)),
-                -0.5 * np.exp(-np.maximum(low, 0.0)) * np.expm1(-(high - low)),
-            )
-            left = 0.5 * math.exp(-c - centre)
-            right = 0.5 * math.exp(-(c - centre))
-            return np.concatenate([[left], inner, [right]])
-
-        p, q, others = masses(-c), masses(c), masses(0.0)
+        p, q, others = (laplace_cells(edges - centre) for centre in (-c, c, 0.0))
         with np.errstate(divide="ignore", invalid="ignore"):
             loss = np.log(p) - np.log(q)
         loss[0], loss[-1] = self.epsilon0, -self.epsilon0
         return OutcomePair.of(p, q, others, loss, blanket_mass=1.0)
-
-
-def _nothing(epsilon: float) -> float:
-    """Divergence of reports outside the blanket when there are none."""
-    del epsilon
-    return 0.0

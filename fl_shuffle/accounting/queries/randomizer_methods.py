@@ -13,7 +13,7 @@ from fl_shuffle.accounting.bounds.clones import standard_clone_curve
 from fl_shuffle.accounting.bounds.gspa import gspa_mu
 from fl_shuffle.accounting.bounds.partial_shuffle import profile as profiles
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import PROFILE_MAX_EPSILON, LocalProfile
-from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
+from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import ProfileCurve
 from fl_shuffle.accounting.bounds.worst_client import worst_client_curve
 from fl_shuffle.accounting.engine.monotone_search import solve
 from fl_shuffle.accounting.guarantee import Guarantee, Status

@@ -21,7 +21,7 @@ from fl_shuffle.accounting import pair_cache
 from fl_shuffle.accounting.bounds.check_in import CheckInCurve
 from fl_shuffle.accounting.bounds.one_round import OneRoundCurve
 from fl_shuffle.accounting.bounds.partial_shuffle import profile as profiles
-from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
+from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import ProfileCurve
 from fl_shuffle.accounting.bounds.vector import VectorCurve
 from fl_shuffle.accounting.engine.composition import Composition, certainly_within
 from fl_shuffle.accounting.engine.dominating_pairs import DominatingPair, trade_off

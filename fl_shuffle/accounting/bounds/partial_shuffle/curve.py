@@ -17,8 +17,10 @@ from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
 from fl_shuffle.accounting.bounds.partial_shuffle.gaussian_bound import Setting, gaussian_delta
 from fl_shuffle.accounting.bounds.partial_shuffle.gram import worst_variance
 from fl_shuffle.accounting.bounds.partial_shuffle.profile import laplace
-from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import convex_order_delta
-from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import PARTIAL_SHUFFLE_MAX_SHARE
+from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import (
+    PARTIAL_SHUFFLE_MAX_SHARE,
+    convex_order_delta,
+)
 from fl_shuffle.accounting.laws.amplification import FloatArray
 from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_profile
 

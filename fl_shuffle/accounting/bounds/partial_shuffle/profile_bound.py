@@ -11,9 +11,11 @@ E(S - m)_- is bounded with w in the law whose E(t - w)_+ is t h(1/t) up to zeta.
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
 
+from fl_shuffle.accounting.bounds.one_round import OneRoundCurve
 from fl_shuffle.accounting.bounds.partial_shuffle.convex_order_law import (
     PARTIAL_SHUFFLE_MAX_EXPONENT,
     PARTIAL_SHUFFLE_ROUND_OFF,
@@ -26,6 +28,9 @@ from fl_shuffle.accounting.engine.convex_rounding import atoms_on, round_up_conv
 from fl_shuffle.accounting.engine.stop_loss import amplified_delta
 from fl_shuffle.accounting.engine.tilted_moments import TiltedMoments, tilt_at_saddle_point
 from fl_shuffle.accounting.laws.amplification import AmplificationLaw, AtomicLaw, FloatArray
+from fl_shuffle.accounting.laws.gaussian_mechanism import gaussian_mu
+from fl_shuffle.accounting.limits import MAX_CLIENTS
+from fl_shuffle.errors import require_integer
 
 LIFT_ROUND_OFF = 1e-15
 """... and of atoms times a factor near one."""
@@ -43,6 +48,10 @@ CONVEX_ORDER_CAPS = 60
 """Candidates for the cap of a weight."""
 CONVEX_ORDER_MIN_OTHERS = 5
 """With fewer other reports the costs exceed what is gained."""
+PARTIAL_SHUFFLE_MAX_SHARE = 0.98
+"""A predicted mu above this share of the local one is no gain."""
+PROFILE_PREDICTED_DELTAS = 1e-12, 0.99
+"""delta(0) is taken into this range for the predicted mu, a scale only."""
 
 
 def profile_delta(profile: LocalProfile, count: int, epsilon: float) -> float:
@@ -130,3 +139,37 @@ def lifted(atoms: AtomicLaw, gain: float, loss: float) -> AtomicLaw:
     """The law of L + gain L^+ + loss L^-, rounded up: convex and increasing in L."""
     values = np.where(atoms.values > 0.0, (1.0 + gain) * atoms.values, (1.0 - loss) * atoms.values)
     return AtomicLaw(values + LIFT_ROUND_OFF * np.abs(values), atoms.probabilities)
+
+
+class ProfileCurve(OneRoundCurve):
+    """The privacy curve of one client among `clients` whose reports share a local profile; proven.
+
+    Any randomizers, of any dimension, may be mixed, as long as *any two* report laws that occur are
+    within `profile` of each other, both orders.
+    """
+
+    def __init__(self, profile: LocalProfile, clients: int) -> None:
+        super().__init__()
+        self.profile = profile
+        self._others = require_integer("clients", clients, minimum=1, maximum=MAX_CLIENTS) - 1
+
+    def local_delta(self, epsilon: float) -> float:
+        return self.profile.local_delta(epsilon)
+
+    def local_epsilon(self, delta: float) -> float:
+        return self.profile.local_epsilon(delta)
+
+    def _shuffled(self, epsilon: float, local: float) -> float:
+        return profile_delta(self.profile, self._others, epsilon)
+
+    @cached_property
+    def credit(self) -> bool:
+        return self._others >= CONVEX_ORDER_MIN_OTHERS and self.delta(
+            0.0
+        ) < PARTIAL_SHUFFLE_MAX_SHARE * self.local_delta(0.0)
+
+    @cached_property
+    def predicted_mu(self) -> float:
+        """The Gaussian-DP parameter with the same delta(0): not a bound, only a scale."""
+        low, high = PROFILE_PREDICTED_DELTAS
+        return gaussian_mu(0.0, min(max(self.delta(0.0), low), high))

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from fl_shuffle.accounting.bounds.partial_shuffle import profile as profiles
-from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import profile_delta
-from fl_shuffle.accounting.bounds.partial_shuffle.profile_curve import ProfileCurve
+from fl_shuffle.accounting.bounds.partial_shuffle.profile_bound import ProfileCurve, profile_delta
 from fl_shuffle.accounting.queries.methods import bound
 from fl_shuffle.accounting.queries.question import Question
 from fl_shuffle.errors import InvalidValueError
