@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 
 import numpy as np
 import pytest
@@ -69,7 +68,7 @@ def test_rounds_of_a_finite_randomizer_against_enumeration(
         assert exact(at) * (1 - 1e-9) <= whole.delta(at) <= exact(at) * (1 + 5e-5) + 1e-14
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0.01, 0.8), st.integers(1, 20)), min_size=1, max_size=4),
     st.floats(0.0, 4.0),
@@ -82,35 +81,6 @@ def test_different_rounds_add_up(rounds: list[tuple[float, int]], deviations: fl
     assert truth * (1 - 1e-9) <= composition.delta(epsilon) <= truth * 1.1
     doubled = Composition([(gaussian_pair(mu, 120), 1) for mu, t in rounds for _ in range(t)])
     assert doubled.delta(epsilon) == pytest.approx(composition.delta(epsilon), rel=1e-6)
-
-
-def random_curve(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A random finite symmetric mechanism (P, and Q its mirror image) and its exact curve."""
-    p = rng.dirichlet(np.full(6, 0.7))
-    q = p[::-1]
-    finite = (p > 1e-12) & (q > 1e-12)
-    top = float(np.max(np.log(p[finite] / q[finite])))
-    grid = np.linspace(0.0, top * 1.05, 40)
-    curve = np.array([np.maximum(p - math.exp(e) * q, 0.0).sum() for e in grid])
-    return p, grid, curve
-
-
-def test_products_of_finite_mechanisms_are_dominated() -> None:
-    """40 random mechanisms, three adaptive-free rounds enumerated exactly: 6^3 outcomes each."""
-    rng = np.random.default_rng(3)
-    tight = 0.0
-    for _ in range(40):
-        p, grid, curve = random_curve(rng)
-        composition = Composition([(DominatingPair.from_curve(grid, curve), 3)])
-        triple_p = np.array([math.prod(x) for x in product(p, repeat=3)])
-        triple_q = np.array([math.prod(x) for x in product(p[::-1], repeat=3)])
-        for epsilon in (0.0, 0.3, 1.0, 2.5):
-            truth = float(np.maximum(triple_p - math.exp(epsilon) * triple_q, 0.0).sum())
-            found = composition.delta(epsilon)
-            assert truth <= found * (1 + 1e-9) + 1e-13
-            if found > 1e-6:
-                tight = max(tight, truth / found)
-    assert tight > 0.97
 
 
 def test_pairs_agree_with_dp_accounting() -> None:

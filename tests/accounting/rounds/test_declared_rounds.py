@@ -88,12 +88,6 @@ def test_a_delta0_above_the_target_is_never_amplified_away() -> None:
     assert math.isinf(headline([declared(1.0, 1e-5)], [1_000])[0])
 
 
-def test_rounds_are_composed_and_a_lone_client_pays_locally() -> None:
-    once, three = headline([declared(1.0)], [500])[0], headline([declared(1.0)], [500], rounds=3)[0]
-    assert once < three < 3 * once
-    assert headline([declared(1.0), declared(2.0)], [1, 1], rounds=3)[0] == pytest.approx(6.0)
-
-
 @pytest.mark.parametrize(("epsilon0", "delta0", "rounds"), [(0.7, 0.0, 3), (1.3, 0.01, 4)])
 def test_local_composition_against_enumeration(epsilon0: float, delta0: float, rounds: int) -> None:
     law = OwnLaw("user", epsilon0, delta0)

@@ -119,23 +119,6 @@ def test_a_damaged_or_foreign_file_is_not_trusted(damage: str, folder: Path) -> 
         assert same(ask(times=0), right)
 
 
-@pytest.mark.parametrize("change", ["order", "mass", "sum", "head"])
-def test_what_is_no_pair_is_not_read_even_with_the_right_digest(change: str, folder: Path) -> None:
-    """As an older or a wrong program of the user's own might have written it."""
-    pair = ask()
-    [file] = folder.iterdir()
-    losses, masses = pair.losses.copy(), pair.masses.copy()
-    if change == "order":
-        losses = losses[::-1]
-    elif change == "mass":
-        masses[0] = -masses[0]
-    elif change == "sum":
-        masses *= 0.5
-    body = pair_cache._to_bytes(DominatingPair(losses, masses, pair.infinite, pair.grid))
-    pair_cache.KEPT.write(file, body[1:] if change == "head" else body)
-    assert same(ask(times=1), pair)
-
-
 def test_a_shipped_pair_is_read_for_this_code_alone(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
