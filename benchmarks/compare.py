@@ -19,7 +19,7 @@ from pathlib import Path
 
 import fl_shuffle as fs
 from benchmarks.kernels import gradients
-from benchmarks.simulation import measure_job
+from benchmarks.simulation import Bench, measure_job
 from benchmarks.turns import ROOT
 
 FILE = Path(__file__).with_name("frozen.json")
@@ -34,8 +34,8 @@ def measured(name: str, seconds: float, mnist: str) -> dict[str, float]:
         own, floor = gradients(seconds)
     else:
         with tempfile.TemporaryDirectory(prefix="bench-compare-") as folder:
-            engines = ["floor", "pooled"]
-            rows = measure_job(name, "record", mnist, engines, seconds, Path(folder))
+            bench = Bench(name, "record", mnist, Path(folder, name), "")
+            rows = measure_job(bench, ["floor", "pooled"], seconds)
         if failed := [row["note"] for row in rows if row["note"]]:
             raise SystemExit(f"{name} failed: {failed[0]}")
         floor, own = (row["cpu_s"] for row in rows)
@@ -70,7 +70,6 @@ def main() -> int:
     parser.add_argument("--job", nargs="*", choices=names, default=names)
     parser.add_argument("--accuracies", action="store_true")
     parser.add_argument("--data", default=os.environ.get("FL_SHUFFLE_DATA", ""))
-    parser.add_argument("--note", default="", help="of the machine, to be written down")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     mnist = str(Path(given.data).resolve()) if given.data else ""
@@ -85,7 +84,6 @@ def main() -> int:
             before, trained[path.stem] = trained.get(path.stem), accuracy(path, mnist)
             show(path.stem, trained[path.stem], before)
     if given.write:
-        known["note"] = given.note or known["note"]
         FILE.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -164,7 +164,7 @@ def _tune(build: Callable[[int, int], Floor]) -> dict[str, int]:
 
     size = min(BLOCK_BYTES, key=lambda size: fastest(1, size, time.thread_time))
     threads = min((1, 2), key=lambda count: fastest(count, size, time.perf_counter))
-    return {"threads": threads, "block_bytes": size}
+    return {"threads": threads, "block-bytes": size}
 
 
 if __name__ == "__main__":

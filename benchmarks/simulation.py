@@ -9,6 +9,10 @@ of the other's next to it, the median over turns, with the tenth and ninetieth p
   floor   the round's arithmetic alone (benchmarks/floor.py), 1 or 2 threads
   ours    fl-shuffle simulate CONFIG --json, accountant and ledger on
   pooled  the same with run.noise = "pooled"
+  pfl-local, pfl-central
+          apple/pfl-research 0.6 (`scripts/bench peers`), unit client, with its GaussianMechanism on
+          every client or once: the faster of CentrallyAppliedPrivacyMechanism and
+          approximate_as_central_mechanism()
 
 The test set is not evaluated between rounds in any of them. MNIST (60 principal components) is
 used where --data or FL_SHUFFLE_DATA names it; synthetic features of the same shape otherwise.
@@ -23,6 +27,7 @@ import os
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +40,8 @@ from benchmarks.turns import Measurement, run_child, run_in_turns, spread
 from fl_shuffle.configuration.reading import load_config
 from fl_shuffle.data.task import load_task
 
-ENGINES = ("floor", "ours", "pooled")
+ENGINES = ("floor", "ours", "pooled", "pfl-local", "pfl-central")
+MECHANISMS = {"pfl-local": ("local",), "pfl-central": ("approximate", "central")}
 TURN_SECONDS = 1.5
 # A turn has at least so many rounds.
 TURN_ROUNDS = 5
@@ -53,6 +59,8 @@ class Bench:
     unit: str
     mnist: str
     folder: Path
+    pfl: str
+    """A Python that has pfl."""
     turns: int = 0
 
     def __post_init__(self) -> None:
@@ -68,36 +76,44 @@ class Bench:
         self.data = self.folder / "job.npz"
         np.savez(self.data, inputs=inputs, labels=labels)
         self.scale = float(task.plan.scale[0])
-        self.tuned: list[str] = []
-
-    def sizes(self, *more: str) -> list[str]:
-        """What other programs are told of the job, its data first."""
-        sizes = {"clients": self.job.clients, "clip": 1.0, "scale": self.scale}
-        told = [f"--{key}={value!r}" for key, value in sizes.items()]
-        return [str(self.data), *told, *more]
+        self.tuned: dict[str, list[str]] = {}
 
     def command(self, engine: str, rounds: int) -> list[str]:
         """What starts an engine."""
-        if engine == "floor":
-            floor = [sys.executable, "-m", "benchmarks.floor", *self.sizes(f"--unit={self.unit}")]
-            if not self.tuned:
-                found = run_child([*floor, "--rounds=0"], self.folder, CHILD_LIMIT)
-                if found.failed:
-                    raise SystemExit(f"the floor failed: {found.failed}")
-                names = ("threads", "block_bytes")
-                self.tuned = [f"--{name.replace('_', '-')}={found.finish[name]}" for name in names]
-            return [*floor, f"--rounds={rounds}", *self.tuned]
+        if engine in ("floor", *MECHANISMS):
+            if engine not in self.tuned:
+                self.tuned[engine] = self.fastest(engine)
+            return [*self.tuned[engine], f"--rounds={rounds}"]
         noise = "pooled" if engine == "pooled" else "per-report"
         self.turns += 1
         command = [sys.executable, "-m", "fl_shuffle", "simulate", str(self.config), "--json"]
         command += ["--set", f"run.rounds={rounds}", "--set", f"run.noise={noise}"]
         return [*command, "--out", str(self.folder / f"run-{self.turns}")]
 
-    def run(self, engine: str, rounds: int) -> Measurement:
-        """One child process of an engine."""
-        found = run_child(self.command(engine, rounds), self.folder, CHILD_LIMIT)
-        if not found.seconds:
-            raise SystemExit(f"{engine} failed: {found.failed or 'no rounds'}")
+    def fastest(self, engine: str) -> list[str]:
+        """What starts the floor or pfl's rounds, the way in which they are fastest."""
+        sizes = {"clients": self.job.clients, "clip": 1.0, "scale": self.scale}
+        told = [str(self.data), *(f"--{key}={value!r}" for key, value in sizes.items())]
+        if engine == "floor":
+            floor = [sys.executable, "-m", "benchmarks.floor", *told, f"--unit={self.unit}"]
+            found = self.finished(engine, [*floor, "--rounds=0"]).finish
+            return [*floor, *(f"--{name}={found[name]}" for name in ("threads", "block-bytes"))]
+        pfl = [self.pfl, "-m", "benchmarks.peers.pfl_rounds", *told]
+        ways = [[*pfl, f"--mechanism={kind}"] for kind in MECHANISMS[engine]]
+        if len(ways) == 1:
+            return ways[0]
+        return min(
+            ways,
+            key=lambda way: min(
+                self.finished(engine, [*way, f"--rounds={TRIAL_ROUNDS}"]).seconds,
+            ),
+        )
+
+    def finished(self, engine: str, command: list[str]) -> Measurement:
+        """One child process that has come to its end."""
+        found = run_child(command, self.folder, CHILD_LIMIT)
+        if found.failed:
+            raise SystemExit(f"{engine} failed: {found.failed}")
         return found
 
     def typical(self, engine: str) -> float:
@@ -105,21 +121,10 @@ class Bench:
         cache."""
         rounds = TRIAL_ROUNDS
         while True:
-            seconds = self.run(engine, rounds).seconds
+            seconds = self.finished(engine, self.command(engine, rounds)).seconds
             if sum(seconds) >= TRIAL_SECONDS or rounds > 1000:
                 return statistics.median(seconds)
             rounds = min(10 * rounds, 2 + math.ceil(2.0 * TRIAL_SECONDS * rounds / sum(seconds)))
-
-    def run_in_turns(
-        self, rounds: dict[str, int], turns: list[float], seconds: float, least: int = 0
-    ) -> dict[str, Measurement]:
-        """These engines, each its own of `turns` seconds at a time, for `seconds` together or so
-        many rounds each."""
-        commands = [self.command(engine, count) for engine, count in rounds.items()]
-        found = run_in_turns(
-            commands, self.folder, CHILD_LIMIT, turns=turns, seconds=seconds, least=least
-        )
-        return dict(zip(rounds, found, strict=True))
 
     def row(self, engine: str, own: Measurement) -> dict[str, Any]:
         """What a table says of an engine."""
@@ -143,11 +148,8 @@ class Bench:
         }
 
 
-def measure_job(
-    name: str, unit: str, mnist: str, engines: list[str], seconds: float, folder: Path
-) -> list[dict[str, Any]]:
+def measure_job(bench: Bench, engines: Sequence[str], seconds: float) -> list[dict[str, Any]]:
     """All asked engines on one job, in turns, within about `seconds`."""
-    bench = Bench(name, unit, mnist, folder / f"{name}-{unit}")
     rounds = dict.fromkeys(engines, TRIAL_ROUNDS)
     turn = TURN_SECONDS if seconds else CHILD_LIMIT
     if seconds:
@@ -156,49 +158,65 @@ def measure_job(
             # Twice what the time allows: a trial in a slow minute must not end it early.
             rounds[engine] = max(TRIAL_ROUNDS, int(2.0 * seconds / len(rounds) / typical))
             turn = max(turn, TURN_ROUNDS * typical)
-    found = bench.run_in_turns(rounds, [turn] * len(rounds), seconds)
+    commands = [bench.command(engine, count) for engine, count in rounds.items()]
+    measured = run_in_turns(commands, bench.folder, CHILD_LIMIT, turn=turn, seconds=seconds)
+    found = dict(zip(rounds, measured, strict=True))
     rows = []
     for engine, own in found.items():
         row = bench.row(engine, own)
-        for other in {"floor", "ours"} & set(found):
-            names = (f"{other}_p10", f"wall_over_{other}", f"{other}_p90")
-            row |= dict(zip(names, own.over(found[other]), strict=True))
+        for other in ("floor", "ours", "pooled"):
+            if other in found:
+                names = (f"{other}_p10", f"wall_over_{other}", f"{other}_p90")
+                row |= dict(zip(names, own.over(found[other]), strict=True))
         if "floor" in found:
             row["cpu_over_floor"] = own.cpu_per_round / found["floor"].cpu_per_round
         rows.append(row)
     return rows
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--job", default="all", choices=[*JOBS, "all"])
-    parser.add_argument("--seconds", type=float, default=600.0, help="of turns, all jobs together")
-    parser.add_argument("--engines", default=",".join(ENGINES), help="comma-separated")
-    parser.add_argument("--unit", choices=("record", "client"), default="record")
-    parser.add_argument("--csv", type=Path, default=Path("bench_simulation.csv"))
-    parser.add_argument("--data", default=os.environ.get("FL_SHUFFLE_DATA", ""))
-    parser.add_argument("--smoke", action="store_true", help="a tiny job, three engines, 3 rounds")
-    given = parser.parse_args()
-    engines = given.engines.split(",")
-    if not set(engines) <= set(ENGINES):
-        parser.error(f"--engines: known ones are {', '.join(ENGINES)}")
+def measure(
+    given: argparse.Namespace, jobs: Sequence[str], engines: Sequence[str], pfl: str = ""
+) -> int:
+    """These jobs with the options of the command; 1 if an engine failed."""
     mnist = str(Path(given.data).resolve()) if given.data else ""
-    jobs = list(SIZES) if given.job == "all" else [given.job]
     seconds = given.seconds / len(jobs)
     if given.smoke:
-        jobs, engines, mnist, seconds = ["smoke"], list(ENGINES), "", 0.0
+        jobs, mnist, seconds = ["smoke"], "", 0.0
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="bench-simulation-") as folder:
         for name in jobs:
-            found = measure_job(name, given.unit, mnist, engines, seconds, Path(folder))
+            bench = Bench(name, given.unit, mnist, Path(folder, name), pfl)
+            found = measure_job(bench, engines, seconds)
             for row in found:
                 show(row)
             rows += found
             # After every job: a long run that is stopped leaves the finished part of its table.
             write_csv(given.csv, rows)
     return 1 if any(row["note"] for row in rows) else 0
+
+
+def parser_of(doc: str, jobs: Sequence[str], csv: str) -> argparse.ArgumentParser:
+    """The options of a benchmark of rounds."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--job", default="all", choices=[*jobs, "all"])
+    parser.add_argument("--seconds", type=float, default=600.0, help="of turns, all jobs together")
+    parser.add_argument("--csv", type=Path, default=Path(csv))
+    parser.add_argument("--data", default=os.environ.get("FL_SHUFFLE_DATA", ""))
+    parser.add_argument("--smoke", action="store_true", help="a tiny job, 3 rounds")
+    return parser
+
+
+def main() -> int:
+    parser = parser_of(__doc__, list(JOBS), "bench_simulation.csv")
+    parser.add_argument("--engines", default="floor,ours,pooled", help="comma-separated")
+    parser.add_argument("--unit", choices=("record", "client"), default="record")
+    given = parser.parse_args()
+    engines = given.engines.split(",")
+    if not set(engines) <= set(ENGINES[:3]):
+        parser.error(f"--engines: known ones are {', '.join(ENGINES[:3])}")
+    return measure(given, SIZES if given.job == "all" else [given.job], engines)
 
 
 if __name__ == "__main__":

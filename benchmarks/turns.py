@@ -39,7 +39,6 @@ class Measurement:
 
     start_up: float = math.nan
     """When its first round ended."""
-    ended_after: float = math.nan
     rounds: int = 0
     turns: list[list[float]] = field(default_factory=list)
     stalled: int = 0
@@ -133,19 +132,14 @@ class Child:
             time.sleep(0.01)
         self.signal(signal.SIGSTOP)
 
-    def turn(self, seconds: float, least: int = 0) -> tuple[int, float]:
-        """Let it go on for so long, then stop it; its rounds and CPU seconds in that time.
-
-        Until `least` rounds have ended it goes on for up to ten times as long.
-        """
+    def turn(self, seconds: float) -> tuple[int, float]:
+        """Let it go on for so long, then stop it; its rounds and CPU seconds in that time."""
         time.sleep(SETTLE_SECONDS)
         count, used = len(self.arrivals), cpu_seconds(self._process.pid)
         self.stops.append(count)
         self.signal(signal.SIGCONT)
         begun = time.monotonic()
-        while self.runs and time.monotonic() - begun < seconds * (
-            10.0 if len(self.arrivals) - count < least else 1.0
-        ):
+        while self.runs and time.monotonic() - begun < seconds:
             time.sleep(min(SAMPLE_SECONDS, seconds))
         self.signal(signal.SIGSTOP)
         if not self.runs:
@@ -165,7 +159,6 @@ class Child:
         code = self._process.wait()
         self._reader.join()
         result = self.result
-        result.ended_after = time.monotonic() - self.started
         result.rounds = len(self.arrivals)
         with self._errors as errors:
             errors.seek(0)
@@ -196,20 +189,13 @@ def run_child(command: Sequence[str], cwd: Path, limit: float) -> Measurement:
 
 
 def run_in_turns(
-    commands: Sequence[Sequence[str]],
-    cwd: Path,
-    limit: float,
-    *,
-    turns: Sequence[float],
-    seconds: float = 0.0,
-    least: int = 0,
+    commands: Sequence[Sequence[str]], cwd: Path, limit: float, *, turn: float, seconds: float
 ) -> list[Measurement]:
     """Run children of one process each, side by side but never two at a time, for `seconds` of
     turns together, or to their ends (0).
 
-    One runs for its own of `turns` seconds while the others are stopped. Every one gets a turn,
-    whatever the time, and in each about `least` rounds (see `Child.turn`). Rounds that span a
-    stop do not count.
+    One runs for `turn` seconds while the others are stopped. Every one gets a turn, whatever the
+    time. Rounds that span a stop do not count.
     """
     children: list[Child] = []
     try:
@@ -218,15 +204,11 @@ def run_in_turns(
             children[-1].start_up()
         seen = [(0, 0.0)] * len(children)
         ends = time.monotonic() + seconds if seconds else math.inf
-        while time.monotonic() < ends and (
-            alive := [index for index, child in enumerate(children) if child.runs]
-        ):
-            for index in alive:
-                child = children[index]
-                if child.late(limit):
-                    continue
-                rounds, used = child.turn(turns[index], least)
-                seen[index] = seen[index][0] + rounds, seen[index][1] + used
+        while time.monotonic() < ends and any(child.runs for child in children):
+            for index, child in enumerate(children):
+                if child.runs and not child.late(limit):
+                    rounds, used = child.turn(turn)
+                    seen[index] = seen[index][0] + rounds, seen[index][1] + used
     finally:
         for child in children:
             # Nothing stays behind, stopped; nor if this is interrupted.

@@ -8,7 +8,6 @@ import json
 import os
 import tempfile
 import time
-import tomllib
 from contextlib import redirect_stdout
 from functools import cache
 from importlib import import_module
@@ -72,27 +71,16 @@ def note(path: Path, line: str) -> None:
 
 @cache
 def warm() -> None:
-    """Load everything that a run needs, and play one, so that forked children begin at once and
-    know what it costs."""
+    """Load everything that a run needs, and play some, so that forked children begin at once and
+    know what they cost."""
     for name in ("pages.server.app", "report.page", "simulation.launch", "runs.display"):
         import_module(f"fl_shuffle.{name}")
 
-    from fl_shuffle.configuration.reading import parse_config
-    from fl_shuffle.data.models import flatten_parameters
-    from fl_shuffle.federation import Federation as Parts
-
     torch.set_num_threads(1)
     for entropy in ("system", "seeded"):
-        tables = tomllib.loads(CONFIG)
-        tables["run"]["entropy"] = entropy
-        config = parse_config(tables)
-        parts, clients = Parts.made_of(config), np.arange(CLIENTS)
-        means = parts.clipper(flatten_parameters(parts.model()), clients)
-        parts.randomizer(means, clients, 1)
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
-        first = Federation(Path(folder) / "first", "system")
-        if main(first.start()):
-            raise RuntimeError("the run without a fault failed")
+        with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
+            if main(Federation(Path(folder) / "first", entropy).start()):
+                raise RuntimeError("the run without a fault failed")
 
 
 class Federation:

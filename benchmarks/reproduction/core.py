@@ -29,12 +29,11 @@ from benchmarks.tables import Row, write_csv
 HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "configs"
 ENTRY = "entry.json"
-BEYOND = "Beyond the papers"
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to run: `fast` means few points (minutes become seconds), `data` is the MNIST folder.
+    """How to run: `fast` means few points (minutes become seconds).
 
     `measured`: a folder of finished results. What they measured is read there, and nothing is
     trained; what the accountant says is counted anew.
@@ -42,7 +41,6 @@ class Options:
 
     out: Path
     fast: bool = False
-    data: Path | None = None
     measured: Path | None = None
 
     def say(self, message: str) -> None:
@@ -83,7 +81,7 @@ class Target:
 
 
 def all_targets() -> dict[str, Target]:
-    """Every target: paper by paper, then what goes beyond."""
+    """Every target, in the order of targets.toml."""
     from benchmarks.reproduction import (
         chen2024_estimation,
         chen2024_gspa,
@@ -98,13 +96,11 @@ def all_targets() -> dict[str, Target]:
         *(su2025, training, training_chen2024),
     )
     texts = tomllib.loads((HERE / "targets.toml").read_text("utf-8"))
-    found = [
-        Target(name, run, {**texts.get(texts[name].get("like", ""), {}), **texts[name]})
-        for module in modules
-        for name, run in module.TARGETS.items()
-    ]
-    found.sort(key=lambda each: (each.texts["paper"] == BEYOND, each.texts["paper"], each.name))
-    return {each.name: each for each in found}
+    runs = {name: run for module in modules for name, run in module.TARGETS.items()}
+    return {
+        name: Target(name, runs[name], {**texts.get(own.get("like", ""), {}), **own})
+        for name, own in texts.items()
+    }
 
 
 def fingerprint(target: Target, options: Options) -> str:
@@ -165,14 +161,6 @@ def execute(
     }
     write_atomically(folder / ENTRY, json.dumps(entry, indent=2) + "\n")
     return entry
-
-
-def forget(target: Target, options: Options) -> None:
-    """Drop the entry of a target and the run directories of the configurations it trains."""
-    (options.out / target.name / ENTRY).unlink(missing_ok=True)
-    for name in target.settings(options).get("configurations", {}):
-        for folder in (options.out / "runs").glob(f"{name}-*"):
-            shutil.rmtree(folder)
 
 
 def write_atomically(path: Path, text: str) -> None:

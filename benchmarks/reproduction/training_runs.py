@@ -1,8 +1,7 @@
 """Federations for the training targets: configurations of configs/, run as users run them.
 
 Every run keeps its run directory (ledger, metrics, model) under OUT/runs. A finished one with the
-same configuration is read instead of run again, so a target that was interrupted goes on;
-`scripts/reproduce --force` forgets them.
+same configuration is read instead of run again, so a target that was interrupted goes on.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import math
 import multiprocessing
 import os
 import shutil
-import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -48,8 +46,6 @@ def overrides_for(options: Options, name: str, overrides: Sequence[str]) -> list
     if options.fast:
         network = name in ("mnist_gspa", "mnist_rdp")
         found += [*FAST, *(FAST_NETWORK if network else (FAST_HOG,))]
-    elif options.data is not None:
-        found.append(f"data.root={json.dumps(str(Path(options.data).resolve()))}")
     return found
 
 
@@ -80,18 +76,13 @@ def train_each(options: Options, runs: Sequence[tuple[str, Sequence[str]]]) -> l
     workers = 1 if options.fast else min(os.cpu_count() or 1, len(runs))
     if workers == 1:
         return [train(options, name, *overrides) for name, overrides in runs]
-    # An interrupt ends the workers at once; their finished runs are kept.
-    with ProcessPoolExecutor(
-        workers,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_DFL),
-    ) as pool:
-        jobs = [pool.submit(_trained, options, name, *overrides) for name, overrides in runs]
+    # What is finished when an interrupt ends them is kept.
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        jobs = [pool.submit(_trained, options, name, overrides) for name, overrides in runs]
         return [fs.Result(job.result()) for job in jobs]
 
 
-def _trained(options: Options, name: str, *overrides: str) -> Path:
+def _trained(options: Options, name: str, overrides: Sequence[str]) -> Path:
     return train(options, name, *overrides).directory
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reproduction import training, training_runs
+from benchmarks.reproduction import training_runs
 from benchmarks.reproduction.core import Options, all_targets, execute, finished
 from benchmarks.tables import read_csv
-from tests.repository import ROOT
 
 TABLES = {
     "mnist-record-level": "accuracy",
@@ -59,29 +58,3 @@ def test_what_is_accounted_without_a_run_is_what_a_run_counts(tmp_path: Path) ->
     assert counted["sum"] < 0.5 * counted["proven"]
     fast = training_runs.accounted_epsilons(Options(tmp_path, fast=True), "mnist_clients")
     assert fast["sum"] < fast["local"]
-
-
-def test_a_finished_run_is_read_and_an_unfinished_one_is_run_again(tmp_path: Path) -> None:
-    options = Options(tmp_path, fast=True)
-    first = training_runs.train(options, "mnist_record_constant", "run.rounds=1")
-    (folder,) = (tmp_path / "runs").iterdir()
-    stamp = (folder / "ledger.sqlite").stat().st_mtime_ns
-    again = training_runs.train(options, "mnist_record_constant", "run.rounds=1")
-    assert again.summary == first.summary
-    assert (folder / "ledger.sqlite").stat().st_mtime_ns == stamp
-    (folder / "summary.json").unlink()
-    third = training_runs.train(options, "mnist_record_constant", "run.rounds=1")
-    assert third.accuracy == first.accuracy
-    assert (folder / "ledger.sqlite").stat().st_mtime_ns > stamp
-
-
-def test_every_quoted_configuration_is_a_file_that_loads() -> None:
-    from fl_shuffle.configuration.reading import load_config
-
-    for name in [*training.RECORD, *training.CLIENTS.values(), "mnist_gspa", "mnist_rdp"]:
-        config = load_config(ROOT / "configs" / f"{name}.toml")
-        assert config.run.rounds == 50
-        assert config.data.clients * config.data.records == 60_000
-    for local, name in training.CLIENTS.items():
-        config = load_config(ROOT / "configs" / f"{name}.toml")
-        assert config.budgets.epsilon == local
