@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -66,20 +67,22 @@ class Answer(Protocol):
         """The reply."""
 
 
+@dataclass
 class ReportsAnswer:
     """Each report by itself [k, d]. The node's own record, if it keeps one, may forbid some."""
 
-    def __init__(self, request: Request, plan: RandomizerPlan, node: Node) -> None:
-        self.blocks: Iterable[Ids] = (request.clients,)
-        self.request = request
-        self.node = node
-        self._plan = plan
+    request: Request
+    plan: RandomizerPlan
+    node: Node
+
+    def __post_init__(self) -> None:
+        self.blocks: Iterable[Ids] = (self.request.clients,)
         self._parts: list[NDArray[np.float32]] = []
 
     def add(self, reports: Tensor, clients: Ids) -> None:
         """See `Answer`: NaN stands for a report that may not be sent."""
         rows = reports.numpy()
-        rows[~np.tile(self.allowed(clients), self._plan.reports_per_round)] = np.nan
+        rows[~np.tile(self.allowed(clients), self.plan.reports_per_round)] = np.nan
         self._parts.append(rows)
 
     def message(self) -> Message:
@@ -92,29 +95,26 @@ class ReportsAnswer:
         """Whose report may leave [k]; it is written down before it does."""
         if self.node.record is None:
             return np.ones(len(clients), dtype=bool)
-        classes = self._plan.classes_of_each(clients)
+        classes = self.plan.classes_of_each(clients)
         run = str(self.request.context.run_id)
-        times = self._plan.reports_per_round
+        times = self.plan.reports_per_round
         return self.node.record.debit(run, self.request.round, clients, classes, times)
 
 
+@dataclass
 class SealedAnswer(ReportsAnswer):
     """Each report sealed and submitted to the node's own shuffler, those of a client together; the
     server's reply is empty."""
 
-    def __init__(
-        self, request: Request, plan: RandomizerPlan, node: Node, agreement: Agreement
-    ) -> None:
-        super().__init__(request, plan, node)
-        self._agreement = agreement
+    agreement: Agreement
 
     def add(self, reports: Tensor, clients: Ids) -> None:
         """See `Answer`."""
         assert self.node.sender is not None
         sent = self.allowed(clients)
-        of_each = reports.numpy().reshape(self._agreement.batches, len(clients), -1).swapaxes(0, 1)
+        of_each = reports.numpy().reshape(self.agreement.batches, len(clients), -1).swapaxes(0, 1)
         for client, own in zip(clients[sent].tolist(), of_each[sent], strict=True):
-            self.node.sender.send(self._agreement, self.request.round, client, own)
+            self.node.sender.send(self.agreement, self.request.round, client, own)
 
     def message(self) -> Message:
         """See `Answer`: that the request was worked on."""

@@ -11,6 +11,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ log = logging.getLogger("fl_shuffle.client")
 _AS_ZERO = "; it counts as zero, and the report is sent"
 
 
+@dataclass
 class ShuffleMod:
     """Asks the app for each client's update, clips and randomizes it, and lets nothing else leave.
 
@@ -73,9 +75,8 @@ class ShuffleMod:
     answer; `ProgramError` for a mistake of the app.
     """
 
-    def __init__(self, beside: str | Path | None = None, records: OwnRecords | None = None) -> None:
-        self._beside = beside
-        self._records = records
+    beside: str | Path | None = None
+    records: OwnRecords | None = None
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Flower's mod protocol."""
@@ -83,7 +84,7 @@ class ShuffleMod:
         if kind not in (MessageType.TRAIN, MessageType.QUERY) or expired(message):
             log.warning("a message of type %r is not answered", message.metadata.message_type)
             return Message(Error(code=CLIENT_APP_RAISED), reply_to=message)
-        parts = RunParts.of(context, beside=self._beside)
+        parts = RunParts.of(context, beside=self.beside)
         if kind == MessageType.QUERY:
             return parts.holding(message, context)
         # The lines of clients/app.py, with the app's own training for gradients.
@@ -100,14 +101,14 @@ class ShuffleMod:
     ) -> Clipper:
         """Of the app's updates, or of the gradients of its records."""
         declared = parts.config.privacy.randomizer == "declared"
-        if self._records is not None:
+        if self.records is not None:
             if declared:
                 raise ProgramError(
                     "privacy.randomizer = 'declared': no noise would be added to gradients of "
                     "ShuffleClientApp(records=...); train in @app.train(), or choose gaussian"
                 )
-            self._records.require_model(clients.layout)
-            return RecordMeans(clients, RecordGradients(self._records, parts))
+            self.records.require_model(clients.layout)
+            return RecordMeans(clients, RecordGradients(self.records, parts))
         if parts.config.privacy.unit == "record" and not declared:
             raise ProgramError(
                 "privacy.unit = 'record': an update cannot be clipped by the record; give "
@@ -248,42 +249,42 @@ class OwnClients:
             state[mark + name] = record
 
 
+@dataclass
 class AppUpdates:
     """`Rows` of an app's own training, for a clipper: (received - trained) of each client."""
 
-    def __init__(self, clients: OwnClients, call_next: ClientAppCallable) -> None:
-        self._clients = clients
-        self._call_next = call_next
+    clients: OwnClients
+    call_next: ClientAppCallable
 
     def __call__(self, parameters: Tensor, clients: Ids, tally: NonfiniteRecords) -> Tensor:
         """float32 [k, d]; what is not finite is the clipper's affair."""
         received = parameters.numpy()
 
         def update(message: Message, context: Context, row: NDArray[np.float32]) -> None:
-            reply: Any = self._call_next(message, context)
+            reply: Any = self.call_next(message, context)
             if not isinstance(reply, Message):
                 raise RunError(f"the app returned {type(reply).__name__}, no message")
             if reply.has_error():
                 raise RunError(f"the app replied with an error: {text_of(reply.error)}")
             with np.errstate(over="ignore", invalid="ignore"):
-                self._clients.layout.flatten(trained_in(reply.content), row)
+                self.clients.layout.flatten(trained_in(reply.content), row)
                 np.subtract(received, row, out=row)
 
-        return self._clients.rows(clients, update)
+        return self.clients.rows(clients, update)
 
 
+@dataclass
 class RecordMeans:
     """A `Clipper` of the app's own records, each client's by itself."""
 
-    def __init__(self, clients: OwnClients, gradients: RecordGradients) -> None:
-        self._clients = clients
-        self._gradients = gradients
+    clients: OwnClients
+    gradients: RecordGradients
 
     def __call__(self, parameters: Tensor, clients: Ids) -> Tensor:
         """See `Clipper`."""
 
         def mean(message: Message, context: Context, row: NDArray[np.float32]) -> None:
             client = int(context.node_config[PARTITION])
-            row[:] = self._gradients.row(parameters, client, context).cpu().numpy()
+            row[:] = self.gradients.row(parameters, client, context).cpu().numpy()
 
-        return self._clients.rows(clients, mean)
+        return self.clients.rows(clients, mean)

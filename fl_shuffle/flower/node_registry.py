@@ -17,6 +17,7 @@ import logging
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -94,6 +95,7 @@ def holding_in(reply: Message, clients: int) -> range | None:
     return range(first, first + count) if first + count <= clients else None
 
 
+@dataclass
 class NodeRegistry:
     """The connected nodes and the clients they hold; every node is asked once, and one that does
     not reply soon again later, each time after twice as long.
@@ -108,12 +110,11 @@ class NodeRegistry:
     other clients refuses what it is asked for.
     """
 
-    def __init__(
-        self, clients: int, timeout: float, supernodes: SuperNodeFile | None = None
-    ) -> None:
-        self._clients = clients
-        self._timeout = timeout
-        self._supernodes = supernodes
+    clients: int
+    timeout: float
+    supernodes: SuperNodeFile | None = None
+
+    def __post_init__(self) -> None:
         self._held: dict[int, range] = {}  # in the order of arrival
         self._again: dict[int, tuple[float, float]] = {}  # who is silent: when, and after how long
         self._partitions: list[tuple[Mask | None, list[int]]] = []
@@ -123,7 +124,7 @@ class NodeRegistry:
 
         Clients that no connected node holds are in none. Raises `RunError` if there is no node.
         """
-        nodes, now = wait_for_nodes(grid, self._timeout, known=self._held), time.monotonic()
+        nodes, now = wait_for_nodes(grid, self.timeout, known=self._held), time.monotonic()
         gone = self._held.keys() - nodes
         late = {node for node, (when, _) in self._again.items() if when <= now}
         new = [node for node in nodes if node not in self._held or node in late]
@@ -131,7 +132,7 @@ class NodeRegistry:
             del self._held[node]
             self._again.pop(node, None)
         if new:
-            found = self._asked(grid, new) if self._supernodes is None else self._listed(grid, new)
+            found = self._asked(grid, new) if self.supernodes is None else self._listed(grid, new)
             # Arrival decides; among those that came together, the smaller claim.
             for node, held in sorted(found, key=lambda claim: (len(claim[1]), claim[0])):
                 self._held.pop(node, None)
@@ -143,7 +144,7 @@ class NodeRegistry:
 
     def _listed(self, grid: Grid, new: list[int]) -> Iterable[tuple[int, range]]:
         """Which part the file gives to each of these nodes."""
-        listed = self._supernodes
+        listed = self.supernodes
         assert listed is not None
         keys = {info.node_id: fingerprint(info.public_key) for info in grid.get_nodes()}
         for node in new:
@@ -156,18 +157,18 @@ class NodeRegistry:
                     key or "unknown",
                     listed.path,
                 )
-            yield node, NOBODY if part is None else _part(part, listed.count, self._clients)
+            yield node, NOBODY if part is None else _part(part, listed.count, self.clients)
 
     def _asked(self, grid: Grid, new: list[int]) -> Iterable[tuple[int, range]]:
         """What each of these nodes says that it holds."""
-        timeout, answers = min(QUERY_SECONDS, self._timeout), dict.fromkeys(new, NOBODY)
+        timeout, answers = min(QUERY_SECONDS, self.timeout), dict.fromkeys(new, NOBODY)
         questions = [
             Message(RecordDict(), node, MessageType.QUERY, ttl=timeout, group_id="holdings")
             for node in new
         ]
 
         def take(position: int, reply: Message) -> None:
-            held = holding_in(reply, self._clients)
+            held = holding_in(reply, self.clients)
             if held is not None:
                 answers[new[position]] = held
 
@@ -180,8 +181,8 @@ class NodeRegistry:
         return answers.items()
 
     def _sorted_out(self) -> list[tuple[Mask | None, list[int]]]:
-        owner = np.zeros(self._clients, dtype=np.uint64)  # node ids are positive
-        everyone, free = range(self._clients), []
+        owner = np.zeros(self.clients, dtype=np.uint64)  # node ids are positive
+        everyone, free = range(self.clients), []
         for node, held in self._held.items():
             taken = owner[held.start : held.stop]
             if held == everyone:

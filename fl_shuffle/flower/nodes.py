@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -21,6 +21,7 @@ Assignment = tuple[TrainRequest, int]
 """A request, and the node that is asked."""
 
 
+@dataclass
 class Nodes:
     """The connected nodes, and a round's requests to them.
 
@@ -32,36 +33,30 @@ class Nodes:
     round, and the records `beside`.
     """
 
-    def __init__(
-        self,
-        clients: int,
-        timeout: float = 3600.0,
-        blocks: Blocks = every_client,
-        *,
-        summed: bool = False,
-        simulated: bool = False,
-        supernodes: SuperNodeFile | None = None,
-    ) -> None:
-        self.clients = clients
-        self.timeout = timeout
-        self._blocks = blocks
-        self._summed = summed
-        self.simulated = simulated
-        self.train_config: Mapping[str, Any] | None = None
-        self.beside: Mapping[str, ArrayRecord | ConfigRecord] = {}
-        self._registry = NodeRegistry(clients, timeout, supernodes)
+    clients: int
+    timeout: float = 3600.0
+    blocks: Blocks = every_client
+    _: KW_ONLY
+    summed: bool = False
+    simulated: bool = False
+    supernodes: SuperNodeFile | None = None
+    train_config: Mapping[str, Any] | None = None
+    beside: Mapping[str, ArrayRecord | ConfigRecord] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._registry = NodeRegistry(self.clients, self.timeout, self.supernodes)
 
     def assignments(
         self, grid: Grid, number: int, allowed: Mask, dimension: int
     ) -> list[Assignment]:
         """The round's requests, each with a node that can play its clients; nodes take turns."""
         # A sum is as long for many clients as for few; of reports, memory is bounded.
-        most = self.clients if self._summed else max(1, HELD_NUMBERS // dimension)
+        most = self.clients if self.summed else max(1, HELD_NUMBERS // dimension)
         queues = []
         for held, nodes in self._partitions(grid):
             chosen = allowed if held is None else allowed & held
-            cut = requests(number, chosen, most, len(nodes), self._blocks)
-            wanted = [replace(one, summed=self._summed) for one in cut]
+            cut = requests(number, chosen, most, len(nodes), self.blocks)
+            wanted = [replace(one, summed=self.summed) for one in cut]
             queues.append([(request, nodes[i % len(nodes)]) for i, request in enumerate(wanted)])
         return [turn for turns in zip_longest(*queues) for turn in turns if turn is not None]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -92,6 +93,7 @@ class PlayedByStart(Strategy):
         """Nothing to log: the run's header says what is run."""
 
 
+@dataclass(kw_only=True, eq=False)
 class ShuffleStrategy(PlayedByStart):
     """Federated learning in the shuffle model of differential privacy.
 
@@ -105,30 +107,22 @@ class ShuffleStrategy(PlayedByStart):
     finite stops the run (`failed`); no client's reply does.
     """
 
-    def __init__(
-        self,
-        *,
-        shuffler: Shuffler,
-        ledger: RoundLedger,
-        optimizer: ServerOptimizer,
-        schedule: Schedule,
-        nodes: Nodes,
-        analyzer: Callable[[Shuffled], Tensor] = Shuffled.mean,
-    ) -> None:
-        self._shuffler = shuffler
-        self._ledger = ledger
-        self._optimizer = optimizer
-        self._schedule = schedule
-        self._nodes = nodes
-        self._analyzer = analyzer
-        self._dimension = optimizer.current().numel()
+    shuffler: Shuffler
+    ledger: RoundLedger
+    optimizer: ServerOptimizer
+    schedule: Schedule
+    nodes: Nodes
+    analyzer: Callable[[Shuffled], Tensor] = Shuffled.mean
+    stopped: str | None = field(default=None, init=False)
+    failed: bool = field(default=False, init=False)
+    answered: bool = field(default=False, init=False)
+    """Whether any node has sent a report, or a sum of them."""
+
+    def __post_init__(self) -> None:
+        self._dimension = self.optimizer.current().numel()
         self._layout = Layout.flat(self._dimension)
         self._rounds = 0
         self._asked = 0
-        self.stopped: str | None = None
-        self.failed = False
-        self.answered = False
-        """Whether any node has sent a report, or a sum of them."""
 
     @staticmethod
     def of(
@@ -177,22 +171,22 @@ class ShuffleStrategy(PlayedByStart):
         """
         require_no_evaluation(evaluate_config)
         self._layout, self._rounds = Layout.of(initial_arrays), num_rounds
-        self._nodes.train_config = train_config
+        self.nodes.train_config = train_config
         if timeout is not None:
-            self._nodes.timeout = timeout
-        if self._ledger.first_round == 1:
-            self._optimizer.load(torch.from_numpy(self._layout.flatten(initial_arrays)))
+            self.nodes.timeout = timeout
+        if self.ledger.first_round == 1:
+            self.optimizer.load(torch.from_numpy(self._layout.flatten(initial_arrays)))
         result = Result()
-        for number in range(self._ledger.first_round, num_rounds + 1):
+        for number in range(self.ledger.first_round, num_rounds + 1):
             started = time.perf_counter()
             spend = self._play(grid, number)
             if spend is None:
                 self.stopped = f"stopped before round {number}: it would exceed the budget"
                 self.failed = number == 1
                 break
-            if not self.failed and not self._optimizer.is_finite():
+            if not self.failed and not self.optimizer.is_finite():
                 self._fail(number, "the model is no longer finite; lower server.learning_rate")
-            due = number == num_rounds or number % self._schedule.evaluate_every == 0
+            due = number == num_rounds or number % self.schedule.evaluate_every == 0
             metrics = {}
             if evaluate_fn is not None and due and not self.failed:
                 metrics = metrics_in(evaluate_fn(number, self._released()))
@@ -200,9 +194,9 @@ class ShuffleStrategy(PlayedByStart):
             # A remote shuffler may have closed the round before it was reserved anew.
             dropped = max(0, self._asked - spend.n_reports)
             seconds = time.perf_counter() - started
-            self._ledger.record(
+            self.ledger.record(
                 RoundOutcome(number, spend, dropped, seconds, metrics),
-                None if self.failed else self._optimizer.state(),
+                None if self.failed else self.optimizer.state(),
             )
             if self.failed:
                 break
@@ -212,29 +206,29 @@ class ShuffleStrategy(PlayedByStart):
     def _play(self, grid: Grid, number: int) -> Spend | None:
         """One round; None if it would exceed a budget."""
         started = time.perf_counter()
-        drawn = self._schedule.participants(number, self._shuffler.min_reports)
-        allowed = self._ledger.reserve(number, drawn)
+        drawn = self.schedule.participants(number, self.shuffler.min_reports)
+        allowed = self.ledger.reserve(number, drawn)
         if allowed is None:
             return None
         self._asked = int(np.count_nonzero(allowed))
-        self._shuffler.forget(number - 1)  # the reservation has made its step durable
-        one_by_one = self._schedule.sequential
-        order = self._schedule.order(number, allowed) if one_by_one else []
-        if one_by_one and len(order) < self._shuffler.min_reports:  # all are released as they come
+        self.shuffler.forget(number - 1)  # the reservation has made its step durable
+        one_by_one = self.schedule.sequential
+        order = self.schedule.order(number, allowed) if one_by_one else []
+        if one_by_one and len(order) < self.shuffler.min_reports:  # all are released as they come
             raise PrivacyBudgetError(
                 f"round {number}: {len(order)} clients take part, below privacy.min_reports = "
-                f"{self._shuffler.min_reports}"
+                f"{self.shuffler.min_reports}"
             )
-        batch = self._shuffler.open(number, allowed)
+        batch = self.shuffler.open(number, allowed)
         if one_by_one:
             self._one_after_another(grid, number, order, batch)
         elif batch.collecting:  # not if a stopped run had closed it already
-            assignments = self._nodes.assignments(grid, number, allowed, self._dimension)
+            assignments = self.nodes.assignments(grid, number, allowed, self._dimension)
             self._collect(grid, assignments, batch)
         present = batch.close()
-        spend = self._ledger.commit(number, present, time.perf_counter() - started)
+        spend = self.ledger.commit(number, present, time.perf_counter() - started)
         if spend is None:
-            self._shuffler.forget(number)
+            self.shuffler.forget(number)
         elif not one_by_one:
             self._step(number, batch)
         return spend
@@ -248,16 +242,16 @@ class ShuffleStrategy(PlayedByStart):
     ) -> bool:
         """Broadcast the model, and hand what nodes answer to the shuffler; returns whether all
         have answered."""
-        model = self._layout.record(self._optimizer.current().numpy())
+        model = self._layout.record(self.optimizer.current().numpy())
         late = set(range(len(assignments)))
 
         def take(position: int, reply: Message) -> None:
             request = assignments[position][0]
             late.discard(position)
-            if reply.has_error() and reply.error.code == PROGRAM_FAILS and self._nodes.simulated:
+            if reply.has_error() and reply.error.code == PROGRAM_FAILS and self.nodes.simulated:
                 raise ProgramError(str(reply.error.reason))
             answer = read_answer(
-                reply, request, self._dimension, batch.reasons, self._shuffler.batches
+                reply, request, self._dimension, batch.reasons, self.shuffler.batches
             )
             if answer is not None:
                 self.answered = True
@@ -267,10 +261,10 @@ class ShuffleStrategy(PlayedByStart):
 
         exchange(
             grid,
-            self._nodes.messages(assignments, model, self._shuffler.facts),
+            self.nodes.messages(assignments, model, self.shuffler.facts),
             take,
             window=2 * len({node for _, node in assignments}),
-            timeout=self._nodes.timeout,
+            timeout=self.nodes.timeout,
         )
         for position in late:
             batch.reasons["not answered in time"] += len(assignments[position][0].clients)
@@ -283,10 +277,10 @@ class ShuffleStrategy(PlayedByStart):
         def step(answer: Answer, valid: Mask) -> None:
             if isinstance(answer, Reports) and valid.all():
                 report = torch.from_numpy(answer.rows[0].copy())
-                self._optimizer.step(report, number, self._rounds)
+                self.optimizer.step(report, number, self._rounds)
 
         silent: set[int] = set()
-        for request, node in self._nodes.one_by_one(grid, number, order):
+        for request, node in self.nodes.one_by_one(grid, number, order):
             # A node that is silent costs the round one timeout, not one for each of its clients.
             if node not in silent and not self._collect(grid, [(request, node)], batch, step):
                 silent.add(node)
@@ -294,11 +288,11 @@ class ShuffleStrategy(PlayedByStart):
     def _step(self, number: int, batch: Batch) -> None:
         """Move the model against what the analyzer makes of the batch, or stop if it is nothing."""
         try:
-            found = self._analyzer(batch.release())
+            found = self.analyzer(batch.release())
         except UnusableBatchError as error:
             self._fail(number, str(error))
         else:
-            self._optimizer.step(found.to(torch.float32), number, self._rounds)
+            self.optimizer.step(found.to(torch.float32), number, self._rounds)
 
     def _fail(self, number: int, why: str) -> None:
         self.failed = True
@@ -306,7 +300,7 @@ class ShuffleStrategy(PlayedByStart):
 
     def _released(self) -> ArrayRecord:
         """The model that is evaluated and returned."""
-        return self._layout.record(self._optimizer.released().numpy())
+        return self._layout.record(self.optimizer.released().numpy())
 
 
 def metrics_in(found: object) -> dict[str, float]:

@@ -238,11 +238,6 @@ def unlock(lock: int) -> None:
     os.close(lock)
 
 
-def require_unlocked(path: Path) -> None:
-    """Raise `RunError`, with its number, if another process has this folder."""
-    unlock(locked(path))
-
-
 def _holder(path: Path) -> str:
     """Which process has the lock, where it is written there."""
     try:

@@ -53,15 +53,6 @@ def rows_within(rows: torch.Tensor, largest: NDArray[np.float64]) -> torch.Tenso
     return torch.maximum(-low, high).cpu().double() <= torch.tensor(largest)
 
 
-def reach_of(rows: torch.Tensor) -> float:
-    """The largest absolute value; infinity where one is NaN."""
-    if not rows.numel():
-        return 0.0
-    low, high = torch.aminmax(rows)
-    reach = max(-float(low), float(high))
-    return math.inf if math.isnan(reach) else reach
-
-
 def exact_group(step: float, largest: float) -> int:
     """How many reports on a grid of `step` with |coordinate| <= `largest` float32 adds exactly."""
     return max(1, int(2.0**24 * step / largest))

@@ -7,6 +7,7 @@ shuffler share their memory, so the boundary between them is a simulated one.
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from torch import Tensor
 from fl_shuffle.errors import ConfigError, PrivacyBudgetError
 from fl_shuffle.randomizers.aggregate_noise import AggregateNoise
 from fl_shuffle.seeds import SeedTree
-from fl_shuffle.shuffler.exact_sums import exact_sum, exact_sum_within, reach_of, rows_within
+from fl_shuffle.shuffler.exact_sums import exact_sum, exact_sum_within, rows_within
 
 Mask = NDArray[np.bool_]
 Ids = NDArray[np.int64]
@@ -290,8 +291,9 @@ class ExactSum:
     def add_sum(self, part: Tensor, largest: float) -> bool:
         """Add an exact sum [d] of reports, unless one of its coordinates is beyond `largest`, or
         not finite; returns whether."""
-        reach = reach_of(part)
-        if not (math.isfinite(reach) and reach <= largest):
+        low, high = torch.aminmax(part)
+        # NaN is not at most anything, and an infinity more than every number.
+        if not max(-float(low), float(high)) <= min(largest, sys.float_info.max):
             return False
         with self._lock:
             self.total += part

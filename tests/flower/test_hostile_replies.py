@@ -120,7 +120,7 @@ def sent(values: float) -> object:
 def test_a_report_beyond_honest_noise_is_dropped_alone(value: float) -> None:
     strategy, book = play(sent(value))
     assert book.reports == [7, 7] and not strategy.failed
-    assert strategy._optimizer.current().tolist() == [-1.0] * DIMENSION
+    assert strategy.optimizer.current().tolist() == [-1.0] * DIMENSION
 
 
 def test_who_heard_nobody_is_told_why() -> None:
@@ -147,7 +147,7 @@ def test_an_analyzer_without_an_answer_stops_the_run(analyzer: object) -> None:
     strategy, book = play(None, analyzer=analyzer)
     assert strategy.failed and book.reports == [8]
     assert "server.analyzer returned" in str(strategy.stopped)
-    assert strategy._optimizer.current().tolist() == [0.0] * DIMENSION
+    assert strategy.optimizer.current().tolist() == [0.0] * DIMENSION
 
 
 def test_a_model_that_is_not_finite_stops_the_run_before_it_spends_more() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -30,6 +31,7 @@ RUN = "run"
 """The run's identifier in a request."""
 
 
+@dataclass
 class RemoteShuffler:
     """A shuffler behind `link`. `private` is the analyzer's key (empty where only sums leave),
     `keep` says that somebody looks at single reports.
@@ -41,24 +43,15 @@ class RemoteShuffler:
     for a shuffler that refuses or does not answer.
     """
 
-    def __init__(
-        self,
-        link: Link,
-        agreement: Agreement,
-        private: bytes,
-        honest: Callable[[int], int],
-        *,
-        keep: bool,
-        counted: int | None,
-    ) -> None:
-        self.agreement = agreement
-        self.private = private
-        self.honest = honest
-        self.keep = keep
-        self.min_reports = agreement.min_reports
-        self.batches = agreement.batches
-        self._link = link
-        self._counted = counted
+    link: Link
+    agreement: Agreement
+    private: bytes
+    honest: Callable[[int], int]
+    keep: bool
+    counted: int | None
+
+    def __post_init__(self) -> None:
+        self.min_reports, self.batches = self.agreement.min_reports, self.agreement.batches
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -68,7 +61,7 @@ class RemoteShuffler:
     def open(self, round_number: int, asked: Mask) -> RemoteBatch:
         """See `Shuffler`. Raises `RunError` for a round that was handed over already, and for a
         counted one that is not closed."""
-        counted = round_number == self._counted
+        counted = round_number == self.counted
         # Nobody is asked on a counted round: one that is not closed there takes no report.
         wanted = wire.bitmap_of(np.zeros_like(asked) if counted else asked)
         state = self._ask(wire.BEGIN, round_number, wanted, self.agreement)
@@ -112,7 +105,7 @@ class RemoteShuffler:
     def _ask(
         self, method: str, number: int, sent: bytes = b"", facts: Agreement | None = None
     ) -> bytes:
-        return self._link.ask(method, self._link.call(self.agreement.run, number, facts), sent)
+        return self.link.ask(method, self.link.call(self.agreement.run, number, facts), sent)
 
 
 class RemoteBatch:

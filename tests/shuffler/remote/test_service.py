@@ -68,7 +68,7 @@ def test_a_round_from_begin_to_end(
     said = "\n".join(caplog.messages)
     assert "round 1: closed with 4 reports" in said
     assert "client " not in said
-    assert "127.0.0.1:" not in said.replace(f"at {analyzer._link._own.address}", "")
+    assert "127.0.0.1:" not in said.replace(f"at {analyzer.link._own.address}", "")
 
 
 def test_who_may_do_what(lab: Lab, tmp_path: Path) -> None:
