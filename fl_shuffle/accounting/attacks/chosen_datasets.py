@@ -13,7 +13,8 @@ from functools import partial
 
 from fl_shuffle.accounting.bounds.participation import hidden_delta, require_participation
 from fl_shuffle.accounting.engine.monotone_search import SEARCH_LOG_TOLERANCE, Point, crossing
-from fl_shuffle.accounting.engine.stop_loss import STOP_LOSS_ROUNDED_ERROR, DeltaBound
+from fl_shuffle.accounting.engine.stop_loss import STOP_LOSS_ROUNDED_ERROR as ERROR
+from fl_shuffle.accounting.engine.stop_loss import DeltaBound
 from fl_shuffle.accounting.laws.amplification import Case
 from fl_shuffle.accounting.laws.finite import Randomizer
 from fl_shuffle.accounting.limits import MAX_CLIENTS
@@ -24,7 +25,7 @@ MAX_EPSILON = 100.0
 
 
 def _brackets(
-    randomizer: Randomizer, n: int, participation: float, relative_error: float | None
+    randomizer: Randomizer, n: int, participation: float
 ) -> list[Callable[[float], DeltaBound]]:
     """For each of the randomizer's `witness_cases`: epsilon -> bracket of the exact divergence.
 
@@ -32,7 +33,6 @@ def _brackets(
     """
     others = require_integer("n", n, minimum=1, maximum=MAX_CLIENTS) - 1
     rate = require_participation(participation)
-    accuracy = STOP_LOSS_ROUNDED_ERROR if relative_error is None else relative_error
     cases = randomizer.witness_cases()
     if not cases:
         raise NotApplicableError(
@@ -45,7 +45,7 @@ def _brackets(
         exposed, law = rate * case.exposed(epsilon), case.law(epsilon)
         if law is None:
             return DeltaBound(exposed, 1e-12 * exposed)
-        bound = hidden_delta(law, [(case.blanket_mass, others)], rate, epsilon, accuracy)
+        bound = hidden_delta(law, [(case.blanket_mass, others)], rate, epsilon, ERROR)
         # The law is rounded up by a few units in the last place where reports may be absent.
         lower = (bound.lower + exposed) * (1.0 - 1e-12)
         return DeltaBound(bound.delta + exposed, max(bound.delta + exposed - lower, 0.0))
@@ -59,7 +59,6 @@ def lower_bound_delta(
     epsilon: float,
     *,
     participation: float = 1.0,
-    relative_error: float | None = None,
 ) -> Point:
     """A delta that the shuffle of `n` reports certainly reaches at `epsilon`; rounded down.
 
@@ -67,7 +66,7 @@ def lower_bound_delta(
     `blanket_delta`.
     """
     budget = require_real("epsilon", epsilon, minimum=0.0)
-    brackets = _brackets(randomizer, n, participation, relative_error)
+    brackets = _brackets(randomizer, n, participation)
     bound = max((bracket(budget) for bracket in brackets), key=lambda each: each.lower)
     return Point(budget, min(1.0, bound.lower), bound.error)
 
@@ -78,14 +77,13 @@ def lower_bound_epsilon(
     delta: float,
     *,
     participation: float = 1.0,
-    relative_error: float | None = None,
 ) -> Point:
     """The largest epsilon found at which the shuffle certainly exceeds `delta`; zero if none."""
     target = require_open_unit("delta", delta)
     maximum = min(randomizer.local_epsilon, MAX_EPSILON)
-    tolerance = min(SEARCH_LOG_TOLERANCE, relative_error or STOP_LOSS_ROUNDED_ERROR)
+    tolerance = min(SEARCH_LOG_TOLERANCE, ERROR)
     best, error = 0.0, 0.0
-    for bracket in _brackets(randomizer, n, participation, relative_error):
+    for bracket in _brackets(randomizer, n, participation):
 
         def curve(epsilon: float, of: Callable[[float], DeltaBound] = bracket) -> float:
             return of(epsilon).lower

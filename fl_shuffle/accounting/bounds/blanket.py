@@ -22,19 +22,11 @@ MAX_EPSILON = 100.0
 """Above this the curve is taken at this point, which is safe: it falls with epsilon."""
 
 
-def blanket_curve(
-    randomizer: Randomizer,
-    n: int,
-    *,
-    participation: float = 1.0,
-    relative_error: float | None = None,
-) -> Curve:
+def blanket_curve(randomizer: Randomizer, n: int, *, participation: float = 1.0) -> Curve:
     """delta(epsilon) of one of `n` clients with one randomizer: that of the worst case.
 
     `participation`: each client takes part with that probability, secretly (see
-    `participation.with_absence`). `relative_error` (None: what costs nothing that is felt) is the
-    numerical excess allowed, relative to delta; where it is out of reach the best certified bound
-    is used.
+    `participation.with_absence`).
     """
     others = require_integer("n", n, minimum=1, maximum=MAX_CLIENTS) - 1
     rate, cases = require_participation(participation), randomizer.cases()
@@ -44,7 +36,7 @@ def blanket_curve(
         hidden = DeltaBound(0.0, 0.0)
         if law is not None:
             blanket = [(case.blanket_mass, others)]
-            hidden = hidden_delta(law, blanket, rate, epsilon, relative_error)
+            hidden = hidden_delta(law, blanket, rate, epsilon)
         delta = min(1.0, hidden.delta + exposed * (1.0 + 1e-12))
         return DeltaBound(delta, hidden.error + 2e-12 * exposed)
 
@@ -76,6 +68,6 @@ def blanket_delta(randomizer: Randomizer, n: int, epsilon: float, **setting: Any
 def blanket_epsilon(randomizer: Randomizer, n: int, delta: float, **setting: Any) -> Point:
     """The smallest epsilon found at which delta(epsilon) <= `delta` has been certified."""
     curve = blanket_curve(randomizer, n, **setting)
-    error = setting.get("relative_error") or usual_error(randomizer.cases()[0].law(0.0))
+    error = usual_error(randomizer.cases()[0].law(0.0))
     local = largest_epsilon(randomizer)
     return solve(curve, local, epsilon=None, delta=delta, relative_error=error)

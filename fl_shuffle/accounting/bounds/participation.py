@@ -63,7 +63,7 @@ def hidden_delta(
     blanket: Sequence[tuple[float, int]],
     rate: float,
     epsilon: float,
-    relative_error: float | None,
+    relative_error: float | None = None,
 ) -> DeltaBound:
     """delta(`epsilon`) of a client of this law of L among others of these (mass, count), each with
     participation `rate`; the best that is certified where `relative_error` is out of reach."""

@@ -24,7 +24,6 @@ def hidden_curve(
     hiding: Iterable[tuple[float, int]],
     *,
     participation: float = 1.0,
-    relative_error: float | None = None,
 ) -> Curve:
     """delta(epsilon) of an `epsilon0`-client of that law of L among others; 0 from epsilon0 on.
 
@@ -37,7 +36,7 @@ def hidden_curve(
     def curve(epsilon: float) -> DeltaBound:
         if epsilon >= epsilon0:
             return DeltaBound(0.0, 0.0)
-        return hidden_delta(law(epsilon), classes, participation, epsilon, relative_error)
+        return hidden_delta(law(epsilon), classes, participation, epsilon)
 
     return curve
 

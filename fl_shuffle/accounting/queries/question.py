@@ -384,8 +384,8 @@ def make_randomizer(query: Question, epsilon0: float) -> Randomizer:
         )
     if query.randomizer == "gaussian":
         raise NotApplicableError(
-            f"{query.method} needs a pure randomizer; for Gaussian noise use proven, or clone and "
-            "gspa with delta0"
+            f"{query.method} needs a pure randomizer; for Gaussian noise use proven, or profile "
+            "and gspa with delta0"
         )
     makers: dict[str, Callable[[], Randomizer]] = {
         "krr": lambda: finite.KRandomizedResponse(epsilon0, query.k or 2),

@@ -102,14 +102,10 @@ def chosen_dataset_guarantee(query: Question) -> Guarantee:
 
 
 def clone_guarantee(query: Question) -> Guarantee:
-    epsilon0, delta0, clients = query.local
-    if delta0 > 0.0:
-        require_one_round(query)
-    curve = standard_clone_curve(
-        epsilon0, clients, delta0=delta0, participation=query.participation
-    )
-    theorem = "Theorem 3.8" if delta0 > 0.0 else "standard clone"
-    source = f"Feldman, McMillan, Talwar 2022, {theorem}"
+    query.require_pure()
+    epsilon0, _, clients = query.local
+    curve = standard_clone_curve(epsilon0, clients, participation=query.participation)
+    source = "Feldman, McMillan, Talwar 2022, standard clone"
     return guarantee_from_curve(query, curve, epsilon0, Status.PROVEN, source, (ONE_RANDOMIZER,))
 
 

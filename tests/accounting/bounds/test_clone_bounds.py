@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -70,16 +69,6 @@ def test_grouping_many_budgets_is_safe_and_tight() -> None:
     grouped = clone_curve(1.0, safe_groups(masses, 12))
     for epsilon in (0.0, 0.2, 0.4):
         assert exact(epsilon).lower <= grouped(epsilon).delta <= exact(epsilon).delta * 1.02
-
-
-def test_delta0_extension_adds_the_penalty_and_never_beats_the_local_profile() -> None:
-    pure = standard_clone(1.0, 1000, epsilon=0.1).delta
-    extended = standard_clone(1.0, 1000, epsilon=0.1, delta0=1e-9).delta
-    penalty = (math.exp(0.1) + 1) * (1 + math.exp(-1) / 2) * 1000 * 1e-9
-    assert extended == pytest.approx(pure + penalty, rel=1e-3)
-    # n delta0 of order one: only the local statement is left.
-    assert standard_clone(1.0, 10**6, delta=1e-5, delta0=1e-6).epsilon <= 1.0
-    assert standard_clone(1.0, 1000, delta=1e-7, delta0=1e-6).epsilon == math.inf
 
 
 def test_variation_ratio_is_below_what_a_data_set_reaches() -> None:
