@@ -171,6 +171,9 @@ class Audit:
             self.notes.append(OWN_LAW)
             return found
         found += games.several_rounds(attack) if noise == "gaussian" else []
+        if attack.clock.over():
+            self.notes.append("the time was up: not played: the shuffled batch")
+            return found
         batch = games.shuffled_batch(attack, sample)
         self.notes += [] if batch else [ALIKE]
         return found + batch
